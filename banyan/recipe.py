@@ -1,0 +1,211 @@
+"""The recipe: what a run does, as one YAML file. Every field has its meaning, unit and the reason for its default.
+
+Unknown keys, wrong types and impossible combinations are refused at once, with the line and the reason.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Part(BaseModel):
+    """Base of all parts of a recipe: frozen, no unknown keys, no silent conversions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Task(Part):
+    """Where the prompts come from."""
+
+    name: Literal["arithmetic", "reasoning-gym", "file"]
+    """arithmetic: built in, for the quick start. reasoning-gym: one of its generators. file: the user's JSONL or Parquet."""
+    dataset: str = ""
+    """reasoning-gym: name of the generator."""
+    size: Annotated[int, Field(ge=2, le=10_000_000)] = 1000
+    """reasoning-gym: number of rows to generate."""
+    config: dict[str, Any] = {}
+    """reasoning-gym: settings of the generator."""
+    path: str = ""
+    """file: rows, one JSON object a line or a Parquet table."""
+    prompt: str = "prompt"
+    """file: the field that holds the prompt: a text, or a list of {role, content}."""
+    reward: str = ""
+    """file: module:function, `def reward(completion: str, **row) -> float`."""
+    system: str = ""
+    """System message put before every prompt; empty for none."""
+    holdout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    """Share of the rows that is never trained on, chosen by row digest."""
+    seed: int = 0
+    """Seed of generated rows; apart from the run's seed, so that seeds of a run share their rows."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> "Task":
+        if self.name == "reasoning-gym" and not self.dataset:
+            raise ValueError("task reasoning-gym needs `dataset`, the name of a generator such as countdown")
+        if self.name == "file" and not (self.path and self.reward):
+            raise ValueError("task file needs `path` and `reward` (module:function)")
+        return self
+
+
+class Generate(Part):
+    """How trees grow."""
+
+    policy: Name = "iid"
+    """Tree policy: a registered name or module:attribute."""
+    settings: dict[str, Any] = {}
+    """Settings of the tree policy."""
+    trees: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Trees per group (prompt row)."""
+    max_new_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 128
+    """Policy tokens that a path may hold at most."""
+    temperature: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
+    """Divides the logits, in sampling and in the learner alike."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Nucleus mass; below 1 the recipe must allow truncated sampling."""
+    top_k: Annotated[int, Field(ge=0)] = 0
+    """Likeliest tokens kept; 0 for all."""
+    stop: list[str] = []
+    """Strings that end a path, beside the model's end token."""
+
+
+class Filter(Part):
+    """A scorer of leaves."""
+
+    name: Name
+    """A registered scorer or module:function."""
+    settings: dict[str, Any] = {}
+    """Settings of the scorer."""
+
+
+class Control(Part):
+    """Which prompts, and how far sampling may run ahead."""
+
+    groups_per_batch: Annotated[int, Field(ge=1, le=100_000)] = 8
+    """Groups (prompt rows) that one optimizer step consumes."""
+    max_staleness: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Steps that a tree's policy may be behind. 0: sampling and training take turns, each with all cores."""
+    max_claims: Annotated[int, Field(ge=1, le=1000)] = 5
+    """Claims of a tree without a new segment after which it is dropped."""
+    score_deadline_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0
+    """How long a leaf may wait for a score before it is UNSCORABLE(DEADLINE)."""
+
+
+class Optimise(Part):
+    """How closed groups become an update."""
+
+    advantage: Name = "grpo"
+    """Estimator: a registered name or module:attribute."""
+    advantage_settings: dict[str, Any] = {}
+    """Settings of the estimator."""
+    loss: Literal["ppo-clip", "reinforce"] = "ppo-clip"
+    """Loss on the gathered path values."""
+    loss_settings: dict[str, Any] = {}
+    """Settings of the loss."""
+    learning_rate: Annotated[float, Field(gt=0, le=1.0)] = 1e-6
+    """AdamW's step size."""
+    weight_decay: Annotated[float, Field(ge=0, le=1.0)] = 0.0
+    """AdamW's decoupled decay."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's decay of first and second moments."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps over which the learning rate rises linearly from 0."""
+    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Largest gradient norm."""
+    tokens_per_row: Annotated[int, Field(ge=16)] = 4096
+    """Token budget of one packed row: bounds the learner's memory."""
+    checkpoint_every: Annotated[int, Field(ge=0)] = 0
+    """Steps between checkpoints; 0 lets the learner choose so that they cost at most 5 % of the time."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tuple(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("betas"), list):
+            values = {**values, "betas": tuple(values["betas"])}
+        return values
+
+
+class Budget(Part):
+    """When the run ends."""
+
+    steps: Annotated[int, Field(ge=1, le=10_000_000)] = 100
+    """Optimizer steps."""
+    minutes: Annotated[float, Field(gt=0)] | None = None
+    """Wall-clock limit; the run then ends as FAILED with that cause. None for no limit."""
+
+
+class Eval(Part):
+    """Measures the policy on the held-out rows, before and after the run."""
+
+    samples: Annotated[int, Field(ge=0, le=1024)] = 4
+    """Sampled answers per row at the recipe's temperature, beside the greedy one."""
+    every: Annotated[int, Field(ge=0)] = 0
+    """Steps between evaluations during the run; 0 for none."""
+    max_rows: Annotated[int, Field(ge=1)] = 1000
+    """Most held-out rows that are measured, in order of row digest."""
+
+
+class Resources(Part):
+    """What the run takes of the machine."""
+
+    rollout_nodes: Annotated[int, Field(ge=1, le=64)] = 1
+    """Rollout processes that the launcher starts; more may join."""
+    threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """Torch threads per process. auto: all cores with max_staleness 0, else the cores divided."""
+    kv_tokens: Annotated[int, Field(ge=256)] = 65_536
+    """Tokens of KV cache that a rollout node may hold."""
+    max_branches: Annotated[int, Field(ge=2, le=65_536)] = 64
+    """Branches that a rollout node decodes at once."""
+    engine: Literal["torch", "scripted"] = "torch"
+    """scripted: a tiny known token distribution without torch, for tests and simulations."""
+    engine_settings: dict[str, Any] = {}
+    """Settings of the engine."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Arithmetic of sampling and of the learner's matrix products; master weights stay float32. auto: bfloat16 where the CPU has it."""
+
+
+class Recipe(Part):
+    """One run."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+    """Short name; part of the run's id."""
+    description: str = ""
+    """What the recipe shows."""
+    source: str = ""
+    """The paper or system it follows."""
+    model: Name
+    """SmolLM2-135M-Instruct, a local Hugging Face folder, or a hub id."""
+    task: Task
+    generate: Generate = Generate()
+    filter: list[Filter] = []
+    """Scorers; empty for the task's own. A leaf's reward is the mean of their values."""
+    control: Control = Control()
+    optimise: Optimise = Optimise()
+    budget: Budget = Budget()
+    eval: Eval = Eval()
+    resources: Resources = Resources()
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Seed of the run: order of rows and all draws."""
+    deterministic: bool = False
+    """Same ids and same weights for the same seed, on one machine, build and thread count (PROTOCOL 5)."""
+    allow_truncated_sampling: bool = False
+    """Whether top_p and top_k may be used in training, where importance weights then use the truncated distribution."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Recipe":
+        truncated = self.generate.top_p < 1.0 or self.generate.top_k > 0
+        if truncated and not self.allow_truncated_sampling:
+            raise ValueError("generate.top_p and top_k truncate the distribution; set allow_truncated_sampling: true to train on it")
+        if self.generate.temperature == 0.0:
+            raise ValueError("generate.temperature 0 samples one answer only, so that no group has a spread; use more than 0")
+        if self.deterministic and (self.control.max_staleness or self.resources.rollout_nodes != 1):
+            raise ValueError("deterministic: true needs control.max_staleness: 0 and resources.rollout_nodes: 1")
+        return self
+
+    @property
+    def scorers(self) -> list[str]:
+        """Names of the scorers that each leaf needs."""
+        if self.filter:
+            return [f.name for f in self.filter]
+        return {"arithmetic": ["number"], "reasoning-gym": ["reasoning-gym"], "file": [self.task.reward]}[self.task.name]

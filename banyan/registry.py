@@ -1,0 +1,53 @@
+"""Finds plugins by name: Python entry points `banyan.<axis>`, or the user's own `module:attribute`."""
+
+import dataclasses
+import importlib
+import importlib.metadata
+from collections.abc import Mapping
+from typing import Any
+
+from banyan.errors import InvalidInput
+
+AXES = ("generate", "filter", "control", "optimise")
+
+
+def names(axis: str) -> list[str]:
+    """Names of the registered plugins of an axis, sorted."""
+    return sorted({entry.name for entry in importlib.metadata.entry_points(group=f"banyan.{axis}")})
+
+
+def find(axis: str, name: str) -> Any:
+    """The plugin's class or function. Raises InvalidInput with the known names where there is none."""
+    if ":" in name:
+        return _attribute(name)
+    for entry in importlib.metadata.entry_points(group=f"banyan.{axis}"):
+        if entry.name == name:
+            return entry.load()
+    raise InvalidInput(f"there is no {axis} plugin {name!r}; known: {', '.join(names(axis))}; or give module:attribute")
+
+
+def _attribute(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise InvalidInput(f"cannot import {module!r} of {name!r}: {error}; is its folder on PYTHONPATH?") from None
+    except AttributeError:
+        raise InvalidInput(f"module {module!r} has no attribute {attribute!r}") from None
+
+
+def build(axis: str, name: str, settings: Mapping[str, Any]) -> Any:
+    """The plugin with its settings. A plugin is a dataclass whose fields are its settings; unknown ones are refused."""
+    plugin = find(axis, name)
+    if not (isinstance(plugin, type) and dataclasses.is_dataclass(plugin)):
+        if settings:
+            raise InvalidInput(f"{axis} plugin {name!r} takes no settings, got {', '.join(settings)}")
+        return plugin() if isinstance(plugin, type) else plugin
+    known = [f.name for f in dataclasses.fields(plugin) if f.init]
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        raise InvalidInput(f"{axis} plugin {name!r} has no setting {unknown[0]!r}; it has {', '.join(known) or 'none'}")
+    try:
+        return plugin(**settings)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{axis} plugin {name!r}: {error}") from None

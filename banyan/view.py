@@ -1,0 +1,174 @@
+"""The TreeView: nodes derived from a tree and its leaves; the unit of credit, packing and display.
+
+A node is a maximal run of tokens between forks and ends, so a policy may fork or prune inside a finished segment.
+Tokens beyond every fork and end belong to no node; they are counted as waste. Nodes are in DFS pre-order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from banyan.errors import InvalidInput
+from banyan.segment import Floats, IntTokens, Kind, Segment
+from banyan.tree import Leaf, Tree
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """Tokens start..stop of one segment. Sums run over the scored leaves at or below the node."""
+
+    index: int
+    segment: Segment
+    start: int
+    stop: int
+    parent: int  # node index, -1 for the root
+    depth: int  # forks above it
+    prefix_len: int  # tokens before it on its path
+    children: list[int] = field(default_factory=list)
+    leaf: int | None = None  # leaf index, when a path ends with this node's last token
+    paths: int = 0  # scored leaves at or below
+    reward_sum: float = 0.0
+    reward_sq_sum: float = 0.0
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def trained(self) -> bool:
+        """Whether the learner takes a loss on these tokens: only the policy's own samples."""
+        return self.segment.kind is Kind.POLICY
+
+    @property
+    def value(self) -> float:
+        """V(n): mean reward of the scored leaves at or below; nan where there is none."""
+        return self.reward_sum / self.paths if self.paths else float("nan")
+
+    @property
+    def tokens_T(self) -> IntTokens:
+        return self.segment.tokens_T[self.start : self.stop]
+
+    @property
+    def logprobs_T(self) -> Floats:
+        """Behaviour log-probs; zeros for context tokens."""
+        if not len(self.segment.logprobs_T):
+            return np.zeros(len(self), np.float32)
+        return self.segment.logprobs_T[self.start : self.stop]
+
+
+class TreeView:
+    """Nodes of one tree in DFS pre-order, with each leaf's path.
+
+    rewards: leaf → value; a leaf that is missing or None is unscorable: it keeps its nodes as context but counts in no
+    statistic. `leaves_L`, `rewards_L` (nan where unscorable) are in the given order of leaves.
+    """
+
+    def __init__(self, tree: Tree, leaves: Sequence[Leaf], rewards: Mapping[Leaf, float | None]) -> None:
+        if tree.root is None:
+            raise InvalidInput(f"tree {tree.tree_id.hex()[:12]} has no root segment")
+        if len(set(leaves)) != len(leaves):
+            raise InvalidInput(f"tree {tree.tree_id.hex()[:12]} names a leaf twice")
+        self.tree = tree
+        self.leaves_L = list(leaves)
+        values = [rewards.get(leaf) for leaf in leaves]
+        self.rewards_L = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+        self.nodes: list[Node] = []
+        self.leaf_node_L: list[int] = [-1] * len(self.leaves_L)
+        self._build()
+        self._sum_up()
+
+    # -- construction --
+
+    def _cuts(self) -> dict[bytes, set[int]]:
+        """Per segment that a leaf's path uses: the positions where a node ends."""
+        cuts: dict[bytes, set[int]] = {}
+        for leaf in self.leaves_L:
+            if leaf.segment not in self.tree.segments or not 0 <= leaf.end <= len(self.tree.segments[leaf.segment]):
+                raise InvalidInput(f"leaf ({leaf.segment.hex()[:12]}, {leaf.end}) is not in tree {self.tree.tree_id.hex()[:12]}")
+            for segment, end in self.tree.pieces(leaf.segment, leaf.end):
+                cuts.setdefault(segment.id, set()).add(end)
+        return cuts
+
+    def _build(self) -> None:
+        assert self.tree.root is not None
+        cuts = self._cuts()
+        cuts.setdefault(self.tree.root.id, {len(self.tree.root)})
+        self._ends: dict[tuple[bytes, int], int] = {}
+        stack: list[tuple[Segment, int, int]] = [(self.tree.root, 0, -1)]  # segment, from token, parent node
+        while stack:
+            segment, start, parent = stack.pop()
+            stop = min((c for c in cuts[segment.id] if c > start), default=start)
+            node = self._append(segment, start, stop, parent) if stop > start or parent < 0 else parent
+            self._ends[(segment.id, stop)] = node
+            follow: list[tuple[Segment, int, int]] = []
+            for child in self.tree.children.get(segment.id, ()):
+                if child.id in cuts and (child.fork == stop or (start == 0 and child.fork == 0 and stop > 0)):
+                    at = node if child.fork == stop else parent
+                    follow.append((child, 0, at))
+            if any(c > stop for c in cuts[segment.id]):
+                follow.insert(0, (segment, stop, node))
+            stack.extend(reversed(follow))
+        for index, leaf in enumerate(self.leaves_L):
+            self._end_leaf(index, leaf)
+
+    def _append(self, segment: Segment, start: int, stop: int, parent: int) -> int:
+        above = self.nodes[parent] if parent >= 0 else None
+        prefix = above.prefix_len + len(above) if above else 0
+        node = Node(len(self.nodes), segment, start, stop, parent, above.depth + 1 if above else 0, prefix)
+        self.nodes.append(node)
+        if above:
+            above.children.append(node.index)
+        return node.index
+
+    def _end_leaf(self, index: int, leaf: Leaf) -> None:
+        segment, end = leaf.segment, leaf.end
+        while end == 0 and self.tree.segments[segment].parent:  # an empty piece ends where its parent was forked
+            segment, end = self.tree.segments[segment].parent, self.tree.segments[segment].fork
+        node = self.nodes[self._ends[(segment, end)]]
+        if node.leaf is not None:
+            raise InvalidInput(f"two leaves of tree {self.tree.tree_id.hex()[:12]} end at the same token")
+        node.leaf = index
+        self.leaf_node_L[index] = node.index
+
+    def _sum_up(self) -> None:
+        for index, reward in enumerate(self.rewards_L):
+            if np.isfinite(reward):
+                node = self.nodes[self.leaf_node_L[index]]
+                node.paths, node.reward_sum, node.reward_sq_sum = 1, float(reward), float(reward) ** 2
+        for node in reversed(self.nodes):  # pre-order reversed: children before parents
+            if node.parent >= 0:
+                above = self.nodes[node.parent]
+                above.paths += node.paths
+                above.reward_sum += node.reward_sum
+                above.reward_sq_sum += node.reward_sq_sum
+
+    # -- reading --
+
+    def path(self, leaf: int) -> list[int]:
+        """Node indices from the root to the leaf's last node."""
+        nodes: list[int] = []
+        at = self.leaf_node_L[leaf]
+        while at >= 0:
+            nodes.append(at)
+            at = self.nodes[at].parent
+        return nodes[::-1]
+
+    @property
+    def scored_L(self) -> list[int]:
+        """Indices of the leaves that have a value."""
+        return [i for i, r in enumerate(self.rewards_L) if np.isfinite(r)]
+
+    @property
+    def unique_tokens(self) -> int:
+        """Tokens of all nodes: what a packed forward pass computes."""
+        return sum(len(node) for node in self.nodes)
+
+    @property
+    def path_tokens(self) -> int:
+        """Tokens of all leaves' paths: what a flat forward pass would compute."""
+        return sum(len(self.nodes[i]) for leaf in range(len(self.leaves_L)) for i in self.path(leaf))
+
+    @property
+    def wasted_tokens(self) -> int:
+        """Tokens that were stored but lie beyond every fork and end."""
+        return sum(len(s) for s in self.tree) - self.unique_tokens

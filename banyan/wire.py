@@ -1,0 +1,117 @@
+"""Between the domain and its protobuf messages. Reading checks that a segment's id is the digest of its fields."""
+
+import numpy as np
+
+from banyan.errors import InvalidInput
+from banyan.segment import Finish, Kind, Origin, Sampling, Segment
+from banyan.tree import Leaf, Tree
+from banyan.v1 import tree_pb2
+
+
+def sampling_to_wire(sampling: Sampling) -> tree_pb2.SamplingParams:
+    """Message of a Sampling."""
+    return tree_pb2.SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        max_new_tokens=sampling.max_new_tokens,
+        stop=sampling.stop,
+        seed=sampling.seed,
+    )
+
+
+def sampling_from_wire(message: tree_pb2.SamplingParams) -> Sampling:
+    """Sampling of a message."""
+    return Sampling(
+        temperature=message.temperature,
+        top_p=message.top_p,
+        top_k=message.top_k,
+        max_new_tokens=message.max_new_tokens,
+        stop=tuple(message.stop),
+        seed=message.seed,
+    )
+
+
+def segment_to_wire(segment: Segment) -> tree_pb2.Segment:
+    """Message of a Segment."""
+    return tree_pb2.Segment(
+        id=segment.id,
+        tree_id=segment.tree_id,
+        parent=segment.parent,
+        fork=segment.fork,
+        ordinal=segment.ordinal,
+        kind=tree_pb2.SegmentKind.ValueType(segment.kind),
+        origin=tree_pb2.SegmentOrigin.ValueType(segment.origin),
+        tokens=segment.tokens_T.astype("<i4").tobytes(),
+        logprobs=segment.logprobs_T.astype("<f4").tobytes(),
+        sampled_logprobs=segment.sampled_logprobs_T.astype("<f4").tobytes(),
+        policy=tree_pb2.PolicyRef(learner_epoch=segment.policy_epoch, step=segment.policy_step, digest=segment.policy),
+        sampling=sampling_to_wire(segment.sampling),
+        finish=tree_pb2.SegmentFinish.ValueType(segment.finish),
+        producer=segment.producer,
+        text=segment.text,
+        cached_tokens=segment.cached_tokens,
+        entropies=segment.entropies_T.astype("<f2").tobytes(),
+    )
+
+
+def _numbers(data: bytes, dtype: str, what: str) -> np.ndarray:  # type: ignore[type-arg]
+    width = np.dtype(dtype).itemsize
+    if len(data) % width:
+        raise InvalidInput(f"{what} are {len(data)} bytes, not a multiple of {width}")
+    return np.frombuffer(data, dtype)
+
+
+def segment_from_wire(message: tree_pb2.Segment) -> Segment:
+    """Segment of a message. Raises InvalidInput where a field is unusable or the id is not the digest of the fields."""
+    try:
+        kind, origin, finish = Kind(message.kind), Origin(message.origin), Finish(message.finish)
+    except ValueError as error:
+        raise InvalidInput(f"segment {message.id.hex()[:12]}: {error}") from None
+    segment = Segment(
+        tree_id=message.tree_id,
+        parent=message.parent,
+        fork=message.fork,
+        ordinal=message.ordinal,
+        kind=kind,
+        origin=origin,
+        tokens_T=_numbers(message.tokens, "<i4", "tokens"),
+        logprobs_T=_numbers(message.logprobs, "<f4", "log-probs"),
+        sampled_logprobs_T=_numbers(message.sampled_logprobs, "<f4", "sampled log-probs"),
+        policy=message.policy.digest,
+        sampling=sampling_from_wire(message.sampling),
+        finish=finish,
+        policy_epoch=message.policy.learner_epoch,
+        policy_step=message.policy.step,
+        producer=message.producer,
+        text=message.text,
+        cached_tokens=message.cached_tokens,
+        entropies_T=_numbers(message.entropies, "<f2", "entropies"),
+    )
+    if segment.id != message.id:
+        raise InvalidInput(f"segment claims id {message.id.hex()[:12]} but its fields digest to {segment.id.hex()[:12]}")
+    return segment
+
+
+def leaf_to_wire(leaf: Leaf) -> tree_pb2.LeafRef:
+    """Message of a Leaf."""
+    return tree_pb2.LeafRef(segment=leaf.segment, end=leaf.end)
+
+
+def leaf_from_wire(message: tree_pb2.LeafRef) -> Leaf:
+    """Leaf of a message."""
+    return Leaf(message.segment, message.end)
+
+
+def tree_from_wire(message: tree_pb2.Tree) -> Tree:
+    """Tree of a stored tree's segments, which come parents first."""
+    return Tree(message.spec.tree_id, (segment_from_wire(s) for s in message.segments))
+
+
+def rewards_from_wire(message: tree_pb2.Tree) -> dict[Leaf, float | None]:
+    """Reward of each leaf: the mean of its scorers' values; None where any scorer found it unscorable."""
+    values: dict[Leaf, list[float | None]] = {}
+    for scored in message.scores:
+        ok = scored.score.state == tree_pb2.SCORE_STATE_SCORED
+        values.setdefault(leaf_from_wire(scored.leaf), []).append(scored.score.value if ok else None)
+    return {leaf: None if None in vs else float(np.mean([v for v in vs if v is not None])) for leaf, vs in values.items()}
