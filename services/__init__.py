@@ -1,0 +1,1 @@
+"""Banyan's services. They never import each other: they meet on the wire."""

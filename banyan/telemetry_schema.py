@@ -1,0 +1,56 @@
+"""Every name that Banyan's telemetry uses: spans, attributes, metrics. A name that is not here is an error in tests.
+
+One prompt is one trace: `gateway.open` is its root, and each span below it names its parent here.
+"""
+
+SERVICES = ("gateway", "treestore", "rollout", "verifier", "learner")
+
+SPANS: dict[str, str] = {
+    "gateway.open": "a tree is opened; root of the tree's trace",
+    "rollout.grow": "a node grows a claimed tree; child of gateway.open; a later claim links to the first",
+    "rollout.segment": "a segment is sampled; child of rollout.grow",
+    "verifier.score": "a leaf is scored; child of gateway.open",
+    "treestore.ingest": "events of a tree are stored; child of gateway.open",
+    "learner.consume": "a batch takes the tree; child of gateway.open, linked to learner.batch",
+    "learner.batch": "a batch is assembled and committed; a trace of its own, linked to its trees",
+    "learner.step": "the optimizer step of a batch; child of learner.batch",
+    "learner.checkpoint": "a checkpoint is written; a trace of its own",
+    "rollout.refresh": "a node loads new weights; a trace of its own",
+}
+
+ATTRIBUTES: dict[str, str] = {
+    "banyan.run": "run id",
+    "banyan.tree": "tree id, hex",
+    "banyan.group": "group id",
+    "banyan.segment": "segment id, hex",
+    "banyan.leaf": "leaf as segment:end",
+    "banyan.node": "rollout node id",
+    "banyan.claim_epoch": "epoch of the claim",
+    "banyan.policy_step": "policy step",
+    "banyan.batch": "batch ordinal",
+    "banyan.tokens": "tokens",
+    "banyan.scorer": "scorer",
+    "banyan.score": "value of a score",
+    "banyan.reason": "why something has no value or was dropped",
+    "banyan.events": "events in an ingest batch",
+    "banyan.bytes": "bytes",
+}
+
+METRICS: dict[str, tuple[str, str]] = {
+    "banyan.trees.opened": ("{tree}", "trees opened by the gateway"),
+    "banyan.trees.closed": ("{tree}", "trees closed by the treestore"),
+    "banyan.trees.dropped": ("{tree}", "trees given up, by reason"),
+    "banyan.segments.stored": ("{segment}", "segments accepted by the treestore"),
+    "banyan.segments.refused": ("{segment}", "segments refused, by reason"),
+    "banyan.ingest.duration": ("s", "time of one ingest transaction"),
+    "banyan.tokens.sampled": ("{token}", "tokens sampled"),
+    "banyan.tokens.prefilled": ("{token}", "prefix tokens prefilled"),
+    "banyan.tokens.cached": ("{token}", "prefix tokens that were not prefilled again"),
+    "banyan.scores": ("{score}", "scores given, by scorer and state"),
+    "banyan.score.duration": ("s", "time to score a leaf"),
+    "banyan.step.duration": ("s", "time of an optimizer step"),
+    "banyan.step.reward": ("1", "mean reward of a batch"),
+    "banyan.step.mismatch_kl": ("nat", "k3 estimate between sampling and training log-probs"),
+    "banyan.weights.bytes": ("By", "bytes of weights published or loaded"),
+    "banyan.dead_letters": ("{message}", "messages given up"),
+}

@@ -1,0 +1,235 @@
+"""The log as services use it: publish until acknowledged, pull durably, listen for triggers (PROTOCOL 2 and 4)."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import nats
+import nats.errors
+from google.protobuf.message import Message
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
+from nats.js.errors import Error as JetStreamError
+
+from banyan.errors import DeadlineMissed, InvalidInput
+from banyan.v1 import events_pb2
+from services.chassis import subjects
+from services.chassis.delivery import Delivery
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES = 512 * 1024  # half of the broker's limit; senders split at this (PROTOCOL 4)
+SCHEMA = "banyan.v1"
+_TRY_S = 5.0
+_LISTEN_IDLE_S = 5.0
+
+
+class Bus:
+    """One connection to NATS. Reconnects for ever; nothing that was acknowledged is published again."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._js: JetStreamContext = client.jetstream(timeout=_TRY_S)
+
+    @classmethod
+    async def connect(cls, url: str, name: str, *, creds: str = "", inbox_prefix: str = "", patience_s: float = 30.0) -> "Bus":
+        """Connects, waiting for the server for at most `patience_s`. Raises DeadlineMissed."""
+        options: dict[str, Any] = {"name": name, "max_reconnect_attempts": -1, "reconnect_time_wait": 0.25, "connect_timeout": 5}
+        if creds:
+            options["user_credentials"] = creds
+        if inbox_prefix:
+            options["inbox_prefix"] = inbox_prefix.encode()
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                return cls(await nats.connect(url, error_cb=_note, allow_reconnect=True, **options))
+            except (OSError, nats.errors.Error, asyncio.TimeoutError) as error:
+                if isinstance(error, nats.errors.AuthorizationError) or time.monotonic() > deadline:
+                    raise DeadlineMissed(f"no NATS server at {url} after {patience_s:.0f} s: {error}; is it running?") from None
+                await asyncio.sleep(0.1)
+
+    async def close(self) -> None:
+        """Sends what is buffered and closes, within two seconds."""
+        with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
+            await asyncio.wait_for(self._client.flush(), 1.0)
+        with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
+            await asyncio.wait_for(self._client.close(), 1.0)
+
+    @property
+    def connected(self) -> bool:
+        return self._client.is_connected
+
+    async def ensure_streams(self) -> None:
+        """Creates the streams that are missing."""
+        for config in subjects.STREAMS:
+            await self._retry(lambda c=config: self._js.add_stream(c), f"creating stream {config.name}", 30.0)  # type: ignore[misc]
+
+    async def publish(
+        self, subject: str, message: Message, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+    ) -> int:
+        """Publishes and waits for the broker's ack; its sequence. A timeout says nothing, so the same id is sent again."""
+        data = message.SerializeToString()
+        if len(data) > 2 * MAX_MESSAGE_BYTES:
+            raise InvalidInput(f"a message of {len(data)} bytes for {subject} is over the broker's limit; split it")
+        return await self.publish_bytes(subject, data, msg_id, traceparent=traceparent, deadline_s=deadline_s)
+
+    async def publish_bytes(
+        self, subject: str, data: bytes, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+    ) -> int:
+        """Like `publish`, for bytes that were encoded before."""
+        headers = {"Nats-Msg-Id": msg_id, "Banyan-Schema": SCHEMA}
+        if traceparent:
+            headers["traceparent"] = traceparent
+        ack = await self._retry(lambda: self._js.publish(subject, data, timeout=_TRY_S, headers=headers), f"publishing on {subject}", deadline_s)
+        return int(ack.seq)
+
+    async def _retry(self, attempt: Any, what: str, deadline_s: float) -> Any:
+        deadline = time.monotonic() + deadline_s
+        delay = 0.05
+        while True:
+            try:
+                return await attempt()
+            except (nats.errors.Error, JetStreamError, asyncio.TimeoutError, OSError) as error:
+                if isinstance(error, nats.errors.MaxPayloadError) or _forbidden(error):
+                    raise InvalidInput(f"{what}: the broker refuses it: {error}") from None
+                if time.monotonic() + delay > deadline:
+                    raise DeadlineMissed(f"{what}: no ack from NATS in {deadline_s:.0f} s ({type(error).__name__}: {error})") from None
+                log.debug("%s: %s; trying again", what, error)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 1.0)
+
+    async def consumer(
+        self, stream: str, durable: str, filters: Sequence[str], *, ack_wait_s: float = 30.0, max_ack_pending: int = 1000
+    ) -> "Consumer":
+        """A durable pull consumer with explicit acks, made if it is not there."""
+        config = ConsumerConfig(
+            durable_name=durable,
+            filter_subjects=list(filters) if len(filters) > 1 else None,
+            filter_subject=filters[0] if len(filters) == 1 else None,
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=ack_wait_s,
+            max_deliver=-1,
+            max_ack_pending=max_ack_pending,
+            deliver_policy=DeliverPolicy.ALL,
+        )
+        consumer = Consumer(self, self._js, stream, durable, config)
+        await self._retry(consumer.ensure, f"creating consumer {durable} on {stream}", 30.0)
+        return consumer
+
+    async def bind(self, stream: str, durable: str) -> "Consumer":
+        """A durable pull consumer that somebody else made, for clients who may not make any."""
+        return Consumer(self, self._js, stream, durable, None)
+
+    async def delete_consumer(self, stream: str, durable: str) -> None:
+        """Removes a durable consumer; nothing happens if it is gone."""
+        with contextlib.suppress(JetStreamError, nats.errors.Error, asyncio.TimeoutError):
+            await self._js.delete_consumer(stream, durable)
+
+    async def listen(self, stream: str, filters: Sequence[str]) -> AsyncIterator[Delivery]:
+        """Triggers: the last message of each subject, then new ones. Ephemeral; made again after any trouble."""
+        config = ConsumerConfig(
+            deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
+            ack_policy=AckPolicy.NONE,
+            filter_subjects=list(filters) if len(filters) > 1 else None,
+            filter_subject=filters[0] if len(filters) == 1 else None,
+            inactive_threshold=60.0,
+            mem_storage=True,
+        )
+        while not self._client.is_closed:
+            try:
+                name = (await self._js.add_consumer(stream, config)).name
+                subscription = await self._js.pull_subscribe_bind(consumer=name, stream=stream)
+                try:
+                    async for delivery in self._pull(subscription):
+                        yield delivery
+                finally:
+                    with contextlib.suppress(nats.errors.Error):
+                        await subscription.unsubscribe()
+            except (nats.errors.Error, JetStreamError, asyncio.TimeoutError, OSError) as error:
+                log.debug("listening on %s: %s; again", stream, error)
+                await asyncio.sleep(0.2)
+
+    async def _pull(self, subscription: Any) -> AsyncIterator[Delivery]:
+        connects = self._client.stats["reconnects"]
+        while self._client.stats["reconnects"] == connects and not self._client.is_closed:
+            try:
+                for message in await subscription.fetch(64, timeout=_LISTEN_IDLE_S):
+                    yield Delivery(message)
+            except (nats.errors.TimeoutError, asyncio.TimeoutError):
+                continue
+
+    async def bury(self, stream: str, delivery: Delivery, reason: str, service: str) -> None:
+        """Publishes the message as a dead letter, then takes it out of the way."""
+        letter = events_pb2.DeadLetter(
+            stream=stream,
+            subject=delivery.subject,
+            sequence=delivery.sequence,
+            payload=delivery.data,
+            reason=reason,
+            attempts=delivery.attempts,
+            service=service,
+        )
+        log.error("dead letter: %s #%d on %s: %s", stream, delivery.sequence, delivery.subject, reason)
+        await self.publish(subjects.dead(stream), letter, f"dead-{service}-{stream}-{delivery.sequence}")
+        await delivery.term()
+
+    async def purge_below(self, stream: str, sequence: int) -> None:
+        """Removes messages before `sequence`."""
+        await self._js.purge_stream(stream, seq=sequence)
+
+    async def ack_floors(self, stream: str) -> list[int]:
+        """Ack floor (stream sequence) of each durable consumer of a stream."""
+        infos = await self._js.consumers_info(stream)
+        return [int(i.ack_floor.stream_seq) for i in infos if i.config.durable_name and i.ack_floor]
+
+
+class Consumer:
+    """A durable pull consumer. `fetch` survives reconnects and a broker that lost its files."""
+
+    def __init__(self, bus: Bus, js: JetStreamContext, stream: str, durable: str, config: ConsumerConfig | None) -> None:
+        self._bus, self._js, self._stream, self._durable, self._config = bus, js, stream, durable, config
+        self._subscription: Any = None
+
+    async def ensure(self) -> None:
+        """Makes the consumer, unless it is there with these settings."""
+        if self._config is not None:
+            await self._js.add_consumer(self._stream, self._config)
+
+    async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:
+        """Up to `batch` messages; empty after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            if self._subscription is None:
+                self._subscription = await self._js.pull_subscribe_bind(consumer=self._durable, stream=self._stream)
+            return [Delivery(m) for m in await self._subscription.fetch(batch, timeout=timeout_s)]
+        except (nats.errors.TimeoutError, asyncio.TimeoutError):
+            return []
+        except (nats.errors.Error, JetStreamError, OSError) as error:
+            log.debug("fetching from %s/%s: %s", self._stream, self._durable, error)
+            await self._mend(error)
+            await asyncio.sleep(min(0.25, max(0.0, deadline - time.monotonic())))
+            return []
+
+    async def _mend(self, error: Exception) -> None:
+        """The broker may have lost streams and consumers; they are only transport, so they are made again."""
+        if isinstance(error, (nats.errors.NoRespondersError, NoStreamResponseError, APIError, ServiceUnavailableError)) and self._config:
+            with contextlib.suppress(nats.errors.Error, JetStreamError, asyncio.TimeoutError, OSError, DeadlineMissed):
+                await self._bus.ensure_streams()
+                await self.ensure()
+        if self._subscription is not None:
+            with contextlib.suppress(nats.errors.Error):
+                await self._subscription.unsubscribe()
+            self._subscription = None
+
+
+def _forbidden(error: Exception) -> bool:
+    return "permissions violation" in str(error).lower()
+
+
+async def _note(error: Exception) -> None:
+    log.debug("nats: %s", error)

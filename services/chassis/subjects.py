@@ -1,0 +1,54 @@
+"""The streams of the log and their subjects (DESIGN 4)."""
+
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+
+LINEAGE, GROWTH, TRAIN, SWARM, DEAD = "LINEAGE", "GROWTH", "TRAIN", "SWARM", "DEAD"
+LINEAGE_KINDS = ("opened", "segment", "leaf", "grown", "score", "closed")
+
+_LIMIT_BYTES = 2 << 30  # per stream; the treestore purges what all consumers have taken, so this is never reached in health
+
+
+def _stream(name: str, subjects: list[str], retention: RetentionPolicy, **more: object) -> StreamConfig:
+    return StreamConfig(
+        name=name,
+        subjects=subjects,
+        retention=retention,
+        storage=StorageType.FILE,
+        discard=DiscardPolicy.NEW,  # full is back-pressure, reported; old messages are never thrown away unseen
+        max_bytes=_LIMIT_BYTES,
+        duplicate_window=120,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+STREAMS = (
+    _stream(LINEAGE, ["lineage.*.*"], RetentionPolicy.LIMITS),
+    _stream(GROWTH, ["growth.*"], RetentionPolicy.WORK_QUEUE),
+    _stream(TRAIN, ["train.*.*"], RetentionPolicy.LIMITS),
+    _stream(SWARM, ["swarm.*.*"], RetentionPolicy.LIMITS),
+    _stream(
+        DEAD,
+        ["dead.>", "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>"],
+        RetentionPolicy.LIMITS,
+    ),
+)
+
+
+def lineage(run_id: str, kind: str) -> str:
+    """`lineage.<run>.<kind>`; `*` for either matches all."""
+    return f"lineage.{run_id}.{kind}"
+
+
+def growth(run_id: str) -> str:
+    """`growth.<run>`."""
+    return f"growth.{run_id}"
+
+
+def train(run_id: str, kind: str) -> str:
+    """`train.<run>.batch` or `train.<run>.policy`."""
+    return f"train.{run_id}.{kind}"
+
+
+def dead(stream: str) -> str:
+    """`dead.<stream>`."""
+    return f"dead.{stream}"

@@ -1,0 +1,145 @@
+"""OpenTelemetry behind four words: setup, span, count, observe. Without OTEL_EXPORTER_OTLP_ENDPOINT it costs nothing.
+
+Names come from banyan/telemetry_schema.py; others raise KeyError, so a test finds them.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from banyan.telemetry_schema import METRICS, SPANS
+
+_tracer: Any = None
+_meter: Any = None
+_providers: list[Any] = []
+_instruments: dict[str, Any] = {}
+
+
+class Span:
+    """What a caller may say to a span."""
+
+    def __init__(self, inner: Any = None) -> None:
+        self._inner = inner
+
+    @property
+    def traceparent(self) -> str:
+        """W3C traceparent of this span; empty when telemetry is off."""
+        if self._inner is None:
+            return ""
+        context = self._inner.get_span_context()
+        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+
+    def set(self, **attributes: Any) -> None:
+        """Adds attributes: `banyan_run="x"` is `banyan.run`."""
+        if self._inner is not None:
+            self._inner.set_attributes(_named(attributes))
+
+    def link(self, traceparent: str) -> None:
+        """Links another trace."""
+        context = _context_of(traceparent)
+        if self._inner is not None and context is not None:
+            self._inner.add_link(context)
+
+    def end(self) -> None:
+        """Ends a span that `start` began."""
+        if self._inner is not None:
+            self._inner.end()
+
+
+def setup(service: str) -> None:
+    """Turns telemetry on for this process if OTEL_EXPORTER_OTLP_ENDPOINT is set."""
+    global _tracer, _meter
+    if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        return
+    from opentelemetry import metrics
+    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    resource = Resource.create({"service.name": service})
+    tracing = TracerProvider(resource=resource)
+    tracing.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(), max_queue_size=8192, schedule_delay_millis=500))
+    metering = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=5000)], resource)
+    metrics.set_meter_provider(metering)
+    _tracer, _meter = tracing.get_tracer("banyan"), metering.get_meter("banyan")
+    _providers[:] = [tracing, metering]
+
+
+def shutdown() -> None:
+    """Sends what is left; waits two seconds at most."""
+    for provider in _providers:
+        if hasattr(provider, "force_flush"):
+            provider.force_flush(2000)
+        provider.shutdown()
+    _providers.clear()
+
+
+def start(name: str, traceparent: str = "", links: Sequence[str] = (), start_ns: int | None = None, **attributes: Any) -> Span:
+    """Begins a span that the caller ends. An empty traceparent makes a new trace."""
+    SPANS[name]
+    if _tracer is None:
+        return Span()
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, NonRecordingSpan, set_span_in_context
+
+    parent = _context_of(traceparent)
+    context = set_span_in_context(NonRecordingSpan(parent), Context()) if parent else Context()
+    linked = [Link(c) for c in map(_context_of, links) if c is not None]
+    return Span(_tracer.start_span(name, context=context, links=linked, attributes=_named(attributes), start_time=start_ns))
+
+
+@contextlib.contextmanager
+def span(name: str, traceparent: str = "", links: Sequence[str] = (), **attributes: Any) -> Iterator[Span]:
+    """A span around a block; records the exception that leaves it."""
+    begun = start(name, traceparent, links, **attributes)
+    try:
+        yield begun
+    except Exception as error:
+        if begun._inner is not None:
+            begun._inner.record_exception(error)
+        raise
+    finally:
+        begun.end()
+
+
+def count(name: str, n: int | float = 1, **attributes: Any) -> None:
+    """Adds to a counter."""
+    unit, about = METRICS[name]
+    if _meter is not None:
+        _instrument(name, lambda: _meter.create_counter(name, unit, about)).add(n, _named(attributes))
+
+
+def observe(name: str, value: float, **attributes: Any) -> None:
+    """Records a value in a histogram."""
+    unit, about = METRICS[name]
+    if _meter is not None:
+        _instrument(name, lambda: _meter.create_histogram(name, unit, about)).record(value, _named(attributes))
+
+
+def _instrument(name: str, make: Any) -> Any:
+    if name not in _instruments:
+        _instruments[name] = make()
+    return _instruments[name]
+
+
+def _named(attributes: dict[str, Any]) -> dict[str, Any]:
+    from banyan.telemetry_schema import ATTRIBUTES
+
+    named = {key.replace("banyan_", "banyan.", 1): value for key, value in attributes.items()}
+    for key in named:
+        ATTRIBUTES[key]
+    return named
+
+
+def _context_of(traceparent: str) -> Any:
+    parts = traceparent.split("-")
+    if len(parts) != 4 or _tracer is None:
+        return None
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    return SpanContext(int(parts[1], 16), int(parts[2], 16), is_remote=True, trace_flags=TraceFlags(int(parts[3], 16)))
