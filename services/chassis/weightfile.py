@@ -57,7 +57,12 @@ class WeightManifest:
 
     def to_json(self) -> str:
         """Text of the manifest: what FetchWeights carries in its first piece."""
-        body: dict[str, Any] = {"format": "banyan.weights.v1", "epoch": self.epoch, "step": self.step, "digest": self.digest.hex()}
+        body: dict[str, Any] = {
+            "format": "banyan.weights.v1",
+            "epoch": self.epoch,
+            "step": self.step,
+            "digest": self.digest.hex(),
+        }
         tensors = [asdict(t) for t in self.tensors]
         body |= {"bytes": self.bytes, "tensors": tensors, "aliases": dict(self.aliases)}
         return json.dumps(body, sort_keys=True)
