@@ -349,18 +349,28 @@ class ReadRunResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RUN_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_FIELD_NUMBER: _builtins.int
+    LIVE_MS_FIELD_NUMBER: _builtins.int
+    live_ms: _builtins.int
+    """How long the run has been live by the store's clock: since it was created, without the time that it was PAUSED."""
     @_builtins.property
     def run(self) -> Global___Run:
         """The run."""
+
+    @_builtins.property
+    def given_up(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReportProcessRequest]:
+        """Processes of the run whose newest report is GIVEN_UP; the gateway fails the run for them."""
 
     def __init__(
         self,
         *,
         run: Global___Run | None = ...,
+        given_up: _abc.Iterable[Global___ReportProcessRequest] | None = ...,
+        live_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["given_up", b"given_up", "live_ms", b"live_ms", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
