@@ -1,0 +1,51 @@
+"""Rows made by a generator of reasoning-gym: offline, the same for the same seed and settings.
+
+A row holds what its scorer needs: {"dataset", "config", "question", "answer", "metadata"}. Answers are scored by the
+verifier, in a child process; nothing here runs a scorer.
+"""
+
+import json
+from typing import Any
+
+from banyan.errors import InvalidInput
+from banyan.recipe import Task
+
+# What cannot be a task, and why.
+REFUSED = {
+    "composite": "it only mixes other generators; name one of them",
+    "list_functions": "it draws from a global generator, so that the same seed gives other rows",
+}
+
+
+def rows(task: Task) -> list[dict[str, Any]]:
+    """`task.size` rows. Raises InvalidInput for an unknown generator or a setting that it does not take."""
+    if task.dataset in REFUSED:
+        raise InvalidInput(f"task.dataset {task.dataset!r} cannot be used: {REFUSED[task.dataset]}")
+    made = _generator(task)
+    return [_row(task, made[index], index) for index in range(task.size)]
+
+
+def _generator(task: Task) -> Any:
+    try:
+        import reasoning_gym
+        from reasoning_gym.factory import DATASETS
+    except ImportError:
+        raise InvalidInput("task reasoning-gym needs its package; pip install 'banyan[gateway]'") from None
+    if task.dataset not in DATASETS:
+        raise InvalidInput(f"reasoning-gym has no generator {task.dataset!r}; it has {', '.join(sorted(DATASETS))}")
+    if {"seed", "size"} & set(task.config):
+        raise InvalidInput("task.config may not hold seed or size; set task.seed and task.size")
+    try:
+        return reasoning_gym.create_dataset(task.dataset, size=task.size, seed=task.seed, **task.config)
+    except (AssertionError, TypeError, ValueError) as error:
+        raise InvalidInput(f"task.config {task.config} does not suit reasoning-gym {task.dataset!r}: {error}") from None
+
+
+def _row(task: Task, entry: dict[str, Any], index: int) -> dict[str, Any]:
+    parts = {"dataset": task.dataset, "config": task.config}
+    kept = {key: entry[key] for key in ("question", "answer", "metadata")}
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps({**parts, **kept}, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"reasoning-gym {task.dataset!r}: row {index} has no form in JSON: {error}") from None
+    return plain

@@ -1,0 +1,19 @@
+"""Loads the rows of a task. A row is plain JSON data: what scorers get, and what its digest identifies."""
+
+from pathlib import Path
+from typing import Any
+
+from banyan.recipe import Task
+from services.gateway.tasks import arithmetic, file, reasoning_gym
+
+
+def load(task: Task, base: Path) -> list[dict[str, Any]]:
+    """The task's rows, in the same order every time; `base` is the folder that a relative path is meant from.
+
+    Blocks (files, generators): call it in a thread. Raises InvalidInput that names the row or setting, and its value.
+    """
+    if task.name == "arithmetic":
+        return arithmetic.rows()
+    if task.name == "reasoning-gym":
+        return reasoning_gym.rows(task)
+    return file.rows(task, base)

@@ -1,0 +1,108 @@
+"""Rows from the user's file: what is read, and how a bad row is named."""
+
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from banyan.errors import InvalidInput
+from banyan.recipe import Task
+from services.gateway.tasks import load, messages, split
+
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
+
+
+def task(path, **more):
+    return Task(name="file", path=str(path), reward="rewards:exact", **more)
+
+
+def write(folder: Path, *lines: str) -> Path:
+    path = folder / "rows.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_relative_path_is_meant_from_the_base_and_blank_lines_are_skipped(tmp_path):
+    write(tmp_path, '{"prompt": "a", "gold": 1}', "", '{"prompt": "b", "gold": 2}')
+    assert load(task("rows.jsonl"), tmp_path) == [{"prompt": "a", "gold": 1}, {"prompt": "b", "gold": 2}]
+
+
+def test_parquet_and_json_lines_give_the_same_rows(tmp_path):
+    rows = [{"prompt": f"p{i}", "gold": i, "more": {"tags": ["x", "y"]}} for i in range(5)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    write(tmp_path, *(json.dumps(row) for row in rows))
+    assert load(task("rows.parquet"), tmp_path) == load(task("rows.jsonl"), tmp_path) == rows
+
+
+def test_a_prompt_may_be_a_list_of_messages(tmp_path):
+    write(tmp_path, json.dumps({"prompt": CHAT}))
+    rows = load(task("rows.jsonl"), tmp_path)
+    assert messages(rows[0], task("rows.jsonl")) == CHAT
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('{"prompt": "a"', "not JSON"),
+        ("[1, 2]", r"\[1, 2\]"),
+        ('{"question": "a"}', "no field 'prompt', only question"),
+        ('{"prompt": 5}', "is 5"),
+        ('{"prompt": "  "}', "not empty"),
+        ('{"prompt": []}', r"is \[\]"),
+        ('{"prompt": [{"role": "wizard", "content": "x"}]}', "wizard"),
+        ('{"prompt": [{"role": "user"}]}', "role and content"),
+        ('{"prompt": "a", "x": NaN}', "NaN"),
+        ('{"prompt": "a", "completion": "b"}', "rename"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_a_bad_row_is_named_by_line_and_value(tmp_path, line, complaint):
+    write(tmp_path, '{"prompt": "good"}', line)
+    with pytest.raises(InvalidInput, match=complaint) as caught:
+        load(task("rows.jsonl"), tmp_path)
+    assert "line 2" in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_system_message_twice_is_refused(tmp_path):
+    write(tmp_path, json.dumps({"prompt": CHAT}))
+    with pytest.raises(InvalidInput, match=r"line 1.*keep one"):
+        load(task("rows.jsonl", system="Be long."), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_files_that_cannot_be_read_are_refused_with_their_path(tmp_path, name):
+    with pytest.raises(InvalidInput, match=f"no file .*{name}"):
+        load(task(name), tmp_path)
+    (tmp_path / name).write_bytes(b"\xff\xfe\x00PAR")
+    with pytest.raises(InvalidInput, match=name):
+        load(task(name), tmp_path)
+    (tmp_path / "rows.jsonl").write_text("\n")
+    with pytest.raises(InvalidInput, match="no rows"):
+        load(task("rows.jsonl"), tmp_path)
+
+
+def test_parquet_values_without_a_json_form_are_named_by_row(tmp_path):
+    rows = [{"prompt": "a", "blob": b"\x00"}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    with pytest.raises(InvalidInput, match="row 1 holds a value"):
+        load(task("rows.parquet"), tmp_path)
+
+
+def test_the_same_prompt_never_lands_on_both_sides(tmp_path):
+    write(tmp_path, *(json.dumps({"prompt": f"  p{i % 7}  {'x' * (i % 2)}", "n": i}) for i in range(70)))
+    source = task("rows.jsonl", holdout=0.4)
+    sides = split(load(source, tmp_path), source)
+    prompts = [{" ".join(row["prompt"].split()) for row in side} for side in (sides.train, sides.held_out)]
+    assert not prompts[0] & prompts[1]
+    assert len(sides.held_out) == 25  # five problems of five rows fit into 28
+
+
+def test_one_problem_is_held_out_even_if_the_share_is_tiny(tmp_path):
+    write(tmp_path, *(json.dumps({"prompt": f"p{i}"}) for i in range(3)))
+    source = task("rows.jsonl", holdout=0.01)
+    sides = split(load(source, tmp_path), source)
+    assert (len(sides.train), len(sides.held_out)) == (2, 1)
+    assert split(load(source, tmp_path), task("rows.jsonl", holdout=0.0)).held_out == []
