@@ -33,4 +33,6 @@ def row_digest(row: dict[str, Any]) -> bytes:
 
 def tree_id(run_id: str, group_id: str, row: bytes, index: int) -> bytes:
     """Identity of a tree: the run, its group, the digest of its row and its index in the group."""
-    return blake(b"banyan.tree.v1", packed(run_id.encode()), packed(group_id.encode()), packed(row), struct.pack("<I", index))
+    return blake(
+        b"banyan.tree.v1", packed(run_id.encode()), packed(group_id.encode()), packed(row), struct.pack("<I", index)
+    )

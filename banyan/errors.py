@@ -1,13 +1,13 @@
 """Every error that Banyan raises on purpose.
 
-    BanyanError
-    ├── PermanentError      trying again cannot help; say what to change
-    │   ├── InvalidInput    a value from a person or a peer is wrong
-    │   ├── NotFound        the thing named does not exist
-    │   ├── Refused         a rule of the protocol forbids it (stale epoch, second use, held-out row)
-    │   └── NotReady        asked for something that this version does not do yet
-    └── TemporaryError      the same call may succeed after `delay_s`
-        └── DeadlineMissed  a wait ran out; names what it waited for
+BanyanError
+├── PermanentError      trying again cannot help; say what to change
+│   ├── InvalidInput    a value from a person or a peer is wrong
+│   ├── NotFound        the thing named does not exist
+│   ├── Refused         a rule of the protocol forbids it (stale epoch, second use, held-out row)
+│   └── NotReady        asked for something that this version does not do yet
+└── TemporaryError      the same call may succeed after `delay_s`
+    └── DeadlineMissed  a wait ran out; names what it waited for
 """
 
 

@@ -1,7 +1,7 @@
 """The protocols that plugins implement, one per axis (DESIGN 6). A plugin is one file of one idea.
 
 Plugins are pure: they see recorded facts and return decisions. They never see tensors, weights, sockets or clocks.
-Registered by entry point (`banyan.generate`, `banyan.filter`, `banyan.control`, `banyan.optimise`) or named as module:attribute.
+Registered by entry point (`banyan.generate`, `banyan.filter`, `banyan.optimise`) or named as module:attribute.
 """
 
 from collections.abc import Mapping, Sequence

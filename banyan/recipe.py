@@ -162,7 +162,7 @@ class Resources(Part):
     engine_settings: dict[str, Any] = {}
     """Settings of the engine."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Arithmetic of sampling and of the learner's matrix products; master weights stay float32. auto: bfloat16 where the CPU has it."""
+    """Arithmetic of sampling and of the learner's products; master weights are float32. auto: bfloat16 where the CPU has it."""
 
 
 class Recipe(Part):
@@ -196,9 +196,13 @@ class Recipe(Part):
     def _possible(self) -> "Recipe":
         truncated = self.generate.top_p < 1.0 or self.generate.top_k > 0
         if truncated and not self.allow_truncated_sampling:
-            raise ValueError("generate.top_p and top_k truncate the distribution; set allow_truncated_sampling: true to train on it")
+            raise ValueError(
+                "generate.top_p and top_k truncate the distribution; set allow_truncated_sampling: true to train on it"
+            )
         if self.generate.temperature == 0.0:
-            raise ValueError("generate.temperature 0 samples one answer only, so that no group has a spread; use more than 0")
+            raise ValueError(
+                "generate.temperature 0 samples one answer only, so that no group has a spread; use more than 0"
+            )
         if self.deterministic and (self.control.max_staleness or self.resources.rollout_nodes != 1):
             raise ValueError("deterministic: true needs control.max_staleness: 0 and resources.rollout_nodes: 1")
         return self

@@ -84,7 +84,9 @@ class TreeView:
         cuts: dict[bytes, set[int]] = {}
         for leaf in self.leaves_L:
             if leaf.segment not in self.tree.segments or not 0 <= leaf.end <= len(self.tree.segments[leaf.segment]):
-                raise InvalidInput(f"leaf ({leaf.segment.hex()[:12]}, {leaf.end}) is not in tree {self.tree.tree_id.hex()[:12]}")
+                raise InvalidInput(
+                    f"leaf ({leaf.segment.hex()[:12]}, {leaf.end}) is not in tree {self.tree.tree_id.hex()[:12]}"
+                )
             for segment, end in self.tree.pieces(leaf.segment, leaf.end):
                 cuts.setdefault(segment.id, set()).add(end)
         return cuts

@@ -55,7 +55,7 @@ def segment_to_wire(segment: Segment) -> tree_pb2.Segment:
     )
 
 
-def _numbers(data: bytes, dtype: str, what: str) -> np.ndarray:  # type: ignore[type-arg]
+def _numbers(data: bytes, dtype: str, what: str) -> np.ndarray:
     width = np.dtype(dtype).itemsize
     if len(data) % width:
         raise InvalidInput(f"{what} are {len(data)} bytes, not a multiple of {width}")

@@ -37,9 +37,16 @@ class Bus:
         self._js: JetStreamContext = client.jetstream(timeout=_TRY_S)
 
     @classmethod
-    async def connect(cls, url: str, name: str, *, creds: str = "", inbox_prefix: str = "", patience_s: float = 30.0) -> "Bus":
+    async def connect(
+        cls, url: str, name: str, *, creds: str = "", inbox_prefix: str = "", patience_s: float = 30.0
+    ) -> "Bus":
         """Connects, waiting for the server for at most `patience_s`. Raises DeadlineMissed."""
-        options: dict[str, Any] = {"name": name, "max_reconnect_attempts": -1, "reconnect_time_wait": 0.25, "connect_timeout": 5}
+        options: dict[str, Any] = {
+            "name": name,
+            "max_reconnect_attempts": -1,
+            "reconnect_time_wait": 0.25,
+            "connect_timeout": 5,
+        }
         if creds:
             options["user_credentials"] = creds
         if inbox_prefix:
@@ -48,9 +55,11 @@ class Bus:
         while True:
             try:
                 return cls(await nats.connect(url, error_cb=_note, allow_reconnect=True, **options))
-            except (OSError, nats.errors.Error, asyncio.TimeoutError) as error:
+            except (TimeoutError, OSError, nats.errors.Error) as error:
                 if isinstance(error, nats.errors.AuthorizationError) or time.monotonic() > deadline:
-                    raise DeadlineMissed(f"no NATS server at {url} after {patience_s:.0f} s: {error}; is it running?") from None
+                    raise DeadlineMissed(
+                        f"no NATS server at {url} after {patience_s:.0f} s: {error}; is it running?"
+                    ) from None
                 await asyncio.sleep(0.1)
 
     async def close(self) -> None:
@@ -67,7 +76,7 @@ class Bus:
     async def ensure_streams(self) -> None:
         """Creates the streams that are missing."""
         for config in subjects.STREAMS:
-            await self._retry(lambda c=config: self._js.add_stream(c), f"creating stream {config.name}", 30.0)  # type: ignore[misc]
+            await self._retry(lambda c=config: self._js.add_stream(c), f"creating stream {config.name}", 30.0)
 
     async def publish(
         self, subject: str, message: Message, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
@@ -85,7 +94,11 @@ class Bus:
         headers = {"Nats-Msg-Id": msg_id, "Banyan-Schema": SCHEMA}
         if traceparent:
             headers["traceparent"] = traceparent
-        ack = await self._retry(lambda: self._js.publish(subject, data, timeout=_TRY_S, headers=headers), f"publishing on {subject}", deadline_s)
+        ack = await self._retry(
+            lambda: self._js.publish(subject, data, timeout=_TRY_S, headers=headers),
+            f"publishing on {subject}",
+            deadline_s,
+        )
         return int(ack.seq)
 
     async def _retry(self, attempt: Any, what: str, deadline_s: float) -> Any:
@@ -94,17 +107,25 @@ class Bus:
         while True:
             try:
                 return await attempt()
-            except (nats.errors.Error, JetStreamError, asyncio.TimeoutError, OSError) as error:
+            except (TimeoutError, nats.errors.Error, JetStreamError, OSError) as error:
                 if isinstance(error, nats.errors.MaxPayloadError) or _forbidden(error):
                     raise InvalidInput(f"{what}: the broker refuses it: {error}") from None
                 if time.monotonic() + delay > deadline:
-                    raise DeadlineMissed(f"{what}: no ack from NATS in {deadline_s:.0f} s ({type(error).__name__}: {error})") from None
+                    raise DeadlineMissed(
+                        f"{what}: no ack from NATS in {deadline_s:.0f} s ({type(error).__name__}: {error})"
+                    ) from None
                 log.debug("%s: %s; trying again", what, error)
             await asyncio.sleep(delay)
             delay = min(delay * 2, 1.0)
 
     async def consumer(
-        self, stream: str, durable: str, filters: Sequence[str], *, ack_wait_s: float = 30.0, max_ack_pending: int = 1000
+        self,
+        stream: str,
+        durable: str,
+        filters: Sequence[str],
+        *,
+        ack_wait_s: float = 30.0,
+        max_ack_pending: int = 1000,
     ) -> "Consumer":
         """A durable pull consumer with explicit acks, made if it is not there."""
         config = ConsumerConfig(
@@ -150,7 +171,7 @@ class Bus:
                 finally:
                     with contextlib.suppress(nats.errors.Error):
                         await subscription.unsubscribe()
-            except (nats.errors.Error, JetStreamError, asyncio.TimeoutError, OSError) as error:
+            except (TimeoutError, nats.errors.Error, JetStreamError, OSError) as error:
                 log.debug("listening on %s: %s; again", stream, error)
                 await asyncio.sleep(0.2)
 
@@ -160,7 +181,7 @@ class Bus:
             try:
                 for message in await subscription.fetch(64, timeout=_LISTEN_IDLE_S):
                     yield Delivery(message)
-            except (nats.errors.TimeoutError, asyncio.TimeoutError):
+            except (TimeoutError, nats.errors.TimeoutError):
                 continue
 
     async def bury(self, stream: str, delivery: Delivery, reason: str, service: str) -> None:
@@ -207,7 +228,7 @@ class Consumer:
             if self._subscription is None:
                 self._subscription = await self._js.pull_subscribe_bind(consumer=self._durable, stream=self._stream)
             return [Delivery(m) for m in await self._subscription.fetch(batch, timeout=timeout_s)]
-        except (nats.errors.TimeoutError, asyncio.TimeoutError):
+        except (TimeoutError, nats.errors.TimeoutError):
             return []
         except (nats.errors.Error, JetStreamError, OSError) as error:
             log.debug("fetching from %s/%s: %s", self._stream, self._durable, error)
@@ -217,7 +238,10 @@ class Consumer:
 
     async def _mend(self, error: Exception) -> None:
         """The broker may have lost streams and consumers; they are only transport, so they are made again."""
-        if isinstance(error, (nats.errors.NoRespondersError, NoStreamResponseError, APIError, ServiceUnavailableError)) and self._config:
+        if (
+            isinstance(error, (nats.errors.NoRespondersError, NoStreamResponseError, APIError, ServiceUnavailableError))
+            and self._config
+        ):
             with contextlib.suppress(nats.errors.Error, JetStreamError, asyncio.TimeoutError, OSError, DeadlineMissed):
                 await self._bus.ensure_streams()
                 await self.ensure()

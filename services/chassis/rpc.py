@@ -8,70 +8,24 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf import any_pb2
-from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
+from grpc_health.v1 import _async as health_aio
 from grpc_reflection.v1alpha import reflection
-from grpc_status import rpc_status
 
-from banyan.errors import BanyanError, DeadlineMissed, InvalidInput, NotFound, NotReady, Refused, TemporaryError
+from banyan.errors import BanyanError, InvalidInput
+from banyan.status import error_of, status_of
 
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 << 20
-DOMAIN = "banyan"
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MAX_BYTES),
     ("grpc.max_send_message_length", MAX_BYTES),
     ("grpc.so_reuseport", 0),  # a port in use is an error, not a second server beside the first
 ]
-_CODES: tuple[tuple[type[BanyanError], grpc.StatusCode], ...] = (
-    (InvalidInput, grpc.StatusCode.INVALID_ARGUMENT),
-    (NotFound, grpc.StatusCode.NOT_FOUND),
-    (NotReady, grpc.StatusCode.UNIMPLEMENTED),
-    (Refused, grpc.StatusCode.FAILED_PRECONDITION),
-    (DeadlineMissed, grpc.StatusCode.DEADLINE_EXCEEDED),
-    (TemporaryError, grpc.StatusCode.UNAVAILABLE),
-    (BanyanError, grpc.StatusCode.INTERNAL),
-)
 
 
-def status_of(error: BanyanError) -> grpc.Status:
-    """The gRPC status of an error: canonical code, message, ErrorInfo with its reason."""
-    code = next(code for cls, code in _CODES if isinstance(error, cls))
-    detail = any_pb2.Any()
-    detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))
-    number = code_pb2.Code.Value(code.name)
-    return rpc_status.to_status(status_pb2.Status(code=number, message=str(error), details=[detail]))  # type: ignore[no-any-return]
-
-
-def error_of(error: grpc.RpcError, what: str) -> BanyanError:
-    """The BanyanError that a failed call means."""
-    code, message = error.code(), error.details() or ""
-    reason = _reason(error)
-    if code is grpc.StatusCode.UNAVAILABLE:
-        return TemporaryError(f"{what}: {message or 'not reachable'}", reason=reason or "UNAVAILABLE")
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineMissed(f"{what}: no answer in time" if not reason else message)
-    if code is grpc.StatusCode.UNAUTHENTICATED or code is grpc.StatusCode.PERMISSION_DENIED:
-        return Refused(message, reason or code.name)
-    for cls, known in _CODES:
-        if known is code and cls is not BanyanError:
-            return cls(message, reason=reason)
-    return BanyanError(f"{what}: {code.name}: {message}", reason)
-
-
-def _reason(error: grpc.RpcError) -> str | None:
-    status = rpc_status.from_call(error)
-    for detail in status.details if status else ():
-        info = error_details_pb2.ErrorInfo()
-        if detail.Is(info.DESCRIPTOR) and detail.Unpack(info):
-            return str(info.reason)
-    return None
-
-
-class _Errors(grpc.aio.ServerInterceptor):
+class _Errors(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Turns a handler's BanyanError into its status; logs anything else and answers INTERNAL without a traceback."""
 
     async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
@@ -88,7 +42,7 @@ def _slot(handler: Any) -> str:
 
 
 def _unary(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[..., Awaitable[Any]]:
-    async def handle(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+    async def handle(request: Any, context: Any) -> Any:
         try:
             return await inner(request, context)
         except BanyanError as error:
@@ -103,7 +57,7 @@ def _unary(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[..., A
 
 
 def _stream(inner: Callable[..., AsyncIterator[Any]], method: str) -> Callable[..., AsyncIterator[Any]]:
-    async def handle(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+    async def handle(request: Any, context: Any) -> AsyncIterator[Any]:
         try:
             async for response in inner(request, context):
                 yield response
@@ -141,7 +95,7 @@ async def serve(
     names: Sequence[str],
     *,
     credentials: grpc.ServerCredentials | None = None,
-    generic: Sequence[grpc.GenericRpcHandler] = (),
+    generic: Sequence[Any] = (),
 ) -> RpcServer:
     """Starts a server on host:port with health and reflection. Raises InvalidInput if the port is taken."""
     server = grpc.aio.server(interceptors=[_Errors()], options=_OPTIONS)
@@ -151,14 +105,18 @@ async def serve(
         add(server)
     if generic:
         server.add_generic_rpc_handlers(tuple(generic))
-    reflection.enable_server_reflection((*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME), server)
+    reflection.enable_server_reflection(
+        (*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME), server
+    )
     host = listen.rsplit(":", 1)[0]
     try:
         port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
     except RuntimeError:
         port = 0
     if port == 0:
-        raise InvalidInput(f"cannot listen on {listen}: the port is in use or the address is not this host's; choose another")
+        raise InvalidInput(
+            f"cannot listen on {listen}: the port is in use or the address is not this host's; choose another"
+        )
     await server.start()
     running = RpcServer(server, f"{host}:{port}", health, names)
     await running.set_serving(True)
@@ -187,7 +145,11 @@ def channel(address: str, *, root_pem: bytes | None = None, token: str = "", tar
 
 
 async def call(
-    method: Any, request: Any, deadline_s: float = 10.0, patience_s: float = 0.0, metadata: Sequence[tuple[str, str]] = ()
+    method: Any,
+    request: Any,
+    deadline_s: float = 10.0,
+    patience_s: float = 0.0,
+    metadata: Sequence[tuple[str, str]] = (),
 ) -> Any:
     """One unary call. UNAVAILABLE is tried again until `patience_s` has passed. Raises the BanyanError that it means."""
     end = time.monotonic() + patience_s

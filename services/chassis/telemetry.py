@@ -79,7 +79,9 @@ def shutdown() -> None:
     _providers.clear()
 
 
-def start(name: str, traceparent: str = "", links: Sequence[str] = (), start_ns: int | None = None, **attributes: Any) -> Span:
+def start(
+    name: str, traceparent: str = "", links: Sequence[str] = (), start_ns: int | None = None, **attributes: Any
+) -> Span:
     """Begins a span that the caller ends. An empty traceparent makes a new trace."""
     SPANS[name]
     if _tracer is None:

@@ -1,0 +1,13 @@
+"""`python -m services.chassis.lifeline COMMAND…`: becomes COMMAND, which then ends when the launcher dies.
+
+For programs that are not ours, such as nats-server. The parent-death signal outlives exec.
+"""
+
+import os
+import sys
+
+from services.chassis.parent import tie_to_parent
+
+if __name__ == "__main__":
+    tie_to_parent()
+    os.execvp(sys.argv[1], sys.argv[1:])

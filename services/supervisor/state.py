@@ -1,0 +1,106 @@
+"""The state folder of the embedded mode: its lock, its ports, and where everything lies."""
+
+import fcntl
+import json
+import os
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from banyan.errors import InvalidInput, Refused
+from services.chassis.nats_server import free_port
+
+PORTS = ("nats", "treestore", "gateway", "verifier")
+HOST = "127.0.0.1"
+
+
+@dataclass
+class StateFolder:
+    """Everything that a machine keeps of its runs. One supervisor at a time holds its lock."""
+
+    path: Path
+    ports: dict[str, int] = field(default_factory=dict)
+    _lock: IO[str] | None = None
+
+    @classmethod
+    def open(cls, path: Path) -> "StateFolder":
+        """Makes the folder if need be. Raises InvalidInput where that cannot be."""
+        try:
+            for part in (path, path / "logs", path / "runs"):
+                part.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(f"cannot use {path} as state folder: {error.strerror}; name another with --state") from None
+        return cls(path.resolve())
+
+    def lock(self) -> None:
+        """Takes the folder for this process. Raises Refused with the holder's pid."""
+        handle = open(self.path / "lock", "a+")  # noqa: SIM115  held for the life of the process
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.seek(0)
+            holder = handle.read().strip() or "another process"
+            handle.close()
+            raise Refused(
+                f"{self.path} is in use by process {holder}; stop it, or use --state with another folder", "LOCKED"
+            ) from None
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        self._lock = handle
+
+    def unlock(self) -> None:
+        """Gives the folder back."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def locked(self) -> bool:
+        """Whether a supervisor runs on this folder."""
+        try:
+            with open(self.path / "lock") as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
+        except BlockingIOError:
+            return True
+        except FileNotFoundError:
+            return False
+
+    def choose_ports(self) -> None:
+        """Ports are chosen once and kept; one that somebody else took in the meantime is chosen anew."""
+        kept = self.read_ports()
+        for name in PORTS:
+            port = kept.get(name, 0)
+            self.ports[name] = port if port and _free(port) else free_port(HOST)
+        partial = self.path / "ports.json.partial"
+        partial.write_text(json.dumps(self.ports))
+        partial.rename(self.path / "ports.json")
+
+    def read_ports(self) -> dict[str, int]:
+        """The ports that were chosen last; empty before the first start."""
+        try:
+            return {str(k): int(v) for k, v in json.loads((self.path / "ports.json").read_text()).items()}
+        except (OSError, ValueError):
+            return {}
+
+    def address(self, service: str) -> str:
+        """host:port of a service of all runs."""
+        port = self.ports.get(service) or self.read_ports().get(service)
+        if not port:
+            raise InvalidInput(f"{service} was never started on {self.path}; run banyan train first")
+        return f"{HOST}:{port}"
+
+    def log(self, name: str) -> Path:
+        """Log file of a process."""
+        return self.path / "logs" / f"{name}.log"
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+            return True
+        except OSError:
+            return False

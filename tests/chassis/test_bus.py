@@ -1,0 +1,95 @@
+"""The bus against a real nats-server: acknowledged once, pulled until acked, alive after the broker is killed."""
+
+import asyncio
+
+from banyan.v1 import events_pb2
+from services.chassis import subjects
+from services.chassis.bus import Bus
+
+
+async def _bus(server) -> Bus:
+    bus = await Bus.connect(server.url, "test")
+    await bus.ensure_streams()
+    return bus
+
+
+def _grow(name: str) -> events_pb2.GrowTree:
+    return events_pb2.GrowTree(run_id="r", tree_id=name.encode())
+
+
+async def test_the_same_id_is_stored_once(nats_server) -> None:
+    bus = await _bus(nats_server)
+    first = await bus.publish(subjects.growth("r"), _grow("a"), "id-a", traceparent="00-1-2-01")
+    again = await bus.publish(subjects.growth("r"), _grow("a"), "id-a")
+    assert first == again
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
+    (delivery,) = await consumer.fetch(10, 2.0)
+    assert delivery.decode(events_pb2.GrowTree).tree_id == b"a"
+    assert delivery.traceparent == "00-1-2-01" and delivery.run_id == "r" and delivery.attempts == 1
+    await bus.close()
+
+
+async def test_an_unacked_message_comes_again_and_an_acked_one_does_not(nats_server) -> None:
+    bus = await _bus(nats_server)
+    await bus.publish(subjects.growth("r"), _grow("a"), "id-a")
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=0.3)
+    (first,) = await consumer.fetch(1, 2.0)
+    (second,) = await consumer.fetch(1, 5.0)
+    assert first.sequence == second.sequence and second.attempts == 2
+    await second.ack()
+    assert await consumer.fetch(1, 0.6) == []
+    await bus.close()
+
+
+async def test_a_killed_broker_comes_back_with_what_it_acknowledged(nats_server) -> None:
+    bus = await _bus(nats_server)
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
+    for i in range(20):
+        await bus.publish(subjects.growth("r"), _grow(str(i)), f"id-{i}")
+    nats_server.kill9()
+    waiting = asyncio.create_task(bus.publish(subjects.growth("r"), _grow("late"), "id-late", deadline_s=20.0))
+    nats_server.restart()
+    await waiting
+    seen: set[bytes] = set()
+    for _ in range(40):
+        for delivery in await consumer.fetch(8, 0.5):
+            seen.add(delivery.decode(events_pb2.GrowTree).tree_id)
+            await delivery.ack()
+        if len(seen) == 21:
+            break
+    assert len(seen) == 21
+    await bus.close()
+
+
+async def test_a_listener_gets_the_last_of_each_subject_then_new_ones(nats_server) -> None:
+    bus = await _bus(nats_server)
+    for step in range(3):
+        message = events_pb2.PolicyPublished(run_id="r", batch_ordinal=step)
+        await bus.publish(subjects.train("r", "policy"), message, f"p{step}")
+    heard: list[int] = []
+
+    async def listen() -> None:
+        async for delivery in bus.listen(subjects.TRAIN, [subjects.train("r", "policy")]):
+            heard.append(delivery.decode(events_pb2.PolicyPublished).batch_ordinal)
+            if len(heard) == 1:
+                await bus.publish(subjects.train("r", "policy"), events_pb2.PolicyPublished(batch_ordinal=9), "p9")
+            if len(heard) == 2:
+                return
+
+    await asyncio.wait_for(listen(), 10.0)
+    assert heard == [2, 9]
+    await bus.close()
+
+
+async def test_a_buried_message_is_a_dead_letter_and_never_comes_again(nats_server) -> None:
+    bus = await _bus(nats_server)
+    await bus.publish(subjects.growth("r"), _grow("bad"), "bad")
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=0.3)
+    (delivery,) = await consumer.fetch(1, 2.0)
+    await bus.bury(subjects.GROWTH, delivery, "no such tree", "rollout")
+    assert await consumer.fetch(1, 0.6) == []
+    dead = await bus.consumer(subjects.DEAD, "dead", ["dead.>"])
+    (letter,) = await dead.fetch(1, 2.0)
+    body = letter.decode(events_pb2.DeadLetter)
+    assert (body.reason, body.service, body.attempts) == ("no such tree", "rollout", 1)
+    await bus.close()
