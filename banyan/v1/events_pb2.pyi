@@ -58,6 +58,7 @@ class GrowTree(_message.Message):
     MIN_STEP_FIELD_NUMBER: _builtins.int
     WAVE_FIELD_NUMBER: _builtins.int
     WAVE_SIZE_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     tree_id: _builtins.bytes
@@ -68,6 +69,8 @@ class GrowTree(_message.Message):
     """Name of the wave that deterministic nodes admit together."""
     wave_size: _builtins.int
     """Trees in the wave."""
+    ticket: _builtins.int
+    """Number of this assignment of the tree; goes into the claim, so that an assignment that was replaced fences nobody."""
     def __init__(
         self,
         *,
@@ -76,10 +79,11 @@ class GrowTree(_message.Message):
         min_step: _builtins.int = ...,
         wave: _builtins.str = ...,
         wave_size: _builtins.int = ...,
+        ticket: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["min_step", b"min_step", "run_id", b"run_id", "tree_id", b"tree_id", "wave", b"wave", "wave_size", b"wave_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["min_step", b"min_step", "run_id", b"run_id", "ticket", b"ticket", "tree_id", b"tree_id", "wave", b"wave", "wave_size", b"wave_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -156,6 +160,7 @@ class LeafFinished(_message.Message):
     CLAIM_EPOCH_FIELD_NUMBER: _builtins.int
     LEAF_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    COMPLETION_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     tree_id: _builtins.bytes
@@ -164,6 +169,10 @@ class LeafFinished(_message.Message):
     """Epoch of the claim."""
     reason: _builtins.str
     """Why the path ended: stop, length, pruned, repetition …"""
+    completion: _builtins.str
+    """The path's text after the prompt, decoded as one. Needed where the path leaves a segment before its end; elsewhere
+    the store joins the segments' texts if this is empty.
+    """
     @_builtins.property
     def leaf(self) -> _tree_pb2.LeafRef:
         """The leaf."""
@@ -176,10 +185,11 @@ class LeafFinished(_message.Message):
         claim_epoch: _builtins.int = ...,
         leaf: _tree_pb2.LeafRef | None = ...,
         reason: _builtins.str = ...,
+        completion: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["leaf", b"leaf"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "leaf", b"leaf", "reason", b"reason", "run_id", b"run_id", "tree_id", b"tree_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "completion", b"completion", "leaf", b"leaf", "reason", b"reason", "run_id", b"run_id", "tree_id", b"tree_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

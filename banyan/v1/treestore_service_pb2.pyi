@@ -27,19 +27,23 @@ class ClaimTreeRequest(_message.Message):
 
     TREE_ID_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
     tree_id: _builtins.bytes
     """The tree."""
     node_id: _builtins.str
     """The node that will grow it."""
+    ticket: _builtins.int
+    """Ticket of the GrowTree that it acts on. An older one than the newest gets epoch 0; 0 always claims."""
     def __init__(
         self,
         *,
         tree_id: _builtins.bytes = ...,
         node_id: _builtins.str = ...,
+        ticket: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "tree_id", b"tree_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "ticket", b"ticket", "tree_id", b"tree_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
