@@ -162,7 +162,7 @@ class Resources(Part):
     engine_settings: dict[str, Any] = {}
     """Settings of the engine."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Arithmetic of sampling and of the learner's products; master weights are float32. auto: bfloat16 where the CPU has it."""
+    """Arithmetic of sampling and of the learner's products; master weights: float32. auto: bfloat16 if the CPU has it."""
 
 
 class Recipe(Part):

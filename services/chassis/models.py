@@ -110,3 +110,7 @@ def _convert(gguf: Path, folder: Path) -> None:
     (aside / _MARK).write_text(json.dumps(mark))
     shutil.rmtree(folder, ignore_errors=True)
     aside.rename(folder)
+
+
+if __name__ == "__main__":
+    print(resolve(SMOLLM2))

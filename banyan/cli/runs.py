@@ -1,0 +1,136 @@
+"""`banyan runs`, `ps`, `dead` and `export`."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from banyan.cli import describe
+from banyan.cli.options import DEFAULT_STATE, Json, State
+from banyan.cli.output import emit, out
+from banyan.cli.store import commanding, reading
+from banyan.errors import InvalidInput, NotFound
+
+app = typer.Typer(help="Runs.", no_args_is_help=True)
+dead = typer.Typer(help="Messages that could not be processed.", no_args_is_help=True)
+RunId = Annotated[str, typer.Argument(help="Id of the run, or a unique beginning of it.")]
+
+
+@app.command("ls")
+def list_runs(state: State = DEFAULT_STATE, as_json: Json = False) -> None:
+    """Lists all runs, newest first."""
+    with reading(state) as client:
+        rows = [describe.run(r) for r in client.runs()]
+    emit(rows, as_json, ("run_id", "state", "step", "created", "cause"))
+
+
+@app.command("show")
+def show(run_id: RunId, state: State = DEFAULT_STATE, as_json: Json = False) -> None:
+    """Shows a run, how far it is, and its evaluations."""
+    with reading(state) as client:
+        run = client.run(run_id)
+        result = describe.run(run) | describe.progress(client.progress(run.run_id))
+        result["stats"] = client.stats(run.run_id)
+        result["policies"] = [describe.policy(p.published.policy) for p in client.policies(run.run_id)][-1:]
+    emit(result, as_json)
+
+
+@app.command("watch")
+def watch(run_id: RunId, state: State = DEFAULT_STATE, as_json: Json = False) -> None:
+    """Prints what happens in a run until it is over."""
+    with commanding(state) as client:
+        run = client.run(run_id)
+        for news in client.watch(run.run_id):
+            line = {"state": describe.run_state(news.run.state)} | describe.progress(news.progress)
+            line["metrics"] = [dict(p.metrics) for p in news.policies]
+            if as_json:
+                emit(line, True)
+            else:
+                out.print(f"{line['state']} step {line['step']} reward {line['mean_reward']} leaves {line['leaves']}")
+
+
+@app.command("cancel")
+def cancel(run_id: RunId, pause: bool = False, state: State = DEFAULT_STATE, as_json: Json = False) -> None:
+    """Cancels a run; with --pause it can be resumed."""
+    with commanding(state) as client:
+        emit(describe.run(client.cancel(client.run(run_id).run_id, "cancelled by a person", pause)), as_json)
+
+
+def ps(state: State = DEFAULT_STATE, as_json: Json = False) -> None:
+    """Lists the processes of the embedded mode: service, pid, state."""
+    rows: list[dict[str, Any]] = []
+    try:
+        rows = json.loads((state / "processes.json").read_text())
+    except (OSError, ValueError):
+        rows = []
+    alive = [row for row in rows if row["pid"] and _alive(row["pid"])]
+    emit(alive, as_json, ("service", "pid", "state", "run"))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@dead.command("ls")
+def list_dead(limit: int = 50, state: State = DEFAULT_STATE, as_json: Json = False) -> None:
+    """Lists dead letters, newest first."""
+    with reading(state) as client:
+        rows = [
+            {
+                "id": d.id,
+                "stream": d.letter.stream,
+                "subject": d.letter.subject,
+                "reason": d.letter.reason,
+                "attempts": d.letter.attempts,
+                "service": d.letter.service,
+                "stored": describe.when(d.stored_unix_ms),
+                "replayed": d.replayed,
+            }
+            for d in client.dead(limit)
+        ]
+    emit(rows, as_json, ("id", "stream", "subject", "reason", "attempts", "replayed"))
+
+
+@dead.command("replay")
+def replay(number: int, state: State = DEFAULT_STATE) -> None:
+    """Publishes a dead letter's message again."""
+    with commanding(state) as client:
+        client.replay_dead(number)
+    out.print(f"dead letter {number} is published again")
+
+
+def export(
+    run_id: RunId, to: Annotated[Path, typer.Option("--to", help="Folder to write.")], state: State = DEFAULT_STATE
+) -> None:
+    """Copies a run's last checkpoint, as a Hugging Face folder, and its trees as JSON lines."""
+    if to.exists() and any(to.iterdir()):
+        raise InvalidInput(f"{to} exists and is not empty; name a new folder")
+    with reading(state) as client:
+        run = client.run(run_id)
+        checkpoint = newest_checkpoint(Path(run.folder))
+        to.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(checkpoint, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns("optimizer*", "manifest.json"))
+        with (to / "trees.jsonl").open("w") as lines:
+            for line in client.export(run.run_id):
+                lines.write(line + "\n")
+        (to / "run.json").write_text(json.dumps(describe.run(run) | {"recipe": json.loads(run.recipe_json)}, indent=1))
+    out.print(f"{checkpoint.name} of {run.run_id} and its trees are in {to}")
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    """The newest whole checkpoint of a run: its manifest is written last."""
+    whole = sorted(folder.glob("checkpoints/*/manifest.json"), key=lambda p: int(json.loads(p.read_text())["step"]))
+    if not whole:
+        raise NotFound(
+            f"there is no checkpoint in {folder / 'checkpoints'}; the learner writes one at the end and on interrupt"
+        )
+    return whole[-1].parent

@@ -1,0 +1,153 @@
+"""One `banyan train` from start to end: the embedded system, the run, the live view, Ctrl-C, the report."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+import uuid
+from pathlib import Path
+
+import grpc
+
+from banyan.cli import describe
+from banyan.cli.live import LiveView
+from banyan.cli.output import err, out
+from banyan.cli.report import print_report
+from banyan.client import Client
+from banyan.errors import BanyanError, InvalidInput
+from banyan.recipe import Recipe
+from banyan.status import error_of
+from banyan.v1 import gateway_service_pb2 as gw
+from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
+from banyan.v1 import runstore_service_pb2 as rs
+from services.chassis import rpc
+from services.supervisor.embedded import embedded
+from services.supervisor.supervisor import Supervisor
+
+OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
+INTERRUPTED = 130
+
+
+class Session:
+    """Runs one recipe to its end. `run` returns the exit status."""
+
+    def __init__(self, state: Path, recipe: Recipe | None, listen: str, python_path: str) -> None:
+        self._state, self._recipe, self._listen = state, recipe, listen
+        paths = [python_path, os.environ.get("PYTHONPATH", "")]
+        self._extra = {"PYTHONPATH": os.pathsep.join(p for p in paths if p)}
+        self._begun = time.monotonic()
+        self._interrupted = asyncio.Event()
+        self._supervisor: Supervisor | None = None
+
+    async def run(self) -> int:
+        """Starts everything, follows the run, stops everything."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+        async with embedded(self._state, join_listen=self._listen, extra=self._extra) as supervisor:
+            self._supervisor = supervisor
+            address = supervisor.fleet.state.address("gateway")
+            async with rpc.channel(address) as channel:
+                gateway: gw_grpc.GatewayServiceAsyncStub = gw_grpc.GatewayServiceStub(channel)  # type: ignore[assignment]
+                run = await self._open(gateway)
+                return await self._follow(gateway, run)
+
+    def _on_signal(self) -> None:
+        if self._interrupted.is_set():
+            if self._supervisor is not None:
+                self._supervisor.kill()
+            os._exit(INTERRUPTED)
+        self._interrupted.set()
+
+    # -- the run --
+
+    async def _open(self, gateway: "gw_grpc.GatewayServiceAsyncStub") -> rs.Run:
+        runs = (await rpc.call(gateway.ListRuns, gw.ListRunsRequest(live_only=True), 30.0, 10.0)).runs
+        if self._recipe is None:
+            return await self._resume(gateway, list(runs))
+        for other in runs:
+            if other.state != rs.RUN_STATE_PAUSED:
+                request = gw.CancelRunRequest(run_id=other.run_id, pause=True, cause="another run was started here")
+                await rpc.call(gateway.CancelRun, request, 30.0)
+                err.print(f"{other.run_id} was interrupted; it is paused, and banyan train --resume goes on with it")
+        create = gw.CreateRunRequest(recipe_json=self._recipe.model_dump_json(), request_id=uuid.uuid4().hex)
+        created = await rpc.call(gateway.CreateRun, create, 120.0)
+        rows, split = (
+            f"{created.train_rows} rows to train on, {created.held_out_rows} held out",
+            created.run.split_digest.hex()[:16],
+        )
+        out.print(f"run {created.run.run_id}: {rows}, split {split}")
+        await self._announce_joining(gateway, created.run.run_id)
+        run: rs.Run = created.run
+        return run
+
+    async def _resume(self, gateway: "gw_grpc.GatewayServiceAsyncStub", runs: list[rs.Run]) -> rs.Run:
+        if not runs:
+            raise InvalidInput(f"there is no run to resume in {self._state}; start one with banyan train RECIPE")
+        run = runs[0]
+        self._recipe = Recipe.model_validate_json(run.recipe_json, strict=False)
+        if run.state == rs.RUN_STATE_PAUSED:
+            run = (await rpc.call(gateway.ResumeRun, gw.ResumeRunRequest(run_id=run.run_id), 30.0)).run
+        out.print(f"run {run.run_id}: goes on at step {run.step}")
+        await self._announce_joining(gateway, run.run_id)
+        return run
+
+    async def _announce_joining(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> None:
+        if not self._listen:
+            return
+        made = await rpc.call(gateway.CreateToken, gw.CreateTokenRequest(run_id=run_id, valid_s=86_400), 30.0)
+        out.print(f"other nodes join with: banyan join {made.address} --token {made.token}", soft_wrap=True)
+
+    async def _follow(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run: rs.Run) -> int:
+        assert self._recipe is not None and self._supervisor is not None
+        watching = asyncio.create_task(self._watch(gateway, run.run_id))
+        interrupted = asyncio.create_task(self._interrupted.wait())
+        waits: list[asyncio.Future[object]] = [watching, interrupted, self._supervisor.failure]  # type: ignore[list-item]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        interrupted.cancel()
+        if self._supervisor.failure.done() and not watching.done():
+            watching.cancel()
+            raise self._supervisor.failure.result()
+        if not watching.done():
+            watching.cancel()
+            return await self._pause(gateway, run.run_id)
+        return await self._finish(watching.result())
+
+    async def _watch(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> rs.Run:
+        """Follows the run to its end; a gateway that was started again is asked again."""
+        assert self._recipe is not None
+        with LiveView(self._recipe) as view:
+            while True:
+                try:
+                    async for news in gateway.WatchRun(gw.WatchRunRequest(run_id=run_id), wait_for_ready=True):
+                        view.update(news)
+                        if news.run.state in (*OVER, rs.RUN_STATE_PAUSED):
+                            run: rs.Run = news.run
+                            return run
+                except grpc.RpcError as error:
+                    if error_of(error, "gateway").reason not in ("UNAVAILABLE", "INTERNAL"):
+                        raise error_of(error, "gateway") from None
+                await asyncio.sleep(0.2)
+
+    async def _pause(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> int:
+        err.print("stopping: the learner writes a checkpoint; once more to stop at once")
+        request = gw.CancelRunRequest(run_id=run_id, pause=True, cause="interrupted")
+        with contextlib.suppress(BanyanError):
+            await rpc.call(gateway.CancelRun, request, 30.0, 5.0)
+        where = "" if self._state == Path(".banyan") else f" --state {self._state}"
+        err.print(f"{run_id} is paused; go on with: banyan train --resume{where}", soft_wrap=True)
+        return INTERRUPTED
+
+    async def _finish(self, run: rs.Run) -> int:
+        assert self._recipe is not None and self._supervisor is not None
+        seconds, recipe = time.monotonic() - self._begun, self._recipe
+        state = self._supervisor.fleet.state
+
+        def report() -> None:
+            with Client(state.address("treestore")) as client:
+                print_report(client, run.run_id, recipe, seconds, self._state)
+
+        await asyncio.to_thread(report)
+        if run.state != rs.RUN_STATE_SUCCEEDED:
+            err.print(f"{run.run_id} {describe.run_state(run.state)}: {run.cause}", soft_wrap=True, markup=False)
+        return 0 if run.state == rs.RUN_STATE_SUCCEEDED else 1

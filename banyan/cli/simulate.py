@@ -1,0 +1,22 @@
+"""`banyan simulate`: a recipe's tree policy on the scripted engine, in a second, without a model or a server."""
+
+from typing import Annotated
+
+import typer
+
+from banyan.cli import recipes
+from banyan.cli.options import Json
+from banyan.cli.output import emit
+from banyan.recipe_file import load
+
+
+def simulate(
+    recipe: Annotated[str, typer.Argument(help="Name or file of a recipe.")],
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, such as generate.policy=treepo")] = None,
+    as_json: Json = False,
+) -> None:
+    """Grows one group's trees of a recipe and prints what they cost against independent samples."""
+    from services.rollout.simulate import simulate as run
+
+    result = run(load(recipes.find(recipe), overrides or ()))
+    emit(result, as_json)

@@ -1,0 +1,128 @@
+"""`banyan trees`: list, show as a tree, export as JSON lines."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.tree import Tree as RichTree
+
+from banyan.cli import describe
+from banyan.cli.options import DEFAULT_STATE, Json, State
+from banyan.cli.output import emit, out
+from banyan.cli.store import reading
+from banyan.errors import InvalidInput
+from banyan.recipe import Recipe
+from banyan.v1 import tree_pb2
+from banyan.view import Node, TreeView
+from banyan.wire import leaf_from_wire, rewards_from_wire, tree_from_wire
+
+app = typer.Typer(help="Trees.", no_args_is_help=True)
+TreeId = Annotated[str, typer.Argument(help="Id of the tree in hex, or a unique beginning of at least 8 digits.")]
+
+
+@app.command("ls")
+def list_trees(
+    run_id: Annotated[str, typer.Argument(help="Run; all runs if left out.")] = "",
+    limit: int = 20,
+    state: State = DEFAULT_STATE,
+    as_json: Json = False,
+) -> None:
+    """Lists trees, newest first."""
+    with reading(state) as client:
+        rows = [describe.tree_summary(t) for t in client.trees(client.run(run_id).run_id if run_id else "", limit)]
+    columns = ("tree_id", "state", "leaves", "sampled_tokens", "mean_reward", "policy_step", "label", "reason")
+    emit([row | ({} if as_json else {"tree_id": row["tree_id"][:16]}) for row in rows], as_json, columns)
+
+
+@app.command("show")
+def show(tree_id: TreeId, state: State = DEFAULT_STATE, as_json: Json = False) -> None:
+    """Shows a tree with text, reward and advantage per segment."""
+    with reading(state) as client:
+        tree = client.tree(hex_prefix(tree_id))
+        if as_json:
+            lines = client.export(tree.spec.run_id, tree_ids=[tree.spec.tree_id])
+            print(next(iter(lines)))
+            return
+        recipe = Recipe.model_validate_json(client.run(tree.spec.run_id).recipe_json, strict=False)
+        group = [
+            t for t in client.whole_trees(tree.spec.run_id, label=tree.spec.label) if t.spec.group_id == tree.spec.group_id
+        ]
+    out.print(render(tree, recipe, group))
+
+
+@app.command("export")
+def export(
+    run_id: Annotated[str, typer.Argument(help="Run.")],
+    limit: int = 0,
+    state: State = DEFAULT_STATE,
+) -> None:
+    """Prints trees as JSON lines, one tree a line, in order of opening."""
+    with reading(state) as client:
+        for line in client.export(client.run(run_id).run_id, limit=limit):
+            print(line)
+
+
+def hex_prefix(text: str) -> bytes:
+    """Bytes of a hex id or of its beginning. Raises InvalidInput that says what an id looks like."""
+    try:
+        value = bytes.fromhex(text if len(text) % 2 == 0 else text[:-1])
+    except ValueError:
+        raise InvalidInput(f"{text!r} is not an id: ids are hex digits, as banyan trees ls prints them") from None
+    if not 4 <= len(value) <= 32:
+        raise InvalidInput(f"{text!r} must have 8 to 64 hex digits")
+    return value
+
+
+def view_of(tree: tree_pb2.Tree) -> TreeView:
+    """The TreeView of a stored tree."""
+    leaves = [leaf_from_wire(leaf) for leaf in tree.leaves]
+    return TreeView(tree_from_wire(tree), leaves, rewards_from_wire(tree))
+
+
+def render(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]) -> RichTree:
+    """A tree for the terminal: text, reward and advantage per node."""
+    view = view_of(tree)
+    advantages = node_advantages(tree, recipe, group)
+    branches: list[RichTree] = []
+    for node in view.nodes:
+        text = _label(node, view, advantages)
+        branches.append(RichTree(text) if node.parent < 0 else branches[node.parent].add(text))
+    return branches[0]
+
+
+def node_advantages(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]) -> dict[int, float]:
+    """Mean advantage of the scored paths through each node, by the recipe's estimator on the tree's whole group."""
+    from banyan import registry
+    from banyan.plugins import GroupTrees
+
+    members = sorted(group, key=lambda t: t.spec.index) or [tree]
+    estimator = registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
+    views = [view_of(member) for member in members]
+    mine = next(i for i, member in enumerate(members) if member.spec.tree_id == tree.spec.tree_id)
+    result = estimator.estimate(GroupTrees(tree.spec.group_id, views))
+    sums: dict[int, list[float]] = {}
+    for leaf in views[mine].scored_L:
+        for node in views[mine].path(leaf):
+            sums.setdefault(node, []).append(float(result.leaf_G_L[mine][leaf]))
+    return {node: sum(values) / len(values) for node, values in sums.items()}
+
+
+def _label(node: Node, view: TreeView, advantages: dict[int, float]) -> str:
+    text = json.dumps(_text(node), ensure_ascii=False)
+    parts: list[Any] = [f"[dim]{node.segment.id.hex()[:8]}[/dim] {text.replace('[', chr(92) + '[')}"]
+    if node.leaf is not None:
+        reward = view.rewards_L[node.leaf]
+        parts.append("[yellow]unscorable[/yellow]" if reward != reward else f"reward [bold]{reward:g}[/bold]")
+    elif node.paths:
+        parts.append(f"value {node.value:.3f}")
+    if node.trained and node.index in advantages:
+        colour = "green" if advantages[node.index] > 0 else "red" if advantages[node.index] < 0 else "dim"
+        parts.append(f"advantage [{colour}]{advantages[node.index]:+.3f}[/{colour}]")
+    return "  ".join(parts)
+
+
+def _text(node: Node) -> str:
+    """Text of a node: the segment's, or the share of it that the node's tokens make."""
+    if (node.start, node.stop) == (0, len(node.segment)):
+        return node.segment.text
+    return f"{node.segment.text} (tokens {node.start}..{node.stop})"

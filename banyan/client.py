@@ -1,0 +1,158 @@
+"""A small synchronous client for people and notebooks: runs, trees, lineage, dead letters.
+
+    with Client("127.0.0.1:7101") as client:
+        for tree in client.trees(run_id): print(tree.tree_id.hex(), tree.mean_reward)
+
+Every call has a deadline and raises a BanyanError that says what was wrong and what to do.
+"""
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from banyan.errors import InvalidInput
+from banyan.status import error_of
+from banyan.v1 import gateway_service_pb2 as gw
+from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
+from banyan.v1 import runstore_service_pb2 as rs
+from banyan.v1 import runstore_service_pb2_grpc as rs_grpc
+from banyan.v1 import tree_pb2
+from banyan.v1 import treestore_service_pb2 as ts
+from banyan.v1 import treestore_service_pb2_grpc as ts_grpc
+
+MAX_BYTES = 64 << 20
+_OPTIONS = [("grpc.max_receive_message_length", MAX_BYTES), ("grpc.enable_http_proxy", 0)]
+
+
+class Client:
+    """Connected to a treestore, and to a gateway where commands are given. Ids may be unique prefixes."""
+
+    def __init__(self, store: str, gateway: str = "", deadline_s: float = 30.0) -> None:
+        self._deadline_s = deadline_s
+        self._channels = [grpc.insecure_channel(store, options=_OPTIONS)]
+        self._trees = ts_grpc.TreeStoreServiceStub(self._channels[0])
+        self._runs = rs_grpc.RunStoreServiceStub(self._channels[0])
+        self._gateway: gw_grpc.GatewayServiceStub | None = None
+        if gateway:
+            self._channels.append(grpc.insecure_channel(gateway, options=_OPTIONS))
+            self._gateway = gw_grpc.GatewayServiceStub(self._channels[-1])
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for channel in self._channels:
+            channel.close()
+
+    # -- runs --
+
+    def runs(self) -> list[rs.Run]:
+        """All runs, newest first."""
+        return list(self._call(self._runs.ReadRuns, rs.ReadRunsRequest()).runs)
+
+    def run(self, run_id: str) -> rs.Run:
+        """One run."""
+        run: rs.Run = self._call(self._runs.ReadRun, rs.ReadRunRequest(run_id=run_id)).run
+        return run
+
+    def progress(self, run_id: str) -> rs.ReadProgressResponse:
+        """How far a run is."""
+        progress: rs.ReadProgressResponse = self._call(self._runs.ReadProgress, rs.ReadProgressRequest(run_id=run_id))
+        return progress
+
+    def policies(self, run_id: str, abandoned: bool = False) -> list[rs.StoredPolicy]:
+        """The policies of a run, oldest first."""
+        request = rs.ReadPoliciesRequest(run_id=run_id, abandoned=abandoned)
+        return list(self._call(self._runs.ReadPolicies, request).policies)
+
+    def members(self, run_id: str) -> list[rs.Member]:
+        """The rollout nodes of a run."""
+        return list(self._call(self._runs.ReadMembers, rs.ReadMembersRequest(run_id=run_id)).members)
+
+    def watch(self, run_id: str) -> Iterator[gw.WatchRunResponse]:
+        """What happens in a run until it is over."""
+        yield from self._stream(self._commands().WatchRun, gw.WatchRunRequest(run_id=run_id), None)
+
+    def cancel(self, run_id: str, cause: str, pause: bool = False) -> rs.Run:
+        """Ends a run as CANCELLED, or pauses it."""
+        request = gw.CancelRunRequest(run_id=run_id, pause=pause, cause=cause)
+        run: rs.Run = self._call(self._commands().CancelRun, request).run
+        return run
+
+    def create_token(self, run_id: str, hours: float) -> gw.CreateTokenResponse:
+        """A token with which nodes may join a run."""
+        request = gw.CreateTokenRequest(run_id=run_id, valid_s=int(hours * 3600))
+        made: gw.CreateTokenResponse = self._call(self._commands().CreateToken, request)
+        return made
+
+    # -- trees --
+
+    def trees(self, run_id: str = "", limit: int = 50, **more: Any) -> list[ts.TreeSummary]:
+        """Trees in a line each, newest first. `more`: states, purpose, label."""
+        request = ts.ListTreesRequest(filter=ts.TreeFilter(run_id=run_id, limit=limit, **more))
+        return list(self._call(self._trees.ListTrees, request).trees)
+
+    def tree(self, tree_id: bytes) -> tree_pb2.Tree:
+        """One tree with its segments, leaves and scores."""
+        tree: tree_pb2.Tree = self._call(self._trees.GetTree, ts.GetTreeRequest(tree_id=tree_id)).tree
+        return tree
+
+    def whole_trees(self, run_id: str, tree_ids: Sequence[bytes] = (), **more: Any) -> Iterator[tree_pb2.Tree]:
+        """Whole trees, in order of opening."""
+        request = ts.StreamTreesRequest(filter=ts.TreeFilter(run_id=run_id, tree_ids=tree_ids, **more))
+        for response in self._stream(self._trees.StreamTrees, request, 600.0):
+            yield response.tree
+
+    def export(self, run_id: str, **more: Any) -> Iterator[str]:
+        """Trees as JSON lines."""
+        request = ts.ExportTreesRequest(filter=ts.TreeFilter(run_id=run_id, **more))
+        for response in self._stream(self._trees.ExportTrees, request, 600.0):
+            yield response.line
+
+    def ancestry(self, segment: bytes) -> ts.GetAncestryResponse:
+        """A segment's path from the root, and the scores below it."""
+        answer: ts.GetAncestryResponse = self._call(self._trees.GetAncestry, ts.GetAncestryRequest(segment=segment))
+        return answer
+
+    def consumers(self, segment: bytes) -> list[ts.Consumer]:
+        """The batches that used a segment's tree, and the policies they made."""
+        return list(self._call(self._trees.ListConsumers, ts.ListConsumersRequest(segment=segment)).consumers)
+
+    def stats(self, run_id: str = "") -> dict[str, int]:
+        """Counts by name."""
+        return dict(self._call(self._trees.GetStats, ts.GetStatsRequest(run_id=run_id)).counts)
+
+    # -- dead letters --
+
+    def dead(self, limit: int = 50) -> list[rs.StoredDeadLetter]:
+        """Dead letters, newest first."""
+        return list(self._call(self._runs.ReadDead, rs.ReadDeadRequest(limit=limit)).letters)
+
+    def replay_dead(self, number: int) -> None:
+        """Publishes a dead letter's message again."""
+        self._call(self._runs.ReplayDead, rs.ReplayDeadRequest(id=number))
+
+    # -- calls --
+
+    def _commands(self) -> gw_grpc.GatewayServiceStub:
+        if self._gateway is None:
+            raise InvalidInput("this needs a running gateway; none was named")
+        return self._gateway
+
+    def _call(self, method: Any, request: Any) -> Any:
+        try:
+            return method(request, timeout=self._deadline_s, wait_for_ready=True)
+        except grpc.RpcError as error:
+            raise error_of(error, "treestore") from None
+
+    def _stream(self, method: Any, request: Any, deadline_s: float | None) -> Iterator[Any]:
+        try:
+            yield from method(request, timeout=deadline_s, wait_for_ready=True)
+        except grpc.RpcError as error:
+            raise error_of(error, "treestore") from None
