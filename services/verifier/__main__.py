@@ -1,0 +1,38 @@
+"""`python -m services.verifier`."""
+
+import asyncio
+
+from services.chassis import process, rpc, settings
+from services.chassis.bus import Bus
+from services.verifier.consumer import BusPublisher, LeafConsumer
+from services.verifier.handlers import LeafHandler
+from services.verifier.sandbox import kernel
+from services.verifier.sandbox.pool import Pool
+from services.verifier.scoring import Scoring
+from services.verifier.server import NAME, VerifierServer, adder
+from services.verifier.settings import Settings
+from services.verifier.store import GrpcStore
+
+
+async def run(stop: asyncio.Event) -> None:
+    """The verifier until `stop`: one server, one consumer, one pool of children."""
+    given = settings.read(Settings)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # its memory is not a scorer's to read where both run as one user
+    scoring = Scoring(Pool(given.limits, width=given.children, lanes=given.scorers))
+    bus = await Bus.connect(given.nats, "verifier", creds=given.nats_creds)
+    channel = rpc.channel(given.store)
+    server = await rpc.serve(given.listen, [adder(VerifierServer(scoring, given.concurrency))], [NAME])
+    try:
+        await bus.ensure_streams()
+        store = GrpcStore(channel)
+        handler = LeafHandler(store, BusPublisher(bus), scoring, given.verifier_id)
+        await LeafConsumer(bus, store, handler, given.concurrency).run(stop)
+    finally:
+        await server.stop()
+        await scoring.close()
+        await channel.close()
+        await bus.close()
+
+
+if __name__ == "__main__":
+    process.main("verifier", run)

@@ -1,0 +1,50 @@
+"""Numeric answer: 1 if the completion holds exactly one number and that is the row's answer, else 0.
+
+Exactly one: a completion that lists many numbers must not be right by luck, and one that goes on after its answer is
+wrong. A number is an optional sign, digits (thousands may be parted by commas) and an optional fraction; exponents are
+not read, so "1e3" is two numbers. A sign counts only where no word or number stands before it: "3-4" is 3 and 4.
+"""
+
+import re
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+
+from banyan.plugins import Row, Scored, Unscorable
+
+_NUMBER = re.compile(r"(?:(?<![\w.)\]])[-+\u2212])?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?", re.ASCII)
+_LONGEST = 64  # digits; longer ones are no answer, and turning them into numbers costs time
+
+
+@dataclass(slots=True)
+class Number:
+    """Compares the completion's only number with a field of the row."""
+
+    answer: str = "answer"
+    """Field of the row that holds the right number."""
+    tolerance: float = 0.0
+    """Largest absolute difference that still counts as right."""
+
+    name: str = field(default="number", init=False)
+    version: str = field(default="1", init=False)
+    safe: bool = field(default=True, init=False)
+
+    def score(self, completion: str, row: Row) -> Scored | Unscorable:
+        """1 or 0; UNSCORABLE where the row holds no number to compare with."""
+        right = _decimal(row.get(self.answer))
+        if right is None:
+            return Unscorable(f"EXCEPTION: field {self.answer!r} of the row is {row.get(self.answer)!r:.60}, not a number")
+        found = _NUMBER.findall(completion)
+        if len(found) != 1 or len(found[0]) > _LONGEST:
+            return Scored(0.0)
+        given = _decimal(found[0].replace("\u2212", "-").replace(",", ""))
+        return Scored(float(given is not None and abs(given - right) <= Decimal(str(self.tolerance))))
+
+
+def _decimal(value: object) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = Decimal(str(value).strip())
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None

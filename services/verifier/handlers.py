@@ -1,0 +1,72 @@
+"""What happens to a leaf: its transcript is scored by every scorer that owes a score, and each score is published."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from banyan.digest import blake, packed
+from banyan.errors import InvalidInput
+from banyan.plugins import Scored, Unscorable
+from banyan.v1 import events_pb2, tree_pb2
+from services.chassis import telemetry
+from services.verifier.ports import Publisher, Store, Transcript
+from services.verifier.sandbox.pool import Verdict
+from services.verifier.sandbox.worker import ScorerSpec
+from services.verifier.scoring import Scoring, to_wire
+from services.verifier.store import row_of
+
+
+class LeafHandler:
+    """Scores leaves. Raises TemporaryError when store or broker cannot be reached; then nothing counts as done."""
+
+    def __init__(self, store: Store, publisher: Publisher, scoring: Scoring, verifier_id: str) -> None:
+        self._store, self._publisher, self._scoring, self._id = store, publisher, scoring, verifier_id
+
+    async def score(self, transcript: Transcript) -> None:
+        """Returns when every score of the leaf is with the broker."""
+        specs = await self._store.scorers(transcript.run_id)
+        await asyncio.gather(*(self._one(transcript, name, specs) for name in transcript.scorers))
+
+    async def _one(self, transcript: Transcript, name: str, specs: Mapping[str, ScorerSpec]) -> None:
+        began = time.monotonic()
+        key = transcript.key
+        place = f"{key.leaf.segment.hex()}:{key.leaf.end}"
+        context = {"banyan_run": transcript.run_id, "banyan_tree": key.tree_id.hex(), "banyan_leaf": place}
+        with telemetry.span("verifier.score", transcript.traceparent, banyan_scorer=name, **context) as span:
+            verdict = await self._verdict(transcript, specs.get(name, ScorerSpec(name, {})))
+            if isinstance(verdict.outcome, Scored):
+                span.set(banyan_score=verdict.outcome.value)
+            else:
+                span.set(banyan_reason=verdict.outcome.reason)
+            scored = self._event(transcript, name, verdict, 1000 * (time.monotonic() - began))
+            await self._publisher.publish(scored, message_id(scored), span.traceparent or transcript.traceparent)
+
+    async def _verdict(self, transcript: Transcript, spec: ScorerSpec) -> Verdict:
+        try:
+            row = row_of(transcript)
+        except InvalidInput as error:
+            return Verdict("", Unscorable(f"EXCEPTION: {error}"))
+        return await self._scoring.score(spec, transcript.completion, row)
+
+    def _event(self, transcript: Transcript, name: str, verdict: Verdict, milliseconds: float) -> events_pb2.LeafScored:
+        scored = tree_pb2.ScoredLeaf(
+            leaf=transcript.key.leaf,
+            scorer=name,
+            scorer_version=verdict.version,
+            score=to_wire(verdict.outcome),
+        )
+        return events_pb2.LeafScored(
+            run_id=transcript.run_id,
+            tree_id=transcript.key.tree_id,
+            scored=scored,
+            verifier_id=self._id,
+            duration_ms=milliseconds,
+        )
+
+
+def message_id(event: events_pb2.LeafScored) -> str:
+    """Digest of leaf, scorer and version: a leaf scored twice is one message to the broker."""
+    leaf, scored = event.scored.leaf, event.scored
+    place = packed(event.tree_id) + packed(leaf.segment) + leaf.end.to_bytes(4, "little")
+    names = packed(scored.scorer.encode()) + packed(scored.scorer_version.encode())
+    return "score-" + blake(b"banyan.score.v1", place, names).hex()

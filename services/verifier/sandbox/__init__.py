@@ -1,0 +1,1 @@
+"""Scoring that may go wrong in any way, in processes of its own."""

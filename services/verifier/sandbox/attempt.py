@@ -1,0 +1,82 @@
+"""One score, in a process forked for it: confined, then the scorer's code, then one frame back. Never returns."""
+
+import math
+import os
+import resource
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from banyan.plugins import Scored, Scorer, Unscorable
+from services.verifier.sandbox import frames, kernel, landlock, limits, seccomp
+
+NOBODY = 65534
+_REASON_CHARACTERS = 500
+_SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/null", "/dev/zero")
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What an attempt is put under."""
+
+    limits: limits.Limits
+    threads_now: int
+    drop_user: bool
+    readable: tuple[str, ...]
+
+
+def run(scorer: Scorer, request: Mapping[str, Any], reply: int, keep: Confinement, folder: str) -> None:
+    """Scores and ends the process."""
+    try:
+        confine(keep, reply, folder)
+        message = outcome(scorer, request)
+    except BaseException as error:
+        # The scorer may raise what it likes, SystemExit included: all of it is its answer.
+        message = {"unscorable": _said(error)}
+    try:
+        frames.write(reply, message)
+    finally:
+        os._exit(0)
+
+
+def outcome(scorer: Scorer, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The scorer's word as a message."""
+    result = scorer.score(request["completion"], request["row"])
+    if isinstance(result, Unscorable):
+        return {"unscorable": result.reason[:_REASON_CHARACTERS]}
+    if not isinstance(result, Scored) or not math.isfinite(result.value):
+        return {"unscorable": f"NOT_A_NUMBER: the scorer gave {result!r:.80}"}
+    return {"value": float(result.value), "parts": {str(k): float(v) for k, v in result.parts.items()}}
+
+
+def _said(error: BaseException) -> str:
+    return f"EXCEPTION: {type(error).__name__}: {error}"[:_REASON_CHARACTERS]
+
+
+def confine(keep: Confinement, reply: int, folder: str) -> None:
+    """Cuts this process off, for good: session, files, limits, user, paths, system calls."""
+    os.setsid()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGXCPU):
+        signal.signal(number, signal.SIG_DFL)
+    _close_all_but(reply)
+    os.chdir(folder)
+    os.environ.update(HOME=folder, TMPDIR=folder)
+    limits.apply(keep.limits, keep.threads_now)
+    if keep.drop_user:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the user changed, which clears it
+    network, processes = keep.limits.network, keep.limits.processes > 0
+    landlock.apply((*_SYSTEM, *keep.readable), (folder, "/dev/null"), network=network)
+    seccomp.apply(network=network, processes=processes)
+
+
+def _close_all_but(reply: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for handle in (0, 1, 2):
+        os.dup2(null, handle)
+    most = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 65_536)
+    os.closerange(3, reply)
+    os.closerange(reply + 1, most)

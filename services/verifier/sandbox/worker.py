@@ -1,0 +1,115 @@
+"""The parent's end of one warm child: starts it, asks it for scores with a deadline, kills it."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from banyan.digest import canonical
+from banyan.errors import InvalidInput, TemporaryError
+from services.verifier.sandbox import frames
+from services.verifier.sandbox.limits import Limits
+
+START_S = 60.0  # importing the scorer; sympy alone takes seconds on a busy machine
+_GRACE_S = 5.0  # for the child to kill and report what the deadline ended
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerSpec:
+    """Which scorer, with which settings."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+    @property
+    def key(self) -> bytes:
+        """Equal for equal specs."""
+        return canonical([self.name, dict(self.settings)])
+
+
+class ChildDied(TemporaryError):
+    """The child ended or hung without an answer; another one may give it."""
+
+    reason = "CHILD_DIED"
+
+
+class Worker:
+    """A warm child that scores one completion at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process, folder: str, limits: Limits) -> None:
+        self._process, self._folder, self._limits = process, folder, limits
+        self.version = ""
+        self.calls = 0
+
+    @classmethod
+    async def start(cls, spec: ScorerSpec, limits: Limits) -> "Worker":
+        """A child that has imported the scorer. Raises InvalidInput if it cannot be, ChildDied if the child cannot run."""
+        folder = tempfile.mkdtemp(prefix="banyan-scorer-")
+        os.chmod(folder, 0o711)  # attempts enter their own folder below it, whoever they run as
+        worker = cls(await _launched(folder), folder, limits)
+        opening = {"name": spec.name, "settings": dict(spec.settings), "path": sys.path, "limits": asdict(limits)}
+        try:
+            ready = await worker._ask(opening, START_S)
+        except BaseException:
+            await worker.close()
+            raise
+        if "refused" in ready:
+            await worker.close()
+            raise InvalidInput(f"scorer {spec.name!r} cannot be loaded: {ready['refused']}")
+        worker.version = str(ready["version"])
+        return worker
+
+    async def score(self, completion: str, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The child's answer. Raises ChildDied, after which this worker is of no more use."""
+        self.calls += 1
+        answer = await self._ask({"completion": completion, "row": dict(row)}, self._limits.deadline_s + _GRACE_S)
+        if "died" in answer:
+            raise ChildDied(f"the scoring process ended with {answer['died']}")
+        return answer
+
+    async def _ask(self, message: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+        frame = frames.pack(message)
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await self._exchange(frame)
+        except TimeoutError:
+            raise ChildDied(f"the scorer's child gave no answer in {deadline_s:.0f} s") from None
+        except (asyncio.IncompleteReadError, OSError):
+            raise ChildDied(f"the scorer's child ended with status {self._process.returncode}") from None
+
+    async def _exchange(self, frame: bytes) -> dict[str, Any]:
+        writer, reader = self._process.stdin, self._process.stdout
+        assert writer is not None and reader is not None
+        writer.write(frame)
+        await writer.drain()
+        header = await reader.readexactly(frames.HEADER.size)
+        return frames.parse(await reader.readexactly(frames.checked(frames.HEADER.unpack(header)[0])))
+
+    async def close(self) -> None:
+        """Kills the child, and with it what it was scoring."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), _GRACE_S)
+        await asyncio.to_thread(shutil.rmtree, self._folder, True)
+
+
+async def _launched(folder: str) -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    command = (sys.executable, "-I", "-m", "services.verifier.sandbox.child")
+    return await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, cwd=folder, env=_environment(folder), start_new_session=True
+    )
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """Only what an interpreter needs: no addresses, no credentials, no settings of the service."""
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    plain = {"PATH": "/usr/bin:/bin", "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+    return {**plain, **threads, "PYTHONDONTWRITEBYTECODE": "1"}

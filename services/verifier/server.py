@@ -1,0 +1,110 @@
+"""The verifier's gRPC side: scoring on request, and which scorers there are."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+import grpc.aio
+
+from banyan import registry
+from banyan.errors import BanyanError, NotReady
+from banyan.plugins import Unscorable
+from banyan.v1 import verifier_service_pb2 as pb
+from banyan.v1 import verifier_service_pb2_grpc
+from services.verifier.sandbox.pool import Verdict
+from services.verifier.sandbox.worker import ScorerSpec
+from services.verifier.scoring import Scoring, to_wire
+
+NAME = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
+
+
+class VerifierServer(verifier_service_pb2_grpc.VerifierServiceServicer):
+    """Serves VerifierService."""
+
+    def __init__(self, scoring: Scoring, concurrency: int) -> None:
+        self._scoring = scoring
+        self._concurrency = concurrency
+
+    async def Score(  # type: ignore[override]
+        self, requests: AsyncIterator[pb.ScoreRequest], context: Any
+    ) -> AsyncIterator[pb.ScoreResponse]:
+        """Answers in the order in which scores are done; reads no more requests than it may score at once."""
+        answers: asyncio.Queue[pb.ScoreResponse | BaseException | None] = asyncio.Queue(self._concurrency)
+        reading = asyncio.create_task(self._read(requests, answers))
+        try:
+            while (answer := await answers.get()) is not None:
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield answer
+        finally:
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reading
+
+    async def _read(
+        self, requests: AsyncIterator[pb.ScoreRequest], answers: "asyncio.Queue[pb.ScoreResponse | BaseException | None]"
+    ) -> None:
+        room = asyncio.Semaphore(self._concurrency)
+        try:
+            async with asyncio.TaskGroup() as group:
+                async for request in requests:
+                    await room.acquire()
+                    group.create_task(self._answer(request, room, answers))
+            await answers.put(None)
+        except BaseExceptionGroup as error:
+            await answers.put(error.exceptions[0])
+        except BanyanError as error:
+            await answers.put(error)
+
+    async def _answer(self, request: pb.ScoreRequest, room: asyncio.Semaphore, answers: "asyncio.Queue[Any]") -> None:
+        try:
+            verdict = await self._verdict(request)
+            score = to_wire(verdict.outcome)
+            response = pb.ScoreResponse(request_id=request.request_id, score=score, scorer_version=verdict.version)
+            await answers.put(response)
+        finally:
+            room.release()
+
+    async def _verdict(self, request: pb.ScoreRequest) -> Verdict:
+        try:
+            row = json.loads(request.row_json or "{}")
+        except ValueError as error:
+            return Verdict("", Unscorable(f"EXCEPTION: row_json is not JSON: {error}"))
+        if not isinstance(row, dict):
+            return Verdict("", Unscorable(f"EXCEPTION: row_json is {type(row).__name__}, not an object"))
+        return await self._scoring.score(ScorerSpec(request.scorer, {}), request.completion, row)
+
+    async def ListScorers(self, request: pb.ListScorersRequest, context: Any) -> pb.ListScorersResponse:
+        """The scorers that are registered; any module:function beside them."""
+        return pb.ListScorersResponse(scorers=registry.names("filter"))
+
+    async def OpenEnvironment(self, request: pb.OpenEnvironmentRequest, context: Any) -> pb.OpenEnvironmentResponse:
+        """Not in this version."""
+        _no_environments()
+
+    async def Step(self, request: pb.StepRequest, context: Any) -> pb.StepResponse:
+        """Not in this version."""
+        _no_environments()
+
+    async def Fork(self, request: pb.ForkRequest, context: Any) -> pb.ForkResponse:
+        """Not in this version."""
+        _no_environments()
+
+    async def CloseEnvironment(self, request: pb.CloseEnvironmentRequest, context: Any) -> pb.CloseEnvironmentResponse:
+        """Not in this version."""
+        _no_environments()
+
+
+def _no_environments() -> NoReturn:
+    raise NotReady("the verifier has no environments in this version; score whole completions with Score")
+
+
+def adder(server: VerifierServer) -> Any:
+    """What the chassis calls to put the service on a server."""
+
+    def add(to: grpc.aio.Server) -> None:
+        verifier_service_pb2_grpc.add_VerifierServiceServicer_to_server(server, to)
+
+    return add

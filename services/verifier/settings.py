@@ -1,0 +1,40 @@
+"""Settings of the verifier, read from `BANYAN_<FIELD>`."""
+
+from dataclasses import dataclass
+
+from services.chassis.settings import Settings as Shared
+from services.verifier.sandbox.limits import Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Shared):
+    """What the verifier may take, in time, memory and processes."""
+
+    listen: str = "127.0.0.1:7102"
+    """host:port that the gRPC server binds; port 0 takes a free one."""
+    verifier_id: str = "verifier"
+    """Name of this process in the scores that it gives."""
+    concurrency: int = 32
+    """Leaves scored at once; bounds memory, and what is scored again after a crash."""
+    score_timeout_s: float = 10.0
+    """Wall-clock time of one score in a child; then UNSCORABLE(TIMEOUT). Less than the store's deadline for a leaf."""
+    score_memory_mb: int = 1024
+    """Memory of one score beyond its warm child's. User functions that load models need more."""
+    children: int = 2
+    """Child processes per scorer."""
+    scorers: int = 8
+    """Scorers that keep warm children at once; the least used gives way."""
+    sandbox_network: bool = False
+    """Whether user functions may use the network, for a judge behind an address. Other scorers never may."""
+    sandbox_read: str = ""
+    """Folders, parted by colons, that user functions may read beside the interpreter and PYTHONPATH."""
+
+    @property
+    def limits(self) -> Limits:
+        """Limits of one score."""
+        return Limits(
+            deadline_s=self.score_timeout_s,
+            memory_mb=self.score_memory_mb,
+            network=self.sandbox_network,
+            readable=tuple(p for p in self.sandbox_read.split(":") if p),
+        )

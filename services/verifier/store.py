@@ -1,0 +1,80 @@
+"""The treestore over gRPC, with recipes cached: they never change during a run."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import grpc.aio
+
+from banyan.errors import InvalidInput, NotFound
+from banyan.recipe import Recipe
+from banyan.v1 import (
+    events_pb2,
+    runstore_service_pb2,
+    runstore_service_pb2_grpc,
+    tree_pb2,
+    treestore_service_pb2,
+    treestore_service_pb2_grpc,
+)
+from services.chassis import rpc
+from services.verifier.ports import Transcript, TreeStanding
+from services.verifier.sandbox.worker import ScorerSpec
+
+_OVER = (tree_pb2.TREE_STATE_CLOSED, tree_pb2.TREE_STATE_CONSUMED, tree_pb2.TREE_STATE_DROPPED)
+_CALL_S = 10.0
+_RUNS = 256
+
+
+class GrpcStore:
+    """Reads leaves, trees and recipes."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._trees = treestore_service_pb2_grpc.TreeStoreServiceStub(channel)
+        self._runs = runstore_service_pb2_grpc.RunStoreServiceStub(channel)
+        self._specs: dict[str, Mapping[str, ScorerSpec]] = {}
+
+    async def read_leaves(self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float) -> list[Transcript]:
+        """Transcripts of the leaves that the store accepted."""
+        keys = [treestore_service_pb2.LeafKey(tree_id=leaf.tree_id, leaf=leaf.leaf) for leaf in leaves]
+        request = treestore_service_pb2.ReadLeavesRequest(leaves=keys, deadline_ms=int(1000 * deadline_s))
+        response = await rpc.call(self._trees.ReadLeaves, request, deadline_s + _CALL_S)
+        return list(response.transcripts)
+
+    async def standing(self, tree_id: bytes) -> TreeStanding | None:
+        """Where a tree stands."""
+        request = treestore_service_pb2.GetTreeRequest(tree_id=tree_id)
+        try:
+            tree = (await rpc.call(self._trees.GetTree, request, _CALL_S)).tree
+        except NotFound:
+            return None
+        return TreeStanding(tree.claim_epoch, tree.state in _OVER)
+
+    async def scorers(self, run_id: str) -> Mapping[str, ScorerSpec]:
+        """The scorers of a run's recipe by name."""
+        if run_id not in self._specs:
+            request = runstore_service_pb2.ReadRunRequest(run_id=run_id)
+            run = (await rpc.call(self._runs.ReadRun, request, _CALL_S)).run
+            if len(self._specs) >= _RUNS:
+                self._specs.pop(next(iter(self._specs)))
+            self._specs[run_id] = specs_of(run.recipe_json)
+        return self._specs[run_id]
+
+
+def specs_of(recipe_json: str) -> dict[str, ScorerSpec]:
+    """The scorers of a recipe by name. Raises InvalidInput."""
+    try:
+        recipe = Recipe.model_validate_json(recipe_json)
+    except ValueError as error:
+        raise InvalidInput(f"the stored recipe is not one: {error}") from None
+    settings = {f.name: f.settings for f in recipe.filter}
+    return {name: ScorerSpec(name, settings.get(name, {})) for name in recipe.scorers}
+
+
+def row_of(transcript: Transcript) -> dict[str, object]:
+    """The task's row of a transcript. Raises InvalidInput."""
+    try:
+        row = json.loads(transcript.row_json)
+    except ValueError as error:
+        raise InvalidInput(f"the row of tree {transcript.key.tree_id.hex()[:12]} is not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise InvalidInput(f"the row of tree {transcript.key.tree_id.hex()[:12]} is {type(row).__name__}, not an object")
+    return row
