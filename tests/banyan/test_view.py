@@ -1,0 +1,92 @@
+"""Trees and their views: hand-made ones, and random ones against a path-by-path reference."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from banyan.errors import InvalidInput
+from banyan.segment import Kind, Segment
+from banyan.tree import Leaf, Tree
+from banyan.view import TreeView
+
+ID = b"t" * 32
+
+
+def prompt(tree: Tree, tokens: list[int]) -> Segment:
+    segment = Segment(ID, b"", 0, 0, Kind.PROMPT, np.array(tokens, np.int32))
+    tree.add(segment)
+    return segment
+
+
+def grow(tree: Tree, parent: Segment, fork: int, ordinal: int, tokens: list[int]) -> Segment:
+    logprobs = -0.1 * np.arange(1, len(tokens) + 1, dtype=np.float32)
+    segment = Segment(ID, parent.id, fork, ordinal, Kind.POLICY, np.array(tokens, np.int32), logprobs)
+    tree.add(segment)
+    return segment
+
+
+def test_nodes_are_cut_at_forks_and_ends() -> None:
+    tree = Tree(ID)
+    root = prompt(tree, [1, 2, 3])
+    a = grow(tree, root, 3, 0, [4, 5, 6, 7])
+    b = grow(tree, root, 3, 1, [8])
+    c = grow(tree, a, 2, 0, [9, 10])
+    leaves = [Leaf(a.id, 3), Leaf(b.id, 1), Leaf(c.id, 2)]
+    view = TreeView(tree, leaves, {leaves[0]: 1.0, leaves[2]: 0.0})
+    assert [node.tokens_T.tolist() for node in view.nodes] == [[1, 2, 3], [4, 5], [6], [9, 10], [8]]
+    assert [view.path(i) for i in range(3)] == [[0, 1, 2], [0, 4], [0, 1, 3]]
+    assert view.wasted_tokens == 1  # token 7 lies beyond every fork and end
+    assert view.nodes[1].value == 0.5 and view.nodes[1].paths == 2
+    assert np.isnan(view.nodes[4].value) and view.scored_L == [0, 2]
+    assert [n.prefix_len for n in view.nodes] == [0, 3, 5, 5, 3]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    tree = Tree(ID)
+    root = prompt(tree, [1, 2])
+    grow(tree, root, 2, 0, [3])
+    with pytest.raises(InvalidInput, match="taken"):
+        grow(tree, root, 2, 0, [4])
+    with pytest.raises(InvalidInput, match="beyond"):
+        grow(tree, root, 3, 0, [4])
+    with pytest.raises(InvalidInput, match="parent"):
+        tree.add(Segment(ID, b"x" * 32, 0, 0, Kind.POLICY, np.array([1]), np.array([-1.0])))
+    with pytest.raises(InvalidInput, match="leaf"):
+        TreeView(tree, [Leaf(root.id, 9)], {})
+    with pytest.raises(InvalidInput, match="twice"):
+        TreeView(tree, [Leaf(root.id, 2), Leaf(root.id, 2)], {})
+
+
+@st.composite
+def grown(draw: st.DrawFn) -> tuple[Tree, list[Leaf], dict[Leaf, float | None]]:
+    tree = Tree(ID)
+    segments = [prompt(tree, list(range(1, draw(st.integers(1, 4)) + 1)))]
+    for number in range(draw(st.integers(0, 7))):
+        parent = draw(st.sampled_from(segments))
+        fork = draw(st.integers(min(1, len(parent)), len(parent)))
+        length = draw(st.integers(1, 4))
+        segments.append(grow(tree, parent, fork, number, [100 * (number + 1) + i for i in range(length)]))
+    ends = {Leaf(s.id, draw(st.integers(1, len(s)))) for s in segments[1:]}
+    leaves = sorted(ends, key=lambda leaf: (leaf.segment, leaf.end))
+    rewards = {leaf: draw(st.one_of(st.none(), st.floats(-1, 1))) for leaf in leaves}
+    return tree, leaves, rewards
+
+
+@settings(max_examples=200, deadline=None)
+@given(grown())
+def test_a_random_tree_equals_its_paths(made: tuple[Tree, list[Leaf], dict[Leaf, float | None]]) -> None:
+    tree, leaves, rewards = made
+    view = TreeView(tree, leaves, rewards)
+    for index, leaf in enumerate(leaves):
+        tokens = np.concatenate([view.nodes[n].tokens_T for n in view.path(index)])
+        assert tokens.tolist() == tree.prefix_tokens(leaf.segment, leaf.end).tolist()
+        logprobs = np.concatenate([view.nodes[n].logprobs_T for n in view.path(index)])
+        assert np.array_equal(logprobs, tree.prefix_logprobs(leaf.segment, leaf.end))
+    for node in view.nodes:
+        below = [i for i in view.scored_L if node.index in view.path(i)]
+        assert node.paths == len(below)
+        assert node.reward_sum == pytest.approx(sum(view.rewards_L[i] for i in below))
+        assert all(view.nodes[child].parent == node.index and child > node.index for child in node.children)
+    used = {(n.segment.id, t) for n in view.nodes for t in range(n.start, n.stop)}
+    assert len(used) == view.unique_tokens  # no token is in two nodes
