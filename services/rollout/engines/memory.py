@@ -1,0 +1,62 @@
+"""Keeps slots and prefix store together within kv_tokens: slots first, kept prefixes in what is left."""
+
+from dataclasses import dataclass
+
+import torch
+
+from banyan.segment import IntTokens
+from services.rollout.engines.prefixes import PrefixStore
+from services.rollout.engines.slots import KVShape, Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of an engine. deterministic: fixed decode shapes, never a batch of one."""
+
+    kv_tokens: int = 65_536
+    max_branches: int = 64
+    prefill_tokens: int = 4096
+    deterministic: bool = False
+
+    def rows(self, rows: int) -> int:
+        """Rows of a decode batch."""
+        return -(-rows // 8) * 8 if self.deterministic else rows
+
+    def width(self, tokens: int) -> int:
+        """Tokens that a decode batch attends to: few shapes, so that kernels are made once."""
+        step = 64 if self.deterministic else 16
+        return -(-tokens // step) * step
+
+
+class Memory:
+    """The KV memory of an engine."""
+
+    def __init__(self, shape: KVShape, limits: Limits) -> None:
+        self.limits = limits
+        self.store = PrefixStore()
+        self.slots = Slots(shape, 0, 0)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of KV held."""
+        return self.slots.tokens + self.store.tokens
+
+    def fits(self, rows: int, need: int, pinned: int) -> bool:
+        """Whether `rows` rows of at most `need` tokens fit beside `pinned` tokens of prefixes in use."""
+        return self.limits.rows(rows) * self.limits.width(need) + pinned <= self.limits.kv_tokens
+
+    def make_room(self, rows: int, need: int, live_rows: int, live_tokens: int) -> None:
+        """Sizes the slots for `rows` rows of `need` tokens, keeping what is live, and evicts prefixes for them."""
+        slots, capacity = self.limits.rows(rows), self.limits.width(need)
+        enough = slots <= self.slots.slots and capacity <= self.slots.capacity
+        if not enough or self.slots.tokens > self.limits.kv_tokens - self.store.tokens:
+            ample = min(self.limits.rows(self.limits.max_branches), 2 * slots)
+            slots = ample if ample * capacity <= self.limits.kv_tokens // 2 else slots
+            self.slots = self.slots.resized(slots, capacity, live_rows, live_tokens)
+        self.store.evict(self.tokens - self.limits.kv_tokens)
+
+    def keep(self, prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Puts a prefix into the store if there is, or can be made, room for it."""
+        short = self.tokens + self.store.missing(prefix_P) - self.limits.kv_tokens
+        if short <= 0 or self.store.evict(short) >= short:
+            self.store.insert(prefix_P, keys, values)

@@ -1,0 +1,130 @@
+"""What a node wants of an engine: sample segments that continue exact token prefixes, and say their cost (DESIGN 7).
+
+An engine decides which branches run together; never what a tree looks like. It is driven from one thread: `submit`,
+`abort` and `load` change what runs, `step` advances it. Types here are plain Python and numpy; no engine leaks through.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from banyan.segment import Finish, Floats, IntTokens, Sampling
+
+Key = Hashable
+
+
+def no_floats() -> Floats:
+    """An empty float32 array."""
+    return np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Which weights: numbers for order, digest for identity."""
+
+    epoch: int
+    step: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One segment to sample.
+
+    draw_key: key of its draws (banyan.draws.branch_key). keep: whether a child is likely, so that its KV is worth its
+    room. order: place in logical order; deterministic engines admit by it, others first come, first served.
+    """
+
+    key: Key
+    prefix_P: IntTokens
+    draw_key: int
+    sampling: Sampling
+    keep: bool = False
+    order: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sampled:
+    """A segment that ended. finish: STOP, BOUNDARY (max_new_tokens reached) or ABORTED (perhaps with no token at all).
+
+    logprobs_T: log softmax(logits / T) over the full vocabulary. sampled_logprobs_T: of the distribution drawn from,
+    only where it was truncated. entropies_T: of the untempered distribution. cached_tokens: of the prefix, those that
+    were not prefilled again.
+    """
+
+    key: Key
+    tokens_T: IntTokens
+    logprobs_T: Floats
+    finish: Finish
+    policy: Policy
+    sampled_logprobs_T: Floats = field(default_factory=no_floats)
+    entropies_T: Floats = field(default_factory=no_floats)
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counts since the start, and what runs now."""
+
+    sampled_tokens: int = 0
+    prefilled_tokens: int = 0
+    cached_tokens: int = 0
+    steps: int = 0
+    running: int = 0
+    waiting: int = 0
+    kv_tokens: int = 0
+
+
+class Tokenizer(Protocol):
+    """Between text and token ids."""
+
+    eos: frozenset[int]
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> IntTokens:
+        """Token ids of a conversation, up to where the model's answer begins."""
+        ...
+
+    def decode(self, tokens: IntTokens) -> str:
+        """Text of sampled tokens, without special ones."""
+        ...
+
+
+class Engine(Protocol):
+    """Samples segments. Not thread-safe: one thread drives it."""
+
+    tokenizer: Tokenizer
+
+    def submit(self, request: Request) -> None:
+        """Queues a segment. Raises InvalidInput if it could never run; otherwise it waits for room."""
+        ...
+
+    def abort(self, key: Key) -> Sampled | None:
+        """Stops a segment and returns what there is of it; None if it is not here (any more)."""
+        ...
+
+    def step(self) -> list[Sampled]:
+        """Admits what fits, samples a token for each running branch, and returns the segments that ended."""
+        ...
+
+    def load(self, policy: Policy, weights: Path | None) -> list[Sampled]:
+        """Takes new weights (a manifest of services.chassis.weightfile; None for the model's own).
+
+        Cuts what runs: those branches are returned as ABORTED segments of the old policy. What waits goes on waiting.
+        """
+        ...
+
+    def logprobs(self, tokens_T: IntTokens, first: int, temperature: float) -> Floats:
+        """Log-probs of tokens[first:] under the policy in use, by one teacher-forced pass."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """Counts."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs or waits."""
+        ...
