@@ -1,0 +1,1 @@
+"""Scores leaves: the one place where a reward comes from."""

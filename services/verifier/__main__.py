@@ -30,7 +30,7 @@ async def run(stop: asyncio.Event) -> None:
     finally:
         await server.stop()
         await scoring.close()
-        await channel.close()
+        await channel.close(None)
         await bus.close()
 
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from banyan.errors import InvalidInput, TemporaryError
+from banyan.errors import BanyanError, InvalidInput, PermanentError
 from banyan.v1 import events_pb2
 from services.chassis import subjects
 from services.chassis.bus import Bus, Consumer
@@ -111,12 +111,21 @@ class LeafConsumer:
             return
         try:
             transcripts = await self._store.read_leaves([job.leaf for job in jobs], _READ_S)
-        except TemporaryError as error:
-            log.warning("cannot read %d leaves: %s", len(jobs), error)
-            await _later(jobs)
+        except BanyanError as error:
+            await self._unread(jobs, error)
             return
         found = {(t.key.tree_id, t.key.leaf.segment, t.key.leaf.end): t for t in transcripts}
         await asyncio.gather(*(self._one(job, found.get(job.key)) for job in jobs))
+
+    async def _unread(self, jobs: Sequence[Job], error: BanyanError) -> None:
+        if not isinstance(error, PermanentError):
+            log.warning("cannot read %d leaves: %s", len(jobs), error)
+            await _later(jobs)
+        elif len(jobs) == 1:
+            await self._bus.bury(subjects.LINEAGE, jobs[0].delivery, str(error), "verifier")
+        else:  # one of them is to blame
+            for job in jobs:
+                await self._score([job])
 
     async def _one(self, job: Job, transcript: Transcript | None) -> None:
         try:
@@ -125,7 +134,9 @@ class LeafConsumer:
                 return
             await self._handler.score(transcript)
             await job.delivery.ack()
-        except TemporaryError as error:
+        except PermanentError as error:
+            await self._bus.bury(subjects.LINEAGE, job.delivery, str(error), "verifier")
+        except BanyanError as error:
             log.warning("leaf %s comes again: %s", job.leaf.leaf.segment.hex()[:12], error)
             await _later([job])
 

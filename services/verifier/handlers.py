@@ -24,29 +24,38 @@ class LeafHandler:
 
     async def score(self, transcript: Transcript) -> None:
         """Returns when every score of the leaf is with the broker."""
-        specs = await self._store.scorers(transcript.run_id)
+        try:
+            specs = await self._store.scorers(transcript.run_id)
+        except InvalidInput as error:
+            await asyncio.gather(*(self._publish(transcript, name, _exception(error)) for name in transcript.scorers))
+            return
         await asyncio.gather(*(self._one(transcript, name, specs) for name in transcript.scorers))
 
     async def _one(self, transcript: Transcript, name: str, specs: Mapping[str, ScorerSpec]) -> None:
-        began = time.monotonic()
         key = transcript.key
         place = f"{key.leaf.segment.hex()}:{key.leaf.end}"
         context = {"banyan_run": transcript.run_id, "banyan_tree": key.tree_id.hex(), "banyan_leaf": place}
         with telemetry.span("verifier.score", transcript.traceparent, banyan_scorer=name, **context) as span:
+            began = time.monotonic()
             verdict = await self._verdict(transcript, specs.get(name, ScorerSpec(name, {})))
             if isinstance(verdict.outcome, Scored):
                 span.set(banyan_score=verdict.outcome.value)
             else:
                 span.set(banyan_reason=verdict.outcome.reason)
-            scored = self._event(transcript, name, verdict, 1000 * (time.monotonic() - began))
-            await self._publisher.publish(scored, message_id(scored), span.traceparent or transcript.traceparent)
+            await self._publish(transcript, name, verdict, 1000 * (time.monotonic() - began), span.traceparent)
 
     async def _verdict(self, transcript: Transcript, spec: ScorerSpec) -> Verdict:
         try:
             row = row_of(transcript)
         except InvalidInput as error:
-            return Verdict("", Unscorable(f"EXCEPTION: {error}"))
+            return _exception(error)
         return await self._scoring.score(spec, transcript.completion, row)
+
+    async def _publish(
+        self, transcript: Transcript, name: str, verdict: Verdict, took_ms: float = 0.0, traceparent: str = ""
+    ) -> None:
+        event = self._event(transcript, name, verdict, took_ms)
+        await self._publisher.publish(event, message_id(event), traceparent or transcript.traceparent)
 
     def _event(self, transcript: Transcript, name: str, verdict: Verdict, milliseconds: float) -> events_pb2.LeafScored:
         scored = tree_pb2.ScoredLeaf(
@@ -62,6 +71,10 @@ class LeafHandler:
             verifier_id=self._id,
             duration_ms=milliseconds,
         )
+
+
+def _exception(error: InvalidInput) -> Verdict:
+    return Verdict("", Unscorable(f"EXCEPTION: {error}"))
 
 
 def message_id(event: events_pb2.LeafScored) -> str:

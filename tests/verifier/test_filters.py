@@ -1,0 +1,88 @@
+"""Scorers as pure functions: what is right, what is wrong, what cannot be scored."""
+
+import math
+
+import pytest
+
+from banyan import registry
+from banyan.errors import InvalidInput
+from banyan.plugins import Scored, Unscorable
+from services.verifier.filter.number import Number
+from services.verifier.filter.regex import Regex
+from services.verifier.filter.user_function import UserFunction
+
+
+@pytest.mark.parametrize(
+    ("completion", "value"),
+    [
+        ("7", 1.0),
+        (" 7.\n", 1.0),
+        ("The answer is 7", 1.0),
+        ("7.0", 1.0),
+        ("007", 1.0),
+        ("8", 0.0),
+        ("-7", 0.0),
+        ("\u22127", 0.0),
+        ("", 0.0),
+        ("seven", 0.0),
+        ("7 7", 0.0),
+        ("3 + 4 = 7", 0.0),
+        ("1 2 3 4 5 6 7 8 9", 0.0),
+        ("7e0", 0.0),
+        ("0.7", 0.0),
+        ("7" * 100_000, 0.0),
+        ("nan", 0.0),
+        ("inf", 0.0),
+        ("\uff17", 0.0),
+    ],
+)
+def test_number_wants_exactly_one_number(completion, value):
+    assert Number().score(completion, {"answer": 7}) == Scored(value)
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [("1,234.5", 1234.5), ("x = -3", -3), ("\u22123", "-3"), ("$12", 12), ("0.1", 0.1), ("(5)", 5)],
+)
+def test_number_reads_signs_thousands_and_fractions(completion, answer):
+    assert Number().score(completion, {"answer": answer}) == Scored(1.0)
+
+
+@pytest.mark.parametrize("answer", [None, "seven", True, [7], math.nan, math.inf])
+def test_number_without_a_right_answer_is_unscorable_not_zero(answer):
+    assert isinstance(Number().score("7", {"answer": answer}), Unscorable)
+    assert isinstance(Number().score("7", {}), Unscorable)
+
+
+def test_number_has_a_tolerance():
+    scorer = registry.build("filter", "number", {"tolerance": 0.5, "answer": "gold"})
+    assert [scorer.score(c, {"gold": 2}) for c in ("2.5", "2.6")] == [Scored(1.0), Scored(0.0)]
+
+
+def test_regex_matches_or_compares_its_group():
+    assert Regex(r"\d+").score("a 5", {}) == Scored(1.0)
+    assert Regex(r"\d+").score("a b", {}) == Scored(0.0)
+    compare = Regex(r"<answer>(.*?)</answer>", equals="gold")
+    assert compare.score("x <answer>4\n2</answer>", {"gold": "4\n2"}) == Scored(1.0)
+    assert compare.score("<answer>41</answer>", {"gold": 42}) == Scored(0.0)
+    assert isinstance(compare.score("<answer>41</answer>", {}), Unscorable)
+
+
+@pytest.mark.parametrize("settings", [{"pattern": "("}, {"pattern": "a", "equals": "gold"}, {}, {"pattrn": "a"}])
+def test_bad_settings_are_refused_when_the_recipe_is_read(settings):
+    with pytest.raises(InvalidInput, match="regex"):
+        registry.build("filter", "regex", settings)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "1", 1j])
+def test_a_user_function_that_returns_no_finite_number_is_unscorable(value):
+    outcome = UserFunction(lambda completion, **row: value, "m:f").score("x", {})
+    assert isinstance(outcome, Unscorable)
+    assert outcome.reason.startswith("NOT_A_NUMBER")
+
+
+@pytest.mark.parametrize("value", [1, 0.5, True])
+def test_a_user_function_gets_completion_and_row(value):
+    function = UserFunction(lambda completion, gold, **row: value if completion == gold else 0, "m:f")
+    assert function.score("x", {"gold": "x", "more": 1}) == Scored(float(value))
+    assert len(function.version) == 12

@@ -1,0 +1,199 @@
+"""Scorers that hang, crash, lie and break out, each in a real child process."""
+
+import asyncio
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from banyan.errors import InvalidInput
+from banyan.plugins import Scored, Unscorable
+from services.verifier.sandbox import landlock, worker
+from services.verifier.sandbox.limits import Limits
+from services.verifier.sandbox.pool import Pool
+from services.verifier.sandbox.worker import ScorerSpec, Worker
+from services.verifier.scoring import Scoring
+
+LIMITS = Limits(deadline_s=1.0, memory_mb=256, file_mb=4)
+ROOT = os.geteuid() == 0
+
+
+@pytest.fixture
+async def pool(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    pool = Pool(LIMITS)
+    yield pool
+    await pool.close()
+
+
+async def score(pool: Pool, function: str, completion: str = "x", **row):
+    return (await pool.score(ScorerSpec(f"rewards:{function}", {}), completion, row)).outcome
+
+
+async def test_a_reward_function_scores(pool):
+    assert await score(pool, "exact", " 7\n", answer=7) == Scored(1.0)
+    assert await score(pool, "exact", "8", answer=7) == Scored(0.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        ("raises", "EXCEPTION: ValueError: cannot read x"),
+        ("nan", "NOT_A_NUMBER"),
+        ("text", "NOT_A_NUMBER"),
+        ("forever", "TIMEOUT"),
+        ("sleeps", "TIMEOUT"),
+        ("memory", "EXCEPTION: MemoryError"),
+        ("leaves", "EXCEPTION: SystemExit"),
+        ("vanishes", "INFRASTRUCTURE: the scoring process ended with status 0; tried 2 times"),
+        ("crashes", "INFRASTRUCTURE: the scoring process ended with signal 11; tried 2 times"),
+        ("big_file", "EXCEPTION: OSError"),
+    ],
+)
+async def test_no_fault_is_a_reward_of_zero_and_the_next_score_is_right(pool, function, reason):
+    outcome = await score(pool, function)
+    assert isinstance(outcome, Unscorable)
+    assert outcome.reason.startswith(reason)
+    assert await score(pool, "exact", "7", answer=7) == Scored(1.0)
+
+
+async def test_what_a_scorer_prints_or_writes_to_open_handles_changes_nothing(pool):
+    assert await score(pool, "prints") == Scored(0.25)
+    assert not isinstance(await score(pool, "floods_channel"), Scored)
+    assert await score(pool, "prints") == Scored(0.25)
+
+
+async def test_one_score_cannot_change_the_next(pool):
+    assert [await score(pool, "count") for _ in range(3)] == [Scored(1.0)] * 3
+    assert [await score(pool, "leaves_file") for _ in range(2)] == [Scored(0.0)] * 2
+
+
+async def test_the_environment_is_empty(pool, monkeypatch):
+    monkeypatch.setenv("BANYAN_SECRET", "x")
+    assert await score(pool, "environment") == Scored(0.0)
+
+
+async def test_a_user_function_may_start_processes_but_not_without_end(pool):
+    assert await score(pool, "starts_process") == Scored(5.0)
+    bomb = await score(pool, "fork_bomb")
+    assert isinstance(bomb, Scored)
+    assert 1 <= bomb.value <= LIMITS.processes
+
+
+async def test_nothing_that_a_scorer_started_outlives_it(pool, eventually):
+    assert await score(pool, "daemon", "77777.5") == Scored(1.0)
+    await eventually(lambda: not _running("77777.5"), 5.0, "the daemon's end")
+
+
+def _running(argument: str) -> bool:
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and argument.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+async def test_there_is_no_network(pool):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        outcome = await score(pool, "connects", str(server.getsockname()[1]))
+    assert isinstance(outcome, Unscorable)
+    assert "PermissionError" in outcome.reason
+
+
+async def test_the_operator_may_allow_the_network_to_user_functions(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    pool = Pool(Limits(deadline_s=5.0, network=True))
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            assert await score(pool, "connects", str(server.getsockname()[1])) == Scored(1.0)
+    finally:
+        await pool.close()
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can give a process another user")
+async def test_a_root_verifier_scores_as_nobody_and_cannot_be_killed_by_it(pool):
+    assert await score(pool, "user") == Scored(65534.0)
+    assert "PermissionError" in (await score(pool, "kills", str(os.getpid()))).reason
+
+
+@pytest.mark.skipif(landlock.version() < 1, reason="this kernel has no Landlock")
+async def test_only_named_folders_can_be_read_and_none_written(pool, tmp_path):
+    tmp_path.chmod(0o777)
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    for path in ("/etc/passwd", str(secret), f"/proc/{os.getpid()}/environ"):
+        assert "PermissionError" in (await score(pool, "reads", path)).reason
+    assert "PermissionError" in (await score(pool, "writes", str(tmp_path / "new"))).reason
+    assert (await score(pool, "reads", __file__)) == Scored(float(Path(__file__).stat().st_size))
+
+
+async def test_folders_that_the_operator_names_can_be_read(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    (tmp_path / "data").write_text("four")
+    tmp_path.chmod(0o755)  # its parent stays closed, and is opened in the child's own mounts
+    pool = Pool(Limits(deadline_s=5.0, readable=(str(tmp_path),)))
+    try:
+        assert await score(pool, "reads", str(tmp_path / "data")) == Scored(4.0)
+    finally:
+        await pool.close()
+
+
+async def test_a_function_that_is_not_there_is_named(pool):
+    with pytest.raises(InvalidInput, match="no attribute 'nothing'"):
+        await score(pool, "nothing")
+    outcome = (await Scoring(pool).score(ScorerSpec("no_such_module:f", {}), "x", {})).outcome
+    assert isinstance(outcome, Unscorable)
+    assert "PYTHONPATH" in outcome.reason
+
+
+async def test_a_module_that_fails_to_import_is_named(pool, tmp_path, monkeypatch):
+    (tmp_path / "broken_rewards.py").write_text("import sys; print('noise'); sys.exit(3)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InvalidInput, match="SystemExit: 3"):
+        await pool.score(ScorerSpec("broken_rewards:f", {}), "x", {})
+
+
+async def test_too_large_a_completion_is_unscorable(pool):
+    outcome = (await Scoring(pool).score(ScorerSpec("rewards:exact", {}), "x" * (17 << 20), {"answer": 1})).outcome
+    assert isinstance(outcome, Unscorable)
+    assert "limit" in outcome.reason
+
+
+async def test_a_child_that_is_killed_is_replaced_without_a_word(pool):
+    assert await score(pool, "exact", "7", answer=7) == Scored(1.0)
+    (lane,) = pool._lanes.values()
+    os.kill(lane._idle[0]._process.pid, 9)
+    assert await score(pool, "exact", "7", answer=7) == Scored(1.0)
+
+
+async def test_a_child_that_hangs_is_killed_and_reported(monkeypatch):
+    monkeypatch.setattr(worker, "_GRACE_S", 0.2)
+    child = await Worker.start(ScorerSpec("number", {}), LIMITS)
+    os.kill(child._process.pid, 19)
+    began = time.monotonic()
+    with pytest.raises(worker.ChildDied, match="no answer in 1 s"):
+        await child.score("7", {"answer": 7})
+    assert time.monotonic() - began < 5
+    await child.close()
+    assert child._process.returncode == -9
+    assert not Path(child._folder).exists()
+
+
+async def test_children_are_bounded_and_reused(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    pool = Pool(LIMITS, width=2, lanes=2)
+    try:
+        await asyncio.gather(*(score(pool, "exact", "7", answer=7) for _ in range(20)))
+        (lane,) = pool._lanes.values()
+        assert len(lane._idle) == 2
+        first = [w._process.pid for w in lane._idle]
+        await score(pool, "count")
+        await score(pool, "nan")
+        assert len(pool._lanes) == 2
+        assert not any(Path(f"/proc/{pid}").exists() for pid in first)
+    finally:
+        await pool.close()
