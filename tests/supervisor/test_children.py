@@ -1,0 +1,94 @@
+"""Real processes: the lock of the state folder, a child that dies and comes back, children that die with their parent."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from banyan.errors import Refused
+from services.supervisor.child import Child
+from services.supervisor.state import StateFolder
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+
+
+def test_one_supervisor_at_a_time(tmp_path: Path) -> None:
+    first, second = StateFolder.open(tmp_path / "s"), StateFolder.open(tmp_path / "s")
+    first.lock()
+    assert second.locked()
+    with pytest.raises(Refused, match=f"in use by process {os.getpid()}"):
+        second.lock()
+    first.unlock()
+    assert not second.locked()
+    second.lock()
+    second.unlock()
+
+
+def test_ports_are_kept_unless_somebody_took_them(tmp_path: Path) -> None:
+    import socket
+
+    folder = StateFolder.open(tmp_path / "s")
+    folder.choose_ports()
+    first = dict(folder.ports)
+    again = StateFolder.open(tmp_path / "s")
+    again.choose_ports()
+    assert again.ports == first
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first["gateway"]))
+        taken.listen()
+        third = StateFolder.open(tmp_path / "s")
+        third.choose_ports()
+    assert third.ports["gateway"] != first["gateway"] and third.ports["nats"] == first["nats"]
+
+
+async def test_a_child_lives_in_a_session_of_its_own_and_is_stopped(tmp_path: Path) -> None:
+    child = Child("c", "c", [sys.executable, "-c", "import time; time.sleep(60)"], {}, tmp_path / "log")
+    await child.start()
+    assert os.getsid(child.pid) == child.pid != os.getsid(0)
+    await child.stop(5.0)
+    assert not alive(child.pid)
+
+
+async def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path, eventually) -> None:
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    child = Child("c", "c", [sys.executable, "-c", code], {}, tmp_path / "log")
+    await child.start()
+    await eventually(lambda: "deaf" in child.tail(), 10.0)
+    await child.stop(0.2)
+    assert child.process is not None and child.process.returncode == -signal.SIGKILL
+
+
+def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
+    parent = f"""
+import asyncio, sys
+from pathlib import Path
+from services.supervisor.child import Child
+async def main():
+    command = [sys.executable, "-m", "services.chassis.lifeline", "sleep", "60"]
+    child = Child("c", "c", command, {{}}, Path({str(tmp_path / "log")!r}))
+    await child.start()
+    print(child.pid, flush=True)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    deadline = time.monotonic() + 10
+    while "sleep" not in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive(pid)
