@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import logging
+import secrets
+import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -38,9 +40,20 @@ class Bus:
 
     @classmethod
     async def connect(
-        cls, url: str, name: str, *, creds: str = "", inbox_prefix: str = "", patience_s: float = 30.0
+        cls,
+        url: str,
+        name: str,
+        *,
+        creds: str = "",
+        inbox_prefix: str = "",
+        tls_root: str = "",
+        tls_name: str = "",
+        patience_s: float = 30.0,
     ) -> "Bus":
-        """Connects, waiting for the server for at most `patience_s`. Raises DeadlineMissed."""
+        """Connects, waiting for the server for at most `patience_s`. Raises DeadlineMissed.
+
+        With `tls_root`, a PEM file, it speaks TLS and trusts that certificate alone, under the name `tls_name`.
+        """
         options: dict[str, Any] = {
             "name": name,
             "max_reconnect_attempts": -1,
@@ -51,6 +64,8 @@ class Bus:
             options["user_credentials"] = creds
         if inbox_prefix:
             options["inbox_prefix"] = inbox_prefix.encode()
+        if tls_root:
+            options |= {"tls": ssl.create_default_context(cafile=tls_root), "tls_hostname": tls_name}
         deadline = time.monotonic() + patience_s
         while True:
             try:
@@ -163,6 +178,8 @@ class Bus:
         )
         while not self._client.is_closed:
             try:
+                # With a name of ours, stream and filter are in the request's subject, where permissions can see them.
+                config.name = f"listen-{secrets.token_hex(8)}"
                 name = (await self._js.add_consumer(stream, config)).name
                 subscription = await self._js.pull_subscribe_bind(consumer=name, stream=stream)
                 try:

@@ -44,6 +44,11 @@ def growth(run_id: str) -> str:
     return f"growth.{run_id}"
 
 
+def growth_durable(run_id: str) -> str:
+    """Durable consumer of a run's growth queue: one for all its nodes, because a work queue has one per subject."""
+    return f"grow-{run_id}"
+
+
 def train(run_id: str, kind: str) -> str:
     """`train.<run>.batch` or `train.<run>.policy`."""
     return f"train.{run_id}.{kind}"
