@@ -1,0 +1,1 @@
+"""Estimators: closed groups of trees in, advantages out. Pure; one file of one idea."""

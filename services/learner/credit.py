@@ -1,0 +1,106 @@
+"""From closed groups to advantages: which leaves take part, what each is worth, and why a group teaches nothing.
+
+Pure. Decides staleness before advantages are estimated, whitens over the batch where the estimator asks for it, and sums
+the batch up for its row in the store.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from banyan.errors import InvalidInput
+from banyan.plugins import Advantages, Estimator, GroupTrees
+from banyan.segment import Segment
+from banyan.tree import Leaf, Tree
+from banyan.view import TreeView
+from services.learner.advantages.whitening import whiten
+
+Floats = npt.NDArray[np.float64]
+Stale = Callable[[Segment], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredTree:
+    """A closed tree with its leaves and their rewards; None where unscorable."""
+
+    tree: Tree
+    leaves: Sequence[Leaf]
+    rewards: Mapping[Leaf, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """A group with its advantages. `stale` counts the leaves that left it because of their age."""
+
+    group: GroupTrees
+    advantages: Advantages
+    stale: int = 0
+
+
+def view_of(scored: ScoredTree, stale: Stale) -> tuple[TreeView, int]:
+    """The view in which leaves with a stale segment on their path have no reward; and how many those are."""
+    old = [leaf for leaf in scored.leaves if any(stale(s) for s, _ in scored.tree.pieces(leaf.segment, leaf.end))]
+    lost = sum(scored.rewards.get(leaf) is not None for leaf in old)
+    rewards = {leaf: None if leaf in old else scored.rewards.get(leaf) for leaf in scored.leaves}
+    return TreeView(scored.tree, scored.leaves, rewards), lost
+
+
+def estimate(group_id: str, trees: Sequence[ScoredTree], estimator: Estimator, stale: Stale) -> Credit:
+    """Advantages of one group. Raises InvalidInput where an estimator returns something unusable."""
+    views, lost = zip(*(view_of(t, stale) for t in trees), strict=True) if trees else ((), ())
+    group = GroupTrees(group_id, views)
+    advantages = estimator.estimate(group)
+    _check(group, advantages)
+    return Credit(group, advantages, sum(lost))
+
+
+def _check(group: GroupTrees, advantages: Advantages) -> None:
+    name = f"the estimator's advantages of group {group.group_id}"
+    if len(advantages.leaf_G_L) != len(group.trees):
+        raise InvalidInput(f"{name} are for {len(advantages.leaf_G_L)} trees, the group has {len(group.trees)}")
+    for view, leaf_L in zip(group.trees, advantages.leaf_G_L, strict=True):
+        if leaf_L.shape != view.rewards_L.shape:
+            raise InvalidInput(f"{name} are {leaf_L.shape}, the tree has {len(view.rewards_L)} leaves")
+        if np.isinf(leaf_L).any() or np.isfinite(leaf_L[~np.isfinite(view.rewards_L)]).any():
+            raise InvalidInput(f"{name} are infinite, or finite for a leaf without a score")
+    for view, node_N in zip(group.trees, advantages.node_G_N or (), strict=bool(advantages.node_G_N)):
+        if node_N.shape != (len(view.nodes),):
+            raise InvalidInput(f"{name} are {node_N.shape}, the tree has {len(view.nodes)} nodes")
+
+
+def whitened(credits: Sequence[Credit]) -> list[Credit]:
+    """The batch's credits with their advantages whitened over all trained path tokens of the groups that teach."""
+    taught = [c for c in credits if not c.advantages.skip]
+    values, tokens = _counted(taught)
+    fresh = whiten(np.concatenate([np.zeros(0), *values]), np.concatenate([np.zeros(0), *tokens]))
+    parts = iter(np.split(fresh, np.cumsum([len(v) for v in values])[:-1]))
+    return [c if c.advantages.skip else _replaced(c, [next(parts) for _ in c.group.trees]) for c in credits]
+
+
+def _counted(taught: Sequence[Credit]) -> tuple[list[Floats], list[Floats]]:
+    """Every advantage of the batch, a tree an array, with the number of path tokens that each holds for."""
+    values: list[Floats] = []
+    tokens: list[Floats] = []
+    for credit in taught:
+        for index, view in enumerate(credit.group.trees):
+            node_G_N = credit.advantages.node_G_N
+            values.append(node_G_N[index] if node_G_N else credit.advantages.leaf_G_L[index])
+            tokens.append(_node_tokens(view) if node_G_N else _leaf_tokens(view))
+    return values, tokens
+
+
+def _leaf_tokens(view: TreeView) -> Floats:
+    lengths = [sum(len(view.nodes[i]) for i in view.path(leaf) if view.nodes[i].trained) for leaf in range(len(view.leaves_L))]
+    return np.array(lengths, np.float64)
+
+
+def _node_tokens(view: TreeView) -> Floats:
+    return np.array([n.paths * len(n) if n.trained else 0 for n in view.nodes], np.float64)
+
+
+def _replaced(credit: Credit, fresh: Sequence[Floats]) -> Credit:
+    node_valued = credit.advantages.node_G_N is not None
+    leaf_G_L = credit.advantages.leaf_G_L if node_valued else tuple(fresh)
+    return Credit(credit.group, Advantages(leaf_G_L, tuple(fresh) if node_valued else None), credit.stale)

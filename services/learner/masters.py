@@ -1,0 +1,80 @@
+"""Master weights in float32 under a model that computes in its own precision, and the gradients between them.
+
+With bfloat16 the model's parameters are a copy: each row's gradients are added to the masters' in float32 as soon as they
+are made, and `publish` copies the masters back. With float32 (or float64, in tests) masters and parameters are the same.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from transformers import PreTrainedModel
+
+
+class Masters:
+    """`names`, `weights` and (in `weights[i].grad`) gradients of the parameters that are trained."""
+
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
+        self._model = model
+        named = list(model.named_parameters())  # a tied parameter comes once
+        self.names = [name for name, _ in named]
+        self._parameters = [p.requires_grad_(True) for _, p in named]
+        self._apart = dtype not in (torch.float32, torch.float64)
+        self._touched: set[int] = set()
+        if not self._apart:
+            self.weights: list[torch.Tensor] = list(self._parameters)
+            return
+        self.weights = [p.detach().clone() for p in self._parameters]
+        for index, (parameter, master) in enumerate(zip(self._parameters, self.weights, strict=True)):
+            master.grad = torch.zeros_like(master)
+            parameter.data = parameter.data.to(dtype)
+            parameter.register_post_accumulate_grad_hook(lambda p, i=index: self._collect(i, p))  # type: ignore[misc]
+
+    def _collect(self, index: int, parameter: torch.Tensor) -> None:
+        gradient, master = parameter.grad, self.weights[index]
+        assert gradient is not None and master.grad is not None
+        if index in self._touched:
+            master.grad.add_(gradient)
+        else:
+            master.grad.copy_(gradient)
+            self._touched.add(index)
+        parameter.grad = None
+
+    def clear(self) -> None:
+        """Before the first row of a batch."""
+        self._touched.clear()
+        if not self._apart:
+            for weight in self.weights:
+                weight.grad = None
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Gradients of the batch, in the order of `names`; zeros for parameters that no row touched."""
+        for index, weight in enumerate(self.weights):
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            elif self._apart and index not in self._touched:
+                weight.grad.zero_()
+        return [weight.grad for weight in self.weights if weight.grad is not None]
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Copies the masters into the model."""
+        if self._apart:
+            for parameter, master in zip(self._parameters, self.weights, strict=True):
+                parameter.copy_(master)
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Takes master weights by name."""
+        for name, weight in zip(self.names, self.weights, strict=True):
+            weight.copy_(tensors[name])
+        self.publish()
+
+    def computed(self) -> dict[str, torch.Tensor]:
+        """All tensors of the model by name, as it computes with them; tied names share storage."""
+        return {name: tensor.detach() for name, tensor in self._model.state_dict().items()}
+
+    def exact(self) -> dict[str, torch.Tensor]:
+        """All tensors that a checkpoint needs, once each: masters for parameters, and the model's own for the rest."""
+        tied = {p.data_ptr() for p in self._parameters}
+        rest = {n: t.detach() for n, t in self._model.state_dict().items() if t.data_ptr() not in tied}
+        return rest | {n: w.detach() for n, w in zip(self.names, self.weights, strict=True)}

@@ -1,0 +1,99 @@
+"""Packs pieces of trees into rows that one forward pass computes. Pure numpy.
+
+A row is a run of tokens, a list of blocks (its pieces, which do not see each other), the predictions that its paths need,
+and an index that gathers them back to paths. Equal predictions (place, temperature, token) are computed once.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from services.learner.paths import Bools, Floats, Ints, Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`_N` unique tokens, `_R` places whose logits are needed, `_E` predictions (sorted by place), `_P_T` paths."""
+
+    token_N: Ints
+    position_N: Ints
+    enter_N: Ints
+    leave_N: Ints
+    blocks: tuple[tuple[int, int], ...]
+    place_R: Ints
+    temperature_R: Floats
+    row_E: Ints
+    token_E: Ints
+    index_P_T: Ints
+    mask_P_T: Bools
+    behaviour_P_T: Floats
+    drawn_P_T: Floats
+    foreign_P_T: Bools
+    advantage_P_T: Floats
+
+
+def pack(pieces: Iterable[Piece], budget: int) -> list[Row]:
+    """Rows of at most `budget` tokens, first fit in order. A piece above the budget has a row of its own."""
+    rows: list[list[Piece]] = []
+    room: list[int] = []
+    for piece in pieces:
+        if not any(len(path.token_T) for path in piece.paths):
+            continue
+        at = next((i for i, free in enumerate(room) if len(piece) <= free), None)
+        if at is None:
+            rows.append([])
+            room.append(budget)
+            at = len(rows) - 1
+        rows[at].append(piece)
+        room[at] -= len(piece)
+    return [_row(pieces) for pieces in rows]
+
+
+def _row(pieces: Sequence[Piece]) -> Row:
+    offsets = np.cumsum([0, *(len(p) for p in pieces)])
+    paths = [(path, int(at)) for piece, at in zip(pieces, offsets, strict=False) for path in piece.paths if len(path.token_T)]
+    place = np.concatenate([path.predictor_T + at for path, at in paths])
+    temperature = np.concatenate([path.temperature_T for path, _ in paths])
+    token = np.concatenate([path.token_T for path, _ in paths])
+    temperatures, kind = np.unique(temperature, return_inverse=True)
+    wanted_R, row = np.unique(place * len(temperatures) + kind, return_inverse=True)
+    width = int(token.max()) + 1
+    pair_E, index = np.unique(row * width + token, return_inverse=True)
+    mask_P_T = _padded([np.ones(len(p.token_T), np.bool_) for p, _ in paths], np.bool_)
+    index_P_T = np.zeros(mask_P_T.shape, np.int64)
+    index_P_T[mask_P_T] = index
+
+    def tokens(name: str) -> Ints:
+        return np.concatenate([getattr(p, name) for p in pieces])
+
+    def padded(name: str, dtype: type) -> npt.NDArray[np.generic]:
+        return _padded([getattr(p, name) for p, _ in paths], dtype)
+
+    return Row(
+        token_N=tokens("token_N"),
+        position_N=tokens("position_N"),
+        enter_N=tokens("enter_N"),
+        leave_N=tokens("leave_N"),
+        blocks=tuple((int(a), int(b)) for a, b in zip(offsets, offsets[1:], strict=False)),
+        place_R=wanted_R // len(temperatures),
+        temperature_R=temperatures[wanted_R % len(temperatures)],
+        row_E=pair_E // width,
+        token_E=pair_E % width,
+        index_P_T=index_P_T,
+        mask_P_T=mask_P_T,
+        behaviour_P_T=padded("behaviour_T", np.float64),  # type: ignore[arg-type]
+        drawn_P_T=padded("drawn_T", np.float64),  # type: ignore[arg-type]
+        foreign_P_T=padded("foreign_T", np.bool_),  # type: ignore[arg-type]
+        advantage_P_T=padded("advantage_T", np.float64),  # type: ignore[arg-type]
+    )
+
+
+def _padded(values: Sequence[npt.NDArray[np.generic]], dtype: type) -> npt.NDArray[np.generic]:
+    """One array a row, zeros behind the shorter ones."""
+    out = np.zeros((len(values), max(len(v) for v in values)), dtype)
+    for line, value in zip(out, values, strict=True):
+        line[: len(value)] = value
+    return out
+

@@ -1,0 +1,155 @@
+"""Unrolls a tree into one DFS sequence in which every token stands once, with an index that gathers paths back from it.
+
+The log-prob of a node's first token is predicted from the last token of its PARENT NODE on the path, never from the packed
+neighbour. Siblings that share a predictor and a token share one prediction. Pure numpy.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from banyan.view import Node, TreeView
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """One trained path: for each trained token the place that predicts it, the token, and what was recorded of it.
+
+    behaviour: log softmax(logits / T) at sampling. drawn: log-prob in the distribution drawn from. foreign: sampled by
+    other weights than the ones in training.
+    """
+
+    predictor_T: Ints
+    token_T: Ints
+    temperature_T: Floats
+    behaviour_T: Floats
+    drawn_T: Floats
+    foreign_T: Bools
+    advantage_T: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A tree, or a part of one: unique tokens in DFS order. Token i sees j when j ≤ i and enter_j ≤ enter_i ≤ leave_j."""
+
+    token_N: Ints
+    position_N: Ints
+    enter_N: Ints
+    leave_N: Ints
+    paths: tuple[Path, ...]
+
+    def __len__(self) -> int:
+        return len(self.token_N)
+
+
+def trained_leaves(leaf_L: Floats) -> list[int]:
+    """Indices of the leaves that take part: those with an advantage."""
+    return [int(i) for i in np.flatnonzero(np.isfinite(leaf_L))]
+
+
+def nodes_of(view: TreeView, leaves: Iterable[int]) -> list[int]:
+    """Indices of the nodes on the paths of `leaves`, in DFS pre-order."""
+    return sorted({node for leaf in leaves for node in view.path(leaf)})
+
+
+def divide(view: TreeView, leaves: Sequence[int], budget: int) -> list[list[int]]:
+    """Leaves in DFS order, cut into runs whose unique tokens fit the budget; what runs share is computed once in each.
+
+    A single path that is longer than the budget is a run of its own: it cannot be cut.
+    """
+    runs: list[list[int]] = []
+    held: set[int] = set()
+    size = 0
+    for leaf in sorted(leaves, key=lambda i: view.leaf_node_L[i]):
+        path = view.path(leaf)
+        more = sum(len(view.nodes[i]) for i in path if i not in held)
+        if not runs or size + more > budget:
+            runs.append([])
+            held, size = set(), 0
+            more = sum(len(view.nodes[i]) for i in path)
+        runs[-1].append(leaf)
+        held.update(path)
+        size += more
+    return runs
+
+
+def unroll(view: TreeView, leaves: Sequence[int], leaf_L: Floats, node_N: Floats | None, policy: bytes) -> Piece:
+    """The piece that holds the paths of `leaves`. `policy` is the digest of the weights in training."""
+    order = nodes_of(view, leaves)
+    nodes = [view.nodes[i] for i in order]
+    sizes = [len(n) for n in nodes]
+    starts = dict(zip(order, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True)) if order else {}
+    last = _last_descendants(view)
+    facts = {i: _facts(view, i, starts, policy) for i in order}
+    empty = np.zeros(0, np.int64)
+    return Piece(
+        token_N=np.concatenate([empty, *(n.tokens_T.astype(np.int64) for n in nodes)]),
+        position_N=np.concatenate([empty, *(n.prefix_len + np.arange(len(n)) for n in nodes)]),
+        enter_N=np.repeat(np.array(order, np.int64), sizes),
+        leave_N=np.repeat(np.array([last[i] for i in order], np.int64), sizes),
+        paths=tuple(_path(view, leaf, facts, float(leaf_L[leaf]), node_N) for leaf in leaves),
+    )
+
+
+def _last_descendants(view: TreeView) -> list[int]:
+    last = list(range(len(view.nodes)))
+    for node in reversed(view.nodes):
+        if node.parent >= 0:
+            last[node.parent] = max(last[node.parent], last[node.index])
+    return last
+
+
+def _facts(view: TreeView, index: int, starts: dict[int, int], policy: bytes) -> Path:
+    """What one node adds to the paths that run through it; nothing if it is context."""
+    node = view.nodes[index]
+    place = starts[index] + np.arange(len(node), dtype=np.int64)
+    before = _end_above(view, node, starts)
+    keep = slice(0 if before is not None else 1, None) if node.trained else slice(0, 0)
+    predictor_T = np.concatenate([np.array([-1 if before is None else before]), place[:-1]]) if len(node) else place
+    segment = node.segment
+    drawn = segment.sampled_logprobs_T if len(segment.sampled_logprobs_T) else segment.logprobs_T
+    temperature = segment.sampling.temperature or 1.0  # a greedy token's log-prob is that of the untempered distribution
+    count = len(place[keep])
+    return Path(
+        predictor_T=predictor_T[keep].astype(np.int64),
+        token_T=node.tokens_T[keep].astype(np.int64),
+        temperature_T=np.full(count, temperature),
+        behaviour_T=node.logprobs_T[keep].astype(np.float64),
+        drawn_T=drawn[node.start : node.stop][keep].astype(np.float64) if len(drawn) else np.zeros(count),
+        foreign_T=np.full(count, segment.policy != policy),
+        advantage_T=np.zeros(count),
+    )
+
+
+def _end_above(view: TreeView, node: Node, starts: dict[int, int]) -> int | None:
+    """Place of the token before the node on its path; None where the path begins with it."""
+    above = node.parent
+    while above >= 0:
+        if len(view.nodes[above]):
+            return starts[above] + len(view.nodes[above]) - 1
+        above = view.nodes[above].parent
+    return None
+
+
+def _path(view: TreeView, leaf: int, facts: dict[int, Path], advantage: float, node_N: Floats | None) -> Path:
+    steps = [(i, facts[i]) for i in view.path(leaf) if len(facts[i].token_T)]
+    worth = [np.full(len(f.token_T), advantage if node_N is None else float(node_N[i])) for i, f in steps]
+
+    def joined(name: str, dtype: type) -> npt.NDArray[np.generic]:
+        return np.concatenate([np.zeros(0, dtype), *(getattr(f, name) for _, f in steps)])
+
+    return Path(
+        predictor_T=joined("predictor_T", np.int64),  # type: ignore[arg-type]
+        token_T=joined("token_T", np.int64),  # type: ignore[arg-type]
+        temperature_T=joined("temperature_T", np.float64),  # type: ignore[arg-type]
+        behaviour_T=joined("behaviour_T", np.float64),  # type: ignore[arg-type]
+        drawn_T=joined("drawn_T", np.float64),  # type: ignore[arg-type]
+        foreign_T=joined("foreign_T", np.bool_),  # type: ignore[arg-type]
+        advantage_T=np.concatenate([np.zeros(0), *worth]),
+    )

@@ -1,0 +1,219 @@
+"""The packed loss and its gradients equal those of the flattened paths; what must break them does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from banyan.recipe import Optimise
+from banyan.view import TreeView
+from services.learner import attention, logprobs, losses, packing, paths
+from services.learner.losses.aggregate import MODES, Totals
+from services.learner.model import forward, prepare
+from services.learner.trainer import Trainer
+
+Grads = dict[str, torch.Tensor]
+LOOSE = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def exact(model: Any) -> Any:
+    """The model with norms that do not go through float32, so that sums in another order agree to the last digits."""
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = lambda x, m=module: m.weight * x * (x.pow(2).mean(-1, keepdim=True) + m.variance_epsilon).rsqrt()
+    return model
+
+
+def pieces_of(views: list[TreeView], advantages: list[np.ndarray], budget: int) -> list[paths.Piece]:
+    found = []
+    for view, leaf_L in zip(views, advantages, strict=True):
+        for run in paths.divide(view, paths.trained_leaves(leaf_L), budget):
+            found.append(paths.unroll(view, run, leaf_L, None, b"now"))
+    return found
+
+
+def flat_loss(model: Any, views: list[TreeView], advantages: list[np.ndarray], loss: losses.Loss) -> tuple[float, Grads]:
+    """Reference: every path by itself through the plain model, a full softmax, the ordinary per-sequence loss."""
+    model.set_attn_implementation("sdpa")
+    model.zero_grad(set_to_none=True)
+    sequences = []
+    for view, leaf_L in zip(views, advantages, strict=True):
+        for leaf in np.flatnonzero(np.isfinite(leaf_L)):
+            end = view.leaves_L[leaf]
+            tokens = torch.tensor(view.tree.prefix_tokens(end.segment, end.end).astype(np.int64))
+            behaviour = torch.tensor(view.tree.prefix_logprobs(end.segment, end.end)).double()
+            pieces = view.tree.pieces(end.segment, end.end)
+            trained = np.concatenate([np.full(n, s.kind.name == "POLICY") for s, n in pieces])
+            old = np.concatenate([np.full(n, s.policy != b"now") for s, n in pieces])
+            heat = np.concatenate([np.full(n, s.sampling.temperature) for s, n in pieces])
+            sequences.append((tokens, behaviour, torch.tensor(trained), torch.tensor(old), torch.tensor(heat), float(leaf_L[leaf])))
+    counts = [int(s[2][1:].sum()) for s in sequences]
+    totals = Totals(sum(counts), sum(c > 0 for c in counts))
+    total = torch.zeros((), dtype=torch.float64)
+    for tokens, behaviour, trained, old, heat, advantage in sequences:
+        logits = model(tokens[None]).logits[0, :-1] / heat[1:, None]
+        logp = logits.log_softmax(-1)[torch.arange(len(tokens) - 1), tokens[1:]]
+        keep = trained[1:]
+        if not keep.any():
+            continue
+        now = logp[keep][None]
+        before = torch.where(old[1:][keep], behaviour[1:][keep], logp[keep].detach())[None]
+        mask = torch.ones_like(now, dtype=torch.bool)
+        value, _ = loss.per_token(now, before, torch.full_like(now, advantage), mask)
+        total = total + (value * loss.aggregate.weights(mask, totals, torch.float64)).sum()
+    if total.requires_grad:
+        total.backward()
+    grads = {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
+    return float(total.detach()), grads
+
+
+def packed_loss(model: Any, views: list[TreeView], advantages: list[np.ndarray], loss_settings: dict[str, Any], budget: int, name: str = "reinforce") -> tuple[float, Grads]:
+    """The trainer's own path up to the gradients, before clipping."""
+    rows = packing.pack(pieces_of(views, advantages, budget), budget)
+    optimise = Optimise(loss=name, loss_settings=loss_settings, clip_norm=1e9)
+    trainer = Trainer(prepare(model), optimise, torch.float64)
+    trainer._update = lambda rate: None  # type: ignore[method-assign]
+    report = trainer.step(rows, 0)
+    grads = dict(zip(trainer.masters.names, (g.clone() for g in trainer.masters.gradients()), strict=True)) if rows else {
+        n: torch.zeros_like(p) for n, p in model.named_parameters()}
+    return report.loss, grads
+
+
+def difference(a: Grads, b: Grads) -> float:
+    return max(float((a[n] - b[n]).abs().max()) for n in a)
+
+
+@LOOSE
+@given(seed=st.integers(0, 10**6), trees=st.integers(1, 4), segments=st.integers(1, 10), budget=st.sampled_from([12, 30, 400]), mode=st.sampled_from(MODES[:3]), name=st.sampled_from(["ppo-clip", "reinforce"]))
+def test_packed_equals_flat(tiny_llama: Callable[..., Any], forest: Any, seed: int, trees: int, segments: int, budget: int, mode: str, name: str) -> None:
+    rng = np.random.default_rng(seed)
+    views = [forest.random(rng, segments) for _ in range(trees)]
+    advantages = [np.where(np.isfinite(v.rewards_L), rng.standard_normal(len(v.rewards_L)), np.nan) for v in views]
+    model = exact(tiny_llama(seed % 7))
+    expected, flat = flat_loss(model, views, advantages, losses.build(name, {"mode": mode}))
+    got, packed = packed_loss(model, views, advantages, {"mode": mode}, budget, name)
+    assert got == pytest.approx(expected, abs=1e-10)
+    assert difference(flat, packed) < 1e-9
+
+
+def fixed(forest: Any, seed: int = 3) -> tuple[list[TreeView], list[np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    views = [forest.random(rng, 9) for _ in range(3)]
+    return views, [np.where(np.isfinite(v.rewards_L), rng.standard_normal(len(v.rewards_L)), np.nan) for v in views]
+
+
+def test_a_leaking_mask_changes_the_loss(tiny_llama: Callable[..., Any], forest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    views, advantages = fixed(forest)
+    model = exact(tiny_llama(1))
+    expected, flat = flat_loss(model, views, advantages, losses.build("reinforce", {}))
+    monkeypatch.setattr(attention, "visible", lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril())
+    got, packed = packed_loss(model, views, advantages, {}, 400)
+    assert abs(got - expected) > 1e-3
+    assert difference(flat, packed) > 1e-3
+
+
+def test_the_packed_neighbour_is_the_wrong_predictor(tiny_llama: Callable[..., Any], forest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    views, advantages = fixed(forest)
+    model = exact(tiny_llama(1))
+    expected, _ = flat_loss(model, views, advantages, losses.build("reinforce", {}))
+    neighbour = lambda view, node, starts: starts[node.index] - 1 if starts[node.index] else None  # noqa: E731
+    monkeypatch.setattr(paths, "_end_above", neighbour)
+    got, _ = packed_loss(model, views, advantages, {}, 400)
+    assert abs(got - expected) > 1e-3
+
+
+def test_positions_along_the_pack_change_the_loss(tiny_llama: Callable[..., Any], forest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    views, advantages = fixed(forest)
+    model = exact(tiny_llama(1))
+    expected, _ = flat_loss(model, views, advantages, losses.build("reinforce", {}))
+    whole = packing._row
+
+    def shifted(pieces: Any) -> packing.Row:
+        row = whole(pieces)
+        row.position_N[:] = np.arange(len(row.position_N))
+        return row
+
+    monkeypatch.setattr(packing, "_row", shifted)
+    got, _ = packed_loss(model, views, advantages, {}, 400)
+    assert abs(got - expected) > 1e-3
+
+
+def path_values(model: Any, view: TreeView) -> dict[tuple[int, ...], list[float]]:
+    leaves = list(range(len(view.leaves_L)))
+    row = packing.pack([paths.unroll(view, leaves, np.zeros(len(leaves)), None, b"now")], 400)[0]
+    with torch.no_grad():
+        logp, _ = forward(model, row)
+    values = logp[torch.from_numpy(row.index_P_T)].numpy()
+    keys = [tuple(view.tree.prefix_tokens(view.leaves_L[i].segment, view.leaves_L[i].end).tolist()) for i in leaves]
+    return {k: v[m].tolist() for k, v, m in zip(keys, values, row.mask_P_T, strict=True)}
+
+
+def test_a_siblings_tokens_do_not_reach_the_other_branch(tiny_llama: Callable[..., Any], forest: Any) -> None:
+    from banyan.segment import Kind
+    from banyan.tree import Leaf, Tree
+
+    def build(first: list[int], second: list[int], order: tuple[int, int]) -> TreeView:
+        tree = Tree(b"s" * 32)
+        root = forest.segment(tree, None, [1, 2, 3], kind=Kind.PROMPT)
+        made = [forest.segment(tree, root, tokens, ordinal=o) for tokens, o in zip((first, second), order, strict=True)]
+        leaves = [Leaf(s.id, len(s)) for s in made]
+        return TreeView(tree, leaves, dict.fromkeys(leaves, 1.0))
+
+    model = prepare(tiny_llama(2))
+    key = (1, 2, 3, 7, 8, 9)
+    one = path_values(model, build([4, 5, 6], [7, 8, 9], (0, 1)))[key]
+    other = path_values(model, build([30, 31, 32], [7, 8, 9], (0, 1)))[key]
+    swapped = path_values(model, build([4, 5, 6], [7, 8, 9], (1, 0)))[key]
+    np.testing.assert_allclose(one, other, atol=1e-12)
+    np.testing.assert_allclose(one, swapped, atol=1e-12)
+
+
+def test_many_chunks_equal_one_and_so_do_their_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    hidden = torch.randn(11, 8, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(17, 8, dtype=torch.float64, requires_grad=True)
+    row_E = torch.from_numpy(np.sort(np.concatenate([np.arange(11), rng.integers(0, 11, 9)])))
+    token_E = torch.from_numpy((np.arange(20) * 3) % 17)
+    heat = torch.from_numpy(rng.random(11) + 0.5)
+
+    def reference(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (h @ w.t() / heat[:, None]).log_softmax(1)[row_E, token_E]
+
+    def ours(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return logprobs._TokenLogProbs.apply(h, w, heat, row_E, token_E)[0]  # type: ignore[no-any-return,no-untyped-call]
+
+    for chunk, kept in ((10**6, 10**6), (3 * 17, 10**6), (3 * 17, 0)):
+        monkeypatch.setattr(logprobs, "CHUNK_NUMBERS", chunk)
+        monkeypatch.setattr(logprobs, "KEPT_NUMBERS", kept)
+        torch.testing.assert_close(ours(hidden, weight), reference(hidden, weight))
+        assert torch.autograd.gradcheck(ours, (hidden, weight))
+
+
+def test_a_sliding_window_is_measured_along_the_path(tiny_llama: Callable[..., Any], forest: Any) -> None:
+    from transformers import MistralConfig, MistralForCausalLM
+
+    torch.manual_seed(0)
+    config = MistralConfig(vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                           num_key_value_heads=2, sliding_window=3, initializer_range=0.3)
+    model = exact(MistralForCausalLM(config).double().eval())
+    views, advantages = fixed(forest)
+    expected, flat = flat_loss(model, views, advantages, losses.build("reinforce", {}))
+    got, packed = packed_loss(model, views, advantages, {}, 60)
+    assert got == pytest.approx(expected, abs=1e-10)
+    assert difference(flat, packed) < 1e-9
+
+
+def test_temperature_divides_the_logits(tiny_llama: Callable[..., Any], forest: Any) -> None:
+    warm = type(forest)(temperature=0.6)
+    views, advantages = fixed(warm)
+    model = exact(tiny_llama(0))
+    expected, flat = flat_loss(model, views, advantages, losses.build("reinforce", {}))
+    got, packed = packed_loss(model, views, advantages, {}, 60)
+    assert got == pytest.approx(expected, abs=1e-10)
+    assert difference(flat, packed) < 1e-9
+    cold, _ = packed_loss(model, *fixed(type(forest)(temperature=1.0)), {}, 60)
+    assert abs(cold - expected) > 1e-3
