@@ -77,8 +77,9 @@ def _scored(dataset: Any, answer: str, row: Row) -> float:
 
 
 def _close(answer: str, row: Row) -> bool:
-    """coin_flip: its prefix rule gives '0' the full score for every 0.x."""
-    return abs(Fraction(answer.replace(",", "")) - Fraction(str(row["answer"]))) <= Fraction(1, 10_000)
+    """coin_flip: its prefix rule gives '0' the full score for every 0.x, and its tolerance for every small one."""
+    gold = Fraction(str(row["answer"]))
+    return abs(Fraction(answer.replace(",", "")) - gold) <= min(Fraction(1, 10_000), abs(gold) / 100)
 
 
 def _finite(answer: str, row: Row) -> bool:
