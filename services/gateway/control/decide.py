@@ -1,0 +1,118 @@
+"""What a run needs now: a move to another state, groups and evaluations to open, processes. Pure.
+
+Events are only triggers to call it: the answer follows from what the store says, so a lost, late or doubled event
+changes nothing but the moment (DESIGN 3).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from banyan.recipe import Recipe
+from banyan.v1.runstore_service_pb2 import RunState as S
+from services.gateway.control import evaluation
+from services.gateway.control.evaluation import Evaluation, Measured
+from services.gateway.control.gate import Gate, Standing
+from services.gateway.runs import machine
+from services.gateway.runs.machine import State
+
+NO_EVALUATION = "no evaluation: the task holds out no rows (task.holdout)"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a run."""
+
+    state: State
+    standing: Standing | None  # none before the base policy is published
+    evals: Mapping[str, Measured] = field(default_factory=dict)
+    given_up: tuple[str, ...] = ()  # processes that the supervisor gave up, in words
+    live_minutes: float = 0.0
+    held_out: int = 0
+    hopeless: str = ""  # why no group will ever close, in words
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """To another state, with the cause that people read."""
+
+    to: State
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do. Empty: wait."""
+
+    move: Move | None = None
+    groups: int = 0  # training groups to open, from the first ordinal that is not stored
+    evaluations: tuple[Evaluation, ...] = ()  # evaluations to open, or to complete
+    unscorable: Evaluation | None = None  # an evaluation that has no value at all: fail the run with the scorer's reason
+
+
+def decide(recipe: Recipe, facts: Facts) -> Decision:
+    """What a run needs now."""
+    if not machine.working(facts.state):
+        return Decision()
+    failure = _failure(recipe, facts)
+    if failure:
+        return Decision(Move(S.RUN_STATE_FAILED, failure))
+    if facts.standing is None:
+        return Decision()  # the learner has published nothing: its process is starting, or a new one replays
+    if facts.state == S.RUN_STATE_STARTING:
+        return Decision(_started(recipe, facts))
+    if facts.state == S.RUN_STATE_EVALUATING_BEFORE:
+        return _measure(recipe, facts, "before", 0, Move(S.RUN_STATE_TRAINING))
+    if facts.state == S.RUN_STATE_EVALUATING_AFTER:
+        return _measure(recipe, facts, "after", recipe.budget.steps, Move(S.RUN_STATE_SUCCEEDED))
+    return _train(recipe, facts, facts.standing)
+
+
+def processes(recipe: Recipe, state: State) -> dict[str, int]:
+    """Processes that a run wants in a state, by service."""
+    return {"rollout": recipe.resources.rollout_nodes, "learner": 1} if machine.working(state) else {}
+
+
+def _failure(recipe: Recipe, facts: Facts) -> str:
+    if facts.given_up:
+        return "; ".join(facts.given_up)
+    limit = recipe.budget.minutes
+    if limit is not None and facts.live_minutes >= limit:
+        step = facts.standing.step if facts.standing else 0
+        where = f"at step {step} of {recipe.budget.steps}"
+        return f"budget.minutes: {limit:g} minutes are over {where}; raise it, or ask for fewer steps"
+    return ""
+
+
+def _started(recipe: Recipe, facts: Facts) -> Move:
+    if evaluation.measured_rows(recipe, facts.held_out):
+        return Move(S.RUN_STATE_EVALUATING_BEFORE)
+    return Move(S.RUN_STATE_TRAINING, NO_EVALUATION)
+
+
+def _measure(recipe: Recipe, facts: Facts, when: str, step: int, then: Move) -> Decision:
+    """Opens what is pending of a step's evaluations; moves on when all are over."""
+    rows = evaluation.measured_rows(recipe, facts.held_out)
+    wanted = evaluation.evaluations(recipe, when, step)
+    worthless = evaluation.empty(wanted, facts.evals, rows)
+    if worthless:
+        return Decision(unscorable=worthless[0])
+    pending = evaluation.pending(wanted, facts.evals, rows)
+    if recipe.deterministic:
+        pending = pending[:1]  # one wave at a time, so that no wave shares a decode batch with another
+    return Decision(evaluations=tuple(pending)) if pending else Decision(then)
+
+
+def _train(recipe: Recipe, facts: Facts, standing: Standing) -> Decision:
+    steps = recipe.budget.steps
+    if standing.step >= steps:
+        rows = evaluation.measured_rows(recipe, facts.held_out)
+        return Decision(Move(S.RUN_STATE_EVALUATING_AFTER) if rows else Move(S.RUN_STATE_SUCCEEDED, NO_EVALUATION))
+    if facts.hopeless:
+        return Decision(Move(S.RUN_STATE_FAILED, facts.hopeless))
+    last = evaluation.barrier(recipe, facts.evals, evaluation.measured_rows(recipe, facts.held_out))
+    if standing.step == last:
+        return _measure(recipe, facts, f"step-{last}", last, Move(facts.state))
+    if recipe.deterministic and standing.open:
+        return Decision()  # replacements go out together when all others are done, so that timing decides nothing
+    gate = Gate(recipe.control.groups_per_batch, recipe.control.max_staleness)
+    return Decision(groups=gate.room(standing, last))

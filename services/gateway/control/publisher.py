@@ -1,0 +1,67 @@
+"""Opens trees on the log and remembers them until the store shows them. Opening a tree twice changes nothing."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from banyan.v1 import events_pb2, tree_pb2
+from services.chassis import subjects, telemetry
+from services.gateway.ports import Log
+
+AGAIN_S = 5.0  # after this long without the store knowing a tree, it is opened again: the broker may have lost its files
+Key = int | str
+_AT_ONCE = 16  # publishes that wait for the broker's ack at the same time
+
+
+@dataclass(slots=True)
+class _Opened:
+    specs: list[tree_pb2.TreeSpec]
+    at: float = -math.inf  # when the broker had acknowledged all
+
+
+class Publisher:
+    """Publishes TreeOpened of one run under the gateway's epoch. Keys are group ordinals, or labels of evaluations."""
+
+    def __init__(self, log: Log, run_id: str, epoch: int) -> None:
+        self._log, self._run_id, self._epoch = log, run_id, epoch
+        self._opened: dict[Key, _Opened] = {}
+
+    def forget(self, stored: Callable[[Key], bool]) -> None:
+        """Lets go of what the store has for certain."""
+        self._opened = {key: opened for key, opened in self._opened.items() if not stored(key)}
+
+    async def again(self) -> None:
+        """Opens again what the store has not shown for a while, and what broke off half-way."""
+        for opened in list(self._opened.values()):
+            await self._send_all(opened)
+
+    async def open(self, key: Key, make: Callable[[], Iterable[tree_pb2.TreeSpec]]) -> None:
+        """Opens the trees of `key`, unless that was done a moment ago. The same specs go out each time."""
+        if key not in self._opened:
+            self._opened[key] = _Opened(list(make()))
+        await self._send_all(self._opened[key])
+
+    async def _send_all(self, opened: _Opened) -> None:
+        if time.monotonic() - opened.at < AGAIN_S:
+            return
+        for first in range(0, len(opened.specs), _AT_ONCE):
+            await asyncio.gather(*(self._publish(spec) for spec in opened.specs[first : first + _AT_ONCE]))
+        opened.at = time.monotonic()
+
+    async def _publish(self, spec: tree_pb2.TreeSpec) -> None:
+        if spec.traceparent:
+            return await self._send(spec)
+        tree = spec.tree_id.hex()
+        with telemetry.span("gateway.open", banyan_run=self._run_id, banyan_tree=tree, banyan_group=spec.group_id) as span:
+            spec.traceparent = span.traceparent
+            await self._send(spec)
+        telemetry.count("banyan.trees.opened", banyan_run=self._run_id)
+
+    async def _send(self, spec: tree_pb2.TreeSpec) -> None:
+        opened = events_pb2.TreeOpened(spec=spec, gateway_epoch=self._epoch)
+        # The epoch is in the id: what the store refused of an older gateway must not hide a newer one's message.
+        msg_id = f"opened-{self._epoch}-{spec.tree_id.hex()}"
+        subject = subjects.lineage(self._run_id, "opened")
+        await self._log.publish(subject, opened, msg_id, traceparent=spec.traceparent)

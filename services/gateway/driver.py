@@ -1,0 +1,169 @@
+"""Drives one live run: looks at the store after every trigger, at least every two seconds, and does what `decide` says."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from banyan.errors import PermanentError, Refused, TemporaryError
+from banyan.recipe import Recipe
+from banyan.v1 import runstore_service_pb2 as runs
+from banyan.v1.runstore_service_pb2 import RunState as S
+from services.gateway.control.decide import Decision, Move, decide, processes
+from services.gateway.control.evaluation import Evaluation, measured_rows
+from services.gateway.control.gate import Gate, Standing
+from services.gateway.control.opening import Opener, Wave
+from services.gateway.control.publisher import Publisher
+from services.gateway.control.streak import Streak
+from services.gateway.ports import Log, Store
+from services.gateway.rows import Rows
+from services.gateway.runs import machine
+from services.gateway.runs.facts import facts_of, standing_of
+from services.gateway.runs.machine import State
+
+log = logging.getLogger(__name__)
+
+TICK_S = 2.0  # the safety net under lost triggers
+SOON_S = 0.02  # triggers that come within it are one: a wave of trees closes at once
+
+
+class Driver:
+    """One run. Keeps only caches: another driver, in another process, would go on at any point."""
+
+    def __init__(self, store: Store, bus: Log, recipe: Recipe, rows: Rows, run_id: str, epoch: int) -> None:
+        self.run_id = run_id
+        self._store, self._log, self._recipe, self._rows = store, bus, recipe, rows
+        self._opener = Opener(run_id, recipe, rows)
+        self._training = Publisher(bus, run_id, epoch)
+        self._measuring = Publisher(bus, run_id, epoch)
+        self._gate = Gate(recipe.control.groups_per_batch, recipe.control.max_staleness)
+        self._streak = Streak()
+        self._desired: dict[str, int] | None = None
+        self._recovered = False
+        self._broken = ""
+        self._wake = asyncio.Event()
+
+    def kick(self) -> None:
+        """Looks again soon."""
+        self._wake.set()
+
+    async def run(self, looked: Callable[[], None] = lambda: None) -> None:
+        """Drives the run until it is over or paused. Raises Refused when a newer gateway has taken over."""
+        hearing = asyncio.create_task(self._hear())
+        try:
+            while not await self._try_look():
+                looked()
+                await self._rest()
+            looked()
+        finally:
+            hearing.cancel()
+
+    async def _hear(self) -> None:
+        async with contextlib.aclosing(self._log.triggers(self.run_id)) as triggers:  # type: ignore[type-var]
+            async for _ in triggers:
+                self._wake.set()
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(SOON_S)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), TICK_S)
+        self._wake.clear()
+
+    async def _try_look(self) -> bool:
+        try:
+            return await self.look()
+        except Refused as error:
+            if error.reason == "STALE_EPOCH":
+                raise
+            log.info("run %s: %s; looking again", self.run_id, error)
+        except TemporaryError as error:
+            log.warning("run %s: %s; looking again", self.run_id, error)
+        except PermanentError as error:
+            self._broken = str(error)
+            self.kick()
+        return False
+
+    async def look(self) -> bool:
+        """Looks once and acts. True when the run is over or paused, and wants nothing any more."""
+        answer = await self._store.read_run(self.run_id)
+        state = answer.run.state
+        await self._want(processes(self._recipe, state))
+        if not machine.working(state):
+            return True
+        if self._broken:
+            await self._move(state, Move(S.RUN_STATE_FAILED, self._broken))
+            return False
+        progress = await self._store.read_progress(self.run_id)
+        standing = standing_of(progress)
+        facts = facts_of(answer, progress, len(self._rows.held_out), await self._hopeless(standing))
+        await self._act(state, decide(self._recipe, facts), progress, standing)
+        return False
+
+    async def _want(self, wanted: dict[str, int]) -> None:
+        if wanted != self._desired:
+            await self._store.set_desired(self.run_id, wanted)
+            self._desired = wanted
+
+    async def _hopeless(self, standing: Standing | None) -> str:
+        if standing is None:
+            return ""
+        self._streak = self._streak.after(standing)
+        if not self._streak.hopeless(standing, self._recipe.control.groups_per_batch):
+            return ""
+        count = standing.dropped - self._streak.dropped
+        return f"{count} groups in a row were dropped and none closed{await self._why('')}"
+
+    async def _why(self, label: str) -> str:
+        reasons = list(await self._store.troubles(self.run_id, label))
+        return f": {'; '.join(reasons[:3])}" if reasons else ""
+
+    async def _act(
+        self, state: State, decision: Decision, progress: runs.ReadProgressResponse, standing: Standing | None
+    ) -> None:
+        if decision.unscorable:
+            label = decision.unscorable.label
+            cause = f"evaluation {label}: no row could be scored{await self._why(label)}"
+            return await self._move(state, Move(S.RUN_STATE_FAILED, cause))
+        if decision.move:
+            return await self._move(state, decision.move)
+        for wanted in decision.evaluations:
+            await self._measure(wanted, progress)
+        if standing and state == S.RUN_STATE_TRAINING:
+            await self._open(standing, decision.groups)
+
+    async def _move(self, old: State, move: Move) -> None:
+        log.info("run %s: %s → %s %s", self.run_id, machine.name(old), machine.name(move.to), move.cause)
+        await self._store.move_run(self.run_id, old, move.to, move.cause)
+        self.kick()
+
+    async def _measure(self, wanted: Evaluation, progress: runs.ReadProgressResponse) -> None:
+        stored = next((e.groups for e in progress.evals if e.label == wanted.label), 0)
+        if stored < measured_rows(self._recipe, len(self._rows.held_out)):
+            await self._measuring.open(wanted.label, lambda: self._opener.evaluation(wanted))
+        else:
+            self._measuring.forget(lambda label: label == wanted.label)
+
+    async def _open(self, standing: Standing, groups: int) -> None:
+        """Opens the next groups, and again what the store has not got: ordinals before `opened` are stored whole."""
+        first = standing.opened
+        self._training.forget(lambda ordinal: int(ordinal) < first)
+        if not self._recovered:
+            await self._recover(standing)
+            self._recovered = True
+        await self._training.again()
+        wave = Wave(self.run_id, standing.step, first, groups) if self._recipe.deterministic else None
+        for position in range(groups):
+            await self._open_group(first + position, self._gate.min_step(standing, position), wave)
+
+    async def _open_group(self, ordinal: int, min_step: int, wave: Wave | None) -> None:
+        await self._training.open(ordinal, lambda: self._opener.training(ordinal, min_step, wave))
+
+    async def _recover(self, standing: Standing) -> None:
+        """Completes what an earlier gateway may have left half opened: a group, or a wave that nodes wait for."""
+        last = await self._store.last_training_tree(self.run_id)
+        if last is None:
+            return
+        wave = Wave.parse(last.wave) if last.wave else None
+        end = wave.ordinals.stop if wave else last.group_ordinal + 1
+        for ordinal in range(standing.opened, end):
+            await self._open_group(ordinal, last.min_step, wave)

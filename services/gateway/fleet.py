@@ -1,0 +1,111 @@
+"""All drivers of this gateway: one for each run that wants processes. Starts those that are missing, passes failures on."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from banyan import recipe_file
+from banyan.errors import InvalidInput, PermanentError, TemporaryError
+from banyan.recipe import Recipe
+from banyan.v1 import runstore_service_pb2 as runs
+from banyan.v1.runstore_service_pb2 import RunState as S
+from services.gateway import rows as rows_module
+from services.gateway.driver import Driver
+from services.gateway.ports import Log, Store
+from services.gateway.rows import Rows
+from services.gateway.runs import machine
+
+log = logging.getLogger(__name__)
+
+SWEEP_S = 2.0
+
+
+class Fleet:
+    """The drivers, by run."""
+
+    def __init__(self, store: Store, bus: Log, epoch: int) -> None:
+        self._store, self._bus, self._epoch = store, bus, epoch
+        self._drivers: dict[str, Driver] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Keeps a driver on every live run, until one of them fails for good."""
+        await self._settle()
+        try:
+            while True:
+                await self._sweep()
+                await self._wait()
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _settle(self) -> None:
+        """A gateway that died between a run's end or pause and the end of its processes left them wanted."""
+        working = {run.run_id for run in await self._store.read_runs(live_only=True) if machine.working(run.state)}
+        for run_id in {p.run_id for p in await self._store.read_desired()} - working:
+            await self._store.set_desired(run_id, {})
+
+    async def _sweep(self) -> None:
+        try:
+            for run in await self._store.read_runs(live_only=True):
+                if machine.working(run.state) and run.run_id not in self._tasks:
+                    await self._adopt(run)
+        except TemporaryError as error:
+            log.warning("%s; looking again", error)
+
+    async def _adopt(self, run: runs.Run) -> None:
+        try:
+            recipe = recipe_file.resolve(json.loads(run.recipe_json), f"recipe of {run.run_id}")
+            rows = await rows_module.load(recipe, Path.cwd())
+            if rows.digest != run.split_digest:
+                raise InvalidInput("the task's rows are not those that the run began with; restore them, or start a new run")
+        except PermanentError as error:
+            await self._store.move_run(run.run_id, run.state, S.RUN_STATE_FAILED, str(error))
+            await self._store.set_desired(run.run_id, {})
+            return
+        self.start(run.run_id, recipe, rows)
+
+    def start(self, run_id: str, recipe: Recipe, rows: Rows) -> None:
+        """Puts a driver on a run, unless there is one."""
+        if run_id in self._tasks:
+            return
+        driver = Driver(self._store, self._bus, recipe, rows, run_id, self._epoch)
+        self._drivers[run_id] = driver
+        self._tasks[run_id] = asyncio.create_task(driver.run(lambda: self._tell(run_id)), name=f"drive-{run_id}")
+
+    async def _wait(self) -> None:
+        woken = asyncio.create_task(self._wake.wait())
+        await asyncio.wait([woken, *self._tasks.values()], timeout=SWEEP_S, return_when=asyncio.FIRST_COMPLETED)
+        woken.cancel()
+        self._wake.clear()
+        for run_id, task in list(self._tasks.items()):
+            if task.done():
+                del self._tasks[run_id], self._drivers[run_id]
+                task.result()
+
+    def kick(self, run_id: str) -> None:
+        """Looks at the run again, now: somebody moved it."""
+        self._wake.set()
+        if run_id in self._drivers:
+            self._drivers[run_id].kick()
+        self._tell(run_id)
+
+    @contextmanager
+    def watching(self, run_id: str) -> Iterator[asyncio.Event]:
+        """An event that is set whenever the run's driver has looked."""
+        event = asyncio.Event()
+        self._watchers.setdefault(run_id, set()).add(event)
+        try:
+            yield event
+        finally:
+            self._watchers[run_id].discard(event)
+
+    def _tell(self, run_id: str) -> None:
+        for event in self._watchers.get(run_id, ()):
+            event.set()

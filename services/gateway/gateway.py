@@ -1,0 +1,83 @@
+"""Wires the gateway, once, by hand: store, log, drivers, the plain port, and the TLS port where nodes may join."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+
+from banyan.errors import BanyanError
+from banyan.v1 import gateway_service_pb2 as pb
+from banyan.v1.gateway_service_pb2_grpc import add_GatewayServiceServicer_to_server
+from services.chassis import rpc
+from services.chassis.bus import Bus
+from services.gateway.fleet import Fleet
+from services.gateway.join import tls
+from services.gateway.join.nodes import Admission, Door
+from services.gateway.join.proxy import Proxy
+from services.gateway.log import BusLog
+from services.gateway.server import Gateway, JoinPort
+from services.gateway.settings import Settings
+from services.gateway.store import RpcStore
+
+SERVICE = pb.DESCRIPTOR.services_by_name["GatewayService"].full_name
+
+
+@dataclass
+class Running:
+    """A gateway that serves."""
+
+    fleet: Fleet
+    address: str
+    join_address: str  # empty without a join port
+
+
+@contextlib.asynccontextmanager
+async def serving(settings: Settings) -> AsyncIterator[Running]:
+    """Serves until the block is left; the drivers run in `Running.fleet.run()`."""
+    async with contextlib.AsyncExitStack() as stack:
+        channel = rpc.channel(settings.store)
+        stack.push_async_callback(channel.close, None)
+        store = RpcStore(channel)
+        epoch = await store.take_epoch(f"{socket.gethostname()}-{os.getpid()}")
+        bus = await Bus.connect(settings.nats, "gateway", creds=settings.nats_creds)
+        stack.push_async_callback(bus.close)
+        await bus.ensure_streams()
+        fleet = Fleet(store, BusLog(bus), epoch)
+        door, admission = Door(store), Admission(store, settings.state, settings.join_nats)
+        join = await _serve_join(settings, Proxy(door, admission, store, channel), stack)
+        gateway = Gateway(store, fleet, door, admission, join)
+        server = await rpc.serve(settings.listen, [lambda s: add_GatewayServiceServicer_to_server(gateway, s)], [SERVICE])
+        stack.push_async_callback(server.stop, 1.0)
+        yield Running(fleet, server.address, join.address if join else "")
+
+
+async def _serve_join(settings: Settings, proxy: Proxy, stack: contextlib.AsyncExitStack) -> JoinPort | None:
+    stack.push_async_callback(proxy.close)
+    if not settings.join_listen:
+        return None
+    identity = tls.identity(settings.state)
+    credentials = grpc.ssl_server_credentials([(identity.key.read_bytes(), identity.pem)])
+    server = await rpc.serve(settings.join_listen, [], [SERVICE], credentials=credentials, generic=[proxy])
+    stack.push_async_callback(server.stop, 1.0)
+    return JoinPort(settings.join_address or server.address, identity.fingerprint)
+
+
+async def run(settings: Settings, stop: asyncio.Event) -> None:
+    """Serves and drives until `stop` is set. Raises what ends a driver for good, such as a newer gateway."""
+    async with serving(settings) as running:
+        driving = asyncio.create_task(running.fleet.run())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([driving, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if driving.done():
+                driving.result()
+        finally:
+            stopping.cancel()
+            driving.cancel()
+            with contextlib.suppress(asyncio.CancelledError, BanyanError):
+                await driving

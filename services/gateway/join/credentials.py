@@ -1,0 +1,114 @@
+"""Who may do what on NATS: operator, accounts and users of one state folder, and the server's configuration (PROTOCOL 8).
+
+Our own services use one credentials file with full rights in the account. A joined node gets a JWT that the gateway signs
+with the account's key, scoped to its run. Keys are made once and stay in the state folder.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from banyan.errors import InvalidInput
+from services.gateway.join import jwt
+from services.gateway.join.scope import Scope
+from services.gateway.join.tls import Identity, write_private
+
+_NODE_VALID_S = 30 * 86_400  # longer than any run; a node that outlives it joins again
+_UNLIMITED: dict[str, Any] = {
+    "limits": {
+        "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1,
+        "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1,
+    },
+    "default_permissions": {"pub": {}, "sub": {}},
+}  # fmt: skip
+_CONFIG = """\
+server_name: banyan
+listen: "{listen}"
+max_payload: 1MB
+jetstream {{
+  store_dir: "{store}"
+  # The default syncs every two minutes and can lose acknowledged writes.
+  sync_interval: always
+}}
+operator: {operator}
+system_account: {system}
+resolver: MEMORY
+resolver_preload: {{
+  {account}: {account_jwt}
+  {system}: {system_jwt}
+}}
+{tls}"""
+_TLS = """\
+tls {{
+  cert_file: "{certificate}"
+  key_file: "{key}"
+}}
+# Services on loopback speak plainly; nodes that join insist on TLS.
+allow_non_tls: true
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Seeds of the operator and of its two accounts."""
+
+    operator: str
+    system: str
+    account: str
+
+
+def keys(state: Path) -> Keys:
+    """The keys in a state folder, made if they are not there."""
+    folder = state / "nats" / "keys"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    kinds = {"operator": jwt.OPERATOR, "system": jwt.ACCOUNT, "account": jwt.ACCOUNT}
+    return Keys(**{name: _seed(folder / f"{name}.seed", kind) for name, kind in kinds.items()})
+
+
+def _seed(path: Path, kind: int) -> str:
+    if not path.exists():
+        write_private(path, jwt.new_seed(kind).encode())
+    return path.read_text().strip()
+
+
+def write_nats_config(state: Path, listen: str, store_dir: Path, tls: Identity | None = None) -> Path:
+    """The configuration of a NATS server with accounts, and the services' credentials beside it. Its path."""
+    made = keys(state)
+    config = state / "nats" / "nats.conf"
+    system, account = jwt.public_key(made.system), jwt.public_key(made.account)
+    vouched = {"type": "account", **_UNLIMITED}
+    operator = {"type": "operator", "system_account": system}
+    text = _CONFIG.format(
+        listen=listen,
+        store=store_dir,
+        operator=jwt.sign(made.operator, jwt.public_key(made.operator), "banyan", operator),
+        system=system,
+        system_jwt=jwt.sign(made.operator, system, "SYS", vouched),
+        account=account,
+        account_jwt=jwt.sign(made.operator, account, "banyan", vouched),
+        tls=_TLS.format(certificate=tls.certificate.resolve(), key=tls.key.resolve()) if tls else "",
+    )
+    write_private(config, text.encode())
+    service_credentials(state)
+    return config
+
+
+def service_credentials(state: Path) -> Path:
+    """The credentials file of our own services: all rights in the account. Made if it is not there."""
+    path = state / "nats" / "services.creds"
+    if not path.exists():
+        seed = jwt.new_seed(jwt.USER)
+        claims = {"type": "user", "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1}
+        token = jwt.sign(keys(state).account, jwt.public_key(seed), "services", claims)
+        write_private(path, jwt.credentials_file(token, seed).encode())
+    return path
+
+
+def admit(state: Path, scope: Scope, node_id: str, node_public_key: str) -> str:
+    """A user JWT for a node that showed a token. The node keeps its seed to itself; only the public key comes here."""
+    seed_file = state / "nats" / "keys" / "account.seed"
+    if not seed_file.exists():
+        raise InvalidInput(f"there is no account key in {seed_file.parent}: NATS runs without accounts, so no node can join")
+    if not (node_public_key.startswith("U") and len(node_public_key) == 56 and node_public_key.isalnum()):
+        raise InvalidInput(f"public_key {node_public_key!r} is not a NATS user key: U and 55 letters and digits")
+    return jwt.sign(seed_file.read_text().strip(), node_public_key, node_id, scope.permissions(), _NODE_VALID_S)

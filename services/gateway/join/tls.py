@@ -1,0 +1,106 @@
+"""The gateway's TLS identity: a self-signed certificate; the token carries its fingerprint, so no authority is needed."""
+
+import datetime
+import hashlib
+import os
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from banyan.errors import DeadlineMissed, Refused
+
+NAME = "banyan-gateway"  # the only name in the certificate; clients ask for it whatever address they use
+_VALID_DAYS = 3650  # the token expires, the identity of a state folder need not
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Certificate and key as PEM, and where they lie."""
+
+    certificate: Path
+    key: Path
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.read_bytes()
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.pem)
+
+
+def fingerprint(pem: bytes) -> str:
+    """SHA-256 of a certificate's DER form, 64 hex."""
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem.decode())).hexdigest()
+
+
+def identity(state: Path) -> Identity:
+    """The identity in a state folder, made if it is not there."""
+    folder = state / "tls"
+    found = Identity(folder / "gateway.crt", folder / "gateway.key")
+    if not (found.certificate.exists() and found.key.exists()):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make(found)
+    return found
+
+
+def _make(target: Identity) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))  # clocks of joining hosts may be behind
+        .not_valid_after(now + datetime.timedelta(days=_VALID_DAYS))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    write_private(target.key, private)
+    target.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Writes a file that only its owner may read, in one piece."""
+    aside = path.with_name(path.name + ".new")
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
+    aside.replace(path)
+
+
+def fetch_certificate(address: str, expected: str, deadline_s: float = 10.0) -> bytes:
+    """The PEM certificate of a gateway, if its fingerprint is the expected one. Nothing is sent to any other."""
+    host, port = address.rsplit(":", 1)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the fingerprint is the check
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), timeout=deadline_s) as raw,
+            context.wrap_socket(raw, server_hostname=NAME) as wrapped,
+        ):
+            der = wrapped.getpeercert(binary_form=True)
+    except (OSError, ValueError) as error:
+        raise DeadlineMissed(
+            f"no gateway answers with TLS at {address}: {error}; is the address right, and the port open?"
+        ) from None
+    pem = ssl.DER_cert_to_PEM_cert(der or b"").encode()
+    if fingerprint(pem) != expected:
+        raise Refused(
+            f"the gateway at {address} shows certificate {fingerprint(pem)[:16]}…, but the token names {expected[:16]}…:"
+            " the token is another gateway's, or somebody is in between",
+            reason="WRONG_CERTIFICATE",
+        )
+    return pem

@@ -1,0 +1,40 @@
+"""The bus as ports.Log: publishing, and one stream of triggers from a run's closed trees and new policies."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from google.protobuf.message import Message
+
+from services.chassis import subjects
+from services.chassis.bus import Bus
+
+
+class BusLog:
+    """ports.Log on NATS."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def publish(
+        self, subject: str, message: Message, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+    ) -> int:
+        return await self._bus.publish(subject, message, msg_id, traceparent=traceparent, deadline_s=deadline_s)
+
+    async def triggers(self, run_id: str) -> AsyncIterator[None]:
+        happened = asyncio.Event()
+        listeners = [
+            asyncio.create_task(self._hear(subjects.LINEAGE, subjects.lineage(run_id, "closed"), happened)),
+            asyncio.create_task(self._hear(subjects.TRAIN, subjects.train(run_id, "policy"), happened)),
+        ]
+        try:
+            while True:
+                await happened.wait()
+                happened.clear()
+                yield None
+        finally:
+            for listener in listeners:
+                listener.cancel()
+
+    async def _hear(self, stream: str, subject: str, happened: asyncio.Event) -> None:
+        async for _ in self._bus.listen(stream, [subject]):
+            happened.set()

@@ -1,0 +1,49 @@
+"""The rows of a run: which are trained on, which are held out, and what their prompts say. Loaded, never stored."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from banyan.digest import canonical, row_digest
+from banyan.recipe import Recipe, Task
+from services.gateway import tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A row with what a tree needs of it."""
+
+    digest: bytes
+    row_json: str
+    messages_json: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a task, split."""
+
+    task: Task
+    train: Sequence[dict[str, Any]]
+    held_out: Sequence[dict[str, Any]]  # in order of row digest
+    digest: bytes
+
+    def prompt(self, row: dict[str, Any]) -> Prompt:
+        """What a tree needs of a row."""
+        messages = json.dumps(tasks.messages(row, self.task), ensure_ascii=False)
+        return Prompt(row_digest(row), canonical(row).decode(), messages)
+
+    def held_out_digests(self) -> list[bytes]:
+        return [row_digest(row) for row in self.held_out]
+
+
+async def load(recipe: Recipe, base: Path) -> Rows:
+    """The rows of a recipe, read in a thread. Raises InvalidInput where they cannot be read or none is left to train on."""
+    return await asyncio.to_thread(_load, recipe, base)
+
+
+def _load(recipe: Recipe, base: Path) -> Rows:
+    split = tasks.split(tasks.load(recipe.task, base), recipe.task)
+    return Rows(recipe.task, split.train, sorted(split.held_out, key=row_digest), split.digest)

@@ -1,0 +1,57 @@
+"""A new run from a recipe: its id, its rows, its split. Decides nothing about what happens to it."""
+
+import json
+import secrets
+from dataclasses import dataclass
+
+from banyan import recipe_file
+from banyan.digest import blake, canonical
+from banyan.errors import InvalidInput
+from banyan.recipe import Recipe
+from banyan.v1 import runstore_service_pb2 as runs
+from services.gateway.rows import Rows
+
+_ID_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run that is not stored yet."""
+
+    run: runs.Run
+    recipe: Recipe
+    rows: Rows
+
+
+def read_recipe(recipe_json: str) -> Recipe:
+    """The recipe of a request. Raises InvalidInput that names the key, the value and the reason."""
+    try:
+        data = json.loads(recipe_json)
+    except json.JSONDecodeError as error:
+        raise InvalidInput(f"recipe_json is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise InvalidInput(f"recipe_json must be an object, got {type(data).__name__}")
+    return recipe_file.resolve(data)
+
+
+def run_id(recipe: Recipe) -> str:
+    """`<name>-<8 hex>`: random, or in deterministic mode from the recipe, which holds the seed (PROTOCOL 1).
+
+    A dot in the name becomes an underscore, because ids are parts of NATS subjects.
+    """
+    digest = blake(b"banyan.run.v1", canonical(recipe.model_dump(mode="json")))
+    suffix = digest[:_ID_BYTES].hex() if recipe.deterministic else secrets.token_hex(_ID_BYTES)
+    return f"{recipe.name.replace('.', '_')}-{suffix}"
+
+
+def new_run(recipe: Recipe, rows: Rows, folder: str) -> NewRun:
+    """The run to store."""
+    run = runs.Run(
+        run_id=run_id(recipe),
+        recipe_json=recipe.model_dump_json(),
+        state=runs.RUN_STATE_STARTING,
+        split_digest=rows.digest,
+        held_out=rows.held_out_digests(),
+        folder=folder,
+    )
+    return NewRun(run, recipe, rows)

@@ -1,0 +1,33 @@
+"""From the store's answers to the facts that `decide` takes."""
+
+from banyan.v1 import runstore_service_pb2 as runs
+from services.gateway.control.decide import Facts
+from services.gateway.control.evaluation import Measured
+from services.gateway.control.gate import Standing
+
+
+def standing_of(progress: runs.ReadProgressResponse) -> Standing | None:
+    """Where training stands; None before the base policy is published."""
+    if not progress.HasField("step"):
+        return None
+    groups = progress.groups
+    return Standing(progress.step, int(progress.batches), groups.open, groups.closed, groups.dropped, groups.opened)
+
+
+def facts_of(answer: runs.ReadRunResponse, progress: runs.ReadProgressResponse, held_out: int, hopeless: str = "") -> Facts:
+    """All that is known of a run."""
+    return Facts(
+        state=answer.run.state,
+        standing=standing_of(progress),
+        evals={e.label: Measured(e.groups, e.done, e.scored) for e in progress.evals},
+        given_up=tuple(_in_words(report) for report in answer.given_up),
+        live_minutes=answer.live_ms / 60_000,
+        held_out=held_out,
+        hopeless=hopeless,
+    )
+
+
+def _in_words(report: runs.ReportProcessRequest) -> str:
+    how = f"signal {-report.exit_status}" if report.exit_status < 0 else f"exit status {report.exit_status}"
+    detail = report.detail.strip().splitlines()
+    return f"{report.service} {report.replica} ended too often, last with {how}" + (f": {detail[-1]}" if detail else "")

@@ -1,0 +1,112 @@
+"""GatewayService: what people and clients ask of the control plane. Validates, stores, wakes drivers; decides nothing."""
+
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from banyan.errors import InvalidInput, NotReady, Refused
+from banyan.v1 import gateway_service_pb2 as pb
+from banyan.v1 import runstore_service_pb2 as runs
+from banyan.v1.gateway_service_pb2_grpc import GatewayServiceServicer
+from banyan.v1.runstore_service_pb2 import RunState as S
+from services.gateway import rows as rows_module
+from services.gateway.fleet import Fleet
+from services.gateway.join import tokens
+from services.gateway.join.nodes import Admission, Door
+from services.gateway.ports import Store
+from services.gateway.runs import machine
+from services.gateway.runs.create import new_run, read_recipe
+from services.gateway.runs.machine import State
+from services.gateway.runs.watch import watch
+
+_TRIES = 5  # a run may move between our look and our move
+_TOKEN_S = 86_400
+_LOOPBACK = ("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "unix:")
+
+
+class Gateway(GatewayServiceServicer):
+    """The service on the plain port."""
+
+    def __init__(self, store: Store, fleet: Fleet, door: Door, admission: Admission, join: "JoinPort | None") -> None:
+        self._store, self._fleet, self._door, self._admission, self._join = store, fleet, door, admission, join
+
+    async def CreateRun(self, request: pb.CreateRunRequest, context: Any) -> pb.CreateRunResponse:
+        recipe = read_recipe(request.recipe_json)
+        rows = await rows_module.load(recipe, Path.cwd())
+        new = new_run(recipe, rows, request.folder)
+        stored = await self._store.put_run(new.run, request.request_id or uuid.uuid4().hex)
+        if stored.run_id == new.run.run_id and machine.working(stored.state):
+            self._fleet.start(stored.run_id, recipe, rows)
+        return pb.CreateRunResponse(run=stored, train_rows=len(rows.train), held_out_rows=len(rows.held_out))
+
+    async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
+        run = (await self._store.read_run(request.run_id)).run
+        return pb.GetRunResponse(run=run, progress=await self._store.read_progress(run.run_id))
+
+    async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
+        return pb.ListRunsResponse(runs=await self._store.read_runs(request.live_only))
+
+    async def WatchRun(self, request: pb.WatchRunRequest, context: Any) -> AsyncIterator[pb.WatchRunResponse]:
+        run_id = (await self._store.read_run(request.run_id)).run.run_id
+        with self._fleet.watching(run_id) as wake:
+            async for news in watch(self._store, run_id, wake):
+                yield news
+
+    async def CancelRun(self, request: pb.CancelRunRequest, context: Any) -> pb.CancelRunResponse:
+        to = S.RUN_STATE_PAUSED if request.pause else S.RUN_STATE_CANCELLED
+        return pb.CancelRunResponse(run=await self._move(request.run_id, to, request.cause))
+
+    async def ResumeRun(self, request: pb.ResumeRunRequest, context: Any) -> pb.ResumeRunResponse:
+        run = (await self._store.read_run(request.run_id)).run
+        if machine.working(run.state):
+            return pb.ResumeRunResponse(run=run)  # asked twice, or its supervisor was killed: it goes on by itself
+        return pb.ResumeRunResponse(run=await self._move(run.run_id, run.resume_state, ""))
+
+    async def _move(self, run_id: str, to: State, cause: str) -> runs.Run:
+        for _ in range(_TRIES):
+            run = (await self._store.read_run(run_id)).run
+            if run.state == to:
+                return run
+            if not machine.allowed(run.state, to):
+                was, wanted = machine.name(run.state), machine.name(to) if to else "resumed"
+                raise Refused(f"run {run.run_id} is {was} and cannot become {wanted}", reason="WRONG_STATE")
+            try:
+                moved = await self._store.move_run(run.run_id, run.state, to, cause)
+                self._fleet.kick(run.run_id)
+                return moved
+            except Refused as error:
+                if error.reason == "STALE_EPOCH":
+                    raise
+        raise Refused(f"run {run_id} keeps moving; ask again", reason="WRONG_STATE")
+
+    async def CreateToken(self, request: pb.CreateTokenRequest, context: Any) -> pb.CreateTokenResponse:
+        if not str(context.peer()).startswith(_LOOPBACK):
+            raise Refused(f"tokens are made on the gateway's own host only, not for {context.peer()}", reason="NOT_LOCAL")
+        if self._join is None:
+            raise InvalidInput("this gateway has no join port; start it with `banyan up --listen host:port`")
+        run = (await self._store.read_run(request.run_id)).run
+        if machine.over(run.state):
+            raise Refused(f"run {run.run_id} is over ({machine.name(run.state)}); there is nothing to join", reason="OVER")
+        token = tokens.make(self._join.fingerprint)
+        await self._store.put_token(tokens.secret_hash(token.secret), run.run_id, request.valid_s or _TOKEN_S)
+        return pb.CreateTokenResponse(token=str(token), address=self._join.address)
+
+    async def JoinSwarm(self, request: pb.JoinSwarmRequest, context: Any) -> pb.JoinSwarmResponse:
+        run_id = await self._door.run_of(context.invocation_metadata() or ())
+        return await self._admission.admit(run_id, request)
+
+    async def ListMembers(self, request: pb.ListMembersRequest, context: Any) -> pb.ListMembersResponse:
+        run = (await self._store.read_run(request.run_id)).run
+        return pb.ListMembersResponse(members=await self._store.read_members(run.run_id))
+
+    async def Expand(self, request: pb.ExpandRequest, context: Any) -> AsyncIterator[pb.ExpandResponse]:
+        raise NotReady("the gateway cannot search yet: there are no search policies; `banyan simulate` grows one tree")
+        yield
+
+
+class JoinPort:
+    """Where nodes join: the address that tokens name, and the fingerprint of its certificate."""
+
+    def __init__(self, address: str, fingerprint: str) -> None:
+        self.address, self.fingerprint = address, fingerprint
