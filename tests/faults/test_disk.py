@@ -1,0 +1,85 @@
+"""Disks and checkpoints: the store's disk is full for a while; the learner dies while it writes a checkpoint."""
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from banyan.v1 import runstore_service_pb2 as rs
+from tests.faults.audit import audit
+from tests.faults.harness import STEPS, recipe, system, tiny_model
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(mount)], check=True)
+    yield mount
+    subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Leaves no byte free."""
+    filler = disk / "filler"
+    with filler.open("wb") as out:
+        try:
+            while True:
+                out.write(b"x" * 65536)
+                out.flush()
+        except OSError:
+            return filler
+
+
+async def test_a_full_disk_of_the_store_holds_the_run_up_and_loses_nothing(
+    tmp_path: Path, model: Path, small_disk: Path
+) -> None:
+    database = small_disk / "store.sqlite"
+    async with system(tmp_path / "s", {"BANYAN_DATABASE": f"sqlite:///{database}"}) as made:
+        run_id = await made.create(recipe(model))
+        await made.reach(1)
+        filler = fill(small_disk)
+        await asyncio.sleep(4.0)  # the outage itself
+        filler.unlink()
+        run = await made.finish()
+    assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
+    assert audit(database, run_id, STEPS) == []
+
+
+async def test_a_learner_killed_while_it_writes_a_checkpoint_goes_on_from_the_last_whole_one(
+    tmp_path: Path, model: Path
+) -> None:
+    state = tmp_path / "s"
+    async with system(state) as made:
+        run_id = await made.create(recipe(model, optimise={"learning_rate": 1e-3, "checkpoint_every": 1}))
+        for step in (2, 4):
+            await made.reach(step)
+            await _kill_while_writing(made, state / "runs" / run_id / "checkpoints")
+        run = await made.finish()
+    assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
+    assert audit(state / "store.sqlite", run_id, STEPS) == []
+
+
+async def _kill_while_writing(made, folder: Path) -> None:
+    """Kills the learner at the first sight of a checkpoint that has no manifest yet."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        torn = [p for p in folder.glob("*") if p.is_dir() and not (p / "manifest.json").exists()]
+        if torn:
+            await made.kill("learner")
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("no checkpoint was being written")
