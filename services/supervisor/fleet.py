@@ -21,8 +21,8 @@ class Fleet:
     """How processes are started on one state folder."""
 
     state: StateFolder
-    nats_creds: str = ""
     join_listen: str = ""  # address for joining nodes, host:port; empty for none
+    nats_host: str = HOST  # address that NATS listens on
     extra: Mapping[str, str] | None = None  # environment of every process
 
     def nats(self, config: Path) -> Child:
@@ -38,6 +38,7 @@ class Fleet:
         env = self._env(address)
         if service == "gateway" and self.join_listen:
             env["BANYAN_JOIN_LISTEN"] = self.join_listen
+            env["BANYAN_JOIN_NATS"] = f":{self.state.ports['nats']}"
         return self._python(service, service, env, address)
 
     def worker(self, run_id: str, service: str, replica: int, threads: int, port: int) -> Child:
@@ -58,8 +59,8 @@ class Fleet:
         return {
             **QUIET,
             **(self.extra or {}),
-            "BANYAN_NATS": f"nats://{self.state.address('nats')}",
-            "BANYAN_NATS_CREDS": self.nats_creds,
+            "BANYAN_NATS": f"nats://{HOST if self.nats_host == '0.0.0.0' else self.nats_host}:{self.state.ports['nats']}",
+            "BANYAN_NATS_CREDS": str(self.state.path / "nats" / "services.creds"),
             "BANYAN_STORE": self.state.address("treestore"),
             "BANYAN_LISTEN": listen,
             "BANYAN_STATE": str(self.state.path),

@@ -20,9 +20,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
 
 
-async def _double(address: str, doubled: list[str]) -> None:
+async def _double(state: Path, address: str, doubled: list[str]) -> None:
     """Publishes every message again under another message id, so that the broker's dedupe window does not help."""
-    client = await nats.connect(f"nats://{address}")
+    client = await nats.connect(f"nats://{address}", user_credentials=str(state / "nats" / "services.creds"))
     subscription = await client.subscribe(">")
     async for message in subscription.messages:
         if message.subject.split(".")[0] not in ("lineage", "growth", "train") or "Doubled" in (message.headers or {}):
@@ -35,7 +35,7 @@ async def _double(address: str, doubled: list[str]) -> None:
 async def test_every_message_twice_has_the_effect_of_once(tmp_path: Path, model: Path) -> None:
     doubled: list[str] = []
     async with system(tmp_path / "s") as made:
-        doubler = asyncio.create_task(_double(made.supervisor.fleet.state.address("nats"), doubled))
+        doubler = asyncio.create_task(_double(tmp_path / "s", made.supervisor.fleet.state.address("nats"), doubled))
         run_id = await made.create(recipe(model))
         run = await made.finish()
         doubler.cancel()
