@@ -64,7 +64,18 @@ async def _serve_join(settings: Settings, proxy: Proxy, stack: contextlib.AsyncE
     credentials = grpc.ssl_server_credentials([(identity.key.read_bytes(), identity.pem)])
     server = await rpc.serve(settings.join_listen, [], [SERVICE], credentials=credentials, generic=[proxy])
     stack.push_async_callback(server.stop, 1.0)
-    return JoinPort(settings.join_address or server.address, identity.fingerprint)
+    return JoinPort(settings.join_address or reachable(server.address), identity.fingerprint)
+
+
+def reachable(address: str) -> str:
+    """The address under which other hosts reach a socket that listens on all of this host's addresses."""
+    host, port = address.rsplit(":", 1)
+    if host not in ("0.0.0.0", "[::]", ""):
+        return address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # an address for documentation: nothing is sent, only a route is chosen
+        return f"{probe.getsockname()[0]}:{port}"
+    return f"{socket.gethostname()}:{port}"
 
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:

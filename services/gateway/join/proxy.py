@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import grpc
 import grpc.aio
@@ -28,10 +28,10 @@ _ABOUT: dict[str, Callable[[bytes], str]] = {
 }
 _DEADLINE_S = 60.0  # for callers who name none
 
-Context = grpc.aio.ServicerContext[bytes, bytes]
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 
-class Proxy(grpc.GenericRpcHandler[bytes, bytes]):
+class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at run time
     """Answers every method that comes in on the join port."""
 
     def __init__(self, door: Door, admission: Admission, store: Store, upstream: grpc.aio.Channel) -> None:

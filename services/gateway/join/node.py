@@ -1,0 +1,89 @@
+"""The joining node's side: trusts the gateway that its token names, is admitted, and knows what its process must be told."""
+
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from banyan.errors import BanyanError, Refused
+from banyan.v1 import gateway_service_pb2 as pb
+from banyan.v1 import runstore_service_pb2 as runs
+from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub
+from services.chassis import rpc
+from services.gateway.join import jwt, tls, tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """An admitted node."""
+
+    run: runs.Run
+    node_id: str
+    environment: dict[str, str]  # for `python -m services.rollout`
+
+
+async def join(address: str, token_text: str, folder: Path, node_id: str = "") -> Joined:
+    """Joins the run that the token opens. Keys, certificate and credentials go to `folder`.
+
+    Raises InvalidInput, Refused or TemporaryError with what to do about it. Nothing secret is sent before the gateway has
+    shown the certificate that the token names.
+    """
+    token = tokens.parse(token_text)
+    pem = tls.fetch_certificate(address, token.fingerprint)
+    seed = _seed(folder)
+    node_id = node_id or f"{_plain(socket.gethostname())}-{jwt.public_key(seed)[-6:].lower()}"
+    answer = await _ask(address, pem, token, node_id, jwt.public_key(seed))
+    folder_of = {"root": folder / "gateway.crt", "creds": folder / "nats.creds"}
+    folder_of["root"].write_bytes(pem)
+    tls.write_private(folder_of["creds"], jwt.credentials_file(answer.nats_jwt, seed).encode())
+    return Joined(answer.run, node_id, _environment(address, token, answer, node_id, folder_of))
+
+
+def _seed(folder: Path) -> str:
+    """The node's own key: made here, kept here, so that the same node comes back as itself."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / "node.seed"
+    if not path.exists():
+        tls.write_private(path, jwt.new_seed(jwt.USER).encode())
+    return path.read_text().strip()
+
+
+async def _ask(address: str, pem: bytes, token: tokens.Token, node_id: str, public_key: str) -> pb.JoinSwarmResponse:
+    request = pb.JoinSwarmRequest(node_id=node_id, public_key=public_key, host=socket.gethostname())
+    channel = rpc.channel(address, root_pem=pem, token=token.secret, target_name=tls.NAME)
+    try:
+        method = GatewayServiceStub(channel).JoinSwarm
+        answer: pb.JoinSwarmResponse = await rpc.call(method, request, deadline_s=10.0, patience_s=10.0)
+        return answer
+    except BanyanError as error:
+        if error.reason == "UNAUTHENTICATED":
+            raise Refused(f"the gateway at {address} refuses the token: {error}", reason=error.reason) from None
+        raise
+    finally:
+        await channel.close(None)
+
+
+def _environment(
+    address: str, token: tokens.Token, answer: pb.JoinSwarmResponse, node_id: str, files: dict[str, Path]
+) -> dict[str, str]:
+    host, port = answer.nats_address.rsplit(":", 1)
+    root = str(files["root"].resolve())
+    return {
+        "BANYAN_RUN": answer.run.run_id,
+        "BANYAN_NODE_ID": node_id,
+        "BANYAN_JOINED": "1",
+        "BANYAN_STORE": address,
+        "BANYAN_STORE_TLS_ROOT": root,
+        "BANYAN_STORE_TLS_NAME": tls.NAME,
+        "BANYAN_STORE_TOKEN": token.secret,
+        "BANYAN_NATS": f"tls://{host or address.rsplit(':', 1)[0]}:{port}",
+        "BANYAN_NATS_CREDS": str(files["creds"].resolve()),
+        "BANYAN_NATS_TLS_ROOT": root,
+        "BANYAN_NATS_TLS_NAME": tls.NAME,
+        "BANYAN_NATS_INBOX": answer.inbox_prefix,
+        "BANYAN_GROWTH_CONSUMER": answer.growth_consumer,
+    }
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", name)[:40] or "node"

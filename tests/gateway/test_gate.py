@@ -1,0 +1,153 @@
+"""The staleness gate under drops, restarts, lost and doubled messages and stale views: never stalls, never exceeds its bound."""
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from services.gateway.control.gate import Gate, Standing
+
+
+def _standing(step=0, batches=0, open=0, closed=0, **more) -> Standing:
+    return Standing(step, batches, open, closed, **more)
+
+
+def test_the_first_batch_is_opened_whole_and_then_nothing() -> None:
+    gate = Gate(groups_per_batch=8, max_staleness=0)
+    assert gate.room(_standing(), 16) == 8
+    assert gate.room(_standing(open=8), 16) == 0
+    assert gate.room(_standing(open=3, closed=5), 16) == 0
+
+
+def test_a_dropped_group_gives_its_place_back() -> None:
+    gate = Gate(8, 0)
+    assert gate.room(_standing(open=5, dropped=3), 16) == 3
+
+
+def test_nothing_is_opened_between_a_batch_and_its_policy_without_staleness() -> None:
+    gate = Gate(8, 0)
+    assert gate.room(_standing(step=0, batches=1), 16) == 0
+    assert gate.room(_standing(step=1, batches=1), 16) == 8
+
+
+def test_staleness_lets_sampling_run_ahead_but_not_beyond_the_budget() -> None:
+    gate = Gate(8, 2)
+    assert gate.room(_standing(), 16) == 24
+    assert gate.room(_standing(step=14, batches=14), 16) == 16
+    assert gate.room(_standing(step=15, batches=16), 16) == 0
+
+
+def test_a_rewound_learner_opens_nothing_until_it_has_caught_up() -> None:
+    assert Gate(8, 1).room(_standing(step=3, batches=9), 16) == 0
+
+
+def test_each_group_names_the_oldest_policy_that_is_still_fresh_for_its_batch() -> None:
+    gate = Gate(groups_per_batch=4, max_staleness=1)
+    start = _standing()
+    assert [gate.min_step(start, i) for i in range(8)] == [0] * 8
+    later = _standing(step=5, batches=5, closed=2)
+    assert [gate.min_step(later, i) for i in range(6)] == [4, 4, 5, 5, 5, 5]
+    assert Gate(4, 0).min_step(_standing(step=5, batches=5), 3) == 5
+
+
+class World(RuleBasedStateMachine):
+    """A store, a log, a learner and nodes, as far as the gate can tell; the gateway has no memory at all."""
+
+    @initialize(
+        batch=st.integers(1, 5), staleness=st.integers(0, 3), steps=st.integers(1, 7), short=st.booleans()
+    )
+    def begin(self, batch: int, staleness: int, steps: int, short: bool) -> None:
+        self.gate, self.batch, self.steps, self.short = Gate(batch, staleness), batch, steps, short
+        self.stored: dict[int, str] = {}
+        self.on_the_wire: set[int] = set()
+        self.step = self.newest_step = self.batches = self.missing = 0
+        self.views = [self.view()]
+
+    def count(self, state: str) -> int:
+        return sum(1 for s in self.stored.values() if s == state)
+
+    def view(self) -> Standing:
+        opened = next(i for i in range(len(self.stored) + 1) if i not in self.stored)
+        return Standing(self.step, self.batches, self.count("open"), self.count("closed"), self.count("dropped"), opened)
+
+    def ended(self) -> None:
+        self.views = [*self.views[-4:], self.view()]
+
+    def look(self, standing: Standing) -> None:
+        for position in range(self.gate.room(standing, self.steps)):
+            assert self.gate.min_step(standing, position) <= standing.step
+            self.on_the_wire.add(standing.opened + position)
+
+    @rule(age=st.integers(0, 4))
+    def gateway_looks(self, age: int) -> None:
+        self.look(self.views[max(0, len(self.views) - 1 - age)])
+
+    @rule(data=st.data())
+    def store_ingests(self, data: st.DataObject) -> None:
+        for ordinal in data.draw(st.lists(st.sampled_from(sorted(self.on_the_wire) or [None]))):
+            if ordinal is not None:
+                self.stored.setdefault(ordinal, "open")
+        self.ended()
+
+    @rule()
+    def the_broker_forgets(self) -> None:
+        self.on_the_wire.clear()
+
+    @rule(data=st.data(), to=st.sampled_from(["closed", "dropped"]))
+    def a_group_ends(self, data: st.DataObject, to: str) -> None:
+        some = [o for o, s in self.stored.items() if s == "open"]
+        if some:
+            self.stored[data.draw(st.sampled_from(some))] = to
+        self.ended()
+
+    @rule(data=st.data())
+    def learner_commits(self, data: st.DataObject) -> None:
+        closed = sorted(o for o, s in self.stored.items() if s == "closed")
+        size = data.draw(st.integers(1, self.batch)) if self.short else self.batch
+        if self.step != self.batches or len(closed) < size or self.batches == self.steps:
+            return
+        for ordinal in closed[:size]:
+            self.stored[ordinal] = "consumed"
+        self.missing += self.batch - size
+        self.batches += 1
+        self.ended()
+
+    @rule()
+    def learner_publishes(self) -> None:
+        self.step = min(self.step + 1, self.batches)
+        self.newest_step = max(self.newest_step, self.step)
+        self.ended()
+
+    @precondition(lambda self: self.step > 0)
+    @rule(data=st.data())
+    def learner_dies_and_rewinds(self, data: st.DataObject) -> None:
+        self.step = data.draw(st.integers(0, self.step))
+        self.ended()
+
+    @invariant()
+    def within_the_bound(self) -> None:
+        if not hasattr(self, "gate"):
+            return
+        usable = {o for o, s in self.stored.items() if s in ("open", "closed")} | (self.on_the_wire - self.stored.keys())
+        ahead = min(self.newest_step + 1 + self.gate.max_staleness, self.steps) - self.batches
+        assert len(usable) <= max(0, ahead) * self.batch + self.missing
+
+    def teardown(self) -> None:
+        if not hasattr(self, "gate"):
+            return
+        for _ in range(4 * self.steps + 4):
+            self.look(self.view())
+            for ordinal in self.on_the_wire:
+                self.stored.setdefault(ordinal, "open")
+            self.stored = {o: "closed" if s == "open" else s for o, s in self.stored.items()}
+            closed = sorted(o for o, s in self.stored.items() if s == "closed")
+            if self.step == self.batches < self.steps and len(closed) >= self.batch:
+                self.stored |= dict.fromkeys(closed[: self.batch], "consumed")
+                self.batches += 1
+            self.step = min(self.step + 1, self.batches)
+        assert self.step == self.steps, f"stalled at step {self.step} of {self.steps}: {self.view()}"
+
+
+TestGate = World.TestCase
+TestGate.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
