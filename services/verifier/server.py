@@ -27,9 +27,7 @@ class VerifierServer(verifier_service_pb2_grpc.VerifierServiceServicer):
         self._scoring = scoring
         self._concurrency = concurrency
 
-    async def Score(
-        self, requests: AsyncIterator[pb.ScoreRequest], context: Any
-    ) -> AsyncIterator[pb.ScoreResponse]:
+    async def Score(self, requests: AsyncIterator[pb.ScoreRequest], context: Any) -> AsyncIterator[pb.ScoreResponse]:
         """Answers in the order in which scores are done; reads no more requests than it may score at once."""
         answers: asyncio.Queue[pb.ScoreResponse | BaseException | None] = asyncio.Queue(self._concurrency)
         reading = asyncio.create_task(self._read(requests, answers))

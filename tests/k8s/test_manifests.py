@@ -1,0 +1,256 @@
+"""The manifests, rendered by kubectl and checked against schemas and against our own rules. No API server is used."""
+
+import dataclasses
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from services.chassis import nats_server
+from services.chassis.settings import Settings as Shared
+
+ROOT = Path(__file__).parents[2]
+OVERLAYS = sorted(path.parent for path in (ROOT / "k8s" / "overlays").glob("*/kustomization.yaml"))
+SCHEMAS = ("1.30", "1.37")
+SERVICES = ("gateway", "treestore", "verifier", "rollout", "learner")
+PORTS = {"gateway": 7100, "treestore": 7101, "verifier": 7102, "rollout": 7103, "learner": 7104}
+# Seconds that each process may take to stop: what is under way is finished, handed back or written down.
+DRAIN_S = {"gateway": 10, "treestore": 10, "verifier": 20, "rollout": 30, "learner": 60, "nats": 35, "postgres": 30}
+WORKLOADS = ("Deployment", "StatefulSet")
+QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def render(overlay: Path) -> list[dict]:
+    kubectl = Path(sys.executable).with_name("kubectl")
+    done = subprocess.run([kubectl, "kustomize", overlay], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+RENDERED = {overlay.name: render(overlay) for overlay in OVERLAYS}
+
+
+@pytest.fixture(params=list(RENDERED))
+def objects(request) -> list[dict]:
+    return RENDERED[request.param]
+
+
+def of(objects, *kinds):
+    return [o for o in objects if o["kind"] in kinds]
+
+
+def pod(workload):
+    return workload["spec"]["template"]["spec"]
+
+
+def containers(objects):
+    for workload in of(objects, *WORKLOADS):
+        for container in pod(workload)["containers"] + pod(workload).get("initContainers", []):
+            yield workload, container
+
+
+def matches(selector: dict, labels: dict) -> bool:
+    wanted = selector.get("matchLabels", {}).items() <= labels.items()
+    sets = selector.get("matchExpressions", [])
+    return wanted and all(labels.get(e["key"]) in e["values"] for e in sets if e["operator"] == "In")
+
+
+def labels(workload) -> dict:
+    return workload["spec"]["template"]["metadata"]["labels"]
+
+
+def test_there_is_an_overlay_and_every_service_in_it(objects):
+    assert {w["metadata"]["name"] for w in of(objects, *WORKLOADS)} == {*SERVICES, "nats", "postgres"}
+
+
+@pytest.mark.parametrize("version", SCHEMAS)
+def test_schemas_accept_every_object(objects, version):
+    for document in objects:
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_the_schema_check_can_fail(objects):
+    broken = {**of(objects, "Deployment")[0]}
+    broken["spec"] = {**broken["spec"], "replicas": "two"}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, SCHEMAS[0], strict=True)
+
+
+def test_names_and_namespaces(objects):
+    seen = set()
+    for document in objects:
+        meta = document["metadata"]
+        assert NAME.fullmatch(meta["name"]), meta["name"]
+        assert document["kind"] == "Namespace" or meta["namespace"] == of(objects, "Namespace")[0]["metadata"]["name"]
+        seen.add((document["kind"], meta["name"]))
+    assert len(seen) == len(objects)
+
+
+def test_selectors_select_their_own_pods(objects):
+    for workload in of(objects, *WORKLOADS):
+        assert matches(workload["spec"]["selector"], labels(workload)), workload["metadata"]["name"]
+        assert labels(workload)["app.kubernetes.io/part-of"] == "banyan"
+    for service in of(objects, "Service"):
+        selected = [w for w in of(objects, *WORKLOADS) if matches({"matchLabels": service["spec"]["selector"]}, labels(w))]
+        (workload,) = selected
+        assert workload["metadata"]["name"] == service["metadata"]["name"]
+        offered = {p["name"] for c in pod(workload)["containers"] for p in c["ports"]}
+        assert {p["targetPort"] for p in service["spec"]["ports"]} <= offered
+    for stateful in of(objects, "StatefulSet"):
+        (service,) = [s for s in of(objects, "Service") if s["metadata"]["name"] == stateful["spec"]["serviceName"]]
+        assert service["spec"]["clusterIP"] == "None"
+
+
+def test_quantities(objects):
+    for _, container in containers(objects):
+        resources = container["resources"]
+        assert {"cpu", "memory"} <= set(resources["requests"])
+        assert "memory" in resources["limits"]
+        for value in [*resources["requests"].values(), *resources["limits"].values()]:
+            assert QUANTITY.fullmatch(str(value)), value
+
+
+def test_probes_ask_ports_that_are_there(objects):
+    for workload, container in containers(objects):
+        by_name = {p["name"]: p["containerPort"] for p in container["ports"]}
+        for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+            probe = container[kind]
+            port = probe.get("grpc", probe.get("httpGet", {})).get("port")
+            assert "exec" in probe or port in {*by_name, *by_name.values()}, (workload["metadata"]["name"], kind)
+            assert workload["metadata"]["name"] not in SERVICES or "grpc" in probe
+
+
+def test_what_is_referenced_exists(objects):
+    there = {(o["kind"], o["metadata"]["name"]): o for o in of(objects, "ConfigMap", "Secret")}
+    used = set()
+    for workload, container in containers(objects):
+        for source in container.get("envFrom", []):
+            used.add(("ConfigMap", source["configMapRef"]["name"]))
+        for variable in container.get("env", []):
+            reference = variable.get("valueFrom", {}).get("secretKeyRef")
+            if reference:
+                used.add(("Secret", reference["name"]))
+                secret = there["Secret", reference["name"]]
+                assert reference["key"] in {**secret.get("data", {}), **secret.get("stringData", {})}
+        volumes = {v["name"]: v for v in pod(workload).get("volumes", [])}
+        claims = {c["metadata"]["name"] for c in workload["spec"].get("volumeClaimTemplates", [])}
+        used |= {("ConfigMap", v["configMap"]["name"]) for v in volumes.values() if "configMap" in v}
+        assert {m["name"] for m in container["volumeMounts"]} <= volumes.keys() | claims
+        assert "serviceAccountName" not in pod(workload) and pod(workload)["automountServiceAccountToken"] is False
+    assert used == set(there)
+
+
+def settings_of(service: str) -> type[Shared]:
+    module = importlib.import_module(f"services.{service}.settings")
+    own = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, Shared)]
+    (settings,) = [c for c in own if c.__module__ == module.__name__]
+    return settings
+
+
+def test_variables_are_settings_of_the_service(objects):
+    maps = {o["metadata"]["name"]: o["data"] for o in of(objects, "ConfigMap")}
+    for workload, container in containers(objects):
+        name = workload["metadata"]["name"]
+        if name not in SERVICES:
+            continue
+        settings = settings_of(name)
+        known = {f"BANYAN_{field.name.upper()}" for field in dataclasses.fields(settings)}
+        given = {v["name"] for v in container.get("env", [])}
+        given |= {key for source in container["envFrom"] for key in maps[source["configMapRef"]["name"]]}
+        ours = {variable for variable in given if variable.startswith("BANYAN_")}
+        assert ours <= known, (name, ours - known)
+        assert {"BANYAN_NATS", "BANYAN_STORE", "BANYAN_LISTEN"} <= ours
+
+
+def test_one_word_and_one_port_per_service(objects):
+    for workload, container in containers(objects):
+        name = workload["metadata"]["name"]
+        if name in SERVICES:
+            assert container["name"] == name
+            assert re.fullmatch(rf"banyan-{name}:\w+", container["image"])
+            assert [p["containerPort"] for p in container["ports"]] == [PORTS[name]]
+            assert container["startupProbe"]["grpc"]["port"] == PORTS[name]
+        assert not container["image"].endswith(":latest") and ":" in container["image"]
+
+
+def test_pods_have_no_rights(objects):
+    for workload, container in containers(objects):
+        outside, inside = pod(workload)["securityContext"], container["securityContext"]
+        assert outside["runAsNonRoot"] is True and outside["runAsUser"] > 0
+        assert outside["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert inside["readOnlyRootFilesystem"] is True and inside["allowPrivilegeEscalation"] is False
+        assert inside["capabilities"] == {"drop": ["ALL"]} and not inside.get("privileged")
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod(workload))
+        assert not any("hostPath" in v for v in pod(workload).get("volumes", []))
+
+
+def test_grace_is_longer_than_the_drain(objects):
+    for workload in of(objects, *WORKLOADS):
+        assert pod(workload)["terminationGracePeriodSeconds"] >= DRAIN_S[workload["metadata"]["name"]] + 5
+
+
+def test_disruption_budgets_cover_what_has_replicas(objects):
+    budgets = of(objects, "PodDisruptionBudget")
+    for workload in of(objects, *WORKLOADS):
+        covered = [b for b in budgets if matches(b["spec"]["selector"], labels(workload))]
+        assert bool(covered) == (workload["spec"]["replicas"] > 1), workload["metadata"]["name"]
+
+
+def test_network_policies_deny_by_default_and_the_verifier_reaches_only_log_and_store(objects):
+    policies = of(objects, "NetworkPolicy")
+    (deny,) = [p for p in policies if p["metadata"]["name"] == "default-deny"]
+    assert all(matches(deny["spec"]["podSelector"], labels(w)) for w in of(objects, *WORKLOADS))
+    assert set(deny["spec"]["policyTypes"]) == {"Ingress", "Egress"} and "ingress" not in deny["spec"]
+    for workload in of(objects, *WORKLOADS):
+        name = workload["metadata"]["name"]
+        (own,) = [p for p in policies if p["metadata"]["name"] == name]
+        assert matches(own["spec"]["podSelector"], labels(workload))
+    (verifier,) = [p for p in policies if p["metadata"]["name"] == "verifier"]
+    reached = [
+        t["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for r in verifier["spec"]["egress"] for t in r["to"]
+    ]
+    assert reached == ["nats", "treestore"]
+
+
+def test_only_one_process_opens_the_database(objects):
+    (treestore,) = [w for w in of(objects, *WORKLOADS) if w["metadata"]["name"] == "treestore"]
+    assert treestore["spec"]["replicas"] == 1 and treestore["spec"]["strategy"] == {"type": "Recreate"}
+    for workload, container in containers(objects):
+        names = {v["name"] for v in container.get("env", [])}
+        assert ("BANYAN_DATABASE" in names) == (workload["metadata"]["name"] == "treestore")
+
+
+def test_nats_syncs_every_write(objects):
+    (config,) = [o["data"]["nats.conf"] for o in of(objects, "ConfigMap") if "nats.conf" in o["data"]]
+    assert "sync_interval: always" in config
+
+
+def test_the_nats_configuration_is_one_that_the_server_takes(objects, tmp_path):
+    (config,) = [o["data"]["nats.conf"] for o in of(objects, "ConfigMap") if "nats.conf" in o["data"]]
+    path = tmp_path / "nats.conf"
+    path.write_text(config)
+    environment = {"POD_NAME": "nats-0"}
+    done = subprocess.run(
+        [nats_server.binary(), "-t", "-c", path], env=environment, capture_output=True, text=True, timeout=20
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_dockerfile_has_a_target_per_service_with_only_its_extra():
+    text = (ROOT / "Dockerfile").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    stages = dict(re.findall(r"^FROM \S+ AS (\w+)\n(.*?)(?=^FROM |\Z)", text, re.DOTALL | re.MULTILINE))
+    assert set(SERVICES) <= set(stages)
+    for name in SERVICES:
+        assert re.findall(r'"\.\[([\w,]+)\]"', stages[name]) == [name] and name in extras
+        assert "USER 10001:10001" in stages[name] and f"EXPOSE {PORTS[name]}" in stages[name]
+        assert f'ENTRYPOINT ["python", "-m", "services.{name}"]' in stages[name]
+    for source in re.findall(r"^COPY (?!--from)(.+) \S+$", stages["base"], re.MULTILINE):
+        assert all((ROOT / part).exists() for part in source.split())
