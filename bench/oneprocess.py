@@ -1,0 +1,133 @@
+"""The same run as functions called in one process: engine, scorer, estimator, packing, trainer; weights shared in memory.
+
+What the services cost is measured against this. Nothing is durable here and nothing can be resumed.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from banyan import registry
+from banyan.digest import row_digest, tree_id
+from banyan.draws import branch_key, key
+from banyan.recipe import Recipe
+from banyan.segment import Finish, Kind, Sampling, Segment
+from banyan.tree import Leaf, Tree
+from services.chassis import models
+from services.gateway.control.uniform import Uniform
+from services.gateway.tasks import Split, load, messages, split
+from services.learner.credit import ScoredTree
+from services.learner.model import compute_dtype
+from services.learner.model import load as load_trained
+from services.learner.study import Lesson, study
+from services.learner.trainer import StepReport, Trainer
+from services.rollout.engines import loading
+from services.rollout.engines.forward import Forward
+from services.rollout.engines.memory import Limits
+from services.rollout.engines.port import Policy, Request
+from services.rollout.engines.torch_engine import TorchEngine
+from services.verifier.filter.number import Number
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Seconds:
+    """Where the time of a run goes."""
+
+    sample: float = 0.0
+    score: float = 0.0
+    study: float = 0.0
+    train: float = 0.0
+    refresh: float = 0.0
+    steps: list[float] = field(default_factory=list)
+
+
+class OneProcess:
+    """A recipe's steps without services. Only `iid` on the torch engine and the built-in task."""
+
+    def __init__(self, recipe: Recipe, policy: Policy = Policy(1, 0, b"0" * 32)) -> None:  # noqa: B008  frozen
+        folder = models.resolve(recipe.model)
+        self.recipe, self.policy, self.seconds = recipe, policy, Seconds()
+        self.split: Split = split(load(recipe.task, Path()), recipe.task)
+        self.order = Uniform(len(self.split.train), recipe.seed)
+        device = loading.choose_device()
+        self.sampler = loading.load_model(folder, loading.choose_dtype(recipe.resources.dtype, device), device)
+        tokenizer = loading.ChatTokenizer(folder, self.sampler)
+        limits = Limits(recipe.resources.kv_tokens, recipe.resources.max_branches)
+        self.engine = TorchEngine(Forward(self.sampler), tokenizer, limits, policy)
+        self.trainer = Trainer(load_trained(folder), recipe.optimise, compute_dtype(recipe.resources.dtype))
+        self.estimator = registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
+        self.scorer = Number()
+
+    def grow(self, rows: Sequence[Row], width: int, temperature: float, purpose: str) -> list[tuple[Tree, list[Leaf]]]:
+        """One tree per row, sampled together."""
+        sampling = Sampling(temperature=temperature, max_new_tokens=self.recipe.generate.max_new_tokens)
+        trees = []
+        for number, row in enumerate(rows):
+            identity = tree_id(self.recipe.name, f"{purpose}/{number}", row_digest(row), 0)
+            prompt = self.engine.tokenizer.encode_chat(messages(row, self.recipe.task))
+            root = Segment(identity, b"", 0, 0, Kind.PROMPT, prompt, finish=Finish.BOUNDARY)
+            trees.append((Tree(identity, [root]), []))
+            seed = key(self.recipe.seed, "tree", identity)
+            for ordinal in range(width):
+                draws = branch_key(seed, root.id, len(root), ordinal)
+                self.engine.submit(Request((number, ordinal), prompt, draws, sampling))
+        while self.engine.busy:
+            for done in self.engine.step():
+                number, ordinal = done.key  # type: ignore[misc]
+                tree, leaves = trees[number]
+                assert tree.root is not None
+                segment = Segment(
+                    tree.tree_id, tree.root.id, len(tree.root), ordinal, Kind.POLICY, done.tokens_T, done.logprobs_T,
+                    policy=self.policy.digest, sampling=sampling, finish=done.finish,
+                    text=self.engine.tokenizer.decode(done.tokens_T),
+                )  # fmt: skip
+                tree.add(segment)
+                leaves.append(Leaf(segment.id, len(segment)))
+        return trees
+
+    def step(self, number: int) -> tuple[Lesson, StepReport]:
+        """One optimizer step: sample, score, study, train, refresh."""
+        batch = self.recipe.control.groups_per_batch
+        rows = [self.split.train[self.order.row(number * batch + i)] for i in range(batch)]
+        t0 = time.perf_counter()
+        grown = self.grow(rows, self.recipe.generate.settings["width"], self.recipe.generate.temperature, f"train/{number}")
+        t1 = time.perf_counter()
+        scored = [(str(i), [self._score(tree, leaves, rows[i])]) for i, (tree, leaves) in enumerate(grown)]
+        t2 = time.perf_counter()
+        budget = self.recipe.optimise.tokens_per_row
+        lesson = study(scored, self.estimator, lambda tree, leaf: False, self.policy.digest, budget)
+        t3 = time.perf_counter()
+        report = self.trainer.step(lesson.rows, number)
+        t4 = time.perf_counter()
+        self.refresh()
+        t5 = time.perf_counter()
+        s = self.seconds
+        s.sample, s.score, s.study = s.sample + t1 - t0, s.score + t2 - t1, s.study + t3 - t2
+        s.train, s.refresh = s.train + t4 - t3, s.refresh + t5 - t4
+        s.steps.append(t5 - t0)
+        return lesson, report
+
+    def refresh(self) -> None:
+        """Copies the trained weights into the sampler; nothing leaves memory."""
+        own = dict(self.trainer.model.named_parameters())
+        with torch.no_grad():
+            for name, target in self.sampler.named_parameters():
+                target.copy_(own[name])
+        self.engine.load(self.policy, None)
+
+    def accuracy(self, width: int, temperature: float) -> float:
+        """Mean reward on the held-out rows."""
+        grown = self.grow(self.split.held_out, width, temperature, "eval")
+        scored = [self._score(tree, leaves, row) for (tree, leaves), row in zip(grown, self.split.held_out, strict=True)]
+        return float(np.mean([reward for s in scored for reward in s.rewards.values()]))
+
+    def _score(self, tree: Tree, leaves: list[Leaf], row: Row) -> ScoredTree:
+        rewards = {leaf: self.scorer.score(tree.segments[leaf.segment].text, row).value for leaf in leaves}  # type: ignore[union-attr]
+        return ScoredTree(tree, leaves, rewards)
