@@ -1,0 +1,234 @@
+"""A store and a log in memory that subclass the gateway's ports, a learner and nodes that act on them, and small recipes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from banyan import recipe_file
+from banyan.errors import NotFound, Refused
+from banyan.recipe import Recipe
+from banyan.v1 import events_pb2, tree_pb2
+from banyan.v1 import runstore_service_pb2 as runs
+from banyan.v1.runstore_service_pb2 import RunState as S
+from services.gateway.ports import Log, Store
+
+EVAL, TRAIN = tree_pb2.TREE_PURPOSE_EVAL, tree_pb2.TREE_PURPOSE_TRAIN
+
+
+def make_recipe(**parts: Any) -> Recipe:
+    """The arithmetic task with small numbers; parts are merged one level deep."""
+    data: dict[str, Any] = {
+        "name": "tiny",
+        "model": "none",
+        "task": {"name": "arithmetic", "holdout": 0.3},
+        "control": {"groups_per_batch": 4},
+        "budget": {"steps": 3},
+        "eval": {"samples": 2, "max_rows": 3},
+    }
+    for key, value in parts.items():
+        data[key] = {**data[key], **value} if isinstance(data.get(key), dict) else value
+    return recipe_file.resolve(data)
+
+
+class MemoryStore(Store):
+    """Runs, trees and policies in dictionaries. `refuse_epoch` makes every write fail as a newer gateway would."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, runs.Run] = {}
+        self.requests: dict[str, str] = {}
+        self.trees: dict[bytes, tree_pb2.TreeSpec] = {}
+        self.states: dict[bytes, str] = {}
+        self.policies: list[runs.StoredPolicy] = []
+        self.members: dict[str, runs.Member] = {}
+        self.tokens: dict[bytes, str] = {}
+        self.desired: dict[str, dict[str, int]] = {}
+        self.moves: list[tuple[str, str]] = []
+        self.given_up: list[runs.ReportProcessRequest] = []
+        self.live_ms = 0
+        self.batches = 0
+        self.scores: dict[str, int] = {}  # by label; default: one a leaf
+        self.reasons: list[str] = []
+        self.epoch = 0
+        self.refuse_epoch = False
+
+    # -- the port --------------------------------------------------------------------------------------------------------
+
+    async def take_epoch(self, gateway_id: str) -> int:
+        self.epoch += 1
+        return self.epoch
+
+    def _write(self) -> None:
+        if self.refuse_epoch:
+            raise Refused("a newer gateway has taken over", reason="STALE_EPOCH")
+
+    async def put_run(self, run: runs.Run, request_id: str) -> runs.Run:
+        self._write()
+        known = self.requests.get(request_id)
+        if known is None:
+            if run.run_id in self.runs:
+                raise Refused(f"run {run.run_id} exists", reason="RUN_EXISTS")
+            self.requests[request_id] = known = run.run_id
+            self.runs[known] = run
+        return self.runs[known]
+
+    async def read_run(self, run_id: str) -> runs.ReadRunResponse:
+        found = [run for key, run in self.runs.items() if key.startswith(run_id)]
+        if len(found) != 1:
+            raise NotFound(f"there is no run {run_id}")
+        return runs.ReadRunResponse(run=found[0], given_up=self.given_up, live_ms=self.live_ms)
+
+    async def read_runs(self, live_only: bool) -> Sequence[runs.Run]:
+        over = (S.RUN_STATE_SUCCEEDED, S.RUN_STATE_FAILED, S.RUN_STATE_CANCELLED)
+        return [run for run in self.runs.values() if not (live_only and run.state in over)]
+
+    async def move_run(self, run_id: str, old: int, new: int, cause: str) -> runs.Run:
+        self._write()
+        run = self.runs[run_id]
+        if run.state != old:
+            raise Refused(f"run {run_id} is not in state {old}", reason="WRONG_STATE")
+        if new == S.RUN_STATE_PAUSED:
+            run.resume_state = old
+        run.state, run.cause = new, cause
+        self.moves.append((S.Name(new).removeprefix("RUN_STATE_"), cause))
+        return run
+
+    async def read_progress(self, run_id: str) -> runs.ReadProgressResponse:
+        answer = runs.ReadProgressResponse(batches=self.batches, groups=self._groups())
+        if self.policies:
+            answer.step = self.policies[-1].published.policy.step
+        for label in dict.fromkeys(t.label for t in self.trees.values() if t.purpose == EVAL):
+            ids = [t.tree_id for t in self.trees.values() if t.label == label]
+            done = sum(1 for i in ids if self.states[i] != "open")
+            scored = self.scores.get(label, done)
+            answer.evals.add(label=label, groups=len(ids), done=done, scored=scored)
+        return answer
+
+    def _groups(self) -> runs.GroupCounts:
+        groups: dict[int, list[str]] = {}
+        for tree in self.trees.values():
+            if tree.purpose == TRAIN:
+                groups.setdefault(tree.group_ordinal, []).append(self.states[tree.tree_id])
+        size = next((t.group_size for t in self.trees.values() if t.purpose == TRAIN), 1)
+        whole = {o: s for o, s in groups.items() if len(s) == size}
+        counts = runs.GroupCounts(opened=next(i for i in range(len(whole) + 1) if i not in whole))
+        for states in groups.values():
+            kind = "open" if "open" in states or len(states) < size else states[0]
+            setattr(counts, kind, getattr(counts, kind) + 1)
+        return counts
+
+    async def set_desired(self, run_id: str, processes: Mapping[str, int]) -> None:
+        self._write()
+        self.desired[run_id] = dict(processes)
+
+    async def read_desired(self) -> Sequence[runs.DesiredProcess]:
+        return [runs.DesiredProcess(run_id=r, service=s, count=n) for r, p in self.desired.items() for s, n in p.items()]
+
+    async def read_policies(self, run_id: str) -> Sequence[runs.StoredPolicy]:
+        return list(self.policies)
+
+    async def read_members(self, run_id: str) -> Sequence[runs.Member]:
+        return list(self.members.values())
+
+    async def put_member(self, member: runs.Member) -> None:
+        self.members[member.node_id] = member
+
+    async def put_token(self, token_hash: bytes, run_id: str, valid_s: int) -> None:
+        self.tokens[token_hash] = run_id
+
+    async def read_token(self, token_hash: bytes) -> str:
+        if token_hash not in self.tokens:
+            raise NotFound("no such token")
+        return self.tokens[token_hash]
+
+    async def last_training_tree(self, run_id: str) -> tree_pb2.TreeSpec | None:
+        trees = [t for t in self.trees.values() if t.purpose == TRAIN]
+        return trees[-1] if trees else None
+
+    async def troubles(self, run_id: str, label: str) -> Iterable[str]:
+        return self.reasons
+
+    # -- what others do to it --------------------------------------------------------------------------------------------
+
+    def ingest(self, opened: events_pb2.TreeOpened) -> None:
+        if opened.spec.tree_id not in self.trees:
+            self.trees[opened.spec.tree_id] = opened.spec
+            self.states[opened.spec.tree_id] = "open"
+
+    def publish(self, step: int) -> None:
+        policy = tree_pb2.PolicyRef(learner_epoch=1, step=step, digest=bytes([step]) * 32)
+        published = events_pb2.PolicyPublished(run_id="r", policy=policy)
+        self.policies.append(runs.StoredPolicy(published=published))
+
+    def finish(self, to: str = "closed", purpose: int = 0) -> None:
+        for tree in self.trees.values():
+            if self.states[tree.tree_id] == "open" and purpose in (0, tree.purpose):
+                self.states[tree.tree_id] = to
+
+    def train(self, groups_per_batch: int) -> bool:
+        """Consumes a batch and publishes its policy, if enough groups are closed."""
+        closed = sorted(
+            (t.group_ordinal, t.index, t.tree_id)
+            for t in self.trees.values()
+            if t.purpose == TRAIN and self.states[t.tree_id] == "closed"
+        )
+        size = groups_per_batch * next((t.group_size for t in self.trees.values() if t.purpose == TRAIN), 1)
+        if not self.policies or len(closed) < size:
+            return False
+        for _, _, tree in closed[:size]:
+            self.states[tree] = "consumed"
+        self.batches += 1
+        self.publish(self.batches)
+        return True
+
+
+class MemoryLog(Log):
+    """Delivers TreeOpened to a store; `lose` drops everything, `hold` keeps it back."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store, self.lose, self.hold = store, False, False
+        self.sent: list[events_pb2.TreeOpened] = []
+        self.held: list[events_pb2.TreeOpened] = []
+
+    async def publish(
+        self, subject: str, message: Any, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+    ) -> int:
+        await asyncio.sleep(0)
+        copy = events_pb2.TreeOpened.FromString(message.SerializeToString())
+        self.sent.append(copy)
+        if self.hold:
+            self.held.append(copy)
+        elif not self.lose:
+            self.store.ingest(copy)
+        return len(self.sent)
+
+    async def triggers(self, run_id: str) -> AsyncIterator[None]:
+        await asyncio.Event().wait()
+        yield None
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def bus(store: MemoryStore) -> MemoryLog:
+    return MemoryLog(store)
+
+
+@pytest.fixture
+def fresh() -> Any:
+    """Makes further stores, each with its log."""
+
+    def make() -> tuple[MemoryStore, MemoryLog]:
+        store = MemoryStore()
+        return store, MemoryLog(store)
+
+    return make
+
+
+@pytest.fixture
+def recipe_of() -> Any:
+    return make_recipe
