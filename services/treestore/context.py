@@ -1,0 +1,37 @@
+"""What handlers and loops share: the database, the clock, the settings, and who is woken after a commit."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from services.treestore.clock import Clock
+from services.treestore.database import Database
+from services.treestore.notifier import Notifier
+from services.treestore.settings import Settings
+
+T = TypeVar("T")
+DESIRED = "desired"  # key of those who wait for the list of desired processes
+
+
+def _nobody() -> None:
+    return None
+
+
+@dataclass(slots=True)
+class Context:
+    """Wired once, in service.py."""
+
+    database: Database
+    settings: Settings
+    now: Clock
+    notifier: Notifier = field(default_factory=Notifier)
+    ring: Callable[[], None] = _nobody  # of the outbox
+
+    async def write(self, work: Callable[[Connection], T], keys: Iterable[object] = ()) -> T:
+        """A write transaction; then the outbox is rung and those who wait for the keys are woken."""
+        result = await self.database.write(work)
+        self.ring()
+        self.notifier.notify(keys)
+        return result

@@ -1,0 +1,71 @@
+"""Dead letters as rows: what no service could process, the reason, and the way back (PROTOCOL 4)."""
+
+import json
+
+from sqlalchemy import Connection, select, update
+
+from banyan.errors import NotFound, Refused
+from banyan.v1 import events_pb2
+from banyan.v1 import runstore_service_pb2 as rs
+from services.treestore import schema
+from services.treestore.book import Values, dead_values
+from services.treestore.flush import insert_all, insert_ignore
+from services.treestore.ingest import Item
+
+_DEFAULT_LIMIT = 100
+
+
+def letter_of(item: Item) -> events_pb2.DeadLetter:
+    """The letter in a message of the DEAD stream: a service's, or the broker's word that it delivers no more."""
+    if not item.subject.startswith("$JS."):
+        return events_pb2.DeadLetter.FromString(item.data)
+    advisory = json.loads(item.data)
+    return events_pb2.DeadLetter(
+        stream=str(advisory.get("stream", "")),
+        sequence=int(advisory.get("stream_seq", 0)),
+        reason=f"MAX_DELIVERIES: consumer {advisory.get('consumer', '')!r} was given it too often",
+        attempts=int(advisory.get("deliveries", 0)),
+        service="nats-server",
+    )
+
+
+def store(connection: Connection, letters: list[events_pb2.DeadLetter], now_ms: int) -> None:
+    """Keeps letters; those that are there already change nothing."""
+    insert_ignore(connection, schema.dead, [dead_values(letter, now_ms) for letter in letters])
+
+
+def read(connection: Connection, limit: int) -> rs.ReadDeadResponse:
+    """Letters, newest first."""
+    table = schema.dead
+    rows = connection.execute(select(table).order_by(table.c.n.desc()).limit(limit or _DEFAULT_LIMIT))
+    letters = [
+        rs.StoredDeadLetter(
+            id=r.n,
+            letter=events_pb2.DeadLetter.FromString(r.letter),
+            stored_unix_ms=r.stored_ms,
+            replayed=r.replays > 0,
+        )
+        for r in rows
+    ]
+    return rs.ReadDeadResponse(letters=letters)
+
+
+def replay(connection: Connection, number: int) -> None:
+    """Puts a letter's message into the outbox, for its own subject. It may be replayed again."""
+    table = schema.dead
+    row = connection.execute(select(table).where(table.c.n == number)).first()
+    if row is None:
+        raise NotFound(f"there is no dead letter {number}; `banyan dead ls` lists them")
+    letter = events_pb2.DeadLetter.FromString(row.letter)
+    if not letter.payload or not letter.subject:
+        raise Refused(
+            f"dead letter {number} has no message to publish again, only its place in {letter.stream}", "NO_PAYLOAD"
+        )
+    connection.execute(update(table).where(table.c.n == number).values(replays=table.c.replays + 1))
+    values: Values = {
+        "subject": letter.subject,
+        "msg_id": f"replay-{number}-{row.replays + 1}",
+        "payload": letter.payload,
+        "traceparent": "",
+    }
+    insert_all(connection, schema.outbox, [values])

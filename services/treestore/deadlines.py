@@ -1,0 +1,156 @@
+"""Deadlines belong to the store (PROTOCOL 4): scores that never came, trees that nobody grows, events that wait in vain."""
+
+from sqlalchemy import ColumnElement, Connection, or_, select, update
+
+from banyan.tree import Leaf
+from banyan.v1 import events_pb2
+from banyan.v1 import runstore_service_pb2 as rs
+from banyan.wire import leaf_to_wire
+from services.chassis import subjects
+from services.treestore import closing, endings, growth, schema
+from services.treestore.book import Book
+from services.treestore.claims import spec_of
+from services.treestore.flush import flush
+from services.treestore.ingest import Outcome, bury_event, outcome
+from services.treestore.ingest import apply as apply_events
+from services.treestore.loading import OVER, load_whole
+from services.treestore.meta import put, read_int
+from services.treestore.rows import GROWING, SCORING, UNSCORABLE, ScoreRow, TreeRow
+from services.treestore.settings import Settings
+
+_MOST = 500  # rows of one kind that one look takes on
+_STILL = (*OVER, rs.RUN_STATE_PAUSED)
+
+
+def due(connection: Connection, now_ms: int, settings: Settings) -> bool:
+    """Whether there is anything to do: a cheap look, so that an idle store writes nothing."""
+    trees, parked = schema.trees, schema.parked
+    looks = (
+        select(trees.c.n).where(_score_due(now_ms)).limit(1),
+        select(trees.c.n).where(_growth_due(now_ms)).limit(1),
+        select(parked.c.n).where(parked.c.parked_ms < now_ms - settings.park_ms).limit(1),
+    )
+    return any(connection.execute(look).first() is not None for look in looks)
+
+
+def look(connection: Connection, now_ms: int, settings: Settings) -> Outcome:
+    """Does all that is due."""
+    book = Book(now_ms, settings)
+    trees = schema.trees
+    wanted = select(trees.c.tree_id).where(or_(_score_due(now_ms), _growth_due(now_ms))).limit(_MOST)
+    load_whole(connection, book, list(connection.scalars(wanted)))
+    for tree in list(book.trees.values()):
+        if tree.state == SCORING and tree.score_due_ms <= now_ms:
+            _give_up(book, tree)
+        elif tree.state == SCORING:
+            remind(book, tree)
+        elif tree.state == GROWING:
+            growth.queue(book, tree, spec_of(connection, tree.tree_id))
+    endings.settle(book)
+    flush(connection, book)
+    done = outcome(book)
+    expire(connection, now_ms, settings)
+    return done
+
+
+def _score_due(now_ms: int) -> ColumnElement[bool]:
+    trees = schema.trees
+    first = or_(trees.c.score_due_ms <= now_ms, (trees.c.remind_due_ms > 0) & (trees.c.remind_due_ms <= now_ms))
+    return (trees.c.state == SCORING) & first
+
+
+def _growth_due(now_ms: int) -> ColumnElement[bool]:
+    trees, runs = schema.trees, schema.runs
+    live = select(runs.c.run_id).where(runs.c.state.not_in(_STILL))
+    return (trees.c.state == GROWING) & (trees.c.growth_due_ms <= now_ms) & trees.c.run_id.in_(live)
+
+
+def _give_up(book: Book, tree: TreeRow) -> None:
+    part = book.part(tree.tree_id)
+    for leaf, scorer in closing.owed(part.leaves, tree.scorers, part.scores):
+        book.put_score(tree.tree_id, leaf, scorer, ScoreRow(UNSCORABLE, 0.0, "DEADLINE", ""))
+    book.touched.add(tree.tree_id)
+
+
+def remind(book: Book, tree: TreeRow) -> None:
+    """Says again which leaves ended: the log may have lost it, and nobody else knows that scores are owed."""
+    book.change(tree).remind_due_ms = 0
+    part = book.part(tree.tree_id)
+    for leaf in sorted({leaf for leaf, _ in closing.owed(part.leaves, tree.scorers, part.scores)}):
+        _say_leaf(book, tree, leaf)
+
+
+def _say_leaf(book: Book, tree: TreeRow, leaf: Leaf) -> None:
+    row = book.part(tree.tree_id).leaves[leaf]
+    message = events_pb2.LeafFinished(
+        run_id=tree.run_id,
+        tree_id=tree.tree_id,
+        claim_epoch=tree.claim_epoch,
+        leaf=leaf_to_wire(leaf),
+        reason=row.reason,
+        completion=row.completion,
+    )
+    msg_id = f"remind-{tree.tree_id.hex()}-{leaf.segment.hex()}-{leaf.end}-{book.now_ms}"
+    book.say(subjects.lineage(tree.run_id, "leaf"), msg_id, message, tree.traceparent)
+
+
+def expire(connection: Connection, now_ms: int, settings: Settings) -> None:
+    """Judges parked events that waited too long once more; what still waits is given up."""
+    parked = schema.parked
+    keys = list(
+        connection.scalars(select(parked.c.waits_for).where(parked.c.parked_ms < now_ms - settings.park_ms).limit(_MOST))
+    )
+    if not keys:
+        return
+    book = Book(now_ms, settings)
+    apply_events(connection, book, [], keys)
+    for waits_for in keys:
+        for event in book.release(waits_for):
+            tree = book.trees.get(event.tree_id)
+            if tree is not None and tree.over:
+                book.refuse(event, 0, "TREE_OVER")
+            else:
+                bury_event(
+                    book,
+                    event,
+                    f"PREREQUISITE_MISSING: waited {settings.park_ms / 1000:.0f} s for {waits_for[1:].hex()[:12]}",
+                )
+    flush(connection, book)
+
+
+def broker_lost(connection: Connection, now_ms: int, settings: Settings) -> Outcome:
+    """The log lost its messages: queues every tree that nobody holds, and reminds of every leaf that is owed a score."""
+    trees, runs = schema.trees, schema.runs
+    live = select(runs.c.run_id).where(runs.c.state.not_in(OVER))
+    free = (trees.c.state == GROWING) & (trees.c.claim_due_ms <= now_ms)
+    wanted = select(trees.c.tree_id).where(trees.c.run_id.in_(live), or_(free, trees.c.state == SCORING))
+    book = Book(now_ms, settings)
+    load_whole(connection, book, list(connection.scalars(wanted)))
+    for tree in list(book.trees.values()):
+        if tree.state == SCORING:
+            remind(book, tree)
+        else:
+            growth.queue(book, tree, spec_of(connection, tree.tree_id))
+    flush(connection, book)
+    return outcome(book)
+
+
+def beat(connection: Connection, now_ms: int) -> None:
+    """Notes that the store is alive, so that its next start knows for how long it was not."""
+    put(connection, "alive_ms", now_ms)
+
+
+def catch_up(connection: Connection, now_ms: int) -> int:
+    """Moves all deadlines by the time that the store was down: nobody could meet them then. Milliseconds."""
+    alive = read_int(connection, "alive_ms")
+    gap = max(0, now_ms - alive) if alive else 0
+    if gap:
+        trees, runs = schema.trees, schema.runs
+        for column in (trees.c.claim_due_ms, trees.c.growth_due_ms, trees.c.score_due_ms, trees.c.remind_due_ms):
+            later = update(trees).where(trees.c.state.in_((GROWING, SCORING)), column > 0)
+            connection.execute(later.values({column.name: column + gap}))
+        connection.execute(update(schema.parked).values(parked_ms=schema.parked.c.parked_ms + gap))
+        live = runs.c.state.not_in(_STILL)
+        connection.execute(update(runs).where(live).values(paused_ms=runs.c.paused_ms + gap))
+    beat(connection, now_ms)
+    return gap

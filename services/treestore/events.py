@@ -1,0 +1,248 @@
+"""What the log says, decoded and checked for what can be known without looking at a row.
+
+A message that can never be right raises InvalidInput; one bad segment among good ones becomes a problem of its message.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from banyan import digest
+from banyan.errors import InvalidInput
+from banyan.segment import Kind, Origin, Segment
+from banyan.tree import Leaf
+from banyan.v1 import events_pb2, tree_pb2
+from banyan.wire import leaf_from_wire, segment_from_wire
+
+ID_BYTES = digest.DIGEST_BYTES
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One fact of a message. `sequence` is the message's in the stream; 0 for facts that did not come from there."""
+
+    kind: ClassVar[str] = ""
+    run_id: str
+    tree_id: bytes
+    sequence: int
+
+    def payload(self) -> bytes:
+        """The fact as bytes, from which `restore` makes it again."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Opened(Event):
+    kind: ClassVar[str] = "opened"
+    message: events_pb2.TreeOpened
+
+    def payload(self) -> bytes:
+        return self.message.SerializeToString()
+
+
+@dataclass(frozen=True, slots=True)
+class Grew(Event):
+    """A segment under a claim."""
+
+    kind: ClassVar[str] = "segment"
+    message: events_pb2.GrownSegment
+    segment: Segment
+
+    def payload(self) -> bytes:
+        return self.message.SerializeToString()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Event):
+    """A path ended at a leaf."""
+
+    kind: ClassVar[str] = "leaf"
+    message: events_pb2.LeafFinished
+    leaf: Leaf
+
+    def payload(self) -> bytes:
+        return self.message.SerializeToString()
+
+
+@dataclass(frozen=True, slots=True)
+class Grown(Event):
+    """No branch of the tree is live."""
+
+    kind: ClassVar[str] = "grown"
+    message: events_pb2.TreeGrown
+    leaves: tuple[Leaf, ...]
+
+    def payload(self) -> bytes:
+        return self.message.SerializeToString()
+
+    def leaves_digest(self) -> bytes:
+        """Digest of the listed leaves, whatever their order."""
+        return digest.blake(*(leaf.segment + leaf.end.to_bytes(4, "little") for leaf in sorted(self.leaves)))
+
+
+@dataclass(frozen=True, slots=True)
+class WasScored(Event):
+    """A scorer's word on a leaf."""
+
+    kind: ClassVar[str] = "score"
+    message: events_pb2.LeafScored
+    leaf: Leaf
+
+    def payload(self) -> bytes:
+        return self.message.SerializeToString()
+
+
+def decode(subject: str, data: bytes, sequence: int) -> tuple[list[Event], list[str]]:
+    """The facts of a message, and what is wrong with the rest of it."""
+    parts = subject.split(".")
+    kind, run = parts[-1], parts[1] if len(parts) == 3 else ""
+    try:
+        if kind == "segment":
+            return _segments(run, data, sequence)
+        return [restore(kind, data, sequence, run)], []
+    except InvalidInput as error:
+        return [], [str(error)]
+
+
+def restore(kind: str, payload: bytes, sequence: int, run_id: str) -> Event:
+    """A fact from its payload. Raises InvalidInput if it can never be right."""
+    match kind:
+        case "opened":
+            return _opened(_parse(events_pb2.TreeOpened, payload), sequence, run_id)
+        case "segment":
+            return _grew(run_id, _parse(events_pb2.GrownSegment, payload), sequence)
+        case "leaf":
+            ended = _parse(events_pb2.LeafFinished, payload)
+            _check(ended.run_id, run_id, ended.tree_id)
+            _claimed(ended.claim_epoch, "a leaf")
+            return Ended(run_id, ended.tree_id, sequence, ended, _leaf(ended.leaf))
+        case "grown":
+            return _grown(_parse(events_pb2.TreeGrown, payload), sequence, run_id)
+        case "score":
+            return _scored(_parse(events_pb2.LeafScored, payload), sequence, run_id)
+    raise InvalidInput(f"no event of kind {kind!r} is known")
+
+
+def _parse(cls: type[M], payload: bytes) -> M:
+    message = cls()
+    try:
+        message.ParseFromString(payload)
+    except DecodeError:
+        raise InvalidInput(f"{len(payload)} bytes are not a {cls.DESCRIPTOR.full_name}") from None
+    return message
+
+
+def _check(said: str, run_id: str, tree_id: bytes) -> None:
+    if said != run_id:
+        raise InvalidInput(f"a message on the subject of run {run_id!r} speaks of run {said!r}")
+    if len(tree_id) != ID_BYTES:
+        raise InvalidInput(f"tree id {tree_id.hex()[:16]!r} has {len(tree_id)} bytes, not {ID_BYTES}")
+
+
+def _claimed(epoch: int, what: str) -> None:
+    if epoch == 0:
+        raise InvalidInput(f"{what} needs the epoch of a claim, from ClaimTree")
+
+
+def _leaf(message: tree_pb2.LeafRef) -> Leaf:
+    if len(message.segment) != ID_BYTES:
+        raise InvalidInput(f"a leaf names segment {message.segment.hex()[:16]!r} of {len(message.segment)} bytes")
+    return leaf_from_wire(message)
+
+
+def _segments(run_id: str, data: bytes, sequence: int) -> tuple[list[Event], list[str]]:
+    message = _parse(events_pb2.SegmentsGrown, data)
+    events: list[Event] = []
+    problems: list[str] = []
+    for grown in message.segments:
+        try:
+            _check(message.run_id, run_id, grown.segment.tree_id)
+            events.append(_grew(run_id, grown, sequence))
+        except InvalidInput as error:
+            problems.append(str(error))
+    return events, problems
+
+
+def _grew(run_id: str, message: events_pb2.GrownSegment, sequence: int) -> Grew:
+    segment = segment_from_wire(message.segment)
+    _claimed(message.claim_epoch, f"segment {segment.id.hex()[:12]}")
+    _sane(segment)
+    return Grew(run_id, segment.tree_id, sequence, message, segment)
+
+
+def _sane(segment: Segment) -> None:
+    name = f"segment {segment.id.hex()[:12]}"
+    if (segment.kind is Kind.PROMPT) != (not segment.parent):
+        raise InvalidInput(
+            f"{name}: a PROMPT is the root and the root is a PROMPT, here {segment.kind.name} has {_parent(segment)}"
+        )
+    if segment.parent and len(segment.parent) != ID_BYTES:
+        raise InvalidInput(f"{name}: its parent's id has {len(segment.parent)} bytes, not {ID_BYTES}")
+    if not segment.parent and (segment.fork or segment.ordinal):
+        raise InvalidInput(f"{name}: the root has fork {segment.fork} and ordinal {segment.ordinal}, both must be 0")
+    if segment.kind is Kind.POLICY and len(segment.policy) != ID_BYTES:
+        raise InvalidInput(f"{name}: a POLICY segment names its policy by a digest of {ID_BYTES} bytes")
+    if (segment.kind is Kind.FORCED) != (segment.origin is not Origin.NONE):
+        raise InvalidInput(f"{name}: kind {segment.kind.name} does not go with origin {segment.origin.name}")
+
+
+def _parent(segment: Segment) -> str:
+    return "a parent" if segment.parent else "no parent"
+
+
+def _opened(message: events_pb2.TreeOpened, sequence: int, run_id: str) -> Opened:
+    spec = message.spec
+    _check(spec.run_id, run_id, spec.tree_id)
+    if spec.tree_id != digest.tree_id(spec.run_id, spec.group_id, spec.row_digest, spec.index):
+        raise InvalidInput(f"tree id {spec.tree_id.hex()[:12]} is not the digest of its run, group, row and index")
+    if spec.purpose not in (tree_pb2.TREE_PURPOSE_TRAIN, tree_pb2.TREE_PURPOSE_EVAL):
+        raise InvalidInput(f"tree {spec.tree_id.hex()[:12]} has purpose {spec.purpose}, which is none")
+    if (spec.purpose == tree_pb2.TREE_PURPOSE_EVAL) != bool(spec.label):
+        raise InvalidInput(
+            f"tree {spec.tree_id.hex()[:12]}: an evaluation has a label and training has none; here {spec.label!r}"
+        )
+    if not 0 <= spec.index < spec.group_size:
+        raise InvalidInput(f"tree {spec.tree_id.hex()[:12]} has index {spec.index} in a group of {spec.group_size}")
+    if len(set(spec.scorers)) != len(spec.scorers):
+        raise InvalidInput(f"tree {spec.tree_id.hex()[:12]} names a scorer twice: {list(spec.scorers)}")
+    _row(spec)
+    return Opened(run_id, spec.tree_id, sequence, message)
+
+
+def _row(spec: tree_pb2.TreeSpec) -> None:
+    """The held-out check trusts the row's digest, so the digest must be the row's."""
+    try:
+        found = digest.row_digest(json.loads(spec.row_json))
+    except ValueError as error:
+        raise InvalidInput(f"tree {spec.tree_id.hex()[:12]}: its row is no JSON object: {error}") from None
+    if found != spec.row_digest:
+        raise InvalidInput(
+            f"tree {spec.tree_id.hex()[:12]}: its row digests to {found.hex()[:12]}, not {spec.row_digest.hex()[:12]}"
+        )
+
+
+def _grown(message: events_pb2.TreeGrown, sequence: int, run_id: str) -> Grown:
+    _check(message.run_id, run_id, message.tree_id)
+    _claimed(message.claim_epoch, "a grown tree")
+    leaves = tuple(_leaf(leaf) for leaf in message.leaves)
+    if len(set(leaves)) != len(leaves):
+        raise InvalidInput(f"tree {message.tree_id.hex()[:12]} lists a leaf twice")
+    return Grown(run_id, message.tree_id, sequence, message, leaves)
+
+
+def _scored(message: events_pb2.LeafScored, sequence: int, run_id: str) -> WasScored:
+    _check(message.run_id, run_id, message.tree_id)
+    score = message.scored.score
+    if score.state not in (tree_pb2.SCORE_STATE_SCORED, tree_pb2.SCORE_STATE_UNSCORABLE):
+        raise InvalidInput(f"a score of {message.scored.scorer!r} has state {score.state}, which is none")
+    if not math.isfinite(score.value) or not all(map(math.isfinite, score.parts.values())):
+        raise InvalidInput(
+            f"a score of {message.scored.scorer!r} is {score.value}; a value is finite, or the leaf UNSCORABLE"
+        )
+    if score.state == tree_pb2.SCORE_STATE_UNSCORABLE and not score.reason:
+        raise InvalidInput(f"{message.scored.scorer!r} found a leaf UNSCORABLE without a reason")
+    return WasScored(run_id, message.tree_id, sequence, message, _leaf(message.scored.leaf))

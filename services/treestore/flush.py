@@ -1,0 +1,149 @@
+"""Writes a Book: one statement per table with all its rows, in an order that never meets a key twice."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from banyan.tree import Leaf
+from services.treestore import schema
+from services.treestore.book import Book, Values, event_digest
+from services.treestore.loading import chunks
+from services.treestore.rows import CHANGING, FIXED, GroupRow, TallyRow
+
+_GROUP_CHANGES = ("opened", "done", "dropped", "state", "reason")
+_TALLY_CHANGES = tuple(TallyRow.__dataclass_fields__)[2:]
+
+
+def flush(connection: Connection, book: Book) -> None:
+    """Writes all that the book made or changed. The book is spent after this."""
+    _trees(connection, book)
+    _groups(connection, book)
+    insert_all(connection, schema.segments, book.new_segments)
+    _leaves(connection, book)
+    insert_all(connection, schema.scores, book.new_scores)
+    _parked(connection, book)
+    insert_ignore(connection, schema.refused, book.new_refused)
+    insert_ignore(connection, schema.late, book.new_late)
+    insert_ignore(connection, schema.dead, book.new_dead)
+    _tallies(connection, book)
+    insert_all(connection, schema.outbox, book.new_outbox)
+
+
+def insert_all(connection: Connection, table: Table, rows: Sequence[Values]) -> None:
+    """Inserts the rows, in order."""
+    if rows:
+        connection.execute(insert(table), rows)
+
+
+def insert_ignore(connection: Connection, table: Table, rows: Sequence[Values]) -> None:
+    """Inserts the rows that are not there."""
+    if rows:
+        make = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+        connection.execute(make(table).on_conflict_do_nothing(), rows)
+
+
+def _trees(connection: Connection, book: Book) -> None:
+    made = {values["tree_id"]: values for values in book.new_trees}
+    fixed = [{**{n: getattr(book.trees[i], n) for n in (*FIXED, *CHANGING)}, **values} for i, values in made.items()]  # type: ignore[index]
+    insert_all(connection, schema.trees, fixed)
+    table = schema.trees
+    rows = [
+        {"key": tree_id, **{name: getattr(book.trees[tree_id], name) for name in CHANGING}}
+        for tree_id in book.changed_trees
+        if tree_id not in made
+    ]
+    if rows:
+        connection.execute(update(table).where(table.c.tree_id == bindparam("key")), rows)
+
+
+def _groups(connection: Connection, book: Book) -> None:
+    names = tuple(GroupRow.__dataclass_fields__)
+    made = [{n: getattr(book.groups[key], n) for n in names} for key in sorted(book.new_groups)]
+    insert_all(connection, schema.groups, made)
+    table = schema.groups
+    rows = [
+        {"run": key[0], "group": key[1], **{n: getattr(book.groups[key], n) for n in _GROUP_CHANGES}}
+        for key in book.changed_groups - book.new_groups
+    ]
+    if rows:
+        at = (table.c.run_id == bindparam("run")) & (table.c.group_id == bindparam("group"))
+        connection.execute(update(table).where(at), rows)
+
+
+def _leaves(connection: Connection, book: Book) -> None:
+    insert_all(connection, schema.leaves, [_leaf_values(book, *key) for key in sorted(book.new_leaves)])
+    table = schema.leaves
+    rows = [
+        {"tree": tree_id, "at": leaf.segment, "stop": leaf.end, **_leaf_changes(book, tree_id, leaf)}
+        for tree_id, leaf in book.changed_leaves - book.new_leaves
+    ]
+    if rows:
+        place = (
+            (table.c.tree_id == bindparam("tree"))
+            & (table.c.segment == bindparam("at"))
+            & (table.c.end == bindparam("stop"))
+        )
+        connection.execute(update(table).where(place), rows)
+
+
+def _leaf_values(book: Book, tree_id: bytes, leaf: Leaf) -> Values:
+    return {"tree_id": tree_id, "segment": leaf.segment, "end": leaf.end, **_leaf_changes(book, tree_id, leaf)}
+
+
+def _leaf_changes(book: Book, tree_id: bytes, leaf: Leaf) -> Values:
+    row = book.parts[tree_id].leaves[leaf]
+    return {"finished": row.finished, "listed": row.listed, "reason": row.reason, "completion": row.completion}
+
+
+def _parked(connection: Connection, book: Book) -> None:
+    for chunk in chunks(book.released_rows):
+        connection.execute(delete(schema.parked).where(schema.parked.c.n.in_(chunk)))
+    new = [w for waiting in book.parked.values() for w in waiting if not w.row]
+    rows: list[Values] = [
+        {
+            "digest": event_digest(w.event),
+            "waits_for": w.waits_for,
+            "tree_id": w.event.tree_id,
+            "run_id": w.event.run_id,
+            "kind": w.event.kind,
+            "payload": w.event.payload(),
+            "sequence": w.event.sequence,
+            "parked_ms": book.now_ms,
+        }
+        for w in new
+    ]
+    insert_ignore(connection, schema.parked, rows)
+
+
+def _tallies(connection: Connection, book: Book) -> None:
+    for key in book.changed_tallies:
+        _advance(connection, book.tallies[key])
+    names = tuple(TallyRow.__dataclass_fields__)
+    insert_all(
+        connection,
+        schema.tallies,
+        [{n: getattr(book.tallies[key], n) for n in names} for key in sorted(book.new_tallies)],
+    )
+    table = schema.tallies
+    rows = [
+        {"run": key[0], "of": key[1], **{n: getattr(book.tallies[key], n) for n in _TALLY_CHANGES}}
+        for key in book.changed_tallies - book.new_tallies
+    ]
+    if rows:
+        connection.execute(
+            update(table).where((table.c.run_id == bindparam("run")) & (table.c.label == bindparam("of"))), rows
+        )
+
+
+def _advance(connection: Connection, tally: TallyRow) -> None:
+    """Moves the prefix of whole groups on: the ordinals from which a gateway must open."""
+    table = schema.groups
+    if tally.prefix >= tally.groups:
+        return
+    mine = (table.c.run_id == tally.run_id) & (table.c.label == tally.label)
+    whole = select(table.c.ordinal).where(mine, table.c.ordinal >= tally.prefix, table.c.opened == table.c.size)
+    for ordinal in connection.scalars(whole.order_by(table.c.ordinal)):
+        if ordinal != tally.prefix:
+            return
+        tally.prefix += 1

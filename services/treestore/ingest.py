@@ -1,0 +1,169 @@
+"""Ingest: many messages, one transaction, the same result however often and in whatever order they come (PROTOCOL 2, 4)."""
+
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from banyan.v1 import events_pb2
+from services.chassis import subjects
+from services.treestore import endings
+from services.treestore.accept import accept
+from services.treestore.book import Book, segment_key
+from services.treestore.events import Ended, Event, Grew, Grown, Opened, WasScored, decode
+from services.treestore.flush import flush
+from services.treestore.loading import LOST, load_for
+from services.treestore.rules import End, Verdict, judge
+from services.treestore.settings import Settings
+
+log = logging.getLogger(__name__)
+SERVICE = "treestore"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A message of the log."""
+
+    subject: str
+    data: bytes
+    sequence: int
+    attempts: int = 1
+    stream: str = subjects.LINEAGE
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a transaction did, for waiters, traces and metrics."""
+
+    touched: frozenset[bytes] = frozenset()
+    traceparents: dict[bytes, str] = field(default_factory=dict)
+    ended: list[tuple[int, str]] = field(default_factory=list)  # state and reason of each tree that ended
+    segments: int = 0
+    refused: list[str] = field(default_factory=list)
+    late: int = 0
+    dead: int = 0
+    told: int = 0  # events put into the outbox
+
+
+def ingest(connection: Connection, items: Sequence[Item], now_ms: int, settings: Settings) -> Outcome:
+    """Stores the messages. Raises only where the database does; what is wrong with a message is kept as a row."""
+    book = Book(now_ms, settings)
+    decoded = [(item, *decode(item.subject, item.data, item.sequence)) for item in items]
+    events = [event for _, found, _ in decoded for event in found]
+    load_for(connection, book, events)
+    problems: dict[int, list[str]] = {item.sequence: list(wrong) for item, _, wrong in decoded if wrong}
+    mine = {item.sequence for item in items}
+    for event, reason in settle(book, events):
+        if event.sequence in mine:
+            problems.setdefault(event.sequence, []).append(reason)
+        else:  # it was parked by an earlier message
+            bury_event(book, event, reason)
+    _bury(book, items, problems)
+    flush(connection, book)
+    return outcome(book)
+
+
+def apply(connection: Connection, book: Book, events: Sequence[Event], keys: Collection[bytes] = ()) -> None:
+    """Stores events that do not come from a message just read, and those that wait for `keys`."""
+    load_for(connection, book, events, keys)
+    released = [event for key in keys for event in book.release(key)]
+    for event, reason in settle(book, [*events, *released]):
+        bury_event(book, event, reason)
+
+
+def settle(book: Book, events: Iterable[Event]) -> list[tuple[Event, str]]:
+    """Judges and applies the events and all that they release, then closes trees. Returns those that can never be right."""
+    hopeless: list[tuple[Event, str]] = []
+    queue = deque(events)
+    while queue:
+        event = queue.popleft()
+        verdict = judge(book, event)
+        queue.extend(_carry_out(book, event, verdict))
+        if verdict.end is End.BURY:
+            hopeless.append((event, verdict.reason))
+    endings.settle(book)
+    return hopeless
+
+
+def _carry_out(book: Book, event: Event, verdict: Verdict) -> list[Event]:
+    match verdict.end:
+        case End.ACCEPT:
+            return accept(book, event)
+        case End.PARK:
+            book.park(event, verdict.key)
+        case End.REFUSE:
+            return _refuse(book, event, verdict)
+        case End.LATE:
+            book.add_late(event, verdict.reason)
+    return []
+
+
+def _refuse(book: Book, event: Event, verdict: Verdict) -> list[Event]:
+    segment, end, epoch = _place(event)
+    book.refuse(event, epoch, verdict.reason, segment, end, verdict.winner)
+    if isinstance(event, Grew) and verdict.reason in LOST:
+        book.lost.add(segment)
+        return book.release(segment_key(segment))
+    return []
+
+
+def _place(event: Event) -> tuple[bytes, int, int]:
+    match event:
+        case Grew():
+            return event.segment.id, 0, event.message.claim_epoch
+        case Ended():
+            return event.leaf.segment, event.leaf.end, event.message.claim_epoch
+        case Grown():
+            return b"", 0, event.message.claim_epoch
+        case WasScored():
+            return event.leaf.segment, event.leaf.end, 0
+        case Opened():
+            return b"", 0, event.message.gateway_epoch
+    return b"", 0, 0
+
+
+def _bury(book: Book, items: Iterable[Item], problems: dict[int, list[str]]) -> None:
+    for item in items:
+        reasons = problems.pop(item.sequence, None)
+        if reasons:
+            bury_item(book, item, "; ".join(reasons[:5]))
+
+
+def bury_item(book: Book, item: Item, reason: str) -> None:
+    """Gives a message up."""
+    log.error("dead letter: %s #%d on %s: %s", item.stream, item.sequence, item.subject, reason)
+    book.bury(
+        events_pb2.DeadLetter(
+            stream=item.stream,
+            subject=item.subject,
+            sequence=item.sequence,
+            payload=item.data,
+            reason=reason,
+            attempts=item.attempts,
+            service=SERVICE,
+        )
+    )
+
+
+def bury_event(book: Book, event: Event, reason: str) -> None:
+    """Gives up an event that was parked; a segment goes back into a message of its own."""
+    data = event.payload()
+    if isinstance(event, Grew):
+        data = events_pb2.SegmentsGrown(run_id=event.run_id, segments=[event.message]).SerializeToString()
+    bury_item(book, Item(subjects.lineage(event.run_id, event.kind), data, event.sequence), reason)
+
+
+def outcome(book: Book) -> Outcome:
+    """What the book did."""
+    return Outcome(
+        touched=frozenset(book.touched),
+        traceparents={i: book.trees[i].traceparent for i in book.touched if i in book.trees},
+        ended=[(tree.state, tree.reason) for tree in book.ended],
+        segments=len(book.new_segments),
+        refused=[str(values["reason"]) for values in book.new_refused],
+        late=len(book.new_late),
+        dead=len(book.new_dead),
+        told=len(book.new_outbox),
+    )

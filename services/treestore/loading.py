@@ -1,0 +1,174 @@
+"""Fills a Book: bulk reads by key, a statement per table and not per event."""
+
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Row, Table, select
+from sqlalchemy.sql.elements import KeyedColumnElement
+
+from banyan.tree import Leaf
+from banyan.v1 import runstore_service_pb2 as rs
+from services.treestore import schema
+from services.treestore.book import Book, Waiting, scorers_of
+from services.treestore.events import Ended, Event, Grew, Grown, Opened, WasScored, restore
+from services.treestore.meta import read_int
+from services.treestore.rows import CHANGING, FIXED, GroupRow, Head, LeafRow, RunRow, ScoreRow, TallyRow, TreeRow
+
+T = TypeVar("T")
+OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
+LOST = ("ORDINAL_TAKEN", "PARENT_REFUSED")
+_CHUNK = 2000  # keys in one statement, below the databases' limits for parameters
+
+
+def chunks(items: Iterable[T], size: int = _CHUNK) -> Iterator[list[T]]:
+    """The items in lists of at most `size`."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def rows_in(
+    connection: Connection,
+    table: Table,
+    key: KeyedColumnElement[Any],
+    values: Iterable[Any],
+    *where: ColumnElement[bool],
+) -> Iterator[Row[Any]]:
+    """Rows of a table whose `key` is one of the values."""
+    for chunk in chunks(sorted(set(values))):
+        yield from connection.execute(select(table).where(key.in_(chunk), *where))
+
+
+def load_for(connection: Connection, book: Book, events: Collection[Event], keys: Collection[bytes] = ()) -> None:
+    """All that the rules may ask about these events, about the parked ones that wait for `keys`, and about those that
+    either may release."""
+    book.gateway_epoch = read_int(connection, "gateway_epoch")
+    load_parked(connection, book, schema.parked.c.waits_for, keys)
+    load_parked(connection, book, schema.parked.c.tree_id, {e.tree_id for e in [*events, *book.waiting()]})
+    everything = [*events, *book.waiting()]
+    opened = [e for e in everything if isinstance(e, Opened)]
+    load_trees(connection, book, {e.tree_id for e in everything})
+    load_runs(connection, book, {e.run_id for e in opened})
+    _load_siblings(connection, book, opened)
+    load_groups(connection, book, _groups_of(book))
+    load_tallies(connection, book, {e.run_id for e in everything})
+    load_segments(connection, book, everything)
+    load_parts(connection, book, {e.tree_id for e in everything if not isinstance(e, (Grew, Opened))})
+
+
+def _load_siblings(connection: Connection, book: Book, opened: Collection[Opened]) -> None:
+    """Groups and trees that are where the opened ones want to be."""
+    for run_id in {e.run_id for e in opened}:
+        specs = [e.message.spec for e in opened if e.run_id == run_id]
+        groups, trees = schema.groups, schema.trees
+        for row in rows_in(
+            connection, groups, groups.c.ordinal, {s.group_ordinal for s in specs}, groups.c.run_id == run_id
+        ):
+            _add_group(book, row)
+        load_groups(connection, book, {(run_id, s.group_id) for s in specs})
+        for chunk in chunks(sorted({s.group_id for s in specs})):
+            there = select(trees.c.tree_id).where(trees.c.run_id == run_id, trees.c.group_id.in_(chunk))
+            load_trees(connection, book, set(connection.scalars(there)) - set(book.trees))
+
+
+def _add_group(book: Book, row: Row[Any]) -> None:
+    names = GroupRow.__dataclass_fields__
+    book.groups[(row.run_id, row.group_id)] = GroupRow(**{name: getattr(row, name) for name in names})
+
+
+def _groups_of(book: Book) -> set[tuple[str, str]]:
+    return {(t.run_id, t.group_id) for t in book.trees.values()}
+
+
+def load_parked(connection: Connection, book: Book, column: KeyedColumnElement[Any], values: Collection[bytes]) -> None:
+    """Parked events whose `column` is one of the values."""
+    for row in rows_in(connection, schema.parked, column, values):
+        event = restore(row.kind, row.payload, row.sequence, row.run_id)
+        book.wait(Waiting(event, row.waits_for, row.n))
+
+
+def load_runs(connection: Connection, book: Book, run_ids: Iterable[str]) -> None:
+    """Runs, with their held-out rows."""
+    for row in rows_in(connection, schema.runs, schema.runs.c.run_id, run_ids):
+        held = row.held_out
+        book.runs[row.run_id] = RunRow(
+            row.run_id, row.state in OVER, frozenset(held[i : i + 32] for i in range(0, len(held), 32))
+        )
+
+
+def load_trees(connection: Connection, book: Book, tree_ids: Iterable[bytes]) -> None:
+    """Trees without their specs."""
+    columns = [schema.trees.c[name] for name in (*FIXED, *CHANGING)]
+    for chunk in chunks(sorted(set(tree_ids))):
+        for row in connection.execute(select(*columns).where(schema.trees.c.tree_id.in_(chunk))):
+            values = row._asdict()
+            values["scorers"] = scorers_of(row.scorers)
+            book.trees[row.tree_id] = TreeRow(**values)
+
+
+def load_groups(connection: Connection, book: Book, keys: Iterable[tuple[str, str]]) -> None:
+    """Groups by (run, group)."""
+    by_run: dict[str, set[str]] = {}
+    for run_id, group_id in keys:
+        by_run.setdefault(run_id, set()).add(group_id)
+    for run_id, group_ids in by_run.items():
+        for row in rows_in(connection, schema.groups, schema.groups.c.group_id, group_ids, schema.groups.c.run_id == run_id):
+            _add_group(book, row)
+
+
+def load_tallies(connection: Connection, book: Book, run_ids: Iterable[str]) -> None:
+    """The sums of these runs."""
+    for row in rows_in(connection, schema.tallies, schema.tallies.c.run_id, run_ids):
+        book.tallies[(row.run_id, row.label)] = TallyRow(**row._asdict())
+
+
+def load_segments(connection: Connection, book: Book, events: Iterable[Event]) -> None:
+    """Heads of the segments that the events name, and whoever is at the places that they want."""
+    named, trees, parents = set[bytes](), set[bytes](), set[bytes]()
+    for event in events:
+        match event:
+            case Grew():
+                named |= {event.segment.id, event.segment.parent} - {b""}
+                trees.add(event.tree_id)
+                parents.add(event.segment.parent)
+            case Grown():
+                named |= {leaf.segment for leaf in event.leaves}
+            case Ended() | WasScored():
+                named.add(event.leaf.segment)
+    _load_heads(connection, book, named, trees, parents)
+    table = schema.refused
+    for chunk in chunks(sorted(named)):
+        lost = select(table.c.segment).where(table.c.segment.in_(chunk), table.c.kind == "segment", table.c.reason.in_(LOST))
+        book.lost |= set(connection.scalars(lost))
+
+
+def _load_heads(connection: Connection, book: Book, named: set[bytes], trees: set[bytes], parents: set[bytes]) -> None:
+    table = schema.segments
+    columns = [table.c[name] for name in Head.__dataclass_fields__]
+    for chunk in chunks(sorted(named)):
+        for row in connection.execute(select(*columns).where(table.c.id.in_(chunk))):
+            book.add_head(Head(*row))
+    for some in chunks(sorted(trees), 500):
+        for chunk in chunks(sorted(parents)):
+            at = select(*columns).where(table.c.tree_id.in_(some), table.c.parent.in_(chunk))
+            for row in connection.execute(at):
+                book.add_head(Head(*row))
+
+
+def load_parts(connection: Connection, book: Book, tree_ids: Collection[bytes]) -> None:
+    """Leaves and scores of these trees."""
+    for row in rows_in(connection, schema.leaves, schema.leaves.c.tree_id, tree_ids):
+        leaf = LeafRow(row.finished, row.listed, row.reason, row.completion)
+        book.part(row.tree_id).leaves[Leaf(row.segment, row.end)] = leaf
+    for row in rows_in(connection, schema.scores, schema.scores.c.tree_id, tree_ids):
+        score = ScoreRow(row.state, row.value, row.reason, row.scorer_version)
+        book.part(row.tree_id).scores[(Leaf(row.segment, row.end), row.scorer)] = score
+
+
+def load_whole(connection: Connection, book: Book, tree_ids: Collection[bytes]) -> None:
+    """Trees with their groups, sums, leaves and scores: what closing, dropping and consuming need."""
+    load_trees(connection, book, tree_ids)
+    load_groups(connection, book, _groups_of(book))
+    load_tallies(connection, book, {t.run_id for t in book.trees.values()})
+    load_parts(connection, book, tree_ids)

@@ -1,0 +1,103 @@
+"""The outbox: events that were committed with the state that they tell of, published in order until acknowledged."""
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, select
+
+from banyan.errors import DeadlineMissed, InvalidInput
+from banyan.v1 import events_pb2
+from services.treestore import dead, schema
+from services.treestore.database import Database
+from services.treestore.ports import Publisher
+
+log = logging.getLogger(__name__)
+_BATCH = 200
+_DEADLINE_S = 30.0
+_LOOK_S = 5.0  # between looks when nobody rang; covers a ring that was lost
+
+
+def waiting(connection: Connection) -> list[Row[Any]]:
+    """The oldest events."""
+    return list(connection.execute(select(schema.outbox).order_by(schema.outbox.c.n).limit(_BATCH)))
+
+
+def done(connection: Connection, numbers: list[int]) -> None:
+    """Takes published events out."""
+    connection.execute(delete(schema.outbox).where(schema.outbox.c.n.in_(numbers)))
+
+
+class Outbox:
+    """Drains the table; rung after each commit that put something in."""
+
+    def __init__(self, database: Database, publisher: Publisher) -> None:
+        self._database, self._publisher = database, publisher
+        self._bell = asyncio.Event()
+        self._bell.set()  # drained at start
+        self.published: dict[str, int] = {}  # newest sequence by first word of the subject
+
+    def ring(self) -> None:
+        """Says that there is something to publish."""
+        self._bell.set()
+
+    async def run(self) -> None:
+        """Publishes for ever."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._bell.wait(), _LOOK_S)
+            self._bell.clear()
+            while await self.drain():
+                pass
+
+    async def drain(self) -> int:
+        """Publishes the oldest events; how many."""
+        rows = await self._database.read(waiting)
+        sent: list[int] = []
+        try:
+            for part in _runs(rows):
+                await asyncio.gather(*(self._publish(row) for row in part))
+                sent += [row.n for row in part]
+        except DeadlineMissed as missed:
+            log.warning("the log takes no events: %s; %d wait", missed, len(rows) - len(sent))
+            self._bell.set()
+        if sent:
+            await self._database.write(lambda c: done(c, sent))
+        return len(sent)
+
+    async def _publish(self, row: Row[Any]) -> None:
+        try:
+            sequence = await self._publisher.publish_bytes(
+                row.subject, row.payload, row.msg_id, traceparent=row.traceparent, deadline_s=_DEADLINE_S
+            )
+        except InvalidInput as error:
+            await self._give_up(row, str(error))
+            return
+        word = row.subject.split(".")[0]
+        self.published[word] = max(sequence, self.published.get(word, 0))
+
+    async def _give_up(self, row: Row[Any], reason: str) -> None:
+        """An event that the broker will never take must not hold up those behind it."""
+        log.error("dead letter: event for %s: %s", row.subject, reason)
+        letter = events_pb2.DeadLetter(
+            stream="OUTBOX",
+            subject=row.subject,
+            sequence=row.n,
+            payload=row.payload,
+            reason=reason,
+            attempts=1,
+            service="treestore",
+        )
+        await self._database.write(lambda c: dead.store(c, [letter], 0))
+
+
+def _runs(rows: list[Row[Any]]) -> list[list[Row[Any]]]:
+    """Neighbours that may be published at once: trees to grow have no order among them, all else does."""
+    parts: list[list[Row[Any]]] = []
+    for row in rows:
+        if parts and row.subject.startswith("growth.") and row.subject == parts[-1][0].subject and len(parts[-1]) < 32:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return parts

@@ -1,0 +1,201 @@
+"""What becomes of an event: pure decisions over a Book (PROTOCOL 1, 3, 4). Nothing here changes anything.
+
+Every event has one of six ends. ACCEPT: it is a fact. REPEAT: it was one before. PARK: something must come first. REFUSE: a
+rule forbids it; kept in `refused`. LATE: a score where one is. BURY: it can never be right; a dead letter.
+"""
+
+import enum
+from dataclasses import dataclass
+
+from services.treestore.book import Book, leaf_key, run_key, segment_key, tree_key
+from services.treestore.events import Ended, Event, Grew, Grown, Opened, WasScored
+from services.treestore.rows import DROPPED, GROWING, GroupRow, ScoreRow, TreeRow
+
+_EPOCH_GAP = 1024  # a store that lost rows learns epochs from the log; further ahead is an error
+
+
+class End(enum.Enum):
+    """What becomes of an event."""
+
+    ACCEPT = "accept"
+    REPEAT = "repeat"
+    PARK = "park"
+    REFUSE = "refuse"
+    LATE = "late"
+    BURY = "bury"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An end, with the rule that led to it or the key that the event waits for."""
+
+    end: End
+    reason: str = ""
+    key: bytes = b""
+    winner: bytes = b""
+
+
+ACCEPT, REPEAT = Verdict(End.ACCEPT), Verdict(End.REPEAT)
+
+
+def park(key: bytes) -> Verdict:
+    """It waits for `key`."""
+    return Verdict(End.PARK, key=key)
+
+
+def refuse(reason: str, winner: bytes = b"") -> Verdict:
+    """The rule `reason` forbids it."""
+    return Verdict(End.REFUSE, reason, winner=winner)
+
+
+def bury(reason: str) -> Verdict:
+    """It can never be right."""
+    return Verdict(End.BURY, reason)
+
+
+def judge(book: Book, event: Event) -> Verdict:
+    """What becomes of the event, given all that the book knows."""
+    if isinstance(event, Opened):
+        return _opened(book, event)
+    tree = book.trees.get(event.tree_id)
+    if tree is None:
+        return park(tree_key(event.tree_id))
+    if tree.run_id != event.run_id:
+        return bury(f"RUN_MISMATCH: tree {tree.tree_id.hex()[:12]} belongs to run {tree.run_id}, not {event.run_id}")
+    match event:
+        case Grew():
+            return _grew(book, tree, event)
+        case Ended():
+            return _ended(book, tree, event)
+        case Grown():
+            return _grown(book, tree, event)
+        case WasScored():
+            return _scored(book, tree, event)
+    raise AssertionError(f"no rule for {type(event).__name__}")
+
+
+def _opened(book: Book, event: Opened) -> Verdict:
+    spec = event.message.spec
+    if event.tree_id in book.trees:
+        return REPEAT
+    run = book.runs.get(event.run_id)
+    if run is None:
+        return park(run_key(event.run_id))
+    if event.message.gateway_epoch < book.gateway_epoch:
+        return refuse("STALE_EPOCH")
+    if run.over:
+        return refuse("RUN_OVER")
+    if not spec.label and spec.row_digest in run.held_out:
+        return bury(f"HELD_OUT: row {spec.row_digest.hex()[:12]} is held out; training on it would spoil the measurement")
+    for group in book.groups.values():
+        if group.run_id == event.run_id and _meets(group, event) and not _fits(group, event):
+            return bury(
+                f"GROUP_MISMATCH: group {group.group_id} was opened with another id, size, ordinal, label or purpose"
+            )
+    if any(
+        t.group_id == spec.group_id and t.run_id == event.run_id and t.tree_index == spec.index for t in book.trees.values()
+    ):
+        return bury(f"INDEX_TAKEN: group {spec.group_id} has another tree at index {spec.index}")
+    return ACCEPT
+
+
+def _meets(group: GroupRow, event: Opened) -> bool:
+    spec = event.message.spec
+    return group.group_id == spec.group_id or (group.label, group.ordinal) == (spec.label, spec.group_ordinal)
+
+
+def _fits(group: GroupRow, event: Opened) -> bool:
+    spec = event.message.spec
+    asked = (spec.group_id, spec.group_size, spec.group_ordinal, spec.label, spec.purpose)
+    return (group.group_id, group.size, group.ordinal, group.label, group.purpose) == asked
+
+
+def _claim(tree: TreeRow, epoch: int) -> Verdict | None:
+    """Whether an event under this claim may still change the tree; None if it may."""
+    if tree.state == DROPPED:
+        return refuse("TREE_DROPPED")
+    if epoch < tree.claim_epoch or (epoch > tree.claim_epoch and tree.state != GROWING):
+        return refuse("STALE_EPOCH")
+    if epoch > tree.claim_epoch + _EPOCH_GAP:
+        return bury(f"EPOCH_UNKNOWN: claim {epoch} of tree {tree.tree_id.hex()[:12]}, whose newest is {tree.claim_epoch}")
+    return None
+
+
+def _grew(book: Book, tree: TreeRow, event: Grew) -> Verdict:
+    segment = event.segment
+    if segment.id in book.heads:
+        return REPEAT
+    stopped = _claim(tree, event.message.claim_epoch)
+    if stopped:
+        return stopped
+    if segment.parent in book.lost:
+        return refuse("PARENT_REFUSED")
+    if segment.parent:
+        parent = book.heads.get(segment.parent)
+        if parent is None:
+            return park(segment_key(segment.parent))
+        if parent.tree_id != tree.tree_id:
+            return bury(f"TREE_MISMATCH: segment {segment.id.hex()[:12]} continues a segment of another tree")
+        if segment.fork > parent.length:
+            return bury(
+                f"BAD_FORK: segment {segment.id.hex()[:12]} forks at {segment.fork}, its parent has {parent.length} tokens"
+            )
+    winner = book.places.get((tree.tree_id, segment.parent, segment.fork, segment.ordinal))
+    return refuse("ORDINAL_TAKEN", winner) if winner else ACCEPT
+
+
+def _at(book: Book, tree: TreeRow, segment: bytes, end: int) -> Verdict | None:
+    """Whether a leaf may end there; None if it may."""
+    if segment in book.lost and segment not in book.heads:
+        return refuse("PARENT_REFUSED")
+    head = book.heads.get(segment)
+    if head is None:
+        return park(segment_key(segment))
+    if head.tree_id != tree.tree_id:
+        return bury(f"TREE_MISMATCH: a leaf of tree {tree.tree_id.hex()[:12]} ends in a segment of another tree")
+    if end > head.length:
+        return bury(f"BAD_END: a leaf ends at {end} of segment {segment.hex()[:12]}, which has {head.length} tokens")
+    return None
+
+
+def _ended(book: Book, tree: TreeRow, event: Ended) -> Verdict:
+    known = book.part(tree.tree_id).leaves.get(event.leaf)
+    if known is not None and known.finished:
+        return REPEAT
+    stopped = _claim(tree, event.message.claim_epoch) or _at(book, tree, event.leaf.segment, event.leaf.end)
+    return stopped or ACCEPT
+
+
+def _grown(book: Book, tree: TreeRow, event: Grown) -> Verdict:
+    epoch = event.message.claim_epoch
+    if tree.grown_epoch == epoch and tree.grown_epoch:
+        return REPEAT if tree.grown_digest == event.leaves_digest() else refuse("GROWN_TWICE")
+    stopped = _claim(tree, epoch)
+    if stopped:
+        return stopped
+    for leaf in event.leaves:
+        stopped = _at(book, tree, leaf.segment, leaf.end)
+        if stopped:
+            return stopped
+    return ACCEPT
+
+
+def _scored(book: Book, tree: TreeRow, event: WasScored) -> Verdict:
+    scored = event.message.scored
+    if scored.scorer not in tree.scorers:
+        return bury(f"SCORER_UNKNOWN: tree {tree.tree_id.hex()[:12]} asks {list(tree.scorers)}, not {scored.scorer!r}")
+    part = book.part(tree.tree_id)
+    given = part.scores.get((event.leaf, scored.scorer))
+    if given is not None:
+        return REPEAT if given == score_row(event) else Verdict(End.LATE, "SCORED_BEFORE")
+    if tree.state == DROPPED:
+        return Verdict(End.LATE, "TREE_DROPPED")
+    if event.leaf not in part.leaves:
+        return park(leaf_key(event.leaf))
+    return ACCEPT
+
+
+def score_row(event: WasScored) -> ScoreRow:
+    """The row of a score."""
+    scored = event.message.scored
+    return ScoreRow(int(scored.score.state), scored.score.value, scored.score.reason, scored.scorer_version)

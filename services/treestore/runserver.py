@@ -1,0 +1,95 @@
+"""RunStoreService: the control plane's rows over gRPC."""
+
+from typing import Any
+
+import grpc.aio
+
+from banyan.v1 import runstore_service_pb2 as rs
+from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceServicer
+from services.treestore import dead, members, policies, processes, progress, runs
+from services.treestore.context import DESIRED, Context
+
+Call = grpc.aio.ServicerContext[Any, Any]
+_LONGEST_WAIT_S = 120.0
+
+
+class Control(RunStoreServiceServicer):
+    """Answers out of the database."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._database = context.database
+
+    async def TakeGatewayEpoch(self, request: rs.TakeGatewayEpochRequest, call: Call) -> rs.TakeGatewayEpochResponse:
+        return rs.TakeGatewayEpochResponse(epoch=await self._context.write(runs.take_gateway_epoch))
+
+    async def TakeLearnerEpoch(self, request: rs.TakeLearnerEpochRequest, call: Call) -> rs.TakeLearnerEpochResponse:
+        return await self._context.write(lambda c: policies.take_epoch(c, request))
+
+    async def PutRun(self, request: rs.PutRunRequest, call: Call) -> rs.PutRunResponse:
+        now, settings = self._context.now(), self._context.settings
+        return rs.PutRunResponse(run=await self._context.write(lambda c: runs.put(c, request, now, settings)))
+
+    async def ReadRun(self, request: rs.ReadRunRequest, call: Call) -> rs.ReadRunResponse:
+        return await self._database.read(lambda c: runs.read(c, request.run_id, self._context.now()))
+
+    async def ReadRuns(self, request: rs.ReadRunsRequest, call: Call) -> rs.ReadRunsResponse:
+        return await self._database.read(lambda c: runs.read_all(c, request.live_only))
+
+    async def MoveRun(self, request: rs.MoveRunRequest, call: Call) -> rs.MoveRunResponse:
+        now, settings = self._context.now(), self._context.settings
+        return rs.MoveRunResponse(run=await self._context.write(lambda c: runs.move(c, request, now, settings)))
+
+    async def ReadProgress(self, request: rs.ReadProgressRequest, call: Call) -> rs.ReadProgressResponse:
+        return await self._database.read(lambda c: progress.read(c, request.run_id, self._context.now()))
+
+    async def SetDesired(self, request: rs.SetDesiredRequest, call: Call) -> rs.SetDesiredResponse:
+        await self._context.write(lambda c: processes.set_desired(c, request), [DESIRED])
+        return rs.SetDesiredResponse()
+
+    async def WatchDesired(self, request: rs.WatchDesiredRequest, call: Call) -> rs.WatchDesiredResponse:
+        return await self._context.notifier.until(
+            [DESIRED],
+            lambda: self._database.read(processes.desired),
+            lambda wanted: wanted.revision > request.revision,
+            min(request.deadline_ms / 1000, _LONGEST_WAIT_S),
+        )
+
+    async def ReportProcess(self, request: rs.ReportProcessRequest, call: Call) -> rs.ReportProcessResponse:
+        now = self._context.now()
+        await self._context.write(lambda c: processes.report(c, request, now))
+        return rs.ReportProcessResponse()
+
+    async def ReadPolicies(self, request: rs.ReadPoliciesRequest, call: Call) -> rs.ReadPoliciesResponse:
+        return await self._database.read(lambda c: policies.read(c, request))
+
+    async def PutPolicy(self, request: rs.PutPolicyRequest, call: Call) -> rs.PutPolicyResponse:
+        now, settings = self._context.now(), self._context.settings
+        await self._context.write(lambda c: policies.put(c, request.policy, now, settings))
+        return rs.PutPolicyResponse()
+
+    async def PutToken(self, request: rs.PutTokenRequest, call: Call) -> rs.PutTokenResponse:
+        now = self._context.now()
+        await self._context.write(lambda c: members.put_token(c, request, now))
+        return rs.PutTokenResponse()
+
+    async def ReadToken(self, request: rs.ReadTokenRequest, call: Call) -> rs.ReadTokenResponse:
+        now = self._context.now()
+        return rs.ReadTokenResponse(
+            run_id=await self._database.read(lambda c: members.read_token(c, request.token_hash, now))
+        )
+
+    async def PutMember(self, request: rs.PutMemberRequest, call: Call) -> rs.PutMemberResponse:
+        now = self._context.now()
+        await self._context.write(lambda c: members.put(c, request.member, now))
+        return rs.PutMemberResponse()
+
+    async def ReadMembers(self, request: rs.ReadMembersRequest, call: Call) -> rs.ReadMembersResponse:
+        return await self._database.read(lambda c: members.read(c, request.run_id))
+
+    async def ReadDead(self, request: rs.ReadDeadRequest, call: Call) -> rs.ReadDeadResponse:
+        return await self._database.read(lambda c: dead.read(c, request.limit))
+
+    async def ReplayDead(self, request: rs.ReplayDeadRequest, call: Call) -> rs.ReplayDeadResponse:
+        await self._context.write(lambda c: dead.replay(c, request.id))
+        return rs.ReplayDeadResponse()

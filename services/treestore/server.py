@@ -1,0 +1,120 @@
+"""TreeStoreService: lineage over gRPC. Each call is one transaction of a pure handler; waits look again after commits."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+
+from banyan.errors import NotReady
+from banyan.v1 import tree_pb2
+from banyan.v1 import treestore_service_pb2 as ts
+from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceServicer
+from services.treestore import awaiting, batches, claims, export, lineage, stats, transcripts, trees
+from services.treestore import schema as tables
+from services.treestore.context import Context
+
+Call = grpc.aio.ServicerContext[Any, Any]
+_LONGEST_WAIT_S = 120.0
+_STREAMED = 32  # trees read at once
+
+
+class Lineage(TreeStoreServiceServicer):
+    """Answers out of the database; what it changes wakes whoever waits for it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._database = context.database
+
+    async def ClaimTree(self, request: ts.ClaimTreeRequest, call: Call) -> ts.ClaimTreeResponse:
+        now, settings = self._context.now(), self._context.settings
+        epoch = await self._context.write(
+            lambda c: claims.claim(c, request.tree_id, request.node_id, request.ticket, now, settings),
+            [request.tree_id],
+        )
+        found = await self._database.read(lambda c: trees.read(c, [request.tree_id]))
+        return ts.ClaimTreeResponse(epoch=epoch, tree=found[0], deadline_ms=settings.claim_ms if epoch else 0)
+
+    async def RenewClaim(self, request: ts.RenewClaimRequest, call: Call) -> ts.RenewClaimResponse:
+        now, settings = self._context.now(), self._context.settings
+        await self._context.write(lambda c: claims.renew(c, request.tree_id, request.epoch, now, settings))
+        return ts.RenewClaimResponse(deadline_ms=settings.claim_ms)
+
+    async def ReturnTree(self, request: ts.ReturnTreeRequest, call: Call) -> ts.ReturnTreeResponse:
+        now, settings = self._context.now(), self._context.settings
+        await self._context.write(
+            lambda c: claims.hand_back(c, request.tree_id, request.epoch, request.reason, now, settings),
+            [request.tree_id],
+        )
+        return ts.ReturnTreeResponse()
+
+    async def AwaitIngested(self, request: ts.AwaitIngestedRequest, call: Call) -> ts.AwaitIngestedResponse:
+        return await self._context.notifier.until(
+            [request.tree_id],
+            lambda: self._database.read(lambda c: awaiting.look(c, request)),
+            lambda response: awaiting.enough(request, response),
+            _seconds(request.deadline_ms),
+        )
+
+    async def ReadLeaves(self, request: ts.ReadLeavesRequest, call: Call) -> ts.ReadLeavesResponse:
+        keys = list(request.leaves)
+        found = await self._context.notifier.until(
+            list({key.tree_id for key in keys}),
+            lambda: self._database.read(lambda c: transcripts.read(c, keys)),
+            lambda found: len(found) == len(keys),
+            _seconds(request.deadline_ms),
+        )
+        return ts.ReadLeavesResponse(transcripts=found)
+
+    async def ReadyGroups(self, request: ts.ReadyGroupsRequest, call: Call) -> ts.ReadyGroupsResponse:
+        return await self._database.read(lambda c: batches.ready(c, request))
+
+    async def CommitBatch(self, request: ts.CommitBatchRequest, call: Call) -> ts.CommitBatchResponse:
+        now, settings = self._context.now(), self._context.settings
+        await self._context.write(lambda c: batches.commit(c, request, now, settings))
+        return ts.CommitBatchResponse()
+
+    async def ReadBatch(self, request: ts.ReadBatchRequest, call: Call) -> ts.ReadBatchResponse:
+        return ts.ReadBatchResponse(
+            batch=await self._database.read(lambda c: batches.read(c, request.run_id, request.ordinal))
+        )
+
+    async def GetTree(self, request: ts.GetTreeRequest, call: Call) -> ts.GetTreeResponse:
+        table = tables.trees
+        found = await self._database.read(
+            lambda c: trees.read(c, [trees.find(c, table, table.c.tree_id, request.tree_id, "tree")])
+        )
+        return ts.GetTreeResponse(tree=found[0])
+
+    async def ListTrees(self, request: ts.ListTreesRequest, call: Call) -> ts.ListTreesResponse:
+        return await self._database.read(lambda c: trees.summaries(c, request.filter))
+
+    async def StreamTrees(self, request: ts.StreamTreesRequest, call: Call) -> AsyncIterator[ts.StreamTreesResponse]:
+        async for tree in self._stream(request.filter):
+            yield ts.StreamTreesResponse(tree=tree)
+
+    async def ExportTrees(self, request: ts.ExportTreesRequest, call: Call) -> AsyncIterator[ts.ExportTreesResponse]:
+        async for tree in self._stream(request.filter):
+            yield ts.ExportTreesResponse(line=export.line(tree))
+
+    async def _stream(self, filters: ts.TreeFilter) -> AsyncIterator[tree_pb2.Tree]:
+        wanted = await self._database.read(lambda c: trees.ids(c, filters))
+        for start in range(0, len(wanted), _STREAMED):
+            part = wanted[start : start + _STREAMED]
+            for tree in await self._database.read(lambda c, part=part: trees.read(c, part)):  # type: ignore[misc]
+                yield tree
+
+    async def GetAncestry(self, request: ts.GetAncestryRequest, call: Call) -> ts.GetAncestryResponse:
+        return await self._database.read(lambda c: lineage.ancestry(c, request.segment))
+
+    async def ListConsumers(self, request: ts.ListConsumersRequest, call: Call) -> ts.ListConsumersResponse:
+        return await self._database.read(lambda c: lineage.consumers(c, request.segment))
+
+    async def SampleReplay(self, request: ts.SampleReplayRequest, call: Call) -> ts.SampleReplayResponse:
+        raise NotReady("SampleReplay needs a replay plugin, and this version has none")
+
+    async def GetStats(self, request: ts.GetStatsRequest, call: Call) -> ts.GetStatsResponse:
+        return ts.GetStatsResponse(counts=await self._database.read(lambda c: stats.read(c, request.run_id)))
+
+
+def _seconds(deadline_ms: int) -> float:
+    return min(deadline_ms / 1000, _LONGEST_WAIT_S)

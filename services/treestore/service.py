@@ -1,0 +1,121 @@
+"""The treestore, wired: database, bus, loops and servers. Tests host it in their own process by the same way."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+from banyan.v1.runstore_service_pb2_grpc import add_RunStoreServiceServicer_to_server
+from banyan.v1.treestore_service_pb2_grpc import add_TreeStoreServiceServicer_to_server
+from services.chassis import rpc, subjects
+from services.chassis.bus import Bus, Consumer
+from services.chassis.process import first_of
+from services.treestore import deadlines, meta
+from services.treestore.clock import StoreClock
+from services.treestore.consumer import DeadLetters, Ingester
+from services.treestore.context import Context
+from services.treestore.database import Database
+from services.treestore.keeper import Keeper
+from services.treestore.outbox import Outbox
+from services.treestore.runserver import Control
+from services.treestore.server import Lineage
+from services.treestore.settings import Settings
+
+log = logging.getLogger(__name__)
+NAMES = ("banyan.v1.TreeStoreService", "banyan.v1.RunStoreService")
+DURABLE = "treestore"
+_KINDS = tuple(kind for kind in subjects.LINEAGE_KINDS if kind != "closed")  # the store's own
+
+
+async def run(settings: Settings, stop: asyncio.Event) -> None:
+    """Runs until `stop` is set, or a loop fails."""
+    async with running(settings) as (server, loops):
+        log.info("serving on %s, database %s", server.address, settings.database_url)
+        await first_of(stop.wait(), *([loops] if loops is not None else []))
+
+
+@contextlib.asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[tuple[rpc.RpcServer, "asyncio.Future[None] | None"]]:
+    """A store that serves inside the block: its server, and its loops unless it only reads."""
+    database = await asyncio.get_running_loop().run_in_executor(
+        None, Database(settings.database_url, read_only=settings.read_only).open
+    )
+    try:
+        context = Context(database, settings, await _clock(database))
+        if settings.read_only:
+            async with _serving(context) as server:
+                yield server, None
+        else:
+            async with _connected(context) as loops, _serving(context) as server:
+                yield server, loops
+    finally:
+        database.close()
+
+
+async def _clock(database: Database) -> StoreClock:
+    clock = StoreClock(await database.read(lambda c: meta.read_int(c, "alive_ms")))
+    if not database.read_only:
+        gap = await database.write(lambda c: deadlines.catch_up(c, clock()))
+        log.info("the store was down for %.1f s; all deadlines are moved by that", gap / 1000)
+    return clock
+
+
+@contextlib.asynccontextmanager
+async def _serving(context: Context) -> AsyncIterator[rpc.RpcServer]:
+    lineage, control = Lineage(context), Control(context)
+    server = await rpc.serve(
+        context.settings.listen,
+        [
+            lambda s: add_TreeStoreServiceServicer_to_server(lineage, s),
+            lambda s: add_RunStoreServiceServicer_to_server(control, s),
+        ],
+        NAMES,
+    )
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def _connected(context: Context) -> AsyncIterator["asyncio.Future[None]"]:
+    settings = context.settings
+    bus = await Bus.connect(settings.nats, "treestore", creds=settings.nats_creds)
+    try:
+        await bus.ensure_streams()
+        outbox = Outbox(context.database, bus)
+        context.ring = outbox.ring
+        keeper = Keeper(context, bus, outbox)
+        await keeper.check_log()
+        events, letters = await _consumers(context, bus)
+        loops = asyncio.ensure_future(
+            first_of(
+                Ingester(context, events).run(),
+                DeadLetters(context, letters).run(),
+                outbox.run(),
+                keeper.watch(),
+                keeper.sweep(),
+            )
+        )
+        try:
+            yield loops
+        finally:
+            loops.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await loops
+    finally:
+        await bus.close()
+
+
+async def _consumers(context: Context, bus: Bus) -> tuple[Consumer, Consumer]:
+    """The store's consumers. A new database reads the log from its beginning: what is retained builds it up again."""
+    if not await context.database.read(lambda c: meta.read_text(c, "store_id")):
+        for stream in (subjects.LINEAGE, subjects.DEAD):
+            await bus.delete_consumer(stream, DURABLE)
+        await context.database.write(lambda c: meta.put(c, "store_id", f"{context.now():x}"))
+    filters = [subjects.lineage("*", kind) for kind in _KINDS]
+    pending = 4 * context.settings.ingest_batch
+    events = await bus.consumer(subjects.LINEAGE, DURABLE, filters, max_ack_pending=pending)
+    # No filter: letters of all services and the broker's own advisories.
+    letters = await bus.consumer(subjects.DEAD, DURABLE, [">"])
+    return events, letters

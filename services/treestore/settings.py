@@ -1,0 +1,42 @@
+"""Settings of the treestore."""
+
+from dataclasses import dataclass
+
+from services.chassis.settings import Settings as Shared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Shared):
+    """What the treestore reads from `BANYAN_…`."""
+
+    listen: str = "127.0.0.1:7101"
+    """host:port of the gRPC server."""
+    database: str = ""
+    """SQLAlchemy address of the database; empty for SQLite in the state folder."""
+    read_only: bool = False
+    """Answers queries only, without a bus; works while nothing else runs, and beside a running treestore."""
+    claim_ms: int = 60_000
+    """How long a claim holds without progress or renewal: twice the broker's ack_wait, so that the broker decides first."""
+    requeue_ms: int = 60_000
+    """How long a tree may go unclaimed before it is queued again; doubles each time."""
+    max_claims: int = 5
+    """Claims without a new segment after which a tree is dropped, where its spec names none."""
+    max_returns: int = 200
+    """Times that nodes may hand a tree back before it is dropped: a policy that never comes must not hang a run."""
+    score_deadline_ms: int = 600_000
+    """How long a grown leaf may wait for its scores, where its tree's spec names no time."""
+    park_ms: int = 3_600_000
+    """How long an event may wait for what must come before it; then it is a dead letter."""
+    tick_ms: int = 250
+    """Time between looks at the deadlines."""
+    purge_s: float = 60.0
+    """Time between purges of the log."""
+    purge_margin: int = 1000
+    """Messages that a purge leaves although every consumer has them."""
+    ingest_batch: int = 256
+    """Most messages in one ingest transaction."""
+
+    @property
+    def database_url(self) -> str:
+        """Address of the database, with its default."""
+        return self.database or f"sqlite:///{self.state / 'store.sqlite'}"

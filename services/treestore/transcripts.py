@@ -1,0 +1,106 @@
+"""What scorers see of a leaf: its text, its row, and who still owes a score. Only of leaves that the store accepted."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from banyan.segment import Kind
+from banyan.tree import Leaf
+from banyan.v1 import tree_pb2
+from banyan.v1 import treestore_service_pb2 as ts
+from services.treestore import schema
+from services.treestore.loading import chunks, rows_in
+from services.treestore.rows import DROPPED
+
+Key = tuple[bytes, Leaf]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Rows of the trees that were asked for."""
+
+    trees: Mapping[bytes, Row[Any]]
+    segments: Mapping[bytes, Row[Any]]
+    leaves: Mapping[Key, Row[Any]]
+    given: frozenset[tuple[bytes, Leaf, str]]
+    refused: frozenset[Key]
+
+
+def read(connection: Connection, keys: Sequence[ts.LeafKey]) -> list[ts.LeafTranscript]:
+    """Transcripts of the leaves that are there. A leaf that was refused comes back with no scorer: there is nothing to do."""
+    facts = _facts(connection, {key.tree_id for key in keys})
+    found = [_transcript(facts, key.tree_id, Leaf(key.leaf.segment, key.leaf.end)) for key in keys]
+    return [transcript for transcript in found if transcript is not None]
+
+
+def _facts(connection: Connection, tree_ids: set[bytes]) -> Facts:
+    segments, leaves, scores, refused = schema.segments, schema.leaves, schema.scores, schema.refused
+    heads: dict[bytes, Row[Any]] = {}
+    names = ("id", "tree_id", "parent", "fork", "kind", "length", "prefix_sampled", "text", "finish")
+    for chunk in chunks(sorted(tree_ids)):
+        query = select(*(segments.c[name] for name in names)).where(segments.c.tree_id.in_(chunk))
+        heads |= {row.id: row for row in connection.execute(query)}
+    return Facts(
+        trees={row.tree_id: row for row in rows_in(connection, schema.trees, schema.trees.c.tree_id, tree_ids)},
+        segments=heads,
+        leaves={
+            (row.tree_id, Leaf(row.segment, row.end)): row for row in rows_in(connection, leaves, leaves.c.tree_id, tree_ids)
+        },
+        given=frozenset(
+            (row.tree_id, Leaf(row.segment, row.end), row.scorer)
+            for row in rows_in(connection, scores, scores.c.tree_id, tree_ids)
+        ),
+        refused=frozenset(
+            (row.tree_id, Leaf(row.segment, row.end))
+            for row in rows_in(connection, refused, refused.c.tree_id, tree_ids, refused.c.kind == "leaf")
+        ),
+    )
+
+
+def _transcript(facts: Facts, tree_id: bytes, leaf: Leaf) -> ts.LeafTranscript | None:
+    tree, row = facts.trees.get(tree_id), facts.leaves.get((tree_id, leaf))
+    if tree is None:
+        return None
+    key = ts.LeafKey(tree_id=tree_id, leaf=tree_pb2.LeafRef(segment=leaf.segment, end=leaf.end))
+    if row is None:
+        over = tree.state == DROPPED or (tree_id, leaf) in facts.refused
+        return ts.LeafTranscript(key=key, run_id=tree.run_id) if over else None
+    completion = row.completion or join(facts.segments, leaf)
+    if completion is None:
+        return None
+    spec = tree_pb2.TreeSpec.FromString(tree.spec)
+    last = facts.segments[leaf.segment]
+    return ts.LeafTranscript(
+        key=key,
+        run_id=tree.run_id,
+        completion=completion,
+        row_json=spec.row_json,
+        messages_json=spec.messages_json,
+        scorers=owing(facts, tree, leaf, spec.scorers),
+        traceparent=tree.traceparent,
+        completion_tokens=last.prefix_sampled + (leaf.end if last.kind == Kind.POLICY else 0),
+        finish=last.finish,
+    )
+
+
+def owing(facts: Facts, tree: Row[Any], leaf: Leaf, scorers: Sequence[str]) -> list[str]:
+    """Scorers that owe a score; none for a tree that was dropped."""
+    if tree.state == DROPPED:
+        return []
+    return [scorer for scorer in scorers if (tree.tree_id, leaf, scorer) not in facts.given]
+
+
+def join(segments: Mapping[bytes, Row[Any]], leaf: Leaf) -> str | None:
+    """The path's text after the prompt, from whole segments; None if it leaves one of them before its end."""
+    texts: list[str] = []
+    at, end = leaf.segment, leaf.end
+    while at:
+        row = segments[at]
+        if row.kind != Kind.PROMPT:
+            if end not in (0, row.length):
+                return None
+            texts.append(row.text if end else "")
+        at, end = row.parent, row.fork
+    return "".join(reversed(texts))

@@ -1,0 +1,175 @@
+"""Stored trees as messages: whole, and in one line."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, select
+
+from banyan.errors import InvalidInput, NotFound
+from banyan.v1 import tree_pb2
+from banyan.v1 import treestore_service_pb2 as ts
+from services.treestore import schema
+from services.treestore.loading import chunks
+from services.treestore.rows import GROWING
+
+_LIST_LIMIT = 100
+_PREFIX_BYTES = 4
+
+
+def read(connection: Connection, tree_ids: Sequence[bytes]) -> list[tree_pb2.Tree]:
+    """Whole trees, in the order of the ids; ids that are not there are left out."""
+    segments, leaves, scores = (
+        _by_tree(connection, table, tree_ids) for table in (schema.segments, schema.leaves, schema.scores)
+    )
+    rows: dict[bytes, Row[Any]] = {}
+    for chunk in chunks(tree_ids):
+        for row in connection.execute(select(schema.trees).where(schema.trees.c.tree_id.in_(chunk))):
+            rows[row.tree_id] = row
+    return [to_wire(rows[i], segments[i], leaves[i], scores[i]) for i in tree_ids if i in rows]
+
+
+def _by_tree(connection: Connection, table: Any, tree_ids: Iterable[bytes]) -> dict[bytes, list[Row[Any]]]:
+    found: dict[bytes, list[Row[Any]]] = defaultdict(list)
+    for chunk in chunks(tree_ids):
+        for row in connection.execute(select(table).where(table.c.tree_id.in_(chunk)).order_by(table.c.n)):
+            found[row.tree_id].append(row)
+    return found
+
+
+def to_wire(
+    tree: Row[Any], segments: Sequence[Row[Any]], leaves: Sequence[Row[Any]], scores: Sequence[Row[Any]]
+) -> tree_pb2.Tree:
+    """A tree's message. Segments, leaves and scores come in DFS order, so that it is the same however they arrived."""
+    order = dfs_order(segments)
+    counted = [leaf for leaf in leaves if leaf.listed or tree.state == GROWING]
+    place = {
+        leaf: number
+        for number, leaf in enumerate(sorted(((r.segment, r.end) for r in leaves), key=lambda k: leaf_order(order, *k)))
+    }
+    return tree_pb2.Tree(
+        spec=tree_pb2.TreeSpec.FromString(tree.spec),
+        state=tree.state,
+        reason=tree.reason,
+        segments=[segment_to_wire(row) for row in sorted(segments, key=lambda r: order[r.id])],
+        leaves=[
+            tree_pb2.LeafRef(segment=row.segment, end=row.end)
+            for row in sorted(counted, key=lambda r: place[(r.segment, r.end)])
+        ],
+        scores=[score_to_wire(row) for row in sorted(scores, key=lambda r: (leaf_order(order, r.segment, r.end), r.scorer))],
+        claim_epoch=tree.claim_epoch,
+        opened_unix_ms=tree.opened_ms,
+        closed_unix_ms=tree.closed_ms,
+    )
+
+
+Path = tuple[tuple[int, int], ...]
+
+
+def dfs_order(segments: Iterable[Row[Any]]) -> dict[bytes, Path]:
+    """Each segment's path of (fork, ordinal) from the root: sorts as a depth-first walk. Parents must come first."""
+    order: dict[bytes, Path] = {}
+    for row in segments:
+        order[row.id] = (*order[row.parent], (row.fork, row.ordinal)) if row.parent else ()
+    return order
+
+
+def leaf_order(order: dict[bytes, Path], segment: bytes, end: int) -> tuple[Path, int]:
+    """Sorts leaves as a depth-first walk meets their segments."""
+    return order.get(segment, ()), end
+
+
+def segment_to_wire(row: Row[Any]) -> tree_pb2.Segment:
+    """Message of a segment's row."""
+    return tree_pb2.Segment(
+        id=row.id,
+        tree_id=row.tree_id,
+        parent=row.parent,
+        fork=row.fork,
+        ordinal=row.ordinal,
+        kind=row.kind,
+        origin=row.origin,
+        tokens=row.tokens,
+        logprobs=row.logprobs,
+        sampled_logprobs=row.sampled_logprobs,
+        policy=tree_pb2.PolicyRef(learner_epoch=row.policy_epoch, step=row.policy_step, digest=row.policy_digest),
+        sampling=tree_pb2.SamplingParams.FromString(row.sampling),
+        finish=row.finish,
+        producer=row.producer,
+        text=row.text,
+        cached_tokens=row.cached_tokens,
+        entropies=row.entropies,
+    )
+
+
+def score_to_wire(row: Row[Any]) -> tree_pb2.ScoredLeaf:
+    """Message of a score's row."""
+    return tree_pb2.ScoredLeaf(
+        leaf=tree_pb2.LeafRef(segment=row.segment, end=row.end),
+        scorer=row.scorer,
+        scorer_version=row.scorer_version,
+        score=tree_pb2.Score(state=row.state, value=row.value, parts=json.loads(row.parts), reason=row.reason),
+    )
+
+
+def find(connection: Connection, table: Any, column: Any, prefix: bytes, what: str) -> bytes:
+    """The id that starts with `prefix`. Raises NotFound if there is none or more than one."""
+    if len(prefix) < _PREFIX_BYTES:
+        raise InvalidInput(f"{what} {prefix.hex()!r} is too short: give at least {2 * _PREFIX_BYTES} hex digits")
+    last = prefix + b"\xff" * (32 - len(prefix))
+    found = list(connection.scalars(select(column).where(column >= prefix, column <= last).order_by(column).limit(2)))
+    if len(found) != 1:
+        raise NotFound(
+            f"{what} {prefix.hex()} is ambiguous; give more of it" if found else f"there is no {what} {prefix.hex()}"
+        )
+    return bytes(found[0])
+
+
+def matching(filters: ts.TreeFilter) -> list[ColumnElement[bool]]:
+    """A filter as conditions."""
+    trees = schema.trees
+    conditions: list[ColumnElement[bool]] = []
+    if filters.run_id:
+        conditions.append(trees.c.run_id == filters.run_id)
+    if filters.states:
+        conditions.append(trees.c.state.in_([int(s) for s in filters.states]))
+    if filters.purpose:
+        conditions.append(trees.c.purpose == int(filters.purpose))
+    if filters.label:
+        conditions.append(trees.c.label == filters.label)
+    if filters.tree_ids:
+        conditions.append(trees.c.tree_id.in_(list(filters.tree_ids)))
+    return conditions
+
+
+def ids(connection: Connection, filters: ts.TreeFilter) -> list[bytes]:
+    """Ids of the trees, in order of opening; all of them unless the filter has a limit."""
+    query: Select[Any] = select(schema.trees.c.tree_id).where(*matching(filters)).order_by(schema.trees.c.n)
+    return list(connection.scalars(query.limit(filters.limit) if filters.limit else query))
+
+
+def summaries(connection: Connection, filters: ts.TreeFilter) -> ts.ListTreesResponse:
+    """Trees in one line each, newest first."""
+    trees = schema.trees
+    query = select(trees).where(*matching(filters)).order_by(trees.c.n.desc()).limit(filters.limit or _LIST_LIMIT)
+    return ts.ListTreesResponse(trees=[_summary(row) for row in connection.execute(query)])
+
+
+def _summary(row: Row[Any]) -> ts.TreeSummary:
+    summary = ts.TreeSummary(
+        tree_id=row.tree_id,
+        run_id=row.run_id,
+        group_id=row.group_id,
+        state=row.state,
+        reason=row.reason,
+        leaves=row.leaves,
+        segments=row.segments,
+        sampled_tokens=row.sampled_tokens,
+        purpose=row.purpose,
+        label=row.label,
+        policy_step=row.policy_step,
+    )
+    if row.mean_reward is not None:
+        summary.mean_reward = row.mean_reward
+    return summary
