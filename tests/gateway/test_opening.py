@@ -1,0 +1,82 @@
+"""What is opened: ids and seeds that follow from run, group, row and index; rows in the order of the curriculum."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from banyan.digest import row_digest, tree_id
+from services.gateway import rows as rows_module
+from services.gateway.control.evaluation import Evaluation, evaluations
+from services.gateway.control.opening import Opener, Wave
+from services.gateway.control.uniform import Uniform
+
+
+async def _opener(recipe) -> Opener:
+    return Opener("tiny-1", recipe, await rows_module.load(recipe, Path.cwd()))
+
+
+async def test_a_training_tree_says_everything_that_a_node_needs(recipe_of) -> None:
+    recipe = recipe_of(generate={"trees": 2, "policy": "iid", "settings": {"width": 3}, "stop": ["."]})
+    opener = await _opener(recipe)
+    first, second = opener.training(5, 2)
+    row = json.loads(first.row_json)
+    assert first.tree_id == tree_id("tiny-1", "tiny-1/train/5", row_digest(row), 0)
+    assert second.tree_id == tree_id("tiny-1", "tiny-1/train/5", row_digest(row), 1)
+    assert (first.group_id, first.group_ordinal, first.group_size, first.min_step) == ("tiny-1/train/5", 5, 2, 2)
+    assert json.loads(first.generate_json) == {
+        "name": "iid", "settings": {"width": 3}, "max_new_tokens": 128, "temperature": 1.0,
+        "top_p": 1.0, "top_k": 0, "stop": ["."],
+    }  # fmt: skip
+    assert list(first.scorers) == ["number"]
+    assert json.loads(first.messages_json)[-1]["role"] == "user"
+    assert first.seed != second.seed and max(first.seed, second.seed) < 2**63
+    assert not first.wave
+
+
+async def test_the_same_ordinal_is_the_same_trees_in_every_process(recipe_of) -> None:
+    one, two = await _opener(recipe_of()), await _opener(recipe_of())
+    assert [one.training(o, 0) for o in range(20)] == [two.training(o, 0) for o in range(20)]
+    other = await _opener(recipe_of(seed=1))
+    assert [one.training(o, 0)[0].row_digest for o in range(20)] != [other.training(o, 0)[0].row_digest for o in range(20)]
+
+
+async def test_no_training_tree_is_of_a_held_out_row(recipe_of) -> None:
+    opener = await _opener(recipe_of())
+    trained = {opener.training(o, 0)[0].row_digest for o in range(300)}
+    assert len(trained) == len(opener.rows.train)
+    assert not trained & set(opener.rows.held_out_digests())
+
+
+async def test_evaluations_are_greedy_and_sampled_on_the_first_held_out_rows(recipe_of) -> None:
+    recipe = recipe_of(eval={"samples": 4, "max_rows": 5})
+    opener = await _opener(recipe)
+    greedy, sampled = (list(opener.evaluation(e)) for e in evaluations(recipe, "step-2", 2))
+    held = sorted(opener.rows.held_out_digests())[:5]
+    assert [t.row_digest for t in greedy] == held == [t.row_digest for t in sampled]
+    assert json.loads(greedy[0].generate_json)["temperature"] == 0
+    assert json.loads(greedy[0].generate_json)["settings"] == {"width": 1}
+    assert json.loads(sampled[0].generate_json)["temperature"] == 1
+    assert json.loads(sampled[0].generate_json)["settings"] == {"width": 4}
+    assert {(t.label, t.min_step, t.max_step, t.group_size) for t in greedy} == {("step-2-greedy", 2, 2, 1)}
+    assert not {t.tree_id for t in greedy} & {t.tree_id for t in sampled}
+
+
+async def test_deterministic_evaluations_are_waves(recipe_of) -> None:
+    opener = await _opener(recipe_of(deterministic=True))
+    trees = list(opener.evaluation(Evaluation("before", "greedy", 0)))
+    assert {(t.wave, t.wave_size) for t in trees} == {("tiny-1/before-greedy", 3)}
+
+
+def test_a_wave_can_be_read_from_its_name() -> None:
+    wave = Wave("a-b.c-1", 7, 56, 8)
+    assert Wave.parse(wave.name) == wave
+    assert wave.ordinals == range(56, 64)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 100])
+def test_each_epoch_is_another_permutation_of_all_rows(rows: int) -> None:
+    order = Uniform(rows, seed=3)
+    epochs = [[order.row(e * rows + i) for i in range(rows)] for e in range(3)]
+    assert all(sorted(epoch) == list(range(rows)) for epoch in epochs)
+    assert rows < 7 or epochs[0] != epochs[1] != epochs[2]

@@ -1,0 +1,169 @@
+"""GatewayService over real gRPC, on a store in memory with drivers running."""
+
+import asyncio
+import contextlib
+import json
+from typing import Any
+
+import pytest
+
+from banyan.errors import InvalidInput, NotReady, Refused
+from banyan.v1 import gateway_service_pb2 as pb
+from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub, add_GatewayServiceServicer_to_server
+from banyan.v1.runstore_service_pb2 import RunState as S
+from services.chassis import rpc
+from services.gateway.fleet import Fleet
+from services.gateway.join.nodes import Admission, Door
+from services.gateway.server import Gateway, JoinPort
+
+
+@pytest.fixture
+async def gateway(store, bus, tmp_path):
+    fleet = Fleet(store, bus, await store.take_epoch("test"))
+    servicer = Gateway(store, fleet, Door(store), Admission(store, tmp_path, "n:1"), JoinPort("host:1", "ab" * 32))
+    server = await rpc.serve("127.0.0.1:0", [lambda s: add_GatewayServiceServicer_to_server(servicer, s)], [])
+    channel = rpc.channel(server.address)
+    driving = asyncio.create_task(fleet.run())
+    yield GatewayServiceStub(channel)
+    driving.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await driving
+    await channel.close(None)
+    await server.stop(0)
+
+
+async def _create(gateway: Any, recipe: Any, request_id: str = "") -> pb.CreateRunResponse:
+    request = pb.CreateRunRequest(recipe_json=recipe.model_dump_json(), request_id=request_id, folder="/folder")
+    return await rpc.call(gateway.CreateRun, request)
+
+
+async def test_a_run_is_created_once_per_request(gateway, store, recipe_of) -> None:
+    first = await _create(gateway, recipe_of(), "key")
+    again = await _create(gateway, recipe_of(), "key")
+    assert first.run.run_id == again.run.run_id and len(store.runs) == 1
+    assert first.run.run_id.startswith("tiny-") and len(first.run.run_id) == len("tiny-") + 8
+    assert first.train_rows + first.held_out_rows == 145
+    assert len(store.runs[first.run.run_id].held_out) == first.held_out_rows
+    assert json.loads(first.run.recipe_json)["name"] == "tiny"
+
+
+async def test_a_deterministic_run_has_one_id_and_is_refused_twice(gateway, recipe_of, store) -> None:
+    first = await _create(gateway, recipe_of(deterministic=True))
+    with pytest.raises(Refused):
+        await _create(gateway, recipe_of(deterministic=True))
+    other = await _create(gateway, recipe_of(deterministic=True, seed=1))
+    assert first.run.run_id != other.run.run_id
+
+
+async def test_bad_recipes_are_refused_with_the_key(gateway) -> None:
+    for text, words in (("{", "not JSON"), ("[]", "object"), ('{"name": "x", "modle": 1}', "modle")):
+        with pytest.raises(InvalidInput, match=words):
+            await rpc.call(gateway.CreateRun, pb.CreateRunRequest(recipe_json=text))
+
+
+async def test_a_watcher_sees_the_run_from_start_to_end(gateway, store, recipe_of) -> None:
+    run_id = (await _create(gateway, recipe_of())).run.run_id
+    states, policies = [], []
+
+    async def act() -> None:
+        while store.runs[run_id].state not in (S.RUN_STATE_SUCCEEDED, S.RUN_STATE_FAILED):
+            if not store.policies:
+                store.publish(0)
+            store.finish()
+            store.train(4)
+            await rpc.call(gateway.CancelRun, pb.CancelRunRequest(run_id=run_id, pause=True))
+            await rpc.call(gateway.ResumeRun, pb.ResumeRunRequest(run_id=run_id))
+            await asyncio.sleep(0.05)
+
+    acting = asyncio.create_task(act())
+    async with asyncio.timeout(30):
+        async for news in gateway.WatchRun(pb.WatchRunRequest(run_id=run_id[:8])):
+            states.append(news.run.state)
+            policies += [p.policy.step for p in news.policies]
+    await acting
+    assert states[-1] == S.RUN_STATE_SUCCEEDED
+    assert policies == [0, 1, 2, 3]
+
+
+async def test_cancel_pause_and_resume(gateway, store, recipe_of, eventually) -> None:
+    run_id = (await _create(gateway, recipe_of())).run.run_id
+    await eventually(lambda: store.desired.get(run_id) == {"rollout": 1, "learner": 1})
+    paused = await rpc.call(gateway.CancelRun, pb.CancelRunRequest(run_id=run_id, pause=True, cause="Ctrl-C"))
+    assert (paused.run.state, paused.run.cause) == (S.RUN_STATE_PAUSED, "Ctrl-C")
+    await eventually(lambda: store.desired[run_id] == {})
+    resumed = await rpc.call(gateway.ResumeRun, pb.ResumeRunRequest(run_id=run_id))
+    assert resumed.run.state == S.RUN_STATE_STARTING
+    await eventually(lambda: store.desired[run_id] == {"rollout": 1, "learner": 1})
+    cancelled = await rpc.call(gateway.CancelRun, pb.CancelRunRequest(run_id=run_id, cause="enough"))
+    assert cancelled.run.state == S.RUN_STATE_CANCELLED
+    await eventually(lambda: store.desired[run_id] == {})
+    with pytest.raises(Refused, match="CANCELLED and cannot become PAUSED"):
+        await rpc.call(gateway.CancelRun, pb.CancelRunRequest(run_id=run_id, pause=True))
+    with pytest.raises(Refused, match="CANCELLED"):
+        await rpc.call(gateway.ResumeRun, pb.ResumeRunRequest(run_id=run_id))
+
+
+async def test_processes_of_a_run_that_ended_under_another_gateway_are_wanted_no_more(store, bus, recipe_of) -> None:
+    store.desired["gone-1"] = {"learner": 1}
+    fleet = Fleet(store, bus, 1)
+    driving = asyncio.create_task(fleet.run())
+    async with asyncio.timeout(5):
+        while store.desired["gone-1"]:
+            await asyncio.sleep(0.01)
+    driving.cancel()
+
+
+async def test_a_run_whose_rows_changed_fails_with_that_cause(store, bus, recipe_of, eventually) -> None:
+    from services.gateway.rows import Rows
+    from services.gateway.runs.create import new_run
+
+    recipe = recipe_of()
+    run = new_run(recipe, Rows(recipe.task, [], [], b"other"), "/f").run
+    await store.put_run(run, "r")
+    driving = asyncio.create_task(Fleet(store, bus, 1).run())
+    await eventually(lambda: bool(store.moves))
+    driving.cancel()
+    assert store.moves[0][0] == "FAILED" and "not those that the run began with" in store.moves[0][1]
+
+
+async def test_a_newer_gateway_ends_this_ones_drivers(store, bus, recipe_of) -> None:
+    from pathlib import Path
+
+    from services.gateway import rows as rows_module
+    from services.gateway.runs.create import new_run
+
+    recipe = recipe_of()
+    await store.put_run(new_run(recipe, await rows_module.load(recipe, Path.cwd()), "/f").run, "r")
+    store.refuse_epoch = True
+    with pytest.raises(Refused, match="newer gateway"):
+        async with asyncio.timeout(10):
+            await Fleet(store, bus, 1).run()
+
+
+async def test_searches_are_not_ready_and_say_so(gateway) -> None:
+    with pytest.raises(NotReady, match="no search policies"):
+        async for _ in _errors(gateway.Expand(pb.ExpandRequest())):
+            pass
+
+
+async def _errors(stream: Any) -> Any:
+    import grpc
+
+    from banyan import status
+
+    try:
+        async for message in stream:
+            yield message
+    except grpc.RpcError as error:
+        raise status.error_of(error, "Expand") from None
+
+
+async def test_tokens_need_a_live_run(gateway, store, recipe_of) -> None:
+    run_id = (await _create(gateway, recipe_of())).run.run_id
+    answer = await rpc.call(gateway.CreateToken, pb.CreateTokenRequest(run_id=run_id, valid_s=60))
+    assert answer.address == "host:1" and answer.token.endswith("." + "ab" * 32)
+    assert answer.token.split(".")[0].encode() not in b"".join(store.tokens)
+    assert list(store.tokens.values()) == [run_id]
+    await rpc.call(gateway.CancelRun, pb.CancelRunRequest(run_id=run_id))
+    with pytest.raises(Refused, match="over"):
+        await rpc.call(gateway.CreateToken, pb.CreateTokenRequest(run_id=run_id))
