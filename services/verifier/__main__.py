@@ -26,12 +26,23 @@ async def run(stop: asyncio.Event) -> None:
         await bus.ensure_streams()
         store = GrpcStore(channel)
         handler = LeafHandler(store, BusPublisher(bus), scoring, given.verifier_id)
-        await LeafConsumer(bus, store, handler, given.concurrency).run(stop)
+        health = asyncio.create_task(_tell_health(server, bus))
+        try:
+            await LeafConsumer(bus, store, handler, given.concurrency).run(stop)
+        finally:
+            health.cancel()
     finally:
         await server.stop()
         await scoring.close()
         await channel.close(None)
         await bus.close()
+
+
+async def _tell_health(server: rpc.RpcServer, bus: Bus) -> None:
+    """Ready means that leaves can come and scores can go."""
+    while True:
+        await server.set_serving(bus.connected)
+        await asyncio.sleep(1.0)
 
 
 if __name__ == "__main__":

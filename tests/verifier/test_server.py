@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import grpc
 import pytest
@@ -87,6 +88,41 @@ async def test_the_process_serves_and_stops_cleanly(nats_server, eventually):
         if process.poll() is None:
             process.kill()
             process.wait(5)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look where a confined process is")
+async def test_nothing_outlives_a_verifier_that_is_killed(nats_server, eventually, tmp_path):
+    listen = f"127.0.0.1:{server_module.free_port()}"
+    folder = Path(__file__).parent
+    environment = {**os.environ, "BANYAN_NATS": nats_server.url, "BANYAN_LISTEN": listen, "TMPDIR": str(tmp_path)}
+    environment["PYTHONPATH"] = str(folder)
+    process = subprocess.Popen([sys.executable, "-m", "services.verifier"], env=environment)
+    channel = rpc.channel(listen)
+    try:
+        stub = verifier_service_pb2_grpc.VerifierServiceStub(channel)
+        await rpc.call(stub.ListScorers, pb.ListScorersRequest(), patience_s=15)
+        request = pb.ScoreRequest(request_id="1", scorer="rewards:sleeps", completion="7", row_json="{}")
+        pending = asyncio.create_task(answers(stub, [request]))
+        await eventually(lambda: _inside(tmp_path) == 2, 15.0, "a warm child and its attempt")
+        process.kill()
+        await asyncio.to_thread(process.wait, 5)
+        await eventually(lambda: _inside(tmp_path) == 0, 5.0, "the end of both")
+        with pytest.raises(grpc.aio.AioRpcError):
+            await pending
+    finally:
+        await channel.close()
+        process.kill()
+        process.wait(5)
+
+
+def _inside(folder: Path) -> int:
+    count = 0
+    for process in Path("/proc").iterdir():
+        try:
+            count += process.name.isdigit() and os.readlink(process / "cwd").startswith(f"{folder}/banyan-scorer-")
+        except OSError:
+            continue
+    return count
 
 
 def test_a_bad_setting_is_one_line_and_status_2():

@@ -63,13 +63,14 @@ def confine(keep: Confinement, reply: int, folder: str) -> None:
     os.chdir(folder)
     os.environ.update(HOME=folder, TMPDIR=folder)
     limits.apply(keep.limits, keep.threads_now)
+    network, processes = keep.limits.network, keep.limits.processes > 0
+    # Before the user changes: what is named here may lie where that user cannot go.
+    landlock.apply((*_SYSTEM, *keep.readable), (folder, "/dev/null"), network=network)
     if keep.drop_user:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the user changed, which clears it
-    network, processes = keep.limits.network, keep.limits.processes > 0
-    landlock.apply((*_SYSTEM, *keep.readable), (folder, "/dev/null"), network=network)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # the change of user clears it
     seccomp.apply(network=network, processes=processes)
 
 
