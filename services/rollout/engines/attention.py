@@ -23,7 +23,7 @@ def attend(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query [B, heads, Q, dim], key and value [B, kv heads, T, dim], mask [B, 1, Q, T] or None (causal) → [B, Q, heads, dim]."""
+    """query [B, heads, Q, dim], key, value [B, kv heads, T, dim], mask [B, 1, Q, T] (None: causal) → [B, Q, heads, dim]."""
     batch, heads, queries, _ = query.shape
     shared = key.shape[1]
     if queries == 1:

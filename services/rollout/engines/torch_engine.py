@@ -58,7 +58,13 @@ class TorchEngine:
         return None
 
     def load(self, policy: Policy, weights: Path | None) -> list[Sampled]:
-        """Takes new weights; running branches end as ABORTED, and no KV of the old policy is left."""
+        """Takes new weights; running branches end as ABORTED, and no KV of the old policy is left.
+
+        The same weights under a new number (a step that changed nothing) cut nothing.
+        """
+        if policy.digest == self._policy.digest and policy.digest:
+            self._policy = policy
+            return []
         if weights is not None:
             loading.take(self._forward.model, weights)
         cut = [row.ended(Finish.ABORTED, self._policy) for row in self._rows]

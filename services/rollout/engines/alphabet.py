@@ -1,0 +1,29 @@
+"""The scripted engine's tokenizer: one token per character, so that its texts mean something and need no model."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from banyan.segment import IntTokens
+
+CHARACTERS = "0123456789 +-*=.,?\nabcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+END = 0  # the end token; characters follow from 1
+
+
+class Alphabet:
+    """Token 0 ends; token i is the i-th character. What is not in the alphabet becomes a question mark."""
+
+    eos = frozenset({END})
+    size = len(CHARACTERS) + 1
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text."""
+        return [1 + (CHARACTERS.find(c) if c in CHARACTERS else CHARACTERS.index("?")) for c in text]
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> IntTokens:
+        """The messages, a line end after each."""
+        return np.array(self.encode("".join(m["content"] + "\n" for m in messages)), np.int32)
+
+    def decode(self, tokens: IntTokens) -> str:
+        """The characters, without the end token."""
+        return "".join(CHARACTERS[int(t) - 1] for t in tokens if int(t) != END)

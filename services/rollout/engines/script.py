@@ -1,0 +1,66 @@
+"""What the scripted engine samples from: a known distribution of the next character, given prompt and answer so far.
+
+Sums and products in the prompt's last line get the right answer with probability `accuracy` (plus `gain` per policy step,
+at most 1) and right + 1 or right + 2 otherwise; any other prompt is continued by a Markov chain over characters.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from services.rollout.engines.alphabet import CHARACTERS, END, Alphabet
+
+_ASKED = re.compile(r"(\d+) ([+*]) (\d+)[ =?.]*$")
+_ALPHABET = Alphabet()
+Chain = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Script:
+    """Settings of the scripted engine's distribution. In `chain`, "" as a key is any other state, as a value the end."""
+
+    accuracy: float = 0.3
+    """Probability of the right answer to a sum or product at policy step 0."""
+    gain: float = 0.0
+    """What each policy step adds to it."""
+    chain: Chain = field(default_factory=lambda: {"": {"a": 0.4, "b": 0.4, "": 0.2}})
+    """Next character by last character of the answer."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.accuracy <= 1.0:
+            raise ValueError(f"accuracy must lie in 0..1, got {self.accuracy!r}")
+        for state, following in self.chain.items():
+            if abs(sum(following.values()) - 1.0) > 1e-9 or min(following.values()) < 0.0:
+                raise ValueError(f"chain[{state!r}] must be probabilities that sum to 1, got {dict(following)}")
+            unknown = [c for c in following if len(c) > 1 or c not in CHARACTERS]
+            if unknown:
+                raise ValueError(f"chain[{state!r}] names {unknown[0]!r}, which is not one character of the alphabet")
+        if "" not in self.chain:
+            raise ValueError('chain needs the key "" for all other states')
+
+    def probabilities(self, prompt: str, answer: str, step: int) -> npt.NDArray[np.float64]:
+        """Of each next token."""
+        p = np.zeros(_ALPHABET.size)
+        for character, mass in self._following(prompt, answer, step).items():
+            p[_ALPHABET.encode(character)[0] if character else END] += mass
+        return np.asarray(p / p.sum())
+
+    def _following(self, prompt: str, answer: str, step: int) -> Mapping[str, float]:
+        asked = _ASKED.search(prompt.rstrip("\n"))
+        if asked is None:
+            return self.chain.get(answer[-1:], self.chain[""])
+        texts = self._answers(int(asked[1]), asked[2], int(asked[3]), step)
+        alive = {text: mass for text, mass in texts.items() if text.startswith(answer) and mass > 0.0}
+        following: dict[str, float] = {}
+        for text, mass in alive.items():
+            character = text[len(answer) : len(answer) + 1]
+            following[character] = following.get(character, 0.0) + mass
+        return following or {"": 1.0}
+
+    def _answers(self, a: int, operator: str, b: int, step: int) -> dict[str, float]:
+        right = a + b if operator == "+" else a * b
+        p = min(1.0, self.accuracy + self.gain * step)
+        return {str(right): p, str(right + 1): (1 - p) / 2, str(right + 2): (1 - p) / 2}

@@ -1,0 +1,156 @@
+"""The engine in a thread of its own: commands in, ended segments out, both bounded; asyncio never waits for a step.
+
+In lockstep (deterministic mode) the engine takes a step only when the node has answered the one before (`turn`), so that
+what runs together depends on the trees and not on timing.
+"""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from banyan.errors import InvalidInput, TemporaryError
+from banyan.segment import Floats, IntTokens
+from services.rollout.engines.port import Engine, EngineStats, Key, Policy, Request, Sampled, Tokenizer
+
+T = TypeVar("T")
+_MOST_COMMANDS = 65_536
+_MOST_BATCHES = 256
+_TICK_S = 0.2  # how late a stop may be noticed while the engine idles or its events are not taken
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request that the engine refused, and why."""
+
+    key: Key
+    reason: str
+
+
+def _submit(engine: Engine, requests: Sequence[Request]) -> list[Refusal]:
+    refused: list[Refusal] = []
+    for request in requests:
+        try:
+            engine.submit(request)
+        except InvalidInput as error:
+            refused.append(Refusal(request.key, str(error)))
+    return refused
+
+
+class EngineThread:
+    """Runs an engine. `start` builds it; `batches` yields what ended, step by step; `stop` ends it."""
+
+    def __init__(self, make: Callable[[], Engine], lockstep: bool = False) -> None:
+        self._make, self._lockstep = make, lockstep
+        self._commands: queue.Queue[tuple[Callable[[Engine], Any], Future[Any]]] = queue.Queue(_MOST_COMMANDS)
+        self._ended: asyncio.Queue[list[Sampled] | BaseException] = asyncio.Queue(_MOST_BATCHES)
+        self._room = threading.BoundedSemaphore(_MOST_BATCHES - 1)
+        self._my_turn = True
+        self._stopping = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._ready: Future[Engine] = Future()
+        self.tokenizer: Tokenizer
+
+    async def start(self) -> None:
+        """Builds the engine in its thread and waits for it. Raises what building raised."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+        self.tokenizer = (await asyncio.wrap_future(self._ready)).tokenizer
+
+    async def stop(self, deadline_s: float = 5.0) -> None:
+        """Ends the thread after its current step."""
+        self._stopping.set()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join, deadline_s)
+
+    async def batches(self) -> list[Sampled]:
+        """What ended in the next step in which anything ended. Raises what made the engine fail."""
+        batch = await self._ended.get()
+        if isinstance(batch, BaseException):
+            raise batch
+        self._room.release()
+        return batch
+
+    # -- commands; they take effect between two steps, in order --
+
+    def submit(self, requests: Sequence[Request]) -> "Future[list[Refusal]]":
+        """Queues segments; the answer names those that can never run."""
+        return self._command(lambda engine: _submit(engine, requests))
+
+    def turn(self) -> None:
+        """In lockstep: all that the node had to say to the last step is said."""
+        self._command(lambda _: setattr(self, "_my_turn", True))
+
+    async def abort(self, keys: Sequence[Key]) -> list[Sampled]:
+        """Stops segments and returns what there is of them."""
+        parts = await asyncio.wrap_future(self._command(lambda engine: [engine.abort(k) for k in keys]))
+        return [part for part in parts if part is not None]
+
+    async def load(self, policy: Policy, weights: Path | None) -> list[Sampled]:
+        """Takes new weights; returns the segments that were cut."""
+        return await asyncio.wrap_future(self._command(lambda engine: engine.load(policy, weights)))
+
+    async def logprobs(self, tokens_T: IntTokens, first: int, temperature: float) -> Floats:
+        """A spot check."""
+        return await asyncio.wrap_future(self._command(lambda engine: engine.logprobs(tokens_T, first, temperature)))
+
+    async def stats(self) -> EngineStats:
+        """Counts."""
+        return await asyncio.wrap_future(self._command(lambda engine: engine.stats()))
+
+    def _command(self, do: Callable[[Engine], T]) -> "Future[T]":
+        future: Future[T] = Future()
+        try:
+            self._commands.put_nowait((do, future))
+        except queue.Full:
+            raise TemporaryError(f"the engine has {_MOST_COMMANDS} commands waiting; it does not keep up") from None
+        return future
+
+    # -- the thread --
+
+    def _run(self) -> None:
+        try:
+            engine = self._make()
+        except BaseException as error:
+            self._ready.set_exception(error)
+            return
+        self._ready.set_result(engine)
+        try:
+            while not self._stopping.is_set():
+                self._obey(engine)
+                if engine.busy and self._my_turn:
+                    self._say(engine.step())
+        except BaseException as error:  # whatever it is, the node must end with it instead of waiting for ever
+            self._deliver(error)
+
+    def _obey(self, engine: Engine) -> None:
+        """Runs waiting commands; waits for one if there is nothing else to do."""
+        idle = not engine.busy or not self._my_turn
+        while True:
+            try:
+                do, future = self._commands.get(timeout=_TICK_S) if idle else self._commands.get_nowait()
+            except queue.Empty:
+                return
+            idle = False
+            try:
+                future.set_result(do(engine))
+            except Exception as error:
+                future.set_exception(error)
+
+    def _say(self, ended: list[Sampled]) -> None:
+        if not ended:
+            return
+        self._my_turn = not self._lockstep
+        while not self._room.acquire(timeout=_TICK_S):
+            if self._stopping.is_set():
+                return
+        self._deliver(ended)
+
+    def _deliver(self, batch: list[Sampled] | BaseException) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._ended.put_nowait, batch)

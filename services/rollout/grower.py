@@ -1,0 +1,157 @@
+"""Grows one tree: what ended goes in, what to sample and what to publish comes out. No I/O, no clock.
+
+It asks the tree policy for a plan after every change, and carries out what is not there and not in flight yet. So a tree
+resumed from the store goes on with exactly the branches that have no segment.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from banyan.draws import Draws, branch_key
+from banyan.plugins import Branch, GrowthView, LeafMark, Room
+from banyan.segment import Finish, IntTokens, Kind, Sampling, Segment
+from banyan.tree import Leaf, Tree
+from services.rollout.engines.port import Request, Sampled, Tokenizer
+from services.rollout.spec import GrowSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What follows from a change. `grown` is None until no branch will ever be asked for again; then all leaves."""
+
+    requests: tuple[Request, ...] = ()
+    segments: tuple[Segment, ...] = ()
+    leaves: tuple[LeafMark, ...] = ()
+    aborts: tuple[Branch, ...] = ()
+    grown: tuple[Leaf, ...] | None = None
+
+
+@dataclass(slots=True)
+class Grower:
+    """One tree under one claim. `claim` makes the engine's keys of two claims on one tree differ."""
+
+    spec: GrowSpec
+    tree: Tree
+    tokenizer: Tokenizer
+    producer: str
+    claim: int = 0
+    leaves: dict[Leaf, str] = field(default_factory=dict)
+    in_flight: dict[Branch, Sampling] = field(default_factory=dict)
+    _pruned: set[Branch] = field(default_factory=set)
+    _orders: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
+
+    def start(self) -> Step:
+        """The first plan; makes the root if the tree has none."""
+        made = () if self.tree.root is not None else (self._root(),)
+        for segment in made:
+            self.tree.add(segment)
+        return self._plan(made)
+
+    def ended(self, sampled: Sequence[Sampled]) -> Step:
+        """Takes segments that ended in one engine step."""
+        made: list[Segment] = []
+        for one in sampled:
+            branch = one.key[2] if isinstance(one.key, tuple) else None
+            sampling = self.in_flight.pop(branch, None) if isinstance(branch, Branch) else None
+            if sampling is not None and isinstance(branch, Branch) and len(one.tokens_T):
+                segment = self._segment(branch, sampling, one)
+                self.tree.add(segment)
+                made.append(segment)
+        return self._plan(tuple(made))
+
+    def key(self, branch: Branch) -> tuple[bytes, int, Branch]:
+        """The engine's key of a branch."""
+        return (self.spec.tree_id, self.claim, branch)
+
+    def completion(self, leaf: Leaf) -> str:
+        """The path's text after the prompt, decoded as one."""
+        assert self.tree.root is not None
+        return self.tokenizer.decode(self.tree.prefix_tokens(leaf.segment, leaf.end)[len(self.tree.root) :])
+
+    # -- planning --
+
+    def _plan(self, made: tuple[Segment, ...]) -> Step:
+        view = GrowthView(
+            self.tree,
+            self.spec.seed,
+            self.spec.max_path_tokens,
+            frozenset(self.in_flight),
+            dict(self.leaves),
+            self.spec.sampling,
+        )
+        plan = self.spec.policy.plan(view, Room(), Draws(self.spec.seed))
+        requests = [self._request(e.branch, e.sampling) for e in plan.expansions if self._missing(e.branch)]
+        marks = tuple(mark for mark in plan.leaves if mark.leaf not in self.leaves)
+        self.leaves.update({mark.leaf: mark.reason for mark in marks})
+        aborts = tuple(branch for branch, _ in plan.prunes if branch in self.in_flight and branch not in self._pruned)
+        self._pruned.update(aborts)
+        over = plan.done and not self.in_flight
+        return Step(tuple(requests), made, marks, aborts, tuple(m.leaf for m in plan.leaves) if over else None)
+
+    def _missing(self, branch: Branch) -> bool:
+        return branch not in self.in_flight and self.tree.at(branch.parent, branch.fork, branch.ordinal) is None
+
+    def _request(self, branch: Branch, sampling: Sampling) -> Request:
+        self.in_flight[branch] = sampling
+        prefix = self.tree.prefix_tokens(branch.parent, branch.fork)
+        return Request(
+            key=self.key(branch),
+            prefix_P=prefix,
+            draw_key=branch_key(self.spec.seed, branch.parent, branch.fork, branch.ordinal),
+            sampling=sampling,
+            keep=self._path_tokens(prefix) + sampling.max_new_tokens < self.spec.max_path_tokens,
+            order=(*self.spec.order, *self._order(branch.parent), branch.fork, branch.ordinal),
+        )
+
+    def _path_tokens(self, prefix_P: IntTokens) -> int:
+        assert self.tree.root is not None
+        return len(prefix_P) - len(self.tree.root)
+
+    def _order(self, segment_id: bytes) -> tuple[int, ...]:
+        """Forks and ordinals from the root down: the logical place of a segment."""
+        if segment_id not in self._orders:
+            segment = self.tree.segments[segment_id]
+            above = self._order(segment.parent) if segment.parent else ()
+            self._orders[segment_id] = (*above, segment.fork, segment.ordinal) if segment.parent else ()
+        return self._orders[segment_id]
+
+    # -- segments --
+
+    def _root(self) -> Segment:
+        tokens = self.tokenizer.encode_chat(self.spec.messages)
+        text = "\n".join(str(m.get("content", "")) for m in self.spec.messages)
+        return Segment(self.spec.tree_id, b"", 0, 0, Kind.PROMPT, tokens, text=text, producer=self.producer)
+
+    def _segment(self, branch: Branch, sampling: Sampling, one: Sampled) -> Segment:
+        return Segment(
+            tree_id=self.spec.tree_id,
+            parent=branch.parent,
+            fork=branch.fork,
+            ordinal=branch.ordinal,
+            kind=Kind.POLICY,
+            tokens_T=one.tokens_T,
+            logprobs_T=one.logprobs_T,
+            sampled_logprobs_T=one.sampled_logprobs_T,
+            policy=one.policy.digest,
+            sampling=sampling,
+            finish=self._finish(branch, one),
+            policy_epoch=one.policy.epoch,
+            policy_step=one.policy.step,
+            producer=self.producer,
+            text=self.tokenizer.decode(one.tokens_T),
+            cached_tokens=one.cached_tokens,
+            entropies_T=one.entropies_T,
+        )
+
+    def _finish(self, branch: Branch, one: Sampled) -> Finish:
+        """The engine knows the segment's limit; the path's limit and a prune are known here."""
+        if one.finish is Finish.ABORTED and branch in self._pruned:
+            return Finish.PRUNED
+        tokens = self._path_tokens(self.tree.prefix_tokens(branch.parent, branch.fork)) + len(one.tokens_T)
+        full = one.finish is Finish.BOUNDARY and tokens >= self.spec.max_path_tokens
+        return Finish.LENGTH if full else one.finish
+
+
+def resumed(leaves: Mapping[Leaf, str] | Sequence[Leaf]) -> dict[Leaf, str]:
+    """Leaves that the store knows of: they are not announced again."""
+    return dict(leaves) if isinstance(leaves, Mapping) else dict.fromkeys(leaves, "")

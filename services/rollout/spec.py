@@ -1,0 +1,67 @@
+"""What a node needs of a TreeSpec to grow it, checked once."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from banyan import registry
+from banyan.errors import InvalidInput
+from banyan.plugins import TreePolicy
+from banyan.segment import Sampling
+from banyan.v1 import tree_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class GrowSpec:
+    """One tree's assignment. `policy` is built from the spec's own settings, so evaluations may grow otherwise."""
+
+    tree_id: bytes
+    run_id: str
+    seed: int
+    messages: tuple[Mapping[str, str], ...]
+    policy: TreePolicy
+    max_path_tokens: int
+    sampling: Sampling
+    order: tuple[int, int]  # group ordinal, tree index: logical order within a wave
+    min_step: int = 0
+    max_step: int | None = None
+    traceparent: str = ""
+    width: int = 1  # branches to expect, for deciding how many trees a node takes
+
+    def allows(self, step: int) -> bool:
+        """Whether a policy of this step may sample the tree."""
+        return self.min_step <= step and (self.max_step is None or step <= self.max_step)
+
+
+def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
+    """Reads a TreeSpec. Raises InvalidInput that names what is unusable."""
+    try:
+        generate: dict[str, Any] = json.loads(spec.generate_json)
+        messages = tuple(json.loads(spec.messages_json))
+        settings = generate.get("settings", {})
+        policy = registry.build("generate", generate["name"], settings)
+        sampling = Sampling(
+            temperature=float(generate.get("temperature", 1.0)),
+            top_p=float(generate.get("top_p", 1.0)),
+            top_k=int(generate.get("top_k", 0)),
+            max_new_tokens=int(generate["max_new_tokens"]),
+            stop=tuple(generate.get("stop", ())),
+            seed=spec.seed,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInput(f"tree {spec.tree_id.hex()[:12]} cannot be grown: its spec is unusable: {error!r}") from None
+    return GrowSpec(
+        tree_id=spec.tree_id,
+        run_id=spec.run_id,
+        seed=spec.seed,
+        messages=messages,
+        policy=policy,
+        max_path_tokens=sampling.max_new_tokens,
+        sampling=sampling,
+        order=(spec.group_ordinal, spec.index),
+        min_step=spec.min_step,
+        max_step=spec.max_step if spec.HasField("max_step") else None,
+        traceparent=spec.traceparent,
+        width=int(getattr(policy, "width", 1)),
+    )
