@@ -80,7 +80,7 @@ def _repeats(connection: Connection, request: ts.CommitBatchRequest) -> bool:
     same = json.loads(stored.group_ids) == list(request.group_ids) and json.loads(stored.dropped) == _dropped(request)
     if not same or stored.learner_epoch != request.learner_epoch:
         raise Refused(
-            f"batch {request.ordinal} of run {request.run_id} is stored with other groups or by another learner; read it instead",
+            f"batch {request.ordinal} of run {request.run_id} holds other groups or is another learner's; read it instead",
             "ORDINAL_TAKEN",
         )
     return True

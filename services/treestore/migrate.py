@@ -7,7 +7,7 @@ from sqlalchemy import Connection, inspect, text
 from banyan.errors import InvalidInput
 
 _FOLDER = Path(__file__).parent / "migrations"
-HEAD = "0001"
+HEAD = "0002"
 
 
 def version(connection: Connection) -> str:

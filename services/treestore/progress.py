@@ -1,4 +1,4 @@
-"""How far a run is: what the curriculum decides on. Reads sums that every transaction keeps, so it costs the same at any size."""
+"""How far a run is: what the curriculum decides on. Reads sums that every transaction keeps, so its cost does not grow."""
 
 from sqlalchemy import Connection, func, select
 

@@ -29,7 +29,7 @@ class Facts:
 
 
 def read(connection: Connection, keys: Sequence[ts.LeafKey]) -> list[ts.LeafTranscript]:
-    """Transcripts of the leaves that are there. A leaf that was refused comes back with no scorer: there is nothing to do."""
+    """Transcripts of the leaves that are there. A leaf that was refused comes back with no scorer to ask."""
     facts = _facts(connection, {key.tree_id for key in keys})
     found = [_transcript(facts, key.tree_id, Leaf(key.leaf.segment, key.leaf.end)) for key in keys]
     return [transcript for transcript in found if transcript is not None]

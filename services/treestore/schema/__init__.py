@@ -1,0 +1,43 @@
+"""The tables. Ids are raw bytes, states are the numbers of their proto enums, times are unix milliseconds of the store's
+clock. Rows are never removed, but for `parked` and `outbox`, which are queues.
+"""
+
+from services.treestore.schema.columns import metadata
+from services.treestore.schema.control import (
+    batch_trees,
+    batches,
+    dead,
+    desired,
+    members,
+    meta,
+    outbox,
+    policies,
+    processes,
+    runs,
+    tokens,
+)
+from services.treestore.schema.lineage import groups, late, leaves, parked, refused, scores, segments, tallies, trees
+
+__all__ = [
+    "batch_trees",
+    "batches",
+    "dead",
+    "desired",
+    "groups",
+    "late",
+    "leaves",
+    "members",
+    "meta",
+    "metadata",
+    "outbox",
+    "parked",
+    "policies",
+    "processes",
+    "refused",
+    "runs",
+    "scores",
+    "segments",
+    "tallies",
+    "tokens",
+    "trees",
+]

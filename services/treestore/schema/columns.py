@@ -1,0 +1,39 @@
+"""How columns are made: nothing is NULL but what may be absent, and every default holds in the database as well."""
+
+from sqlalchemy import BigInteger, Column, Float, Integer, LargeBinary, MetaData, Text
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(column_0_N_label)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite numbers rows by itself only where the key is exactly INTEGER.
+_SERIAL = BigInteger().with_variant(Integer, "sqlite")
+
+
+def text(name: str) -> Column[str]:
+    """A text, empty by default."""
+    return Column(name, Text, nullable=False, default="", server_default="")
+
+
+def int_(name: str, default: int = 0) -> Column[int]:
+    """A number of 64 bits."""
+    return Column(name, BigInteger, nullable=False, default=default, server_default=str(default))
+
+
+def real(name: str) -> Column[float]:
+    """A float64."""
+    return Column(name, Float(53), nullable=False, default=0.0, server_default="0")
+
+
+def bytes_(name: str, nullable: bool = False) -> Column[bytes]:
+    """Raw bytes: ids, tensors, encoded messages."""
+    return Column(name, LargeBinary, nullable=nullable)
+
+
+def serial() -> Column[int]:
+    """The number of a row, in order of insertion."""
+    return Column("n", _SERIAL, primary_key=True, autoincrement=True)

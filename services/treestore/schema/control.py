@@ -1,0 +1,132 @@
+"""Tables of the control plane: runs, batches, policies, processes, members, dead letters, and the outbox."""
+
+from sqlalchemy import BigInteger, Boolean, Column, Index, LargeBinary, Table, Text, UniqueConstraint
+
+from services.treestore.schema.columns import bytes_, int_, metadata, serial, text
+
+# Facts about the store itself: gateway_epoch, desired_revision, alive_ms, lineage_floor, store_id.
+meta = Table("meta", metadata, Column("key", Text, primary_key=True), text("value"))
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("request_id", Text, nullable=False, unique=True),
+    text("recipe_json"),
+    int_("state"),
+    text("cause"),
+    int_("resume_state"),
+    bytes_("split_digest"),
+    bytes_("held_out"),  # digests of 32 bytes, one after the other
+    text("folder"),
+    int_("learner_epoch"),
+    int_("step", -1),  # newest policy that is not abandoned; -1 before the base policy
+    int_("batches"),
+    int_("created_ms"),
+    int_("ended_ms"),
+    int_("paused_ms"),  # time that does not count as live
+    int_("paused_since_ms"),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("ordinal", BigInteger, primary_key=True, autoincrement=False),
+    int_("learner_epoch"),
+    text("use"),
+    text("group_ids"),  # JSON list
+    text("dropped"),  # JSON list of [group, reason]
+    text("summary_json"),
+    int_("stored_ms"),
+)
+
+batch_trees = Table(
+    "batch_trees",
+    metadata,
+    serial(),
+    Column("run_id", Text, nullable=False),
+    bytes_("tree_id"),
+    text("use"),
+    int_("ordinal"),
+    UniqueConstraint("run_id", "tree_id", "use"),
+    Index("ix_batch_trees_batch", "run_id", "ordinal"),
+)
+
+policies = Table(
+    "policies",
+    metadata,
+    serial(),
+    Column("run_id", Text, nullable=False),
+    int_("learner_epoch"),
+    int_("step"),
+    bytes_("digest"),
+    int_("batch_ordinal", -1),
+    bytes_("published"),  # PolicyPublished
+    Column("abandoned", Boolean, nullable=False),
+    int_("stored_ms"),
+    UniqueConstraint("run_id", "learner_epoch", "step"),
+)
+
+desired = Table(
+    "desired",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("service", Text, primary_key=True),
+    int_("count"),
+)
+
+processes = Table(
+    "processes",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("service", Text, primary_key=True),
+    Column("replica", BigInteger, primary_key=True, autoincrement=False),
+    bytes_("report"),  # ReportProcessRequest, the newest
+    int_("event"),
+    int_("reported_ms"),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("token_hash", LargeBinary, primary_key=True),
+    text("run_id"),
+    int_("expires_ms"),
+)
+
+members = Table(
+    "members",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("node_id", Text, primary_key=True),
+    text("host"),
+    Column("joined", Boolean, nullable=False),
+    text("public_key"),
+    int_("seen_ms"),
+)
+
+dead = Table(
+    "dead",
+    metadata,
+    serial(),
+    text("service"),
+    text("stream"),
+    int_("sequence"),
+    bytes_("letter"),  # DeadLetter
+    text("reason"),
+    int_("attempts"),
+    int_("stored_ms"),
+    int_("replays"),
+    UniqueConstraint("service", "stream", "sequence"),
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    serial(),
+    text("subject"),
+    text("msg_id"),
+    bytes_("payload"),
+    text("traceparent"),
+)
