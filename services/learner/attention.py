@@ -23,7 +23,7 @@ class TreeMask:
         self.sizes = [stop - start for start, stop in row.blocks]
         self._dtype = dtype
         names = (row.enter_N, row.leave_N, row.position_N)
-        self._facts = [torch.from_numpy(a).to(device).split(self.sizes) for a in names]
+        self._facts = [torch.split_with_sizes(torch.from_numpy(a).to(device), self.sizes) for a in names]
         self._masks: dict[int, list[torch.Tensor]] = {}
 
     def blocks(self, window: int | None) -> list[torch.Tensor]:
@@ -69,7 +69,8 @@ def tree_attention(
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    parts = zip(*(x.split(tree.sizes, 2) for x in (query, key, value)), tree.blocks(sliding_window), strict=True)
+    cut = (torch.split_with_sizes(x, tree.sizes, 2) for x in (query, key, value))
+    parts = zip(*cut, tree.blocks(sliding_window), strict=True)
     seen = [F.scaled_dot_product_attention(q, k, v, attn_mask=mask[None, None], scale=scaling) for q, k, v, mask in parts]
     return torch.cat(seen, 2).transpose(1, 2).contiguous(), None
 

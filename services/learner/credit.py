@@ -12,13 +12,12 @@ import numpy.typing as npt
 
 from banyan.errors import InvalidInput
 from banyan.plugins import Advantages, Estimator, GroupTrees
-from banyan.segment import Segment
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
 from services.learner.advantages.whitening import whiten
 
 Floats = npt.NDArray[np.float64]
-Stale = Callable[[Segment], bool]
+Stale = Callable[[Tree, Leaf], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,28 +31,27 @@ class ScoredTree:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """A group with its advantages. `stale` counts the leaves that left it because of their age."""
+    """A group with its advantages. `stale`: the leaves that left it because of their age."""
 
     group: GroupTrees
     advantages: Advantages
-    stale: int = 0
+    stale: tuple[Leaf, ...] = ()
 
 
-def view_of(scored: ScoredTree, stale: Stale) -> tuple[TreeView, int]:
-    """The view in which leaves with a stale segment on their path have no reward; and how many those are."""
-    old = [leaf for leaf in scored.leaves if any(stale(s) for s, _ in scored.tree.pieces(leaf.segment, leaf.end))]
-    lost = sum(scored.rewards.get(leaf) is not None for leaf in old)
+def view_of(scored: ScoredTree, stale: Stale) -> tuple[TreeView, list[Leaf]]:
+    """The view in which stale leaves have no reward; and those of them that had one."""
+    old = {leaf for leaf in scored.leaves if scored.rewards.get(leaf) is not None and stale(scored.tree, leaf)}
     rewards = {leaf: None if leaf in old else scored.rewards.get(leaf) for leaf in scored.leaves}
-    return TreeView(scored.tree, scored.leaves, rewards), lost
+    return TreeView(scored.tree, scored.leaves, rewards), sorted(old)
 
 
 def estimate(group_id: str, trees: Sequence[ScoredTree], estimator: Estimator, stale: Stale) -> Credit:
     """Advantages of one group. Raises InvalidInput where an estimator returns something unusable."""
-    views, lost = zip(*(view_of(t, stale) for t in trees), strict=True) if trees else ((), ())
-    group = GroupTrees(group_id, views)
+    seen = [view_of(tree, stale) for tree in trees]
+    group = GroupTrees(group_id, [view for view, _ in seen])
     advantages = estimator.estimate(group)
     _check(group, advantages)
-    return Credit(group, advantages, sum(lost))
+    return Credit(group, advantages, tuple(leaf for _, old in seen for leaf in old))
 
 
 def _check(group: GroupTrees, advantages: Advantages) -> None:
@@ -92,7 +90,9 @@ def _counted(taught: Sequence[Credit]) -> tuple[list[Floats], list[Floats]]:
 
 
 def _leaf_tokens(view: TreeView) -> Floats:
-    lengths = [sum(len(view.nodes[i]) for i in view.path(leaf) if view.nodes[i].trained) for leaf in range(len(view.leaves_L))]
+    lengths = [
+        sum(len(view.nodes[i]) for i in view.path(leaf) if view.nodes[i].trained) for leaf in range(len(view.leaves_L))
+    ]
     return np.array(lengths, np.float64)
 
 

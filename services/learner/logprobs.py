@@ -47,7 +47,7 @@ class _TokenLogProbs(torch.autograd.Function):
         return logp_E, entropy_R
 
     @staticmethod
-    def backward(ctx: Any, grad_E: torch.Tensor, _entropy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_E: torch.Tensor, _entropy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden_R_H, weight_V_H, temperature_R, row_E, token_E, logp_E = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden_R_H)
         grad_weight: torch.Tensor | None = None
@@ -58,7 +58,9 @@ class _TokenLogProbs(torch.autograd.Function):
             if not len(kept):
                 kept = _logits(hidden, weight_V_H, temperature_R[places]).softmax(1).to(hidden.dtype)
             rows = row_E[predictions] - places.start
-            sums = torch.zeros(len(hidden), dtype=grad_E.dtype, device=grad_E.device).index_add_(0, rows, grad_E[predictions])
+            sums = torch.zeros(len(hidden), dtype=grad_E.dtype, device=grad_E.device).index_add_(
+                0, rows, grad_E[predictions]
+            )
             cool = temperature_R[places].to(grad_E.dtype)
             slope = kept.mul_((-sums / cool).to(kept.dtype)[:, None])
             exact = (grad_E[predictions] - sums[rows] * logp_E[predictions].exp()) / cool[rows]

@@ -4,7 +4,7 @@ With bfloat16 the model's parameters are a copy: each row's gradients are added 
 are made, and `publish` copies the masters back. With float32 (or float64, in tests) masters and parameters are the same.
 """
 
-from collections.abc import Mapping
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel
@@ -27,7 +27,7 @@ class Masters:
         for index, (parameter, master) in enumerate(zip(self._parameters, self.weights, strict=True)):
             master.grad = torch.zeros_like(master)
             parameter.data = parameter.data.to(dtype)
-            parameter.register_post_accumulate_grad_hook(lambda p, i=index: self._collect(i, p))  # type: ignore[misc]
+            parameter.register_post_accumulate_grad_hook(partial(self._collect, index))  # type: ignore[no-untyped-call]
 
     def _collect(self, index: int, parameter: torch.Tensor) -> None:
         gradient, master = parameter.grad, self.weights[index]
@@ -61,13 +61,6 @@ class Masters:
         if self._apart:
             for parameter, master in zip(self._parameters, self.weights, strict=True):
                 parameter.copy_(master)
-
-    @torch.no_grad()
-    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Takes master weights by name."""
-        for name, weight in zip(self.names, self.weights, strict=True):
-            weight.copy_(tensors[name])
-        self.publish()
 
     def computed(self) -> dict[str, torch.Tensor]:
         """All tensors of the model by name, as it computes with them; tied names share storage."""

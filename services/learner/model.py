@@ -54,7 +54,9 @@ def refuse_unpackable(config: Any) -> None:
     """Raises NotReady for models whose layers need more than a mask over tokens."""
     kinds = set(getattr(config, "layer_types", None) or ()) - _LAYERS
     if kinds:
-        raise NotReady(f"model type {config.model_type!r} has {sorted(kinds)[0]} layers; only attention layers can be packed yet")
+        raise NotReady(
+            f"model type {config.model_type!r} has {sorted(kinds)[0]} layers; only attention layers can be packed yet"
+        )
     recurrent = [k for k in ("state_size", "ssm_cfg", "mamba_d_state", "rwkv_version") if getattr(config, k, None)]
     if recurrent:
         raise NotReady(f"model type {config.model_type!r} has recurrent state ({recurrent[0]}); it cannot be packed yet")
@@ -65,9 +67,9 @@ def refuse_unpackable(config: Any) -> None:
 
 def forward(model: PreTrainedModel, row: Row) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-prob of each prediction of a row, and entropies: one pass over its unique tokens."""
-    weight = model.get_input_embeddings().weight
+    weight: Any = model.get_input_embeddings().weight
     mask = TreeMask(row, weight.dtype, weight.device)
     tokens, positions = (torch.from_numpy(a).to(weight.device)[None] for a in (row.token_N, row.position_N))
     hidden = model.base_model(input_ids=tokens, position_ids=positions, use_cache=False, tree=mask).last_hidden_state[0]
-    head = model.get_output_embeddings()
-    return token_logprobs(hidden, head.weight, row)  # type: ignore[union-attr,arg-type]
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return token_logprobs(hidden, head.weight, row)

@@ -6,9 +6,10 @@ and an index that gathers them back to paths. Equal predictions (place, temperat
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from services.learner.paths import Bools, Floats, Ints, Piece
 
@@ -53,7 +54,9 @@ def pack(pieces: Iterable[Piece], budget: int) -> list[Row]:
 
 def _row(pieces: Sequence[Piece]) -> Row:
     offsets = np.cumsum([0, *(len(p) for p in pieces)])
-    paths = [(path, int(at)) for piece, at in zip(pieces, offsets, strict=False) for path in piece.paths if len(path.token_T)]
+    paths = [
+        (path, int(at)) for piece, at in zip(pieces, offsets, strict=False) for path in piece.paths if len(path.token_T)
+    ]
     place = np.concatenate([path.predictor_T + at for path, at in paths])
     temperature = np.concatenate([path.temperature_T for path, _ in paths])
     token = np.concatenate([path.token_T for path, _ in paths])
@@ -65,10 +68,10 @@ def _row(pieces: Sequence[Piece]) -> Row:
     index_P_T = np.zeros(mask_P_T.shape, np.int64)
     index_P_T[mask_P_T] = index
 
-    def tokens(name: str) -> Ints:
+    def tokens(name: str) -> Any:
         return np.concatenate([getattr(p, name) for p in pieces])
 
-    def padded(name: str, dtype: type) -> npt.NDArray[np.generic]:
+    def padded(name: str, dtype: type) -> Any:
         return _padded([getattr(p, name) for p, _ in paths], dtype)
 
     return Row(
@@ -76,24 +79,23 @@ def _row(pieces: Sequence[Piece]) -> Row:
         position_N=tokens("position_N"),
         enter_N=tokens("enter_N"),
         leave_N=tokens("leave_N"),
-        blocks=tuple((int(a), int(b)) for a, b in zip(offsets, offsets[1:], strict=False)),
+        blocks=tuple((int(a), int(b)) for a, b in pairwise(offsets)),
         place_R=wanted_R // len(temperatures),
         temperature_R=temperatures[wanted_R % len(temperatures)],
         row_E=pair_E // width,
         token_E=pair_E % width,
         index_P_T=index_P_T,
         mask_P_T=mask_P_T,
-        behaviour_P_T=padded("behaviour_T", np.float64),  # type: ignore[arg-type]
-        drawn_P_T=padded("drawn_T", np.float64),  # type: ignore[arg-type]
-        foreign_P_T=padded("foreign_T", np.bool_),  # type: ignore[arg-type]
-        advantage_P_T=padded("advantage_T", np.float64),  # type: ignore[arg-type]
+        behaviour_P_T=padded("behaviour_T", np.float64),
+        drawn_P_T=padded("drawn_T", np.float64),
+        foreign_P_T=padded("foreign_T", np.bool_),
+        advantage_P_T=padded("advantage_T", np.float64),
     )
 
 
-def _padded(values: Sequence[npt.NDArray[np.generic]], dtype: type) -> npt.NDArray[np.generic]:
+def _padded(values: Sequence[Any], dtype: type) -> Any:
     """One array a row, zeros behind the shorter ones."""
-    out = np.zeros((len(values), max(len(v) for v in values)), dtype)
+    out: Any = np.zeros((len(values), max(len(v) for v in values)), dtype)
     for line, value in zip(out, values, strict=True):
         line[: len(value)] = value
     return out
-

@@ -6,6 +6,7 @@ neighbour. Siblings that share a predictor and a token share one prediction. Pur
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -141,15 +142,15 @@ def _path(view: TreeView, leaf: int, facts: dict[int, Path], advantage: float, n
     steps = [(i, facts[i]) for i in view.path(leaf) if len(facts[i].token_T)]
     worth = [np.full(len(f.token_T), advantage if node_N is None else float(node_N[i])) for i, f in steps]
 
-    def joined(name: str, dtype: type) -> npt.NDArray[np.generic]:
+    def joined(name: str, dtype: type) -> Any:
         return np.concatenate([np.zeros(0, dtype), *(getattr(f, name) for _, f in steps)])
 
     return Path(
-        predictor_T=joined("predictor_T", np.int64),  # type: ignore[arg-type]
-        token_T=joined("token_T", np.int64),  # type: ignore[arg-type]
-        temperature_T=joined("temperature_T", np.float64),  # type: ignore[arg-type]
-        behaviour_T=joined("behaviour_T", np.float64),  # type: ignore[arg-type]
-        drawn_T=joined("drawn_T", np.float64),  # type: ignore[arg-type]
-        foreign_T=joined("foreign_T", np.bool_),  # type: ignore[arg-type]
+        predictor_T=joined("predictor_T", np.int64),
+        token_T=joined("token_T", np.int64),
+        temperature_T=joined("temperature_T", np.float64),
+        behaviour_T=joined("behaviour_T", np.float64),
+        drawn_T=joined("drawn_T", np.float64),
+        foreign_T=joined("foreign_T", np.bool_),
         advantage_T=np.concatenate([np.zeros(0), *worth]),
     )

@@ -111,9 +111,8 @@ class Trainer:
         named = zip(self.masters.names, self.masters.weights, strict=True)
         return {f"{kind}.{name}": state[w][kind] for name, w in named if w in state for kind in _MOMENTS}
 
-    def restore(self, weights: Mapping[str, torch.Tensor], moments: Mapping[str, torch.Tensor]) -> None:
-        """Goes on from a checkpoint, bit for bit."""
-        self.masters.load(weights)
+    def restore_moments(self, moments: Mapping[str, torch.Tensor]) -> None:
+        """Takes Adam's state from a checkpoint; with its weights loaded, training goes on bit for bit."""
         self.adam.state.clear()
         for name, weight in zip(self.masters.names, self.masters.weights, strict=True):
             if f"step.{name}" in moments:
@@ -135,4 +134,4 @@ def settle(threads: int | None) -> None:
     if threads:
         torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # costs a pass over every tensor and hides nothing here
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs a pass over every tensor and hides nothing here

@@ -28,15 +28,35 @@ class Forest:
     vocabulary: int = VOCABULARY
     temperature: float = 1.0
 
-    def segment(self, tree: Tree, parent: Segment | None, tokens: Sequence[int], *, fork: int | None = None, ordinal: int = 0,
-                kind: Kind = Kind.POLICY, policy: bytes = b"now", logprobs: Any = None, step: int = 0, epoch: int = 1) -> Segment:
+    def segment(
+        self,
+        tree: Tree,
+        parent: Segment | None,
+        tokens: Sequence[int],
+        *,
+        fork: int | None = None,
+        ordinal: int = 0,
+        kind: Kind = Kind.POLICY,
+        policy: bytes = b"now",
+        logprobs: Any = None,
+        step: int = 0,
+        epoch: int = 1,
+    ) -> Segment:
         """Adds one segment."""
         context = kind is not Kind.POLICY
         values = [] if context else (np.full(len(tokens), -1.0) if logprobs is None else logprobs)
         made = Segment(
-            tree.tree_id, parent.id if parent else b"", (len(parent) if parent else 0) if fork is None else fork, ordinal, kind,
-            np.array(tokens, np.int32), np.array(values, np.float32), policy=b"" if context else policy,
-            sampling=Sampling(temperature=self.temperature), policy_step=step, policy_epoch=epoch,
+            tree.tree_id,
+            parent.id if parent else b"",
+            (len(parent) if parent else 0) if fork is None else fork,
+            ordinal,
+            kind,
+            np.array(tokens, np.int32),
+            np.array(values, np.float32),
+            policy=b"" if context else policy,
+            sampling=Sampling(temperature=self.temperature),
+            policy_step=step,
+            policy_epoch=epoch,
         )
         tree.add(made)
         return made
@@ -57,7 +77,10 @@ class Forest:
         tree = Tree(tree_id)
         root = self.segment(tree, None, [1, 2, 3], kind=Kind.PROMPT)
         sizes = lengths or [2] * len(rewards)
-        made = [self.segment(tree, root, [(5 + i + k) % self.vocabulary for k in range(n)], ordinal=i) for i, n in enumerate(sizes)]
+        made = [
+            self.segment(tree, root, [(5 + i + k) % self.vocabulary for k in range(n)], ordinal=i)
+            for i, n in enumerate(sizes)
+        ]
         leaves = [Leaf(s.id, len(s)) for s in made]
         return TreeView(tree, leaves, dict(zip(leaves, rewards, strict=True)))
 
@@ -74,7 +97,9 @@ class Forest:
             logprobs = -rng.random(size) * 3 if kind is Kind.POLICY else None
             policy = b"old" if rng.random() < 0.3 else b"now"
             tokens = rng.integers(0, 6, size)  # a small alphabet, so that siblings often begin alike
-            grown.append(self.segment(tree, parent, tokens, fork=fork, ordinal=ordinal, kind=kind, logprobs=logprobs, policy=policy))
+            grown.append(
+                self.segment(tree, parent, tokens, fork=fork, ordinal=ordinal, kind=kind, logprobs=logprobs, policy=policy)
+            )
         return TreeView(tree, *_leaves(tree, grown[1:], rng))
 
 
@@ -99,7 +124,12 @@ def tiny_llama() -> Callable[..., Any]:
     def make(seed: int = 0, dtype: torch.dtype = torch.float64, **changes: Any) -> Any:
         torch.manual_seed(seed)
         sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "tie_word_embeddings": True}
+        heads = {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 256,
+            "tie_word_embeddings": True,
+        }
         config = LlamaConfig(**{**sizes, **heads, "initializer_range": 0.3, **changes})
         return LlamaForCausalLM(config).to(dtype).eval()
 

@@ -24,7 +24,9 @@ def exact(model: Any) -> Any:
     """The model with norms that do not go through float32, so that sums in another order agree to the last digits."""
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
-            module.forward = lambda x, m=module: m.weight * x * (x.pow(2).mean(-1, keepdim=True) + m.variance_epsilon).rsqrt()
+            module.forward = lambda x, m=module: (
+                m.weight * x * (x.pow(2).mean(-1, keepdim=True) + m.variance_epsilon).rsqrt()
+            )
     return model
 
 
@@ -50,7 +52,9 @@ def flat_loss(model: Any, views: list[TreeView], advantages: list[np.ndarray], l
             trained = np.concatenate([np.full(n, s.kind.name == "POLICY") for s, n in pieces])
             old = np.concatenate([np.full(n, s.policy != b"now") for s, n in pieces])
             heat = np.concatenate([np.full(n, s.sampling.temperature) for s, n in pieces])
-            sequences.append((tokens, behaviour, torch.tensor(trained), torch.tensor(old), torch.tensor(heat), float(leaf_L[leaf])))
+            sequences.append(
+                (tokens, behaviour, torch.tensor(trained), torch.tensor(old), torch.tensor(heat), float(leaf_L[leaf]))
+            )
     counts = [int(s[2][1:].sum()) for s in sequences]
     totals = Totals(sum(counts), sum(c > 0 for c in counts))
     total = torch.zeros((), dtype=torch.float64)
@@ -71,15 +75,25 @@ def flat_loss(model: Any, views: list[TreeView], advantages: list[np.ndarray], l
     return float(total.detach()), grads
 
 
-def packed_loss(model: Any, views: list[TreeView], advantages: list[np.ndarray], loss_settings: dict[str, Any], budget: int, name: str = "reinforce") -> tuple[float, Grads]:
+def packed_loss(
+    model: Any,
+    views: list[TreeView],
+    advantages: list[np.ndarray],
+    loss_settings: dict[str, Any],
+    budget: int,
+    name: str = "reinforce",
+) -> tuple[float, Grads]:
     """The trainer's own path up to the gradients, before clipping."""
     rows = packing.pack(pieces_of(views, advantages, budget), budget)
     optimise = Optimise(loss=name, loss_settings=loss_settings, clip_norm=1e9)
     trainer = Trainer(prepare(model), optimise, torch.float64)
     trainer._update = lambda rate: None  # type: ignore[method-assign]
     report = trainer.step(rows, 0)
-    grads = dict(zip(trainer.masters.names, (g.clone() for g in trainer.masters.gradients()), strict=True)) if rows else {
-        n: torch.zeros_like(p) for n, p in model.named_parameters()}
+    grads = (
+        dict(zip(trainer.masters.names, (g.clone() for g in trainer.masters.gradients()), strict=True))
+        if rows
+        else {n: torch.zeros_like(p) for n, p in model.named_parameters()}
+    )
     return report.loss, grads
 
 
@@ -88,8 +102,17 @@ def difference(a: Grads, b: Grads) -> float:
 
 
 @LOOSE
-@given(seed=st.integers(0, 10**6), trees=st.integers(1, 4), segments=st.integers(1, 10), budget=st.sampled_from([12, 30, 400]), mode=st.sampled_from(MODES[:3]), name=st.sampled_from(["ppo-clip", "reinforce"]))
-def test_packed_equals_flat(tiny_llama: Callable[..., Any], forest: Any, seed: int, trees: int, segments: int, budget: int, mode: str, name: str) -> None:
+@given(
+    seed=st.integers(0, 10**6),
+    trees=st.integers(1, 4),
+    segments=st.integers(1, 10),
+    budget=st.sampled_from([12, 30, 400]),
+    mode=st.sampled_from(MODES[:3]),
+    name=st.sampled_from(["ppo-clip", "reinforce"]),
+)
+def test_packed_equals_flat(
+    tiny_llama: Callable[..., Any], forest: Any, seed: int, trees: int, segments: int, budget: int, mode: str, name: str
+) -> None:
     rng = np.random.default_rng(seed)
     views = [forest.random(rng, segments) for _ in range(trees)]
     advantages = [np.where(np.isfinite(v.rewards_L), rng.standard_normal(len(v.rewards_L)), np.nan) for v in views]
@@ -106,17 +129,23 @@ def fixed(forest: Any, seed: int = 3) -> tuple[list[TreeView], list[np.ndarray]]
     return views, [np.where(np.isfinite(v.rewards_L), rng.standard_normal(len(v.rewards_L)), np.nan) for v in views]
 
 
-def test_a_leaking_mask_changes_the_loss(tiny_llama: Callable[..., Any], forest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leaking_mask_changes_the_loss(
+    tiny_llama: Callable[..., Any], forest: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     views, advantages = fixed(forest)
     model = exact(tiny_llama(1))
     expected, flat = flat_loss(model, views, advantages, losses.build("reinforce", {}))
-    monkeypatch.setattr(attention, "visible", lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril())
+    monkeypatch.setattr(
+        attention, "visible", lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril()
+    )
     got, packed = packed_loss(model, views, advantages, {}, 400)
     assert abs(got - expected) > 1e-3
     assert difference(flat, packed) > 1e-3
 
 
-def test_the_packed_neighbour_is_the_wrong_predictor(tiny_llama: Callable[..., Any], forest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_packed_neighbour_is_the_wrong_predictor(
+    tiny_llama: Callable[..., Any], forest: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     views, advantages = fixed(forest)
     model = exact(tiny_llama(1))
     expected, _ = flat_loss(model, views, advantages, losses.build("reinforce", {}))
@@ -126,7 +155,9 @@ def test_the_packed_neighbour_is_the_wrong_predictor(tiny_llama: Callable[..., A
     assert abs(got - expected) > 1e-3
 
 
-def test_positions_along_the_pack_change_the_loss(tiny_llama: Callable[..., Any], forest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_positions_along_the_pack_change_the_loss(
+    tiny_llama: Callable[..., Any], forest: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     views, advantages = fixed(forest)
     model = exact(tiny_llama(1))
     expected, _ = flat_loss(model, views, advantages, losses.build("reinforce", {}))
@@ -197,8 +228,16 @@ def test_a_sliding_window_is_measured_along_the_path(tiny_llama: Callable[..., A
     from transformers import MistralConfig, MistralForCausalLM
 
     torch.manual_seed(0)
-    config = MistralConfig(vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-                           num_key_value_heads=2, sliding_window=3, initializer_range=0.3)
+    config = MistralConfig(
+        vocab_size=40,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        sliding_window=3,
+        initializer_range=0.3,
+    )
     model = exact(MistralForCausalLM(config).double().eval())
     views, advantages = fixed(forest)
     expected, flat = flat_loss(model, views, advantages, losses.build("reinforce", {}))

@@ -10,6 +10,7 @@ trained tokens of the batch, as the published recipe does.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from services.learner.advantages import group as groups
 
 
 @dataclass(frozen=True)
-class TreePo:
+class TreePO:
     """Settings: how a leaf's comparisons are weighted, which subtrees count, and whether the batch is whitened."""
 
     weighting: str = "average"
@@ -52,7 +53,7 @@ class TreePo:
     def _subtrees(self, view: TreeView, leaf: int) -> Iterator[tuple[float, int]]:
         """Mean and size of each subtree below the root that the leaf lies in."""
         path = [view.nodes[i] for i in view.path(leaf)]
-        for above, node in zip(path, path[1:], strict=False):
+        for above, node in pairwise(path):
             forked = node.paths != above.paths
             spread = node.reward_sq_sum / node.paths - node.value**2 > 1e-12
             if forked and node.paths > 1 and (spread or not self.require_spread):

@@ -3,7 +3,7 @@
 r = exp(logp − old); l = max(−A r, −A clip(r, 1 − clip_low, 1 + clip_high)); for A < 0 at most −A · dual_clip.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -19,7 +19,7 @@ class PpoClip:
     clip_low: float = 0.2
     clip_high: float = 0.2
     dual_clip: float = 3.0
-    aggregate: Aggregate = Aggregate()
+    aggregate: Aggregate = field(default_factory=Aggregate)
 
     def __post_init__(self) -> None:
         if not 0 <= self.clip_low <= 1:

@@ -1,6 +1,6 @@
 """REINFORCE: −A log π (Williams 1992). No ratio, no clip; right only for data of the policy itself."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -11,7 +11,7 @@ from services.learner.losses.aggregate import Aggregate
 class Reinforce:
     """No settings of its own."""
 
-    aggregate: Aggregate = Aggregate()
+    aggregate: Aggregate = field(default_factory=Aggregate)
 
     def per_token(
         self, logp_P_T: torch.Tensor, old_P_T: torch.Tensor, advantage_P_T: torch.Tensor, mask_P_T: torch.Tensor

@@ -1,0 +1,24 @@
+"""`python -m services.learner`: settings first, then what is heavy."""
+
+import asyncio
+import os
+
+
+def main() -> None:
+    """Runs the learner until it is told to stop."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads starve the other processes
+    from services.chassis import process
+    from services.chassis.settings import read
+    from services.learner.settings import LearnerSettings
+
+    async def run(stop: asyncio.Event) -> None:
+        settings = read(LearnerSettings)
+        from services.learner import service
+
+        await service.run(settings, stop)
+
+    process.main("learner", run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The torch side of a learner: one thread that owns the model, so that every call sees the same thread pool.
+
+Decides nothing; holds the trainer between steps and says how long things took.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from banyan.recipe import Recipe
+from services.chassis.weightfile import WeightManifest
+from services.learner.checkpoint import Mark, Snapshot
+from services.learner.packing import Row
+from services.learner.weights import WeightFolder
+
+if TYPE_CHECKING:
+    from services.learner.trainer import StepReport, Trainer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A step's report with its wall-clock seconds."""
+
+    report: "StepReport"
+    seconds: float
+
+
+class Bench:
+    """Loads, trains, hands out. All but `done` run in its thread; the trainer's memory is bounded by tokens_per_row."""
+
+    def __init__(self, recipe: Recipe, threads: int | None) -> None:
+        self._recipe, self._threads = recipe, threads
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="torch")
+        self._trainer: Trainer | None = None
+        self.dtype_name = ""
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Runs a function in the torch thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+
+    @property
+    def trainer(self) -> "Trainer":
+        """The trainer, once loaded."""
+        assert self._trainer is not None, "load() comes first"
+        return self._trainer
+
+    async def load(self, folder: Path, resumed: bool) -> None:
+        """Loads the model in a folder, and Adam's state if the folder is a checkpoint."""
+        await self.run(lambda: self._load(folder, resumed))
+
+    def _load(self, folder: Path, resumed: bool) -> None:
+        from safetensors.torch import load_file
+
+        from services.learner import checkpoint, model, trainer
+
+        trainer.settle(self._threads)
+        dtype = model.compute_dtype(self._recipe.resources.dtype)
+        self.dtype_name = str(dtype).removeprefix("torch.")
+        self._trainer = trainer.Trainer(model.load(folder), self._recipe.optimise, dtype)
+        if resumed:
+            self._trainer.restore_moments(load_file(folder / checkpoint.OPTIMIZER))
+
+    async def step(self, rows: Sequence[Row], step: int) -> Timed:
+        """One optimizer step."""
+
+        def train() -> Timed:
+            begun = time.monotonic()
+            return Timed(self.trainer.step(rows, step), time.monotonic() - begun)
+
+        return await self.run(train)
+
+    async def hand_out(self, weights: WeightFolder, epoch: int, step: int) -> WeightManifest:
+        """Writes the weights as the model computes with them."""
+        return await self.run(lambda: weights.put(self.trainer.masters.computed(), epoch, step, self.dtype_name))
+
+    async def snapshot(self, mark: Mark, apart: bool) -> Snapshot:
+        """The exact state; copied where training goes on while it is written."""
+
+        def take() -> Snapshot:
+            held = Snapshot(mark, self.trainer.masters.exact(), self.trainer.moments())
+            return held.apart() if apart else held
+
+        return await self.run(take)
+
+    def weight_bytes(self) -> int:
+        """Bytes of one version as it is handed out."""
+        return sum(w.numel() for w in self.trainer.masters.weights) * (2 if self.dtype_name == "bfloat16" else 4)
+
+    def done(self) -> None:
+        """Ends the thread after what it is doing."""
+        self._pool.shutdown(wait=True)

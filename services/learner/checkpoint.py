@@ -1,0 +1,163 @@
+"""Checkpoints: Hugging Face folders that load with `from_pretrained`, plus Adam's state and a manifest written last.
+
+A folder `step-<step>-epoch-<epoch>` is written aside, fsynced and renamed, so a kill at any byte leaves the older ones as
+they were. A folder counts only if its manifest is whole and every file has the size and digest that the manifest says.
+"""
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from banyan.errors import TemporaryError
+from services.chassis.weightfile import digest_of
+from services.learner import flatfile
+
+log = logging.getLogger(__name__)
+
+MODEL, OPTIMIZER, MANIFEST = "model.safetensors", "optimizer.safetensors", "manifest.json"
+KEEP = 2
+_FORMAT = "banyan.checkpoint.v1"
+_COPIED = ("*.json", "*.jinja", "*.txt", "*.model")  # config and tokenizer of the base model
+_OWN = {MANIFEST, "banyan.json", "model.safetensors.index.json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a checkpoint holds: policy `step`, made from the batches before `next_ordinal`."""
+
+    run_id: str
+    learner_epoch: int
+    step: int
+    next_ordinal: int
+    policy_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Tensors that nobody changes any more, with their mark."""
+
+    mark: Mark
+    weights: Mapping[str, torch.Tensor]
+    moments: Mapping[str, torch.Tensor]
+
+    def apart(self) -> "Snapshot":
+        """A copy, so that training may go on while a thread writes it."""
+        cloned = [{name: t.clone() for name, t in group.items()} for group in (self.weights, self.moments)]
+        return replace(self, weights=cloned[0], moments=cloned[1])
+
+
+def name_of(mark: Mark) -> str:
+    """Folder name of a checkpoint."""
+    return f"step-{mark.step:08d}-epoch-{mark.learner_epoch}"
+
+
+def write(folder: Path, snapshot: Snapshot, base: Path) -> Path:
+    """Writes a checkpoint under `folder`, with config and tokenizer from `base`. Raises TemporaryError if it cannot."""
+    final = folder / name_of(snapshot.mark)
+    if read_mark(final) == snapshot.mark:
+        return final
+    aside = folder / f".{final.name}.{os.getpid()}"
+    try:
+        _fill(aside, snapshot, base)
+        shutil.rmtree(final, ignore_errors=True)  # a torn one of the same name
+        os.rename(aside, final)
+        _fsync(folder)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise TemporaryError(f"cannot write checkpoint {final}: {error.strerror or error}; is there room?") from None
+    collect(folder)
+    return final
+
+
+def _fill(aside: Path, snapshot: Snapshot, base: Path) -> None:
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    files: dict[str, dict[str, Any]] = {}
+    for source in sorted({path for pattern in _COPIED for path in base.glob(pattern)} - {base / n for n in _OWN}):
+        shutil.copyfile(source, aside / source.name)
+        _fsync(aside / source.name)
+        files[source.name] = {"bytes": source.stat().st_size, "digest": digest_of(aside / source.name).hex()}
+    for name, tensors in ((MODEL, snapshot.weights), (OPTIMIZER, snapshot.moments)):
+        size, digest = flatfile.write(aside / name, tensors)
+        files[name] = {"bytes": size, "digest": digest.hex()}
+    text = json.dumps({"format": _FORMAT, "mark": asdict(snapshot.mark), "files": files}, sort_keys=True)
+    (aside / MANIFEST).write_text(text)
+    _fsync(aside / MANIFEST)
+    _fsync(aside)
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _read(path: Path) -> tuple[Mark, dict[str, Any]] | None:
+    try:
+        said = json.loads((path / MANIFEST).read_text())
+        if said["format"] != _FORMAT:
+            return None
+        return Mark(**said["mark"]), dict(said["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def read_mark(path: Path, digests: bool = True) -> Mark | None:
+    """Mark of a whole checkpoint; None where it is missing or torn. `digests` False compares sizes only."""
+    read = _read(path)
+    if read is None:
+        return None
+    mark, files = read
+    try:
+        sizes = all((path / name).stat().st_size == said["bytes"] for name, said in files.items())
+        whole = sizes and (not digests or all(digest_of(path / n).hex() == said["digest"] for n, said in files.items()))
+    except (OSError, KeyError, TypeError):
+        return None
+    return mark if whole and {MODEL, OPTIMIZER} <= set(files) else None
+
+
+def _order(path: Path) -> tuple[int, int]:
+    parts = path.name.split("-")
+    return (int(parts[3]), int(parts[1])) if len(parts) == 4 and parts[1].isdigit() and parts[3].isdigit() else (-1, -1)
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Checkpoint folders, newest first: the later epoch, then the later step."""
+    return sorted((p for p in folder.glob("step-*-epoch-*") if p.is_dir()), key=_order, reverse=True)
+
+
+def newest(folder: Path, run_id: str) -> tuple[Path, Mark] | None:
+    """The newest whole checkpoint of a run. Torn ones are passed over, and said so."""
+    for path in _folders(folder):
+        mark = read_mark(path)
+        if mark is not None and mark.run_id == run_id:
+            return path, mark
+        log.warning("checkpoint %s is torn or of another run; passing it over", path)
+    return None
+
+
+def collect(folder: Path, keep: int = KEEP) -> None:
+    """Removes all but the newest whole checkpoints, torn ones, and what a killed writer left aside."""
+    kept = 0
+    for path in _folders(folder):
+        kept += (whole := kept < keep and read_mark(path, digests=False) is not None)
+        if not whole:
+            shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(".step-*-epoch-*.*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def due(every: int, step: int, last_step: int, since_s: float, cost_s: float) -> bool:
+    """Whether a checkpoint is due after `step`. every 0: when the last one's cost is at most 5 % of the time since."""
+    if every:
+        return step - last_step >= every
+    return step > last_step and cost_s <= 0.05 * since_s

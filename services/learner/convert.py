@@ -1,0 +1,36 @@
+"""From stored trees to the domain: scored trees in an order that no arrival can change, held-out rows refused. Pure."""
+
+from collections.abc import Sequence
+
+from banyan.errors import Refused
+from banyan.v1 import tree_pb2
+from banyan.wire import leaf_from_wire, rewards_from_wire, tree_from_wire
+from services.learner.credit import ScoredTree
+
+
+def scored_tree(message: tree_pb2.Tree) -> ScoredTree:
+    """A stored tree. Leaves and scores are sorted: floating-point sums must not depend on who answered first."""
+    ordered = tree_pb2.Tree(scores=sorted(message.scores, key=lambda s: (s.scorer, s.scorer_version)))
+    leaves = sorted(leaf_from_wire(leaf) for leaf in message.leaves)
+    return ScoredTree(tree_from_wire(message), leaves, rewards_from_wire(ordered))
+
+
+def refuse_untrainable(trees: Sequence[tree_pb2.Tree], held_out: frozenset[bytes]) -> None:
+    """Raises Refused for a held-out row, or a tree that only measures."""
+    for tree in trees:
+        name = f"tree {tree.spec.tree_id.hex()[:12]} of group {tree.spec.group_id}"
+        if tree.spec.row_digest in held_out:
+            raise Refused(
+                f"{name} belongs to held-out row {tree.spec.row_digest.hex()[:12]}; it is never trained on", "HELD_OUT"
+            )
+        if tree.spec.purpose != tree_pb2.TREE_PURPOSE_TRAIN:
+            raise Refused(f"{name} was opened to measure a policy, not to train one", "NOT_FOR_TRAINING")
+
+
+def by_group(trees: Sequence[tree_pb2.Tree], group_ids: Sequence[str]) -> list[tuple[str, list[ScoredTree]]]:
+    """Closed trees of each group in order of index; dropped ones are left out."""
+    kept = [t for t in trees if t.state != tree_pb2.TREE_STATE_DROPPED]
+    groups: dict[str, list[tree_pb2.Tree]] = {group_id: [] for group_id in group_ids}
+    for tree in sorted(kept, key=lambda t: t.spec.index):
+        groups[tree.spec.group_id].append(tree)
+    return [(group_id, [scored_tree(t) for t in members]) for group_id, members in groups.items()]

@@ -1,0 +1,72 @@
+"""When checkpoints are written, and by whom: a thread of their own, one at a time, from a snapshot."""
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from banyan.errors import TemporaryError
+from services.chassis import telemetry
+from services.learner import checkpoint
+from services.learner.bench import Bench
+from services.learner.checkpoint import Mark
+
+log = logging.getLogger(__name__)
+
+_GUESSED_BYTES_PER_S = 200e6  # until the first one has been measured
+_BYTES_PER_WEIGHT_BYTE = 6  # float32 weights and two float32 moments, against bfloat16
+
+
+class Keeper:
+    """Writes checkpoints of one run. `base`: where config and tokenizer come from."""
+
+    def __init__(self, folder: Path, base: Path, bench: Bench, every: int) -> None:
+        self.folder, self._base, self._bench, self._every = folder, base, bench, every
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._cost_s = bench.weight_bytes() * _BYTES_PER_WEIGHT_BYTE / _GUESSED_BYTES_PER_S
+        self._since = time.monotonic()
+        self._last_step = -1
+        self._writing: asyncio.Task[Path] | None = None
+
+    def begin(self, step: int) -> None:
+        """Nothing has to be kept before `step`."""
+        self._last_step, self._since = step, time.monotonic()
+
+    async def consider(self, mark: Mark) -> None:
+        """Starts one in the background if it is due. A failure is logged and tried again when the next is due."""
+        if self._writing is not None and self._writing.done():
+            self._report()
+        since = time.monotonic() - self._since
+        if self._writing is None and checkpoint.due(self._every, mark.step, self._last_step, since, self._cost_s):
+            self._writing = asyncio.create_task(self._write(mark, apart=True))
+
+    def _report(self) -> None:
+        assert self._writing is not None
+        try:
+            self._writing.result()
+        except TemporaryError as error:
+            log.error("%s; training goes on, the next one is tried when it is due", error)
+        self._writing = None
+
+    async def keep(self, mark: Mark) -> Path:
+        """Writes one now, if the newest is older than `mark`; its folder. Raises TemporaryError."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+            self._report()
+        return await self._write(mark, apart=False)
+
+    async def _write(self, mark: Mark, apart: bool) -> Path:
+        begun = time.monotonic()
+        self.begin(mark.step)
+        with telemetry.span("learner.checkpoint", banyan_run=mark.run_id, banyan_policy_step=mark.step):
+            snapshot = await self._bench.snapshot(mark, apart)
+            loop = asyncio.get_running_loop()
+            path = await loop.run_in_executor(self._pool, checkpoint.write, self.folder, snapshot, self._base)
+        self._cost_s = time.monotonic() - begun
+        log.info("checkpoint %s in %.1f s", path, self._cost_s)
+        return path
+
+    def done(self) -> None:
+        """Ends the thread after what it is writing."""
+        self._pool.shutdown(wait=True)

@@ -1,0 +1,62 @@
+"""What the learner asks of the outside: the store, and a trigger that says look again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from banyan.v1 import events_pb2, runstore_service_pb2, tree_pb2
+from services.learner.batch import Ready
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A committed batch: its groups, its trees in order of groups and indices, and what it said of its advantages."""
+
+    ordinal: int
+    group_ids: tuple[str, ...]
+    tree_ids: tuple[bytes, ...]
+    summary: Mapping[str, Any]
+
+
+class Store(Protocol):
+    """The tree store, as the learner of one run needs it. All calls raise BanyanError."""
+
+    async def run(self) -> runstore_service_pb2.Run:
+        """The run with its recipe and its held-out rows."""
+        ...
+
+    async def take_epoch(self, learner_id: str, checkpoint_step: int) -> tuple[int, int]:
+        """The learner's epoch, and the ordinal of the next batch to commit."""
+        ...
+
+    async def ready(self, limit: int) -> tuple[list[Ready], int | None]:
+        """Closed groups in order, and the ordinal of the oldest group that is still open."""
+        ...
+
+    async def trees(self, tree_ids: Sequence[bytes]) -> list[tree_pb2.Tree]:
+        """Whole trees, in the order asked for."""
+        ...
+
+    async def commit(self, ordinal: int, epoch: int, group_ids: Sequence[str], summary: Mapping[str, Any]) -> None:
+        """Commits a batch. Raises Refused with STALE_EPOCH where a newer learner has taken over."""
+        ...
+
+    async def batch(self, ordinal: int) -> StoredBatch | None:
+        """A committed batch."""
+        ...
+
+    async def policies(self) -> list[runstore_service_pb2.StoredPolicy]:
+        """All policies of the run, abandoned ones too, oldest first."""
+        ...
+
+    async def put_policy(self, policy: events_pb2.PolicyPublished) -> None:
+        """Notes a policy; its event follows from the store's outbox."""
+        ...
+
+
+class Trigger(Protocol):
+    """Says that something may have changed."""
+
+    async def wait(self, timeout_s: float) -> None:
+        """Returns at the next trigger, or after `timeout_s`."""
+        ...

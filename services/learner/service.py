@@ -1,0 +1,83 @@
+"""Wires a learner once, by hand: settings, bus, store, model, server; runs it until it is told to stop."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from banyan.recipe import Recipe
+from banyan.v1 import learner_service_pb2_grpc, runstore_service_pb2
+from services.chassis import models, process, rpc
+from services.chassis.bus import Bus
+from services.learner import checkpoint, server
+from services.learner.bench import Bench
+from services.learner.consumer import ClosedTrees
+from services.learner.keeper import Keeper
+from services.learner.learner import Learner
+from services.learner.settings import LearnerSettings
+from services.learner.store import GrpcStore
+from services.learner.weights import WeightFolder, choose_folder
+
+log = logging.getLogger(__name__)
+
+
+async def run(settings: LearnerSettings, stop: asyncio.Event) -> None:
+    """The learner as a service."""
+    servicer = server.LearnerServicer()
+    adder = learner_service_pb2_grpc.add_LearnerServiceServicer_to_server
+    grpc_server = await rpc.serve(settings.listen, [lambda s: adder(servicer, s)], [server.SERVICE])
+    bus = await Bus.connect(settings.nats, "learner", creds=settings.nats_creds)
+    channel = rpc.channel(settings.store)
+    try:
+        store = GrpcStore(channel, settings.run)
+        trigger = ClosedTrees()
+        training = _train(settings, store, trigger, servicer, settings.advertise or grpc_server.address, stop)
+        await process.first_of(training, trigger.listen(bus, settings.run))
+    finally:
+        await grpc_server.stop()
+        await channel.close(None)
+        await bus.close()
+
+
+async def _train(
+    settings: LearnerSettings,
+    store: GrpcStore,
+    trigger: ClosedTrees,
+    servicer: server.LearnerServicer,
+    address: str,
+    stop: asyncio.Event,
+) -> None:
+    """Loads, trains, and serves weights until the run is over."""
+    stored = await store.run()
+    recipe = Recipe.model_validate_json(stored.recipe_json)
+    folder = Path(stored.folder) if stored.folder else settings.state / "runs" / stored.run_id
+    bench = Bench(recipe, settings.threads)
+    weights: WeightFolder | None = None
+    try:
+        base = await asyncio.to_thread(models.resolve, recipe.model)
+        kept = await asyncio.to_thread(checkpoint.newest, folder / "checkpoints", stored.run_id)
+        await bench.load(kept[0] if kept else base, resumed=kept is not None)
+        weights = WeightFolder(choose_folder(settings.weights, stored.run_id, folder, bench.weight_bytes()))
+        keeper = Keeper(folder / "checkpoints", base, bench, recipe.optimise.checkpoint_every)
+        servicer.learner = _learner(stored, recipe, store, trigger, bench, weights, keeper, address, settings.tick_s)
+        await servicer.learner.work(kept[1] if kept else None, stop)
+        await stop.wait()
+        keeper.done()
+    finally:
+        bench.done()
+        if weights is not None:
+            weights.clean()
+
+
+def _learner(
+    stored: runstore_service_pb2.Run,
+    recipe: Recipe,
+    store: GrpcStore,
+    trigger: ClosedTrees,
+    bench: Bench,
+    weights: WeightFolder,
+    keeper: Keeper,
+    address: str,
+    tick_s: float,
+) -> Learner:
+    held_out = frozenset(stored.held_out)
+    return Learner(stored.run_id, recipe, held_out, store, trigger, bench, weights, keeper, address, tick_s)

@@ -1,0 +1,22 @@
+"""Settings of the learner, read from the environment."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.chassis.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerSettings(Settings):
+    """BANYAN_RUN is required; the rest has defaults."""
+
+    run: str
+    """Id of the run that this process trains."""
+    threads: int | None = None
+    """Torch threads; empty for torch's own choice. The launcher divides the cores."""
+    weights: Path | None = None
+    """Folder that weights are handed out from; empty for shared memory where it fits, else the run's folder."""
+    advertise: str = ""
+    """host:port at which other hosts reach this process's gRPC server; empty for the address it listens on."""
+    tick_s: float = 2.0
+    """Longest wait for a trigger before the store is asked anyway."""

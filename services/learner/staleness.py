@@ -1,0 +1,33 @@
+"""How old a segment is, in optimizer steps between the weights that sampled it and the weights in training. Pure.
+
+After a rewind the numbers start again from the checkpoint, so a segment of an abandoned policy counts from the last step
+that both histories share.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from banyan.segment import Kind, Segment
+
+
+@dataclass(slots=True)
+class History:
+    """The policies of a run: the steps of the live ones by digest, and the first abandoned step of each learner epoch."""
+
+    live: dict[bytes, int] = field(default_factory=dict)
+    abandoned_from: dict[int, int] = field(default_factory=dict)
+
+    def note_abandoned(self, policies: Sequence[tuple[int, int]]) -> None:
+        """Takes (epoch, step) of abandoned policies."""
+        for epoch, step in policies:
+            self.abandoned_from[epoch] = min(step, self.abandoned_from.get(epoch, step))
+
+    def age(self, segment: Segment, step: int) -> int:
+        """Steps that the segment's policy is behind `step`; 0 for context."""
+        if segment.kind is not Kind.POLICY:
+            return 0
+        sampled = self.live.get(segment.policy)
+        if sampled is None:
+            shared = self.abandoned_from.get(segment.policy_epoch, segment.policy_step + 1) - 1
+            sampled = min(segment.policy_step, shared)
+        return max(0, step - sampled)

@@ -1,0 +1,98 @@
+"""A batch's trees, studied: advantages, the rows to train on, and the summary that its row in the store keeps. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from banyan.plugins import Estimator
+from banyan.tree import Leaf
+from services.learner import credit as credits_module
+from services.learner import packing, paths
+from services.learner.credit import Credit, ScoredTree, Stale
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What one step learns from."""
+
+    rows: list[packing.Row]
+    credits: list[Credit]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def study(
+    groups: Iterable[tuple[str, Sequence[ScoredTree]]], estimator: Estimator, stale: Stale, policy: bytes, budget: int
+) -> Lesson:
+    """Estimates advantages and packs the paths of groups that teach. `policy`: digest of the weights in training."""
+    credits = [credits_module.estimate(group_id, trees, estimator, stale) for group_id, trees in groups]
+    if getattr(estimator, "whiten", False):
+        credits = credits_module.whitened(credits)
+    pieces = [piece for credit in credits for piece in _pieces(credit, policy, budget)]
+    return Lesson(packing.pack(pieces, budget), credits, _metrics(credits, pieces))
+
+
+def _pieces(credit: Credit, policy: bytes, budget: int) -> Iterator[paths.Piece]:
+    if credit.advantages.skip:
+        return
+    for index, view in enumerate(credit.group.trees):
+        leaf_L = credit.advantages.leaf_G_L[index]
+        node_N = credit.advantages.node_G_N[index] if credit.advantages.node_G_N else None
+        for leaves in paths.divide(view, paths.trained_leaves(leaf_L), budget):
+            yield paths.unroll(view, leaves, leaf_L, node_N, policy)
+
+
+def _metrics(credits: Sequence[Credit], pieces: Sequence[paths.Piece]) -> dict[str, float]:
+    views = [view for credit in credits for view in credit.group.trees]
+    rewards = np.concatenate([np.zeros(0), *(view.rewards_L for view in views)])
+    scored = rewards[np.isfinite(rewards)]
+    packed = sum(len(p) for p in pieces)
+    unique = sum(_needed(credit) for credit in credits)
+    return {
+        "reward": float(scored.mean()) if len(scored) else 0.0,
+        "leaves": float(len(rewards)),
+        "unscorable_leaves": float(len(rewards) - len(scored)),
+        "stale_leaves": float(sum(len(c.stale) for c in credits)),
+        "groups": float(len(credits)),
+        "groups_skipped": float(sum(bool(c.advantages.skip) for c in credits)),
+        "unique_tokens": float(sum(v.unique_tokens for v in views)),
+        "path_tokens": float(sum(v.path_tokens for v in views)),
+        "packed_tokens": float(packed),
+        "repeated_tokens": float(packed - unique),
+        "trained_path_tokens": float(sum(len(path.token_T) for p in pieces for path in p.paths)),
+    }
+
+
+def _needed(credit: Credit) -> int:
+    """Unique tokens on the trained paths of a group that teaches: what packing computes where nothing is divided."""
+    if credit.advantages.skip:
+        return 0
+    pairs = zip(credit.group.trees, credit.advantages.leaf_G_L, strict=True)
+    return sum(len(v.nodes[i]) for v, leaf_L in pairs for i in paths.nodes_of(v, paths.trained_leaves(leaf_L)))
+
+
+def summary(lesson: Lesson, step: int) -> dict[str, Any]:
+    """What the batch's row says of its advantages, for people and audits."""
+    return {"step": step, "metrics": lesson.metrics, "groups": [_group(c) for c in lesson.credits]}
+
+
+def _group(credit: Credit) -> dict[str, Any]:
+    values = np.concatenate([np.zeros(0), *credit.advantages.leaf_G_L])
+    values = values[np.isfinite(values)]
+    rewards = np.concatenate([np.zeros(0), *(v.rewards_L for v in credit.group.trees)])
+    scored = rewards[np.isfinite(rewards)]
+    said: dict[str, Any] = {"group_id": credit.group.group_id, "leaves": len(rewards), "scored": len(scored)}
+    if len(scored):
+        said["reward_mean"] = float(scored.mean())
+    if len(values):
+        said |= {"advantage_min": float(values.min()), "advantage_max": float(values.max())}
+    if credit.stale:
+        said["stale"] = [[leaf.segment.hex(), leaf.end] for leaf in credit.stale]
+    return said | ({"skip": credit.advantages.skip} if credit.advantages.skip else {})
+
+
+def recorded_stale(said: Mapping[str, Any]) -> frozenset[Leaf]:
+    """The leaves that a stored batch left out for their age: a replay leaves out the same ones."""
+    pairs = (pair for group in said.get("groups", ()) for pair in group.get("stale", ()))
+    return frozenset(Leaf(bytes.fromhex(segment), int(end)) for segment, end in pairs)

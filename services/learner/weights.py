@@ -1,0 +1,81 @@
+"""The folder that weights are handed out from: a flat file per policy, in shared memory where it fits.
+
+The newest policies are kept, older ones deleted; a reader that mapped one keeps its pages.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from banyan.errors import NotFound
+from services.chassis import weightfile
+from services.chassis.weightfile import WeightManifest
+
+KEEP = 3
+_SHARED = Path("/dev/shm")
+
+
+def choose_folder(wanted: Path | None, run_id: str, run_folder: Path, bytes_each: int) -> Path:
+    """`wanted`, else shared memory if it holds the kept versions and one in the making, else the run's folder."""
+    if wanted is not None:
+        return wanted
+    if _SHARED.is_dir() and shutil.disk_usage(_SHARED).free > 2 * (KEEP + 1) * bytes_each:
+        return _SHARED / f"banyan-{run_id}"
+    return run_folder / "weights"
+
+
+class WeightFolder:
+    """Weights by policy. Only its learner writes here."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._held: list[WeightManifest] = []
+
+    def put(self, tensors: Mapping[str, torch.Tensor], epoch: int, step: int, dtype: str) -> WeightManifest:
+        """Writes a new version."""
+        return self._hold(weightfile.write(self.folder, f"policy-{epoch}-{step}", tensors, epoch, step, dtype))
+
+    def repeat(self, epoch: int, step: int) -> WeightManifest:
+        """The newest version under a new number: a step that changed nothing."""
+        last = self._held[-1]
+        path = self.folder / f"policy-{epoch}-{step}.bin"
+        path.unlink(missing_ok=True)
+        os.link(last.path, path)
+        manifest = replace(last, path=path, epoch=epoch, step=step)
+        aside = self.folder / f".policy-{epoch}-{step}.json.{os.getpid()}"
+        aside.write_text(manifest.to_json())
+        os.replace(aside, manifest.manifest_path)
+        return self._hold(manifest)
+
+    def _hold(self, manifest: WeightManifest) -> WeightManifest:
+        self._held = [m for m in self._held if m.path != manifest.path] + [manifest]
+        while len(self._held) > KEEP:
+            self._remove(self._held.pop(0))
+        return manifest
+
+    def _remove(self, manifest: WeightManifest) -> None:
+        manifest.manifest_path.unlink(missing_ok=True)  # first: there is no manifest without its weights
+        manifest.path.unlink(missing_ok=True)
+
+    def find(self, digest: bytes) -> WeightManifest:
+        """The newest version with a digest. Raises NotFound where it is gone."""
+        for manifest in reversed(self._held):
+            if manifest.digest == digest:
+                return manifest
+        held = ", ".join(f"step {m.step}" for m in self._held) or "none"
+        raise NotFound(f"weights {digest.hex()[:12]} are not here any more (held: {held}); fetch the newest policy instead")
+
+    def drop_foreign(self) -> None:
+        """Removes files of earlier learners of the run, once a policy of this one is announced."""
+        own = {p for m in self._held for p in (m.path, m.manifest_path)}
+        for path in [*self.folder.glob("policy-*.json"), *self.folder.glob("policy-*.bin"), *self.folder.glob(".policy-*")]:
+            if path not in own:
+                path.unlink(missing_ok=True)
+
+    def clean(self) -> None:
+        """Removes the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)

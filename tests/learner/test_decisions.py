@@ -1,0 +1,138 @@
+"""Pure decisions: which groups make a batch, how old a segment is, when a checkpoint is due, how trees are divided."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from banyan.segment import Kind
+from banyan.tree import Leaf, Tree
+from banyan.view import TreeView
+from services.learner import packing, paths
+from services.learner.advantages.grpo import Grpo
+from services.learner.batch import Ready, assemble
+from services.learner.checkpoint import due
+from services.learner.credit import ScoredTree
+from services.learner.staleness import History
+from services.learner.study import recorded_stale, study, summary
+
+
+def ready(*ordinals: int) -> list[Ready]:
+    return [Ready(f"g{o}", o, (bytes([o]),)) for o in ordinals]
+
+
+def chosen(groups: list[Ready] | None) -> list[int] | None:
+    return None if groups is None else [g.ordinal for g in groups]
+
+
+def test_a_batch_is_full_and_in_order() -> None:
+    assert assemble(ready(4, 1), None, 3, False) is None
+    assert chosen(assemble(ready(4, 1, 2), None, 3, False)) == [1, 2, 4]
+    assert chosen(assemble(ready(1, 2, 4), 0, 3, False)) == [1, 2, 4]
+
+
+def test_a_deterministic_batch_passes_nothing_over() -> None:
+    assert assemble(ready(1, 2, 4), 3, 3, True) is None
+    assert chosen(assemble(ready(1, 2, 4), 5, 3, True)) == [1, 2, 4]  # 3 was dropped
+    assert chosen(assemble(ready(1, 2, 4), None, 3, True)) == [1, 2, 4]
+
+
+def test_a_group_without_trees_is_no_group() -> None:
+    assert assemble([Ready("g0", 0, ()), *ready(1)], None, 2, False) is None
+
+
+@given(st.sets(st.integers(0, 30)), st.none() | st.integers(0, 30), st.integers(1, 5))
+def test_deterministic_batches_are_a_prefix(ordinals: set[int], oldest_open: int | None, size: int) -> None:
+    found = chosen(assemble(ready(*ordinals), oldest_open, size, True))
+    if found is not None:
+        assert found == sorted(ordinals)[:size]
+        assert oldest_open is None or all(o < oldest_open for o in found if o != oldest_open)
+
+
+def test_age_counts_steps_and_a_rewind_counts_from_the_common_ancestor(forest: Any) -> None:
+    tree = Tree(b"a" * 32)
+    root = forest.segment(tree, None, [1], kind=Kind.PROMPT)
+    live = forest.segment(tree, root, [2], policy=b"live", step=3)
+    lost = forest.segment(tree, root, [3], policy=b"lost", step=5, ordinal=1)
+    history = History(live={b"live": 3})
+    history.note_abandoned([(1, 6), (1, 4), (1, 5)])
+    assert history.age(root, 9) == 0
+    assert history.age(live, 5) == 2
+    assert history.age(lost, 5) == 2  # steps 4 to 6 were abandoned: it counts as step 3
+    history.live[b"lost"] = 5  # the replay made the same weights again
+    assert history.age(lost, 5) == 0
+
+
+def test_checkpoints_cost_at_most_a_twentieth() -> None:
+    assert not due(0, 5, 4, since_s=100, cost_s=6)
+    assert due(0, 5, 4, since_s=121, cost_s=6)
+    assert not due(0, 5, 5, since_s=1000, cost_s=6)
+    assert due(3, 6, 3, since_s=0, cost_s=100)
+    assert not due(3, 5, 3, since_s=1000, cost_s=0)
+
+
+def spread(forest: Any, leaves: int = 6, prompt: int = 10, length: int = 5) -> TreeView:
+    tree = Tree(b"d" * 32)
+    root = forest.segment(tree, None, list(range(prompt)), kind=Kind.PROMPT)
+    made = [forest.segment(tree, root, [i] * length, ordinal=i) for i in range(leaves)]
+    ends = [Leaf(s.id, length) for s in made]
+    return TreeView(tree, ends, {leaf: float(i % 2) for i, leaf in enumerate(ends)})
+
+
+def test_a_tree_above_the_budget_repeats_its_trunk_and_says_so(forest: Any) -> None:
+    view = spread(forest)
+    assert paths.divide(view, range(6), 40) == [[0, 1, 2, 3, 4, 5]]
+    assert paths.divide(view, range(6), 25) == [[0, 1, 2], [3, 4, 5]]
+    assert paths.divide(view, range(6), 3) == [[i] for i in range(6)]
+    tree = ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, view.rewards_L, strict=True)))
+    lesson = study([("g", [tree])], Grpo(), lambda _tree, _leaf: False, b"now", 25)
+    assert lesson.metrics["packed_tokens"] == 50
+    assert lesson.metrics["repeated_tokens"] == 10
+    assert lesson.metrics["unique_tokens"] == 40
+    assert lesson.metrics["path_tokens"] == 90
+    assert [len(row.token_N) for row in lesson.rows] == [25, 25]
+
+
+def test_the_card_tree_counts_its_tokens(forest: Any) -> None:
+    """P 6 → x 4 → leaves 3, 5; leaf y 7: 25 unique tokens for 41 on paths."""
+    tree = Tree(b"k" * 32)
+    root = forest.segment(tree, None, [0] * 6, kind=Kind.PROMPT)
+    x = forest.segment(tree, root, [1] * 4)
+    ends = [
+        forest.segment(tree, x, [2] * 3),
+        forest.segment(tree, x, [3] * 5, ordinal=1),
+        forest.segment(tree, root, [4] * 7, ordinal=1),
+    ]
+    leaves = [Leaf(s.id, len(s)) for s in ends]
+    view = TreeView(tree, leaves, dict.fromkeys(leaves, 1.0))
+    piece = paths.unroll(view, range(3), np.ones(3), None, b"now")
+    assert (len(piece), view.path_tokens) == (25, 41)
+    assert sorted(len(p.token_T) for p in piece.paths) == [7, 7, 9]
+
+
+def test_siblings_that_begin_alike_share_a_prediction(forest: Any) -> None:
+    tree = Tree(b"q" * 32)
+    root = forest.segment(tree, None, [1, 2], kind=Kind.PROMPT)
+    leaves = [Leaf(forest.segment(tree, root, [7, 8 + i], ordinal=i).id, 2) for i in range(3)]
+    view = TreeView(tree, leaves, dict.fromkeys(leaves, 1.0))
+    row = packing.pack([paths.unroll(view, range(3), np.ones(3), None, b"now")], 99)[0]
+    assert len(row.token_E) == 4  # one 7 after the prompt, three continuations
+    assert len(row.place_R) == 4
+    assert (row.index_P_T[:, 0] == row.index_P_T[0, 0]).all()
+
+
+def test_the_summary_names_skips_and_stale_leaves(forest: Any) -> None:
+    view = spread(forest)
+    tree = ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, view.rewards_L, strict=True)))
+    flat = forest.flat([1, 1])
+    same = ScoredTree(flat.tree, flat.leaves_L, dict(zip(flat.leaves_L, [1.0, 1.0], strict=True)))
+    lesson = study([("g", [tree]), ("h", [same])], Grpo(), lambda _tree, leaf: leaf == view.leaves_L[2], b"now", 99)
+    said = summary(lesson, 4)
+    assert said["groups"][1]["skip"] == "zero variance"
+    assert recorded_stale(said) == {view.leaves_L[2]}
+    assert lesson.metrics["groups_skipped"] == 1
+    assert lesson.metrics["stale_leaves"] == 1
+    assert sum(len(r.token_N) for r in lesson.rows) == 35  # neither the stale leaf's tokens nor the skipped group's
+    assert said["metrics"]["reward"] == pytest.approx(np.mean([0, 1, 1, 0, 1, 1, 1]))
