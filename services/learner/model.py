@@ -57,9 +57,6 @@ def refuse_unpackable(config: Any) -> None:
         raise NotReady(
             f"model type {config.model_type!r} has {sorted(kinds)[0]} layers; only attention layers can be packed yet"
         )
-    recurrent = [k for k in ("state_size", "ssm_cfg", "mamba_d_state", "rwkv_version") if getattr(config, k, None)]
-    if recurrent:
-        raise NotReady(f"model type {config.model_type!r} has recurrent state ({recurrent[0]}); it cannot be packed yet")
     for name, neutral in _SCALED.items():
         if getattr(config, name, neutral) not in (None, neutral):
             raise NotReady(f"model type {config.model_type!r} sets {name}; tree packing does not do that yet")
