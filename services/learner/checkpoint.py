@@ -62,6 +62,7 @@ def write(folder: Path, snapshot: Snapshot, base: Path) -> Path:
     """Writes a checkpoint under `folder`, with config and tokenizer from `base`. Raises TemporaryError if it cannot."""
     final = folder / name_of(snapshot.mark)
     if read_mark(final) == snapshot.mark:
+        collect(folder)
         return final
     aside = folder / f".{final.name}.{os.getpid()}"
     try:
