@@ -1,0 +1,5 @@
+"""`python -m banyan.cli`: the same as `banyan`."""
+
+from banyan.cli.main import main
+
+main()

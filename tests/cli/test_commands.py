@@ -1,0 +1,111 @@
+"""Commands as a person types them: what they print, their exit status, and one clear message for bad input."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+QUICKSTART = ROOT / "recipes" / "quickstart.yaml"
+
+
+def banyan(*arguments: str | Path, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "banyan.cli", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **env}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def refused(result: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "Traceback" not in result.stderr and result.stderr.count("error:") == 1
+    message = " ".join(result.stderr.split())
+    for word in words:
+        assert word in message, message
+
+
+def test_recipes_are_listed_and_shown() -> None:
+    rows = json.loads(banyan("recipes", "ls", "--json").stdout)
+    assert "quickstart" in {row["name"] for row in rows}
+    assert yaml.safe_load(banyan("recipes", "show", "quickstart").stdout)["optimise"]["advantage"] == "grpo"
+
+
+def test_dry_run_prints_the_resolved_recipe() -> None:
+    result = banyan("train", QUICKSTART, "--dry-run", "--set", "budget.steps=3")
+    shown = yaml.safe_load(result.stdout)
+    assert shown["budget"]["steps"] == 3 and shown["control"]["max_staleness"] == 0
+
+
+def test_simulate_prints_what_a_tree_saves() -> None:
+    arguments = [
+        "generate.policy=treepo",
+        "generate.settings={width: 16, segment: 8, max_depth: 4}",
+        "generate.max_new_tokens=32",
+    ]
+    result = banyan("simulate", QUICKSTART, "--json", *(part for a in arguments for part in ("--set", a)))
+    assert result.returncode == 0, result.stderr
+    seen = json.loads(result.stdout)
+    assert seen["leaves"] == 16 and 0 < seen["sampled_tokens"] < seen["iid_tokens"]
+    assert seen["saved"] == pytest.approx(1 - seen["sampled_tokens"] / seen["iid_tokens"])
+
+
+def test_nothing_runs_is_an_empty_list(tmp_path: Path) -> None:
+    assert json.loads(banyan("ps", "--json", "--state", tmp_path / "none").stdout) == []
+
+
+def test_reading_without_a_store_says_so(tmp_path: Path) -> None:
+    refused(banyan("runs", "ls", "--state", tmp_path / "none"), "holds no store", "banyan train")
+
+
+def test_doctor_names_every_check(tmp_path: Path) -> None:
+    result = banyan("doctor", "--json", "--state", tmp_path)
+    rows = json.loads(result.stdout)
+    assert {row["check"] for row in rows} == {"python", "torch", "model", "nats", "ports", "disk", "cores"}
+    bad = banyan("doctor", "--json", "--model", tmp_path)
+    model = next(row for row in json.loads(bad.stdout) if row["check"] == "model")
+    assert bad.returncode == 1 and not model["ok"] and "config.json" in model["detail"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "nope"], ["no recipe 'nope'", "quickstart"]),
+        (["train", "nope.yaml"], ["cannot read recipe nope.yaml", "No such file"]),
+        (["train", QUICKSTART, "--set", "budgets.steps=1"], ["budgets", "unknown key"]),
+        (["train", QUICKSTART, "--set", "budget.steps=x"], ["budget.steps", "'x'", "integer"]),
+        (["train", QUICKSTART, "--set", "model=/nowhere"], ["/nowhere", "local folder"]),
+        (["train", QUICKSTART, "--set", "generate.policy=magic"], ["magic", "iid, treepo"]),
+        (["train"], ["name a recipe"]),
+        (["train", "--resume", QUICKSTART], ["--resume"]),
+        (["lineage", "xyz"], ["holds no store"]),
+        (["join", "127.0.0.1:1"], ["--token"]),
+    ],
+)
+def test_bad_input_is_one_message(tmp_path: Path, arguments: list, words: list[str]) -> None:
+    refused(banyan(*arguments, BANYAN_STATE=str(tmp_path / "s")), *words)
+
+
+def test_a_model_folder_without_weights(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    refused(banyan("train", QUICKSTART, "--set", f"model={tmp_path / 'm'}", "--state", tmp_path / "s"), "no weights")
+
+
+def test_a_task_file_that_is_not_there(tmp_path: Path) -> None:
+    recipe = {"name": "x", "model": "SmolLM2-135M-Instruct", "task": {"name": "file", "path": "rows.jsonl", "reward": "m:f"}}
+    (tmp_path / "r.yaml").write_text(yaml.safe_dump(recipe))
+    refused(banyan("train", tmp_path / "r.yaml", "--state", tmp_path / "s"), "task.path", "rows.jsonl")
+
+
+def test_a_join_port_in_use(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = banyan("train", QUICKSTART, "--listen", listen, "--state", tmp_path / "s")
+    assert result.returncode in (1, 2) and "Traceback" not in result.stderr
+    assert listen in result.stderr and "in use" in result.stderr, result.stderr
