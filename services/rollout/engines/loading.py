@@ -43,8 +43,10 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTra
 
 
 def take(model: PreTrainedModel, manifest_path: Path) -> None:
-    """Copies a policy's weights into a model. Raises InvalidInput, before any change, where they do not fit."""
-    tensors = weightfile.read_tensors(weightfile.open_verified(manifest_path))
+    """Copies a policy's weights, whose digest was checked, into a model. Raises InvalidInput, before any change, if they
+    do not fit."""
+    manifest = weightfile.from_json(manifest_path.read_text(), manifest_path.with_suffix(".bin"))
+    tensors = weightfile.read_tensors(manifest)
     state = model.state_dict(keep_vars=True)
     _check(state, tensors, manifest_path)
     with torch.no_grad():

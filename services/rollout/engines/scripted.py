@@ -18,7 +18,7 @@ from banyan.draws import uniforms
 from banyan.errors import InvalidInput
 from banyan.segment import Finish, Floats, IntTokens, Sampling
 from services.rollout.engines.alphabet import Alphabet
-from services.rollout.engines.port import EngineStats, Key, Policy, Request, Sampled, no_floats
+from services.rollout.engines.port import EngineStats, Key, Policy, Request, Sampled, Tokenizer, no_floats
 from services.rollout.engines.script import Script
 
 _KNOWN = 4096  # prefixes remembered as computed
@@ -38,7 +38,7 @@ class ScriptedEngine:
     """Samples from a Script."""
 
     def __init__(self, script: Script, policy: Policy, max_branches: int = 64, latency_s: float = 0.0) -> None:
-        self.tokenizer = Alphabet()
+        self.tokenizer: Tokenizer = Alphabet()
         self._script, self._policy, self._max_branches, self._latency_s = script, policy, max_branches, latency_s
         self._waiting: OrderedDict[Key, Request] = OrderedDict()
         self._rows: list[_Row] = []

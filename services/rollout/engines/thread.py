@@ -75,6 +75,16 @@ class EngineThread:
         self._room.release()
         return batch
 
+    def leftover(self) -> list[Sampled]:
+        """What ended and was not taken yet."""
+        ended: list[Sampled] = []
+        while not self._ended.empty():
+            batch = self._ended.get_nowait()
+            if not isinstance(batch, BaseException):
+                self._room.release()
+                ended += batch
+        return ended
+
     # -- commands; they take effect between two steps, in order --
 
     def submit(self, requests: Sequence[Request]) -> "Future[list[Refusal]]":

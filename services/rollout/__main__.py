@@ -1,0 +1,73 @@
+"""`python -m services.rollout`: one rollout node of one run."""
+
+import asyncio
+
+from banyan.recipe import Recipe
+from services.chassis import process, rpc, settings
+from services.chassis.bus import Bus
+from services.rollout import consumer
+from services.rollout.engines.make import maker
+from services.rollout.engines.thread import EngineThread
+from services.rollout.node import Node, Plan
+from services.rollout.server import NAME, RolloutServer, adder
+from services.rollout.settings import Settings
+from services.rollout.store import GrpcStore, WeightServer
+from services.rollout.weights import Weights
+
+
+async def run(stop: asyncio.Event) -> None:
+    """The node until `stop`, a drain, or (joined) the end of the run."""
+    given = settings.read(Settings)
+    root = given.store_tls_root.read_bytes() if given.store_tls_root else None
+    channel = rpc.channel(given.store, root_pem=root, token=given.store_token, target_name=given.store_tls_name)
+    bus = await _bus(given)
+    try:
+        store = GrpcStore(channel, given.run, given.node_id, given.joined)
+        recipe = Recipe.model_validate_json((await store.run()).recipe_json)
+        if not given.joined:
+            await bus.ensure_streams()
+        weights = Weights(given.state / "weights" / given.node_id, WeightServer(channel if given.joined else None).fetch)
+        await _serve(given, recipe, store, bus, weights, stop)
+    finally:
+        await channel.close(None)
+        await bus.close()
+
+
+async def _bus(given: Settings) -> Bus:
+    return await Bus.connect(
+        given.nats,
+        f"rollout-{given.node_id}",
+        creds=given.nats_creds,
+        inbox_prefix=given.nats_inbox,
+        tls_root=given.nats_tls_root,
+        tls_name=given.nats_tls_name,
+    )
+
+
+async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, weights: Weights, stop: asyncio.Event) -> None:
+    plan = Plan(
+        run_id=given.run,
+        node_id=given.node_id,
+        max_branches=recipe.resources.max_branches,
+        lockstep=recipe.deterministic,
+        policy_wait_s=given.policy_wait_s,
+        segment_deadline_s=given.segment_deadline_s,
+        drain_s=given.drain_s,
+    )
+    thread = EngineThread(maker(recipe, given.threads), lockstep=recipe.deterministic)
+    queue = await consumer.assignments(bus, given.run, given.growth_consumer)
+    files = None if recipe.resources.engine == "scripted" else weights
+    node = Node(plan, store, bus, queue, thread, files, consumer.policy_events(bus, given.run))
+    server = await rpc.serve(given.listen, [adder(RolloutServer(node, thread))], [NAME])
+    try:
+        await server.set_serving(False)
+        await thread.start()
+        await server.set_serving(True)
+        await node.run(stop, until_over=given.joined)
+    finally:
+        await server.stop()
+        await thread.stop()
+
+
+if __name__ == "__main__":
+    process.main("rollout", run)

@@ -1,0 +1,42 @@
+"""Builds the engine that a recipe asks for. Heavy libraries are imported here, in the engine's thread."""
+
+from collections.abc import Callable
+
+from banyan.recipe import Recipe
+from services.rollout.engines.port import Engine, Policy
+
+UNLOADED = Policy(0, 0, b"")  # the model as its folder has it, before the first policy
+
+
+def maker(recipe: Recipe, threads: int | None) -> Callable[[], Engine]:
+    """A function that builds the engine."""
+    if recipe.resources.engine == "scripted":
+        return lambda: _scripted(recipe)
+    return lambda: _torch(recipe, threads)
+
+
+def _scripted(recipe: Recipe) -> Engine:
+    from services.rollout.engines.scripted import build
+
+    return build(recipe.resources.engine_settings, UNLOADED, recipe.resources.max_branches)
+
+
+def _torch(recipe: Recipe, threads: int | None) -> Engine:
+    import torch
+
+    from services.chassis import models
+    from services.rollout.engines import loading
+    from services.rollout.engines.forward import Forward
+    from services.rollout.engines.memory import Limits
+    from services.rollout.engines.torch_engine import TorchEngine
+
+    if threads:
+        torch.set_num_threads(threads)
+    if recipe.deterministic:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    folder, device = models.resolve(recipe.model), loading.choose_device()
+    model = loading.load_model(folder, loading.choose_dtype(recipe.resources.dtype, device), device)
+    tokenizer = loading.ChatTokenizer(folder, model)
+    resources = recipe.resources
+    limits = Limits(resources.kv_tokens, resources.max_branches, deterministic=recipe.deterministic)
+    return TorchEngine(Forward(model), tokenizer, limits, UNLOADED)

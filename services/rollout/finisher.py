@@ -1,0 +1,106 @@
+"""Ends a tree: acks its assignment only when the store has all of it, and publishes again what is missing (PROTOCOL 3)."""
+
+import asyncio
+import logging
+import time
+
+from banyan.errors import Refused, TemporaryError
+from services.rollout import events
+from services.rollout.live import Live, Trees
+from services.rollout.ports import Ingested, Store
+from services.rollout.publisher import Publisher
+
+log = logging.getLogger(__name__)
+
+_WAIT_S = 10.0
+_AGAIN_S = 1.0
+
+
+class Finisher:
+    """Waits for the store, tree by tree."""
+
+    def __init__(self, store: Store, publisher: Publisher, trees: Trees, run_id: str, node_id: str) -> None:
+        self._store, self._publisher, self._trees = store, publisher, trees
+        self._run_id, self._node_id = run_id, node_id
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, live: Live) -> None:
+        """Starts to wait for a tree whose last event is queued."""
+        live.finishing = True
+        self._trees.changed.set()
+        task = asyncio.create_task(self._finish(live))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("waiting for the store failed", exc_info=task.exception())
+
+    def cancel(self) -> None:
+        """Stops waiting; the trees will be claimed again."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _finish(self, live: Live) -> None:
+        await live.grown.wait()
+        attempt = 0
+        while self._trees.get(live.spec.tree_id, live.epoch) is live:
+            try:
+                answer = await self._store.ingested(live.spec.tree_id, live.epoch, [s.id for s in live.segments], _WAIT_S)
+            except TemporaryError as error:
+                log.warning("the store does not answer: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            except Refused as error:  # somebody else has the tree, or it is over
+                await self._let_go(live, str(error), ack=error.reason != "STALE_EPOCH")
+                return
+            if await self._settled(live, answer):
+                return
+            attempt += 1
+            await self._again(live, answer, attempt)
+
+    async def _settled(self, live: Live, answer: Ingested) -> bool:
+        """Whether nothing more has to be said about the tree."""
+        if answer.refused:
+            await self.give_back(live, f"REFUSED: {answer.refused[0]}")
+            return True
+        if answer.missing or not answer.grown:
+            return False
+        self._trees.grown += 1
+        await self._let_go(live, "", ack=True)
+        return True
+
+    async def _again(self, live: Live, answer: Ingested, attempt: int) -> None:
+        log.warning(
+            "the store lacks %d segments of tree %s%s; publishing again",
+            len(answer.missing),
+            live.spec.tree_id.hex()[:12],
+            "" if answer.grown else " and its end",
+        )
+        live.touched = time.monotonic()
+        missing = [(s, live.epoch) for s in live.segments if s.id in answer.missing]
+        for event in events.segments(self._run_id, self._node_id, missing, live.traceparent):
+            await self._publisher.put(event.again(attempt))
+        sent = asyncio.Event()
+        for event in live.told:
+            await self._publisher.put(event.again(attempt), sent if event is live.told[-1] else None)
+        await sent.wait()
+
+    async def give_back(self, live: Live, reason: str) -> None:
+        """Hands a tree back to the store, which queues it again; this assignment is done with."""
+        try:
+            await self._store.give_back(live.spec.tree_id, live.epoch, reason)
+        except Refused as error:
+            await self._let_go(live, str(error), ack=error.reason != "STALE_EPOCH")
+        except TemporaryError as error:  # the claim runs out by itself
+            await self._let_go(live, str(error), ack=False)
+        else:
+            await self._let_go(live, reason, ack=True)
+
+    async def _let_go(self, live: Live, why: str, ack: bool) -> None:
+        if why:
+            log.info("tree %s is let go: %s", live.spec.tree_id.hex()[:12], why)
+        self._trees.forget(live)
+        if ack:
+            await live.delivery.ack()

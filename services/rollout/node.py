@@ -1,0 +1,275 @@
+"""A rollout node: takes assignments, grows their trees on one engine, and publishes what ends (DESIGN 1, PROTOCOL 3).
+
+Level-triggered: a policy event, a finished tree or a tick only make it look again at what is pending. The loops here
+decide nothing about a tree (grower.py), a policy (policies.py) or a wave (waves.py).
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+
+from banyan.errors import BanyanError
+from services.chassis.process import first_of
+from services.rollout import events, waves
+from services.rollout.engines.port import Key, Request, Sampled
+from services.rollout.engines.thread import EngineThread
+from services.rollout.finisher import Finisher
+from services.rollout.grower import Step
+from services.rollout.keeper import Keeper
+from services.rollout.live import Live, Trees
+from services.rollout.ports import Assignments, Log, Store
+from services.rollout.publisher import Publisher
+from services.rollout.refresher import Refresher
+from services.rollout.spans import Spans
+from services.rollout.taker import Taker
+from services.rollout.weights import Weights
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 1.0
+_POLICIES_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a node is and may take."""
+
+    run_id: str
+    node_id: str
+    max_branches: int
+    lockstep: bool = False
+    most_trees: int = 4096
+    policy_wait_s: float = 30.0
+    segment_deadline_s: float = 120.0
+    drain_s: float = 8.0
+
+
+class Node:
+    """One node of one run."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        bus: Log,
+        queue: Assignments,
+        thread: EngineThread,
+        weights: Weights | None,
+        triggers: AsyncIterator[object],
+    ) -> None:
+        self.plan, self._store, self._thread, self._triggers = plan, store, thread, triggers
+        # In lockstep a wave starts whole, whatever its width; its branches queue in the engine.
+        self.trees = Trees(plan.max_branches if not plan.lockstep else 1 << 30, plan.most_trees)
+        self.refresher = Refresher(store, thread, weights, plan.node_id)
+        self.draining = False
+        self.visitors: dict[Key, asyncio.Queue[Sampled]] = {}
+        self._publisher = Publisher(bus)
+        self._taker = Taker(queue, store, lambda: thread.tokenizer, plan.node_id)
+        self._finisher = Finisher(store, self._publisher, self.trees, plan.run_id, plan.node_id)
+        self._keeper = Keeper(store, thread, self.trees, self._drop, plan.segment_deadline_s)
+        self._spans = Spans()
+        self._again = asyncio.Event()
+        self._drained = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event, until_over: bool = False) -> None:
+        """Until `stop`, a Drain call, or with `until_over` the end of the run; then hands its trees back."""
+        endings = [stop.wait(), self._drained.wait()] + ([self._keeper.run_over.wait()] if until_over else [])
+        sending = asyncio.create_task(self._publisher.run())
+        try:
+            await self.refresher.look()
+            await first_of(
+                *endings, self._take(), self._pump(), self._start(), self._watch(), self._keeper.run(), _of(sending)
+            )
+            await self.drain(self.plan.drain_s)
+        finally:
+            sending.cancel()
+            self._finisher.cancel()
+
+    # -- loops --
+
+    async def _take(self) -> None:
+        while not self.draining:
+            self.trees.changed.clear()
+            if not self.trees.free:
+                await _first(self.trees.changed, _TICK_S)
+                continue
+            for live in await self._taker.take(self.trees.free):
+                if (old := self.trees.put(live)) is not None:  # redelivered here: the new claim fences the old one
+                    await self._cut(old)
+                    old.span.end()
+            self._again.set()
+
+    async def _start(self) -> None:
+        """Starts what may start, whenever something changed."""
+        while True:
+            await _first(self._again, _TICK_S)
+            self._again.clear()
+            specs = [live.spec for live in self.trees.growing], [live.spec for live in self.trees.pending]
+            cut = await self.refresher.refresh(*specs)
+            await self._digest(cut)
+            await self._start_ready()
+            await self._return_late()
+
+    async def _start_ready(self) -> None:
+        loaded = self.refresher.loaded
+        if loaded is None or self.draining:
+            return
+        ready = [live for live in self.trees.pending if live.spec.allows(loaded.step)]
+        steps: list[tuple[Live, Step]] = []
+        for live in waves.startable(ready, time.monotonic()):
+            live.started, live.touched = True, time.monotonic()
+            steps.append((live, live.grower.start()))
+        await self._carry_out(steps)
+
+    async def _return_late(self) -> None:
+        """Gives trees back whose policy does not come."""
+        late = time.monotonic() - self.plan.policy_wait_s
+        loaded = self.refresher.loaded
+        for live in self.trees.pending:
+            if live.since < late and not (loaded is not None and live.spec.allows(loaded.step)):
+                await self._finisher.give_back(live, "policy")
+
+    async def _watch(self) -> None:
+        """Looks at the policies when an event says so, and now and then without one."""
+        heard = asyncio.Event()
+        async with _background(self._listen(heard)):
+            while True:
+                try:
+                    await self.refresher.look()
+                except BanyanError as error:
+                    log.warning("policies are not read: %s", error)
+                self._again.set()
+                await _first(heard, _POLICIES_S)
+                heard.clear()
+
+    async def _listen(self, heard: asyncio.Event) -> None:
+        async for _ in self._triggers:
+            heard.set()
+
+    async def _pump(self) -> None:
+        while True:
+            await self._digest(await self._thread.batches(), turn=True)
+
+    # -- what ended --
+
+    async def _digest(self, batch: Sequence[Sampled], turn: bool = False) -> None:
+        """Gives ended segments to their growers and carries out what follows."""
+        ended: dict[tuple[bytes, int], list[Sampled]] = {}
+        for sampled in batch:
+            if sampled.key in self.visitors:
+                self.visitors[sampled.key].put_nowait(sampled)
+            elif isinstance(sampled.key, tuple):
+                ended.setdefault(sampled.key[:2], []).append(sampled)
+        steps: list[tuple[Live, Step]] = []
+        for key, some in ended.items():
+            if (live := self.trees.get(*key)) is not None:
+                live.touched = time.monotonic()
+                steps.append((live, live.grower.ended(some)))
+        await self._carry_out(steps, turn)
+
+    async def _carry_out(self, steps: Sequence[tuple[Live, Step]], turn: bool = False) -> None:
+        """Requests first, so that the engine has work while events are sent."""
+        requests = [r for _, step in steps for r in step.requests]
+        if requests and not self.draining:
+            self._ask(requests)
+        if turn and self.plan.lockstep:
+            self._thread.turn()
+        await self._publish(steps)
+        for live, step in steps:
+            if step.aborts:
+                await self._digest(await self._thread.abort([live.grower.key(b) for b in step.aborts]))
+
+    def _ask(self, requests: Sequence[Request]) -> None:
+        self._spans.asked(requests)
+        future = asyncio.wrap_future(self._thread.submit(requests))
+        future.add_done_callback(lambda f: self._refused(f.result()) if not f.cancelled() else None)
+
+    def _refused(self, refusals: Iterable[object]) -> None:
+        for refusal in refusals:
+            key, reason = getattr(refusal, "key", None), getattr(refusal, "reason", "")
+            live = self.trees.get(*key[:2]) if isinstance(key, tuple) else None
+            if live is not None and not live.finishing:
+                log.error("tree %s ends here: %s", live.spec.tree_id.hex()[:12], reason)
+                live.finishing = True
+                task = asyncio.create_task(self._finisher.give_back(live, f"UNUSABLE: {reason}"))
+                task.add_done_callback(lambda _: None)
+
+    async def _publish(self, steps: Sequence[tuple[Live, Step]]) -> None:
+        run, node = self.plan.run_id, self.plan.node_id
+        made = [(segment, live.epoch) for live, step in steps for segment in step.segments]
+        for live, step in steps:
+            live.segments += step.segments
+            self._spans.ended(live, step.segments)
+        for event in events.segments(run, node, made, steps[0][0].traceparent if steps else ""):
+            await self._publisher.put(event)
+        for live, step in steps:
+            await self._tell(live, step)
+
+    async def _tell(self, live: Live, step: Step) -> None:
+        run, tree_id, trace = self.plan.run_id, live.spec.tree_id, live.traceparent
+        for mark in step.leaves:
+            event = events.leaf(run, tree_id, live.epoch, mark, live.grower.completion(mark.leaf), trace)
+            live.told.append(event)
+            await self._publisher.put(event)
+        if step.grown is not None and not live.finishing:
+            event = events.grown(run, self.plan.node_id, tree_id, live.epoch, step.grown, trace)
+            live.told.append(event)
+            await self._publisher.put(event, live.grown)
+            self._finisher.begin(live)
+            self._again.set()
+
+    # -- letting go --
+
+    async def _cut(self, *trees: Live) -> list[Sampled]:
+        keys = [live.grower.key(branch) for live in trees for branch in live.grower.in_flight]
+        self._spans.forget(keys)
+        return await self._thread.abort(keys)
+
+    async def _drop(self, live: Live, why: str, ack: bool) -> None:
+        """Forgets a tree that is no longer this node's."""
+        log.info("tree %s is dropped here: %s", live.spec.tree_id.hex()[:12], why)
+        if self.trees.forget(live):
+            await self._cut(live)
+            if ack:
+                await live.delivery.ack()
+
+    async def drain(self, deadline_s: float) -> int:
+        """Takes no new trees and hands the live ones back, with all that was sampled of them; how many."""
+        self.draining = True
+        begun, returned = time.monotonic(), 0
+        try:
+            async with asyncio.timeout(deadline_s):
+                parts = await self._cut(*self.trees.growing)
+                await self._digest(self._thread.leftover() + parts)
+                await self._publisher.flush(deadline_s)
+                for live in [t for t in self.trees if not t.finishing]:
+                    await self._finisher.give_back(live, "drain")
+                    returned += 1
+                while len(self.trees):  # those that the store is about to have
+                    self.trees.changed.clear()
+                    await _first(self.trees.changed, _TICK_S)
+        except (TimeoutError, BanyanError) as error:
+            log.warning("drain ended after %.1f s with %d trees left: %r", time.monotonic() - begun, len(self.trees), error)
+        self._drained.set()
+        return returned
+
+
+async def _first(event: asyncio.Event, timeout_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), timeout_s)
+
+
+async def _of(task: asyncio.Task[None]) -> None:
+    await asyncio.shield(task)
+
+
+@contextlib.asynccontextmanager
+async def _background(coroutine: object) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(coroutine)  # type: ignore[call-overload]
+    try:
+        yield
+    finally:
+        task.cancel()

@@ -1,0 +1,92 @@
+"""What a node asks of the outside: the store, the log, and a queue of assignments."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from google.protobuf.message import Message
+
+from banyan.v1 import runstore_service_pb2, tree_pb2
+from services.rollout.policies import Published
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim on a tree, with the tree so far. Epoch 0: there is nothing to grow."""
+
+    epoch: int
+    tree: tree_pb2.Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What the store has of a claim's segments."""
+
+    missing: frozenset[bytes]
+    grown: bool
+    refused: tuple[str, ...]  # reasons
+
+
+class Store(Protocol):
+    """The tree store, as a node of one run needs it. All calls raise BanyanError."""
+
+    async def run(self) -> runstore_service_pb2.Run:
+        """The run with its recipe."""
+        ...
+
+    async def policies(self) -> list[Published]:
+        """Policies that are not abandoned, oldest first."""
+        ...
+
+    async def claim(self, tree_id: bytes, ticket: int) -> Claim:
+        """Takes a tree, or resumes it."""
+        ...
+
+    async def renew(self, tree_id: bytes, epoch: int) -> None:
+        """Keeps a claim. Raises Refused with STALE_EPOCH or NOT_GROWING."""
+        ...
+
+    async def give_back(self, tree_id: bytes, epoch: int, reason: str) -> None:
+        """Ends a claim without an attempt being counted."""
+        ...
+
+    async def ingested(self, tree_id: bytes, epoch: int, segments: Sequence[bytes], deadline_s: float) -> Ingested:
+        """Waits until segments and TreeGrown are stored, or the deadline."""
+        ...
+
+    async def present(self, trees: int) -> None:
+        """Notes that this node is there."""
+        ...
+
+
+class Log(Protocol):
+    """Where events go."""
+
+    async def publish(
+        self, subject: str, message: Message, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+    ) -> int:
+        """Publishes and waits for the ack."""
+        ...
+
+
+class Delivery(Protocol):
+    """One delivery of an assignment."""
+
+    @property
+    def data(self) -> bytes: ...
+
+    async def ack(self) -> None: ...
+
+    async def nak(self, delay_s: float) -> None: ...
+
+    async def in_progress(self) -> None: ...
+
+    async def term(self) -> None: ...
+
+
+class Assignments(Protocol):
+    """The queue of assignments."""
+
+    async def fetch(self, batch: int, timeout_s: float) -> Sequence[Delivery]:
+        """Up to `batch` assignments; none after `timeout_s`."""
+        ...

@@ -1,0 +1,51 @@
+"""Sends a node's events in order, each until the broker has acknowledged it."""
+
+import asyncio
+import logging
+
+from banyan.errors import DeadlineMissed
+from services.rollout.events import Event
+from services.rollout.ports import Log
+
+log = logging.getLogger(__name__)
+
+_MOST_EVENTS = 4096  # then the engine's segments wait; a broker that is away is back-pressure, not loss
+_TRY_S = 30.0
+
+
+class Publisher:
+    """A bounded queue of events. `done`, where given, is set once the event is acknowledged."""
+
+    def __init__(self, bus: Log) -> None:
+        self._bus = bus
+        self._queue: asyncio.Queue[tuple[Event, asyncio.Event | None]] = asyncio.Queue(_MOST_EVENTS)
+
+    async def put(self, event: Event, done: asyncio.Event | None = None) -> None:
+        """Queues an event."""
+        await self._queue.put((event, done))
+
+    async def run(self) -> None:
+        """Sends for ever."""
+        while True:
+            event, done = await self._queue.get()
+            await self._send(event)
+            if done is not None:
+                done.set()
+            self._queue.task_done()
+
+    async def _send(self, event: Event) -> None:
+        while True:
+            try:
+                await self._bus.publish(
+                    event.subject, event.message, event.msg_id, traceparent=event.traceparent, deadline_s=_TRY_S
+                )
+                return
+            except DeadlineMissed as error:
+                log.warning("%s; trying on", error)
+
+    async def flush(self, deadline_s: float) -> None:
+        """Waits until all is sent. Raises DeadlineMissed."""
+        try:
+            await asyncio.wait_for(self._queue.join(), deadline_s)
+        except TimeoutError:
+            raise DeadlineMissed(f"{self._queue.qsize()} events were not sent within {deadline_s:.0f} s") from None

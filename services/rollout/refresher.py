@@ -1,0 +1,58 @@
+"""Keeps the engine on the policy that it should sample from. The store says which there are; events only say look again."""
+
+import logging
+import time
+from collections.abc import Sequence
+
+from banyan.errors import BanyanError
+from services.chassis import telemetry
+from services.rollout import policies
+from services.rollout.engines.port import Policy, Sampled
+from services.rollout.engines.thread import EngineThread
+from services.rollout.policies import Published
+from services.rollout.ports import Store
+from services.rollout.spec import GrowSpec
+from services.rollout.weights import Weights
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+
+
+class Refresher:
+    """The policies of a run and the one that is loaded. Without `weights` (scripted engine) no file is read."""
+
+    def __init__(self, store: Store, thread: EngineThread, weights: Weights | None, node_id: str) -> None:
+        self._store, self._thread, self._weights, self._node_id = store, thread, weights, node_id
+        self._known: list[Published] = []
+        self._not_before = 0.0
+        self.loaded: Policy | None = None
+
+    async def look(self) -> None:
+        """Reads the policies from the store."""
+        self._known = await self._store.policies()
+
+    async def refresh(self, live: Sequence[GrowSpec], pending: Sequence[GrowSpec]) -> list[Sampled]:
+        """Loads the policy that is wanted, if another one is in use; returns the segments that this cut."""
+        target = policies.wanted(self._known, self.loaded, live, pending)
+        if target is None or time.monotonic() < self._not_before:
+            return []
+        try:
+            return await self._load(target)
+        except BanyanError as error:
+            # The learner may be writing it anew, or be away; the trees that need it wait, up to their deadline.
+            log.warning("policy step %d is not loaded: %s", target.policy.step, error)
+            self._not_before = time.monotonic() + _RETRY_S
+            return []
+
+    async def _load(self, target: Published) -> list[Sampled]:
+        step = target.policy.step
+        with telemetry.span(
+            "rollout.refresh", banyan_node=self._node_id, banyan_policy_step=step, banyan_bytes=target.bytes
+        ):
+            path = await self._weights.ready(target) if self._weights is not None else None
+            cut = await self._thread.load(target.policy, path)
+        self.loaded = target.policy
+        telemetry.count("banyan.weights.bytes", target.bytes)
+        log.info("policy step %d (epoch %d) is loaded; %d branches cut", step, target.policy.epoch, len(cut))
+        return cut

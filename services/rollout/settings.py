@@ -1,0 +1,40 @@
+"""Settings of a rollout node, read from `BANYAN_<FIELD>`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.chassis.settings import Settings as Shared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Shared):
+    """Which run the node serves, as whom, and how it reaches the store. What it samples with is in the run's recipe."""
+
+    run: str
+    """Id of the run."""
+    node_id: str = "rollout-0"
+    """Name of this node; in every segment that it makes."""
+    threads: int | None = None
+    """Torch threads; empty for torch's own choice. The launcher divides the cores."""
+    policy_wait_s: float = 30.0
+    """How long a claimed tree waits for a policy that may sample it, before it is handed back."""
+    segment_deadline_s: float = 120.0
+    """How long a tree may stand still before its claim is no longer kept."""
+    drain_s: float = 8.0
+    """Time to hand trees back when the node ends; less than the launcher's grace."""
+    joined: bool = False
+    """Whether the node came by `banyan join`: then it ends with the run, and gets weights through the gateway."""
+    store_tls_root: Path | None = None
+    """PEM file of the only certificate to trust for the store's address; empty for no TLS."""
+    store_tls_name: str = ""
+    """Name in that certificate."""
+    store_token: str = ""
+    """Token that opens the store's address."""
+    nats_tls_root: str = ""
+    """PEM file of the only certificate to trust for NATS; empty for no TLS."""
+    nats_tls_name: str = ""
+    """Name in that certificate."""
+    nats_inbox: str = ""
+    """Inbox prefix that the node's credentials allow; empty for the default."""
+    growth_consumer: str = ""
+    """Durable consumer of assignments that was made for this node; empty to make the run's own."""

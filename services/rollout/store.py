@@ -1,0 +1,97 @@
+"""The tree store over gRPC, and the weights that a learner (or, for joined nodes, the gateway) hands out."""
+
+import socket
+from collections.abc import AsyncIterator, Sequence
+
+import grpc
+import grpc.aio
+
+from banyan.status import error_of
+from banyan.v1 import (
+    learner_service_pb2,
+    learner_service_pb2_grpc,
+    runstore_service_pb2,
+    runstore_service_pb2_grpc,
+    treestore_service_pb2,
+    treestore_service_pb2_grpc,
+)
+from services.chassis import rpc
+from services.rollout.policies import Published, from_wire
+from services.rollout.ports import Claim, Ingested
+
+_CALL_S = 10.0
+_PATIENCE_S = 20.0  # a treestore that is started again serves well within this
+_FETCH_S = 600.0
+
+
+class GrpcStore:
+    """Calls of one node of one run."""
+
+    def __init__(self, channel: grpc.aio.Channel, run_id: str, node_id: str, joined: bool = False) -> None:
+        self._trees = treestore_service_pb2_grpc.TreeStoreServiceStub(channel)
+        self._runs = runstore_service_pb2_grpc.RunStoreServiceStub(channel)
+        self._run_id, self._node_id, self._joined = run_id, node_id, joined
+
+    async def run(self) -> runstore_service_pb2.Run:
+        """The run."""
+        request = runstore_service_pb2.ReadRunRequest(run_id=self._run_id)
+        answer: runstore_service_pb2.ReadRunResponse = await rpc.call(self._runs.ReadRun, request, _CALL_S, _PATIENCE_S)
+        return answer.run
+
+    async def policies(self) -> list[Published]:
+        """Policies that are not abandoned."""
+        request = runstore_service_pb2.ReadPoliciesRequest(run_id=self._run_id)
+        answer = await rpc.call(self._runs.ReadPolicies, request, _CALL_S, _PATIENCE_S)
+        return [from_wire(p.published) for p in answer.policies if not p.abandoned]
+
+    async def claim(self, tree_id: bytes, ticket: int) -> Claim:
+        """Takes a tree."""
+        request = treestore_service_pb2.ClaimTreeRequest(tree_id=tree_id, node_id=self._node_id, ticket=ticket)
+        answer = await rpc.call(self._trees.ClaimTree, request, _CALL_S, _PATIENCE_S)
+        return Claim(answer.epoch, answer.tree)
+
+    async def renew(self, tree_id: bytes, epoch: int) -> None:
+        """Keeps a claim."""
+        request = treestore_service_pb2.RenewClaimRequest(tree_id=tree_id, epoch=epoch)
+        await rpc.call(self._trees.RenewClaim, request, _CALL_S)
+
+    async def give_back(self, tree_id: bytes, epoch: int, reason: str) -> None:
+        """Ends a claim."""
+        request = treestore_service_pb2.ReturnTreeRequest(tree_id=tree_id, epoch=epoch, reason=reason)
+        await rpc.call(self._trees.ReturnTree, request, _CALL_S, _CALL_S)
+
+    async def ingested(self, tree_id: bytes, epoch: int, segments: Sequence[bytes], deadline_s: float) -> Ingested:
+        """Waits for the store."""
+        request = treestore_service_pb2.AwaitIngestedRequest(
+            tree_id=tree_id, epoch=epoch, segment_ids=segments, grown=True, deadline_ms=int(1000 * deadline_s)
+        )
+        answer = await rpc.call(self._trees.AwaitIngested, request, deadline_s + _CALL_S, _PATIENCE_S)
+        return Ingested(frozenset(answer.missing), answer.grown, tuple(r.reason for r in answer.refused))
+
+    async def present(self, trees: int) -> None:
+        """Notes this node."""
+        member = runstore_service_pb2.Member(
+            node_id=self._node_id, run_id=self._run_id, host=socket.gethostname(), joined=self._joined, trees=trees
+        )
+        await rpc.call(self._runs.PutMember, runstore_service_pb2.PutMemberRequest(member=member), _CALL_S)
+
+
+class WeightServer:
+    """Streams weights. `through` is the gateway's channel for nodes that cannot reach the learner."""
+
+    def __init__(self, through: grpc.aio.Channel | None = None) -> None:
+        self._through = through
+
+    async def fetch(self, published: Published, offset: int) -> AsyncIterator[learner_service_pb2.FetchWeightsResponse]:
+        """A policy's bytes from an offset on. Raises BanyanError."""
+        channel = self._through or rpc.channel(published.address)
+        try:
+            stub = learner_service_pb2_grpc.LearnerServiceStub(channel)
+            request = learner_service_pb2.FetchWeightsRequest(digest=published.policy.digest, offset=offset)
+            async for piece in stub.FetchWeights(request, timeout=_FETCH_S):
+                yield piece
+        except grpc.RpcError as error:
+            raise error_of(error, f"fetching weights from {published.address}") from None
+        finally:
+            if channel is not self._through:
+                await channel.close(None)

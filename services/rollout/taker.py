@@ -1,0 +1,89 @@
+"""Takes assignments: claims each tree before anything else, and makes of it what a node can grow (PROTOCOL 3)."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError
+
+from banyan import wire
+from banyan.errors import BanyanError, InvalidInput, NotFound, Refused, TemporaryError
+from banyan.v1 import events_pb2
+from services.chassis import telemetry
+from services.rollout import spec as specs
+from services.rollout.engines.port import Tokenizer
+from services.rollout.grower import Grower, resumed
+from services.rollout.live import Live
+from services.rollout.ports import Assignments, Claim, Delivery, Store
+from services.rollout.spec import GrowSpec
+
+log = logging.getLogger(__name__)
+
+_FETCH_S = 2.0
+_MOST_FETCHED = 8
+_LATER_S = 1.0
+
+
+class Taker:
+    """Fetches as many assignments as there is room for."""
+
+    def __init__(self, queue: Assignments, store: Store, tokenizer: Callable[[], Tokenizer], node_id: str) -> None:
+        self._queue, self._store, self._tokenizer, self._node_id = queue, store, tokenizer, node_id
+
+    async def take(self, free: int) -> list[Live]:
+        """Claims up to `free` trees; none if nothing came for a while."""
+        deliveries = await self._queue.fetch(min(free, _MOST_FETCHED), _FETCH_S)
+        taken = await asyncio.gather(*(self._take(d) for d in deliveries))
+        return [live for live in taken if live is not None]
+
+    async def _take(self, delivery: Delivery) -> Live | None:
+        try:
+            assignment = events_pb2.GrowTree.FromString(delivery.data)
+        except DecodeError:
+            log.error("an assignment of %d bytes cannot be read; it is thrown away", len(delivery.data))
+            await delivery.term()
+            return None
+        try:
+            claim = await self._store.claim(assignment.tree_id, assignment.ticket)
+        except TemporaryError as error:
+            log.warning("tree %s is not claimed: %s", assignment.tree_id.hex()[:12], error)
+            await delivery.nak(_LATER_S)
+            return None
+        except (NotFound, Refused) as error:
+            log.warning("tree %s is not to be grown: %s", assignment.tree_id.hex()[:12], error)
+            await delivery.ack()
+            return None
+        if not claim.epoch:  # grown, dropped, or a newer assignment is under way
+            await delivery.ack()
+            return None
+        return await self._live(assignment, claim, delivery)
+
+    async def _live(self, assignment: events_pb2.GrowTree, claim: Claim, delivery: Delivery) -> Live | None:
+        try:
+            spec = specs.from_wire(claim.tree.spec)
+            grower = self._grower(spec, claim)
+        except InvalidInput as error:
+            log.error("%s", error)
+            await self._refuse(assignment.tree_id, claim.epoch, str(error))
+            await delivery.ack()
+            return None
+        span = telemetry.start(
+            "rollout.grow",
+            spec.traceparent,
+            banyan_run=spec.run_id,
+            banyan_tree=spec.tree_id.hex(),
+            banyan_node=self._node_id,
+            banyan_claim_epoch=claim.epoch,
+        )
+        return Live(spec, grower, claim.epoch, delivery, span, assignment.wave, assignment.wave_size)
+
+    async def _refuse(self, tree_id: bytes, epoch: int, why: str) -> None:
+        try:
+            await self._store.give_back(tree_id, epoch, f"UNUSABLE: {why}")
+        except BanyanError as error:  # the claim runs out by itself
+            log.warning("tree %s is not handed back: %s", tree_id.hex()[:12], error)
+
+    def _grower(self, spec: GrowSpec, claim: Claim) -> Grower:
+        tree = wire.tree_from_wire(claim.tree)
+        leaves = resumed([wire.leaf_from_wire(leaf) for leaf in claim.tree.leaves])
+        return Grower(spec, tree, self._tokenizer(), self._node_id, claim.epoch, leaves)
