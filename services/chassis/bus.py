@@ -65,17 +65,20 @@ class Bus:
         if inbox_prefix:
             options["inbox_prefix"] = inbox_prefix.encode()
         if tls_root:
-            options |= {"tls": ssl.create_default_context(cafile=tls_root), "tls_hostname": tls_name}
-        deadline = time.monotonic() + patience_s
-        while True:
-            try:
-                return cls(await nats.connect(url, error_cb=_note, allow_reconnect=True, **options))
-            except (TimeoutError, OSError, nats.errors.Error) as error:
-                if isinstance(error, nats.errors.AuthorizationError) or time.monotonic() > deadline:
-                    raise DeadlineMissed(
-                        f"no NATS server at {url} after {patience_s:.0f} s: {error}; is it running?"
-                    ) from None
-                await asyncio.sleep(0.1)
+            # Handshake first: else the client speaks plainly to whoever says that TLS is not required.
+            options |= {"tls": ssl.create_default_context(cafile=tls_root), "tls_handshake_first": True}
+            options["tls_hostname"] = tls_name
+        client = Client()
+        try:
+            # The client tries for ever, at the first connection too: the deadline is ours.
+            await asyncio.wait_for(client.connect(url, error_cb=_note, allow_reconnect=True, **options), patience_s)
+        except (TimeoutError, OSError, nats.errors.Error) as error:
+            why = client.last_error or error
+            await client.close()
+            raise DeadlineMissed(
+                f"no NATS server answers at {url} after {patience_s:.0f} s: {why}; is it running?"
+            ) from None
+        return cls(client)
 
     async def close(self) -> None:
         """Sends what is buffered and closes, within two seconds."""

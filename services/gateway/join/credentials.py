@@ -14,13 +14,8 @@ from services.gateway.join.scope import Scope
 from services.gateway.join.tls import Identity, write_private
 
 _NODE_VALID_S = 30 * 86_400  # longer than any run; a node that outlives it joins again
-_UNLIMITED: dict[str, Any] = {
-    "limits": {
-        "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1,
-        "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1,
-    },
-    "default_permissions": {"pub": {}, "sub": {}},
-}  # fmt: skip
+_LIMITS = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1)
+_JETSTREAM = dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), -1)  # the system account has none
 _CONFIG = """\
 server_name: banyan
 listen: "{listen}"
@@ -42,8 +37,9 @@ _TLS = """\
 tls {{
   cert_file: "{certificate}"
   key_file: "{key}"
+  # Nodes that join begin with TLS and never speak plainly; services on loopback say nothing first and are greeted plainly.
+  handshake_first: auto
 }}
-# Services on loopback speak plainly; nodes that join insist on TLS.
 allow_non_tls: true
 """
 
@@ -76,21 +72,24 @@ def write_nats_config(state: Path, listen: str, store_dir: Path, tls: Identity |
     made = keys(state)
     config = state / "nats" / "nats.conf"
     system, account = jwt.public_key(made.system), jwt.public_key(made.account)
-    vouched = {"type": "account", **_UNLIMITED}
     operator = {"type": "operator", "system_account": system}
     text = _CONFIG.format(
         listen=listen,
         store=store_dir,
         operator=jwt.sign(made.operator, jwt.public_key(made.operator), "banyan", operator),
         system=system,
-        system_jwt=jwt.sign(made.operator, system, "SYS", vouched),
+        system_jwt=jwt.sign(made.operator, system, "SYS", _account(_LIMITS)),
         account=account,
-        account_jwt=jwt.sign(made.operator, account, "banyan", vouched),
+        account_jwt=jwt.sign(made.operator, account, "banyan", _account(_LIMITS | _JETSTREAM)),
         tls=_TLS.format(certificate=tls.certificate.resolve(), key=tls.key.resolve()) if tls else "",
     )
     write_private(config, text.encode())
     service_credentials(state)
     return config
+
+
+def _account(limits: dict[str, int]) -> dict[str, Any]:
+    return {"type": "account", "limits": {**limits, "wildcards": True}, "default_permissions": {"pub": {}, "sub": {}}}
 
 
 def service_credentials(state: Path) -> Path:
