@@ -50,7 +50,7 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
         fleet = Fleet(store, BusLog(bus), epoch)
         door, admission = Door(store), Admission(store, settings.state, settings.join_nats)
         join = await _serve_join(settings, Proxy(door, admission, store, channel), stack)
-        gateway = Gateway(store, fleet, door, admission, join)
+        gateway = Gateway(store, fleet, door, admission, join, settings.state)
         server = await rpc.serve(settings.listen, [lambda s: add_GatewayServiceServicer_to_server(gateway, s)], [SERVICE])
         stack.push_async_callback(server.stop, 1.0)
         yield Running(fleet, server.address, join.address if join else "")

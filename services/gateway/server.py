@@ -28,13 +28,16 @@ _LOOPBACK = ("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "unix:")
 class Gateway(GatewayServiceServicer):
     """The service on the plain port."""
 
-    def __init__(self, store: Store, fleet: Fleet, door: Door, admission: Admission, join: "JoinPort | None") -> None:
-        self._store, self._fleet, self._door, self._admission, self._join = store, fleet, door, admission, join
+    def __init__(
+        self, store: Store, fleet: Fleet, door: Door, admission: Admission, join: "JoinPort | None", state: Path
+    ) -> None:
+        self._store, self._fleet, self._door, self._admission = store, fleet, door, admission
+        self._join, self._state = join, state
 
     async def CreateRun(self, request: pb.CreateRunRequest, context: Any) -> pb.CreateRunResponse:
         recipe = read_recipe(request.recipe_json)
         rows = await rows_module.load(recipe, Path.cwd())
-        new = new_run(recipe, rows, request.folder)
+        new = new_run(recipe, rows, request.folder, self._state)
         stored = await self._store.put_run(new.run, request.request_id or uuid.uuid4().hex)
         if stored.run_id == new.run.run_id and machine.working(stored.state):
             self._fleet.start(stored.run_id, recipe, rows)

@@ -17,7 +17,7 @@ EVAL, TRAIN = tree_pb2.TREE_PURPOSE_EVAL, tree_pb2.TREE_PURPOSE_TRAIN
 
 async def _begin(store, recipe):
     rows = await rows_module.load(recipe, Path.cwd())
-    run = new_run(recipe, rows, "/folder").run
+    run = new_run(recipe, rows, "/folder", Path("s")).run
     await store.put_run(run, "request")
     return run, rows
 

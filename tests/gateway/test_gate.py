@@ -1,4 +1,4 @@
-"""The staleness gate under drops, restarts, lost and doubled messages and stale views: never stalls, never exceeds its bound."""
+"""The staleness gate under drops, restarts, lost messages and stale views: never stalls, never exceeds its bound."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -52,9 +52,7 @@ def test_each_group_names_the_oldest_policy_that_is_still_fresh_for_its_batch() 
 class World(RuleBasedStateMachine):
     """A store, a log, a learner and nodes, as far as the gate can tell; the gateway has no memory at all."""
 
-    @initialize(
-        batch=st.integers(1, 5), staleness=st.integers(0, 3), steps=st.integers(1, 7), short=st.booleans()
-    )
+    @initialize(batch=st.integers(1, 5), staleness=st.integers(0, 3), steps=st.integers(1, 7), short=st.booleans())
     def begin(self, batch: int, staleness: int, steps: int, short: bool) -> None:
         self.gate, self.batch, self.steps, self.short = Gate(batch, staleness), batch, steps, short
         self.stored: dict[int, str] = {}

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from services.gateway.server import Gateway, JoinPort
 @pytest.fixture
 async def gateway(store, bus, tmp_path):
     fleet = Fleet(store, bus, await store.take_epoch("test"))
-    servicer = Gateway(store, fleet, Door(store), Admission(store, tmp_path, "n:1"), JoinPort("host:1", "ab" * 32))
+    servicer = Gateway(store, fleet, Door(store), Admission(store, tmp_path, "n:1"), JoinPort("host:1", "ab" * 32), tmp_path)
     server = await rpc.serve("127.0.0.1:0", [lambda s: add_GatewayServiceServicer_to_server(servicer, s)], [])
     channel = rpc.channel(server.address)
     driving = asyncio.create_task(fleet.run())
@@ -118,7 +119,7 @@ async def test_a_run_whose_rows_changed_fails_with_that_cause(store, bus, recipe
     from services.gateway.runs.create import new_run
 
     recipe = recipe_of()
-    run = new_run(recipe, Rows(recipe.task, [], [], b"other"), "/f").run
+    run = new_run(recipe, Rows(recipe.task, [], [], b"other"), "/f", Path("s")).run
     await store.put_run(run, "r")
     driving = asyncio.create_task(Fleet(store, bus, 1).run())
     await eventually(lambda: bool(store.moves))
@@ -127,13 +128,11 @@ async def test_a_run_whose_rows_changed_fails_with_that_cause(store, bus, recipe
 
 
 async def test_a_newer_gateway_ends_this_ones_drivers(store, bus, recipe_of) -> None:
-    from pathlib import Path
-
     from services.gateway import rows as rows_module
     from services.gateway.runs.create import new_run
 
     recipe = recipe_of()
-    await store.put_run(new_run(recipe, await rows_module.load(recipe, Path.cwd()), "/f").run, "r")
+    await store.put_run(new_run(recipe, await rows_module.load(recipe, Path.cwd()), "/f", Path("s")).run, "r")
     store.refuse_epoch = True
     with pytest.raises(Refused, match="newer gateway"):
         async with asyncio.timeout(10):

@@ -2,28 +2,17 @@
 
 import re
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 from banyan.errors import BanyanError, Refused
 from banyan.v1 import gateway_service_pb2 as pb
-from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub
 from services.chassis import rpc
 from services.gateway.join import jwt, tls, tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """An admitted node."""
-
-    run: runs.Run
-    node_id: str
-    environment: dict[str, str]  # for `python -m services.rollout`
-
-
-async def join(address: str, token_text: str, folder: Path, node_id: str = "") -> Joined:
-    """Joins the run that the token opens. Keys, certificate and credentials go to `folder`.
+async def admit(address: str, token_text: str, folder: Path, node_id: str = "") -> dict[str, str]:
+    """Joins the run that the token opens: the environment for `python -m services.rollout`. Keys go to `folder`.
 
     Raises InvalidInput, Refused or TemporaryError with what to do about it. Nothing secret is sent before the gateway has
     shown the certificate that the token names.
@@ -33,10 +22,10 @@ async def join(address: str, token_text: str, folder: Path, node_id: str = "") -
     seed = _seed(folder)
     node_id = node_id or f"{_plain(socket.gethostname())}-{jwt.public_key(seed)[-6:].lower()}"
     answer = await _ask(address, pem, token, node_id, jwt.public_key(seed))
-    folder_of = {"root": folder / "gateway.crt", "creds": folder / "nats.creds"}
-    folder_of["root"].write_bytes(pem)
-    tls.write_private(folder_of["creds"], jwt.credentials_file(answer.nats_jwt, seed).encode())
-    return Joined(answer.run, node_id, _environment(address, token, answer, node_id, folder_of))
+    files = {"root": folder / "gateway.crt", "creds": folder / "nats.creds"}
+    files["root"].write_bytes(pem)
+    tls.write_private(files["creds"], jwt.credentials_file(answer.nats_jwt, seed).encode())
+    return _environment(address, token, answer, node_id, files) | {"BANYAN_STATE": str(folder.resolve())}
 
 
 def _seed(folder: Path) -> str:

@@ -3,6 +3,7 @@
 import json
 import secrets
 from dataclasses import dataclass
+from pathlib import Path
 
 from banyan import recipe_file
 from banyan.digest import blake, canonical
@@ -44,14 +45,15 @@ def run_id(recipe: Recipe) -> str:
     return f"{recipe.name.replace('.', '_')}-{suffix}"
 
 
-def new_run(recipe: Recipe, rows: Rows, folder: str) -> NewRun:
-    """The run to store."""
+def new_run(recipe: Recipe, rows: Rows, folder: str, state: Path) -> NewRun:
+    """The run to store; without a folder of its own it gets one in the state folder."""
+    name = run_id(recipe)
     run = runs.Run(
-        run_id=run_id(recipe),
+        run_id=name,
         recipe_json=recipe.model_dump_json(),
         state=runs.RUN_STATE_STARTING,
         split_digest=rows.digest,
         held_out=rows.held_out_digests(),
-        folder=folder,
+        folder=folder or str(state.resolve() / "runs" / name),
     )
     return NewRun(run, recipe, rows)

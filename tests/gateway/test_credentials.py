@@ -1,0 +1,198 @@
+"""Scoped NATS credentials against a real nats-server: what a joined node may do works, everything else is refused."""
+
+import asyncio
+from collections.abc import Iterator
+
+import nats
+import nats.errors
+import pytest
+from nats.js.errors import Error as JetStreamError
+
+from banyan.errors import DeadlineMissed, InvalidInput
+from banyan.v1 import events_pb2
+from services.chassis import nats_server, subjects
+from services.chassis.bus import Bus
+from services.gateway.join import credentials, jwt, tls
+from services.gateway.join.scope import Scope
+
+RUN = "tiny-0001"
+SCOPE = Scope(RUN, subjects.growth_durable(RUN), "_INBOX_node-1")
+
+
+class Secured:
+    def __init__(self, state) -> None:
+        self.state, self.identity = state, tls.identity(state)
+        self.address = f"127.0.0.1:{nats_server.free_port()}"
+        config = credentials.write_nats_config(state, self.address, state / "jetstream", self.identity)
+        self.process = nats_server.start(config, state / "nats.log")
+        nats_server.await_listening(self.address, self.process, state / "nats.log")
+        self.services = str(credentials.service_credentials(state))
+
+    async def service(self) -> Bus:
+        bus = await Bus.connect(f"nats://{self.address}", "service", creds=self.services)
+        await bus.ensure_streams()
+        return bus
+
+    def node_creds(self, scope: Scope = SCOPE) -> str:
+        seed = jwt.new_seed(jwt.USER)
+        token = credentials.admit(self.state, scope, "node-1", jwt.public_key(seed))
+        path = self.state / "node.creds"
+        path.write_text(jwt.credentials_file(token, seed))
+        return str(path)
+
+    async def node(self, patience_s: float = 5.0) -> Bus:
+        return await Bus.connect(
+            f"tls://{self.address}",
+            "node",
+            creds=self.node_creds(),
+            inbox_prefix=SCOPE.inbox_prefix,
+            tls_root=str(self.identity.certificate),
+            tls_name=tls.NAME,
+            patience_s=patience_s,
+        )
+
+
+@pytest.fixture
+def secured(tmp_path) -> Iterator[Secured]:
+    server = Secured(tmp_path)
+    yield server
+    server.process.terminate()
+    server.process.wait(5)
+
+
+async def test_nobody_connects_without_credentials(secured) -> None:
+    with pytest.raises((nats.errors.Error, asyncio.TimeoutError, OSError)):
+        await nats.connect(f"nats://{secured.address}", allow_reconnect=False, connect_timeout=2)
+
+
+async def test_a_node_does_all_that_its_work_needs(secured) -> None:
+    service, node = await secured.service(), await secured.node()
+    await service.consumer(subjects.GROWTH, SCOPE.growth_consumer, [subjects.growth(RUN)], ack_wait_s=1.0)
+    await service.publish(subjects.growth(RUN), events_pb2.GrowTree(run_id=RUN, tree_id=b"t"), "grow")
+    work = await node.bind(subjects.GROWTH, SCOPE.growth_consumer)
+    (assignment,) = await work.fetch(1, 3.0)
+    await assignment.in_progress()
+    for kind in ("segment", "leaf", "grown"):
+        assert await node.publish(subjects.lineage(RUN, kind), events_pb2.SegmentsGrown(run_id=RUN), kind, deadline_s=3.0)
+    await assignment.ack()
+    assert await work.fetch(1, 1.5) == []  # acked for good: it does not come again after ack_wait
+    heard = node.listen(subjects.TRAIN, [subjects.train(RUN, "policy")])
+    await service.publish(subjects.train(RUN, "policy"), events_pb2.PolicyPublished(bytes=7), "p")
+    async with asyncio.timeout(5):
+        delivery = await anext(heard)
+    assert delivery.decode(events_pb2.PolicyPublished).bytes == 7
+    await heard.aclose()
+    await node.close()
+    await service.close()
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        subjects.lineage(RUN, "score"),
+        subjects.lineage(RUN, "opened"),
+        subjects.lineage(RUN, "closed"),
+        subjects.lineage("other-1", "segment"),
+        subjects.growth(RUN),
+        subjects.train(RUN, "policy"),
+        subjects.dead("LINEAGE"),
+    ],
+)
+async def test_a_node_publishes_nothing_else(secured, subject) -> None:
+    await (await secured.service()).close()
+    node = await secured.node()
+    with pytest.raises((nats.errors.Error, JetStreamError, asyncio.TimeoutError)):
+        await node._js.publish(subject, b"x", timeout=0.3)
+    await node.close()
+    service = await secured.service()
+    stream = subjects.GROWTH if subject.startswith("growth") else subjects.LINEAGE
+    info = await service._js.stream_info(stream)
+    assert info.state.messages == 0
+    await service.close()
+
+
+@pytest.mark.parametrize(
+    "request_subject",
+    [
+        "$JS.API.STREAM.DELETE.LINEAGE",
+        "$JS.API.STREAM.PURGE.LINEAGE",
+        "$JS.API.STREAM.MSG.GET.LINEAGE",
+        "$JS.API.CONSUMER.MSG.NEXT.GROWTH.grow-other-1",
+        "$JS.API.CONSUMER.DELETE.GROWTH.grow-tiny-0001",
+        f"$JS.API.CONSUMER.CREATE.LINEAGE.x.lineage.{RUN}.score",
+        "$JS.API.CONSUMER.CREATE.TRAIN.x.train.other-1.policy",
+        "$JS.API.CONSUMER.CREATE.TRAIN",
+    ],
+)
+async def test_a_node_asks_nothing_else_of_the_broker(secured, request_subject) -> None:
+    await (await secured.service()).close()
+    node = await secured.node()
+    with pytest.raises((nats.errors.Error, JetStreamError, asyncio.TimeoutError)):
+        await node._client.request(request_subject, b"{}", timeout=0.4)
+    await node.close()
+
+
+async def test_a_node_cannot_widen_its_filter_in_the_body(secured) -> None:
+    import json
+
+    service, node = await secured.service(), await secured.node()
+    policy = subjects.train(RUN, "policy")
+    body = {"stream_name": "TRAIN", "action": "create", "config": {"name": "x", "filter_subject": "train.>"}}
+    answer = await node._client.request(f"$JS.API.CONSUMER.CREATE.TRAIN.x.{policy}", json.dumps(body).encode(), timeout=2)
+    assert "error" in json.loads(answer.data)
+    await node.close()
+    await service.close()
+
+
+async def test_a_node_hears_nobody_elses_inbox(secured) -> None:
+    service, node = await secured.service(), await secured.node()
+    heard: list[bytes] = []
+
+    async def note(message) -> None:
+        heard.append(message.data)
+
+    for subject in ("_INBOX.>", "lineage.>", ">", "_INBOX_node-2.>"):
+        await node._client.subscribe(subject, cb=note)
+    own = await node._client.subscribe("_INBOX_node-1.x")
+    await node._client.flush()
+    for subject in ("_INBOX.a", f"lineage.{RUN}.score", "_INBOX_node-2.x", "_INBOX_node-1.x"):
+        await service._client.publish(subject, subject.encode())
+    await service._client.flush()
+    assert (await own.next_msg(2)).data == b"_INBOX_node-1.x"
+    assert heard == []
+    await node.close()
+    await service.close()
+
+
+async def test_credentials_of_another_state_folder_are_refused(secured, tmp_path_factory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    credentials.write_nats_config(other, "127.0.0.1:1", other / "js")
+    creds = str(credentials.service_credentials(other))
+    with pytest.raises((nats.errors.Error, asyncio.TimeoutError, OSError)):
+        await nats.connect(f"nats://{secured.address}", user_credentials=creds, allow_reconnect=False, connect_timeout=2)
+
+
+async def test_a_node_insists_on_the_gateways_certificate(secured, tmp_path_factory) -> None:
+    secured.identity = tls.identity(tmp_path_factory.mktemp("other"))
+    with pytest.raises(DeadlineMissed, match="CERTIFICATE_VERIFY_FAILED"):
+        await secured.node(patience_s=1.0)
+
+
+def test_keys_are_made_once_and_kept_from_others(tmp_path) -> None:
+    assert credentials.keys(tmp_path) == credentials.keys(tmp_path)
+    first = credentials.service_credentials(tmp_path).read_text()
+    credentials.write_nats_config(tmp_path, "127.0.0.1:1", tmp_path / "js")
+    assert credentials.service_credentials(tmp_path).read_text() == first
+    for path in [*(tmp_path / "nats" / "keys").iterdir(), tmp_path / "nats" / "services.creds"]:
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_public_key_that_is_none_is_refused(tmp_path) -> None:
+    credentials.keys(tmp_path)
+    with pytest.raises(InvalidInput, match="not a NATS user key"):
+        credentials.admit(tmp_path, SCOPE, "n", "Uxyz")
+
+
+def test_without_accounts_nobody_joins(tmp_path) -> None:
+    with pytest.raises(InvalidInput, match="without accounts"):
+        credentials.admit(tmp_path, SCOPE, "n", jwt.public_key(jwt.new_seed(jwt.USER)))
