@@ -128,7 +128,7 @@ class Learner:
 
     async def _next(self) -> StoredBatch | None:
         size = self.recipe.control.groups_per_batch
-        ready, oldest_open = await self._store.ready(size)
+        ready, oldest_open = await self._store.ready(2 * size)
         chosen = assemble(ready, oldest_open, size, self.recipe.deterministic)
         if chosen is None:
             return None

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
 
 from banyan.errors import InvalidInput, NotReady
 from services.learner import attention
@@ -27,6 +28,7 @@ def compute_dtype(wanted: str) -> torch.dtype:
 
 def load(folder: Path) -> PreTrainedModel:
     """The model in a folder, in float32, ready for tree attention. Raises InvalidInput, NotReady."""
+    logging.disable_progress_bar()  # a service's log is lines
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         refuse_unpackable(config)
