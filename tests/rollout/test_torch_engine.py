@@ -6,6 +6,7 @@ import torch
 
 from banyan.errors import InvalidInput
 from banyan.segment import Finish
+from services.rollout.engines.port import Policy
 from tests.rollout.conftest import ask, finish, forced, prompt, save_weights, tiny_llama
 
 TOLERANCE = 1e-4
@@ -198,7 +199,7 @@ def test_weights_of_another_model_change_nothing(make_engine, tmp_path):
     state["model.norm.weight"] = torch.ones(7)
     manifest = weightfile.write(tmp_path, "policy-1-1", state, 1, 1)
     with pytest.raises(InvalidInput, match=r"model.norm.weight .* \(7,\) instead of \(32,\)"):
-        engine.load(engine._policy, manifest.manifest_path)
+        engine.load(Policy(1, 1, manifest.digest), manifest.manifest_path)
     request = ask(0, prompt(9))
     assert worst(tiny_llama(0), finish(engine, [request]), [request]) < TOLERANCE
 

@@ -1,0 +1,73 @@
+"""Grows trees on the scripted engine in tests: specs, a driver that may be interrupted, and what a tree came to."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from banyan import registry
+from banyan.segment import Sampling
+from banyan.tree import Leaf, Tree
+from services.rollout.engines.port import Policy
+from services.rollout.engines.scripted import ScriptedEngine, build
+from services.rollout.grower import Grower
+from services.rollout.spec import GrowSpec
+
+IID = "services.rollout.generate.iid:Iid"
+TREEPO = "services.rollout.generate.treepo:TreePO"
+ENDLESS: Mapping[str, Any] = {"chain": {"": {"a": 0.5, "b": 0.5}}}
+ENDING: Mapping[str, Any] = {"chain": {"": {"a": 0.45, "b": 0.4, "": 0.15}}}
+
+
+def spec(policy: str, settings: Mapping[str, Any], max_tokens: int = 16, seed: int = 5, **more: Any) -> GrowSpec:
+    """A tree's assignment."""
+    return GrowSpec(
+        tree_id=seed.to_bytes(32, "little"),
+        run_id="run",
+        seed=seed,
+        messages=({"role": "user", "content": "go"},),
+        policy=registry.build("generate", policy, settings),
+        max_path_tokens=max_tokens,
+        sampling=Sampling(max_new_tokens=max_tokens, seed=seed),
+        order=(0, 0),
+        **more,
+    )
+
+
+def engine(settings: Mapping[str, Any] = ENDING, step: int = 0, max_branches: int = 64) -> ScriptedEngine:
+    """A scripted engine."""
+    return build(dict(settings), Policy(1, step, b"p%d" % step), max_branches)
+
+
+def grow(
+    given: GrowSpec,
+    with_engine: ScriptedEngine,
+    tree: Tree | None = None,
+    leaves: Mapping[Leaf, str] | None = None,
+    most_steps: int = 10_000,
+) -> tuple[Grower, bool]:
+    """Grows a tree to its end or for so many engine steps; whether it came to its end."""
+    grower = Grower(given, tree or Tree(given.tree_id), with_engine.tokenizer, "test", leaves=dict(leaves or {}))
+    step = grower.start()
+    for _ in range(most_steps):
+        for request in step.requests:
+            with_engine.submit(request)
+        if step.grown is not None:
+            assert set(step.grown) == set(grower.leaves)
+            return grower, True
+        step = grower.ended(with_engine.step())
+    assert most_steps < 10_000, "the tree is never grown"
+    return grower, step.grown is not None
+
+
+def survivors(tree: Tree, rng: random.Random) -> Tree:
+    """What the store may have of a tree when its node dies: segments with all their ancestors, but not all of them."""
+    kept = Tree(tree.tree_id)
+    for segment in tree:
+        if (not segment.parent or segment.parent in kept.segments) and rng.random() < 0.8:
+            kept.add(segment)
+    return kept
+
+
+def shape(grower: Grower) -> tuple[set[bytes], set[Leaf]]:
+    """All that identifies a grown tree."""
+    return set(grower.tree.segments), set(grower.leaves)
