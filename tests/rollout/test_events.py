@@ -1,0 +1,48 @@
+"""Events: split below the limit, ids that are stable for the same content and differ between claims."""
+
+import numpy as np
+
+from banyan import wire
+from banyan.plugins import LeafMark
+from banyan.segment import Kind, Sampling, Segment
+from banyan.tree import Leaf
+from services.rollout import events
+
+
+def segment(ordinal, tokens):
+    return Segment(
+        bytes(32), b"p" * 32, 3, ordinal, Kind.POLICY, np.arange(tokens), -np.ones(tokens), policy=b"w", sampling=Sampling()
+    )
+
+
+def test_segments_of_a_step_are_one_message():
+    made = [(segment(i, 8), 3) for i in range(64)]
+    (event,) = events.segments("run", "node", made, "00-trace")
+    assert event.subject == "lineage.run.segment" and event.traceparent == "00-trace"
+    assert [wire.segment_from_wire(g.segment).id for g in event.message.segments] == [s.id for s, _ in made]
+    assert {g.claim_epoch for g in event.message.segments} == {3}
+
+
+def test_large_steps_are_split_below_the_limit_and_lose_nothing():
+    made = [(segment(i, 9_000), 1) for i in range(40)]
+    out = list(events.segments("run", "node", made))
+    assert len(out) > 4 and len({e.msg_id for e in out}) == len(out)
+    assert all(e.message.ByteSize() <= events.MOST_BYTES for e in out)
+    assert [g.segment.ordinal for e in out for g in e.message.segments] == list(range(40))
+
+
+def test_ids_depend_on_content_and_claim_not_on_order():
+    made = [(segment(i, 8), 1) for i in range(3)]
+    (one,), (two,) = events.segments("run", "n", made), events.segments("run", "n", made[::-1])
+    (other_claim,) = events.segments("run", "n", [(s, 2) for s, _ in made])
+    assert one.msg_id == two.msg_id != other_claim.msg_id
+    assert one.again(1).msg_id not in (one.msg_id, one.again(2).msg_id)
+
+
+def test_leaves_and_ends():
+    mark = LeafMark(Leaf(b"s" * 32, 5), "stop")
+    leaf = events.leaf("run", b"t" * 32, 4, mark, "12")
+    assert (leaf.message.completion, leaf.message.reason, leaf.message.claim_epoch) == ("12", "stop", 4)
+    assert wire.leaf_from_wire(leaf.message.leaf) == mark.leaf
+    end = events.grown("run", "node", b"t" * 32, 4, [mark.leaf])
+    assert end.subject == "lineage.run.grown" and end.msg_id != events.grown("run", "node", b"t" * 32, 5, []).msg_id

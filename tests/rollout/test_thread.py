@@ -1,0 +1,104 @@
+"""The engine in its own thread."""
+
+import asyncio
+
+import pytest
+
+from services.rollout.engines.port import Policy
+from services.rollout.engines.thread import EngineThread
+from tests.rollout.conftest import ask
+from tests.rollout.growing import ENDLESS, engine
+from tests.rollout.test_scripted import prompt
+
+
+async def started(lockstep=False, **more):
+    thread = EngineThread(lambda: engine(ENDLESS, **more), lockstep)
+    await thread.start()
+    return thread
+
+
+async def test_segments_come_back_as_they_end():
+    thread = await started()
+    try:
+        assert (
+            await asyncio.wrap_future(thread.submit([ask(i, prompt("go"), i, max_new_tokens=2 + i) for i in range(3)])) == []
+        )
+        seen = [s for _ in range(3) for s in await asyncio.wait_for(thread.batches(), 5)]
+        assert [s.key for s in seen] == [0, 1, 2]
+        assert (await thread.stats()).sampled_tokens == 2 + 3 + 4
+        assert len(await thread.logprobs(prompt("go"), 1, 1.0)) == len(prompt("go")) - 1
+    finally:
+        await thread.stop()
+
+
+async def test_refused_requests_are_named_and_the_others_run():
+    thread = await started()
+    try:
+        bad = ask("bad", prompt("go"), max_new_tokens=0)
+        refused = await asyncio.wrap_future(thread.submit([bad, ask("good", prompt("go"))]))
+        assert [r.key for r in refused] == ["bad"] and "at least one new" in refused[0].reason
+        assert (await asyncio.wait_for(thread.batches(), 5))[0].key == "good"
+    finally:
+        await thread.stop()
+
+
+async def test_in_lockstep_no_step_is_taken_before_the_answer():
+    thread = await started(lockstep=True)
+    try:
+        await asyncio.wrap_future(thread.submit([ask(i, prompt("go"), i, max_new_tokens=1 + i) for i in range(4)]))
+        for turn in range(4):
+            assert [s.key for s in await asyncio.wait_for(thread.batches(), 5)] == [turn]
+            for _ in range(3):
+                assert (await thread.stats()).steps == turn + 1
+            thread.turn()
+    finally:
+        await thread.stop()
+
+
+async def test_an_abort_and_a_new_policy_answer_with_the_parts():
+    thread = await started(lockstep=True)
+    try:
+        requests = [
+            ask("done", prompt("go"), max_new_tokens=2),
+            *(ask(i, prompt("go"), i, max_new_tokens=99) for i in range(3)),
+        ]
+        await asyncio.wrap_future(thread.submit(requests))
+        await asyncio.wait_for(thread.batches(), 5)
+        assert [len(s.tokens_T) for s in await thread.abort([1, "never"])] == [2]
+        cut = await thread.load(Policy(1, 7, b"new"), None)
+        assert [(s.key, len(s.tokens_T), s.policy.step) for s in cut] == [(0, 2, 0), (2, 2, 0)]
+    finally:
+        await thread.stop()
+
+
+async def test_what_was_not_taken_is_left_over():
+    thread = await started()
+    try:
+        await asyncio.wrap_future(thread.submit([ask(i, prompt("go"), i, max_new_tokens=1 + i) for i in range(3)]))
+        while (await thread.stats()).running or (await thread.stats()).waiting:
+            await asyncio.sleep(0)
+        assert [s.key for s in thread.leftover()] == [0, 1, 2] and thread.leftover() == []
+    finally:
+        await thread.stop()
+
+
+async def test_an_engine_that_cannot_be_built_or_fails_says_so():
+    def broken():
+        raise RuntimeError("no such model")
+
+    with pytest.raises(RuntimeError, match="no such model"):
+        await EngineThread(broken).start()
+
+    class Failing:
+        tokenizer, busy = None, True
+
+        def step(self):
+            raise ZeroDivisionError("in the engine")
+
+    thread = EngineThread(Failing)
+    await thread.start()
+    try:
+        with pytest.raises(ZeroDivisionError, match="in the engine"):
+            await asyncio.wait_for(thread.batches(), 5)
+    finally:
+        await thread.stop()

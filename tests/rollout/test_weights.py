@@ -1,0 +1,164 @@
+"""Weight files, and getting them onto this host: whole, checked, resumed where a transfer broke."""
+
+import pytest
+import torch
+
+from banyan.digest import blake
+from banyan.errors import InvalidInput, NotFound, TemporaryError
+from banyan.v1 import learner_service_pb2 as pb
+from services.chassis import weightfile
+from services.rollout.engines.port import Policy
+from services.rollout.policies import Published, wanted
+from services.rollout.weights import Weights
+from tests.rollout.growing import IID, spec
+
+
+def tensors(seed=0):
+    torch.manual_seed(seed)
+    shared = torch.randn(70, 3)
+    return {"b": torch.randn(5, 1000), "a": torch.randn(1), "embed": shared, "head": shared, "none": torch.zeros(0, 4)}
+
+
+def test_a_weight_file_gives_back_what_was_written(tmp_path):
+    given = tensors()
+    manifest = weightfile.write(tmp_path, "policy-2-7", given, 2, 7)
+    assert manifest.aliases == {"head": "embed"} and (manifest.epoch, manifest.step) == (2, 7)
+    again = weightfile.open_verified(tmp_path / "policy-2-7.json")
+    assert again == manifest
+    read = weightfile.read_tensors(again)
+    assert set(read) == set(given)
+    for name, tensor in given.items():
+        assert read[name].dtype is torch.bfloat16 and torch.equal(read[name], tensor.bfloat16())
+    assert read["head"].data_ptr() == read["embed"].data_ptr()
+    exact = weightfile.read_tensors(weightfile.write(tmp_path, "policy-2-8", given, 2, 8, dtype="float32"))
+    assert all(torch.equal(exact[n], t) for n, t in given.items())
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"policy-2-{s}.{e}" for s in (7, 8) for e in ("bin", "json")]
+
+
+def test_the_digest_is_over_chunk_digests(tmp_path, monkeypatch):
+    manifest = weightfile.write(tmp_path, "w", tensors(), 1, 0)
+    data = manifest.path.read_bytes()
+    assert manifest.digest == blake(blake(data))
+    monkeypatch.setattr(weightfile, "CHUNK_BYTES", 1000)
+    parts = [blake(data[i : i + 1000]) for i in range(0, len(data), 1000)]
+    assert weightfile.digest_of(manifest.path) == blake(*parts) and len(parts) > 5
+
+
+def test_a_flipped_bit_a_short_file_and_a_bad_manifest_are_refused(tmp_path):
+    manifest = weightfile.write(tmp_path, "w", tensors(), 1, 0)
+    data = bytearray(manifest.path.read_bytes())
+    data[1234] ^= 1
+    manifest.path.write_bytes(data)
+    with pytest.raises(InvalidInput, match=r"digests to .* fetch it again"):
+        weightfile.open_verified(manifest.manifest_path)
+    manifest.path.write_bytes(data[:-1])
+    with pytest.raises(InvalidInput, match=r"holds .* bytes, its manifest says"):
+        weightfile.open_verified(manifest.manifest_path)
+    for text in ("{", "[]", '{"epoch": 1}', manifest.to_json().replace('"offset": 0', '"offset": 64000000')):
+        with pytest.raises(InvalidInput, match=r"unusable|outside"):
+            weightfile.from_json(text, manifest.path)
+    manifest.path.unlink()
+    with pytest.raises(NotFound, match="are no weights"):
+        weightfile.open_verified(manifest.manifest_path)
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(OSError, match="No space"):
+        weightfile.write(tmp_path, "w", tensors(), 1, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Learner:
+    """Streams a weight file in pieces, and may break off."""
+
+    def __init__(self, manifest):
+        self.manifest, self.data = manifest, manifest.path.read_bytes()
+        self.asked, self.break_at, self.flip = [], None, False
+
+    async def fetch(self, published, offset):
+        self.asked.append(offset)
+        for at in range(offset, len(self.data), 3000):
+            if self.break_at is not None and at >= self.break_at:
+                raise TemporaryError("the line is cut")
+            data = bytearray(self.data[at : at + 3000])
+            if self.flip:
+                data[0] ^= 1
+            text = self.manifest.to_json() if at == offset else ""
+            yield pb.FetchWeightsResponse(offset=at, data=bytes(data), total=len(self.data), manifest_json=text)
+
+
+def published(manifest, folder):
+    policy = Policy(manifest.epoch, manifest.step, manifest.digest)
+    return Published(policy, folder, "learner:1", manifest.bytes)
+
+
+async def test_weights_on_this_host_are_read_in_place(tmp_path):
+    manifest = weightfile.write(tmp_path / "shm", "policy-1-3", tensors(), 1, 3)
+    learner = Learner(manifest)
+    path = await Weights(tmp_path / "own", learner.fetch).ready(published(manifest, tmp_path / "shm"))
+    assert path == manifest.manifest_path and not learner.asked
+
+
+async def test_a_broken_transfer_goes_on_where_it_stopped(tmp_path):
+    manifest = weightfile.write(tmp_path / "far", "policy-1-3", tensors(), 1, 3)
+    learner, weights = Learner(manifest), None
+    weights = Weights(tmp_path / "own", learner.fetch)
+    learner.break_at = 6000
+    with pytest.raises(TemporaryError, match="cut"):
+        await weights.ready(published(manifest, tmp_path / "elsewhere"))
+    learner.break_at = None
+    path = await weights.ready(published(manifest, tmp_path / "elsewhere"))
+    assert learner.asked == [0, 6000]
+    assert torch.equal(weightfile.read_tensors(weightfile.open_verified(path))["b"], tensors()["b"].bfloat16())
+    assert await weights.ready(published(manifest, tmp_path / "elsewhere")) == path and len(learner.asked) == 2
+
+
+async def test_weights_that_came_wrong_are_fetched_anew(tmp_path):
+    manifest = weightfile.write(tmp_path / "far", "policy-1-3", tensors(), 1, 3)
+    learner = Learner(manifest)
+    weights = Weights(tmp_path / "own", learner.fetch)
+    learner.flip = True
+    with pytest.raises(InvalidInput, match="digests to"):
+        await weights.ready(published(manifest, tmp_path / "elsewhere"))
+    learner.flip = False
+    await weights.ready(published(manifest, tmp_path / "elsewhere"))
+    assert learner.asked == [0, 0]
+
+
+async def test_only_the_newest_downloads_are_kept(tmp_path):
+    for step in range(4):
+        manifest = weightfile.write(tmp_path / "far", f"policy-1-{step}", tensors(step), 1, step)
+        await Weights(tmp_path / "own", Learner(manifest).fetch).ready(published(manifest, tmp_path / "elsewhere"))
+    assert sorted(p.name for p in (tmp_path / "own").glob("*.bin")) == ["policy-1-2.bin", "policy-1-3.bin"]
+
+
+def at(epoch, step):
+    return Published(Policy(epoch, step, bytes([epoch, step])), None, "", 0)
+
+
+def tree(min_step=0, max_step=None):
+    return spec(IID, {}, min_step=min_step, max_step=max_step)
+
+
+@pytest.mark.parametrize(
+    "loaded,live,pending,expected",
+    [
+        (None, [], [], (2, 3)),
+        ((1, 4), [tree()], [], (2, 3)),  # a newer learner epoch overrules a higher step
+        ((2, 3), [tree()], [tree()], None),
+        ((1, 2), [tree(0, 2)], [tree(3)], None),  # a live tree wants the old one exactly
+        ((2, 3), [], [tree(1, 1)], (1, 1)),  # an exact wish for an older one, and nothing is live
+        ((2, 3), [tree()], [tree(1, 1)], None),
+        ((2, 3), [], [tree(9)], None),  # not there yet
+    ],
+)
+def test_which_policy_to_load(loaded, live, pending, expected):
+    known = [at(1, 0), at(1, 1), at(1, 4), at(2, 3)]
+    current = at(*loaded).policy if loaded else None
+    found = wanted(known, current, live, pending)
+    assert (found and (found.policy.epoch, found.policy.step)) == expected
+    assert wanted([], current, live, pending) is None
