@@ -13,9 +13,9 @@ from services.gateway.control.decide import Decision, Move, decide, processes
 from services.gateway.control.evaluation import Evaluation, measured_rows
 from services.gateway.control.gate import Gate, Standing
 from services.gateway.control.opening import Opener, Wave
-from services.gateway.control.publisher import Publisher
 from services.gateway.control.streak import Streak
 from services.gateway.ports import Log, Store
+from services.gateway.publisher import Publisher
 from services.gateway.rows import Rows
 from services.gateway.runs import machine
 from services.gateway.runs.facts import facts_of, standing_of

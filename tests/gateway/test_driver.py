@@ -142,7 +142,7 @@ async def test_lost_messages_are_sent_again_after_a_while(store, bus, recipe_of,
     await driver.look()
     assert len(bus.sent) == 4 and not store.trees
     bus.lose = False
-    monkeypatch.setattr("services.gateway.control.publisher.AGAIN_S", 0.0)
+    monkeypatch.setattr("services.gateway.publisher.AGAIN_S", 0.0)
     await driver.look()
     assert store._groups().opened == 4
     assert {s.spec.tree_id for s in bus.sent[:4]} == {s.spec.tree_id for s in bus.sent[4:]}

@@ -86,7 +86,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
             try:
                 return bytes(await call(request, timeout=_time_left(context)))
             except grpc.aio.AioRpcError as error:
-                await context.abort(error.code(), error.details() or "", cast(Any, error.trailing_metadata()))
+                await context.abort(error.code(), error.details() or "", tuple(cast(Any, error.trailing_metadata())))
                 raise
 
         return passed_on
@@ -98,7 +98,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
             async for piece in call(request, timeout=_time_left(context)):
                 yield piece
         except grpc.aio.AioRpcError as error:
-            await context.abort(error.code(), error.details() or "", cast(Any, error.trailing_metadata()))
+            await context.abort(error.code(), error.details() or "", tuple(cast(Any, error.trailing_metadata())))
 
     async def _learner(self, run_id: str) -> grpc.aio.Channel:
         policies = await self._store.read_policies(run_id)

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from banyan.errors import DeadlineMissed, Refused
+from banyan.errors import DeadlineMissed, InvalidInput, Refused
 
 NAME = "banyan-gateway"  # the only name in the certificate; clients ask for it whatever address they use
 _VALID_DAYS = 3650  # the token expires, the identity of a state folder need not
@@ -82,7 +82,9 @@ def write_private(path: Path, data: bytes) -> None:
 
 def fetch_certificate(address: str, expected: str, deadline_s: float = 10.0) -> bytes:
     """The PEM certificate of a gateway, if its fingerprint is the expected one. Nothing is sent to any other."""
-    host, port = address.rsplit(":", 1)
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise InvalidInput(f"address {address!r} must be host:port, as the gateway printed it")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the fingerprint is the check
     context.set_alpn_protocols(["h2"])
@@ -92,7 +94,7 @@ def fetch_certificate(address: str, expected: str, deadline_s: float = 10.0) -> 
             context.wrap_socket(raw, server_hostname=NAME) as wrapped,
         ):
             der = wrapped.getpeercert(binary_form=True)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise DeadlineMissed(
             f"no gateway answers with TLS at {address}: {error}; is the address right, and the port open?"
         ) from None

@@ -1,0 +1,215 @@
+"""Joining a real site: the token names the gateway, the gateway admits the node, the node does its work and no more."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from banyan.errors import BanyanError, DeadlineMissed, InvalidInput, NotFound, Refused
+from banyan.v1 import events_pb2
+from banyan.v1 import gateway_service_pb2 as gateway_pb
+from banyan.v1 import learner_service_pb2 as learner
+from banyan.v1 import runstore_service_pb2 as runs
+from banyan.v1 import treestore_service_pb2 as lineage
+from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub
+from banyan.v1.learner_service_pb2_grpc import (
+    LearnerServiceServicer,
+    LearnerServiceStub,
+    add_LearnerServiceServicer_to_server,
+)
+from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
+from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
+from services.chassis import rpc, subjects
+from services.chassis.bus import Bus
+from services.gateway.join import node, tls, tokens
+from services.gateway.join.nodes import Door
+from services.gateway.server import Gateway
+from tests.gateway.site import channel, site
+
+
+@pytest.fixture
+async def here(tmp_path, recipe_of):
+    async with site(tmp_path) as made:
+        made.run_id = (await made.create(recipe_of(task={"holdout": 0.0}))).run_id
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def _through(env: dict[str, str]):
+    root = Path(env["BANYAN_STORE_TLS_ROOT"]).read_bytes()
+    async with channel(
+        env["BANYAN_STORE"], root_pem=root, token=env["BANYAN_STORE_TOKEN"], target_name=env["BANYAN_STORE_TLS_NAME"]
+    ) as opened:
+        yield opened
+
+
+async def _bus(env: dict[str, str]) -> Bus:
+    return await Bus.connect(
+        env["BANYAN_NATS"],
+        "node",
+        creds=env["BANYAN_NATS_CREDS"],
+        inbox_prefix=env["BANYAN_NATS_INBOX"],
+        tls_root=env["BANYAN_NATS_TLS_ROOT"],
+        tls_name=env["BANYAN_NATS_TLS_NAME"],
+        patience_s=5.0,
+    )
+
+
+async def test_an_admitted_node_takes_a_tree(here, tmp_path, eventually) -> None:
+    env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
+    assert env["BANYAN_RUN"] == here.run_id
+    await here.publish_policy(here.run_id, 0)
+
+    async def opened() -> bool:
+        return (await here.progress(here.run_id)).groups.opened == 4
+
+    await eventually(opened)
+    service = await Bus.connect(here.settings.nats, "local", creds=here.settings.nats_creds)
+    await service.consumer(subjects.GROWTH, subjects.growth_durable(here.run_id), [subjects.growth(here.run_id)])
+    bus = await _bus(env)
+    work = await bus.bind(subjects.GROWTH, env["BANYAN_GROWTH_CONSUMER"])
+    (assignment,) = await work.fetch(1, 5.0)
+    grow = assignment.decode(events_pb2.GrowTree)
+    async with _through(env) as opened_channel:
+        trees = TreeStoreServiceStub(opened_channel)
+        request = lineage.ClaimTreeRequest(tree_id=grow.tree_id, node_id="n-1", ticket=grow.ticket)
+        claim = await rpc.call(trees.ClaimTree, request)
+        assert claim.epoch == 1 and claim.tree.spec.run_id == here.run_id
+        await rpc.call(trees.ReturnTree, lineage.ReturnTreeRequest(tree_id=grow.tree_id, epoch=1, reason="drain"))
+        with pytest.raises(NotFound):  # the store's own word comes through
+            await rpc.call(trees.RenewClaim, lineage.RenewClaimRequest(tree_id=b"x" * 32, epoch=1))
+    members = (await rpc.call(here.runs.ReadMembers, runs.ReadMembersRequest(run_id=here.run_id))).members
+    assert [(m.node_id, m.joined) for m in members] == [("n-1", True)]
+    await bus.close()
+    await service.close()
+
+
+async def test_the_proxy_passes_the_nodes_calls_on_and_nothing_else(here, tmp_path) -> None:
+    env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node")
+    async with _through(env) as opened:
+        store, trees = RunStoreServiceStub(opened), TreeStoreServiceStub(opened)
+        answer = await rpc.call(store.ReadRun, runs.ReadRunRequest(run_id=here.run_id))
+        assert answer.run.run_id == here.run_id
+        other = runs.Member(run_id="other-1", node_id="x")
+        forbidden = [
+            (store.ReadRun, runs.ReadRunRequest(run_id="other-1")),
+            (store.ReadRun, runs.ReadRunRequest(run_id="")),
+            (store.ReadPolicies, runs.ReadPoliciesRequest(run_id="other-1")),
+            (store.PutMember, runs.PutMemberRequest(member=other)),
+            (store.TakeGatewayEpoch, runs.TakeGatewayEpochRequest()),
+            (store.MoveRun, runs.MoveRunRequest(run_id=here.run_id)),
+            (store.PutPolicy, runs.PutPolicyRequest()),
+            (store.PutToken, runs.PutTokenRequest()),
+            (trees.CommitBatch, lineage.CommitBatchRequest(run_id=here.run_id)),
+            (trees.ListTrees, lineage.ListTreesRequest()),
+            (GatewayServiceStub(opened).CreateToken, gateway_pb.CreateTokenRequest()),
+        ]
+        for method, request in forbidden:
+            with pytest.raises(Refused) as refused:
+                await rpc.call(method, request)
+            assert refused.value.reason == "PERMISSION_DENIED", method
+
+
+@pytest.mark.parametrize("bearer", ["", "0" * 32, "garbage"])
+async def test_without_a_good_token_nothing_is_passed_on(here, bearer) -> None:
+    pem = tls.identity(here.state).pem
+    async with channel(here.running.join_address, root_pem=pem, token=bearer, target_name=tls.NAME) as opened:
+        for method, request in (
+            (RunStoreServiceStub(opened).ReadRun, runs.ReadRunRequest(run_id=here.run_id)),
+            (TreeStoreServiceStub(opened).ClaimTree, lineage.ClaimTreeRequest(tree_id=b"x" * 32)),
+        ):
+            with pytest.raises(Refused, match="join token") as refused:
+                await rpc.call(method, request)
+            assert refused.value.reason == "UNAUTHENTICATED"
+
+
+async def test_a_wrong_token_is_refused_with_what_to_do(here, tmp_path) -> None:
+    good = tokens.parse(await here.token(here.run_id))
+    wrong = tokens.Token("0" * 32, good.fingerprint)
+    with pytest.raises(Refused, match="wrong or has expired; ask for a new one"):
+        await node.admit(here.running.join_address, str(wrong), tmp_path / "node")
+
+
+async def test_a_token_expires(here, tmp_path, eventually) -> None:
+    token = await here.token(here.run_id, valid_s=1)
+
+    async def refused() -> bool:
+        try:
+            await Door(_store_of(here)).run_of([("authorization", f"Bearer {token}")])
+            return False
+        except Refused as error:
+            return "expired" in str(error)
+
+    await eventually(refused, 5.0)
+    with pytest.raises(Refused, match="expired"):
+        await node.admit(here.running.join_address, token, tmp_path / "node")
+
+
+def _store_of(here):
+    return here.running.fleet._store
+
+
+async def test_another_gateways_token_is_not_even_shown_to_this_one(here, tmp_path) -> None:
+    foreign = tokens.make("ab" * 32)
+    with pytest.raises(Refused, match="another gateway's, or somebody is in between") as refused:
+        await node.admit(here.running.join_address, str(foreign), tmp_path / "node")
+    assert refused.value.reason == "WRONG_CERTIFICATE"
+    assert not (tmp_path / "node" / "node.seed").exists()
+
+
+@pytest.mark.parametrize("text", ["", "abc", "0" * 97, "0" * 32 + "." + "g" * 64])
+async def test_what_is_no_token_is_refused_at_once(text, tmp_path) -> None:
+    with pytest.raises(InvalidInput, match="join token is 32 hex digits") as refused:
+        await node.admit("127.0.0.1:1", text, tmp_path)
+    assert len(text) < 4 or text not in str(refused.value)
+
+
+async def test_an_address_without_a_gateway_says_so(tmp_path) -> None:
+    for address in ("127.0.0.1:1", "nonsense"):
+        with pytest.raises((DeadlineMissed, InvalidInput), match=r"127.0.0.1:1|nonsense"):
+            await node.admit(address, str(tokens.make("ab" * 32)), tmp_path)
+
+
+async def test_a_run_that_is_over_cannot_be_joined(here, tmp_path) -> None:
+    token = await here.token(here.run_id)
+    await rpc.call(here.gateway.CancelRun, gateway_pb.CancelRunRequest(run_id=here.run_id))
+    with pytest.raises(BanyanError, match="over"):
+        await node.admit(here.running.join_address, token, tmp_path / "node")
+
+
+class _Weights(LearnerServiceServicer):
+    async def FetchWeights(self, request, context):
+        data = bytes(range(256)) * 16
+        for offset in range(request.offset, len(data), 1024):
+            yield learner.FetchWeightsResponse(offset=offset, data=data[offset : offset + 1024], total=len(data))
+
+
+async def test_weights_come_through_from_any_offset(here, tmp_path) -> None:
+    server = await rpc.serve("127.0.0.1:0", [lambda s: add_LearnerServiceServicer_to_server(_Weights(), s)], [])
+    env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node")
+    await here.publish_policy(here.run_id, 0, address=server.address)
+    async with _through(env) as opened:
+        request = learner.FetchWeightsRequest(digest=b"\1" * 32, offset=1000)
+        pieces = [p async for p in LearnerServiceStub(opened).FetchWeights(request, timeout=10)]
+    assert pieces[0].offset == 1000 and b"".join(p.data for p in pieces) == (bytes(range(256)) * 16)[1000:]
+    await server.stop(0)
+
+
+class _Peer:
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+
+    def peer(self) -> str:
+        return self._peer
+
+
+@pytest.mark.parametrize("peer", ["ipv4:10.0.0.7:4000", "ipv6:[2001:db8::1]:4000"])
+async def test_tokens_are_made_on_the_gateways_host_only(store, tmp_path, peer) -> None:
+    servicer = Gateway(store, None, None, None, None, tmp_path)
+    with pytest.raises(Refused, match="own host only"):
+        await servicer.CreateToken(None, _Peer(peer))
+
+
+def test_a_token_does_not_show_itself() -> None:
+    token = tokens.make("ab" * 32)
+    assert token.secret not in repr(token) and tokens.parse(f" {token}\n") == token
