@@ -50,7 +50,7 @@ def read(connection: Connection, run_id: str) -> rs.ReadMembersResponse:
     """The members of a run, by node id, with the trees that each grew to the end."""
     table, trees = schema.members, schema.trees
     grew = select(trees.c.grown_node, func.count()).where(trees.c.run_id == run_id).group_by(trees.c.grown_node)
-    counts: dict[str, int] = dict(connection.execute(grew).tuples().all())
+    counts: dict[str, int] = dict(connection.execute(grew).all())
     rows = connection.execute(select(table).where(table.c.run_id == run_id).order_by(table.c.node_id))
     return rs.ReadMembersResponse(
         members=[

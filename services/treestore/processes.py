@@ -15,7 +15,7 @@ def set_desired(connection: Connection, request: rs.SetDesiredRequest) -> bool:
     table = schema.desired
     wanted = {p.service: p.count for p in request.processes if p.count}
     there = select(table.c.service, table.c.count).where(table.c.run_id == run_id)
-    if dict(connection.execute(there).tuples().all()) == wanted:
+    if dict(connection.execute(there).all()) == wanted:
         return False
     connection.execute(delete(table).where(table.c.run_id == run_id))
     if wanted:

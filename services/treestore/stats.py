@@ -15,7 +15,7 @@ def read(connection: Connection, run_id: str) -> dict[str, int]:
     trees = schema.trees
     mine = [trees.c.run_id == run_id] if run_id else []
     by_state: dict[int, int] = dict(
-        connection.execute(select(trees.c.state, func.count()).where(*mine).group_by(trees.c.state)).tuples().all()
+        connection.execute(select(trees.c.state, func.count()).where(*mine).group_by(trees.c.state)).all()
     )
     counts = {f"trees_{name}": by_state.get(state, 0) for name, state in _STATES.items()}
     counts["trees"] = sum(by_state.values())

@@ -17,6 +17,7 @@ import pytest
 from services.treestore.database import Database
 from tests.treestore.forge import World
 
+_NO_SYNC = ("-c", "fsync=off", "-c", "full_page_writes=off")  # these tests kill processes, never the machine
 _PORT = 5432  # of the socket's name; nothing listens on the network
 
 
@@ -34,7 +35,7 @@ class Postgres:
             os.chown(folder, user.pw_uid, user.pw_gid)
         data = str(folder / "data")
         self.run([str(self.bin / "initdb"), "-D", data, "-A", "trust", "-U", "postgres", "--encoding=utf8", "--no-sync"])
-        command = [str(self.bin / "postgres"), "-D", data, "-k", str(folder), "-h", "", "-p", str(_PORT)]
+        command = [str(self.bin / "postgres"), "-D", data, "-k", str(folder), "-h", "", "-p", str(_PORT), *_NO_SYNC]
         self.log = (folder / "log").open("wb")
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, env=_environment(), **self.identity)
         self.await_ready()
@@ -64,7 +65,7 @@ class Postgres:
         return self.address(name)
 
     def stop(self) -> None:
-        self.process.send_signal(signal.SIGINT)  # fast shutdown
+        self.process.send_signal(signal.SIGQUIT)  # at once: nobody needs its files again
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:

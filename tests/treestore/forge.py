@@ -111,7 +111,9 @@ class Forge:
 
     def grown(self, tree_id: bytes, *segments: Segment, epoch: int = 1) -> Item:
         leaves = [leaf_to_wire(Leaf(s.id, len(s))) for s in segments]
-        message = events_pb2.TreeGrown(run_id=self.run_id, tree_id=tree_id, claim_epoch=epoch, leaves=leaves, node_id="node-1")
+        message = events_pb2.TreeGrown(
+            run_id=self.run_id, tree_id=tree_id, claim_epoch=epoch, leaves=leaves, node_id="node-1"
+        )
         return self.item("grown", message)
 
     def score(self, segment: Segment, value: float | None = 1.0, scorer: str = "number", reason: str = "EXCEPTION") -> Item:
@@ -131,7 +133,9 @@ class Forge:
         above = [self.child(root, width - 1)] if width > 1 else []
         return [
             self.segments(root, epoch=epoch),
-            self.segments(*branches[: width - 1], *above, epoch=epoch) if width > 1 else self.segments(branches[0], epoch=epoch),
+            self.segments(*branches[: width - 1], *above, epoch=epoch)
+            if width > 1
+            else self.segments(branches[0], epoch=epoch),
             *([self.segments(branches[-1], epoch=epoch)] if width > 1 else []),
             *(self.leaf(branch, epoch=epoch) for branch in branches),
             self.grown(spec.tree_id, *branches, epoch=epoch),

@@ -132,7 +132,11 @@ def test_events_of_an_older_claim_are_refused(world: World) -> None:
     world.ingest(world.forge.segments(root, epoch=old))
     new = world.claim(spec.tree_id, "node-2")
     assert new == old + 1
-    stale = [world.forge.segments(leaf, epoch=old), world.forge.grown(spec.tree_id, epoch=old), world.forge.leaf(root, epoch=old)]
+    stale = [
+        world.forge.segments(leaf, epoch=old),
+        world.forge.grown(spec.tree_id, epoch=old),
+        world.forge.leaf(root, epoch=old),
+    ]
     world.ingest(*stale)
     world.ingest(*stale)
     assert _reasons(world) == ["STALE_EPOCH"] * 3
