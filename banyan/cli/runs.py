@@ -128,9 +128,14 @@ def export(
 
 def newest_checkpoint(folder: Path) -> Path:
     """The newest whole checkpoint of a run: its manifest is written last."""
-    whole = sorted(folder.glob("checkpoints/*/manifest.json"), key=lambda p: int(json.loads(p.read_text())["step"]))
+    whole = sorted(folder.glob("checkpoints/*/manifest.json"), key=_age)
     if not whole:
         raise NotFound(
             f"there is no checkpoint in {folder / 'checkpoints'}; the learner writes one at the end and on interrupt"
         )
     return whole[-1].parent
+
+
+def _age(manifest: Path) -> tuple[int, int]:
+    mark = json.loads(manifest.read_text())["mark"]
+    return int(mark["learner_epoch"]), int(mark["step"])

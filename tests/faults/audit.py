@@ -53,8 +53,8 @@ def _segments(db: sqlite3.Connection) -> list[str]:
         "select s.id from segments s left join segments p on p.id = s.parent where s.parent != x'' and p.id is null"
     )
     wrong += [f"segment {row['id'].hex()[:12]} has no parent" for row in orphans]
-    twice = db.execute("select count(*) n from segments group by tree_id, parent, fork, ordinal having n > 1")
-    return wrong + [f"{row['n']} segments at one place" for row in twice]
+    twice = db.execute("select count(*) times from segments group by tree_id, parent, fork, ordinal having times > 1")
+    return wrong + [f"{row['times']} segments at one place" for row in twice]
 
 
 def _trees(db: sqlite3.Connection, run_id: str) -> list[str]:
@@ -73,16 +73,16 @@ def _trees(db: sqlite3.Connection, run_id: str) -> list[str]:
 def _scores(db: sqlite3.Connection, run_id: str) -> list[str]:
     """Every listed leaf of a closed tree has exactly one score per scorer."""
     rows = db.execute(
-        "select t.tree_id, l.segment, l.end, t.scorers, count(s.n) n"
+        "select t.tree_id, l.segment, l.end, t.scorers, count(s.n) given"
         " from trees t join leaves l on l.tree_id = t.tree_id and l.listed"
         " left join scores s on s.tree_id = l.tree_id and s.segment = l.segment and s.end = l.end"
         " where t.run_id = ? and t.state in (?, ?) group by l.n",
         (run_id, CLOSED, CONSUMED),
     )
     return [
-        f"leaf {row['segment'].hex()[:12]}:{row['end']} has {row['n']} scores"
+        f"leaf {row['segment'].hex()[:12]}:{row['end']} has {row['given']} scores"
         for row in rows
-        if row["n"] != len(json.loads(row["scorers"]))
+        if row["given"] != len(json.loads(row["scorers"]))
     ]
 
 
@@ -95,9 +95,9 @@ def _batches(db: sqlite3.Connection, run_id: str, steps: int) -> list[str]:
     if ordinals != list(range(steps)):
         wrong.append(f"batches {ordinals}, expected 0..{steps - 1}")
     uses = db.execute(
-        "select tree_id, count(*) n from batch_trees where run_id = ? group by tree_id, use having n > 1", (run_id,)
+        "select tree_id, count(*) times from batch_trees where run_id = ? group by tree_id, use having times > 1", (run_id,)
     )
-    wrong += [f"tree {row['tree_id'].hex()[:12]} is in {row['n']} batches" for row in uses]
+    wrong += [f"tree {row['tree_id'].hex()[:12]} is in {row['times']} batches" for row in uses]
     policies = db.execute(
         "select step, batch_ordinal, learner_epoch from policies"
         " where run_id = ? and not abandoned order by step, learner_epoch",
