@@ -1,5 +1,6 @@
 """Brings the schema of an open connection up to date; the migrations travel inside the package."""
 
+import logging
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
@@ -26,6 +27,7 @@ def upgrade(connection: Connection) -> None:
         raise InvalidInput(
             f"the store's schema is {found}, newer than {HEAD} of this version; use the version that wrote it"
         )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     # Imported here: alembic is only needed where there is something to migrate.
     from alembic import command
     from alembic.config import Config

@@ -28,10 +28,14 @@ _KINDS = tuple(kind for kind in subjects.LINEAGE_KINDS if kind != "closed")  # t
 
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
-    """Runs until `stop` is set, or a loop fails."""
+    """Runs until `stop` is set, or a loop fails. Stops as well while it still waits for the broker."""
+    await first_of(stop.wait(), _serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
     async with running(settings) as (server, loops):
         log.info("serving on %s, database %s", server.address, settings.database_url)
-        await first_of(stop.wait(), *([loops] if loops is not None else []))
+        await (loops if loops is not None else asyncio.Event().wait())
 
 
 @contextlib.asynccontextmanager
@@ -56,7 +60,8 @@ async def _clock(database: Database) -> StoreClock:
     clock = StoreClock(await database.read(lambda c: meta.read_int(c, "alive_ms")))
     if not database.read_only:
         gap = await database.write(lambda c: deadlines.catch_up(c, clock()))
-        log.info("the store was down for %.1f s; all deadlines are moved by that", gap / 1000)
+        if gap:
+            log.info("the store was down for %.1f s; all deadlines are moved by that", gap / 1000)
     return clock
 
 

@@ -277,7 +277,7 @@ def test_a_scorer_that_nobody_asked_and_a_value_that_is_none_are_buried(world: W
     root = world.forge.root(spec)
     world.ingest(world.forge.segments(root), world.forge.leaf(root))
     world.ingest(world.forge.score(root, scorer="stranger"), world.forge.score(root, float("nan")))
-    assert [row.reason.split(":")[0] for row in world.rows(schema.dead)][0] == "SCORER_UNKNOWN"
+    assert next(row.reason.split(":")[0] for row in world.rows(schema.dead)) == "SCORER_UNKNOWN"
     assert "finite" in world.rows(schema.dead)[1].reason
     assert not world.rows(schema.scores)
 

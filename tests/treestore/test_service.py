@@ -84,13 +84,19 @@ async def store(nats_server, tmp_path: Path) -> AsyncIterator[Store]:
         await bus.close()
 
 
-async def test_from_opening_to_batch_over_the_wire(store: Store) -> None:
+async def test_from_opening_to_batch_over_the_wire(store: Store, eventually) -> None:
     forge = store.forge
     for ordinal in range(2):
         await store.grow(forge.spec(ordinal))
     closed = [d async for d in _first(store.bus, subjects.LINEAGE, [subjects.lineage(forge.run_id, "closed")], 1)]
     assert closed[0].decode(events_pb2.TreeClosed).group_closed
-    ready = await rpc.call(store.trees.ReadyGroups, ts.ReadyGroupsRequest(run_id=forge.run_id, use="train"))
+    ask = ts.ReadyGroupsRequest(run_id=forge.run_id, use="train")
+
+    async def both() -> bool:
+        return len((await rpc.call(store.trees.ReadyGroups, ask)).groups) == 2
+
+    await eventually(both)
+    ready = await rpc.call(store.trees.ReadyGroups, ask)
     assert [g.ordinal for g in ready.groups] == [0, 1] and not ready.HasField("oldest_open")
     commit = ts.CommitBatchRequest(
         run_id=forge.run_id, ordinal=0, learner_epoch=1, use="train", group_ids=[g.group_id for g in ready.groups]
