@@ -1,0 +1,251 @@
+"""A machine that delivers messages in any order, twice, late, and over restarts of the store, and checks after each step
+that no tree closed early, nothing is there twice, and every sum equals what the rows add up to."""
+
+import itertools
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from banyan.errors import Refused
+from banyan.v1 import tree_pb2
+from banyan.v1 import treestore_service_pb2 as ts
+from services.treestore import batches, progress, schema, trees
+from services.treestore.closing import owed
+from services.treestore.database import Database
+from services.treestore.ingest import Item
+from services.treestore.rows import CLOSED, CONSUMED, GROWING, GroupState, LeafRow
+from services.treestore.settings import Settings
+from tests.treestore.forge import Forge, World
+
+GROUPS, SIZE = 3, 2
+PLACES = [(ordinal, index) for ordinal in range(GROUPS) for index in range(SIZE)]
+pick = st.integers(0, 10_000)
+
+
+class Delivery(RuleBasedStateMachine):
+    """The log and the services around a store, as badly behaved as they may be."""
+
+    template: Path
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="banyan-machine-"))
+        shutil.copy(self.template, self.folder / "store.sqlite")
+        self.world = World(self._database(), Forge(), Settings(max_claims=100)).start()
+        self.forge = self.world.forge
+        self.specs = {place: self.forge.spec(place[0], place[1], SIZE, max_claims=100) for place in PLACES}
+        self.pool: list[Item] = [self.forge.opened(spec) for spec in self.specs.values()]
+        self.owed: set[int] = {item.sequence for item in self.pool}  # must be delivered at least once
+        self.epoch: dict[tuple[int, int], int] = {}
+        self.next_ordinal = 0
+        self.rivals = 0
+        for place in PLACES:
+            self._work(place, 1)
+
+    def _database(self) -> Database:
+        return Database(f"sqlite:///{self.folder / 'store.sqlite'}").open()
+
+    def _work(self, place: tuple[int, int], epoch: int) -> None:
+        """What a node and a verifier publish for a tree under a claim; what was published before may still come."""
+        items = self.forge.life(self.specs[place], epoch=epoch)
+        old = {item.sequence for item in self.pool if getattr(self, "place_of", {}).get(item.sequence) == place}
+        self.owed -= old
+        self.place_of = getattr(self, "place_of", {})
+        self.place_of |= {item.sequence: place for item in items}
+        self.epoch[place] = epoch
+        self.pool += items
+        self.owed |= {item.sequence for item in items}
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.finish()
+            self.world.database.close()
+            shutil.rmtree(self.folder)
+
+    # -- what may happen --
+
+    @rule(picks=st.lists(pick, min_size=1, max_size=12))
+    def deliver(self, picks: list[int]) -> None:
+        items = [self.pool[p % len(self.pool)] for p in picks]
+        self.world.ingest(*items)
+        self.owed -= {item.sequence for item in items}
+
+    @rule(start=pick, count=st.integers(1, 20), backwards=st.booleans())
+    def deliver_a_stretch(self, start: int, count: int, backwards: bool) -> None:
+        items = [self.pool[(start + i) % len(self.pool)] for i in range(count)]
+        self.world.ingest(*(reversed(items) if backwards else items))
+        self.owed -= {item.sequence for item in items}
+
+    @rule(which=pick)
+    def claim(self, which: int) -> None:
+        place = PLACES[which % len(PLACES)]
+        if not self.world.rows(schema.trees, tree_id=self.specs[place].tree_id):
+            return
+        epoch = self.world.claim(self.specs[place].tree_id)
+        if epoch:
+            assert epoch > self.world.one(schema.trees, tree_id=self.specs[place].tree_id).claim_epoch - 1
+            self._work(place, epoch)
+
+    @rule(which=pick)
+    def score_differently(self, which: int) -> None:
+        """A second verifier finds another value; whoever comes first is right."""
+        root = self.forge.root(self.specs[PLACES[which % len(PLACES)]])
+        self.rivals += 1
+        self.pool.append(self.forge.score(self.forge.child(root, 0), 0.25))
+
+    @rule()
+    def restart(self) -> None:
+        self.world.database.close()
+        self.world.database = self._database()
+
+    @rule(limit=st.integers(1, 2), twice=st.booleans())
+    def commit(self, limit: int, twice: bool) -> None:
+        ask = ts.ReadyGroupsRequest(run_id=self.forge.run_id, use="train", limit=limit)
+        ready = self.world.database.query(lambda c: batches.ready(c, ask)).groups
+        if ready:
+            self._commit([g.group_id for g in ready], 1 + twice)
+
+    def _commit(self, groups: list[str], times: int) -> None:
+        request = ts.CommitBatchRequest(
+            run_id=self.forge.run_id, ordinal=self.next_ordinal, learner_epoch=1, use="train", group_ids=groups
+        )
+        for _ in range(times):
+            self.world.database.transact(lambda c: batches.commit(c, request, self.world.now(), self.world.settings))
+        self.next_ordinal += 1
+
+    @precondition(lambda self: self.next_ordinal > 0)
+    @rule(which=pick)
+    def commit_again(self, which: int) -> None:
+        stored = self.world.rows(schema.batches)[which % self.next_ordinal]
+        import json
+
+        request = ts.CommitBatchRequest(
+            run_id=self.forge.run_id,
+            ordinal=self.next_ordinal,
+            learner_epoch=1,
+            use="train",
+            group_ids=json.loads(stored.group_ids),
+        )
+        try:
+            self.world.database.transact(lambda c: batches.commit(c, request, self.world.now(), self.world.settings))
+        except Refused as refused:
+            assert refused.reason == "ALREADY_USED"
+        else:
+            raise AssertionError("a group was trained twice")
+
+    # -- what must always hold --
+
+    @invariant()
+    def no_tree_is_closed_early(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        segments = {row.id: row for row in self.world.rows(schema.segments)}
+        assert all(not row.parent or row.parent in segments for row in segments.values())
+        for tree in self.world.rows(schema.trees):
+            if tree.state in (CLOSED, CONSUMED):
+                leaves, scores = self._parts(tree.tree_id)
+                listed = [leaf for leaf, row in leaves.items() if row.listed]
+                assert tree.grown_epoch == tree.claim_epoch and len(listed) == tree.leaves == 2
+                assert all(leaf.segment in segments for leaf in listed)
+                assert not owed(leaves, ("number",), scores)
+
+    def _parts(self, tree_id: bytes):
+        from banyan.tree import Leaf
+
+        leaves = {
+            Leaf(r.segment, r.end): LeafRow(r.finished, r.listed) for r in self.world.rows(schema.leaves, tree_id=tree_id)
+        }
+        scores = {(Leaf(r.segment, r.end), r.scorer): r for r in self.world.rows(schema.scores, tree_id=tree_id)}
+        return leaves, scores
+
+    @invariant()
+    def nothing_is_there_twice(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        for table, key in (
+            (schema.scores, ("tree_id", "segment", "end", "scorer")),
+            (schema.segments, ("tree_id", "parent", "fork", "ordinal")),
+            (schema.batch_trees, ("tree_id", "use")),
+        ):
+            keys = [tuple(getattr(row, name) for name in key) for row in self.world.rows(table)]
+            assert len(keys) == len(set(keys))
+
+    @invariant()
+    def the_sums_are_those_of_the_rows(self) -> None:
+        if hasattr(self, "world"):
+            check_sums(self.world)
+
+    # -- the end --
+
+    def finish(self) -> None:
+        """Everything that was owed comes at last; then the store holds what an orderly log would have given it."""
+        todo = [item for item in self.pool if item.sequence in self.owed]
+        for start in range(0, len(todo), 7):
+            self.world.ingest(*todo[start : start + 7])
+        assert not self.world.rows(schema.dead)
+        for place, spec in self.specs.items():
+            tree = self.world.database.query(lambda c, spec=spec: trees.read(c, [spec.tree_id]))[0]
+            expected = self._expected(place)
+            assert tree.state in (tree_pb2.TREE_STATE_CLOSED, tree_pb2.TREE_STATE_CONSUMED), place
+            assert list(tree.segments) == list(expected.segments)
+            assert list(tree.leaves) == list(expected.leaves)
+            assert [s.leaf for s in tree.scores] == [s.leaf for s in expected.scores]
+            if not self.rivals:
+                assert list(tree.scores) == list(expected.scores)
+        self.no_tree_is_closed_early()
+        self.nothing_is_there_twice()
+        self.the_sums_are_those_of_the_rows()
+        self.commit(limit=2, twice=True)
+
+    def _expected(self, place: tuple[int, int]) -> tree_pb2.Tree:
+        return self.reference[place]
+
+    reference: dict[tuple[int, int], tree_pb2.Tree]
+
+
+def check_sums(world: World) -> None:
+    """Every tally equals what its rows add up to."""
+    read = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now()))
+    rows = [t for t in world.rows(schema.trees) if not t.label]
+    groups = [g for g in world.rows(schema.groups) if not g.label]
+    states = [GroupState(g.state) for g in groups]
+    assert (read.groups.open, read.groups.closed, read.groups.consumed, read.groups.dropped) == tuple(
+        states.count(s) for s in (GroupState.OPEN, GroupState.CLOSED, GroupState.CONSUMED, GroupState.DROPPED)
+    )
+    whole = {g.ordinal for g in groups if g.opened == g.size}
+    assert read.groups.opened == next(n for n in itertools.count() if n not in whole)
+    assert read.samples.sampled_tokens == sum(t.sampled_tokens for t in rows)
+    assert read.samples.leaves == sum(t.leaves for t in rows if t.state != GROWING)
+    done = [t for t in rows if t.state in (CLOSED, CONSUMED)]
+    assert read.samples.scored + read.samples.unscorable == sum(t.leaves for t in done)
+    values = sum((t.mean_reward or 0.0) * t.leaves for t in done)
+    assert abs(read.samples.reward_sum - values) < 1e-9
+    assert all(g.done == sum(t.group_id == g.group_id and t.closed_ms > 0 for t in rows) for g in groups)
+
+
+def test_any_order_any_number_any_restart(sqlite_template: Path, tmp_path: Path) -> None:
+    path = tmp_path / "reference.sqlite"
+    shutil.copy(sqlite_template, path)
+    orderly = World(Database(f"sqlite:///{path}").open()).start()
+    reference = {}
+    for ordinal, index in PLACES:
+        spec = orderly.forge.spec(ordinal, index, SIZE, max_claims=100)
+        orderly.live(spec)
+        reference[(ordinal, index)] = orderly.database.query(lambda c, spec=spec: trees.read(c, [spec.tree_id]))[0]
+    orderly.database.close()
+    machine = type("Machine", (Delivery,), {"template": sqlite_template, "reference": reference})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=25,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            derandomize=True,
+            database=None,
+        ),
+    )
