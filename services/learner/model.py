@@ -28,7 +28,7 @@ def compute_dtype(wanted: str) -> torch.dtype:
 
 def load(folder: Path) -> PreTrainedModel:
     """The model in a folder, in float32, ready for tree attention. Raises InvalidInput, NotReady."""
-    logging.disable_progress_bar()  # a service's log is lines
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a service's log is lines
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         refuse_unpackable(config)

@@ -1,7 +1,8 @@
 """Packs pieces of trees into rows that one forward pass computes. Pure numpy.
 
 A row is a run of tokens, a list of blocks (its pieces, which do not see each other), the predictions that its paths need,
-and an index that gathers them back to paths. Equal predictions (place, temperature, token) are computed once.
+and an index that gathers them back to paths. What is the same for all is computed once: a trunk that all prompts of the row
+begin with (a chat template, a system message), and equal predictions (place, temperature, token).
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,12 +17,16 @@ from services.learner.paths import Bools, Floats, Ints, Piece
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`_N` unique tokens, `_R` places whose logits are needed, `_E` predictions (sorted by place), `_P_T` paths."""
+    """`_N` unique tokens, `_R` places whose logits are needed, `_E` predictions (sorted by place), `_P_T` paths.
+
+    The first `trunk` tokens are seen by every block; they belong to none.
+    """
 
     token_N: Ints
     position_N: Ints
     enter_N: Ints
     leave_N: Ints
+    trunk: int
     blocks: tuple[tuple[int, int], ...]
     place_R: Ints
     temperature_R: Floats
@@ -52,12 +57,21 @@ def pack(pieces: Iterable[Piece], budget: int) -> list[Row]:
     return [_row(pieces) for pieces in rows]
 
 
+def _common(pieces: Sequence[Piece]) -> int:
+    """Tokens that all pieces' prompts begin with; 0 for a single piece. Every piece keeps a token of its own."""
+    if len(pieces) < 2:
+        return 0
+    limit = min(min(int((p.enter_N == p.enter_N[0]).sum()), len(p) - 1) for p in pieces)
+    same = np.all([p.token_N[:limit] == pieces[0].token_N[:limit] for p in pieces], axis=0)
+    return limit if same.all() else int(same.argmin())
+
+
 def _row(pieces: Sequence[Piece]) -> Row:
-    offsets = np.cumsum([0, *(len(p) for p in pieces)])
-    paths = [
-        (path, int(at)) for piece, at in zip(pieces, offsets, strict=False) for path in piece.paths if len(path.token_T)
-    ]
-    place = np.concatenate([path.predictor_T + at for path, at in paths])
+    trunk = _common(pieces)
+    starts = np.cumsum([trunk, *(len(p) - trunk for p in pieces)])
+    paths = [(path, int(at)) for piece, at in zip(pieces, starts, strict=False) for path in piece.paths if len(path.token_T)]
+    moved = [np.where(p.predictor_T < trunk, p.predictor_T, p.predictor_T + at - trunk) for p, at in paths]
+    place = np.concatenate(moved)
     temperature = np.concatenate([path.temperature_T for path, _ in paths])
     token = np.concatenate([path.token_T for path, _ in paths])
     temperatures, kind = np.unique(temperature, return_inverse=True)
@@ -69,7 +83,7 @@ def _row(pieces: Sequence[Piece]) -> Row:
     index_P_T[mask_P_T] = index
 
     def tokens(name: str) -> Any:
-        return np.concatenate([getattr(p, name) for p in pieces])
+        return np.concatenate([getattr(pieces[0], name)[:trunk], *(getattr(p, name)[trunk:] for p in pieces)])
 
     def padded(name: str, dtype: type) -> Any:
         return _padded([getattr(p, name) for p, _ in paths], dtype)
@@ -79,7 +93,8 @@ def _row(pieces: Sequence[Piece]) -> Row:
         position_N=tokens("position_N"),
         enter_N=tokens("enter_N"),
         leave_N=tokens("leave_N"),
-        blocks=tuple((int(a), int(b)) for a, b in pairwise(offsets)),
+        trunk=trunk,
+        blocks=tuple((int(a), int(b)) for a, b in pairwise(starts)),
         place_R=wanted_R // len(temperatures),
         temperature_R=temperatures[wanted_R % len(temperatures)],
         row_E=pair_E // width,

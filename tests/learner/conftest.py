@@ -84,10 +84,11 @@ class Forest:
         leaves = [Leaf(s.id, len(s)) for s in made]
         return TreeView(tree, leaves, dict(zip(leaves, rewards, strict=True)))
 
-    def random(self, rng: np.random.Generator, segments: int = 8, longest: int = 5) -> TreeView:
+    def random(self, rng: np.random.Generator, segments: int = 8, longest: int = 5, begin: Sequence[int] = ()) -> TreeView:
         """A tree with forks inside segments, context segments, equal sibling tokens, and leaves inside segments."""
         tree = Tree(rng.bytes(32))
-        grown = [self.segment(tree, None, rng.integers(0, 6, rng.integers(1, longest + 1)), kind=Kind.PROMPT)]
+        prompt = [*begin, *rng.integers(0, 6, rng.integers(1, longest + 1))]
+        grown = [self.segment(tree, None, prompt, kind=Kind.PROMPT)]
         for _ in range(segments):
             parent = grown[rng.integers(len(grown))]
             fork = int(rng.integers(1, len(parent) + 1)) if rng.random() < 0.6 or len(grown) == 1 else len(parent)

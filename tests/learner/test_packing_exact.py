@@ -17,6 +17,7 @@ from services.learner.model import forward, prepare
 from services.learner.trainer import Trainer
 
 Grads = dict[str, torch.Tensor]
+PROMPT = [3, 1, 4, 1, 5, 2]
 LOOSE = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -114,18 +115,32 @@ def test_packed_equals_flat(
     tiny_llama: Callable[..., Any], forest: Any, seed: int, trees: int, segments: int, budget: int, mode: str, name: str
 ) -> None:
     rng = np.random.default_rng(seed)
-    views = [forest.random(rng, segments) for _ in range(trees)]
+    shared = rng.random() < 0.5  # prompts that begin alike become one trunk
+    views = [forest.random(rng, segments, begin=PROMPT[: rng.integers(1, 7)] if shared else ()) for _ in range(trees)]
     advantages = [np.where(np.isfinite(v.rewards_L), rng.standard_normal(len(v.rewards_L)), np.nan) for v in views]
     model = exact(tiny_llama(seed % 7))
     expected, flat = flat_loss(model, views, advantages, losses.build(name, {"mode": mode}))
-    got, packed = packed_loss(model, views, advantages, {"mode": mode}, budget, name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "DENSE_TOKENS", int(rng.choice([0, 512])))  # either way to attend
+        got, packed = packed_loss(model, views, advantages, {"mode": mode}, budget, name)
     assert got == pytest.approx(expected, abs=1e-10)
     assert difference(flat, packed) < 1e-9
 
 
+def test_prompts_that_begin_alike_are_computed_once(forest: Any) -> None:
+    views = [forest.flat([1, 0], bytes([i]) * 32) for i in range(4)]
+    pieces = pieces_of(views, [np.ones(2)] * 4, 400)
+    row = packing.pack(pieces, 400)[0]
+    assert row.trunk == 3
+    assert row.token_N.tolist() == [1, 2, 3, *([5, 6, 6, 7] * 4)]
+    assert row.place_R.tolist() == [2, 3, 5, 7, 9, 11, 13, 15, 17]  # one place behind the trunk predicts all first tokens
+    apart = packing.pack(pieces[:1], 400)[0]
+    assert (apart.trunk, len(apart.token_N)) == (0, len(pieces[0]))
+
+
 def fixed(forest: Any, seed: int = 3) -> tuple[list[TreeView], list[np.ndarray]]:
     rng = np.random.default_rng(seed)
-    views = [forest.random(rng, 9) for _ in range(3)]
+    views = [forest.random(rng, 9, begin=PROMPT[:4]) for _ in range(3)]
     return views, [np.where(np.isfinite(v.rewards_L), rng.standard_normal(len(v.rewards_L)), np.nan) for v in views]
 
 
