@@ -256,6 +256,19 @@ class Consumer:
             await asyncio.sleep(min(0.25, max(0.0, deadline - time.monotonic())))
             return []
 
+    async def close(self) -> None:
+        """Asks for no more, and gives back at once what came and was not fetched."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is None:
+            return
+        pending = subscription._sub._pending_queue
+        with contextlib.suppress(nats.errors.Error):
+            await subscription.unsubscribe()
+        while not pending.empty():
+            message = pending.get_nowait()
+            if message.reply.startswith("$JS.ACK."):  # the rest are the broker's remarks on the request
+                await Delivery(message).nak(0.0)
+
     async def _mend(self, error: Exception) -> None:
         """The broker may have lost streams and consumers; they are only transport, so they are made again."""
         if (

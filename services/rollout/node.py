@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 1.0
 _POLICIES_S = 5.0
+_TAKING_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,19 +74,21 @@ class Node:
         self._spans = Spans()
         self._again = asyncio.Event()
         self._drained = asyncio.Event()
+        self._taking: asyncio.Task[None] | None = None
 
     async def run(self, stop: asyncio.Event, until_over: bool = False) -> None:
         """Until `stop`, a Drain call, or with `until_over` the end of the run; then hands its trees back."""
         endings = [stop.wait(), self._drained.wait()] + ([self._keeper.run_over.wait()] if until_over else [])
-        sending = asyncio.create_task(self._publisher.run())
+        await self.refresher.look()
+        sending, taking = asyncio.create_task(self._publisher.run()), asyncio.create_task(self._take())
+        self._taking = taking
+        loops = (self._pump(), self._start(), self._watch(), self._keeper.run())
         try:
-            await self.refresher.look()
-            await first_of(
-                *endings, self._take(), self._pump(), self._start(), self._watch(), self._keeper.run(), _of(sending)
-            )
+            await first_of(*endings, *loops, asyncio.shield(sending), asyncio.shield(taking))
             await self.drain(self.plan.drain_s)
         finally:
-            sending.cancel()
+            for task in (sending, taking):
+                task.cancel()
             self._finisher.cancel()
 
     # -- loops --
@@ -242,9 +245,12 @@ class Node:
         begun, returned = time.monotonic(), 0
         try:
             async with asyncio.timeout(deadline_s):
+                await self._taker.close()
                 parts = await self._cut(*self.trees.growing)
                 await self._digest(self._thread.leftover() + parts)
                 await self._publisher.flush(deadline_s)
+                if self._taking is not None:  # a claim that was asked for is a tree to hand back
+                    await asyncio.wait([self._taking], timeout=_TAKING_S)
                 for live in [t for t in self.trees if not t.finishing]:
                     await self._finisher.give_back(live, "drain")
                     returned += 1
@@ -260,10 +266,6 @@ class Node:
 async def _first(event: asyncio.Event, timeout_s: float) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), timeout_s)
-
-
-async def _of(task: asyncio.Task[None]) -> None:
-    await asyncio.shield(task)
 
 
 @contextlib.asynccontextmanager

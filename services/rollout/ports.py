@@ -90,3 +90,7 @@ class Assignments(Protocol):
     async def fetch(self, batch: int, timeout_s: float) -> Sequence[Delivery]:
         """Up to `batch` assignments; none after `timeout_s`."""
         ...
+
+    async def close(self) -> None:
+        """Asks for no more, and gives back what was not fetched."""
+        ...

@@ -19,7 +19,7 @@ from services.rollout.spec import GrowSpec
 
 log = logging.getLogger(__name__)
 
-_FETCH_S = 2.0
+_FETCH_S = 0.5  # also how long a drain may wait for a fetch to end
 _MOST_FETCHED = 8
 _LATER_S = 1.0
 
@@ -29,6 +29,10 @@ class Taker:
 
     def __init__(self, queue: Assignments, store: Store, tokenizer: Callable[[], Tokenizer], node_id: str) -> None:
         self._queue, self._store, self._tokenizer, self._node_id = queue, store, tokenizer, node_id
+
+    async def close(self) -> None:
+        """Takes nothing more."""
+        await self._queue.close()
 
     async def take(self, free: int) -> list[Live]:
         """Claims up to `free` trees; none if nothing came for a while."""
