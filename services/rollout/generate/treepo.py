@@ -100,7 +100,8 @@ class _Replay:
         taken = 1 if parent.finish is Finish.ABORTED and fork == len(parent) else 0  # its continuation
         first = self.used.get((parent.id, fork), taken)
         self.used[(parent.id, fork)] = first + count
-        most = min(self.policy.segment, self.view.max_path_tokens - tokens)
+        deepest = self.policy.segment * self.policy.max_depth
+        most = min(self.policy.segment, self.view.max_path_tokens - tokens, deepest - tokens)
         sampling = replace(self.view.sampling, max_new_tokens=most)
         return [(Expansion(Branch(parent.id, fork, first + i), sampling), tokens) for i in range(count)]
 
