@@ -18,12 +18,11 @@ _SCALED = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling"
 
 
 def compute_dtype(wanted: str) -> torch.dtype:
-    """auto: bfloat16 where the CPU multiplies it natively (or there is a GPU), else float32."""
+    """auto: bfloat16 where the CPU multiplies it natively, else float32."""
     if wanted != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    native = torch.cuda.is_available() or "avx512_bf16" in flags or "amx_bf16" in flags
-    return torch.bfloat16 if native else torch.float32
+    return torch.bfloat16 if "avx512_bf16" in flags or "amx_bf16" in flags else torch.float32
 
 
 def load(folder: Path) -> PreTrainedModel:

@@ -3,6 +3,7 @@
 The newest policies are kept, older ones deleted; a reader that mapped one keeps its pages.
 """
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from banyan.errors import NotFound
+from banyan.errors import NotFound, TemporaryError
 from services.chassis import weightfile
 from services.chassis.weightfile import WeightManifest
 
@@ -36,8 +37,13 @@ class WeightFolder:
         self._held: list[WeightManifest] = []
 
     def put(self, tensors: Mapping[str, torch.Tensor], epoch: int, step: int, dtype: str) -> WeightManifest:
-        """Writes a new version."""
-        return self._hold(weightfile.write(self.folder, f"policy-{epoch}-{step}", tensors, epoch, step, dtype))
+        """Writes a new version. Raises TemporaryError where there is no room."""
+        try:
+            return self._hold(weightfile.write(self.folder, f"policy-{epoch}-{step}", tensors, epoch, step, dtype))
+        except OSError as error:
+            raise TemporaryError(
+                f"cannot write weights into {self.folder}: {error.strerror or error}; is there room?"
+            ) from None
 
     def repeat(self, epoch: int, step: int) -> WeightManifest:
         """The newest version under a new number: a step that changed nothing."""
@@ -77,5 +83,8 @@ class WeightFolder:
                 path.unlink(missing_ok=True)
 
     def clean(self) -> None:
-        """Removes the folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Removes what this learner wrote; a newer learner of the run may be writing beside it."""
+        while self._held:
+            self._remove(self._held.pop())
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()

@@ -1,0 +1,42 @@
+"""Announces policies: where their weights lie, what they were trained from, what the step measured."""
+
+from collections.abc import Mapping
+
+from banyan.v1 import events_pb2, tree_pb2
+from services.chassis import telemetry
+from services.learner.ports import Store
+from services.learner.position import Position
+from services.learner.weights import WeightFolder
+
+
+class Announcer:
+    """Puts policies of one run into the store; their events follow from its outbox."""
+
+    def __init__(self, run_id: str, store: Store, weights: WeightFolder, address: str) -> None:
+        self._run_id, self._store, self._weights, self._address = run_id, store, weights, address
+
+    async def announce(
+        self, at: Position, parent: bytes, batch_ordinal: int | None, metrics: Mapping[str, float] | None = None
+    ) -> None:
+        """Announces the policy in memory. Nobody is told of it before its weights lie in the folder."""
+        manifest = self._weights.find(at.digest)
+        said = events_pb2.PolicyPublished(
+            run_id=self._run_id,
+            policy=tree_pb2.PolicyRef(learner_epoch=at.epoch, step=at.step, digest=at.digest),
+            parent_digest=parent,
+            batch_ordinal=batch_ordinal,
+            path=str(self._weights.folder.resolve()),
+            address=self._address,
+            bytes=manifest.bytes,
+            metrics=metrics or {},
+        )
+        await self._store.put_policy(said)
+        telemetry.count("banyan.weights.bytes", manifest.bytes)
+
+    async def again(self, at: Position, known: events_pb2.PolicyPublished | None) -> None:
+        """Announces a checkpoint's policy under the new epoch, with the origin that the store knows of it."""
+        if known is None:
+            await self.announce(at, b"", None)
+        else:
+            ordinal = known.batch_ordinal if known.HasField("batch_ordinal") else None
+            await self.announce(at, known.parent_digest, ordinal)
