@@ -288,8 +288,11 @@ class LeafKey(_message.Message):
 
     TREE_ID_FIELD_NUMBER: _builtins.int
     LEAF_FIELD_NUMBER: _builtins.int
+    CLAIM_EPOCH_FIELD_NUMBER: _builtins.int
     tree_id: _builtins.bytes
     """The tree."""
+    claim_epoch: _builtins.int
+    """Epoch of the claim that its event names; a refusal under that claim is final."""
     @_builtins.property
     def leaf(self) -> _tree_pb2.LeafRef:
         """The leaf."""
@@ -299,10 +302,11 @@ class LeafKey(_message.Message):
         *,
         tree_id: _builtins.bytes = ...,
         leaf: _tree_pb2.LeafRef | None = ...,
+        claim_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["leaf", b"leaf"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaf", b"leaf", "tree_id", b"tree_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "leaf", b"leaf", "tree_id", b"tree_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,13 +25,16 @@ class Facts:
     segments: Mapping[bytes, Row[Any]]
     leaves: Mapping[Key, Row[Any]]
     given: frozenset[tuple[bytes, Leaf, str]]
-    refused: frozenset[Key]
+    refused: frozenset[tuple[bytes, Leaf, int]]  # with the epoch of the claim
 
 
 def read(connection: Connection, keys: Sequence[ts.LeafKey]) -> list[ts.LeafTranscript]:
-    """Transcripts of the leaves that are there. A leaf that was refused comes back with no scorer to ask."""
+    """Transcripts of the leaves that are there. One that was refused under the claim asked for has no scorer to ask.
+
+    A refusal under an older claim says nothing: the new claim may have grown the same leaf, whose event is on its way.
+    """
     facts = _facts(connection, {key.tree_id for key in keys})
-    found = [_transcript(facts, key.tree_id, Leaf(key.leaf.segment, key.leaf.end)) for key in keys]
+    found = [_transcript(facts, key.tree_id, Leaf(key.leaf.segment, key.leaf.end), key.claim_epoch) for key in keys]
     return [transcript for transcript in found if transcript is not None]
 
 
@@ -53,19 +56,20 @@ def _facts(connection: Connection, tree_ids: set[bytes]) -> Facts:
             for row in rows_in(connection, scores, scores.c.tree_id, tree_ids)
         ),
         refused=frozenset(
-            (row.tree_id, Leaf(row.segment, row.end))
+            (row.tree_id, Leaf(row.segment, row.end), row.epoch)
             for row in rows_in(connection, refused, refused.c.tree_id, tree_ids, refused.c.kind == "leaf")
         ),
     )
 
 
-def _transcript(facts: Facts, tree_id: bytes, leaf: Leaf) -> ts.LeafTranscript | None:
+def _transcript(facts: Facts, tree_id: bytes, leaf: Leaf, claim_epoch: int) -> ts.LeafTranscript | None:
     tree, row = facts.trees.get(tree_id), facts.leaves.get((tree_id, leaf))
     if tree is None:
         return None
-    key = ts.LeafKey(tree_id=tree_id, leaf=tree_pb2.LeafRef(segment=leaf.segment, end=leaf.end))
+    place = tree_pb2.LeafRef(segment=leaf.segment, end=leaf.end)
+    key = ts.LeafKey(tree_id=tree_id, leaf=place, claim_epoch=claim_epoch)
     if row is None:
-        over = tree.state == DROPPED or (tree_id, leaf) in facts.refused
+        over = tree.state == DROPPED or (tree_id, leaf, claim_epoch) in facts.refused
         return ts.LeafTranscript(key=key, run_id=tree.run_id) if over else None
     completion = row.completion or join(facts.segments, leaf)
     if completion is None:

@@ -47,9 +47,9 @@ class Job:
     leaf: events_pb2.LeafFinished
 
     @property
-    def key(self) -> tuple[bytes, bytes, int]:
-        """Which leaf."""
-        return self.leaf.tree_id, self.leaf.leaf.segment, self.leaf.leaf.end
+    def key(self) -> tuple[bytes, bytes, int, int]:
+        """Which leaf, under which claim."""
+        return self.leaf.tree_id, self.leaf.leaf.segment, self.leaf.leaf.end, self.leaf.claim_epoch
 
 
 class LeafConsumer:
@@ -114,7 +114,7 @@ class LeafConsumer:
         except BanyanError as error:
             await self._unread(jobs, error)
             return
-        found = {(t.key.tree_id, t.key.leaf.segment, t.key.leaf.end): t for t in transcripts}
+        found = {(t.key.tree_id, t.key.leaf.segment, t.key.leaf.end, t.key.claim_epoch): t for t in transcripts}
         await asyncio.gather(*(self._one(job, found.get(job.key)) for job in jobs))
 
     async def _unread(self, jobs: Sequence[Job], error: BanyanError) -> None:

@@ -34,7 +34,10 @@ class GrpcStore:
 
     async def read_leaves(self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float) -> list[Transcript]:
         """Transcripts of the leaves that the store accepted."""
-        keys = [treestore_service_pb2.LeafKey(tree_id=leaf.tree_id, leaf=leaf.leaf) for leaf in leaves]
+        keys = [
+            treestore_service_pb2.LeafKey(tree_id=leaf.tree_id, leaf=leaf.leaf, claim_epoch=leaf.claim_epoch)
+            for leaf in leaves
+        ]
         request = treestore_service_pb2.ReadLeavesRequest(leaves=keys, deadline_ms=int(1000 * deadline_s))
         response = await rpc.call(self._trees.ReadLeaves, request, deadline_s + _CALL_S)
         return list(response.transcripts)

@@ -207,10 +207,23 @@ async def test_a_refused_leaf_has_no_scorer_to_ask(store: Store) -> None:
     await store.claim(spec.tree_id)
     root = forge.root(spec)
     await store.say(forge.leaf(root, epoch=old))
-    key = ts.LeafKey(tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=root.id, end=len(root)))
+    key = ts.LeafKey(tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=root.id, end=len(root)), claim_epoch=old)
     ask = ts.ReadLeavesRequest(leaves=[key], deadline_ms=9000)
     found = await rpc.call(store.trees.ReadLeaves, ask, deadline_s=10)
     assert len(found.transcripts) == 1 and not found.transcripts[0].scorers
+
+
+async def test_a_leaf_refused_under_an_old_claim_is_still_awaited_under_the_new_one(store: Store) -> None:
+    forge, spec = store.forge, store.forge.spec()
+    await store.say(forge.opened(spec))
+    old, new = await store.claim(spec.tree_id), await store.claim(spec.tree_id)
+    root = forge.root(spec)
+    await store.say(forge.segments(root, epoch=new), forge.leaf(root, epoch=old))
+    key = ts.LeafKey(tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=root.id, end=len(root)), claim_epoch=new)
+    ask = ts.ReadLeavesRequest(leaves=[key], deadline_ms=9000)
+    waiting = asyncio.ensure_future(rpc.call(store.trees.ReadLeaves, ask, deadline_s=10))
+    await store.say(forge.leaf(root, epoch=new))
+    assert list((await waiting).transcripts[0].scorers) == list(spec.scorers)
 
 
 async def test_desired_processes_are_watched_without_polling(store: Store) -> None:
