@@ -121,8 +121,14 @@ class Node:
         if loaded is None or self.draining:
             return
         ready = [live for live in self.trees.pending if live.spec.allows(loaded.step)]
+        found = waves.startable(ready, time.monotonic())
+        if self.plan.lockstep and found:  # one wave at a time, and nothing kept from the one before
+            if self.trees.growing:
+                return
+            self._thread.forget()
+            found = found[:1]
         steps: list[tuple[Live, Step]] = []
-        for live in waves.startable(ready, time.monotonic()):
+        for live in (live for wave in found for live in wave):
             live.started, live.touched = True, time.monotonic()
             steps.append((live, live.grower.start()))
         await self._carry_out(steps)

@@ -111,6 +111,17 @@ def test_deterministic_engines_agree_to_the_bit_whatever_the_order_of_submission
         assert sampled.entropies_T.tobytes() == two[key].entropies_T.tobytes()
 
 
+def test_after_forgetting_nothing_depends_on_what_was_before(make_engine):
+    requests = [ask((n, b), prompt(n), 100 * n + b, keep=True) for n in (9, 21) for b in range(4)]
+    fresh = finish(make_engine(deterministic=True), requests)
+    used = make_engine(deterministic=True)
+    finish(used, [ask(("before", b), prompt(21), b, keep=True) for b in range(3)])
+    used.forget()
+    again = finish(used, requests)
+    assert all(again[k].logprobs_T.tobytes() == s.logprobs_T.tobytes() for k, s in fresh.items())
+    assert [again[k].cached_tokens for k in again] == [fresh[k].cached_tokens for k in fresh]
+
+
 def test_an_abort_returns_what_there_is(make_engine, llama):
     engine = make_engine(max_branches=2)
     requests = [ask(b, prompt(9), b, max_new_tokens=20) for b in range(3)]

@@ -95,10 +95,12 @@ def _layer_kinds(model: PreTrainedModel) -> set[str]:
 
 
 def _keep_head_dense(model: PreTrainedModel) -> None:
-    """The last column of a batch is a strided view, for which torch would copy the head's matrix once per row."""
+    """The last column of a batch has odd strides, for which torch would copy the head's matrix once per row."""
     head: torch.nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if head is not None:
-        head.register_forward_pre_hook(lambda _, inputs: tuple(x.contiguous() for x in inputs))
+        head.register_forward_pre_hook(
+            lambda _, inputs: tuple(x.clone(memory_format=torch.contiguous_format) for x in inputs)
+        )
 
 
 @torch.inference_mode()

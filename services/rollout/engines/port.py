@@ -116,6 +116,10 @@ class Engine(Protocol):
         """
         ...
 
+    def forget(self) -> None:
+        """Drops all kept prefixes, so that what follows does not depend, even in its last bits, on what was before."""
+        ...
+
     def logprobs(self, tokens_T: IntTokens, first: int, temperature: float) -> Floats:
         """Log-probs of tokens[first:] under the policy in use, by one teacher-forced pass."""
         ...

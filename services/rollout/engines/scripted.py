@@ -69,6 +69,10 @@ class ScriptedEngine:
         self._policy = policy
         return cut
 
+    def forget(self) -> None:
+        """Drops all kept prefixes."""
+        self._known.clear()
+
     def logprobs(self, tokens_T: IntTokens, first: int, temperature: float) -> Floats:
         """Log-probs of tokens[first:]; the prompt ends at the last line end before `first`."""
         sampling = Sampling(temperature=temperature)

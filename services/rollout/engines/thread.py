@@ -95,6 +95,10 @@ class EngineThread:
         """In lockstep: all that the node had to say to the last step is said."""
         self._command(lambda _: setattr(self, "_my_turn", True))
 
+    def forget(self) -> None:
+        """Drops all kept prefixes."""
+        self._command(lambda engine: engine.forget())
+
     async def abort(self, keys: Sequence[Key]) -> list[Sampled]:
         """Stops segments and returns what there is of them."""
         parts = await asyncio.wrap_future(self._command(lambda engine: [engine.abort(k) for k in keys]))

@@ -73,6 +73,10 @@ class TorchEngine:
         self._policy = policy
         return cut
 
+    def forget(self) -> None:
+        """Drops all kept prefixes."""
+        self._memory.store.clear()
+
     def logprobs(self, tokens_T: IntTokens, first: int, temperature: float) -> Floats:
         """Log-probs of tokens[first:]."""
         if not 1 <= first < len(tokens_T):
