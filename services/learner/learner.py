@@ -60,7 +60,7 @@ class Learner:
 
     async def work(self, resumed: Mark | None, stop: asyncio.Event) -> None:
         """Trains until the budget is spent or `stop` is set; writes the last checkpoint."""
-        await self._take_over(resumed)
+        await self._take_over(resumed, stop)
         while self.at.step < self.recipe.budget.steps and not stop.is_set():
             self.at.activity = "waiting"
             chosen = await self._next()
@@ -89,7 +89,7 @@ class Learner:
 
     # -- resuming --
 
-    async def _take_over(self, resumed: Mark | None) -> None:
+    async def _take_over(self, resumed: Mark | None, stop: asyncio.Event) -> None:
         """Fences older learners; announces the checkpoint's policy, or replays the batches after it."""
         at = self.at
         at.step, at.next_ordinal = (resumed.step, resumed.next_ordinal) if resumed else (0, 0)
@@ -103,14 +103,14 @@ class Learner:
             same = [p for p, _ in stored if p.policy.digest == at.digest and p.policy.step == at.step]
             await self._announcer.again(at, same[0] if same else None)
         else:
-            await self._replay(until, frozenset((p.policy.step, p.policy.digest) for p, _ in stored))
+            await self._replay(until, frozenset((p.policy.step, p.policy.digest) for p, _ in stored), stop)
         self.weights.drop_foreign()
         log.info("run %s: learner epoch %d at step %d", self.run_id, at.epoch, at.step)
 
-    async def _replay(self, until: int, known: Known) -> None:
+    async def _replay(self, until: int, known: Known, stop: asyncio.Event) -> None:
         """Trains the stored batches again, in order. A policy that is known already is announced only if it is the last."""
         log.info("run %s: replaying batches %d to %d", self.run_id, self.at.next_ordinal, until - 1)
-        while self.at.next_ordinal < until:
+        while self.at.next_ordinal < until and not stop.is_set():
             ordinal = self.at.next_ordinal
             batch = await self._store.batch(ordinal)
             if batch is None:

@@ -343,3 +343,27 @@ async def test_an_interrupted_learner_leaves_a_checkpoint_and_the_next_goes_on(t
     assert (again.policy.learner_epoch, again.batch_ordinal, again.parent_digest) == (2, 1, store.puts[2].parent_digest)
     one, two = expected.final(), second.final()
     assert all(torch.equal(one[n], two[n]) for n in one)
+
+
+async def test_an_interrupt_in_the_middle_of_a_replay_keeps_what_was_replayed(tmp_path: Path, tiny_folder: Path) -> None:
+    store = MemoryStore(grown, die_after_commit=3)
+    with pytest.raises(ConnectionAbortedError):
+        await Rig(tmp_path, tiny_folder, store, recipe(5)).run()
+    store.die_after_commit = -1
+    stop, plain = asyncio.Event(), store.batch
+
+    async def interrupt(ordinal: int) -> StoredBatch | None:
+        if ordinal == 1:
+            stop.set()
+        return await plain(ordinal)
+
+    store.batch = interrupt  # type: ignore[method-assign]
+    await Rig(tmp_path, tiny_folder, store, recipe(5)).run(stop)
+    found = checkpoint.newest(tmp_path / "checkpoints", RUN)
+    assert found is not None and (found[1].step, found[1].next_ordinal) == (2, 2)
+    store.batch = plain  # type: ignore[method-assign]
+    last = Rig(tmp_path, tiny_folder, store, recipe(5))
+    await last.run()
+    expected = await straight(tmp_path, tiny_folder)
+    one, two = expected.final(), last.final()
+    assert all(torch.equal(one[n], two[n]) for n in one)

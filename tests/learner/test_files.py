@@ -1,0 +1,133 @@
+"""Weights and checkpoints as files: where they lie, what is kept, what a full disk does, who writes when."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from banyan.errors import NotFound, TemporaryError
+from banyan.plugins import Advantages, GroupTrees
+from services.chassis import weightfile
+from services.learner import checkpoint, server, weights
+from services.learner.checkpoint import Mark, Snapshot
+from services.learner.credit import ScoredTree
+from services.learner.keeper import Keeper
+from services.learner.study import study
+from services.learner.weights import WeightFolder, choose_folder
+
+
+def put(folder: WeightFolder, step: int, value: float) -> weightfile.WeightManifest:
+    return folder.put({"w": torch.full((1000, 600), value)}, 1, step, "bfloat16")
+
+
+def test_a_step_that_changed_nothing_is_the_same_file_under_a_new_number(tmp_path: Path) -> None:
+    folder = WeightFolder(tmp_path)
+    first = put(folder, 0, 1.0)
+    second = folder.repeat(1, 1)
+    assert (second.digest, second.step) == (first.digest, 1)
+    assert weightfile.open_verified(second.manifest_path).step == 1
+    for step in range(2, 6):
+        put(folder, step, float(step))
+    assert not first.path.exists() and not second.path.exists()
+    with pytest.raises(NotFound, match="held: step 3, step 4, step 5"):
+        folder.find(first.digest)
+
+
+def test_a_fetch_goes_on_though_the_file_is_deleted(tmp_path: Path) -> None:
+    folder = WeightFolder(tmp_path)
+    first = put(folder, 0, 1.0)
+    whole = first.path.read_bytes()
+    stream = server.pieces(folder, first.digest, 0)
+    got = [next(stream)]
+    for step in range(1, 5):
+        put(folder, step, float(step))
+    assert not first.path.exists()
+    got += stream
+    assert b"".join(p.data for p in got) == whole
+    assert [bool(p.manifest_json) for p in got] == [True, False]
+    assert {p.total for p in got} == {len(whole)}
+
+
+def test_a_learner_removes_its_own_weights_only(tmp_path: Path) -> None:
+    old, new = WeightFolder(tmp_path), WeightFolder(tmp_path)
+    put(old, 0, 1.0)
+    kept = new.put({"w": torch.ones(3)}, 2, 0, "bfloat16")
+    old.clean()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["policy-2-0.bin", "policy-2-0.json"]
+    put(old, 1, 1.0)  # a killed learner leaves its files
+    new.drop_foreign()
+    assert new.find(kept.digest) == kept
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["policy-2-0.bin", "policy-2-0.json"]
+    new.clean()
+    assert not tmp_path.exists()
+
+
+def test_shared_memory_is_taken_only_where_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_SHARED", tmp_path)
+    assert choose_folder(Path("/else"), "r", tmp_path / "run", 1) == Path("/else")
+    assert choose_folder(None, "r", tmp_path / "run", 1) == tmp_path / "banyan-r"
+    assert choose_folder(None, "r", tmp_path / "run", 1 << 60) == tmp_path / "run" / "weights"
+
+
+def test_no_room_for_weights_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(TemporaryError, match="No space left"):
+        put(WeightFolder(tmp_path), 0, 1.0)
+
+
+class FakeBench:
+    """Snapshots without a model."""
+
+    def weight_bytes(self) -> int:
+        return 0
+
+    async def snapshot(self, mark: Mark, apart: bool) -> Snapshot:
+        return Snapshot(mark, {"w": torch.ones(3)}, {})
+
+
+def mark(step: int) -> Mark:
+    return Mark("r", 1, step, step, "")
+
+
+async def test_a_failed_checkpoint_does_not_stop_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = Keeper(tmp_path / "checkpoints", tmp_path, FakeBench(), every=2)  # type: ignore[arg-type]
+    keeper.begin(0)
+    plain, failing = checkpoint.write, True
+
+    def write(folder: Path, snapshot: Snapshot, base: Path) -> Path:
+        if failing:
+            raise TemporaryError("no room")
+        return plain(folder, snapshot, base)
+
+    monkeypatch.setattr(checkpoint, "write", write)
+    for step in (1, 2, 3):
+        await keeper.consider(mark(step))
+        await asyncio.sleep(0)
+    failing = False
+    path = await keeper.keep(mark(4))
+    assert checkpoint.read_mark(path) == mark(4)
+    failing = True
+    with pytest.raises(TemporaryError, match="no room"):
+        await keeper.keep(mark(5))
+    keeper.done()
+    assert checkpoint.newest(tmp_path / "checkpoints", "r") == (path, mark(4))
+
+
+def test_node_values_reach_every_path_through_the_node(forest: Any) -> None:
+    class PerNode:
+        def estimate(self, group: GroupTrees) -> Advantages:
+            view = group.trees[0]
+            node_N = np.array([float(n.index) for n in view.nodes])
+            return Advantages((np.zeros(len(view.leaves_L)),), (node_N,))
+
+    view = forest.two_level([1, 0, 0, 0])
+    tree = ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, (1.0, 0.0, 0.0, 0.0), strict=True)))
+    row = study([("g", [tree])], PerNode(), lambda _tree, _leaf: False, b"now", 99).rows[0]
+    middle = [1.0, 1.0, 4.0, 4.0]  # nodes in pre-order: root, a, a1, a2, b, b1, b2
+    np.testing.assert_array_equal(row.advantage_P_T, [[m, m, n] for m, n in zip(middle, (2.0, 3.0, 5.0, 6.0), strict=True)])
