@@ -18,6 +18,7 @@ from services.rollout.ports import Store
 log = logging.getLogger(__name__)
 
 EVERY_S = 10.0  # a third of the broker's ack_wait
+GONE_S = 90.0  # after so long without an answer a joined node takes the run for over
 _OVER = (
     runstore_service_pb2.RUN_STATE_SUCCEEDED,
     runstore_service_pb2.RUN_STATE_FAILED,
@@ -33,6 +34,7 @@ class Keeper:
         self._store, self._thread, self._trees, self._drop = store, thread, trees, drop
         self._deadline_s = segment_deadline_s
         self._sampled = 0
+        self._heard = time.monotonic()
         self.run_over = asyncio.Event()
 
     async def run(self) -> None:
@@ -68,5 +70,9 @@ class Keeper:
             await self._store.present(self._trees.grown)
             if (await self._store.run()).state in _OVER:
                 self.run_over.set()
+            self._heard = time.monotonic()
         except TemporaryError as error:
             log.warning("the store does not answer: %s", error)
+            if time.monotonic() - self._heard > GONE_S:
+                log.warning("nothing was heard of the run for %.0f s", GONE_S)
+                self.run_over.set()
