@@ -14,7 +14,7 @@ from services.gateway.control.evaluation import Evaluation, measured_rows
 from services.gateway.control.gate import Gate, Standing
 from services.gateway.control.opening import Opener, Wave
 from services.gateway.control.streak import Streak
-from services.gateway.ports import Log, Store
+from services.gateway.ports import Learners, Log, Store
 from services.gateway.publisher import Publisher
 from services.gateway.rows import Rows
 from services.gateway.runs import machine
@@ -30,8 +30,11 @@ SOON_S = 0.02  # triggers that come within it are one: a wave of trees closes at
 class Driver:
     """One run. Keeps only caches: another driver, in another process, would go on at any point."""
 
-    def __init__(self, store: Store, bus: Log, recipe: Recipe, rows: Rows, run_id: str, epoch: int) -> None:
+    def __init__(
+        self, store: Store, bus: Log, learners: Learners, recipe: Recipe, rows: Rows, run_id: str, epoch: int
+    ) -> None:
         self.run_id = run_id
+        self._learners = learners
         self._store, self._log, self._recipe, self._rows = store, bus, recipe, rows
         self._opener = Opener(run_id, recipe, rows)
         self._training = Publisher(bus, run_id, epoch)
@@ -132,6 +135,8 @@ class Driver:
             await self._open(standing, decision.groups)
 
     async def _move(self, old: State, move: Move) -> None:
+        if move.to == S.RUN_STATE_SUCCEEDED:
+            await self._learners.checkpoint(self.run_id)  # what the run was for is on disk before it counts as a success
         log.info("run %s: %s → %s %s", self.run_id, machine.name(old), machine.name(move.to), move.cause)
         await self._store.move_run(self.run_id, old, move.to, move.cause)
         self.kick()

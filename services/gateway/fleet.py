@@ -14,7 +14,7 @@ from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway import rows as rows_module
 from services.gateway.driver import Driver
-from services.gateway.ports import Log, Store
+from services.gateway.ports import Learners, Log, Store
 from services.gateway.rows import Rows
 from services.gateway.runs import machine
 
@@ -26,8 +26,8 @@ SWEEP_S = 2.0
 class Fleet:
     """The drivers, by run."""
 
-    def __init__(self, store: Store, bus: Log, epoch: int) -> None:
-        self._store, self._bus, self._epoch = store, bus, epoch
+    def __init__(self, store: Store, bus: Log, learners: Learners, epoch: int) -> None:
+        self._store, self._bus, self._learners, self._epoch = store, bus, learners, epoch
         self._drivers: dict[str, Driver] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._watchers: dict[str, set[asyncio.Event]] = {}
@@ -75,7 +75,7 @@ class Fleet:
         """Puts a driver on a run, unless there is one."""
         if run_id in self._tasks:
             return
-        driver = Driver(self._store, self._bus, recipe, rows, run_id, self._epoch)
+        driver = Driver(self._store, self._bus, self._learners, recipe, rows, run_id, self._epoch)
         self._drivers[run_id] = driver
         self._tasks[run_id] = asyncio.create_task(driver.run(lambda: self._tell(run_id)), name=f"drive-{run_id}")
 

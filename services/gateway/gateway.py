@@ -19,6 +19,7 @@ from services.gateway.fleet import Fleet
 from services.gateway.join import tls
 from services.gateway.join.nodes import Admission, Door
 from services.gateway.join.proxy import Proxy
+from services.gateway.learners import RpcLearners
 from services.gateway.log import BusLog
 from services.gateway.server import Gateway, JoinPort
 from services.gateway.settings import Settings
@@ -47,7 +48,7 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
         bus = await Bus.connect(settings.nats, "gateway", creds=settings.nats_creds)
         stack.push_async_callback(bus.close)
         await bus.ensure_streams()
-        fleet = Fleet(store, BusLog(bus), epoch)
+        fleet = Fleet(store, BusLog(bus), RpcLearners(store), epoch)
         door, admission = Door(store), Admission(store, settings.state, settings.join_nats)
         join = await _serve_join(settings, Proxy(door, admission, store, channel), stack)
         gateway = Gateway(store, fleet, door, admission, join, settings.state)

@@ -74,6 +74,14 @@ class Store(Protocol):
         ...
 
 
+class Learners(Protocol):
+    """The learners of runs."""
+
+    async def checkpoint(self, run_id: str) -> str:
+        """Returns when a whole checkpoint of the newest policy is on disk; its folder. Raises TemporaryError."""
+        ...
+
+
 class Log(Protocol):
     """The bus, as far as the gateway uses it."""
 

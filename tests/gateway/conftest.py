@@ -12,7 +12,7 @@ from banyan.recipe import Recipe
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
-from services.gateway.ports import Log, Store
+from services.gateway.ports import Learners, Log, Store
 
 EVAL, TRAIN = tree_pb2.TREE_PURPOSE_EVAL, tree_pb2.TREE_PURPOSE_TRAIN
 
@@ -32,11 +32,12 @@ def make_recipe(**parts: Any) -> Recipe:
     return recipe_file.resolve(data)
 
 
-class MemoryStore(Store):
-    """Runs, trees and policies in dictionaries. `refuse_epoch` makes every write fail as a newer gateway would."""
+class MemoryStore(Store, Learners):
+    """Runs, trees and policies in dictionaries; the learner that writes checkpoints too. `refuse_epoch` makes every write fail as a newer gateway would."""
 
     def __init__(self) -> None:
         self.runs: dict[str, runs.Run] = {}
+        self.saved: list[str] = []
         self.requests: dict[str, str] = {}
         self.trees: dict[bytes, tree_pb2.TreeSpec] = {}
         self.states: dict[bytes, str] = {}
@@ -54,6 +55,10 @@ class MemoryStore(Store):
         self.refuse_epoch = False
 
     # -- the port --------------------------------------------------------------------------------------------------------
+
+    async def checkpoint(self, run_id: str) -> str:
+        self.saved.append(run_id)
+        return "/folder/checkpoints/1"
 
     async def take_epoch(self, gateway_id: str) -> int:
         self.epoch += 1

@@ -25,7 +25,7 @@ async def _begin(store, recipe):
 async def _driver(store, bus, recipe):
     run, rows = await _begin(store, recipe) if not store.runs else (next(iter(store.runs.values())), None)
     rows = rows or await rows_module.load(recipe, Path.cwd())
-    return Driver(store, bus, recipe, rows, run.run_id, 1)
+    return Driver(store, bus, store, recipe, rows, run.run_id, 1)
 
 
 async def _until_over(store, bus, recipe, driver, looks: int = 200) -> None:
@@ -45,6 +45,7 @@ async def test_a_run_goes_through_all_its_states(store, bus, recipe_of) -> None:
     await _until_over(store, bus, recipe, driver)
     assert [m for m, _ in store.moves] == ["EVALUATING_BEFORE", "TRAINING", "EVALUATING_AFTER", "SUCCEEDED"]
     assert store.desired[driver.run_id] == {}
+    assert store.saved == [driver.run_id], "the last checkpoint is on disk before the run is a success"
     assert store.batches == recipe.budget.steps
     trained = [t for t in store.trees.values() if t.purpose == TRAIN]
     assert sorted(t.group_ordinal for t in trained) == list(range(12))

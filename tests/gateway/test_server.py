@@ -20,7 +20,7 @@ from services.gateway.server import Gateway, JoinPort
 
 @pytest.fixture
 async def gateway(store, bus, tmp_path):
-    fleet = Fleet(store, bus, await store.take_epoch("test"))
+    fleet = Fleet(store, bus, store, await store.take_epoch("test"))
     servicer = Gateway(store, fleet, Door(store), Admission(store, tmp_path, "n:1"), JoinPort("host:1", "ab" * 32), tmp_path)
     server = await rpc.serve("127.0.0.1:0", [lambda s: add_GatewayServiceServicer_to_server(servicer, s)], [])
     channel = rpc.channel(server.address)
@@ -106,7 +106,7 @@ async def test_cancel_pause_and_resume(gateway, store, recipe_of, eventually) ->
 
 async def test_processes_of_a_run_that_ended_under_another_gateway_are_wanted_no_more(store, bus, recipe_of) -> None:
     store.desired["gone-1"] = {"learner": 1}
-    fleet = Fleet(store, bus, 1)
+    fleet = Fleet(store, bus, store, 1)
     driving = asyncio.create_task(fleet.run())
     async with asyncio.timeout(5):
         while store.desired["gone-1"]:
@@ -121,7 +121,7 @@ async def test_a_run_whose_rows_changed_fails_with_that_cause(store, bus, recipe
     recipe = recipe_of()
     run = new_run(recipe, Rows(recipe.task, [], [], b"other"), "/f", Path("s")).run
     await store.put_run(run, "r")
-    driving = asyncio.create_task(Fleet(store, bus, 1).run())
+    driving = asyncio.create_task(Fleet(store, bus, store, 1).run())
     await eventually(lambda: bool(store.moves))
     driving.cancel()
     assert store.moves[0][0] == "FAILED" and "not those that the run began with" in store.moves[0][1]
@@ -136,7 +136,7 @@ async def test_a_newer_gateway_ends_this_ones_drivers(store, bus, recipe_of) -> 
     store.refuse_epoch = True
     with pytest.raises(Refused, match="newer gateway"):
         async with asyncio.timeout(10):
-            await Fleet(store, bus, 1).run()
+            await Fleet(store, bus, store, 1).run()
 
 
 async def test_searches_are_not_ready_and_say_so(gateway) -> None:

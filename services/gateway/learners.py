@@ -1,0 +1,26 @@
+"""The learners of runs, as far as the gateway asks anything of them: ports.Learners over gRPC."""
+
+from banyan.errors import TemporaryError
+from banyan.v1 import learner_service_pb2 as pb
+from banyan.v1.learner_service_pb2_grpc import LearnerServiceStub
+from services.chassis import rpc
+from services.gateway.ports import Store
+
+_WRITE_S = 600.0  # a checkpoint of a large model on a slow disk
+
+
+class RpcLearners:
+    """Finds a run's learner by the address that its newest policy names."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def checkpoint(self, run_id: str) -> str:
+        policies = await self._store.read_policies(run_id)
+        if not policies:
+            raise TemporaryError(f"run {run_id} has no policy yet, so nobody can write a checkpoint of it")
+        async with rpc.channel(policies[-1].published.address) as channel:
+            answer: pb.CheckpointResponse = await rpc.call(
+                LearnerServiceStub(channel).Checkpoint, pb.CheckpointRequest(), _WRITE_S, 5.0
+            )
+        return answer.path
