@@ -1117,6 +1117,7 @@ class Member(_message.Message):
     PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     SEEN_UNIX_MS_FIELD_NUMBER: _builtins.int
     TREES_FIELD_NUMBER: _builtins.int
+    PRESENT_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """Its id."""
     run_id: _builtins.str
@@ -1128,9 +1129,11 @@ class Member(_message.Message):
     public_key: _builtins.str
     """Its NATS public key, where it has one."""
     seen_unix_ms: _builtins.int
-    """Unix time of the store when it was last heard of, in milliseconds."""
+    """Unix time of the store when it was last heard of, in milliseconds; 0 once it has left."""
     trees: _builtins.int
     """Trees it grew."""
+    present: _builtins.bool
+    """Whether it counts: it has not left, and was heard of within the last 30 s. Said by the store."""
     def __init__(
         self,
         *,
@@ -1141,10 +1144,11 @@ class Member(_message.Message):
         public_key: _builtins.str = ...,
         seen_unix_ms: _builtins.int = ...,
         trees: _builtins.int = ...,
+        present: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "joined", b"joined", "node_id", b"node_id", "public_key", b"public_key", "run_id", b"run_id", "seen_unix_ms", b"seen_unix_ms", "trees", b"trees"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "joined", b"joined", "node_id", b"node_id", "present", b"present", "public_key", b"public_key", "run_id", b"run_id", "seen_unix_ms", b"seen_unix_ms", "trees", b"trees"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1157,18 +1161,22 @@ class PutMemberRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MEMBER_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    leaving: _builtins.bool
+    """It leaves now, and no longer counts."""
     @_builtins.property
     def member(self) -> Global___Member:
-        """The member."""
+        """The member. Without a public key it keeps the one that it was admitted with."""
 
     def __init__(
         self,
         *,
         member: Global___Member | None = ...,
+        leaving: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaving", b"leaving", "member", b"member"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -18,6 +18,7 @@ from banyan.status import error_of, status_of
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 << 20
+RUN_KEY = "banyan-run"  # metadata: the only run that a call may be about; set by the gateway for joined nodes
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MAX_BYTES),
     ("grpc.max_send_message_length", MAX_BYTES),

@@ -61,6 +61,13 @@ def hand_back(connection: Connection, tree_id: bytes, epoch: int, reason: str, n
     flush(connection, book)
 
 
+def check_run(connection: Connection, tree_id: bytes, run_id: str) -> None:
+    """Raises Refused if the tree belongs to another run: whoever asks may speak for one run only."""
+    found = connection.scalar(select(schema.trees.c.run_id).where(schema.trees.c.tree_id == tree_id))
+    if found not in (None, run_id):
+        raise Refused(f"tree {tree_id.hex()[:12]} does not belong to run {run_id}", "OTHER_RUN")
+
+
 def spec_of(connection: Connection, tree_id: bytes) -> tree_pb2.TreeSpec:
     """What was opened."""
     data = connection.scalar(select(schema.trees.c.spec).where(schema.trees.c.tree_id == tree_id))

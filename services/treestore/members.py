@@ -2,10 +2,12 @@
 
 from sqlalchemy import Connection, delete, func, insert, select
 
-from banyan.errors import InvalidInput, NotFound
+from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore import schema
 from services.treestore.runs import check_gateway, run_row
+
+PRESENT_MS = 30_000  # three times as long as nodes are silent
 
 
 def put_token(connection: Connection, request: rs.PutTokenRequest, now_ms: int) -> None:
@@ -29,24 +31,28 @@ def read_token(connection: Connection, token_hash: bytes, now_ms: int) -> str:
     return str(row.run_id)
 
 
-def put(connection: Connection, member: rs.Member, now_ms: int) -> None:
-    """Notes a member, and that it was heard of now."""
+def put(connection: Connection, request: rs.PutMemberRequest, now_ms: int) -> None:
+    """Notes a member, and that it was heard of now, or that it leaves. Raises Refused for the id of another node."""
+    member, table = request.member, schema.members
     run_id = run_row(connection, member.run_id).run_id
-    table = schema.members
-    connection.execute(delete(table).where(table.c.run_id == run_id, table.c.node_id == member.node_id))
+    mine = (table.c.run_id == run_id, table.c.node_id == member.node_id)
+    before = connection.execute(select(table).where(*mine)).first()
+    if before is not None and member.public_key not in ("", before.public_key):
+        raise Refused(f"{member.node_id!r} is another node of run {run_id}; give this one another name", "NODE_TAKEN")
+    connection.execute(delete(table).where(*mine))
     connection.execute(
         insert(table).values(
             run_id=run_id,
             node_id=member.node_id,
             host=member.host,
             joined=member.joined,
-            public_key=member.public_key,
-            seen_ms=now_ms,
+            public_key=before.public_key if before is not None else member.public_key,
+            seen_ms=0 if request.leaving else now_ms,
         )
     )
 
 
-def read(connection: Connection, run_id: str) -> rs.ReadMembersResponse:
+def read(connection: Connection, run_id: str, now_ms: int) -> rs.ReadMembersResponse:
     """The members of a run, by node id, with the trees that each grew to the end."""
     table, trees = schema.members, schema.trees
     grew = select(trees.c.grown_node, func.count()).where(trees.c.run_id == run_id).group_by(trees.c.grown_node)
@@ -62,6 +68,7 @@ def read(connection: Connection, run_id: str) -> rs.ReadMembersResponse:
                 public_key=r.public_key,
                 seen_unix_ms=r.seen_ms,
                 trees=counts.get(r.node_id, 0),
+                present=r.seen_ms > now_ms - PRESENT_MS,
             )
             for r in rows
         ]

@@ -81,11 +81,12 @@ class Control(RunStoreServiceServicer):
 
     async def PutMember(self, request: rs.PutMemberRequest, call: Call) -> rs.PutMemberResponse:
         now = self._context.now()
-        await self._context.write(lambda c: members.put(c, request.member, now))
+        await self._context.write(lambda c: members.put(c, request, now))
         return rs.PutMemberResponse()
 
     async def ReadMembers(self, request: rs.ReadMembersRequest, call: Call) -> rs.ReadMembersResponse:
-        return await self._database.read(lambda c: members.read(c, request.run_id))
+        now = self._context.now()
+        return await self._database.read(lambda c: members.read(c, request.run_id, now))
 
     async def ReadDead(self, request: rs.ReadDeadRequest, call: Call) -> rs.ReadDeadResponse:
         return await self._database.read(lambda c: dead.read(c, request.limit))

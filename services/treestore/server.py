@@ -9,6 +9,7 @@ from banyan.errors import NotReady
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceServicer
+from services.chassis.rpc import RUN_KEY
 from services.treestore import awaiting, batches, claims, export, lineage, stats, transcripts, trees
 from services.treestore import schema as tables
 from services.treestore.context import Context
@@ -26,6 +27,7 @@ class Lineage(TreeStoreServiceServicer):
         self._database = context.database
 
     async def ClaimTree(self, request: ts.ClaimTreeRequest, call: Call) -> ts.ClaimTreeResponse:
+        await self._check_run(request.tree_id, call)
         now, settings = self._context.now(), self._context.settings
         epoch = await self._context.write(
             lambda c: claims.claim(c, request.tree_id, request.node_id, request.ticket, now, settings),
@@ -35,11 +37,13 @@ class Lineage(TreeStoreServiceServicer):
         return ts.ClaimTreeResponse(epoch=epoch, tree=found[0], deadline_ms=settings.claim_ms if epoch else 0)
 
     async def RenewClaim(self, request: ts.RenewClaimRequest, call: Call) -> ts.RenewClaimResponse:
+        await self._check_run(request.tree_id, call)
         now, settings = self._context.now(), self._context.settings
         await self._context.write(lambda c: claims.renew(c, request.tree_id, request.epoch, now, settings))
         return ts.RenewClaimResponse(deadline_ms=settings.claim_ms)
 
     async def ReturnTree(self, request: ts.ReturnTreeRequest, call: Call) -> ts.ReturnTreeResponse:
+        await self._check_run(request.tree_id, call)
         now, settings = self._context.now(), self._context.settings
         await self._context.write(
             lambda c: claims.hand_back(c, request.tree_id, request.epoch, request.reason, now, settings),
@@ -48,12 +52,19 @@ class Lineage(TreeStoreServiceServicer):
         return ts.ReturnTreeResponse()
 
     async def AwaitIngested(self, request: ts.AwaitIngestedRequest, call: Call) -> ts.AwaitIngestedResponse:
+        await self._check_run(request.tree_id, call)
         return await self._context.notifier.until(
             [request.tree_id],
             lambda: self._database.read(lambda c: awaiting.look(c, request)),
             lambda response: awaiting.enough(request, response),
             _seconds(request.deadline_ms),
         )
+
+    async def _check_run(self, tree_id: bytes, call: Call) -> None:
+        """Calls of joined nodes carry the run that their token opens; a tree of any other run is not theirs."""
+        run_id = next((str(value) for key, value in call.invocation_metadata() or () if key == RUN_KEY), "")
+        if run_id:
+            await self._database.read(lambda c: claims.check_run(c, tree_id, run_id))
 
     async def ReadLeaves(self, request: ts.ReadLeavesRequest, call: Call) -> ts.ReadLeavesResponse:
         keys = list(request.leaves)

@@ -84,7 +84,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
                 message = f"this token opens run {run_id}, not {asked!r}"
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, message)
             try:
-                return bytes(await call(request, timeout=_time_left(context)))
+                return bytes(await call(request, timeout=_time_left(context), metadata=((rpc.RUN_KEY, run_id),)))
             except grpc.aio.AioRpcError as error:
                 await context.abort(error.code(), error.details() or "", tuple(cast(Any, error.trailing_metadata())))
                 raise
