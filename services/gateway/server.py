@@ -13,7 +13,7 @@ from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway import rows as rows_module
 from services.gateway.fleet import Fleet
 from services.gateway.join import tokens
-from services.gateway.join.nodes import Admission, Door
+from services.gateway.join.nodes import Admission, Door, check_joinable
 from services.gateway.ports import Store
 from services.gateway.runs import machine
 from services.gateway.runs.create import new_run, read_recipe
@@ -87,10 +87,9 @@ class Gateway(GatewayServiceServicer):
         if not str(context.peer()).startswith(_LOOPBACK):
             raise Refused(f"tokens are made on the gateway's own host only, not for {context.peer()}", reason="NOT_LOCAL")
         if self._join is None:
-            raise InvalidInput("this gateway has no join port; start it with `banyan up --listen host:port`")
+            raise InvalidInput("this gateway has no join port; start it with `banyan train … --listen host:port`")
         run = (await self._store.read_run(request.run_id)).run
-        if machine.over(run.state):
-            raise Refused(f"run {run.run_id} is over ({machine.name(run.state)}); there is nothing to join", reason="OVER")
+        check_joinable(run)
         token = tokens.make(self._join.fingerprint)
         await self._store.put_token(tokens.secret_hash(token.secret), run.run_id, request.valid_s or _TOKEN_S)
         return pb.CreateTokenResponse(token=str(token), address=self._join.address)

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import grpc.aio
+
 from banyan.recipe import Recipe
 from services.chassis import process, rpc, settings
 from services.chassis.bus import Bus
@@ -26,11 +28,18 @@ async def run(stop: asyncio.Event) -> None:
         recipe = Recipe.model_validate_json((await store.run()).recipe_json)
         if not given.joined:
             await bus.ensure_streams()
-        weights = Weights(given.state / "weights" / given.node_id, WeightServer(channel if given.joined else None).fetch)
+        weights = _weights(given, channel)
         await _serve(given, recipe, store, bus, weights, stop)
     finally:
         await channel.close(None)
         await bus.close()
+
+
+def _weights(given: Settings, channel: grpc.aio.Channel) -> Weights:
+    folder = given.state / "weights" / given.node_id
+    if given.joined:  # whatever a far host says of its paths, this host's files are not meant
+        return Weights(folder, WeightServer(channel).fetch, local=False)
+    return Weights(folder, WeightServer().fetch)
 
 
 async def _bus(given: Settings) -> Bus:
@@ -49,6 +58,7 @@ async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, we
         run_id=given.run,
         node_id=given.node_id,
         max_branches=recipe.resources.max_branches,
+        joined=given.joined,
         lockstep=recipe.deterministic,
         policy_wait_s=given.policy_wait_s,
         segment_deadline_s=given.segment_deadline_s,
@@ -63,7 +73,7 @@ async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, we
         await server.set_serving(False)
         await thread.start()
         await server.set_serving(True)
-        await node.run(stop, until_over=given.joined)
+        await node.run(stop)
     finally:
         await server.stop()
         await thread.stop()

@@ -21,6 +21,7 @@ from services.rollout.grower import Step
 from services.rollout.keeper import Keeper
 from services.rollout.live import Live, Trees
 from services.rollout.ports import Assignments, Log, Store
+from services.rollout.presence import Presence
 from services.rollout.publisher import Publisher
 from services.rollout.refresher import Refresher
 from services.rollout.spans import Spans
@@ -41,6 +42,7 @@ class Plan:
     run_id: str
     node_id: str
     max_branches: int
+    joined: bool = False
     lockstep: bool = False
     most_trees: int = 4096
     policy_wait_s: float = 30.0
@@ -71,21 +73,23 @@ class Node:
         self._taker = Taker(queue, store, lambda: thread.tokenizer, plan.node_id)
         self._finisher = Finisher(store, self._publisher, self.trees, plan.run_id, plan.node_id)
         self._keeper = Keeper(store, thread, self.trees, self._drop, plan.segment_deadline_s)
+        self._presence = Presence(store, self.trees, plan.joined)
         self._spans = Spans()
         self._again = asyncio.Event()
         self._drained = asyncio.Event()
         self._taking: asyncio.Task[None] | None = None
 
-    async def run(self, stop: asyncio.Event, until_over: bool = False) -> None:
-        """Until `stop`, a Drain call, or with `until_over` the end of the run; then hands its trees back."""
-        endings = [stop.wait(), self._drained.wait()] + ([self._keeper.run_over.wait()] if until_over else [])
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`, a Drain call, or for a joined node the end of the run; then hands its trees back and leaves."""
+        endings = stop.wait(), self._drained.wait(), self._presence.over.wait()
         await self.refresher.look()
         sending, taking = asyncio.create_task(self._publisher.run()), asyncio.create_task(self._take())
         self._taking = taking
-        loops = (self._pump(), self._start(), self._watch(), self._keeper.run())
+        loops = (self._pump(), self._start(), self._watch(), self._keeper.run(), self._presence.run())
         try:
             await first_of(*endings, *loops, asyncio.shield(sending), asyncio.shield(taking))
             await self.drain(self.plan.drain_s)
+            await self._presence.leave()
         finally:
             for task in (sending, taking):
                 task.cancel()

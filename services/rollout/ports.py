@@ -54,8 +54,8 @@ class Store(Protocol):
         """Waits until segments and TreeGrown are stored, or the deadline."""
         ...
 
-    async def present(self, trees: int) -> None:
-        """Notes that this node is there."""
+    async def present(self, trees: int, leaving: bool = False) -> None:
+        """Notes that this node is there, or that it leaves."""
         ...
 
 

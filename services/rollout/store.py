@@ -68,12 +68,13 @@ class GrpcStore:
         answer = await rpc.call(self._trees.AwaitIngested, request, deadline_s + _CALL_S, _PATIENCE_S)
         return Ingested(frozenset(answer.missing), answer.grown, tuple(r.reason for r in answer.refused))
 
-    async def present(self, trees: int) -> None:
+    async def present(self, trees: int, leaving: bool = False) -> None:
         """Notes this node."""
         member = runstore_service_pb2.Member(
             node_id=self._node_id, run_id=self._run_id, host=socket.gethostname(), joined=self._joined, trees=trees
         )
-        await rpc.call(self._runs.PutMember, runstore_service_pb2.PutMemberRequest(member=member), _CALL_S)
+        request = runstore_service_pb2.PutMemberRequest(member=member, leaving=leaving)
+        await rpc.call(self._runs.PutMember, request, _CALL_S)
 
 
 class WeightServer:

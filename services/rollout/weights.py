@@ -18,16 +18,16 @@ _KEEP = 2
 
 
 class Weights:
-    """Weight files on this host. `fetch` streams a policy's bytes from an offset on."""
+    """Weight files on this host. `fetch` streams a policy's bytes from an offset on; always, unless `local`."""
 
-    def __init__(self, folder: Path, fetch: Fetch) -> None:
-        self._folder, self._fetch = folder, fetch
+    def __init__(self, folder: Path, fetch: Fetch, local: bool = True) -> None:
+        self._folder, self._fetch, self._local = folder, fetch, local
         self._checked: dict[Path, bytes] = {}
 
     async def ready(self, published: Published) -> Path:
         """Manifest of a policy's weights, their digest checked. Raises BanyanError; then another try may help."""
         local = published.folder / f"{published.name}.json"
-        path = local if local.is_file() else await self._download(published)
+        path = local if self._local and local.is_file() else await self._download(published)
         if self._checked.get(path) != published.policy.digest:
             await self._check(path, published)
         return path

@@ -1,5 +1,6 @@
 """Admitting nodes: who holds a valid token gets credentials scoped to the token's run, and becomes a member."""
 
+import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -66,8 +67,7 @@ class Admission:
         if not request.node_id or not set(request.node_id) <= _NODE_ID:
             raise InvalidInput(f"node_id {request.node_id!r} must be letters, digits, - and _")
         run = (await self._store.read_run(run_id)).run
-        if machine.over(run.state):
-            raise Refused(f"run {run_id} is over ({machine.name(run.state)}); there is nothing to join", reason="OVER")
+        check_joinable(run)
         scope = Scope(run_id, subjects.growth_durable(run_id), f"_INBOX_{request.node_id}")
         jwt = credentials.admit(self._state, scope, request.node_id, request.public_key)
         await self._store.put_member(
@@ -82,6 +82,14 @@ class Admission:
             growth_consumer=scope.growth_consumer,
             inbox_prefix=scope.inbox_prefix,
         )
+
+
+def check_joinable(run: runs.Run) -> None:
+    """Raises Refused for a run that no node can join."""
+    if machine.over(run.state):
+        raise Refused(f"run {run.run_id} is over ({machine.name(run.state)}); there is nothing to join", reason="OVER")
+    if json.loads(run.recipe_json).get("deterministic"):
+        raise Refused(f"run {run.run_id} is deterministic: one node samples all of it, and none can join", "DETERMINISTIC")
 
 
 _NODE_ID = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")

@@ -39,7 +39,7 @@ def parse(text: str) -> Token:
     if match is None:
         raise InvalidInput(
             f"a join token is 32 hex digits, a dot and 64 hex digits; this one has {len(text.strip())} characters."
-            " Copy the whole line that `banyan up` printed"
+            " Copy the whole line that `banyan train --listen` or `banyan token` printed"
         )
     return Token(match[1], match[2])
 
