@@ -87,7 +87,8 @@ class Trees:
 
     @property
     def free(self) -> int:
-        """Trees to take now: enough to keep every branch busy, taking the next ones for as wide as the last."""
+        """Trees to take now: enough to keep every branch busy, with some that wait for those that end. The next ones are
+        taken for as wide as the last."""
         used = sum(max(1, live.spec.width) for live in self if not live.finishing)
-        room = -(-(self._max_branches - used) // self._width)
+        room = -(-(self._max_branches + self._max_branches // 2 - used) // self._width)
         return max(0, min(room, self._most_trees - len(self)))

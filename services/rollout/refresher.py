@@ -46,7 +46,7 @@ class Refresher:
             return []
 
     async def _load(self, target: Published) -> list[Sampled]:
-        step = target.policy.step
+        step, begun = target.policy.step, time.monotonic()
         with telemetry.span(
             "rollout.refresh", banyan_node=self._node_id, banyan_policy_step=step, banyan_bytes=target.bytes
         ):
@@ -54,5 +54,6 @@ class Refresher:
             cut = await self._thread.load(target.policy, path)
         self.loaded = target.policy
         telemetry.count("banyan.weights.bytes", target.bytes)
-        log.info("policy step %d (epoch %d) is loaded; %d branches cut", step, target.policy.epoch, len(cut))
+        took = time.monotonic() - begun
+        log.info("policy step %d (epoch %d) loaded in %.2f s; %d branches cut", step, target.policy.epoch, took, len(cut))
         return cut

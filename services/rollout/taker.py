@@ -20,7 +20,7 @@ from services.rollout.spec import GrowSpec
 log = logging.getLogger(__name__)
 
 _FETCH_S = 0.5  # also how long a drain may wait for a fetch to end
-_MOST_FETCHED = 8
+_MOST_FETCHED = 32
 _LATER_S = 1.0
 
 

@@ -5,6 +5,8 @@ prefix's last logits, which all branches of that prefix share; then it decodes o
 does not fit waits. A policy's KV never outlives it.
 """
 
+import logging
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +25,10 @@ from services.rollout.engines.port import EngineStats, Key, Policy, Request, Sam
 from services.rollout.engines.rows import Row, unstarted
 from services.rollout.engines.sampler import Drawn, draw
 from services.rollout.engines.slots import Slots
+
+log = logging.getLogger(__name__)
+
+_FEW = 8  # a prefill pass costs about half a decode step: it waits until an eighth of the slots is free
 
 
 class TorchEngine:
@@ -102,14 +108,18 @@ class TorchEngine:
     def step(self) -> list[Sampled]:
         """Admits, then decodes one token for each branch that was running before."""
         self._steps += 1
+        decoded, begun = len(self._rows), time.perf_counter()
         ended = self._decode() if self._rows else []
         waiting = self._admissible()
+        admitted = len(waiting)
         while waiting:
             wave, waiting = next_wave(waiting, self._memory.store)
             for group in wave:
                 group.match.pin(1)
             for batch in batches(wave, self._limits.prefill_tokens):
                 ended += self._start(batch)
+        took = 1000 * (time.perf_counter() - begun)
+        log.debug("step %d: %d decoded, %d admitted, %d ended, %.0f ms", self._steps, decoded, admitted, len(ended), took)
         return ended
 
     # -- admission --
@@ -120,6 +130,9 @@ class TorchEngine:
 
     def _admissible(self) -> list[Request]:
         """Takes from the queue what fits now, and makes room for it."""
+        free = self._limits.max_branches - len(self._rows)
+        if self._rows and free < min(len(self._waiting), self._limits.max_branches // _FEW):
+            return []
         queue = list(self._waiting.values())
         if self._limits.deterministic:
             queue.sort(key=lambda r: r.order)
