@@ -1,6 +1,7 @@
 """Messages as plain data for tables and JSON. Pure."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from banyan.v1 import runstore_service_pb2 as rs
@@ -73,6 +74,23 @@ def progress(message: rs.ReadProgressResponse) -> dict[str, Any]:
         "sampled_tokens": samples.sampled_tokens,
         "saved_tokens": saved_tokens(samples),
         "evaluations": [evaluation(e) for e in message.evals],
+    }
+
+
+def present(members: Iterable[rs.Member]) -> int:
+    """How many members count: heard of lately, and not gone."""
+    return sum(m.present for m in members)
+
+
+def member(message: rs.Member) -> dict[str, Any]:
+    """A rollout node."""
+    return {
+        "node": message.node_id,
+        "host": message.host,
+        "joined": message.joined,
+        "present": message.present,
+        "seen": when(message.seen_unix_ms),
+        "trees": message.trees,
     }
 
 

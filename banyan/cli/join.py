@@ -16,14 +16,15 @@ from banyan.errors import InvalidInput
 
 def token(
     run_id: Annotated[str, typer.Argument(help="Run that the token opens.")],
-    hours: Annotated[float, typer.Option(help="How long it holds.")] = 24.0,
+    hours: Annotated[float, typer.Option(min=1 / 3600, max=24 * 365, help="How long it holds.")] = 24.0,
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
     """Makes a token with which nodes may join a run."""
     with commanding(state) as client:
         made = client.create_token(client.run(run_id).run_id, hours)
-    emit({"address": made.address, "token": made.token}, as_json)
+    command = f"banyan join {made.address} --token {made.token}"
+    emit({"address": made.address, "token": made.token, "command": command}, as_json)
 
 
 def join(
@@ -47,4 +48,6 @@ def join(
     cores = threads or len(os.sched_getaffinity(0))
     environment |= {"BANYAN_THREADS": str(cores), "OMP_NUM_THREADS": str(cores), "OMP_WAIT_POLICY": "PASSIVE"}
     err.print(f"joined run {environment['BANYAN_RUN']} as {environment['BANYAN_NODE_ID']}; Ctrl-C leaves it")
-    os.execve(sys.executable, [sys.executable, "-m", "services.rollout"], {**os.environ, **environment})
+    # A launcher that ties its own children to itself does not mean this process.
+    inherited = {k: v for k, v in os.environ.items() if k not in ("BANYAN_PARENT", "BANYAN_TOKEN")}
+    os.execve(sys.executable, [sys.executable, "-m", "services.rollout"], inherited | environment)

@@ -67,7 +67,7 @@ class LiveView:
             self._first_step = time.monotonic()
         self._rewards.append(policy.metrics.get("reward", 0.0))
         if not self._terminal:
-            out.print(self._line(policy), markup=False)
+            out.print(self._line(policy), markup=False, soft_wrap=True)
 
     def _line(self, policy: events_pb2.PolicyPublished) -> str:
         samples = self._news.progress.samples
@@ -75,7 +75,7 @@ class LiveView:
             f"[{self._elapsed():6.1f} s] step {policy.policy.step:>3}/{self._recipe.budget.steps}"
             f"  reward {policy.metrics.get('reward', float('nan')):.3f}"
             f"  sampled {samples.sampled_tokens:,}  saved {describe.saved_tokens(samples):,}"
-            f"  members {len(self._news.members)}  left {self._left()}"
+            f"  members {describe.present(self._news.members)}  left {self._left()}"
         )
 
     def _elapsed(self) -> float:
@@ -97,7 +97,7 @@ class LiveView:
         facts.add_row(
             "tokens sampled", f"{samples.sampled_tokens:,}", "saved by the tree", f"{describe.saved_tokens(samples):,}"
         )
-        facts.add_row("members", str(len(self._news.members)), "time left", self._left())
+        facts.add_row("members", str(describe.present(self._news.members)), "time left", self._left())
         facts.add_row("leaves", f"{samples.leaves:,}", "unscorable", f"{samples.unscorable:,}")
         reward = Text.assemble(("reward ", "bold"), (curve(list(self._rewards)), "green"), f" {mean}")
         head = Text.assemble((self._news.run.run_id, "bold cyan"), f"  {self._elapsed():.0f} s")

@@ -33,6 +33,9 @@ def show(run_id: RunId, state: State = DEFAULT_STATE, as_json: Json = False) -> 
     with reading(state) as client:
         run = client.run(run_id)
         result = describe.run(run) | describe.progress(client.progress(run.run_id))
+        members = client.members(run.run_id)
+        result["members"] = describe.present(members)
+        result["nodes"] = [describe.member(m) for m in members]
         result["stats"] = client.stats(run.run_id)
         result["policies"] = [describe.policy(p.published.policy) for p in client.policies(run.run_id)][-1:]
     emit(result, as_json)

@@ -27,6 +27,7 @@ from services.supervisor.supervisor import Supervisor
 
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
 INTERRUPTED = 130
+LEAVING_S = 10.0  # a node looks every second, then drains
 
 
 class Session:
@@ -111,7 +112,7 @@ class Session:
         if not watching.done():
             watching.cancel()
             return await self._pause(gateway, run.run_id)
-        return await self._finish(watching.result())
+        return await self._finish(gateway, watching.result())
 
     async def _watch(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> rs.Run:
         """Follows the run to its end; a gateway that was started again is asked again."""
@@ -129,6 +130,19 @@ class Session:
                         raise error_of(error, "gateway") from None
                 await asyncio.sleep(0.2)
 
+    async def _await_leaving(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> None:
+        """Joined nodes learn from the gateway that the run is over, so it stays until they have left."""
+        end = time.monotonic() + LEAVING_S
+        while self._listen and time.monotonic() < end:
+            request = gw.ListMembersRequest(run_id=run_id)
+            try:
+                members = (await rpc.call(gateway.ListMembers, request, 5.0, 5.0)).members
+            except BanyanError:
+                return  # without a gateway nobody can be told
+            if not any(m.joined and m.present for m in members):
+                return
+            await asyncio.sleep(0.2)
+
     async def _pause(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> int:
         err.print("stopping: the learner writes a checkpoint; once more to stop at once")
         request = gw.CancelRunRequest(run_id=run_id, pause=True, cause="interrupted")
@@ -138,7 +152,7 @@ class Session:
         err.print(f"{run_id} is paused; go on with: banyan train --resume{where}", soft_wrap=True)
         return INTERRUPTED
 
-    async def _finish(self, run: rs.Run) -> int:
+    async def _finish(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run: rs.Run) -> int:
         assert self._recipe is not None and self._supervisor is not None
         seconds, recipe = time.monotonic() - self._begun, self._recipe
         state = self._supervisor.fleet.state
@@ -147,7 +161,7 @@ class Session:
             with Client(state.address("treestore")) as client:
                 print_report(client, run.run_id, recipe, seconds, self._state)
 
-        await asyncio.to_thread(report)
+        await asyncio.gather(asyncio.to_thread(report), self._await_leaving(gateway, run.run_id))
         if run.state != rs.RUN_STATE_SUCCEEDED:
             err.print(f"{run.run_id} {describe.run_state(run.state)}: {run.cause}", soft_wrap=True, markup=False)
         return 0 if run.state == rs.RUN_STATE_SUCCEEDED else 1

@@ -36,6 +36,7 @@ def train(
         _print(loaded)
         return
     if loaded is not None:
+        _check_listen(loaded, listen)
         _prepare(loaded)
     logging.basicConfig(level="WARNING", format="%(levelname)s %(message)s")
     from banyan.cli.session import Session
@@ -61,6 +62,11 @@ def _absolute(recipe: Recipe, file: Path) -> Recipe:
         raise InvalidInput(f"{file}: task.path: there is no file {recipe.task.path!r}, neither beside the recipe nor here")
     task = recipe.task.model_copy(update={"path": str(path.resolve())})
     return recipe.model_copy(update={"task": task})
+
+
+def _check_listen(recipe: Recipe, listen: str) -> None:
+    if listen and recipe.deterministic:
+        raise InvalidInput("--listen: the recipe is deterministic, so one node samples all of it; leave --listen out")
 
 
 def _prepare(recipe: Recipe) -> None:

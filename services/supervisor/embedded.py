@@ -8,7 +8,7 @@ from banyan.errors import InvalidInput
 from services.gateway.join import credentials, tls
 from services.supervisor.child import Child
 from services.supervisor.fleet import Fleet
-from services.supervisor.state import HOST, StateFolder
+from services.supervisor.state import HOST, StateFolder, can_listen
 from services.supervisor.supervisor import Supervisor
 
 
@@ -20,11 +20,12 @@ async def embedded(
 
     Raises Refused if another supervisor holds the folder, InvalidInput for an address that cannot be.
     """
+    host, port = _split(join_listen)
     state = StateFolder.open(path)
     state.lock()
     try:
-        state.choose_ports()
-        fleet = Fleet(state, join_listen=join_listen, nats_host=_host(join_listen), extra=extra)
+        state.choose_ports(host)
+        fleet = Fleet(state, join_listen=_join_address(state, host, port), nats_host=host or HOST, extra=extra)
         config = _nats_config(fleet)
 
         async def broker() -> Child:
@@ -40,11 +41,18 @@ async def embedded(
         state.unlock()
 
 
-def _host(join_listen: str) -> str:
+def _split(join_listen: str) -> tuple[str, int]:
     host, separator, port = join_listen.rpartition(":")
-    if join_listen and (not host or not separator or not port.isdigit()):
+    if join_listen and (not host or not separator or not port.isdigit() or ":" in host or int(port) > 65535):
         raise InvalidInput(f"--listen {join_listen!r} must be host:port, such as 10.0.0.1:7443")
-    return host or HOST
+    return host, int(port or 0)
+
+
+def _join_address(state: StateFolder, host: str, port: int) -> str:
+    """Where nodes join; port 0 is one that stays the same, so that they find the gateway again when it is restarted."""
+    if port and not can_listen(host, port):
+        raise InvalidInput(f"--listen {host}:{port}: the port is in use; name another, or 0 for any")
+    return f"{host}:{port or state.ports['join']}" if host else ""
 
 
 def _nats_config(fleet: Fleet) -> Path:

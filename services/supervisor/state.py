@@ -67,14 +67,25 @@ class StateFolder:
         except FileNotFoundError:
             return False
 
-    def choose_ports(self) -> None:
-        """Ports are chosen once and kept; one that somebody else took in the meantime is chosen anew."""
+    def choose_ports(self, join_host: str = "") -> None:
+        """Ports are chosen once and kept; one that somebody else took in the meantime is chosen anew.
+
+        With `join_host`, the address at which nodes join, NATS listens there too, and a port for joining is chosen.
+        Raises InvalidInput if that is no address of this host.
+        """
         kept = self.read_ports()
-        for name in PORTS:
+        hosts = dict.fromkeys(PORTS, HOST) | ({"nats": join_host, "join": join_host} if join_host else {})
+        for name, host in hosts.items():
             port = kept.get(name, 0)
-            self.ports[name] = port if port and _free(port) else free_port(HOST)
+            try:
+                self.ports[name] = port if port and can_listen(host, port) else free_port(host)
+            except OSError as error:
+                raise InvalidInput(f"cannot listen at {host}: {error.strerror}; name an address of this host") from None
+        self._keep_ports(kept | self.ports)
+
+    def _keep_ports(self, ports: dict[str, int]) -> None:
         partial = self.path / "ports.json.partial"
-        partial.write_text(json.dumps(self.ports))
+        partial.write_text(json.dumps(ports))
         partial.rename(self.path / "ports.json")
 
     def read_ports(self) -> dict[str, int]:
@@ -96,11 +107,12 @@ class StateFolder:
         return self.path / "logs" / f"{name}.log"
 
 
-def _free(port: int) -> bool:
+def can_listen(host: str, port: int) -> bool:
+    """Whether a server could listen there now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
             return True
         except OSError:
             return False
