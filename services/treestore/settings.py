@@ -33,6 +33,8 @@ class Settings(Shared):
     """Time between purges of the log."""
     purge_margin: int = 1000
     """Messages that a purge leaves although every consumer has them."""
+    ack_wait_s: float = 5.0
+    """When messages that a killed store had taken come again; an ingest takes a hundredth of it."""
     ingest_batch: int = 256
     """Most messages in one ingest transaction."""
 

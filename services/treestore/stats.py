@@ -19,7 +19,8 @@ def read(connection: Connection, run_id: str) -> dict[str, int]:
     )
     counts = {f"trees_{name}": by_state.get(state, 0) for name, state in _STATES.items()}
     counts["trees"] = sum(by_state.values())
-    counts["segments"] = connection.scalar(select(func.coalesce(func.sum(trees.c.segments), 0)).where(*mine)) or 0
+    # PostgreSQL sums whole numbers to decimals.
+    counts["segments"] = int(connection.scalar(select(func.coalesce(func.sum(trees.c.segments), 0)).where(*mine)) or 0)
     for name, table in _OF_TREE.items():
         counts[name] = _of_tree(connection, table, run_id)
     for name, table in {"batches": schema.batches, "policies": schema.policies, "parked": schema.parked}.items():

@@ -35,10 +35,21 @@ class Postgres:
             os.chown(folder, user.pw_uid, user.pw_gid)
         data = str(folder / "data")
         self.run([str(self.bin / "initdb"), "-D", data, "-A", "trust", "-U", "postgres", "--encoding=utf8", "--no-sync"])
-        command = [str(self.bin / "postgres"), "-D", data, "-k", str(folder), "-h", "", "-p", str(_PORT), *_NO_SYNC]
+        self.command = [str(self.bin / "postgres"), "-D", data, "-k", str(folder), "-h", "", "-p", str(_PORT), *_NO_SYNC]
         self.log = (folder / "log").open("wb")
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, env=_environment(), **self.identity)
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            self.command, stdout=self.log, stderr=self.log, env=_environment(), start_new_session=True, **self.identity
+        )
         self.await_ready()
+
+    def kill9(self) -> None:
+        """Kills the server with all of its processes at once."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+        (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
 
     def run(self, command: list[str]) -> None:
         subprocess.run(command, check=True, capture_output=True, env=_environment(), **self.identity)
@@ -78,8 +89,7 @@ def _environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
+def _postgres() -> Iterator[Postgres]:
     # Not pytest's own folder: its name is too long for a socket, and others may not enter it.
     folder = Path("/tmp") / f"banyan-pg-{uuid.uuid4().hex[:8]}"
     folder.mkdir(mode=0o755)
@@ -87,6 +97,17 @@ def postgres() -> Iterator[Postgres]:
     yield server
     server.stop()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    yield from _postgres()
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """A server that the test may kill."""
+    yield from _postgres()
 
 
 @pytest.fixture(scope="session")

@@ -330,3 +330,22 @@ def test_a_message_of_another_run_is_buried(world: World) -> None:
     stranger = Forge("other-00000002", sequence=100)
     world.ingest(stranger.segments(world.forge.root(spec)))
     assert world.one(schema.dead).reason.startswith("RUN_MISMATCH")
+
+
+def test_a_listed_leaf_needs_no_word_of_its_own_to_be_scored(world: World) -> None:
+    spec = world.forge.spec()
+    world.open(spec)
+    root = world.forge.root(spec)
+    leaf = world.forge.child(root)
+    world.ingest(world.forge.score(leaf), world.forge.segments(root, leaf), world.forge.grown(spec.tree_id, leaf))
+    assert world.one(schema.trees).state == CLOSED
+
+
+def test_a_group_is_closed_only_when_all_its_trees_were_opened(world: World) -> None:
+    world.live(world.forge.spec(0, 0, size=2))
+    assert world.one(schema.groups).state == 1
+    closed = events_pb2.TreeClosed.FromString(world.rows(schema.outbox)[-1].payload)
+    assert not closed.group_closed
+    world.live(world.forge.spec(0, 1, size=2))
+    assert world.one(schema.groups).state == 2
+    assert events_pb2.TreeClosed.FromString(world.rows(schema.outbox)[-1].payload).group_closed

@@ -1,0 +1,126 @@
+"""The database: one writer, refusals that say why, faults that pass (PROTOCOL 2)."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import text
+
+from banyan.errors import InvalidInput, Refused, TemporaryError
+from services.treestore import meta, migrate, schema
+from services.treestore.database import Database
+from tests.treestore.forge import World
+
+
+def test_the_migrations_make_exactly_the_tables_of_the_schema(database: Database) -> None:
+    difference = database.query(lambda c: compare_metadata(MigrationContext.configure(c), schema.metadata))
+    assert difference == []
+
+
+def test_a_second_writer_is_refused_and_told_who_has_it(database: Database, address: str, monkeypatch) -> None:
+    monkeypatch.setattr("services.treestore.database.PATIENCE_S", 0.3)
+    with pytest.raises((InvalidInput, TemporaryError), match="open"):
+        Database(address).open()
+    reader = Database(address, read_only=True).open()
+    assert reader.query(lambda c: meta.read_int(c, "x")) == 0
+    with pytest.raises(Refused):
+        reader.transact(lambda c: meta.rise(c, "x"))
+    reader.close()
+
+
+def test_the_lock_goes_with_its_holder(database: Database, address: str) -> None:
+    database.transact(lambda c: meta.rise(c, "x"))
+    database.close()
+    again = Database(address).open()
+    assert again.query(lambda c: meta.read_int(c, "x")) == 1
+    again.close()
+
+
+def test_readers_see_all_that_is_committed_and_nothing_else(database: Database) -> None:
+    def fail(connection) -> None:
+        meta.put(connection, "x", 5)
+        raise ValueError("after the write")
+
+    with pytest.raises(ValueError, match="after"):
+        database.transact(fail)
+    assert database.query(lambda c: meta.read_int(c, "x")) == 0
+    database.transact(lambda c: meta.put(c, "x", 6))
+    assert database.query(lambda c: meta.read_int(c, "x")) == 6
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    for address in ("nonsense", "mysql://x/y", "sqlite://", "sqlite:///:memory:"):
+        with pytest.raises(InvalidInput):
+            Database(address).open()
+    with pytest.raises(InvalidInput, match="nothing ran"):
+        Database("sqlite:////tmp/nobody/was/here.sqlite", read_only=True).open()
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    address = f"sqlite:///{tmp_path / 's.sqlite'}"
+    database = Database(address).open()
+    database.transact(lambda c: c.execute(text("UPDATE alembic_version SET version_num = '9999'")))
+    database.close()
+    with pytest.raises(InvalidInput, match="9999, newer"):
+        Database(address).open()
+    assert migrate.HEAD < "9999"
+
+
+def test_sqlite_is_as_durable_as_promised(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()
+    modes = database.transact(
+        lambda c: [c.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")]
+    )
+    assert modes == ["wal", 2]  # 2 is FULL
+    database.close()
+
+
+def test_a_full_disk_is_a_temporary_error_and_nothing_is_lost(tmp_path: Path) -> None:
+    world = World(Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()).start()
+    world.open(world.forge.spec())
+    big = world.forge.segments(world.forge.root(world.forge.spec()))
+    pages = world.database.transact(lambda c: c.exec_driver_sql("PRAGMA page_count").scalar())
+    world.database.transact(lambda c: c.exec_driver_sql(f"PRAGMA max_page_count={pages}"))
+    leaves = [world.forge.child(world.forge.root(world.forge.spec()), n, length=500) for n in range(50)]
+    with pytest.raises(TemporaryError) as full:
+        world.ingest(big, world.forge.segments(*leaves))
+    assert full.value.reason == "STORE_FULL" and "free space" in str(full.value)
+    assert not world.rows(schema.segments)
+    world.database.transact(lambda c: c.exec_driver_sql("PRAGMA max_page_count=1000000"))
+    world.ingest(big, world.forge.segments(*leaves))
+    assert len(world.rows(schema.segments)) == 51
+    world.database.close()
+
+
+def test_a_lost_connection_to_postgres_is_mended(postgres, postgres_template: str) -> None:
+    import psycopg
+
+    address = postgres.fresh(postgres_template)
+    world = World(Database(address).open()).start()
+    world.live(world.forge.spec())
+    name = address.split("/")[3].split("?")[0]
+    with psycopg.connect(postgres.address(), autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+    world.live(world.forge.spec(1))
+    assert len(world.rows(schema.trees)) == 2
+    world.database.close()
+
+
+def test_postgres_waits_for_nothing_for_ever(postgres, postgres_template: str) -> None:
+    database = Database(postgres.fresh(postgres_template)).open()
+    for setting in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
+        assert database.transact(lambda c, s=setting: c.exec_driver_sql(f"SHOW {s}").scalar()) not in ("0", None)
+    database.close()
+
+
+def test_a_store_that_was_copied_while_it_ran_is_whole(tmp_path: Path) -> None:
+    world = World(Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()).start()
+    world.live(world.forge.spec())
+    reader = Database(f"sqlite:///{tmp_path / 's.sqlite'}", read_only=True).open()
+    assert reader.query(lambda c: c.exec_driver_sql("PRAGMA integrity_check").scalar()) == "ok"
+    reader.close()
+    world.database.close()
+    with sqlite3.connect(tmp_path / "s.sqlite") as raw:
+        assert raw.execute("SELECT count(*) FROM segments").fetchone() == (4,)

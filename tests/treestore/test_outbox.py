@@ -1,0 +1,65 @@
+"""The outbox: in order, again after a failure, and never stuck behind an event that cannot go out."""
+
+import asyncio
+import contextlib
+
+from sqlalchemy import insert
+
+from banyan.errors import DeadlineMissed, InvalidInput
+from services.treestore import schema
+from services.treestore.outbox import Outbox
+from tests.treestore.forge import World
+
+
+class Log:
+    """Takes events, or fails as a test says."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str]] = []
+        self.down = False
+
+    async def publish_bytes(
+        self, subject: str, data: bytes, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+    ) -> int:
+        if self.down:
+            raise DeadlineMissed("no ack")
+        if subject == "forbidden":
+            raise InvalidInput("the broker refuses it")
+        self.said.append((subject, msg_id))
+        return len(self.said)
+
+
+def _put(world: World, *subjects: str) -> None:
+    rows = [{"subject": s, "msg_id": str(n), "payload": b"p", "traceparent": ""} for n, s in enumerate(subjects)]
+    world.database.transact(lambda c: c.execute(insert(schema.outbox), rows))
+
+
+async def test_events_go_out_in_order(world: World) -> None:
+    log = Log()
+    subjects = ["train.r.batch", "growth.r", "growth.r", "train.r.policy", "lineage.r.closed"]
+    _put(world, *subjects)
+    assert await Outbox(world.database, log).drain() == 5
+    assert [s for s, _ in log.said] == subjects
+    assert not world.rows(schema.outbox)
+
+
+async def test_events_wait_for_the_log_and_are_drained_at_start(world: World, eventually) -> None:
+    log = Log()
+    log.down = True
+    _put(world, "train.r.batch", "train.r.policy")
+    outbox = Outbox(world.database, log)
+    assert await outbox.drain() == 0 and len(world.rows(schema.outbox)) == 2
+    log.down = False
+    task = asyncio.ensure_future(Outbox(world.database, log).run())  # nobody rings
+    await eventually(lambda: len(log.said) == 2)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_an_event_that_cannot_go_out_holds_up_nobody(world: World) -> None:
+    log = Log()
+    _put(world, "train.r.batch", "forbidden", "train.r.policy")
+    assert await Outbox(world.database, log).drain() == 3
+    assert [s for s, _ in log.said] == ["train.r.batch", "train.r.policy"]
+    assert world.one(schema.dead).stream == "OUTBOX"
