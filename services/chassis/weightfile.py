@@ -6,6 +6,7 @@ The digest is BLAKE2b-256 over the BLAKE2b-256 digests of consecutive 16 MiB chu
 Torch is imported only by the functions that make or read tensors.
 """
 
+import hashlib
 import json
 import mmap
 import os
@@ -15,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from banyan.digest import blake
+from banyan.digest import DIGEST_BYTES, blake
 from banyan.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
@@ -103,14 +104,20 @@ def _count(shape: Iterable[int]) -> int:
 def digest_of(path: Path) -> bytes:
     """Digest of a .bin file: chunks are hashed in threads, their digests in order."""
     size = path.stat().st_size
+    if not size:
+        return blake()
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as memory,
+        memoryview(memory) as view,
+        ThreadPoolExecutor(HASH_THREADS) as pool,
+    ):
+        return blake(*pool.map(lambda at: _digest_of(view, at), range(0, size, CHUNK_BYTES)))
 
-    def chunk(offset: int) -> bytes:
-        with open(path, "rb", buffering=0) as file:
-            file.seek(offset)
-            return blake(*iter(lambda: file.read(min(1 << 20, offset + CHUNK_BYTES - file.tell())), b""))
 
-    with ThreadPoolExecutor(HASH_THREADS) as pool:
-        return blake(*pool.map(chunk, range(0, size, CHUNK_BYTES)))
+def _digest_of(view: memoryview, at: int) -> bytes:
+    with view[at : at + CHUNK_BYTES] as chunk:
+        return hashlib.blake2b(chunk, digest_size=DIGEST_BYTES).digest()
 
 
 def write(
