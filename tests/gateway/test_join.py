@@ -110,6 +110,59 @@ async def test_the_proxy_passes_the_nodes_calls_on_and_nothing_else(here, tmp_pa
             assert refused.value.reason == "PERMISSION_DENIED", method
 
 
+async def test_a_node_may_not_touch_trees_of_another_run(here, tmp_path, recipe_of, eventually) -> None:
+    env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
+    other = (await here.create(recipe_of(task={"holdout": 0.0}))).run_id
+    await here.publish_policy(other, 0)
+
+    async def opened() -> bool:
+        return (await here.progress(other)).groups.opened > 0
+
+    await eventually(opened)
+    listed = await rpc.call(here.trees.ListTrees, lineage.ListTreesRequest(filter=lineage.TreeFilter(run_id=other)))
+    tree_id = listed.trees[0].tree_id
+    claim = await rpc.call(here.trees.ClaimTree, lineage.ClaimTreeRequest(tree_id=tree_id, node_id="its-own"))
+    assert claim.epoch == 1
+    async with _through(env) as through:
+        trees = TreeStoreServiceStub(through)
+        for method, request in (
+            (trees.ClaimTree, lineage.ClaimTreeRequest(tree_id=tree_id, node_id="n-1")),
+            (trees.RenewClaim, lineage.RenewClaimRequest(tree_id=tree_id, epoch=1)),
+            (trees.ReturnTree, lineage.ReturnTreeRequest(tree_id=tree_id, epoch=1, reason="drain")),
+            (trees.AwaitIngested, lineage.AwaitIngestedRequest(tree_id=tree_id, epoch=1)),
+        ):
+            with pytest.raises(Refused, match=f"does not belong to run {here.run_id}") as refused:
+                await rpc.call(method, request)
+            assert refused.value.reason == "OTHER_RUN"
+    await rpc.call(here.trees.RenewClaim, lineage.RenewClaimRequest(tree_id=tree_id, epoch=1))  # still its own
+
+
+async def test_a_node_keeps_its_key_and_its_name(here, tmp_path) -> None:
+    env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
+    (admitted,) = (await rpc.call(here.runs.ReadMembers, runs.ReadMembersRequest(run_id=here.run_id))).members
+    assert admitted.public_key.startswith("U") and admitted.present
+    mine = runs.Member(node_id="n-1", run_id=here.run_id, joined=True)
+    async with _through(env) as through:
+        put = RunStoreServiceStub(through).PutMember
+        await rpc.call(put, runs.PutMemberRequest(member=mine))
+        (there,) = (await rpc.call(here.gateway.ListMembers, gateway_pb.ListMembersRequest(run_id=here.run_id))).members
+        assert there.public_key == admitted.public_key and there.present
+        await rpc.call(put, runs.PutMemberRequest(member=mine, leaving=True))
+    (gone,) = (await rpc.call(here.gateway.ListMembers, gateway_pb.ListMembersRequest(run_id=here.run_id))).members
+    assert not gone.present and gone.public_key == admitted.public_key
+    with pytest.raises(Refused, match="'n-1' is another node"):
+        await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "thief", "n-1")
+    await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")  # as itself
+    (back,) = (await rpc.call(here.gateway.ListMembers, gateway_pb.ListMembersRequest(run_id=here.run_id))).members
+    assert back.present
+
+
+async def test_a_deterministic_run_cannot_be_joined(here, recipe_of) -> None:
+    run = await here.create(recipe_of(deterministic=True, control={"max_staleness": 0}))
+    with pytest.raises(Refused, match="one node samples all of it"):
+        await here.token(run.run_id)
+
+
 @pytest.mark.parametrize("bearer", ["", "0" * 32, "garbage"])
 async def test_without_a_good_token_nothing_is_passed_on(here, bearer) -> None:
     pem = tls.identity(here.state).pem
