@@ -92,6 +92,21 @@ async def test_a_node_that_is_interrupted_hands_its_trees_back(tmp_path: Path, m
         clean(run, 2)
 
 
+@pytest.mark.slow
+async def test_a_node_outlives_the_gateway_and_the_broker(tmp_path: Path, model: Path, eventually: Any) -> None:
+    async with training(tmp_path / "run", waiting(model)) as run, joined(run, tmp_path / "node") as node:
+        for service in ("gateway", "nats"):
+            before = run.by_joined()
+            await eventually(lambda before=before: run.by_joined() > before, 60.0, "another tree of the joined node")
+            (victim,) = [p["pid"] for p in await run.ask("ps") if p["service"] == service]
+            os.kill(victim, signal.SIGKILL)
+        before = run.by_joined()
+        await eventually(lambda: run.by_joined() > before, 60.0, "a tree after the broker was killed")
+        assert await run.command.ends(120.0) == 0, run.command.output
+        assert await node.ends(20.0) == 0, node.output
+        clean(run)
+
+
 def patient(model: Path) -> dict[str, Any]:
     """A run of two steps whose trees take more than a second each."""
     slow = {"engine": "scripted", "max_branches": 4, "engine_settings": {"accuracy": 0.5, "latency_s": 0.5}}

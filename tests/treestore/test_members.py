@@ -1,0 +1,52 @@
+"""Members: who counts, who left, and whose name it is."""
+
+import pytest
+
+from banyan.errors import Refused
+from banyan.v1 import runstore_service_pb2 as rs
+from services.treestore import members
+from tests.treestore.forge import World
+
+
+def _put(world: World, node: str, key: str = "", leaving: bool = False, joined: bool = False) -> None:
+    member = rs.Member(node_id=node, run_id=world.forge.run_id, joined=joined, public_key=key)
+    request = rs.PutMemberRequest(member=member, leaving=leaving)
+    world.database.transact(lambda c: members.put(c, request, world.now()))
+
+
+def _present(world: World) -> dict[str, bool]:
+    found = world.database.query(lambda c: members.read(c, world.forge.run_id, world.now())).members
+    return {m.node_id: m.present for m in found}
+
+
+def test_a_silent_member_counts_no_more_until_it_is_heard_of(world: World) -> None:
+    _put(world, "a")
+    _put(world, "b")
+    assert _present(world) == {"a": True, "b": True}
+    world.now.ms += members.PRESENT_MS - 1
+    _put(world, "b")
+    assert _present(world) == {"a": True, "b": True}
+    world.now.ms += 1
+    assert _present(world) == {"a": False, "b": True}
+    _put(world, "a")
+    assert _present(world) == {"a": True, "b": True}
+
+
+def test_a_member_that_leaves_counts_no_more_at_once(world: World) -> None:
+    _put(world, "a", "KEY")
+    _put(world, "a", leaving=True)
+    assert _present(world) == {"a": False}
+    _put(world, "a", "KEY")
+    assert _present(world) == {"a": True}
+
+
+def test_a_name_belongs_to_the_key_that_came_first(world: World) -> None:
+    _put(world, "a", "KEY", joined=True)
+    _put(world, "a")  # its own word, without the key
+    _put(world, "rollout-0")
+    for name in ("a", "rollout-0"):  # a launched node has no key, and nobody may join under its name
+        with pytest.raises(Refused) as refused:
+            _put(world, name, "OTHER", joined=True)
+        assert refused.value.reason == "NODE_TAKEN"
+    found = world.database.query(lambda c: members.read(c, world.forge.run_id, world.now())).members
+    assert [m.public_key for m in found] == ["KEY", ""]
