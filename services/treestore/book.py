@@ -156,7 +156,9 @@ class Book:
 
     def release(self, waits_for: bytes) -> list[Event]:
         """Takes out the events that waited."""
-        waiting = self.parked.pop(waits_for, [])
+        waiting = self.parked.pop(waits_for, None)
+        if not waiting:
+            return []
         self.released_rows += [w.row for w in waiting if w.row]
         self.parked_digests -= {event_digest(w.event) for w in waiting}
         return [w.event for w in waiting]

@@ -8,7 +8,7 @@ from services.treestore import growth, schema
 from services.treestore.book import Book
 from services.treestore.endings import drop
 from services.treestore.flush import flush
-from services.treestore.loading import load_whole
+from services.treestore.loading import load_groups, load_tallies, load_trees
 from services.treestore.rows import GROWING, TreeRow
 from services.treestore.settings import Settings
 
@@ -22,7 +22,7 @@ def claim(connection: Connection, tree_id: bytes, node: str, ticket: int, now_ms
     if tree.state != GROWING or (ticket and ticket < tree.ticket):
         return 0
     if tree.idle_claims >= tree.max_claims:
-        drop(book, tree, "NO_PROGRESS")
+        _drop(connection, book, tree, "NO_PROGRESS")
         flush(connection, book)
         return 0
     book.change(tree)
@@ -53,7 +53,7 @@ def hand_back(connection: Connection, tree_id: bytes, epoch: int, reason: str, n
     tree.claim_node, tree.claim_due_ms = "", 0
     tree.returns += 1
     if tree.returns > settings.max_returns:
-        drop(book, tree, f"RETURNED: {reason}" if reason else "RETURNED")
+        _drop(connection, book, tree, f"RETURNED: {reason}" if reason else "RETURNED")
     elif reason == "drain" or tree.returns == 1:
         growth.queue(book, tree, spec_of(connection, tree_id))
     else:
@@ -76,11 +76,17 @@ def spec_of(connection: Connection, tree_id: bytes) -> tree_pb2.TreeSpec:
 
 def _open(connection: Connection, tree_id: bytes, now_ms: int, settings: Settings) -> tuple[Book, TreeRow]:
     book = Book(now_ms, settings)
-    load_whole(connection, book, [tree_id])
+    load_trees(connection, book, [tree_id])
     tree = book.trees.get(tree_id)
     if tree is None:
         raise NotFound(f"there is no tree {tree_id.hex()[:16] or 'without an id'}")
     return book, tree
+
+
+def _drop(connection: Connection, book: Book, tree: TreeRow, reason: str) -> None:
+    load_groups(connection, book, [(tree.run_id, tree.group_id)])
+    load_tallies(connection, book, [tree.run_id])
+    drop(book, tree, reason)
 
 
 def _in_force(tree: TreeRow, epoch: int) -> None:

@@ -18,6 +18,9 @@ from services.treestore.rows import CHANGING, FIXED, GroupRow, Head, LeafRow, Ru
 T = TypeVar("T")
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
 LOST = ("ORDINAL_TAKEN", "PARENT_REFUSED")
+# Made once: building a statement of many columns costs more than running it.
+_TREES = select(*(schema.trees.c[name] for name in (*FIXED, *CHANGING)))
+_HEADS = select(*(schema.segments.c[name] for name in Head.__dataclass_fields__))
 _CHUNK = 2000  # keys in one statement, below the databases' limits for parameters
 
 
@@ -99,9 +102,8 @@ def load_runs(connection: Connection, book: Book, run_ids: Iterable[str]) -> Non
 
 def load_trees(connection: Connection, book: Book, tree_ids: Iterable[bytes]) -> None:
     """Trees without their specs."""
-    columns = [schema.trees.c[name] for name in (*FIXED, *CHANGING)]
     for chunk in chunks(sorted(set(tree_ids))):
-        for row in connection.execute(select(*columns).where(schema.trees.c.tree_id.in_(chunk))):
+        for row in connection.execute(_TREES.where(schema.trees.c.tree_id.in_(chunk))):
             values = row._asdict()
             values["scorers"] = scorers_of(row.scorers)
             book.trees[row.tree_id] = TreeRow(**values)
@@ -145,13 +147,12 @@ def load_segments(connection: Connection, book: Book, events: Iterable[Event]) -
 
 def _load_heads(connection: Connection, book: Book, named: set[bytes], trees: set[bytes], parents: set[bytes]) -> None:
     table = schema.segments
-    columns = [table.c[name] for name in Head.__dataclass_fields__]
     for chunk in chunks(sorted(named)):
-        for row in connection.execute(select(*columns).where(table.c.id.in_(chunk))):
+        for row in connection.execute(_HEADS.where(table.c.id.in_(chunk))):
             book.add_head(Head(*row))
     for some in chunks(sorted(trees), 500):
         for chunk in chunks(sorted(parents)):
-            at = select(*columns).where(table.c.tree_id.in_(some), table.c.parent.in_(chunk))
+            at = _HEADS.where(table.c.tree_id.in_(some), table.c.parent.in_(chunk))
             for row in connection.execute(at):
                 book.add_head(Head(*row))
 

@@ -120,7 +120,9 @@ async def _consumers(context: Context, bus: Bus) -> tuple[Consumer, Consumer]:
         await context.database.write(lambda c: meta.put(c, "store_id", f"{context.now():x}"))
     filters = [subjects.lineage("*", kind) for kind in _KINDS]
     pending = 4 * context.settings.ingest_batch
-    events = await bus.consumer(subjects.LINEAGE, DURABLE, filters, ack_wait_s=context.settings.ack_wait_s, max_ack_pending=pending)
+    events = await bus.consumer(
+        subjects.LINEAGE, DURABLE, filters, ack_wait_s=context.settings.ack_wait_s, max_ack_pending=pending
+    )
     # No filter: letters of all services and the broker's own advisories.
     letters = await bus.consumer(subjects.DEAD, DURABLE, [">"])
     return events, letters

@@ -164,7 +164,8 @@ def test_the_first_segment_at_a_place_wins_and_the_other_subtree_is_refused(worl
     assert not world.rows(schema.parked)
     assert len(_tree(world, spec.tree_id).segments) == 2
     world.ingest(world.forge.segments(world.forge.child(below, 1)))  # later, and in another transaction
-    assert _reasons(world)[-1] == "PARENT_REFUSED"
+    assert _reasons(world)[-1] == "PARENT_REFUSED" and len(_reasons(world)) == 5
+    assert not world.rows(schema.parked)
 
 
 def test_a_bad_message_is_buried_and_the_rest_is_stored(world: World) -> None:

@@ -241,7 +241,7 @@ def test_any_order_any_number_any_restart(sqlite_template: Path, tmp_path: Path)
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=25,
+            max_examples=15,
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),

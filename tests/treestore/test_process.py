@@ -118,7 +118,7 @@ def processes() -> Iterator[list[Process]]:
             process.kill9()
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.faults)])
 async def test_what_was_acknowledged_survives_kills(
     kind: str, request: pytest.FixtureRequest, nats_server, tmp_path: Path, processes: list[Process]
 ) -> None:
@@ -129,8 +129,8 @@ async def test_what_was_acknowledged_survives_kills(
     client = Client(store, bus, Forge())
     await client.begin()
     confirmed = 0
-    growing = asyncio.ensure_future(_grow_all(client, count := 24))
-    for _ in range(3):
+    growing = asyncio.ensure_future(_grow_all(client, count := 16))
+    for _ in range(2):
         await _until(lambda least=confirmed + 3: growing.done() or client.confirmed >= least)
         confirmed = client.confirmed
         store.kill9()
@@ -169,6 +169,7 @@ async def _settled(client: Client, count: int) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.faults
 async def test_a_killed_postgres_loses_nothing(nats_server, tmp_path: Path, processes: list[Process], own_postgres) -> None:
     store = Process(nats_server.url, tmp_path / "state", own_postgres.address())
     processes.append(store)
@@ -186,6 +187,7 @@ async def test_a_killed_postgres_loses_nothing(nats_server, tmp_path: Path, proc
     await bus.close()
 
 
+@pytest.mark.faults
 async def test_a_killed_broker_loses_nothing(nats_server, tmp_path: Path, processes: list[Process]) -> None:
     store = Process(nats_server.url, tmp_path / "state")
     processes.append(store)
@@ -204,7 +206,7 @@ async def test_a_killed_broker_loses_nothing(nats_server, tmp_path: Path, proces
     await bus.close()
 
 
-@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("running", [pytest.param(True, marks=pytest.mark.faults), False])
 async def test_an_emptied_broker_gets_its_work_again(
     running: bool, nats_server, tmp_path: Path, processes: list[Process]
 ) -> None:

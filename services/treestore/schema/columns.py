@@ -1,6 +1,6 @@
 """How columns are made: nothing is NULL but what may be absent, and every default holds in the database as well."""
 
-from sqlalchemy import BigInteger, Column, Float, Integer, LargeBinary, MetaData, Text
+from sqlalchemy import BigInteger, Column, Dialect, Float, Integer, LargeBinary, MetaData, Text
 
 metadata = MetaData(
     naming_convention={
@@ -9,6 +9,17 @@ metadata = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
+
+
+class Bytes(LargeBinary):
+    """Raw bytes without the wrapping that drivers of old needed: ours take and give bytes."""
+
+    def bind_processor(self, dialect: Dialect) -> None:
+        return None
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> None:
+        return None
+
 
 # SQLite numbers rows by itself only where the key is exactly INTEGER.
 _SERIAL = BigInteger().with_variant(Integer, "sqlite")
@@ -31,7 +42,7 @@ def real(name: str) -> Column[float]:
 
 def bytes_(name: str, nullable: bool = False) -> Column[bytes]:
     """Raw bytes: ids, tensors, encoded messages."""
-    return Column(name, LargeBinary, nullable=nullable)
+    return Column(name, Bytes, nullable=nullable)
 
 
 def serial() -> Column[int]:

@@ -1,8 +1,8 @@
 """Tables of the control plane: runs, batches, policies, processes, members, dead letters, and the outbox."""
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, LargeBinary, Table, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, Column, Index, Table, Text, UniqueConstraint
 
-from services.treestore.schema.columns import bytes_, int_, metadata, serial, text
+from services.treestore.schema.columns import Bytes, bytes_, int_, metadata, serial, text
 
 # Facts about the store itself: gateway_epoch, desired_revision, alive_ms, lineage_floor, store_id.
 meta = Table("meta", metadata, Column("key", Text, primary_key=True), text("value"))
@@ -90,7 +90,7 @@ processes = Table(
 tokens = Table(
     "tokens",
     metadata,
-    Column("token_hash", LargeBinary, primary_key=True),
+    Column("token_hash", Bytes, primary_key=True),
     text("run_id"),
     int_("expires_ms"),
 )

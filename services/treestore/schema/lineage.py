@@ -1,8 +1,8 @@
 """Tables of the lineage: trees, segments, leaves, scores, and what was parked or refused."""
 
-from sqlalchemy import Boolean, Column, Float, Index, LargeBinary, Table, Text, UniqueConstraint
+from sqlalchemy import Boolean, Column, Float, Index, Table, Text, UniqueConstraint
 
-from services.treestore.schema.columns import bytes_, int_, metadata, real, serial, text
+from services.treestore.schema.columns import Bytes, bytes_, int_, metadata, real, serial, text
 
 groups = Table(
     "groups",
@@ -51,7 +51,7 @@ trees = Table(
     "trees",
     metadata,
     serial(),
-    Column("tree_id", LargeBinary, nullable=False, unique=True),
+    Column("tree_id", Bytes, nullable=False, unique=True),
     Column("run_id", Text, nullable=False),
     Column("group_id", Text, nullable=False),
     int_("tree_index"),
@@ -95,7 +95,7 @@ segments = Table(
     "segments",
     metadata,
     serial(),
-    Column("id", LargeBinary, nullable=False, unique=True),
+    Column("id", Bytes, nullable=False, unique=True),
     bytes_("tree_id"),
     bytes_("parent"),
     int_("fork"),
@@ -158,9 +158,9 @@ parked = Table(
     "parked",
     metadata,
     serial(),
-    Column("digest", LargeBinary, nullable=False, unique=True),
-    Column("waits_for", LargeBinary, nullable=False, index=True),
-    Column("tree_id", LargeBinary, nullable=False, index=True),
+    Column("digest", Bytes, nullable=False, unique=True),
+    Column("waits_for", Bytes, nullable=False, index=True),
+    Column("tree_id", Bytes, nullable=False, index=True),
     text("run_id"),
     text("kind"),
     bytes_("payload"),
@@ -172,8 +172,8 @@ refused = Table(
     "refused",
     metadata,
     serial(),
-    Column("digest", LargeBinary, nullable=False, unique=True),
-    Column("tree_id", LargeBinary, nullable=False, index=True),
+    Column("digest", Bytes, nullable=False, unique=True),
+    Column("tree_id", Bytes, nullable=False, index=True),
     text("kind"),
     bytes_("segment"),
     int_("end"),
@@ -188,8 +188,8 @@ late = Table(
     "late",
     metadata,
     serial(),
-    Column("digest", LargeBinary, nullable=False, unique=True),
-    Column("tree_id", LargeBinary, nullable=False, index=True),
+    Column("digest", Bytes, nullable=False, unique=True),
+    Column("tree_id", Bytes, nullable=False, index=True),
     bytes_("payload"),
     text("reason"),
     int_("stored_ms"),
