@@ -15,6 +15,7 @@ from banyan.cli.output import out
 from banyan.recipe import Recipe
 from banyan.v1 import events_pb2
 from banyan.v1 import gateway_service_pb2 as gw
+from banyan.v1 import runstore_service_pb2 as rs
 
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE = 48
@@ -34,7 +35,7 @@ class LiveView:
         self._news = gw.WatchRunResponse()
         self._rewards: deque[float] = deque(maxlen=_CURVE)
         self._begun = time.monotonic()
-        self._first_step: float | None = None
+        self._training_from: tuple[float, int] | None = None  # when, and at which step
         self._phase = ""
         self._terminal = out.is_terminal
         self._live = Live(console=out, auto_refresh=False, transient=True) if self._terminal else None
@@ -51,6 +52,8 @@ class LiveView:
     def update(self, news: gw.WatchRunResponse) -> None:
         """Takes the next message."""
         self._news = news
+        if self._training_from is None and news.run.state == rs.RUN_STATE_TRAINING:
+            self._training_from = time.monotonic(), news.progress.step
         for policy in news.policies:
             self._note(policy)
         phase = describe.run_state(news.run.state)
@@ -61,11 +64,9 @@ class LiveView:
             self._live.update(self._panel(), refresh=True)
 
     def _note(self, policy: events_pb2.PolicyPublished) -> None:
-        if not policy.HasField("batch_ordinal"):
+        if "reward" not in policy.metrics:  # the base model, or what a learner that was started again publishes anew
             return
-        if self._first_step is None:
-            self._first_step = time.monotonic()
-        self._rewards.append(policy.metrics.get("reward", 0.0))
+        self._rewards.append(policy.metrics["reward"])
         if not self._terminal:
             out.print(self._line(policy), markup=False, soft_wrap=True)
 
@@ -73,7 +74,7 @@ class LiveView:
         samples = self._news.progress.samples
         return (
             f"[{self._elapsed():6.1f} s] step {policy.policy.step:>3}/{self._recipe.budget.steps}"
-            f"  reward {policy.metrics.get('reward', float('nan')):.3f}"
+            f"  reward {policy.metrics['reward']:.3f}"
             f"  sampled {samples.sampled_tokens:,}  saved {describe.saved_tokens(samples):,}"
             f"  members {describe.present(self._news.members)}  left {self._left()}"
         )
@@ -83,9 +84,10 @@ class LiveView:
 
     def _left(self) -> str:
         done = self._news.progress.step
-        if self._first_step is None or done < 2:
+        if self._training_from is None or done <= self._training_from[1]:
             return "?"
-        per_step = (time.monotonic() - self._first_step) / (done - 1)
+        begun, first = self._training_from
+        per_step = (time.monotonic() - begun) / (done - first)
         return f"{per_step * max(0, self._recipe.budget.steps - done):.0f} s"
 
     def _panel(self) -> Group:
