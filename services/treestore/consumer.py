@@ -37,18 +37,22 @@ class Ingester:
         """Stores and acknowledges; False if the database takes nothing for now."""
         items = [Item(d.subject, d.data, d.sequence, d.attempts) for d in deliveries]
         try:
-            await self._transact(items)
+            await self._together_or_alone(items)
         except TemporaryError as error:
             log.warning("cannot store %d messages: %s", len(items), error)
             return False
+        for delivery in deliveries:
+            await delivery.ack()
+        return True
+
+    async def _together_or_alone(self, items: Sequence[Item]) -> None:
+        try:
+            await self._transact(items)
         except BanyanError:
             raise
         except Exception:
             log.exception("an ingest of %d messages failed; trying each alone", len(items))
             await self._one_by_one(items)
-        for delivery in deliveries:
-            await delivery.ack()
-        return True
 
     async def _transact(self, items: Sequence[Item]) -> None:
         begun, clock = time.time_ns(), time.monotonic()

@@ -109,8 +109,8 @@ def _attempt(engine: Engine, work: Work[T], patience_s: float) -> T:
         except DBAPIError as error:
             if not _transient(error) or time.monotonic() > end:
                 raise _meaning(error) from error
-        except TemporaryError:
-            if time.monotonic() > end:
+        except TemporaryError as error:
+            if error.reason != "STORE_LOCKED" or time.monotonic() > end:
                 raise
         time.sleep(0.1)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, select
 
-from banyan.errors import DeadlineMissed, InvalidInput
+from banyan.errors import DeadlineMissed, InvalidInput, TemporaryError
 from banyan.v1 import events_pb2
 from services.treestore import dead, schema
 from services.treestore.database import Database
@@ -16,6 +16,7 @@ from services.treestore.ports import Publisher
 log = logging.getLogger(__name__)
 _BATCH = 200
 _DEADLINE_S = 30.0
+_PAUSE_S = 1.0
 _LOOK_S = 5.0  # between looks when nobody rang; covers a ring that was lost
 
 
@@ -48,8 +49,13 @@ class Outbox:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._bell.wait(), _LOOK_S)
             self._bell.clear()
-            while await self.drain():
-                pass
+            try:
+                while await self.drain():
+                    pass
+            except TemporaryError as error:  # the database; what was published is published again, under the same id
+                log.warning("cannot drain the outbox: %s", error)
+                await asyncio.sleep(_PAUSE_S)
+                self._bell.set()
 
     async def drain(self) -> int:
         """Publishes the oldest events; how many."""

@@ -5,7 +5,7 @@ import contextlib
 
 from sqlalchemy import insert
 
-from banyan.errors import DeadlineMissed, InvalidInput
+from banyan.errors import DeadlineMissed, InvalidInput, TemporaryError
 from services.treestore import schema
 from services.treestore.outbox import Outbox
 from tests.treestore.forge import World
@@ -63,3 +63,23 @@ async def test_an_event_that_cannot_go_out_holds_up_nobody(world: World) -> None
     assert await Outbox(world.database, log).drain() == 3
     assert [s for s, _ in log.said] == ["train.r.batch", "train.r.policy"]
     assert world.one(schema.dead).stream == "OUTBOX"
+
+
+async def test_a_database_that_cannot_write_for_a_while_stops_nothing(world: World, eventually, monkeypatch) -> None:
+    log = Log()
+    _put(world, "train.r.batch")
+    outbox = Outbox(world.database, log)
+    write, failures = world.database.write, iter(range(1))
+
+    async def full(work):
+        if next(failures, None) is not None:
+            raise TemporaryError("disk is full", reason="STORE_FULL")
+        return await write(work)
+
+    monkeypatch.setattr(world.database, "write", full)
+    task = asyncio.ensure_future(outbox.run())
+    await eventually(lambda: not world.rows(schema.outbox))
+    assert len(log.said) == 2 and len(set(log.said)) == 1  # the broker drops the second by its id
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

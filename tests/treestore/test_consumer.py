@@ -1,0 +1,98 @@
+"""The ingester: acknowledges after the commit only, and one message that breaks the database's rules holds up nobody."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from banyan.errors import TemporaryError
+from services.treestore import consumer, schema
+from services.treestore.consumer import Ingester
+from services.treestore.context import Context
+from services.treestore.ingest import Item, ingest
+from tests.treestore.forge import World
+
+
+@dataclass
+class Told:
+    """A delivery that notes whether it was acknowledged."""
+
+    item: Item
+    acked: list[int] = field(default_factory=list)
+    attempts: int = 1
+
+    @property
+    def subject(self) -> str:
+        return self.item.subject
+
+    @property
+    def data(self) -> bytes:
+        return self.item.data
+
+    @property
+    def sequence(self) -> int:
+        return self.item.sequence
+
+    async def ack(self) -> None:
+        self.acked.append(self.item.sequence)
+
+    async def nak(self, delay_s: float) -> None:
+        raise AssertionError("the ingester lets the broker deliver again by itself")
+
+
+class Silent:
+    """A source without messages."""
+
+    async def fetch(self, batch: int, timeout_s: float) -> list[Told]:
+        return []
+
+
+def _ingester(world: World) -> Ingester:
+    return Ingester(Context(world.database, world.settings, world.now), Silent())
+
+
+async def test_nothing_is_acknowledged_that_is_not_committed(world: World, monkeypatch) -> None:
+    told = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
+
+    def full(*args: object) -> None:
+        raise TemporaryError("disk is full", reason="STORE_FULL")
+
+    monkeypatch.setattr(consumer, "ingest", full)
+    assert not await _ingester(world).store(told)
+    assert not any(t.acked for t in told) and not world.rows(schema.trees)
+    monkeypatch.setattr(consumer, "ingest", ingest)
+    assert await _ingester(world).store(told)
+    assert all(t.acked for t in told) and len(world.rows(schema.trees)) == 3
+
+
+async def test_a_message_that_breaks_the_ingest_is_buried_alone(world: World, monkeypatch) -> None:
+    told = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
+
+    def fragile(connection, items, now_ms, settings):
+        if any(item.sequence == told[1].sequence for item in items):
+            raise ZeroDivisionError("a bug")
+        return ingest(connection, items, now_ms, settings)
+
+    monkeypatch.setattr(consumer, "ingest", fragile)
+    assert await _ingester(world).store(told)
+    assert len(world.rows(schema.trees)) == 2 and all(t.acked for t in told)
+    assert world.one(schema.dead).reason == "ZeroDivisionError: a bug"
+
+
+@pytest.mark.parametrize("error", [TemporaryError("x"), OSError("x")])
+async def test_a_burial_that_fails_acknowledges_nothing(world: World, monkeypatch, error: Exception) -> None:
+    told = [Told(world.forge.opened(world.forge.spec()))]
+
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    def cannot(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(consumer, "ingest", broken)
+    monkeypatch.setattr(consumer, "flush", cannot)
+    if isinstance(error, TemporaryError):
+        assert not await _ingester(world).store(told)
+    else:
+        with pytest.raises(OSError, match="x"):
+            await _ingester(world).store(told)
+    assert not told[0].acked
