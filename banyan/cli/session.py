@@ -49,7 +49,7 @@ class Session:
             self._supervisor = supervisor
             address = supervisor.fleet.state.address("gateway")
             async with rpc.channel(address) as channel:
-                gateway: gw_grpc.GatewayServiceAsyncStub = gw_grpc.GatewayServiceStub(channel)  # type: ignore[assignment]
+                gateway: gw_grpc.GatewayServiceAsyncStub = gw_grpc.GatewayServiceStub(channel)
                 run = await self._open(gateway)
                 return await self._follow(gateway, run)
 
