@@ -74,7 +74,7 @@ class GrowthView:
     max_path_tokens: int  # policy tokens that a path may hold at most
     in_flight: frozenset[Branch] = frozenset()
     leaves: Mapping[Leaf, str] = field(default_factory=dict)
-    sampling: Sampling = Sampling()  # what the recipe asks for; a plan changes max_new_tokens and what else it decides
+    sampling: Sampling = field(default_factory=Sampling)  # what the recipe asks for; a plan may change it
 
     @property
     def root(self) -> Segment:

@@ -111,6 +111,8 @@ class Optimise(Part):
     """AdamW's decay of first and second moments."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Steps over which the learning rate rises linearly from 0."""
+    decay_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps after which the learning rate would reach 0, falling linearly from the first; 0 for a constant rate."""
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     """Largest gradient norm."""
     tokens_per_row: Annotated[int, Field(ge=16)] = 4096
@@ -168,8 +170,8 @@ class Resources(Part):
 class Recipe(Part):
     """One run."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
-    """Short name; part of the run's id."""
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+    """Short name; part of the run's id and of its subjects on the log, so without dots."""
     description: str = ""
     """What the recipe shows."""
     source: str = ""

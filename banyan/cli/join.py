@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -47,7 +48,9 @@ def join(
     environment = asyncio.run(admit(address, given, state))
     cores = threads or len(os.sched_getaffinity(0))
     environment |= {"BANYAN_THREADS": str(cores), "OMP_NUM_THREADS": str(cores), "OMP_WAIT_POLICY": "PASSIVE"}
-    err.print(f"joined run {environment['BANYAN_RUN']} as {environment['BANYAN_NODE_ID']}; Ctrl-C leaves it")
     # A launcher that ties its own children to itself does not mean this process.
     inherited = {k: v for k, v in os.environ.items() if k not in ("BANYAN_PARENT", "BANYAN_TOKEN")}
+    # Held back while the node starts: one in the middle of its imports would end it with a traceback, or be lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    err.print(f"joined run {environment['BANYAN_RUN']} as {environment['BANYAN_NODE_ID']}; Ctrl-C leaves it")
     os.execve(sys.executable, [sys.executable, "-m", "services.rollout"], inherited | environment)

@@ -68,7 +68,7 @@ class Trainer:
         for row in rows:
             self._row(row, totals, sums)
         norm = self._clip()
-        rate = self.optimise.learning_rate * min(1.0, (step + 1) / max(1, self.optimise.warmup_steps))
+        rate = learning_rate(self.optimise, step)
         finite = math.isfinite(norm) and math.isfinite(sums.loss)
         if finite:
             self._update(rate)
@@ -118,6 +118,13 @@ class Trainer:
         for name, weight in zip(self.masters.names, self.masters.weights, strict=True):
             if f"step.{name}" in moments:
                 self.adam.state[weight] = {kind: moments[f"{kind}.{name}"].clone() for kind in _MOMENTS}
+
+
+def learning_rate(optimise: Optimise, step: int) -> float:
+    """Rate of the step that makes policy `step + 1`: linear warm-up, then constant or linear decay."""
+    warm = min(1.0, (step + 1) / max(1, optimise.warmup_steps))
+    left = max(0.0, 1.0 - step / optimise.decay_steps) if optimise.decay_steps else 1.0
+    return optimise.learning_rate * warm * left
 
 
 _FACTS = ("index", "mask", "foreign", "behaviour", "drawn", "advantage")

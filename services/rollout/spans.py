@@ -32,7 +32,10 @@ class Spans:
             key = live.grower.key(Branch(segment.parent, segment.fork, segment.ordinal))
             tokens = len(segment)
             if segment.parent:
+                prefix = sum(end for _, end in live.grower.tree.pieces(segment.parent, segment.fork))
                 telemetry.count("banyan.tokens.sampled", tokens)
+                telemetry.count("banyan.tokens.cached", segment.cached_tokens)
+                telemetry.count("banyan.tokens.prefilled", prefix - segment.cached_tokens)
             telemetry.start(
                 "rollout.segment",
                 live.traceparent,

@@ -18,10 +18,13 @@ PROBE = """
 import importlib, pkgutil, sys
 hidden = set({hidden!r})
 class Hide:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in hidden:
-            raise ModuleNotFoundError(f"{{name}} is not in the extra of {service}")
-sys.meta_path.insert(0, Hide())
+        return None if name.split(".")[0] in hidden else self.finder.find_spec(name, path, target)
+sys.meta_path[:] = [Hide(finder) for finder in sys.meta_path]
 package = importlib.import_module("services.{service}")
 for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
     if not module.name.endswith(".env"):

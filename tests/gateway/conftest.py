@@ -33,7 +33,10 @@ def make_recipe(**parts: Any) -> Recipe:
 
 
 class MemoryStore(Store, Learners):
-    """Runs, trees and policies in dictionaries; the learner that writes checkpoints too. `refuse_epoch` makes every write fail as a newer gateway would."""
+    """Runs, trees and policies in dictionaries, and the learner that writes checkpoints.
+
+    `refuse_epoch` makes every write fail as a newer gateway would.
+    """
 
     def __init__(self) -> None:
         self.runs: dict[str, runs.Run] = {}
