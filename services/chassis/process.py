@@ -36,6 +36,8 @@ async def _until_stopped(run: Callable[[asyncio.Event], Awaitable[None]]) -> Non
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    # A command that becomes this process may have held signals back until somebody listens.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     await run(stop)
 
 

@@ -172,6 +172,16 @@ async def test_tokens_come_from_a_command_a_file_or_the_environment(tmp_path: Pa
             await run.command.says(r"members 2(?s:.*)members 3(?s:.*)members 2|members 3(?s:.*)members 2", 30.0)
 
 
+@pytest.mark.slow
+async def test_ctrl_c_while_the_node_starts_is_heard(tmp_path: Path, model: Path) -> None:
+    async with training(tmp_path / "run", waiting(model, budget={"steps": 500, "minutes": 5.0})) as run:
+        for delay in (0.0, 0.1, 0.3, 0.8):
+            async with joined(run, tmp_path / "node") as node:
+                await asyncio.sleep(delay)  # different moments of its start
+                node.stop(signal.SIGINT)
+                assert await node.ends(30.0) == 0 and "Traceback" not in node.output, node.output
+
+
 # -- weights --
 
 
