@@ -1,0 +1,22 @@
+"""`python -m bench [NAME …]`: runs the benches one after the other; prints tables and writes bench/results/*.json."""
+
+import importlib
+import os
+import sys
+
+NAMES = ("ingest", "step", "overhead", "turns")
+
+
+def main() -> None:
+    """All benches, or those that are named."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    wanted = sys.argv[1:] or NAMES
+    unknown = [name for name in wanted if name not in NAMES]
+    if unknown:
+        sys.exit(f"there is no bench {unknown[0]!r}; known: {', '.join(NAMES)}")
+    for name in wanted:
+        importlib.import_module(f"bench.{name}").run().save()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Lineage ingest: segments a second through broker, treestore and SQLite, next to a raw bulk insert of the same rows."""
+
+import asyncio
+import sqlite3
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from banyan.digest import canonical, row_digest, tree_id
+from banyan.segment import Kind, Sampling, Segment
+from banyan.v1 import events_pb2, tree_pb2
+from banyan.v1 import runstore_service_pb2 as rs
+from banyan.v1 import runstore_service_pb2_grpc as rs_grpc
+from banyan.v1 import treestore_service_pb2 as ts
+from banyan.v1 import treestore_service_pb2_grpc as ts_grpc
+from banyan.wire import segment_to_wire
+from bench.table import Result, median
+from services.chassis import nats_server, rpc, subjects
+from services.chassis.bus import Bus
+from services.treestore.service import running
+from services.treestore.settings import Settings
+
+TREES, BRANCHES, TOKENS, RUNS = 64, 64, 32, 3
+RUN = "ingest-00000000"
+
+
+def run() -> Result:
+    """Median of several fresh stores."""
+    result = Result("ingest")
+    rates, raws = [], []
+    for _ in range(RUNS):
+        with tempfile.TemporaryDirectory() as folder:
+            rates.append(asyncio.run(_through(Path(folder))))
+            raws.append(_raw(Path(folder) / "raw.sqlite"))
+    result.add("through broker, treestore and SQLite (synchronous FULL)", median(rates), "seg/s")
+    result.add("raw executemany of the same rows, one transaction", median(raws), "seg/s")
+    result.add("raw / through", median([b / a for a, b in zip(rates, raws, strict=True)]), "x")
+    result.notes.append(f"{TREES} trees x {BRANCHES} segments x {TOKENS} tokens, {RUNS} runs, medians")
+    return result
+
+
+def _spec(number: int) -> tree_pb2.TreeSpec:
+    row = {"question": str(number)}
+    digest = row_digest(row)
+    group = f"{RUN}/train/{number}"
+    return tree_pb2.TreeSpec(
+        run_id=RUN, tree_id=tree_id(RUN, group, digest, 0), group_id=group, group_ordinal=number, group_size=1,
+        purpose=tree_pb2.TREE_PURPOSE_TRAIN, row_digest=digest, row_json=canonical(row).decode(), messages_json="[]",
+        scorers=["number"], generate_json="{}", score_deadline_ms=600_000, max_claims=5,
+    )  # fmt: skip
+
+
+def _segments(spec: tree_pb2.TreeSpec) -> list[Segment]:
+    root = Segment(spec.tree_id, b"", 0, 0, Kind.PROMPT, np.arange(40, dtype=np.int32))
+    tokens, logprobs = np.arange(TOKENS, dtype=np.int32), -np.ones(TOKENS, np.float32)
+    more = {"policy": b"p" * 32, "sampling": Sampling(max_new_tokens=TOKENS)}
+    branches = [Segment(spec.tree_id, root.id, 40, n, Kind.POLICY, tokens, logprobs, **more) for n in range(BRANCHES)]  # type: ignore[arg-type]
+    return [root, *branches]
+
+
+async def _through(folder: Path) -> float:
+    address = f"127.0.0.1:{nats_server.free_port()}"
+    config = nats_server.write_config(folder / "nats", address)
+    process = nats_server.start(config, folder / "nats.log")
+    try:
+        nats_server.await_listening(address, process, folder / "nats.log")
+        settings = Settings(nats=f"nats://{address}", listen="127.0.0.1:0", state=folder)
+        async with running(settings) as (server, _), rpc.channel(server.address) as channel:
+            bus = await Bus.connect(f"nats://{address}", "bench")
+            try:
+                return await _publish(bus, channel)
+            finally:
+                await bus.close()
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+async def _publish(bus: Bus, channel: object) -> float:
+    runs, trees = rs_grpc.RunStoreServiceStub(channel), ts_grpc.TreeStoreServiceStub(channel)  # type: ignore[arg-type]
+    epoch = (await rpc.call(runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="b"), 10.0, 10.0)).epoch
+    run_row = rs.Run(run_id=RUN, recipe_json="{}", state=rs.RUN_STATE_TRAINING)
+    await rpc.call(runs.PutRun, rs.PutRunRequest(run=run_row, request_id="b", gateway_epoch=epoch))
+    specs = [_spec(n) for n in range(TREES)]
+    made = [(spec, _segments(spec)) for spec in specs]
+    for spec in specs:
+        opened = events_pb2.TreeOpened(spec=spec, gateway_epoch=epoch)
+        await bus.publish(subjects.lineage(RUN, "opened"), opened, f"o{spec.group_ordinal}")
+    epochs = [await _claim(trees, spec) for spec in specs]
+    begun = time.perf_counter()
+    for (spec, segments), claim in zip(made, epochs, strict=True):
+        grown = [events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=claim) for s in segments]
+        message = events_pb2.SegmentsGrown(run_id=RUN, node_id="n", segments=grown)
+        await bus.publish(subjects.lineage(RUN, "segment"), message, f"s{spec.group_ordinal}")
+    for (spec, segments), claim in zip(made, epochs, strict=True):
+        ids = [s.id for s in segments]
+        wait = ts.AwaitIngestedRequest(tree_id=spec.tree_id, epoch=claim, segment_ids=ids, deadline_ms=60_000)
+        answer = await rpc.call(trees.AwaitIngested, wait, 70.0)
+        if answer.missing:
+            raise RuntimeError(f"{len(answer.missing)} segments are missing")
+    return TREES * (BRANCHES + 1) / (time.perf_counter() - begun)
+
+
+async def _claim(trees: ts_grpc.TreeStoreServiceStub, spec: tree_pb2.TreeSpec) -> int:
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        try:
+            answer = await rpc.call(trees.ClaimTree, ts.ClaimTreeRequest(tree_id=spec.tree_id, node_id="n"))
+            return int(answer.epoch)
+        except LookupError:
+            await asyncio.sleep(0.01)  # opened, but not ingested yet
+    raise TimeoutError("a tree was not ingested within 30 s")
+
+
+def _raw(path: Path) -> float:
+    """The same bytes into one table of the same columns, by the standard library."""
+    rows = []
+    for number in range(TREES):
+        for s in _segments(_spec(number)):
+            blobs = (s.id, s.tree_id, s.parent, s.fork, s.ordinal, int(s.kind), s.tokens_T.tobytes(), s.logprobs_T.tobytes())
+            rows.append((*blobs, s.policy, s.sampling.encode(), int(s.finish)))
+    database = sqlite3.connect(path)
+    database.execute("pragma journal_mode=wal")
+    database.execute("pragma synchronous=full")
+    columns = "id blob unique, tree blob, parent blob, fork int, ordinal int, kind int, tokens blob, logprobs blob"
+    database.execute(f"create table segments (n integer primary key, {columns}, policy blob, sampling blob, finish int)")
+    begun = time.perf_counter()
+    with database:
+        database.executemany(f"insert into segments values (null{', ?' * 11})", rows)
+    seconds = time.perf_counter() - begun
+    database.close()
+    return len(rows) / seconds

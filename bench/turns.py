@@ -1,0 +1,25 @@
+"""Two processes with torch on two cores: in turn with all cores each, or at once with the cores divided."""
+
+import asyncio
+from pathlib import Path
+
+from banyan.recipe_file import load
+from bench.overhead import services, step_seconds
+from bench.table import Result
+
+STEPS = 8
+RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.yaml"
+
+
+def run() -> Result:
+    """The same number of steps with max_staleness 0 and 1."""
+    result = Result("turns")
+    mean: dict[int, float] = {}
+    for staleness in (0, 1):
+        changes = [f"budget.steps={STEPS}", f"control.max_staleness={staleness}", "eval.samples=0", "eval.max_rows=2"]
+        seconds = step_seconds(asyncio.run(services(load(RECIPE, changes))))
+        mean[staleness] = sum(seconds) / len(seconds)
+        how = "in turn, all cores each" if staleness == 0 else "at once, cores divided"
+        result.add(f"max_staleness {staleness}: {how}, seconds a step", mean[staleness], "s")
+    result.add("at once / in turn", mean[1] / mean[0], "x")
+    return result
