@@ -63,7 +63,7 @@ class OneProcess:
         self.engine = TorchEngine(Forward(self.sampler), tokenizer, limits, policy)
         self.trainer = Trainer(load_trained(folder), recipe.optimise, compute_dtype(recipe.resources.dtype))
         self.estimator = registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
-        self.scorer = Number()
+        self.scorer = Number(**(recipe.filter[0].settings if recipe.filter else {}))
 
     def grow(self, rows: Sequence[Row], width: int, temperature: float, purpose: str) -> list[tuple[Tree, list[Leaf]]]:
         """One tree per row, sampled together."""

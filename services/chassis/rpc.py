@@ -12,7 +12,7 @@ from grpc_health.v1 import _async as health_aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from banyan.errors import BanyanError, InvalidInput
+from banyan.errors import BanyanError, DeadlineMissed, InvalidInput, TemporaryError
 from banyan.status import error_of, status_of
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ async def call(
     patience_s: float = 0.0,
     metadata: Sequence[tuple[str, str]] = (),
 ) -> Any:
-    """One unary call. UNAVAILABLE is tried again until `patience_s` has passed. Raises the BanyanError that it means."""
+    """One unary call; what may pass is tried again until `patience_s` has passed. Raises the BanyanError that it means."""
     end = time.monotonic() + patience_s
     delay = 0.05
     while True:
@@ -160,7 +160,8 @@ async def call(
             return await method(request, timeout=deadline_s, metadata=tuple(metadata))
         except grpc.RpcError as error:
             meant = error_of(error, _name(method))
-            if meant.reason != "UNAVAILABLE" or time.monotonic() + delay > end:
+            passes = isinstance(meant, TemporaryError) and not isinstance(meant, DeadlineMissed)
+            if not passes or time.monotonic() + delay > end:
                 raise meant from None
         await asyncio.sleep(delay)
         delay = min(2 * delay, 1.0)

@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import json
 import logging
+import shutil
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -21,6 +23,7 @@ from services.supervisor.fleet import BASE, GRACE_S, STOP_ORDER, Fleet, threads_
 
 log = logging.getLogger(__name__)
 
+SHARED_MEMORY = Path("/dev/shm")
 READY_S = 90.0
 WATCH_S = 10.0
 
@@ -208,6 +211,8 @@ class Supervisor:
         for service in STOP_ORDER:
             children = [c for c in self.children.values() if c.service == service]
             await asyncio.gather(*(c.stop(GRACE_S[service]) for c in children))
+        for run_id in {c.run_id for c in self.children.values() if c.service == "learner"}:
+            shutil.rmtree(SHARED_MEMORY / f"banyan-{run_id}", ignore_errors=True)  # what a killed learner left there
         for keeper in self._keepers.values():
             keeper.cancel()
         self._save()

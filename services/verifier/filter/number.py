@@ -23,6 +23,8 @@ class Number:
     """Field of the row that holds the right number."""
     tolerance: float = 0.0
     """Largest absolute difference that still counts as right."""
+    take: str = "only"
+    """Which number counts: the completion's only one (several are wrong), or its last."""
 
     name: str = field(default="number", init=False)
     version: str = field(default="1", init=False)
@@ -34,9 +36,9 @@ class Number:
         if right is None:
             return Unscorable(f"EXCEPTION: field {self.answer!r} of the row is {row.get(self.answer)!r:.60}, not a number")
         found = _NUMBER.findall(completion)
-        if len(found) != 1 or len(found[0]) > _LONGEST:
+        if not found or (self.take == "only" and len(found) > 1) or len(found[-1]) > _LONGEST:
             return Scored(0.0)
-        given = _decimal(found[0].replace("\u2212", "-").replace(",", ""))
+        given = _decimal(found[-1].replace("\u2212", "-").replace(",", ""))
         return Scored(float(given is not None and abs(given - right) <= Decimal(str(self.tolerance))))
 
 
