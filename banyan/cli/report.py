@@ -43,11 +43,16 @@ def _cells(evaluation: dict[str, Any] | None) -> tuple[str, str]:
 
 
 def extremes(summaries: list[ts.TreeSummary]) -> tuple[ts.TreeSummary, ts.TreeSummary] | None:
-    """The best and the worst tree by mean reward; the newest of equals; where possible ones whose leaves differ."""
+    """The best and the worst tree by mean reward, the newest of equals.
+
+    Where there are trees between the extremes, only those are looked at: their leaves differ, so they taught something.
+    """
     scored = [s for s in summaries if s.HasField("mean_reward")]
     if not scored:
         return None
-    return max(scored, key=lambda s: s.mean_reward), min(scored, key=lambda s: s.mean_reward)
+    low, high = (pick(s.mean_reward for s in scored) for pick in (min, max))
+    candidates = [s for s in scored if low < s.mean_reward < high] or scored
+    return max(candidates, key=lambda s: s.mean_reward), min(candidates, key=lambda s: s.mean_reward)
 
 
 def print_report(client: Client, run_id: str, recipe: Recipe, seconds: float, state: Path) -> None:
