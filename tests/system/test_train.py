@@ -1,0 +1,93 @@
+"""`banyan train` as a person uses it: the same seed twice, Ctrl-C and --resume, a reward function that fails."""
+
+import signal
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from banyan.v1 import runstore_service_pb2 as rs
+from tests.faults.audit import audit
+from tests.faults.harness import STEPS, recipe, system, tiny_model
+from tests.system.joining import command
+from tests.system.tiny import torch_recipe
+
+pytestmark = pytest.mark.slow
+
+Facts = tuple[list[bytes], list[tuple[int, bytes]]]
+
+
+def facts(state: Path) -> Facts:
+    """All segment ids, and the digest of each step's policy in force."""
+    database = sqlite3.connect(f"file:{state / 'store.sqlite'}?mode=ro", uri=True)
+    segments = [row[0] for row in database.execute("select id from segments order by id")]
+    policies = database.execute("select distinct step, digest from policies order by step").fetchall()
+    database.close()
+    return segments, policies
+
+
+async def deterministic_run(folder: Path, state: Path, kill: str = "") -> Facts:
+    """A run of four steps with real weights; optionally one process dies in the middle."""
+    changes: dict[str, Any] = {"deterministic": True, "budget": {"steps": 4, "minutes": 5.0}}
+    data = yaml.safe_load((folder / "recipe.yaml").read_text()) | changes
+    async with system(state, {"PYTHONPATH": str(folder)}) as made:
+        await made.create(data)
+        if kill:
+            await made.reach(2)
+            await made.kill(kill)
+        run = await made.finish()
+    assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
+    return facts(state)
+
+
+async def test_one_seed_gives_the_same_ids_and_weights_also_when_the_learner_dies(tmp_path: Path) -> None:
+    folder = tmp_path / "recipe"
+    data = torch_recipe(folder)
+    data["task"]["path"] = str(folder / "rows.jsonl")
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(data))
+    first = await deterministic_run(folder, tmp_path / "first")
+    second = await deterministic_run(folder, tmp_path / "second")
+    assert first == second and len(first[1]) == 5 and len({digest for _, digest in first[1]}) > 1
+    killed = await deterministic_run(folder, tmp_path / "killed", kill="learner")
+    assert killed == first
+
+
+def write(folder: Path, data: dict[str, Any]) -> str:
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return str(path)
+
+
+async def test_ctrl_c_pauses_and_resume_finishes(tmp_path: Path) -> None:
+    file, state = write(tmp_path, recipe(tiny_model(tmp_path / "model"))), tmp_path / "state"
+    async with command(tmp_path / "first.out", "train", file, "--state", str(state)) as first:
+        await first.says(r"step +2/")
+        first.stop(signal.SIGINT)
+        assert await first.ends() == 130
+        assert "--resume" in first.output and "Traceback" not in first.output
+    async with command(tmp_path / "second.out", "train", "--resume", "--state", str(state)) as second:
+        assert await second.ends(180.0) == 0, second.output
+    run_id = only_run(state)
+    assert audit(state / "store.sqlite", run_id, STEPS) == []
+
+
+def only_run(state: Path) -> str:
+    database = sqlite3.connect(f"file:{state / 'store.sqlite'}?mode=ro", uri=True)
+    (run_id,) = database.execute("select run_id from runs").fetchone()
+    database.close()
+    return str(run_id)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"), [("raise KeyError('gold')", "EXCEPTION"), ("return float('nan')", "NOT_A_NUMBER")]
+)
+async def test_a_reward_function_that_fails_ends_the_run_with_its_reason(tmp_path: Path, body: str, words: str) -> None:
+    (tmp_path / "bad_reward.py").write_text(f"def reward(completion, **row):\n    {body}\n")
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"prompt": "{n} + {n}"}}\n' for n in range(10, 30)))
+    task = {"name": "file", "path": "rows.jsonl", "reward": "bad_reward:reward", "holdout": 0.3}
+    file = write(tmp_path, recipe(tiny_model(tmp_path / "model"), task=task))
+    async with command(tmp_path / "out", "train", file, "--state", str(tmp_path / "state")) as run:
+        assert await run.ends(120.0) == 1
+        assert "FAILED" in run.output and words in run.output and "Traceback" not in run.output, run.output
