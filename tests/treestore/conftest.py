@@ -1,5 +1,6 @@
 """Databases for the treestore's tests: SQLite in a temporary folder, and a real PostgreSQL, the same tests on both."""
 
+import contextlib
 import importlib.util
 import os
 import pwd
@@ -49,10 +50,30 @@ class Postgres:
         self.await_ready()
 
     def kill9(self) -> None:
-        """Kills the server with all of its processes at once."""
-        os.killpg(self.process.pid, signal.SIGKILL)
+        """Kills the server with all of its processes, and waits for them: one that lingers keeps its shared memory.
+
+        Each of them is in a session of its own, so the group of the first is not enough.
+        """
+        self.process.kill()
         self.process.wait(10)
+        end = time.monotonic() + 10
+        while left := self._left():
+            assert time.monotonic() < end, f"processes {left} of the server outlive SIGKILL"
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
         (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
+
+    def _left(self) -> list[int]:
+        """Processes that work in this server's data folder."""
+        data = str((self.folder / "data").resolve())
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.readlink(entry / "cwd") == data:
+                    found.append(int(entry.name))
+        return found
 
     def run(self, command: list[str]) -> None:
         subprocess.run(command, check=True, capture_output=True, env=_environment(), **self.identity)
