@@ -16,7 +16,7 @@ from banyan import registry
 from banyan.digest import row_digest, tree_id
 from banyan.draws import branch_key, key
 from banyan.recipe import Recipe
-from banyan.segment import Finish, Kind, Sampling, Segment
+from banyan.segment import Kind, Sampling, Segment
 from banyan.tree import Leaf, Tree
 from services.chassis import models
 from services.gateway.control.uniform import Uniform
@@ -49,11 +49,14 @@ class Seconds:
 
 
 class OneProcess:
-    """A recipe's steps without services. Only `iid` on the torch engine and the built-in task."""
+    """A recipe's steps without services. Only `iid` on the torch engine and the built-in task.
 
-    def __init__(self, recipe: Recipe, policy: Policy = Policy(1, 0, b"0" * 32)) -> None:  # noqa: B008  frozen
+    With the `run_id` of a run through the services it grows the same trees from the same draws: equal work.
+    """
+
+    def __init__(self, recipe: Recipe, run_id: str = "alone", policy: Policy = Policy(1, 0, b"0" * 32)) -> None:  # noqa: B008
         folder = models.resolve(recipe.model)
-        self.recipe, self.policy, self.seconds = recipe, policy, Seconds()
+        self.recipe, self.run_id, self.policy, self.seconds = recipe, run_id, policy, Seconds()
         self.split: Split = split(load(recipe.task, Path()), recipe.task)
         self.order = Uniform(len(self.split.train), recipe.seed)
         device = loading.choose_device()
@@ -65,16 +68,18 @@ class OneProcess:
         self.estimator = registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
         self.scorer = Number(**(recipe.filter[0].settings if recipe.filter else {}))
 
-    def grow(self, rows: Sequence[Row], width: int, temperature: float, purpose: str) -> list[tuple[Tree, list[Leaf]]]:
-        """One tree per row, sampled together."""
+    def grow(
+        self, rows: Sequence[Row], width: int, temperature: float, purpose: str, first: int = 0
+    ) -> list[tuple[Tree, list[Leaf]]]:
+        """One tree per row, sampled together; group ordinals count from `first`."""
         sampling = Sampling(temperature=temperature, max_new_tokens=self.recipe.generate.max_new_tokens)
         trees = []
         for number, row in enumerate(rows):
-            identity = tree_id(self.recipe.name, f"{purpose}/{number}", row_digest(row), 0)
+            identity = tree_id(self.run_id, f"{self.run_id}/{purpose}/{first + number}", row_digest(row), 0)
             prompt = self.engine.tokenizer.encode_chat(messages(row, self.recipe.task))
-            root = Segment(identity, b"", 0, 0, Kind.PROMPT, prompt, finish=Finish.BOUNDARY)
+            root = Segment(identity, b"", 0, 0, Kind.PROMPT, prompt)
             trees.append((Tree(identity, [root]), []))
-            seed = key(self.recipe.seed, "tree", identity)
+            seed = key(self.recipe.seed, "tree", identity) >> 1
             for ordinal in range(width):
                 draws = branch_key(seed, root.id, len(root), ordinal)
                 self.engine.submit(Request((number, ordinal), prompt, draws, sampling))
@@ -97,7 +102,9 @@ class OneProcess:
         batch = self.recipe.control.groups_per_batch
         rows = [self.split.train[self.order.row(number * batch + i)] for i in range(batch)]
         t0 = time.perf_counter()
-        grown = self.grow(rows, self.recipe.generate.settings["width"], self.recipe.generate.temperature, f"train/{number}")
+        grown = self.grow(
+            rows, self.recipe.generate.settings["width"], self.recipe.generate.temperature, "train", number * batch
+        )
         t1 = time.perf_counter()
         scored = [(str(i), [self._score(tree, leaves, rows[i])]) for i, (tree, leaves) in enumerate(grown)]
         t2 = time.perf_counter()

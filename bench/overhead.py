@@ -26,13 +26,15 @@ _SET = [f"budget.steps={STEPS}", "eval.samples=0", "eval.max_rows=2", "control.g
 
 
 def run() -> Result:
-    """One run each way on the same rows and seed; the first step of each is warm-up."""
+    """One run each way on the same rows, trees and draws; the first step of each is warm-up."""
     recipe = load(RECIPE, _SET)
     policies = asyncio.run(services(recipe))
-    alone = OneProcess(recipe)
-    for number in range(STEPS):
-        alone.step(number)
-    return _result(policies, alone)
+    alone = OneProcess(recipe, policies[0].published.run_id)
+    skipped = [alone.step(number)[0].metrics["groups_skipped"] for number in range(STEPS)]
+    result = _result(policies, alone)
+    through = [p.published.metrics.get("groups_skipped", 0.0) for p in policies[1:]]
+    result.notes.append(f"groups skipped: {sum(through):.0f} through the services, {sum(skipped):.0f} in one process")
+    return result
 
 
 async def services(recipe: Recipe, deadline_s: float = 900.0) -> list[rs.StoredPolicy]:
