@@ -16,9 +16,17 @@ class Announcer:
         self._run_id, self._store, self._weights, self._address = run_id, store, weights, address
 
     async def announce(
-        self, at: Position, parent: bytes, batch_ordinal: int | None, metrics: Mapping[str, float] | None = None
+        self,
+        at: Position,
+        parent: bytes,
+        batch_ordinal: int | None,
+        metrics: Mapping[str, float] | None = None,
+        replayed: bool = False,
     ) -> None:
-        """Announces the policy in memory. Nobody is told of it before its weights lie in the folder."""
+        """Announces the policy in memory. Nobody is told of it before its weights lie in the folder.
+
+        `replayed`: an older epoch announced the same weights; the store notes whose they are now, and tells nobody.
+        """
         manifest = self._weights.find(at.digest)
         said = events_pb2.PolicyPublished(
             run_id=self._run_id,
@@ -30,7 +38,7 @@ class Announcer:
             bytes=manifest.bytes,
             metrics=metrics or {},
         )
-        await self._store.put_policy(said)
+        await self._store.put_policy(said, replayed)
         telemetry.count("banyan.weights.bytes", manifest.bytes)
 
     async def again(self, at: Position, known: events_pb2.PolicyPublished | None) -> None:

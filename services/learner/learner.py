@@ -108,7 +108,7 @@ class Learner:
         log.info("run %s: learner epoch %d at step %d", self.run_id, at.epoch, at.step)
 
     async def _replay(self, until: int, known: Known, stop: asyncio.Event) -> None:
-        """Trains the stored batches again, in order. A policy that is known already is announced only if it is the last."""
+        """Trains the stored batches again, in order. A policy that is known already is put quietly, but for the last."""
         log.info("run %s: replaying batches %d to %d", self.run_id, self.at.next_ordinal, until - 1)
         while self.at.next_ordinal < until and not stop.is_set():
             ordinal = self.at.next_ordinal
@@ -164,6 +164,6 @@ class Learner:
         else:
             manifest = self.weights.repeat(at.epoch, at.step)
         at.hold(manifest.digest)
-        if (at.step, manifest.digest) not in known:
-            metrics |= {"publish_seconds": time.monotonic() - begun}
-            await self._announcer.announce(at, parent, batch.ordinal, metrics)
+        metrics |= {"publish_seconds": time.monotonic() - begun}
+        replayed = (at.step, manifest.digest) in known
+        await self._announcer.announce(at, parent, batch.ordinal, metrics, replayed)

@@ -49,7 +49,7 @@ class Store(Protocol):
         """All policies of the run, abandoned ones too, oldest first."""
         ...
 
-    async def put_policy(self, policy: events_pb2.PolicyPublished) -> None:
+    async def put_policy(self, policy: events_pb2.PolicyPublished, replayed: bool = False) -> None:
         """Notes a policy; its event follows from the store's outbox."""
         ...
 

@@ -105,5 +105,5 @@ class GrpcStore:
         request = runstore_service_pb2.ReadPoliciesRequest(run_id=self._run_id, abandoned=True)
         return list((await self._call(self._runs.ReadPolicies, request)).policies)
 
-    async def put_policy(self, policy: events_pb2.PolicyPublished) -> None:
-        await self._call(self._runs.PutPolicy, runstore_service_pb2.PutPolicyRequest(policy=policy))
+    async def put_policy(self, policy: events_pb2.PolicyPublished, replayed: bool = False) -> None:
+        await self._call(self._runs.PutPolicy, runstore_service_pb2.PutPolicyRequest(policy=policy, replayed=replayed))

@@ -35,10 +35,10 @@ def _note_step(connection: Connection, run_id: str) -> None:
     connection.execute(update(schema.runs).where(schema.runs.c.run_id == run_id).values(step=step))
 
 
-def put(connection: Connection, policy: events_pb2.PolicyPublished, now_ms: int, settings: Settings) -> None:
-    """Stores a policy and announces it. The same one again changes nothing."""
+def put(connection: Connection, request: rs.PutPolicyRequest, now_ms: int, settings: Settings) -> None:
+    """Stores a policy and announces it, unless it is a replayed one that all know. The same one again changes nothing."""
+    policy, ref = request.policy, request.policy.policy
     run = run_row(connection, policy.run_id)
-    ref = policy.policy
     if len(ref.digest) != 32:
         raise InvalidInput(f"policy {ref.step} of run {run.run_id} has a digest of {len(ref.digest)} bytes, not 32")
     if ref.learner_epoch != run.learner_epoch:
@@ -59,6 +59,8 @@ def put(connection: Connection, policy: events_pb2.PolicyPublished, now_ms: int,
         )
     )
     _note_step(connection, run.run_id)
+    if request.replayed:
+        return
     book = Book(now_ms, settings)
     msg_id = f"policy-{run.run_id}-{ref.learner_epoch}-{ref.step}"
     book.say(subjects.train(run.run_id, "policy"), msg_id, policy)

@@ -65,7 +65,7 @@ class Control(RunStoreServiceServicer):
 
     async def PutPolicy(self, request: rs.PutPolicyRequest, call: Call) -> rs.PutPolicyResponse:
         now, settings = self._context.now(), self._context.settings
-        await self._context.write(lambda c: policies.put(c, request.policy, now, settings))
+        await self._context.write(lambda c: policies.put(c, request, now, settings))
         return rs.PutPolicyResponse()
 
     async def PutToken(self, request: rs.PutTokenRequest, call: Call) -> rs.PutTokenResponse:

@@ -82,8 +82,9 @@ class MemoryStore:
     async def policies(self) -> list[runstore_service_pb2.StoredPolicy]:
         return list(self.stored)
 
-    async def put_policy(self, policy: events_pb2.PolicyPublished) -> None:
-        self.puts.append(policy)
+    async def put_policy(self, policy: events_pb2.PolicyPublished, replayed: bool = False) -> None:
+        if not replayed:
+            self.puts.append(policy)
         self.stored.append(runstore_service_pb2.StoredPolicy(published=policy))
 
     @property
@@ -221,6 +222,8 @@ async def test_a_learner_that_dies_between_commit_and_training_ends_with_the_sam
     assert [b.ordinal for b, _ in store.batches] == [0, 1, 2, 3, 4]
     assert [e for _, e in store.batches] == [1] * (dies_at + 1) + [2] * (4 - dies_at)
     assert [p.policy.step for p in store.puts[before:]] == list(range(dies_at + 1, 6))  # no known policy is announced again
+    path = [(p.policy.step, p.batch_ordinal) for p in store.live if p.policy.step]
+    assert path == [(o + 1, o) for o in range(5)]  # yet each one is on the path: base model to final policy, no hole
     assert store.puts[-1].policy.digest == expected.store.puts[-1].policy.digest
     assert [b.summary for b, _ in store.batches] == [b.summary for b, _ in expected.store.batches]
     one, two = expected.final(), again.final()
@@ -325,8 +328,8 @@ async def test_an_interrupted_learner_leaves_a_checkpoint_and_the_next_goes_on(t
     stop = asyncio.Event()
     plain = store.put_policy
 
-    async def interrupt(policy: events_pb2.PolicyPublished) -> None:
-        await plain(policy)
+    async def interrupt(policy: events_pb2.PolicyPublished, replayed: bool = False) -> None:
+        await plain(policy, replayed)
         if policy.policy.step == 2:
             stop.set()
 

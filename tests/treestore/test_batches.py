@@ -147,14 +147,17 @@ def test_other_uses_do_not_exist_yet(world: World) -> None:
 # -- policies --
 
 
-def _policy(world: World, step: int, epoch: int = 1, digest: bytes = b"", batch: int | None = None) -> None:
+def _policy(
+    world: World, step: int, epoch: int = 1, digest: bytes = b"", batch: int | None = None, replayed: bool = False
+) -> None:
     published = events_pb2.PolicyPublished(
         run_id=world.forge.run_id,
         policy=tree_pb2.PolicyRef(learner_epoch=epoch, step=step, digest=digest or bytes([step]) * 32),
         batch_ordinal=batch,
         path="/nowhere",
     )
-    world.database.transact(lambda c: policies.put(c, published, world.now(), world.settings))
+    request = rs.PutPolicyRequest(policy=published, replayed=replayed)
+    world.database.transact(lambda c: policies.put(c, request, world.now(), world.settings))
 
 
 def _step(world: World) -> int | None:
@@ -191,7 +194,9 @@ def test_a_rewind_abandons_later_policies_and_replay_stores_them_anew(world: Wor
     assert (answer.epoch, answer.next_ordinal) == (2, 3)
     assert _step(world) == 1
     _policy(world, 1, epoch=2, batch=0)
-    _policy(world, 2, epoch=2, batch=1)
+    _policy(world, 2, epoch=2, batch=1, replayed=True)
+    said = [r.msg_id for r in world.rows(schema.outbox) if r.subject.endswith(".policy")]
+    assert len(said) == 5 and not said[-1].endswith("-2-2"), "what everybody has is not announced again"
     assert _step(world) == 2
     ask = rs.ReadPoliciesRequest(run_id=world.forge.run_id)
     live = world.database.query(lambda c: policies.read(c, ask)).policies
