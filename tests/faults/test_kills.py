@@ -45,3 +45,13 @@ async def test_every_process_killed_once_in_one_run(tmp_path: Path, model: Path)
         run = await made.finish()
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
     assert audit(tmp_path / "s" / "store.sqlite", run_id, 8) == []
+
+
+async def test_a_learner_killed_before_its_first_checkpoint_replays_every_batch(tmp_path: Path, model: Path) -> None:
+    async with system(tmp_path / "s") as made:
+        run_id = await made.create(recipe(model, optimise__checkpoint_every=1000))
+        await made.reach(3)
+        await made.kill("learner")
+        run = await made.finish()
+    assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
+    assert audit(tmp_path / "s" / "store.sqlite", run_id, STEPS) == []
