@@ -3,6 +3,7 @@
 What the services cost is measured against this. Nothing is durable here and nothing can be resumed.
 """
 
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,14 +19,14 @@ from banyan.draws import branch_key, key
 from banyan.recipe import Recipe
 from banyan.segment import Kind, Sampling, Segment
 from banyan.tree import Leaf, Tree
-from services.chassis import models
+from services.chassis import models, weightfile
 from services.gateway.control.uniform import Uniform
 from services.gateway.tasks import Split, load, messages, split
 from services.learner.credit import ScoredTree
 from services.learner.model import compute_dtype
 from services.learner.model import load as load_trained
 from services.learner.study import Lesson, study
-from services.learner.trainer import StepReport, Trainer
+from services.learner.trainer import StepReport, Trainer, settle
 from services.rollout.engines import loading
 from services.rollout.engines.forward import Forward
 from services.rollout.engines.memory import Limits
@@ -51,7 +52,7 @@ class Seconds:
 class OneProcess:
     """A recipe's steps without services. Only `iid` on the torch engine and the built-in task.
 
-    With the `run_id` of a run through the services it grows the same trees from the same draws: equal work.
+    With the `run_id` of a deterministic run through the services it makes the same policies, bit for bit: equal work.
     """
 
     def __init__(self, recipe: Recipe, run_id: str = "alone", policy: Policy = Policy(1, 0, b"0" * 32)) -> None:  # noqa: B008
@@ -62,7 +63,8 @@ class OneProcess:
         device = loading.choose_device()
         self.sampler = loading.load_model(folder, loading.choose_dtype(recipe.resources.dtype, device), device)
         tokenizer = loading.ChatTokenizer(folder, self.sampler)
-        limits = Limits(recipe.resources.kv_tokens, recipe.resources.max_branches)
+        settle(None)
+        limits = Limits(recipe.resources.kv_tokens, recipe.resources.max_branches, deterministic=recipe.deterministic)
         self.engine = TorchEngine(Forward(self.sampler), tokenizer, limits, policy)
         self.trainer = Trainer(load_trained(folder), recipe.optimise, compute_dtype(recipe.resources.dtype))
         self.estimator = registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
@@ -73,6 +75,8 @@ class OneProcess:
     ) -> list[tuple[Tree, list[Leaf]]]:
         """One tree per row, sampled together; group ordinals count from `first`."""
         sampling = Sampling(temperature=temperature, max_new_tokens=self.recipe.generate.max_new_tokens)
+        if self.recipe.deterministic:
+            self.engine.forget()
         trees = []
         for number, row in enumerate(rows):
             identity = tree_id(self.run_id, f"{self.run_id}/{purpose}/{first + number}", row_digest(row), 0)
@@ -82,7 +86,7 @@ class OneProcess:
             seed = key(self.recipe.seed, "tree", identity) >> 1
             for ordinal in range(width):
                 draws = branch_key(seed, root.id, len(root), ordinal)
-                self.engine.submit(Request((number, ordinal), prompt, draws, sampling))
+                self.engine.submit(Request((number, ordinal), prompt, draws, sampling, order=(number, ordinal)))
         while self.engine.busy:
             for done in self.engine.step():
                 number, ordinal = done.key  # type: ignore[misc]
@@ -128,6 +132,11 @@ class OneProcess:
             for name, target in self.sampler.named_parameters():
                 target.copy_(own[name])
         self.engine.load(self.policy, None)
+
+    def digest(self) -> bytes:
+        """Digest of the policy in training, as a learner would publish it."""
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            return weightfile.write(Path(folder), "policy", self.trainer.masters.computed(), 0, 0).digest
 
     def accuracy(self, width: int, temperature: float) -> float:
         """Mean reward on the held-out rows."""
