@@ -2,29 +2,28 @@
 
 `policy-<epoch>-<step>.bin` holds the tensors one after the other, little-endian, 64-byte aligned, in order of name;
 `policy-<epoch>-<step>.json` says where each one lies and is written last: there is no manifest without its weights.
-The digest is BLAKE2b-256 over the BLAKE2b-256 digests of consecutive 16 MiB chunks, so chunks are hashed in parallel.
+The digest is BLAKE3 of the file's bytes (`b3sum` checks it by hand): 5 times as fast as BLAKE2b on one core, and a hand-over
+reads every byte twice (ADR 008).
 Torch is imported only by the functions that make or read tensors.
 """
 
-import hashlib
 import json
 import mmap
 import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from banyan.digest import DIGEST_BYTES, blake
+from blake3 import blake3
+
 from banyan.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
     import torch
 
-CHUNK_BYTES = 16 << 20
 ALIGN_BYTES = 64
-HASH_THREADS = 2  # hashlib releases the GIL; more would take cores from sampling
+HASH_THREADS = 2  # more would take cores from sampling, and memory gives no more
 WIDTHS = {"bfloat16": 2, "float32": 4}
 
 
@@ -102,22 +101,8 @@ def _count(shape: Iterable[int]) -> int:
 
 
 def digest_of(path: Path) -> bytes:
-    """Digest of a .bin file: chunks are hashed in threads, their digests in order."""
-    size = path.stat().st_size
-    if not size:
-        return blake()
-    with (
-        open(path, "rb") as file,
-        mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as memory,
-        memoryview(memory) as view,
-        ThreadPoolExecutor(HASH_THREADS) as pool,
-    ):
-        return blake(*pool.map(lambda at: _digest_of(view, at), range(0, size, CHUNK_BYTES)))
-
-
-def _digest_of(view: memoryview, at: int) -> bytes:
-    with view[at : at + CHUNK_BYTES] as chunk:
-        return hashlib.blake2b(chunk, digest_size=DIGEST_BYTES).digest()
+    """BLAKE3-256 of a file, read through the page cache by HASH_THREADS threads."""
+    return blake3(max_threads=HASH_THREADS).update_mmap(path).digest()
 
 
 def write(
@@ -161,7 +146,8 @@ def _fill(path: Path, entries: Iterable[TensorEntry], tensors: Mapping[str, "tor
     with open(path, "w+b") as file:
         if size:  # reserved now, so that a full disk is an error here and not a signal in the middle of the copy
             os.posix_fallocate(file.fileno(), 0, size)
-            with mmap.mmap(file.fileno(), size) as memory:
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE  # one call instead of a fault for each of 65,000 pages
+            with mmap.mmap(file.fileno(), size, flags=flags) as memory:
                 _copy(memory, entries, tensors)
 
 
@@ -202,7 +188,7 @@ def in_memory(folder: Path) -> bool:
 
 
 def open_verified(manifest_path: Path) -> WeightManifest:
-    """The manifest of weights whose digest was checked. Read once per version: hashing 270 MB takes about 0.2 s."""
+    """The manifest of weights whose digest was checked. Read once per version: hashing 270 MB takes about 0.05 s."""
     try:
         manifest = from_json(manifest_path.read_text(), manifest_path.with_suffix(".bin"))
         size = manifest.path.stat().st_size

@@ -1,19 +1,17 @@
-"""Writes tensors as a safetensors file, digested while it is written: BLAKE2b-256 over the digests of 16 MiB chunks.
-
-The digest is that of services/chassis/weightfile.py, so `digest_of` checks such a file. Chunks are hashed in threads.
-"""
+"""Writes tensors as a safetensors file, digested while it is written (BLAKE3, as in services/chassis/weightfile.py)."""
 
 import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+from blake3 import blake3
 
-from banyan.digest import blake
-from services.chassis.weightfile import CHUNK_BYTES, HASH_THREADS
+from services.chassis.weightfile import HASH_THREADS
+
+CHUNK_BYTES = 16 << 20
 
 _NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
 _NAMES |= {torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
@@ -21,15 +19,14 @@ _NAMES |= {torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[int, bytes]:
     """Writes and fsyncs the file; its size and digest."""
-    digests: list[Future[bytes]] = []
-    size = 0
-    with ThreadPoolExecutor(HASH_THREADS) as pool, open(path, "wb", buffering=0) as file:
+    digest, size = blake3(max_threads=HASH_THREADS), 0
+    with open(path, "wb", buffering=0) as file:
         for chunk in _chunks(tensors):
-            digests.append(pool.submit(blake, chunk))
+            digest.update(chunk)
             _write_all(file.fileno(), chunk)
             size += len(chunk)
         os.fsync(file.fileno())
-        return size, blake(*(d.result() for d in digests))
+    return size, digest.digest()
 
 
 def _write_all(handle: int, data: bytes) -> None:

@@ -43,10 +43,8 @@ def base(tmp_path: Path) -> Path:
     return folder
 
 
-def test_flat_files_are_safetensors_with_the_chunked_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-
+def test_flat_files_are_safetensors_digested_while_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flatfile, "CHUNK_BYTES", 1000)
-    monkeypatch.setattr("services.chassis.weightfile.CHUNK_BYTES", 1000)
     tensors = {"x": torch.randn(40, 30), "y": torch.randn(3).bfloat16(), "z": torch.tensor(5), "e": torch.zeros(0, 4)}
     size, digest = flatfile.write(tmp_path / "t.safetensors", tensors)
     assert size == (tmp_path / "t.safetensors").stat().st_size
@@ -142,7 +140,6 @@ print("written", flush=True)
 def test_killed_at_any_call_the_last_whole_one_loads(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forked writer dies at its n-th call into the system, in the middle of a write where it is one."""
     monkeypatch.setattr(flatfile, "CHUNK_BYTES", 256)
-    monkeypatch.setattr("services.chassis.weightfile.CHUNK_BYTES", 256)
     root = str(Path(checkpoint.__file__).parents[2])
     folder = tmp_path / "checkpoints"
     checkpoint.write(folder, snapshot(0), base)
