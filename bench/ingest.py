@@ -1,4 +1,4 @@
-"""Lineage ingest: segments a second through broker, treestore and SQLite, next to a raw bulk insert of the same rows."""
+"""Lineage ingest: segments a second through broker, treestore and database, next to a raw bulk insert of the same rows."""
 
 import asyncio
 import sqlite3
@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psycopg
 
 from banyan.digest import canonical, row_digest, tree_id
 from banyan.segment import Kind, Sampling, Segment
@@ -21,24 +22,46 @@ from services.chassis import nats_server, rpc, subjects
 from services.chassis.bus import Bus
 from services.treestore.service import running
 from services.treestore.settings import Settings
+from tests.treestore.postgres import running as running_postgres
 
 TREES, BRANCHES, TOKENS, RUNS = 64, 64, 32, 3
 RUN = "ingest-00000000"
 
 
 def run() -> Result:
-    """Median of several fresh stores."""
+    """Median of several fresh stores on each database; every commit reaches the disk."""
     result = Result("ingest")
-    rates, raws = [], []
-    for _ in range(RUNS):
-        with tempfile.TemporaryDirectory() as folder:
-            rates.append(asyncio.run(_through(Path(folder))))
-            raws.append(_raw(Path(folder) / "raw.sqlite"))
-    result.add("through broker, treestore and SQLite (synchronous FULL)", median(rates), "seg/s")
-    result.add("raw executemany of the same rows, one transaction", median(raws), "seg/s")
-    result.add("raw / through", median([b / a for a, b in zip(rates, raws, strict=True)]), "x")
-    result.notes.append(f"{TREES} trees x {BRANCHES} segments x {TOKENS} tokens, {RUNS} runs, medians")
+    sqlite, postgres = _Rates(), _Rates()
+    with running_postgres(durable=True) as server:
+        for _ in range(RUNS):
+            with tempfile.TemporaryDirectory() as folder:
+                sqlite.note(asyncio.run(_through(Path(folder), "")), _raw_sqlite(Path(folder) / "raw.sqlite"))
+                address = server.fresh()
+                postgres.note(asyncio.run(_through(Path(folder) / "pg", address)), _raw_postgres(server.fresh()))
+    sqlite.report(result, "SQLite (synchronous FULL)")
+    postgres.report(result, "PostgreSQL (fsync on)")
+    result.notes.append(f"{TREES} trees x {BRANCHES} segments x {TOKENS} tokens, {RUNS} alternating runs, medians")
     return result
+
+
+class _Rates:
+    """Segments a second of several runs."""
+
+    def __init__(self) -> None:
+        self.through: list[float] = []
+        self.raw: list[float] = []
+
+    def note(self, through: float, raw: float) -> None:
+        """Takes a run's figures."""
+        self.through.append(through)
+        self.raw.append(raw)
+
+    def report(self, result: Result, where: str) -> None:
+        """Adds the medians."""
+        result.add(f"{where}: through broker, treestore and database", median(self.through), "seg/s")
+        result.add(f"{where}: raw executemany, one transaction", median(self.raw), "seg/s")
+        ratios = [b / a for a, b in zip(self.through, self.raw, strict=True)]
+        result.add(f"{where}: raw / through", median(ratios), "x")
 
 
 def _spec(number: int) -> tree_pb2.TreeSpec:
@@ -60,13 +83,13 @@ def _segments(spec: tree_pb2.TreeSpec) -> list[Segment]:
     return [root, *branches]
 
 
-async def _through(folder: Path) -> float:
+async def _through(folder: Path, database: str) -> float:
     address = f"127.0.0.1:{nats_server.free_port()}"
     config = nats_server.write_config(folder / "nats", address)
     process = nats_server.start(config, folder / "nats.log")
     try:
         nats_server.await_listening(address, process, folder / "nats.log")
-        settings = Settings(nats=f"nats://{address}", listen="127.0.0.1:0", state=folder)
+        settings = Settings(nats=f"nats://{address}", listen="127.0.0.1:0", state=folder, database=database)
         async with running(settings) as (server, _), rpc.channel(server.address) as channel:
             bus = await Bus.connect(f"nats://{address}", "bench")
             try:
@@ -114,21 +137,45 @@ async def _claim(trees: ts_grpc.TreeStoreServiceStub, spec: tree_pb2.TreeSpec) -
     raise TimeoutError("a tree was not ingested within 30 s")
 
 
-def _raw(path: Path) -> float:
-    """The same bytes into one table of the same columns, by the standard library."""
-    rows = []
-    for number in range(TREES):
-        for s in _segments(_spec(number)):
-            blobs = (s.id, s.tree_id, s.parent, s.fork, s.ordinal, int(s.kind), s.tokens_T.tobytes(), s.logprobs_T.tobytes())
-            rows.append((*blobs, s.policy, s.sampling.encode(), int(s.finish)))
+def _rows() -> list[tuple[object, ...]]:
+    """The same bytes for one table of the same columns."""
+    return [
+        (s.id, s.tree_id, s.parent, s.fork, s.ordinal, int(s.kind), s.tokens_T.tobytes(), s.logprobs_T.tobytes(), s.policy,
+         s.sampling.encode(), int(s.finish))
+        for number in range(TREES)
+        for s in _segments(_spec(number))
+    ]  # fmt: skip
+
+
+_COLUMNS = (
+    "id {b} unique, tree {b}, parent {b}, fork int, ordinal int, kind int, tokens {b}, logprobs {b}, policy {b},"
+    " sampling {b}, finish int"
+)
+
+
+def _raw_sqlite(path: Path) -> float:
+    """By the standard library."""
+    rows = _rows()
     database = sqlite3.connect(path)
     database.execute("pragma journal_mode=wal")
     database.execute("pragma synchronous=full")
-    columns = "id blob unique, tree blob, parent blob, fork int, ordinal int, kind int, tokens blob, logprobs blob"
-    database.execute(f"create table segments (n integer primary key, {columns}, policy blob, sampling blob, finish int)")
+    database.execute(f"create table segments (n integer primary key, {_COLUMNS.format(b='blob')})")
     begun = time.perf_counter()
     with database:
         database.executemany(f"insert into segments values (null{', ?' * 11})", rows)
     seconds = time.perf_counter() - begun
     database.close()
     return len(rows) / seconds
+
+
+def _raw_postgres(address: str) -> float:
+    """By psycopg, which pipelines it."""
+    rows = _rows()
+    with psycopg.connect(address) as database:
+        database.execute(f"create table segments (n bigserial primary key, {_COLUMNS.format(b='bytea')})".encode())
+        database.commit()
+        begun = time.perf_counter()
+        with database.cursor() as cursor:
+            cursor.executemany(f"insert into segments values (default{', %s' * 11})".encode(), rows)
+        database.commit()
+        return len(rows) / (time.perf_counter() - begun)

