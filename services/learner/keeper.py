@@ -9,8 +9,8 @@ from pathlib import Path
 from banyan.errors import TemporaryError
 from services.chassis import telemetry
 from services.learner import checkpoint
-from services.learner.bench import Bench
 from services.learner.checkpoint import Mark
+from services.learner.torchthread import TorchThread
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +21,10 @@ _BYTES_PER_WEIGHT_BYTE = 6  # float32 weights and two float32 moments, against b
 class Keeper:
     """Writes checkpoints of one run. `base`: where config and tokenizer come from."""
 
-    def __init__(self, folder: Path, base: Path, bench: Bench, every: int) -> None:
-        self.folder, self._base, self._bench, self._every = folder, base, bench, every
+    def __init__(self, folder: Path, base: Path, torch_thread: TorchThread, every: int) -> None:
+        self.folder, self._base, self._torch, self._every = folder, base, torch_thread, every
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._cost_s = bench.weight_bytes() * _BYTES_PER_WEIGHT_BYTE / _GUESSED_BYTES_PER_S
+        self._cost_s = torch_thread.weight_bytes() * _BYTES_PER_WEIGHT_BYTE / _GUESSED_BYTES_PER_S
         self._since = time.monotonic()
         self._last_step = -1
         self._writing: asyncio.Task[Path] | None = None
@@ -60,7 +60,7 @@ class Keeper:
         begun = time.monotonic()
         self.begin(mark.step)
         with telemetry.span("learner.checkpoint", banyan_run=mark.run_id, banyan_policy_step=mark.step):
-            snapshot = await self._bench.snapshot(mark, apart)
+            snapshot = await self._torch.snapshot(mark, apart)
             loop = asyncio.get_running_loop()
             path = await loop.run_in_executor(self._pool, checkpoint.write, self.folder, snapshot, self._base)
         self._cost_s = time.monotonic() - begun

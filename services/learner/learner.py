@@ -21,12 +21,12 @@ from services.chassis import telemetry
 from services.learner import convert, report
 from services.learner.announcer import Announcer
 from services.learner.batch import assemble
-from services.learner.bench import Bench, Timed
 from services.learner.checkpoint import Mark
 from services.learner.keeper import Keeper
 from services.learner.ports import Store, StoredBatch, Trigger
 from services.learner.position import Position
 from services.learner.study import Lesson, recorded_stale, study, summary
+from services.learner.torchthread import Timed, TorchThread
 from services.learner.weights import WeightFolder
 
 log = logging.getLogger(__name__)
@@ -44,14 +44,14 @@ class Learner:
         held_out: frozenset[bytes],
         store: Store,
         trigger: Trigger,
-        bench: Bench,
+        torch_thread: TorchThread,
         weights: WeightFolder,
         keeper: Keeper,
         address: str = "",
         tick_s: float = 2.0,
     ) -> None:
         self.run_id, self.recipe, self.weights, self.keeper = run_id, recipe, weights, keeper
-        self._held_out, self._store, self._trigger, self._bench = held_out, store, trigger, bench
+        self._held_out, self._store, self._trigger, self._torch = held_out, store, trigger, torch_thread
         self._announcer, self._tick_s = Announcer(run_id, store, weights, address), tick_s
         optimise = recipe.optimise
         self.estimator: Estimator = registry.build("optimise", optimise.advantage, optimise.advantage_settings)
@@ -98,7 +98,7 @@ class Learner:
         at.history.live = {p.policy.digest: p.policy.step for p, gone in stored if not gone}
         at.history.note_abandoned([(p.policy.learner_epoch, p.policy.step) for p, gone in stored if gone])
         self.keeper.begin(at.step)
-        at.hold((await self._bench.hand_out(self.weights, at.epoch, at.step)).digest)
+        at.hold((await self._torch.hand_out(self.weights, at.epoch, at.step)).digest)
         if until == at.next_ordinal:
             same = [p for p, _ in stored if p.policy.digest == at.digest and p.policy.step == at.step]
             await self._announcer.again(at, same[0] if same else None)
@@ -136,13 +136,13 @@ class Learner:
         convert.refuse_untrainable(trees, self._held_out)
         links = [t.spec.traceparent for t in trees]
         with telemetry.span("learner.batch", links=links, banyan_run=self.run_id, banyan_batch=batch.ordinal) as span:
-            lesson = await self._bench.run(lambda: self._study(trees, batch, fresh))
+            lesson = await self._torch.run(lambda: self._study(trees, batch, fresh))
             if fresh:
                 await self._store.commit(batch.ordinal, self.at.epoch, batch.group_ids, summary(lesson, self.at.step))
             report.note_consumed(trees, batch.ordinal, self.at.step + 1, span.traceparent)
             prepared = time.monotonic() - begun
             with telemetry.span("learner.step", span.traceparent, banyan_run=self.run_id, banyan_batch=batch.ordinal):
-                timed = await self._bench.step(lesson.rows, self.at.step)
+                timed = await self._torch.step(lesson.rows, self.at.step)
             metrics = report.numbers(lesson, timed, self.at.step + 1) | {"prepare_seconds": prepared}
             await self._hand_out(batch, timed, metrics, known)
 
@@ -160,7 +160,7 @@ class Learner:
         at, parent, begun = self.at, self.at.digest, time.monotonic()
         at.step, at.next_ordinal = at.step + 1, batch.ordinal + 1
         if timed.report.applied:
-            manifest = await self._bench.hand_out(self.weights, at.epoch, at.step)
+            manifest = await self._torch.hand_out(self.weights, at.epoch, at.step)
         else:
             manifest = self.weights.repeat(at.epoch, at.step)
         at.hold(manifest.digest)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from banyan.v1 import tree_pb2
 from services.chassis import telemetry
-from services.learner.bench import Timed
 from services.learner.study import Lesson
+from services.learner.torchthread import Timed
 
 log = logging.getLogger(__name__)
 

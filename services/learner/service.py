@@ -9,12 +9,12 @@ from banyan.v1 import learner_service_pb2_grpc, runstore_service_pb2
 from services.chassis import models, process, rpc
 from services.chassis.bus import Bus
 from services.learner import checkpoint, server
-from services.learner.bench import Bench
 from services.learner.consumer import ClosedTrees
 from services.learner.keeper import Keeper
 from services.learner.learner import Learner
 from services.learner.settings import LearnerSettings
 from services.learner.store import GrpcStore
+from services.learner.torchthread import TorchThread
 from services.learner.weights import WeightFolder, choose_folder
 
 log = logging.getLogger(__name__)
@@ -50,20 +50,20 @@ async def _train(
     stored = await store.run()
     recipe = Recipe.model_validate_json(stored.recipe_json)
     folder = Path(stored.folder) if stored.folder else settings.state / "runs" / stored.run_id
-    bench = Bench(recipe, settings.threads)
+    torch_thread = TorchThread(recipe, settings.threads)
     weights: WeightFolder | None = None
     try:
         base = await asyncio.to_thread(models.resolve, recipe.model)
         kept = await asyncio.to_thread(checkpoint.newest, folder / "checkpoints", stored.run_id)
-        await bench.load(kept[0] if kept else base, resumed=kept is not None)
-        weights = WeightFolder(choose_folder(settings.weights, stored.run_id, folder, bench.weight_bytes()))
-        keeper = Keeper(folder / "checkpoints", base, bench, recipe.optimise.checkpoint_every)
-        servicer.learner = _learner(stored, recipe, store, trigger, bench, weights, keeper, address, settings.tick_s)
+        await torch_thread.load(kept[0] if kept else base, resumed=kept is not None)
+        weights = WeightFolder(choose_folder(settings.weights, stored.run_id, folder, torch_thread.weight_bytes()))
+        keeper = Keeper(folder / "checkpoints", base, torch_thread, recipe.optimise.checkpoint_every)
+        servicer.learner = _learner(stored, recipe, store, trigger, torch_thread, weights, keeper, address, settings.tick_s)
         await servicer.learner.work(kept[1] if kept else None, stop)
         await stop.wait()
         keeper.done()
     finally:
-        bench.done()
+        torch_thread.done()
         if weights is not None:
             weights.clean()
 
@@ -73,11 +73,11 @@ def _learner(
     recipe: Recipe,
     store: GrpcStore,
     trigger: ClosedTrees,
-    bench: Bench,
+    torch_thread: TorchThread,
     weights: WeightFolder,
     keeper: Keeper,
     address: str,
     tick_s: float,
 ) -> Learner:
     held_out = frozenset(stored.held_out)
-    return Learner(stored.run_id, recipe, held_out, store, trigger, bench, weights, keeper, address, tick_s)
+    return Learner(stored.run_id, recipe, held_out, store, trigger, torch_thread, weights, keeper, address, tick_s)

@@ -81,7 +81,7 @@ def test_no_room_for_weights_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
         put(WeightFolder(tmp_path), 0, 1.0)
 
 
-class FakeBench:
+class FakeTorchThread:
     """Snapshots without a model."""
 
     def weight_bytes(self) -> int:
@@ -96,7 +96,7 @@ def mark(step: int) -> Mark:
 
 
 async def test_a_failed_checkpoint_does_not_stop_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keeper = Keeper(tmp_path / "checkpoints", tmp_path, FakeBench(), every=2)  # type: ignore[arg-type]
+    keeper = Keeper(tmp_path / "checkpoints", tmp_path, FakeTorchThread(), every=2)  # type: ignore[arg-type]
     keeper.begin(0)
     plain, failing = checkpoint.write, True
 

@@ -31,7 +31,7 @@ class Timed:
     seconds: float
 
 
-class Bench:
+class TorchThread:
     """Loads, trains, hands out. All but `done` run in its thread; the trainer's memory is bounded by tokens_per_row."""
 
     def __init__(self, recipe: Recipe, threads: int | None) -> None:
