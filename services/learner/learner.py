@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 
 from banyan import registry
-from banyan.errors import NotFound
+from banyan.errors import NotFound, TemporaryError
 from banyan.plugins import Estimator
 from banyan.recipe import Recipe
 from banyan.tree import Leaf, Tree
@@ -57,6 +57,7 @@ class Learner:
         self.estimator: Estimator = registry.build("optimise", optimise.advantage, optimise.advantage_settings)
         self.at = Position()
         self._busy = asyncio.Lock()  # one of: a step, a checkpoint asked for
+        self._taken_over = False  # the policy in memory is the run's newest
 
     async def work(self, resumed: Mark | None, stop: asyncio.Event) -> None:
         """Trains until the budget is spent or `stop` is set; writes the last checkpoint."""
@@ -70,16 +71,24 @@ class Learner:
             async with self._busy:
                 await self._advance(chosen, fresh=True)
                 await self.keeper.consider(self.at.mark(self.run_id))
-        await self.checkpoint()
+        await self._keep()
         self.at.activity = "serving"
 
     async def checkpoint(self) -> str:
-        """Writes a checkpoint of the policy in memory; its folder."""
+        """Writes a checkpoint of the policy in memory; its folder. Raises TemporaryError while that is not the newest."""
+        if not self._taken_over:
+            where = f"replaying batch {self.at.next_ordinal}" if self.at.epoch else "starting"
+            raise TemporaryError(f"the learner of run {self.run_id} is {where}; ask again", reason="TAKING_OVER")
+        # Its writer reads the weights in use: once begun it is finished, whether or not anybody waits for the answer.
+        return await asyncio.shield(asyncio.create_task(self._keep()))
+
+    async def _keep(self) -> str:
         async with self._busy:
             before, self.at.activity = self.at.activity, "checkpointing"
-            path = await self.keeper.keep(self.at.mark(self.run_id))
-            self.at.activity = before
-            return str(path)
+            try:
+                return str(await self.keeper.keep(self.at.mark(self.run_id)))
+            finally:
+                self.at.activity = before
 
     async def _pause(self, stop: asyncio.Event) -> None:
         waits = [asyncio.ensure_future(self._trigger.wait(self._tick_s)), asyncio.ensure_future(stop.wait())]
@@ -104,6 +113,7 @@ class Learner:
             await self._announcer.again(at, same[0] if same else None)
         else:
             await self._replay(until, frozenset((p.policy.step, p.policy.digest) for p, _ in stored), stop)
+        self._taken_over = self.at.next_ordinal == until
         self.weights.drop_foreign()
         log.info("run %s: learner epoch %d at step %d", self.run_id, at.epoch, at.step)
 

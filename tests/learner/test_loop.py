@@ -1,13 +1,18 @@
 """The loop against a store in memory: batches in order, fencing, held-out rows, weights kept."""
 
+import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from banyan.errors import NotFound, Refused
+from banyan.errors import NotFound, Refused, TemporaryError
 from banyan.v1 import tree_pb2
 from services.chassis import weightfile
+from services.learner import checkpoint
 from services.learner.batch import Ready
 from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe, straight
 
@@ -98,3 +103,51 @@ async def test_an_evaluation_tree_is_refused(tmp_path: Path, tiny_folder: Path) 
 
     with pytest.raises(Refused, match="to measure"):
         await Rig(tmp_path, tiny_folder, MemoryStore(measures), recipe(5)).run()
+
+
+async def test_a_checkpoint_whose_asker_is_gone_is_still_of_one_step(
+    tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer reads the weights in use, so the next step waits for it, also when nobody waits for the answer."""
+    store = MemoryStore(grown)
+    rig, plain, begun, go_on = (
+        Rig(tmp_path, tiny_folder, store, recipe(4)),
+        store.ready,
+        threading.Event(),
+        threading.Event(),
+    )
+    write = checkpoint.write
+
+    def slow(*arguments: Any) -> Path:
+        begun.set()
+        assert go_on.wait(10)
+        return write(*arguments)
+
+    async def ask_and_go(limit: int) -> tuple[list[Ready], int | None]:
+        assert rig.learner is not None
+        if len(store.batches) == 2 and not begun.is_set():
+            asked = asyncio.create_task(rig.learner.checkpoint())
+            assert await asyncio.to_thread(begun.wait, 10)
+            asked.cancel()
+            asyncio.get_running_loop().call_later(0.5, go_on.set)
+        return await plain(limit)
+
+    monkeypatch.setattr(checkpoint, "write", slow)
+    store.ready = ask_and_go  # type: ignore[method-assign]
+    await rig.run()
+    other = await straight(tmp_path, tiny_folder, 2)
+    held = load_file(tmp_path / "checkpoints" / "step-00000002-epoch-1" / checkpoint.MODEL)
+    assert all(torch.equal(held[name], tensor) for name, tensor in other.final().items())
+
+
+async def test_a_checkpoint_that_cannot_be_written_leaves_the_activity_as_it_was(
+    tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Path:
+        raise TemporaryError("cannot write checkpoint: No space left on device; is there room?")
+
+    monkeypatch.setattr(checkpoint, "write", full)
+    rig = Rig(tmp_path, tiny_folder, MemoryStore(grown), recipe(1))
+    with pytest.raises(TemporaryError, match="No space left"):
+        await rig.run()
+    assert rig.learner is not None and rig.learner.at.activity == "training"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from banyan.errors import TemporaryError
 from banyan.v1 import events_pb2, tree_pb2
 from services.learner import checkpoint
 from services.learner.ports import StoredBatch
@@ -124,3 +125,25 @@ async def test_an_interrupt_in_the_middle_of_a_replay_keeps_what_was_replayed(tm
     expected = await straight(tmp_path, tiny_folder)
     one, two = expected.final(), last.final()
     assert all(torch.equal(one[n], two[n]) for n in one)
+
+
+async def test_no_checkpoint_is_given_out_before_the_replay_is_done(tmp_path: Path, tiny_folder: Path) -> None:
+    """Else a run could count as a success with a checkpoint of half its steps, or of weights that are another step's."""
+    store = MemoryStore(grown, die_after_commit=3)
+    with pytest.raises(ConnectionAbortedError):
+        await Rig(tmp_path, tiny_folder, store, recipe(4)).run()
+    store.die_after_commit = -1
+    rig, plain, refused = Rig(tmp_path, tiny_folder, store, recipe(4)), store.batch, []
+
+    async def ask(ordinal: int) -> StoredBatch | None:
+        assert rig.learner is not None
+        with pytest.raises(TemporaryError, match="replaying batch") as caught:
+            await rig.learner.checkpoint()
+        refused.append(caught.value.reason)
+        return await plain(ordinal)
+
+    store.batch = ask  # type: ignore[method-assign]
+    await rig.run()
+    assert refused == ["TAKING_OVER"] * 4
+    found = checkpoint.newest(tmp_path / "checkpoints", RUN)
+    assert found is not None and found[1].step == 4
