@@ -10,6 +10,8 @@ from services.treestore.events import Ended, Event, Grew, Grown, Opened, WasScor
 from services.treestore.rows import GROWING, SCORING, GroupRow, Head, TreeRow
 from services.treestore.rules import score_row
 
+_UNKNOWN = "unknown"  # the node of a claim that another store issued
+
 
 def accept(book: Book, event: Event) -> list[Event]:
     """Applies an event that the rules accepted; the events that waited for it."""
@@ -73,10 +75,11 @@ def _join_group(book: Book, event: Opened) -> None:
 
 
 def _hold(book: Book, tree: TreeRow, epoch: int) -> None:
-    """Progress keeps the claim; an epoch that this store never issued came from a store that was lost."""
+    """Progress keeps a claim that was not handed back; an epoch that this store never issued came from one that was lost."""
     book.change(tree)
-    tree.claim_epoch = max(tree.claim_epoch, epoch)
-    if tree.state == GROWING:
+    if epoch > tree.claim_epoch:
+        tree.claim_epoch, tree.claim_node = epoch, _UNKNOWN
+    if tree.state == GROWING and tree.claim_node:
         tree.claim_due_ms = book.now_ms + book.settings.claim_ms
         tree.growth_due_ms = tree.claim_due_ms + book.settings.requeue_ms
 

@@ -6,13 +6,17 @@ from banyan.errors import NotFound, Refused
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore import schema
 from services.treestore.loading import chunks
+from services.treestore.rows import DROPPED
 
 
 def look(connection: Connection, request: ts.AwaitIngestedRequest) -> ts.AwaitIngestedResponse:
-    """What is missing, what was refused, and whether the tree is grown. Raises Refused once a newer claim is in force."""
+    """What is missing, what was refused, and whether the tree is grown.
+
+    Raises Refused once a newer claim is in force or the tree was dropped.
+    """
     trees = schema.trees
     tree = connection.execute(
-        select(trees.c.claim_epoch, trees.c.grown_epoch).where(trees.c.tree_id == request.tree_id)
+        select(trees.c.claim_epoch, trees.c.grown_epoch, trees.c.state).where(trees.c.tree_id == request.tree_id)
     ).first()
     if tree is None:
         raise NotFound(f"there is no tree {request.tree_id.hex()[:16] or 'without an id'}")
@@ -21,6 +25,8 @@ def look(connection: Connection, request: ts.AwaitIngestedRequest) -> ts.AwaitIn
             f"claim {request.epoch} of tree {request.tree_id.hex()[:12]} is over: {tree.claim_epoch} is in force",
             "STALE_EPOCH",
         )
+    if tree.state == DROPPED:
+        raise Refused(f"tree {request.tree_id.hex()[:12]} was dropped; nothing of it is stored any more", "NOT_GROWING")
     response = ts.AwaitIngestedResponse(grown=bool(tree.grown_epoch) and tree.grown_epoch == request.epoch)
     missing = set(request.segment_ids) - _stored(connection, request)
     for segment, reason, winner in _refused(connection, request, missing):

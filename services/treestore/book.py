@@ -203,8 +203,10 @@ class Book:
 
     def bury(self, letter: events_pb2.DeadLetter) -> None:
         """Gives a message up, and says so on the log."""
-        self.new_dead.append(dead_values(letter, self.now_ms))
-        self.say(subjects.dead(letter.stream), f"dead-{letter.service}-{letter.stream}-{letter.sequence}", letter)
+        values = dead_values(letter, self.now_ms)
+        self.new_dead.append(values)
+        name = blake(letter.service.encode(), str(letter.sequence).encode(), letter.subject.encode(), letter.payload)
+        self.say(subjects.dead(letter.stream), f"dead-{name.hex()}", letter)
 
 
 def dead_values(letter: events_pb2.DeadLetter, now_ms: int) -> Values:
@@ -217,6 +219,7 @@ def dead_values(letter: events_pb2.DeadLetter, now_ms: int) -> Values:
         "reason": letter.reason,
         "attempts": letter.attempts,
         "stored_ms": now_ms,
+        "digest": blake(letter.subject.encode(), letter.payload),
     }
 
 

@@ -38,6 +38,8 @@ def renew(connection: Connection, tree_id: bytes, epoch: int, now_ms: int, setti
     """Keeps a claim that is in force. Raises Refused if it is not."""
     book, tree = _open(connection, tree_id, now_ms, settings)
     _in_force(tree, epoch)
+    if not tree.claim_node:  # a renewal that was on its way must not put off the next claim
+        raise Refused(f"claim {epoch} of tree {tree_id.hex()[:12]} was handed back; drop the tree here", "STALE_EPOCH")
     _extend(book.change(tree), now_ms, settings)
     flush(connection, book)
 

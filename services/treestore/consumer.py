@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from banyan.errors import BanyanError, TemporaryError
+from banyan.errors import BanyanError, InvalidInput, TemporaryError
 from banyan.v1 import tree_pb2
 from services.chassis import subjects, telemetry
 from services.treestore import dead
@@ -123,7 +123,7 @@ class DeadLetters:
                         Item(delivery.subject, delivery.data, delivery.sequence, delivery.attempts, subjects.DEAD)
                     )
                 )
-            except ValueError as error:  # a letter about a letter would go round for ever
+            except InvalidInput as error:  # a letter about a letter would go round for ever
                 log.error("a message on %s is no dead letter: %s", delivery.subject, error)
         now = self._context.now()
         try:

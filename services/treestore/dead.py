@@ -2,9 +2,10 @@
 
 import json
 
+from google.protobuf.message import DecodeError
 from sqlalchemy import Connection, select, update
 
-from banyan.errors import NotFound, Refused
+from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore import schema
@@ -13,13 +14,25 @@ from services.treestore.flush import insert_all, insert_ignore
 from services.treestore.ingest import Item
 
 _DEFAULT_LIMIT = 100
+_MOST_SEQUENCE = 1 << 63
 
 
 def letter_of(item: Item) -> events_pb2.DeadLetter:
-    """The letter in a message of the DEAD stream: a service's, or the broker's word that it delivers no more."""
-    if not item.subject.startswith("$JS."):
-        return events_pb2.DeadLetter.FromString(item.data)
-    advisory = json.loads(item.data)
+    """The letter in a message of the DEAD stream: a service's, or the broker's word that it delivers no more.
+
+    Raises InvalidInput if it is neither.
+    """
+    try:
+        letter = _advised(item.data) if item.subject.startswith("$JS.") else events_pb2.DeadLetter.FromString(item.data)
+    except (DecodeError, AttributeError, TypeError, ValueError) as error:
+        raise InvalidInput(f"{len(item.data)} bytes on {item.subject} are no dead letter: {error}") from None
+    if letter.sequence >= _MOST_SEQUENCE:
+        raise InvalidInput(f"a dead letter on {item.subject} has sequence {letter.sequence}, which no stream reaches")
+    return letter
+
+
+def _advised(data: bytes) -> events_pb2.DeadLetter:
+    advisory = json.loads(data)
     return events_pb2.DeadLetter(
         stream=str(advisory.get("stream", "")),
         sequence=int(advisory.get("stream_seq", 0)),

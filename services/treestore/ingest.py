@@ -54,9 +54,9 @@ def ingest(connection: Connection, items: Sequence[Item], now_ms: int, settings:
     events = [event for _, found, _ in decoded for event in found]
     load_for(connection, book, events)
     problems: dict[int, list[str]] = {item.sequence: list(wrong) for item, _, wrong in decoded if wrong}
-    mine = {item.sequence for item in items}
+    mine = {id(event) for event in events}  # not by sequence: a log that was wiped counts from one again
     for event, reason in settle(book, events):
-        if event.sequence in mine:
+        if id(event) in mine:
             problems.setdefault(event.sequence, []).append(reason)
         else:  # it was parked by an earlier message
             bury_event(book, event, reason)

@@ -61,6 +61,7 @@ class TreeRow:
     leaves: int = 0
     mean_reward: float | None = None
     policy_step: int = 0
+    claim_traceparent: str = ""
 
     @property
     def over(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from services.treestore.book import Book, leaf_key, run_key, segment_key, tree_key
 from services.treestore.events import Ended, Event, Grew, Grown, Opened, WasScored
 from services.treestore.rows import DROPPED, GROWING, GroupRow, ScoreRow, TreeRow
+from services.treestore.schema.columns import clean
 
 _EPOCH_GAP = 1024  # a store that lost rows learns epochs from the log; further ahead is an error
 
@@ -198,4 +199,4 @@ def _scored(book: Book, tree: TreeRow, event: WasScored) -> Verdict:
 def score_row(event: WasScored) -> ScoreRow:
     """The row of a score."""
     scored = event.message.scored
-    return ScoreRow(int(scored.score.state), scored.score.value, scored.score.reason, scored.scorer_version)
+    return ScoreRow(int(scored.score.state), scored.score.value, clean(scored.score.reason), clean(scored.scorer_version))

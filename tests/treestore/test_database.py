@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from banyan.errors import InvalidInput, Refused, TemporaryError
 from services.treestore import meta, migrate, schema
@@ -124,3 +124,24 @@ def test_a_store_that_was_copied_while_it_ran_is_whole(tmp_path: Path) -> None:
     world.database.close()
     with sqlite3.connect(tmp_path / "s.sqlite") as raw:
         assert raw.execute("SELECT count(*) FROM segments").fetchone() == (4,)
+
+
+def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path: Path, monkeypatch) -> None:
+    """From 0002, with a dead letter in it: what was stored stays, and the same numbers may come again."""
+    address = f"sqlite:///{tmp_path / 's.sqlite'}"
+    from alembic import command
+
+    upgrade, head = command.upgrade, migrate.HEAD
+    with monkeypatch.context() as older:
+        older.setattr(migrate, "HEAD", "0002")
+        older.setattr(command, "upgrade", lambda config, _: upgrade(config, "0002"))
+        database = Database(address).open()
+        old = "INSERT INTO dead (service, stream, sequence, letter) VALUES ('s', 'LINEAGE', 7, x'00')"
+        database.transact(lambda c: c.exec_driver_sql(old))
+        database.close()
+    database = Database(address).open()
+    assert database.query(migrate.version) == head
+    new = old.replace("letter)", "letter, digest)").replace("x'00'", "x'00', x'01'")
+    database.transact(lambda c: c.exec_driver_sql(new))
+    assert len(database.query(lambda c: list(c.execute(select(schema.dead))))) == 2
+    database.close()

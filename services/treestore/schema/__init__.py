@@ -1,5 +1,5 @@
 """The tables. Ids are raw bytes, states are the numbers of their proto enums, times are unix milliseconds of the store's
-clock. Rows are never removed, but for `parked` and `outbox`, which are queues.
+clock. Rows are never removed, but for `parked`, `outbox` and `blobs`, which are queues.
 """
 
 from services.treestore.schema.columns import metadata
@@ -16,11 +16,24 @@ from services.treestore.schema.control import (
     runs,
     tokens,
 )
-from services.treestore.schema.lineage import groups, late, leaves, parked, refused, scores, segments, tallies, trees
+from services.treestore.schema.lineage import (
+    blobs,
+    groups,
+    late,
+    leaves,
+    parked,
+    plans,
+    refused,
+    scores,
+    segments,
+    tallies,
+    trees,
+)
 
 __all__ = [
     "batch_trees",
     "batches",
+    "blobs",
     "dead",
     "desired",
     "groups",
@@ -31,6 +44,7 @@ __all__ = [
     "metadata",
     "outbox",
     "parked",
+    "plans",
     "policies",
     "processes",
     "refused",

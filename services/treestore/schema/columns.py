@@ -1,6 +1,6 @@
 """How columns are made: nothing is NULL but what may be absent, and every default holds in the database as well."""
 
-from sqlalchemy import BigInteger, Column, Dialect, Float, Integer, LargeBinary, MetaData, Text
+from sqlalchemy import BigInteger, Column, Dialect, Float, Integer, LargeBinary, MetaData, Text, TypeDecorator
 
 metadata = MetaData(
     naming_convention={
@@ -21,13 +21,28 @@ class Bytes(LargeBinary):
         return None
 
 
+def clean(words: str) -> str:
+    """Text without NUL, which a model may sample and PostgreSQL does not take."""
+    return words.replace("\x00", "\ufffd") if "\x00" in words else words
+
+
+class Words(TypeDecorator[str]):
+    """Text that every database takes."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return clean(value) if value else value
+
+
 # SQLite numbers rows by itself only where the key is exactly INTEGER.
 _SERIAL = BigInteger().with_variant(Integer, "sqlite")
 
 
 def text(name: str) -> Column[str]:
     """A text, empty by default."""
-    return Column(name, Text, nullable=False, default="", server_default="")
+    return Column(name, Words, nullable=False, default="", server_default="")
 
 
 def int_(name: str, default: int = 0) -> Column[int]:

@@ -118,7 +118,9 @@ dead = Table(
     int_("attempts"),
     int_("stored_ms"),
     int_("replays"),
-    UniqueConstraint("service", "stream", "sequence"),
+    # Of subject and message: a log that was wiped counts from one again, and a message may hold several bad events.
+    Column("digest", Bytes, nullable=False, server_default=""),
+    UniqueConstraint("service", "stream", "sequence", "digest"),
 )
 
 outbox = Table(

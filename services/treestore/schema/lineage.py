@@ -85,6 +85,7 @@ trees = Table(
     int_("leaves"),
     Column("mean_reward", Float(53)),
     int_("policy_step"),
+    text("claim_traceparent"),  # of the span of its first claim
     UniqueConstraint("run_id", "group_id", "tree_index"),
     Index("ix_trees_state_growth", "state", "growth_due_ms"),
     Index("ix_trees_state_score", "state", "score_due_ms"),
@@ -193,4 +194,26 @@ late = Table(
     bytes_("payload"),
     text("reason"),
     int_("stored_ms"),
+)
+
+# What is too large for a message of the log, by digest: gone once it is ingested, or its tree is over.
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("digest", Bytes, primary_key=True),
+    Column("tree_id", Bytes, nullable=False, index=True),
+    bytes_("data"),
+    int_("stored_ms"),
+)
+
+# Executed plans, with the digest of the view that caused each.
+plans = Table(
+    "plans",
+    metadata,
+    serial(),
+    bytes_("tree_id"),
+    int_("claim_epoch"),
+    int_("number"),
+    bytes_("record"),  # PlanRecord
+    UniqueConstraint("tree_id", "claim_epoch", "number"),
 )
