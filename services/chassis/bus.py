@@ -223,10 +223,26 @@ class Bus:
         """Removes messages before `sequence`."""
         await self._js.purge_stream(stream, seq=sequence)
 
-    async def ack_floors(self, stream: str) -> list[int]:
-        """Ack floor (stream sequence) of each durable consumer of a stream."""
-        infos = await self._js.consumers_info(stream)
-        return [int(i.ack_floor.stream_seq) for i in infos if i.config.durable_name and i.ack_floor]
+    async def purge_subject(self, stream: str, subject: str) -> None:
+        """Removes all messages of a subject."""
+        await self._js.purge_stream(stream, subject=subject)
+
+    async def ack_floors(self, stream: str) -> dict[str, int]:
+        """Ack floor (stream sequence) of each durable consumer of a stream, by name."""
+        floors: dict[str, int] = {}
+        offset = 0
+        while infos := await self._js.consumers_info(stream, offset):  # the broker lists 256 at a time
+            offset += len(infos)
+            floors |= {i.name: int(i.ack_floor.stream_seq) for i in infos if i.config.durable_name and i.ack_floor}
+        return floors
+
+    async def subjects_of(self, stream: str) -> list[str]:
+        """The subjects that a stream holds messages of."""
+        return list((await self._js.stream_info(stream, subjects_filter=">")).state.subjects or {})
+
+    async def born(self, stream: str) -> str:
+        """When the stream was made: another time is another stream, whatever its sequences say."""
+        return str((await self._js.stream_info(stream)).created)
 
 
 class Consumer:

@@ -49,6 +49,11 @@ def growth_durable(run_id: str) -> str:
     return f"grow-{run_id}"
 
 
+def growth_run(name: str) -> str:
+    """The run of a growth subject or of its durable consumer; empty for other names."""
+    return next((name.removeprefix(p) for p in ("growth.", "grow-") if name.startswith(p)), "")
+
+
 def train(run_id: str, kind: str) -> str:
     """`train.<run>.batch` or `train.<run>.policy`."""
     return f"train.{run_id}.{kind}"

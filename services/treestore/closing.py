@@ -18,6 +18,12 @@ def owed(leaves: Mapping[Leaf, LeafRow], scorers: Sequence[str], scores: Scores)
     return [(leaf, scorer) for leaf in listed(leaves) for scorer in scorers if (leaf, scorer) not in scores]
 
 
+def unscored(leaves: Mapping[Leaf, LeafRow], scorers: Sequence[str], scores: Scores, *, grown: bool) -> list[Leaf]:
+    """Leaves that lack a score: of a grown tree those that it lists, of a growing one all that are accepted."""
+    known = listed(leaves) if grown else sorted(leaves)
+    return [leaf for leaf in known if any((leaf, scorer) not in scores for scorer in scorers)]
+
+
 def rewards(leaves: Mapping[Leaf, LeafRow], scorers: Sequence[str], scores: Scores) -> dict[Leaf, float | None]:
     """Reward of each listed leaf: the mean of its scorers' values; None where one found it unscorable or none was asked."""
     return {leaf: _reward([scores[(leaf, scorer)] for scorer in scorers]) for leaf in listed(leaves)}

@@ -1,6 +1,6 @@
 """Deadlines belong to the store (PROTOCOL 4): scores that never came, trees that nobody grows, events that wait in vain."""
 
-from sqlalchemy import ColumnElement, Connection, or_, select, update
+from sqlalchemy import ColumnElement, Connection, select, update
 
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2
@@ -18,7 +18,7 @@ from services.treestore.meta import put, read_int
 from services.treestore.rows import GROWING, SCORING, UNSCORABLE, ScoreRow, TreeRow
 from services.treestore.settings import Settings
 
-_MOST = 500  # rows of one kind that one look takes on
+_MOST = 200  # rows of one kind that one look takes on; the rest is due at the next
 _STILL = (*OVER, rs.RUN_STATE_PAUSED)
 
 
@@ -27,6 +27,7 @@ def due(connection: Connection, now_ms: int, settings: Settings) -> bool:
     trees, parked = schema.trees, schema.parked
     looks = (
         select(trees.c.n).where(_score_due(now_ms)).limit(1),
+        select(trees.c.n).where(_reminder_due(now_ms)).limit(1),
         select(trees.c.n).where(_growth_due(now_ms)).limit(1),
         select(parked.c.n).where(parked.c.parked_ms < now_ms - settings.park_ms).limit(1),
     )
@@ -37,15 +38,17 @@ def look(connection: Connection, now_ms: int, settings: Settings) -> Outcome:
     """Does all that is due."""
     book = Book(now_ms, settings)
     trees = schema.trees
-    wanted = select(trees.c.tree_id).where(or_(_score_due(now_ms), _growth_due(now_ms))).limit(_MOST)
-    load_whole(connection, book, list(connection.scalars(wanted)))
-    for tree in list(book.trees.values()):
-        if tree.state == SCORING and tree.score_due_ms <= now_ms:
-            _give_up(book, tree)
-        elif tree.state == SCORING:
-            remind(book, tree)
-        elif tree.state == GROWING:
-            growth.queue(book, tree, spec_of(connection, tree.tree_id))
+    late, owing, idle = (
+        set(connection.scalars(select(trees.c.tree_id).where(due).limit(_MOST)))
+        for due in (_score_due(now_ms), _reminder_due(now_ms), _growth_due(now_ms))
+    )
+    load_whole(connection, book, late | owing | idle)
+    for tree_id in late:
+        _give_up(book, book.trees[tree_id])
+    for tree_id in owing - late:
+        remind(book, book.trees[tree_id])
+    for tree_id in idle:
+        growth.queue(book, book.trees[tree_id], spec_of(connection, tree_id))
     endings.settle(book)
     flush(connection, book)
     done = outcome(book)
@@ -55,8 +58,12 @@ def look(connection: Connection, now_ms: int, settings: Settings) -> Outcome:
 
 def _score_due(now_ms: int) -> ColumnElement[bool]:
     trees = schema.trees
-    first = or_(trees.c.score_due_ms <= now_ms, (trees.c.remind_due_ms > 0) & (trees.c.remind_due_ms <= now_ms))
-    return (trees.c.state == SCORING) & first
+    return (trees.c.state == SCORING) & (trees.c.score_due_ms <= now_ms)
+
+
+def _reminder_due(now_ms: int) -> ColumnElement[bool]:
+    trees = schema.trees
+    return trees.c.state.in_((GROWING, SCORING)) & (trees.c.remind_due_ms > 0) & (trees.c.remind_due_ms <= now_ms)
 
 
 def _growth_due(now_ms: int) -> ColumnElement[bool]:
@@ -76,7 +83,7 @@ def remind(book: Book, tree: TreeRow) -> None:
     """Says again which leaves ended: the log may have lost it, and nobody else knows that scores are owed."""
     book.change(tree).remind_due_ms = 0
     part = book.part(tree.tree_id)
-    for leaf in sorted({leaf for leaf, _ in closing.owed(part.leaves, tree.scorers, part.scores)}):
+    for leaf in closing.unscored(part.leaves, tree.scorers, part.scores, grown=tree.state == SCORING):
         _say_leaf(book, tree, leaf)
 
 
@@ -118,21 +125,17 @@ def expire(connection: Connection, now_ms: int, settings: Settings) -> None:
     flush(connection, book)
 
 
-def broker_lost(connection: Connection, now_ms: int, settings: Settings) -> Outcome:
-    """The log lost its messages: queues every tree that nobody holds, and reminds of every leaf that is owed a score."""
+def broker_lost(connection: Connection, now_ms: int) -> None:
+    """The log lost its messages: every open tree is due, to be queued if nobody holds it and reminded of unscored leaves.
+
+    Only deadlines move here; the looks that follow do the work in parts, also after a crash.
+    """
     trees, runs = schema.trees, schema.runs
-    live = select(runs.c.run_id).where(runs.c.state.not_in(OVER))
-    free = (trees.c.state == GROWING) & (trees.c.claim_due_ms <= now_ms)
-    wanted = select(trees.c.tree_id).where(trees.c.run_id.in_(live), or_(free, trees.c.state == SCORING))
-    book = Book(now_ms, settings)
-    load_whole(connection, book, list(connection.scalars(wanted)))
-    for tree in list(book.trees.values()):
-        if tree.state == SCORING:
-            remind(book, tree)
-        else:
-            growth.queue(book, tree, spec_of(connection, tree.tree_id))
-    flush(connection, book)
-    return outcome(book)
+    live = trees.c.run_id.in_(select(runs.c.run_id).where(runs.c.state.not_in(OVER)))
+    free = live & (trees.c.state == GROWING) & (trees.c.claim_due_ms <= now_ms)
+    connection.execute(update(trees).where(free).values(growth_due_ms=now_ms))
+    open_trees = live & trees.c.state.in_((GROWING, SCORING))
+    connection.execute(update(trees).where(open_trees).values(remind_due_ms=now_ms))
 
 
 def beat(connection: Connection, now_ms: int) -> None:

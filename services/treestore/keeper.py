@@ -5,18 +5,19 @@ import logging
 
 import nats.errors
 from nats.js.errors import Error as JetStreamError
+from sqlalchemy import Connection
 
 from banyan.errors import TemporaryError
 from services.chassis import subjects
 from services.chassis.bus import Bus
-from services.treestore import deadlines, meta
+from services.treestore import deadlines, meta, runs
 from services.treestore.consumer import tell
 from services.treestore.context import Context
 from services.treestore.outbox import Outbox
 
 log = logging.getLogger(__name__)
 _BEAT_MS = 5_000
-_FLOOR = "lineage_floor"
+_FLOOR, _BORN = "lineage_floor", "lineage_born"
 
 
 class Keeper:
@@ -53,29 +54,56 @@ class Keeper:
             try:
                 await self.check_log()
                 await self.purge()
+                await self.clear_growth()
             except (TimeoutError, nats.errors.Error, JetStreamError, TemporaryError) as error:
                 log.debug("cannot look after the log now: %s", error)
 
     async def check_log(self) -> bool:
-        """Whether the log lost its messages since the last look; if so, what was in it is queued again."""
-        database = self._context.database
-        floor = max(await self._bus.ack_floors(subjects.LINEAGE), default=0)
-        known = await database.read(lambda c: meta.read_int(c, _FLOOR))
-        if floor == known:
+        """Whether the log lost its messages since the last look; if so, what was in it is due again."""
+        born = await self._bus.born(subjects.LINEAGE)
+        floor = max((await self._bus.ack_floors(subjects.LINEAGE)).values(), default=0)
+        now, database = self._context.now(), self._context.database
+        if await database.read(_known_log) == (born, floor):
             return False
-        await database.write(lambda c: meta.put(c, _FLOOR, floor))
-        if floor > known:
-            return False
-        log.warning("the log was lost (it is at %d, it was at %d); queueing again what was in it", floor, known)
-        now, settings = self._context.now(), self._context.settings
-        tell(self._context, await database.write(lambda c: deadlines.broker_lost(c, now, settings)))
-        return True
+        lost = await database.write(lambda c: _note_log(c, born, floor, now))
+        if lost:
+            log.warning("the log was lost (it was made at %s, it is at %d); what was in it is queued again", born, floor)
+        return lost
 
     async def purge(self) -> None:
-        """Removes what all durable consumers have, less a margin; a stream without any keeps its newest messages."""
+        """Removes what all durable consumers have, less a margin; of TRAIN, which has none, all but the newest messages."""
         margin = self._context.settings.purge_margin
         for stream in (subjects.LINEAGE, subjects.TRAIN, subjects.DEAD):
-            floors = await self._bus.ack_floors(stream)
+            floors = (await self._bus.ack_floors(stream)).values()
+            if not floors and stream != subjects.TRAIN:
+                continue  # its consumers are not made again yet; nobody has anything
             reached = min(floors) if floors else self._outbox.published.get(stream.lower(), 0)
             if reached > margin:
                 await self._bus.purge_below(stream, reached - margin + 1)
+
+    async def clear_growth(self) -> None:
+        """Takes away what is left of runs that are over: their assignments and their queue's consumer."""
+        durables = await self._bus.ack_floors(subjects.GROWTH)
+        names = [*durables, *await self._bus.subjects_of(subjects.GROWTH)]
+        mentioned = {run_id for name in names if (run_id := subjects.growth_run(name))}
+        if not mentioned:
+            return
+        for run_id in await self._context.database.read(lambda c: runs.over(c, mentioned)):
+            await self._bus.purge_subject(subjects.GROWTH, subjects.growth(run_id))
+            if subjects.growth_durable(run_id) in durables:
+                await self._bus.delete_consumer(subjects.GROWTH, subjects.growth_durable(run_id))
+
+
+def _known_log(connection: Connection) -> tuple[str, int]:
+    return meta.read_text(connection, _BORN), meta.read_int(connection, _FLOOR)
+
+
+def _note_log(connection: Connection, born: str, floor: int, now_ms: int) -> bool:
+    """Keeps where the log is. If it is another one than before, or behind, all that it held is due, in one transaction."""
+    known, reached = _known_log(connection)
+    meta.put(connection, _BORN, born)
+    meta.put(connection, _FLOOR, floor)
+    lost = floor < reached or known not in ("", born)
+    if lost:
+        deadlines.broker_lost(connection, now_ms)
+    return lost

@@ -81,7 +81,7 @@ class Outbox:
             await self._give_up(row, str(error))
             return
         word = row.subject.split(".")[0]
-        self.published[word] = max(sequence, self.published.get(word, 0))
+        self.published[word] = sequence  # may go back: a log that was wiped counts from one again
 
     async def _give_up(self, row: Row[Any], reason: str) -> None:
         """An event that the broker will never take must not hold up those behind it."""

@@ -1,5 +1,6 @@
 """Runs as rows. The store only compares and sets; which moves make sense is the gateway's business."""
 
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
@@ -139,6 +140,12 @@ def read_all(connection: Connection, live_only: bool) -> rs.ReadRunsResponse:
     if live_only:
         query = query.where(table.c.state.not_in(OVER))
     return rs.ReadRunsResponse(runs=[to_wire(row) for row in connection.execute(query)])
+
+
+def over(connection: Connection, run_ids: Collection[str]) -> list[str]:
+    """Those of the runs that are over."""
+    table = schema.runs
+    return list(connection.scalars(select(table.c.run_id).where(table.c.run_id.in_(run_ids), table.c.state.in_(OVER))))
 
 
 def to_wire(row: Row[Any]) -> rs.Run:

@@ -98,17 +98,43 @@ def test_what_waits_for_a_tree_that_is_over_is_refused_in_the_end(world: World) 
     assert world.one(schema.refused).reason == "TREE_OVER" and not world.rows(schema.dead)
 
 
+def _said(world: World) -> list[str]:
+    rows = world.rows(schema.outbox)
+    return sorted(r.subject.split(".")[-1] if r.subject.startswith("lineage") else r.subject.split(".")[0] for r in rows)
+
+
 def test_a_lost_log_queues_free_trees_and_unscored_leaves_again(world: World) -> None:
     _grown(world, 0)
-    world.open(world.forge.spec(1))
+    growing = world.forge.spec(1)
+    epoch = world.open(growing)
+    root = world.forge.root(growing)
+    leaves = [world.forge.child(root, ordinal) for ordinal in range(3)]
+    world.ingest(
+        world.forge.segments(root, *leaves, epoch=epoch),
+        *(world.forge.leaf(leaf, epoch=epoch) for leaf in leaves[:2]),
+        world.forge.score(leaves[0]),
+    )
     world.ingest(world.forge.opened(world.forge.spec(2)))
     world.database.transact(lambda c: c.execute(schema.outbox.delete()))
-    world.database.transact(lambda c: deadlines.broker_lost(c, world.now(), world.settings))
-    said = [
-        r.subject.split(".")[-1] if r.subject.startswith("lineage") else r.subject.split(".")[0]
-        for r in world.rows(schema.outbox)
-    ]
-    assert sorted(said) == ["growth", "leaf", "leaf"]  # the claimed tree is left to its node
+    world.database.transact(lambda c: deadlines.broker_lost(c, world.now()))
+    _look(world)
+    # The claimed tree is left to its node, but its one leaf that is accepted and not scored is said again.
+    assert _said(world) == ["growth", "leaf", "leaf", "leaf"]
+    _look(world)
+    assert len(world.rows(schema.outbox)) == 4, "said once"
+
+
+def test_what_a_lost_log_asks_for_is_done_in_parts_and_survives_a_restart(world: World, monkeypatch) -> None:
+    monkeypatch.setattr(deadlines, "_MOST", 2)
+    for ordinal in range(5):
+        _grown(world, ordinal)
+    world.database.transact(lambda c: c.execute(schema.outbox.delete()))
+    world.database.transact(lambda c: deadlines.beat(c, world.now()))
+    world.database.transact(lambda c: deadlines.broker_lost(c, world.now()))
+    world.database.transact(lambda c: deadlines.catch_up(c, world.now()))  # a kill came in between
+    for said in (4, 8, 10, 10):
+        _look(world)
+        assert len(world.rows(schema.outbox)) == said
 
 
 def test_an_idle_store_writes_nothing(world: World) -> None:

@@ -10,9 +10,12 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis import rpc, subjects
 from services.chassis.bus import Bus
+from services.treestore.context import Context
+from services.treestore.keeper import Keeper
+from services.treestore.outbox import Outbox
 from services.treestore.service import running
 from services.treestore.settings import Settings
-from tests.treestore.forge import Forge
+from tests.treestore.forge import Forge, World
 
 
 async def _begin(address: str, forge: Forge) -> TreeStoreServiceStub:
@@ -79,3 +82,81 @@ async def test_the_log_is_purged_of_what_all_consumers_have(nats_server, tmp_pat
 
 async def _messages(bus: Bus) -> int:
     return (await bus._js.stream_info(subjects.LINEAGE)).state.messages
+
+
+class _Log:
+    """A broker whose answers a test sets."""
+
+    def __init__(self) -> None:
+        self.made, self.floors, self.purged = "monday", {"treestore": 10}, list[str]()
+
+    async def born(self, stream: str) -> str:
+        return self.made
+
+    async def ack_floors(self, stream: str) -> dict[str, int]:
+        return self.floors
+
+    async def purge_below(self, stream: str, sequence: int) -> None:
+        self.purged.append(stream)
+
+
+async def test_a_log_that_was_lost_is_noticed_whatever_its_numbers_say(world: World) -> None:
+    """A young run: the new log has passed the old one's numbers before anybody looks."""
+    log, context = _Log(), Context(world.database, world.settings, world.now)
+    keeper = Keeper(context, log, Outbox(world.database, log))  # type: ignore[arg-type]
+    assert not await keeper.check_log() and not await keeper.check_log()
+    log.floors = {"treestore": 12}
+    assert not await keeper.check_log()
+    log.made, log.floors = "tuesday", {"treestore": 15}
+    assert await keeper.check_log() and not await keeper.check_log()
+    log.floors = {"treestore": 3}  # the same log, behind: its files were set back
+    assert await keeper.check_log()
+
+
+async def test_nothing_is_purged_that_no_consumer_had(world: World) -> None:
+    log = _Log()
+    outbox = Outbox(world.database, log)  # type: ignore[arg-type]
+    outbox.published = {"lineage": 10**6, "train": 10**6}
+    log.floors = {}  # the broker was wiped: its streams are there again, the consumers not yet
+    await Keeper(Context(world.database, world.settings, world.now), log, outbox).purge()  # type: ignore[arg-type]
+    assert log.purged == ["TRAIN"]
+
+
+async def test_what_is_left_of_a_run_that_is_over_leaves_the_queue(nats_server, tmp_path: Path, eventually) -> None:
+    done, going = Forge("done-00000001"), Forge("going-00000002")
+    settings = Settings(nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "state", purge_s=0.1)
+    bus = await Bus.connect(nats_server.url, "test")
+    async with running(settings) as (server, _loops):
+        for number, forge in enumerate((done, going)):
+            channel = rpc.channel(server.address)
+            runs = RunStoreServiceStub(channel)
+            epoch = (await rpc.call(runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest())).epoch
+            put = rs.PutRunRequest(run=forge.run(), request_id=f"r{number}", gateway_epoch=epoch)
+            await rpc.call(runs.PutRun, put)
+            opened = forge.opened(forge.spec(), epoch=epoch)
+            await bus.publish_bytes(opened.subject, opened.data, f"{forge.run_id}-opened")
+            await bus.consumer(subjects.GROWTH, subjects.growth_durable(forge.run_id), [subjects.growth(forge.run_id)])
+
+        async def queued() -> list[str]:
+            return sorted(await bus.subjects_of(subjects.GROWTH))
+
+        both = sorted(subjects.growth(f.run_id) for f in (done, going))
+
+        async def holds(expected: list[str]) -> bool:
+            return await queued() == expected
+
+        await eventually(lambda: holds(both))
+        over = rs.MoveRunRequest(
+            run_id=done.run_id,
+            from_state=rs.RUN_STATE_TRAINING,
+            to_state=rs.RUN_STATE_CANCELLED,
+            gateway_epoch=epoch,
+        )
+        await rpc.call(runs.MoveRun, over)
+        await eventually(lambda: holds([subjects.growth(going.run_id)]))
+
+        async def consumers() -> bool:
+            return list(await bus.ack_floors(subjects.GROWTH)) == [subjects.growth_durable(going.run_id)]
+
+        await eventually(consumers)
+    await bus.close()

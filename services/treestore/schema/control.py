@@ -4,7 +4,7 @@ from sqlalchemy import BigInteger, Boolean, Column, Index, Table, Text, UniqueCo
 
 from services.treestore.schema.columns import Bytes, bytes_, int_, metadata, serial, text
 
-# Facts about the store itself: gateway_epoch, desired_revision, alive_ms, lineage_floor, store_id.
+# Facts about the store itself: gateway_epoch, desired_revision, alive_ms, lineage_floor, lineage_born, store_id.
 meta = Table("meta", metadata, Column("key", Text, primary_key=True), text("value"))
 
 runs = Table(
