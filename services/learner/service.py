@@ -30,7 +30,8 @@ async def run(settings: LearnerSettings, stop: asyncio.Event) -> None:
     try:
         store = GrpcStore(channel, settings.run)
         trigger = ClosedTrees()
-        training = _train(settings, store, trigger, servicer, settings.advertise or grpc_server.address, stop)
+        await grpc_server.set_serving(False)
+        training = _train(settings, store, trigger, servicer, grpc_server, stop)
         await process.first_of(training, trigger.listen(bus, settings.run))
     finally:
         await grpc_server.stop()
@@ -43,7 +44,7 @@ async def _train(
     store: GrpcStore,
     trigger: ClosedTrees,
     servicer: server.LearnerServicer,
-    address: str,
+    grpc_server: rpc.RpcServer,
     stop: asyncio.Event,
 ) -> None:
     """Loads, trains, and serves weights until the run is over."""
@@ -58,7 +59,9 @@ async def _train(
         await torch_thread.load(kept[0] if kept else base, resumed=kept is not None)
         weights = WeightFolder(choose_folder(settings.weights, stored.run_id, folder, torch_thread.weight_bytes()))
         keeper = Keeper(folder / "checkpoints", base, torch_thread, recipe.optimise.checkpoint_every)
+        address = settings.advertise or grpc_server.address
         servicer.learner = _learner(stored, recipe, store, trigger, torch_thread, weights, keeper, address, settings.tick_s)
+        await grpc_server.set_serving(True)
         await servicer.learner.work(kept[1] if kept else None, stop)
         await stop.wait()
         keeper.done()

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from services.chassis.parent import PARENT_VARIABLE
 
+BAD_INPUT = 2  # exit status of a process that was told something wrong
+_REMEMBERED = 64  # exits
+
 
 @dataclass(eq=False)
 class Child:
@@ -28,6 +31,9 @@ class Child:
     exits: list[float] = field(default_factory=list)
     state: str = "new"  # starting, ready, waiting, stopped, given up
     last_status: int = 0
+    bad_inputs: int = 0  # exits in a row that said that its input is wrong
+    fruitless: int = 0  # exits in a row between which its run got nowhere
+    _progress: tuple[int, ...] = ()
 
     @property
     def pid(self) -> int:
@@ -50,9 +56,20 @@ class Child:
         """Waits until it ends; its exit status, negative for a signal."""
         assert self.process is not None
         status = await self.process.wait()
-        self.exits.append(time.monotonic())
-        self.last_status = status
+        self.ended(status)
         return status
+
+    def ended(self, status: int) -> None:
+        """Notes an exit."""
+        self.exits = [*self.exits[-_REMEMBERED:], time.monotonic()]
+        self.last_status = status
+        self.bad_inputs = self.bad_inputs + 1 if status == BAD_INPUT else 0
+
+    def note_progress(self, progress: tuple[int, ...] | None) -> None:
+        """Takes how far its run was at this exit; None where nobody knows."""
+        if progress is not None:
+            self.fruitless = self.fruitless + 1 if progress == self._progress else 1
+            self._progress = progress
 
     async def stop(self, grace_s: float) -> None:
         """SIGTERM, then SIGKILL after `grace_s`."""

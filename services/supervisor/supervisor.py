@@ -5,8 +5,9 @@ import contextlib
 import json
 import logging
 import shutil
+import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import grpc
@@ -14,18 +15,18 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from banyan.errors import BanyanError, DeadlineMissed, TemporaryError
 from banyan.v1 import runstore_service_pb2 as rs
-from banyan.v1 import runstore_service_pb2_grpc as rs_grpc
 from services.chassis import rpc
 from services.chassis.nats_server import free_port
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
-from services.supervisor.fleet import BASE, GRACE_S, STOP_ORDER, Fleet, threads_for
+from services.supervisor.fleet import BASE, LOADING_GRACE_S, STOP_ORDER, Fleet, grace_s, threads_for
+from services.supervisor.runstore import RunStore
 
 log = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")
 READY_S = 90.0
-WATCH_S = 10.0
+CANNOT_START = 126  # as shells say it
 
 
 class GivenUp(BanyanError):
@@ -46,7 +47,7 @@ class Supervisor:
         self._wanted: set[str] = set()
         self._stopping = False
         self._watcher: asyncio.Task[None] | None = None
-        self._channel: grpc.aio.Channel | None = None
+        self._store: RunStore | None = None
         self.failure: asyncio.Future[BanyanError] = asyncio.get_running_loop().create_future()
 
     # -- start --
@@ -58,64 +59,84 @@ class Supervisor:
         for service in BASE:
             await self._keep(self.fleet.base(service))
         await asyncio.gather(*(self.await_ready(service) for service in BASE))
-        self._channel = rpc.channel(self.fleet.state.address("treestore"))
-        self._watcher = asyncio.create_task(self._watch_desired())
+        self._store = RunStore(self.fleet.state.address("treestore"))
+        self._watcher = asyncio.create_task(self._watch_desired(), name="what runs want")
+        self._watcher.add_done_callback(self._note_end)
 
     async def await_ready(self, name: str, deadline_s: float = READY_S) -> None:
         """Waits until a child serves. Raises DeadlineMissed, or GivenUp with the end of its log."""
         end = time.monotonic() + deadline_s
         while time.monotonic() < end:
+            if self.failure.done():
+                raise self.failure.result()
             child = self.children.get(name)
             if child is not None and child.state == "ready":
                 return
-            if child is not None and child.state == "given up":
-                raise GivenUp(f"{name} does not start:\n{child.tail()}")
             await asyncio.sleep(0.02)
         raise DeadlineMissed(f"{name} did not serve within {deadline_s:.0f} s; see {self.fleet.state.log(name)}")
 
     async def _keep(self, child: Child) -> None:
         self.children[child.name] = child
         self._wanted.add(child.name)
-        await child.start()
-        self._keepers[child.name] = asyncio.create_task(self._keeper(child))
+        keeper = asyncio.create_task(self._keeper(child), name=f"keep-{child.name}")
+        keeper.add_done_callback(self._note_end)
+        self._keepers[child.name] = keeper
+
+    def _note_end(self, task: "asyncio.Task[None]") -> None:
+        """A loop that ends by an error nobody foresaw must not leave a system behind that waits for ever."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._stopping and not self.failure.done():
+            self.failure.set_result(GivenUp(f"{task.get_name()} failed: {type(error).__name__}: {error}"))
+
+    def _keeps(self, child: Child) -> bool:
+        return not self._stopping and child.name in self._wanted and self.children.get(child.name) is child
 
     async def _keeper(self, child: Child) -> None:
         """One child's life: ready, exit, back-off, again; until it is not wanted or is given up."""
-        while True:
-            probing = asyncio.create_task(self._probe(child))
-            await self._report(child, rs.PROCESS_EVENT_STARTED)
-            status = await child.wait()
-            probing.cancel()
-            if self._stopping or child.name not in self._wanted:
-                child.state = "stopped"
-                return
-            delay = self._backoff.delay_s(child.exits, time.monotonic())
-            if status == 2 and child.service != "nats" and len(child.exits) >= 2:
-                delay = None  # it says that its input is wrong; trying again cannot help
-            log.warning(
-                "%s ended with status %d; %s",
-                child.name,
-                status,
-                "given up" if delay is None else f"again in {delay:.1f} s",
-            )
+        while self._keeps(child):
+            await self._live(child)
+            if not self._keeps(child):
+                break
+            child.note_progress(await self._store.progress(child.run_id) if self._store and child.run_id else None)
+            delay = self._delay_s(child)
+            what = "given up" if delay is None else f"again in {delay:.1f} s"
+            log.warning("%s ended with status %d; %s", child.name, child.last_status, what)
             if delay is None:
-                await self._give_up(child)
-                return
+                return await self._give_up(child)
             child.state = "waiting"
             await self._report(child, rs.PROCESS_EVENT_EXITED)
             await asyncio.sleep(delay)
-            if self._stopping or child.name not in self._wanted:
-                child.state = "stopped"
-                return
+        child.state = "stopped"
+
+    async def _live(self, child: Child) -> None:
+        """From its start to its end."""
+        try:
             await child.start()
+        except OSError as error:  # no memory, no process, no room for its log
+            log.error("cannot start %s: %s", child.name, error)
+            return child.ended(CANNOT_START)
+        if not self._keeps(child):  # it was given up while it was being made
+            return await child.stop(LOADING_GRACE_S)
+        probing = asyncio.create_task(self._probe(child))
+        try:
+            await self._report(child, rs.PROCESS_EVENT_STARTED)
+            await child.wait()
+        finally:
+            probing.cancel()
+
+    def _delay_s(self, child: Child) -> float | None:
+        if child.service != "nats" and child.bad_inputs >= 2:
+            return None  # it says that its input is wrong; trying again cannot help
+        return self._backoff.delay_s(child.exits, time.monotonic(), child.fruitless)
 
     async def _give_up(self, child: Child) -> None:
         child.state = "given up"
-        await self._report(child, rs.PROCESS_EVENT_GIVEN_UP)
         if not child.run_id and not self.failure.done():
             self.failure.set_result(
                 GivenUp(f"{child.name} ended {len(child.exits)} times and was given up:\n{child.tail()}")
             )
+        while not await self._report(child, rs.PROCESS_EVENT_GIVEN_UP, 30.0) and self._keeps(child):
+            await asyncio.sleep(1.0)  # the run waits for ever if nobody hears that it has no learner any more
 
     async def _probe(self, child: Child) -> None:
         """Marks a child ready when its health service says SERVING."""
@@ -144,60 +165,41 @@ class Supervisor:
         except OSError as error:
             log.warning("cannot write %s: %s", partial, error.strerror)
 
-    async def _report(self, child: Child, event: rs.ProcessEvent.ValueType) -> None:
-        """Tells the store; a store that is down hears it at the next event."""
+    async def _report(self, child: Child, event: rs.ProcessEvent.ValueType, patience_s: float = 0.0) -> bool:
+        """Whether the store heard it; a store that is down hears of the next event."""
         self._save()
-        if self._channel is None or not child.run_id:
-            return
-        detail = child.tail() if event in (rs.PROCESS_EVENT_EXITED, rs.PROCESS_EVENT_GIVEN_UP) else ""
-        patience = 30.0 if event == rs.PROCESS_EVENT_GIVEN_UP else 0.0
-        request = rs.ReportProcessRequest(
-            run_id=child.run_id,
-            service=child.service,
-            replica=child.replica,
-            pid=child.pid,
-            event=event,
-            exit_status=child.last_status,
-            detail=detail,
-        )
-        with contextlib.suppress(BanyanError):
-            await rpc.call(rs_grpc.RunStoreServiceStub(self._channel).ReportProcess, request, 5.0, patience)
+        return not self._store or not child.run_id or await self._store.report(child, event, patience_s)
 
     # -- what runs want --
 
     async def _watch_desired(self) -> None:
-        assert self._channel is not None
-        stub = rs_grpc.RunStoreServiceStub(self._channel)
+        assert self._store is not None
         revision = 0
         while True:
             try:
-                request = rs.WatchDesiredRequest(revision=revision, deadline_ms=int(WATCH_S * 1000))
-                answer = await rpc.call(stub.WatchDesired, request, WATCH_S + 10.0, 60.0)
+                answer = await self._store.desired(revision)
+                if answer.revision != revision:
+                    await self._reconcile(answer.processes)
+                    revision = answer.revision
             except TemporaryError as error:
                 log.warning("cannot read what is wanted: %s", error)
                 await asyncio.sleep(0.5)
-                continue
-            if answer.revision != revision:
-                await self._reconcile(answer.processes)
-                revision = answer.revision
 
-    async def _reconcile(self, processes: "list[rs.DesiredProcess]") -> None:
+    async def _reconcile(self, processes: "Iterable[rs.DesiredProcess]") -> None:
         """Starts what is wanted and missing, stops what is there and not wanted."""
         wanted = {f"{p.service}-{p.run_id}-{i}": (p, i) for p in processes for i in range(p.count)}
         extra = [c for c in self.children.values() if c.run_id and c.name not in wanted and c.name in self._wanted]
         for child in extra:
             self._wanted.discard(child.name)
-        await asyncio.gather(*(child.stop(GRACE_S[child.service]) for child in extra))
+        await asyncio.gather(*(child.stop(grace_s(child)) for child in extra))
         for name, (process, replica) in wanted.items():
             if name not in self._wanted and not self._stopping:
                 threads = await self._threads(process)
                 await self._keep(self.fleet.worker(process.run_id, process.service, replica, threads, free_port()))
 
     async def _threads(self, process: rs.DesiredProcess) -> int:
-        assert self._channel is not None
-        stub = rs_grpc.RunStoreServiceStub(self._channel)
-        answer = await rpc.call(stub.ReadRun, rs.ReadRunRequest(run_id=process.run_id), 10.0, 30.0)
-        recipe = json.loads(answer.run.recipe_json)
+        assert self._store is not None
+        recipe = await self._store.recipe(process.run_id)
         nodes, staleness = recipe["resources"]["rollout_nodes"], recipe["control"]["max_staleness"]
         return threads_for(process.service, recipe["resources"]["threads"], staleness, nodes)
 
@@ -206,23 +208,33 @@ class Supervisor:
     async def stop(self) -> None:
         """In order: gateway takes no new trees, rollout, verifier, learner (checkpoint), treestore, nats."""
         self._stopping = True
-        if self._watcher is not None:
-            self._watcher.cancel()
+        await _end([self._watcher] if self._watcher else [])
         for service in STOP_ORDER:
             children = [c for c in self.children.values() if c.service == service]
-            await asyncio.gather(*(c.stop(GRACE_S[service]) for c in children))
-        for run_id in {c.run_id for c in self.children.values() if c.service == "learner"}:
-            shutil.rmtree(SHARED_MEMORY / f"banyan-{run_id}", ignore_errors=True)  # what a killed learner left there
-        for keeper in self._keepers.values():
-            keeper.cancel()
+            await asyncio.gather(*(c.stop(grace_s(c)) for c in children))
+        await _end(self._keepers.values())
+        await asyncio.gather(*(c.stop(LOADING_GRACE_S) for c in self.children.values()))  # what was just being started
+        self._clear_shared_memory()
         self._save()
-        if self._channel is not None:
-            await self._channel.close(None)
+        if self._store is not None:
+            await self._store.close()
+
+    def _clear_shared_memory(self) -> None:
+        """Removes what a killed learner left there."""
+        for run_id in {c.run_id for c in self.children.values() if c.service == "learner"}:
+            shutil.rmtree(SHARED_MEMORY / f"banyan-{run_id}", ignore_errors=True)
 
     def kill(self) -> None:
         """Ends all of it at once: the second Ctrl-C."""
-        import signal
-
         self._stopping = True
         for child in self.children.values():
             child.signal(signal.SIGKILL)
+        self._clear_shared_memory()
+
+
+async def _end(tasks: "Iterable[asyncio.Task[None]]") -> None:
+    """Cancels loops and waits until they have ended."""
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)

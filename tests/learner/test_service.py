@@ -15,6 +15,7 @@ import grpc.aio
 import numpy as np
 import pytest
 import pytest_asyncio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from banyan import digest
 from banyan.errors import InvalidInput, NotFound
@@ -29,9 +30,11 @@ from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from banyan.wire import segment_to_wire
 from services.chassis import rpc, subjects, weightfile
 from services.chassis.bus import Bus
+from services.chassis.nats_server import free_port
 
 RUN = "tiny-0000abcd"
 STEPS = 4
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 GRPO = '{"name": "services.learner.advantages.grpo:Grpo"}'
 
 
@@ -93,7 +96,7 @@ class World:
             await self.say("leaf", finished, f"l{ordinal}.{i}")
             score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=float(i == ordinal % 4))
             scored = tree_pb2.ScoredLeaf(leaf=leaf, scorer="s", scorer_version="1", score=score)
-            await self.say("score", events_pb2.LeafScored(run_id=RUN, tree_id=tree_id, scored=scored), f"v{ordinal}.{i}")
+            await self.say("score", events_pb2.LeavesScored(scores=[events_pb2.LeafScored(run_id=RUN, tree_id=tree_id, scored=scored)]), f"v{ordinal}.{i}")
         grown = events_pb2.TreeGrown(run_id=RUN, tree_id=tree_id, claim_epoch=epoch, leaves=leaves, node_id="n")
         await self.say("grown", grown, f"g{ordinal}")
 
@@ -246,3 +249,19 @@ async def test_a_learner_without_a_run_says_so(world: World) -> None:
     _, said = await asyncio.wait_for(process.communicate(), 20)
     assert process.returncode == 2
     assert b"BANYAN_RUN is not set" in said
+
+
+async def test_it_does_not_say_that_it_serves_before_its_model_is_loaded(nats_server: Any, tmp_path: Path) -> None:
+    """The supervisor waits for the checkpoint of a learner that serves, and not for one that holds nothing yet."""
+    address = f"127.0.0.1:{free_port()}"
+    environ = {"BANYAN_RUN": RUN, "BANYAN_STORE": "127.0.0.1:9", "BANYAN_LISTEN": address, "BANYAN_STATE": str(tmp_path)}
+    environ |= {**os.environ, "BANYAN_NATS": nats_server.url}
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.learner", env=environ)
+    try:
+        async with rpc.channel(address) as channel, asyncio.timeout(20):
+            check = health_pb2_grpc.HealthStub(channel).Check
+            while (await check(health_pb2.HealthCheckRequest(), wait_for_ready=True)).status != NOT_SERVING:
+                await asyncio.sleep(0.05)
+    finally:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,65 @@
+"""What the supervisor asks the store and tells it: what runs want, how far they are, what became of their processes."""
+
+import contextlib
+import json
+from typing import Any, TypeAlias
+
+from banyan.errors import BanyanError, TemporaryError
+from banyan.v1 import runstore_service_pb2 as rs
+from banyan.v1 import runstore_service_pb2_grpc as rs_grpc
+from services.chassis import rpc
+from services.supervisor.child import Child
+
+WATCH_S = 10.0
+Progress: TypeAlias = tuple[int, ...]
+
+
+class RunStore:
+    """The treestore's RunStoreService at an address."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = rpc.channel(address)
+        self._stub: Any = rs_grpc.RunStoreServiceStub(self._channel)
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        await self._channel.close(None)
+
+    async def desired(self, revision: int) -> rs.WatchDesiredResponse:
+        """What all runs want: as soon as it is of another revision, or after a while."""
+        request = rs.WatchDesiredRequest(revision=revision, deadline_ms=int(WATCH_S * 1000))
+        answer: rs.WatchDesiredResponse = await rpc.call(self._stub.WatchDesired, request, WATCH_S + 10.0, 60.0)
+        return answer
+
+    async def recipe(self, run_id: str) -> dict[str, Any]:
+        """The recipe of a run."""
+        answer = await rpc.call(self._stub.ReadRun, rs.ReadRunRequest(run_id=run_id), 10.0, 30.0)
+        recipe: dict[str, Any] = json.loads(answer.run.recipe_json)
+        return recipe
+
+    async def progress(self, run_id: str) -> Progress | None:
+        """Numbers that rise while a run gets anywhere; None if the store does not say."""
+        with contextlib.suppress(BanyanError):
+            seen = await rpc.call(self._stub.ReadProgress, rs.ReadProgressRequest(run_id=run_id), 2.0)
+            return (seen.step, seen.batches, seen.samples.leaves, *(n for e in seen.evals for n in (e.done, e.scored)))
+        return None
+
+    async def report(self, child: Child, event: rs.ProcessEvent.ValueType, patience_s: float = 0.0) -> bool:
+        """Whether the store heard what became of a process. One that has no answer to it has heard it."""
+        detail = child.tail() if event in (rs.PROCESS_EVENT_EXITED, rs.PROCESS_EVENT_GIVEN_UP) else ""
+        request = rs.ReportProcessRequest(
+            run_id=child.run_id,
+            service=child.service,
+            replica=child.replica,
+            pid=child.pid,
+            event=event,
+            exit_status=child.last_status,
+            detail=detail,
+        )
+        try:
+            await rpc.call(self._stub.ReportProcess, request, 5.0, patience_s)
+        except TemporaryError:
+            return False
+        except BanyanError:
+            return True
+        return True
