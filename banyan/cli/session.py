@@ -15,7 +15,7 @@ from banyan.cli.live import LiveView
 from banyan.cli.output import err, out
 from banyan.cli.report import print_report
 from banyan.client import Client
-from banyan.errors import BanyanError, InvalidInput
+from banyan.errors import BanyanError, InvalidInput, Refused, TemporaryError
 from banyan.recipe import Recipe
 from banyan.status import error_of
 from banyan.v1 import gateway_service_pb2 as gw
@@ -43,15 +43,32 @@ class Session:
 
     async def run(self) -> int:
         """Starts everything, follows the run, stops everything."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal that closes interrupts, too
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
-        async with embedded(self._state, join_listen=self._listen, extra=self._extra) as supervisor:
-            self._supervisor = supervisor
+        async with contextlib.AsyncExitStack() as stack:
+            supervisor = await self._start(stack)
+            if supervisor is None:
+                err.print("stopped before a run was begun")
+                return INTERRUPTED
             address = supervisor.fleet.state.address("gateway")
             async with rpc.channel(address) as channel:
                 gateway: gw_grpc.GatewayServiceAsyncStub = gw_grpc.GatewayServiceStub(channel)
                 run = await self._open(gateway)
                 return await self._follow(gateway, run)
+
+    async def _start(self, stack: contextlib.AsyncExitStack) -> Supervisor | None:
+        """The system, once it runs; None if it was interrupted before."""
+        system = embedded(self._state, join_listen=self._listen, extra=self._extra)
+        starting = asyncio.create_task(stack.enter_async_context(system))
+        interrupted = asyncio.create_task(self._interrupted.wait())
+        await asyncio.wait([starting, interrupted], return_when=asyncio.FIRST_COMPLETED)
+        interrupted.cancel()
+        if self._interrupted.is_set():
+            starting.cancel()
+            await asyncio.wait([starting])
+            return None
+        self._supervisor = starting.result()
+        return self._supervisor
 
     def _on_signal(self) -> None:
         if self._interrupted.is_set():
@@ -126,8 +143,9 @@ class Session:
                             run: rs.Run = news.run
                             return run
                 except grpc.RpcError as error:
-                    if error_of(error, "gateway").reason not in ("UNAVAILABLE", "INTERNAL"):
-                        raise error_of(error, "gateway") from None
+                    meant = error_of(error, "gateway")  # a store that cannot answer for a while ends no run
+                    if not isinstance(meant, TemporaryError) and meant.reason != "INTERNAL":
+                        raise meant from None
                 await asyncio.sleep(0.2)
 
     async def _await_leaving(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> None:
@@ -146,8 +164,14 @@ class Session:
     async def _pause(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> int:
         err.print("stopping: the learner writes a checkpoint; once more to stop at once")
         request = gw.CancelRunRequest(run_id=run_id, pause=True, cause="interrupted")
-        with contextlib.suppress(BanyanError):
+        try:
             await rpc.call(gateway.CancelRun, request, 30.0, 5.0)
+        except Refused:
+            run = (await rpc.call(gateway.GetRun, gw.GetRunRequest(run_id=run_id), 30.0, 5.0)).run
+            if run.state in OVER:  # it ended in the same moment
+                return await self._finish(gateway, run)
+        except BanyanError as error:
+            err.print(f"the gateway does not answer ({error}); the run is stopped as it is", markup=False)
         where = "" if self._state == Path(".banyan") else f" --state {self._state}"
         err.print(f"{run_id} is paused; go on with: banyan train --resume{where}", soft_wrap=True)
         return INTERRUPTED

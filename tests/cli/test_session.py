@@ -1,0 +1,113 @@
+"""`banyan train` at awkward moments: Ctrl-C before there is a run, or as it ends; a store that cannot answer for a while."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from banyan.cli import session as module
+from banyan.cli.session import Session
+from banyan.errors import DeadlineMissed, Refused
+from banyan.recipe import Recipe
+from banyan.v1 import gateway_service_pb2 as gw
+from banyan.v1 import runstore_service_pb2 as rs
+from banyan.v1.gateway_service_pb2_grpc import (
+    GatewayServiceServicer,
+    GatewayServiceStub,
+    add_GatewayServiceServicer_to_server,
+)
+from services.chassis import rpc
+
+ROOT = Path(__file__).parents[2]
+DONE = rs.Run(run_id="r", state=rs.RUN_STATE_SUCCEEDED)
+
+
+class Gateway(GatewayServiceServicer):
+    """Fails first, then says that the run is over."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def WatchRun(self, request: Any, context: Any) -> AsyncIterator[gw.WatchRunResponse]:
+        self.asked += 1
+        if self.asked == 1:
+            raise DeadlineMissed("ReadRun: no answer in time")
+        yield gw.WatchRunResponse(run=DONE)
+
+    async def CancelRun(self, request: Any, context: Any) -> gw.CancelRunResponse:
+        raise Refused("run r is SUCCEEDED and cannot become PAUSED", "WRONG_STATE")
+
+    async def GetRun(self, request: Any, context: Any) -> gw.GetRunResponse:
+        return gw.GetRunResponse(run=DONE)
+
+
+@contextlib.asynccontextmanager
+async def stub(gateway: Gateway) -> AsyncIterator[Any]:
+    server = await rpc.serve("127.0.0.1:0", [lambda s: add_GatewayServiceServicer_to_server(gateway, s)], [])
+    async with rpc.channel(server.address) as channel:
+        yield GatewayServiceStub(channel)
+    await server.stop(0)
+
+
+def session(tmp_path: Path) -> Session:
+    recipe = Recipe.model_validate({"name": "x", "model": "m", "task": {"name": "arithmetic"}})
+    return Session(tmp_path, recipe, "", "")
+
+
+async def test_a_store_that_does_not_answer_for_a_while_ends_no_session(tmp_path: Path) -> None:
+    made, gateway = session(tmp_path), Gateway()
+    made._supervisor = object()  # type: ignore[assignment]
+    async with stub(gateway) as asked, asyncio.timeout(20):
+        assert (await made._watch(asked, "r")).state == rs.RUN_STATE_SUCCEEDED
+    assert gateway.asked == 2
+
+
+async def test_ctrl_c_as_the_run_ends_gives_its_report_and_no_advice_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, finished = session(tmp_path), []
+
+    async def finish(gateway: Any, run: rs.Run) -> int:
+        finished.append(run.state)
+        return 0
+
+    monkeypatch.setattr(made, "_finish", finish)
+    async with stub(Gateway()) as asked:
+        assert await made._pause(asked, "r") == 0
+    assert finished == [rs.RUN_STATE_SUCCEEDED] and "--resume" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_an_interrupt_before_the_run_is_begun_stops_at_once_and_begins_none(tmp_path: Path, number: signal.Signals) -> None:
+    recipe = {"name": "x", "model": "none", "task": {"name": "arithmetic"}, "resources": {"engine": "scripted"}}
+    (tmp_path / "r.yaml").write_text(yaml.safe_dump(recipe))
+    state = tmp_path / "s"
+    command = [sys.executable, "-m", "banyan.cli", "train", str(tmp_path / "r.yaml"), "--state", str(state)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    end = time.monotonic() + 30
+    while not (state / "logs" / "nats.log").exists():  # nothing serves yet
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == module.INTERRUPTED, said
+    assert "stopped before a run was begun" in said and "Traceback" not in said and "run x-" not in said
+    rows = [] if not (state / "processes.json").exists() else yaml.safe_load((state / "processes.json").read_text())
+    assert not [row for row in rows if row["pid"] and _alive(row["pid"])]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
