@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from banyan import recipe_file
-from banyan.errors import InvalidInput, PermanentError, TemporaryError
+from banyan.errors import InvalidInput, PermanentError, Refused, TemporaryError
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
@@ -64,12 +64,20 @@ class Fleet:
             recipe = recipe_file.resolve(json.loads(run.recipe_json), f"recipe of {run.run_id}")
             rows = await rows_module.load(recipe, Path.cwd())
             if rows.digest != run.split_digest:
-                raise InvalidInput("the task's rows are not those that the run began with; restore them, or start a new run")
+                raise InvalidInput("the task's rows are not those that the run began with; restore them and resume it")
         except PermanentError as error:
-            await self._store.move_run(run.run_id, run.state, S.RUN_STATE_FAILED, str(error))
-            await self._store.set_desired(run.run_id, {})
-            return
+            return await self._set_aside(run, str(error))
         self.start(run.run_id, recipe, rows)
+
+    async def _set_aside(self, run: runs.Run, cause: str) -> None:
+        """Pauses a run that cannot go on as things are: all that it has is kept until a person has mended them."""
+        try:
+            await self._store.move_run(run.run_id, run.state, S.RUN_STATE_PAUSED, cause)
+        except Refused as error:
+            if error.reason == "STALE_EPOCH":
+                raise
+            log.info("run %s: %s", run.run_id, error)  # somebody moved it in the same moment; the next sweep sees where
+        await self._store.set_desired(run.run_id, {})
 
     def start(self, run_id: str, recipe: Recipe, rows: Rows) -> None:
         """Puts a driver on a run, unless there is one."""
@@ -105,6 +113,8 @@ class Fleet:
             yield event
         finally:
             self._watchers[run_id].discard(event)
+            if not self._watchers[run_id]:
+                del self._watchers[run_id]
 
     def _tell(self, run_id: str) -> None:
         for event in self._watchers.get(run_id, ()):

@@ -114,7 +114,7 @@ async def test_processes_of_a_run_that_ended_under_another_gateway_are_wanted_no
     driving.cancel()
 
 
-async def test_a_run_whose_rows_changed_fails_with_that_cause(store, bus, recipe_of, eventually) -> None:
+async def test_a_run_whose_rows_changed_is_paused_with_that_cause(store, bus, recipe_of, eventually) -> None:
     from services.gateway.rows import Rows
     from services.gateway.runs.create import new_run
 
@@ -124,7 +124,7 @@ async def test_a_run_whose_rows_changed_fails_with_that_cause(store, bus, recipe
     driving = asyncio.create_task(Fleet(store, bus, store, 1).run())
     await eventually(lambda: bool(store.moves))
     driving.cancel()
-    assert store.moves[0][0] == "FAILED" and "not those that the run began with" in store.moves[0][1]
+    assert store.moves[0][0] == "PAUSED" and "not those that the run began with" in store.moves[0][1]
 
 
 async def test_a_newer_gateway_ends_this_ones_drivers(store, bus, recipe_of) -> None:

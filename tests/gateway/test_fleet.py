@@ -1,0 +1,84 @@
+"""The drivers of a gateway: a run whose rows are gone waits for them, and a person's move at the same time ends nothing."""
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from banyan.errors import Refused
+from banyan.v1.runstore_service_pb2 import RunState as S
+from services.gateway import rows as rows_module
+from services.gateway.fleet import Fleet
+from services.gateway.runs.create import new_run
+
+
+@contextlib.asynccontextmanager
+async def driving(store: Any, bus: Any):
+    fleet = Fleet(store, bus, store, 1)
+    task = asyncio.create_task(fleet.run())
+    try:
+        yield task, fleet
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def begin(store: Any, recipe: Any):
+    rows = await rows_module.load(recipe, Path.cwd())
+    run = new_run(recipe, rows, "/folder", Path("s")).run
+    await store.put_run(run, "request")
+    return run
+
+
+def of_file(recipe_of: Any, path: Path):
+    path.write_text("".join(json.dumps({"prompt": f"{n} + {n}", "answer": 2 * n}) + "\n" for n in range(20)))
+    return recipe_of(task={"name": "file", "path": str(path), "reward": "m:f", "holdout": 0.2})
+
+
+@pytest.mark.parametrize("changed", [True, False])
+async def test_a_run_whose_rows_are_gone_is_paused_and_goes_on_when_they_are_back(
+    store, bus, recipe_of, tmp_path, eventually, changed
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    run = await begin(store, of_file(recipe_of, path))
+    kept = path.read_text()
+    path.write_text(kept.replace("1 + 1", "1 + 3")) if changed else path.unlink()
+    async with driving(store, bus) as (task, fleet):
+        await eventually(lambda: run.state == S.RUN_STATE_PAUSED)
+        assert ("restore them" if changed else "there is no file") in run.cause
+        assert run.resume_state == S.RUN_STATE_STARTING
+        await eventually(lambda: store.desired[run.run_id] == {})
+        path.write_text(kept)
+        await store.move_run(run.run_id, S.RUN_STATE_PAUSED, S.RUN_STATE_STARTING, "")
+        fleet.kick(run.run_id)
+        await eventually(lambda: store.desired[run.run_id] == {"rollout": 1, "learner": 1})
+        assert not task.done()
+
+
+async def test_a_run_that_moves_while_it_is_taken_on_does_not_end_the_gateway(
+    store, bus, recipe_of, tmp_path, eventually, monkeypatch
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    run = await begin(store, of_file(recipe_of, path))
+    path.unlink()
+
+    async def cancelled_meanwhile(*_: Any) -> None:
+        run.state = S.RUN_STATE_CANCELLED
+        raise Refused(f"run {run.run_id} is in CANCELLED, not in STARTING; read it again", "WRONG_STATE")
+
+    monkeypatch.setattr(store, "move_run", cancelled_meanwhile)
+    async with driving(store, bus) as (task, _):
+        await eventually(lambda: run.state == S.RUN_STATE_CANCELLED)
+        await eventually(lambda: store.desired.get(run.run_id) == {})
+        assert not task.done()
+
+
+async def test_watchers_that_left_are_forgotten(store, bus) -> None:
+    fleet = Fleet(store, bus, store, 1)
+    with fleet.watching("r"), fleet.watching("r") as second:
+        fleet.kick("r")
+        assert second.is_set()
+    assert not fleet._watchers
