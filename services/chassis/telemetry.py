@@ -144,4 +144,9 @@ def _context_of(traceparent: str) -> Any:
         return None
     from opentelemetry.trace import SpanContext, TraceFlags
 
-    return SpanContext(int(parts[1], 16), int(parts[2], 16), is_remote=True, trace_flags=TraceFlags(int(parts[3], 16)))
+    try:
+        trace, span, flags = (int(part, 16) for part in parts[1:])
+    except ValueError:  # others' headers: what is none begins a new trace
+        return None
+    context = SpanContext(trace, span, is_remote=True, trace_flags=TraceFlags(flags))
+    return context if context.is_valid else None

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import time
+from collections.abc import Coroutine
+from typing import Any
 
 from banyan.errors import Refused, TemporaryError
 from services.rollout import events
@@ -14,6 +16,7 @@ log = logging.getLogger(__name__)
 
 _WAIT_S = 10.0
 _AGAIN_S = 1.0
+_MOST_AGAIN = 5
 
 
 class Finisher:
@@ -28,7 +31,11 @@ class Finisher:
         """Starts to wait for a tree whose last event is queued."""
         live.finishing = True
         self._trees.changed.set()
-        task = asyncio.create_task(self._finish(live))
+        self.spawn(self._finish(live))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Ends a tree beside all else; whatever goes wrong is said."""
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
@@ -58,6 +65,11 @@ class Finisher:
             if await self._settled(live, answer):
                 return
             attempt += 1
+            if attempt > _MOST_AGAIN:  # whatever the store has against it, a new claim counts as an attempt
+                log.error("the store does not take tree %s; its claim is given up", live.spec.tree_id.hex()[:12])
+                self._trees.forget(live)
+                await live.delivery.nak(_AGAIN_S)
+                return
             await self._again(live, answer, attempt)
 
     async def _settled(self, live: Live, answer: Ingested) -> bool:

@@ -17,6 +17,7 @@ from services.rollout.ports import Store
 log = logging.getLogger(__name__)
 
 EVERY_S = 10.0  # a third of the broker's ack_wait
+_AT_ONCE = 32  # a store that hangs costs one deadline for all of these
 Drop = Callable[[Live, str, bool], Awaitable[None]]
 
 
@@ -42,8 +43,9 @@ class Keeper:
         for live in self._trees:
             if moved and live.started and not live.finishing:
                 live.touched = now
-            if now - live.touched <= self._deadline_s:
-                await self._renew(live)
+        due = [live for live in self._trees if now - live.touched <= self._deadline_s]
+        for start in range(0, len(due), _AT_ONCE):
+            await asyncio.gather(*(self._renew(live) for live in due[start : start + _AT_ONCE]))
 
     async def _renew(self, live: Live) -> None:
         try:
@@ -52,5 +54,6 @@ class Keeper:
         except Refused as error:
             if error.reason == "STALE_EPOCH" or not live.finishing:
                 await self._drop(live, str(error), error.reason != "STALE_EPOCH")
-        except TemporaryError as error:
+        except TemporaryError as error:  # the tree progresses all the same: the broker must not give it to somebody else
             log.warning("a claim is not renewed: %s", error)
+            await live.delivery.in_progress()

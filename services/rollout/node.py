@@ -8,14 +8,15 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from banyan.errors import BanyanError
 from services.chassis.process import first_of
-from services.rollout import events, waves
+from services.rollout import events, returns, waves
 from services.rollout.engines.port import Key, Request, Sampled
-from services.rollout.engines.thread import EngineThread
+from services.rollout.engines.thread import EngineThread, Refusal
 from services.rollout.finisher import Finisher
 from services.rollout.grower import Step
 from services.rollout.keeper import Keeper
@@ -134,7 +135,8 @@ class Node:
         steps: list[tuple[Live, Step]] = []
         for live in (live for wave in found for live in wave):
             live.started, live.touched = True, time.monotonic()
-            steps.append((live, live.grower.start()))
+            if (step := self._grow(live, live.grower.start)) is not None:
+                steps.append((live, step))
         await self._carry_out(steps)
 
     async def _return_late(self) -> None:
@@ -143,7 +145,7 @@ class Node:
         loaded = self.refresher.loaded
         for live in self.trees.pending:
             if live.since < late and not (loaded is not None and live.spec.allows(loaded.step)):
-                await self._finisher.give_back(live, "policy")
+                await self._finisher.give_back(live, returns.POLICY)
 
     async def _watch(self) -> None:
         """Looks at the policies when an event says so, and now and then without one."""
@@ -178,10 +180,20 @@ class Node:
                 ended.setdefault(sampled.key[:2], []).append(sampled)
         steps: list[tuple[Live, Step]] = []
         for key, some in ended.items():
-            if (live := self.trees.get(*key)) is not None:
+            if (live := self.trees.get(*key)) is not None and not live.finishing:
                 live.touched = time.monotonic()
-                steps.append((live, live.grower.ended(some)))
+                if (step := self._grow(live, partial(live.grower.ended, some))) is not None:
+                    steps.append((live, step))
         await self._carry_out(steps, turn)
+
+    def _grow(self, live: Live, work: Callable[[], Step]) -> Step | None:
+        """A step of a tree. Tree policies and chat templates are anybody's code: what they raise ends the tree alone."""
+        try:
+            return work()
+        except Exception as error:
+            log.exception("tree %s cannot be grown", live.spec.tree_id.hex()[:12])
+            self._give_up(live, returns.failed(error))
+            return None
 
     async def _carry_out(self, steps: Sequence[tuple[Live, Step]], turn: bool = False) -> None:
         """Requests first, so that the engine has work while events are sent."""
@@ -198,17 +210,24 @@ class Node:
     def _ask(self, requests: Sequence[Request]) -> None:
         self._spans.asked(requests)
         future = asyncio.wrap_future(self._thread.submit(requests))
-        future.add_done_callback(lambda f: self._refused(f.result()) if not f.cancelled() else None)
+        future.add_done_callback(self._answered)
 
-    def _refused(self, refusals: Iterable[object]) -> None:
-        for refusal in refusals:
-            key, reason = getattr(refusal, "key", None), getattr(refusal, "reason", "")
-            live = self.trees.get(*key[:2]) if isinstance(key, tuple) else None
+    def _answered(self, answer: "asyncio.Future[list[Refusal]]") -> None:
+        if answer.cancelled() or answer.exception() is not None:
+            return  # the engine has ended, and the pump says why
+        for refusal in answer.result():
+            live = self.trees.get(*refusal.key[:2]) if isinstance(refusal.key, tuple) else None
             if live is not None and not live.finishing:
-                log.error("tree %s ends here: %s", live.spec.tree_id.hex()[:12], reason)
-                live.finishing = True
-                task = asyncio.create_task(self._finisher.give_back(live, f"UNUSABLE: {reason}"))
-                task.add_done_callback(lambda _: None)
+                log.error("tree %s ends here: %s", live.spec.tree_id.hex()[:12], refusal.reason)
+                self._give_up(live, returns.refusal(refusal.reason, refusal.code))
+
+    def _give_up(self, live: Live, reason: str) -> None:
+        live.finishing = True
+        self._finisher.spawn(self._cut_and_return(live, reason))
+
+    async def _cut_and_return(self, live: Live, reason: str) -> None:
+        await self._cut(live)
+        await self._finisher.give_back(live, reason)
 
     async def _publish(self, steps: Sequence[tuple[Live, Step]]) -> None:
         run, node = self.plan.run_id, self.plan.node_id
@@ -262,7 +281,7 @@ class Node:
                 if self._taking is not None:  # a claim that was asked for is a tree to hand back
                     await asyncio.wait([self._taking], timeout=_TAKING_S)
                 for live in [t for t in self.trees if not t.finishing]:
-                    await self._finisher.give_back(live, "drain")
+                    await self._finisher.give_back(live, returns.DRAIN)
                     returned += 1
                 while len(self.trees):  # those that the store is about to have
                     self.trees.changed.clear()

@@ -10,6 +10,7 @@ from banyan.errors import InvalidInput
 from banyan.plugins import TreePolicy
 from banyan.segment import Sampling
 from banyan.v1 import tree_pb2
+from services.rollout.returns import NO_PLUGIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
         generate: dict[str, Any] = json.loads(spec.generate_json)
         messages = tuple(json.loads(spec.messages_json))
         settings = generate.get("settings", {})
+        _find(generate["name"])
         policy = registry.build("generate", generate["name"], settings)
         sampling = Sampling(
             temperature=float(generate.get("temperature", 1.0)),
@@ -49,7 +51,9 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
             stop=tuple(generate.get("stop", ())),
             seed=spec.seed,
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InvalidInput) and error.reason == NO_PLUGIN:
+            raise
         raise InvalidInput(f"tree {spec.tree_id.hex()[:12]} cannot be grown: its spec is unusable: {error!r}") from None
     return GrowSpec(
         tree_id=spec.tree_id,
@@ -65,3 +69,11 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
         traceparent=spec.traceparent,
         width=int(getattr(policy, "width", 1)),
     )
+
+
+def _find(name: str) -> None:
+    """Raises InvalidInput with NO_PLUGIN where this node does not have the tree policy."""
+    try:
+        registry.find("generate", name)
+    except (ImportError, InvalidInput) as error:
+        raise InvalidInput(str(error), reason=NO_PLUGIN) from None

@@ -10,6 +10,7 @@ from banyan import wire
 from banyan.errors import BanyanError, InvalidInput, NotFound, Refused, TemporaryError
 from banyan.v1 import events_pb2
 from services.chassis import telemetry
+from services.rollout import returns
 from services.rollout import spec as specs
 from services.rollout.engines.port import Tokenizer
 from services.rollout.grower import Grower, resumed
@@ -68,7 +69,7 @@ class Taker:
             grower = self._grower(spec, claim)
         except InvalidInput as error:
             log.error("%s", error)
-            await self._refuse(assignment.tree_id, claim.epoch, str(error))
+            await self._refuse(assignment.tree_id, claim.epoch, returns.invalid(error))
             await delivery.ack()
             return None
         span = telemetry.start(
@@ -83,7 +84,7 @@ class Taker:
 
     async def _refuse(self, tree_id: bytes, epoch: int, why: str) -> None:
         try:
-            await self._store.give_back(tree_id, epoch, f"UNUSABLE: {why}")
+            await self._store.give_back(tree_id, epoch, why)
         except BanyanError as error:  # the claim runs out by itself
             log.warning("tree %s is not handed back: %s", tree_id.hex()[:12], error)
 

@@ -12,6 +12,7 @@ from services.treestore.loading import load_groups, load_tallies, load_trees
 from services.treestore.rows import GROWING, TreeRow
 from services.treestore.settings import Settings
 
+_UNUSABLE = "UNUSABLE:"  # no node can ever grow the tree; UNABLE: and all else is about one node
 _RETURN_MS = 100  # after the first return; doubles with each, so that a tree that nobody can grow costs little
 _RETURN_MOST_MS = 5_000
 
@@ -45,7 +46,10 @@ def renew(connection: Connection, tree_id: bytes, epoch: int, now_ms: int, setti
 
 
 def hand_back(connection: Connection, tree_id: bytes, epoch: int, reason: str, now_ms: int, settings: Settings) -> None:
-    """Ends a claim without counting it as an attempt, and queues the tree again: at once after a drain, later otherwise."""
+    """Ends a claim without counting it as an attempt.
+
+    The tree is queued again, at once after a drain, later otherwise; one that is UNUSABLE is dropped, with the reason.
+    """
     book, tree = _open(connection, tree_id, now_ms, settings)
     _in_force(tree, epoch)
     if not tree.claim_node:  # handed back before; what the node still publishes counts until the next claim
@@ -54,7 +58,9 @@ def hand_back(connection: Connection, tree_id: bytes, epoch: int, reason: str, n
     tree.idle_claims = max(0, tree.idle_claims - 1)
     tree.claim_node, tree.claim_due_ms = "", 0
     tree.returns += 1
-    if tree.returns > settings.max_returns:
+    if reason.startswith(_UNUSABLE):
+        _drop(connection, book, tree, reason)
+    elif tree.returns > settings.max_returns:
         _drop(connection, book, tree, f"RETURNED: {reason}" if reason else "RETURNED")
     elif reason == "drain" or tree.returns == 1:
         growth.queue(book, tree, spec_of(connection, tree_id))

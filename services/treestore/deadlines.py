@@ -19,6 +19,7 @@ from services.treestore.rows import GROWING, SCORING, UNSCORABLE, ScoreRow, Tree
 from services.treestore.settings import Settings
 
 _MOST = 200  # rows of one kind that one look takes on; the rest is due at the next
+_LEAVES = 16  # of a message; their texts may be long
 _STILL = (*OVER, rs.RUN_STATE_PAUSED)
 
 
@@ -83,13 +84,17 @@ def remind(book: Book, tree: TreeRow) -> None:
     """Says again which leaves ended: the log may have lost it, and nobody else knows that scores are owed."""
     book.change(tree).remind_due_ms = 0
     part = book.part(tree.tree_id)
-    for leaf in closing.unscored(part.leaves, tree.scorers, part.scores, grown=tree.state == SCORING):
-        _say_leaf(book, tree, leaf)
+    owed = list(closing.unscored(part.leaves, tree.scorers, part.scores, grown=tree.state == SCORING))
+    for start in range(0, len(owed), _LEAVES):
+        leaves = [_finished(book, tree, leaf) for leaf in owed[start : start + _LEAVES]]
+        msg_id = f"remind-{tree.tree_id.hex()}-{start}-{book.now_ms}"
+        subject = subjects.lineage(tree.run_id, "leaf")
+        book.say(subject, msg_id, events_pb2.LeavesFinished(leaves=leaves), tree.traceparent)
 
 
-def _say_leaf(book: Book, tree: TreeRow, leaf: Leaf) -> None:
+def _finished(book: Book, tree: TreeRow, leaf: Leaf) -> events_pb2.LeafFinished:
     row = book.part(tree.tree_id).leaves[leaf]
-    message = events_pb2.LeafFinished(
+    return events_pb2.LeafFinished(
         run_id=tree.run_id,
         tree_id=tree.tree_id,
         claim_epoch=tree.claim_epoch,
@@ -97,8 +102,6 @@ def _say_leaf(book: Book, tree: TreeRow, leaf: Leaf) -> None:
         reason=row.reason,
         completion=row.completion,
     )
-    msg_id = f"remind-{tree.tree_id.hex()}-{leaf.segment.hex()}-{leaf.end}-{book.now_ms}"
-    book.say(subjects.lineage(tree.run_id, "leaf"), msg_id, message, tree.traceparent)
 
 
 def expire(connection: Connection, now_ms: int, settings: Settings) -> None:

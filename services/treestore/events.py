@@ -5,6 +5,7 @@ A message that can never be right raises InvalidInput; one bad segment among goo
 
 import json
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
@@ -103,9 +104,26 @@ def decode(subject: str, data: bytes, sequence: int) -> tuple[list[Event], list[
     try:
         if kind == "segment":
             return _segments(run, data, sequence)
+        if kind == "leaf":
+            return _each(_parse(events_pb2.LeavesFinished, data).leaves, _ended, sequence, run)
+        if kind == "score":
+            return _each(_parse(events_pb2.LeavesScored, data).scores, _scored, sequence, run)
         return [restore(kind, data, sequence, run)], []
     except InvalidInput as error:
         return [], [str(error)]
+
+
+def _each(
+    messages: Sequence[M], read: Callable[[M, int, str], Event], sequence: int, run_id: str
+) -> tuple[list[Event], list[str]]:
+    found: list[Event] = []
+    problems = [] if messages else ["the message holds nothing"]
+    for message in messages:
+        try:
+            found.append(read(message, sequence, run_id))
+        except InvalidInput as error:
+            problems.append(str(error))
+    return found, problems
 
 
 def restore(kind: str, payload: bytes, sequence: int, run_id: str) -> Event:
@@ -116,10 +134,7 @@ def restore(kind: str, payload: bytes, sequence: int, run_id: str) -> Event:
         case "segment":
             return _grew(run_id, _parse(events_pb2.GrownSegment, payload), sequence)
         case "leaf":
-            ended = _parse(events_pb2.LeafFinished, payload)
-            _check(ended.run_id, run_id, ended.tree_id)
-            _claimed(ended.claim_epoch, "a leaf")
-            return Ended(run_id, ended.tree_id, sequence, ended, _leaf(ended.leaf))
+            return _ended(_parse(events_pb2.LeafFinished, payload), sequence, run_id)
         case "grown":
             return _grown(_parse(events_pb2.TreeGrown, payload), sequence, run_id)
         case "score":
@@ -223,6 +238,12 @@ def _row(spec: tree_pb2.TreeSpec) -> None:
         raise InvalidInput(
             f"tree {spec.tree_id.hex()[:12]}: its row digests to {found.hex()[:12]}, not {spec.row_digest.hex()[:12]}"
         )
+
+
+def _ended(message: events_pb2.LeafFinished, sequence: int, run_id: str) -> Ended:
+    _check(message.run_id, run_id, message.tree_id)
+    _claimed(message.claim_epoch, "a leaf")
+    return Ended(run_id, message.tree_id, sequence, message, _leaf(message.leaf))
 
 
 def _grown(message: events_pb2.TreeGrown, sequence: int, run_id: str) -> Grown:

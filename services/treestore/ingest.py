@@ -148,10 +148,15 @@ def bury_item(book: Book, item: Item, reason: str) -> None:
 
 
 def bury_event(book: Book, event: Event, reason: str) -> None:
-    """Gives up an event that was parked; a segment goes back into a message of its own."""
+    """Gives up an event that was parked, in a message of its own."""
     data = event.payload()
-    if isinstance(event, Grew):
-        data = events_pb2.SegmentsGrown(run_id=event.run_id, segments=[event.message]).SerializeToString()
+    match event:
+        case Grew():
+            data = events_pb2.SegmentsGrown(run_id=event.run_id, segments=[event.message]).SerializeToString()
+        case Ended():
+            data = events_pb2.LeavesFinished(leaves=[event.message]).SerializeToString()
+        case WasScored():
+            data = events_pb2.LeavesScored(scores=[event.message]).SerializeToString()
     bury_item(book, Item(subjects.lineage(event.run_id, event.kind), data, event.sequence), reason)
 
 

@@ -2,9 +2,12 @@
 
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from banyan import registry
+from banyan.draws import Draws
+from banyan.plugins import Branch, Expansion, GrowthView, Plan, Room
 from banyan.segment import Sampling
 from banyan.tree import Leaf, Tree
 from services.rollout.engines.port import Policy
@@ -71,3 +74,16 @@ def survivors(tree: Tree, rng: random.Random) -> Tree:
 def shape(grower: Grower) -> tuple[set[bytes], set[Leaf]]:
     """All that identifies a grown tree."""
     return set(grower.tree.segments), set(grower.leaves)
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A tree policy that raises once `after` segments are there."""
+
+    after: int = 1
+
+    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
+        if len(view.tree.segments) > self.after:
+            raise ZeroDivisionError("in a user's policy")
+        sampling = replace(view.sampling, max_new_tokens=view.max_path_tokens)
+        return Plan(tuple(Expansion(Branch(view.root.id, len(view.root), i), sampling) for i in range(4)))

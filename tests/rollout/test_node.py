@@ -16,6 +16,7 @@ from tests.rollout.growing import TREEPO
 from tests.rollout.world import RUN, World, ids, world
 
 SLOW = {"engine_settings": {"chain": {"": {"a": 0.5, "b": 0.5}}, "latency_s": 0.03}}
+PLAN, FAILING = "tests.rollout.growing:Failing", {"after": 2}
 TREE = {"segment": 3, "max_depth": 4, "width": 8}
 
 
@@ -207,13 +208,30 @@ async def test_a_new_policy_cuts_what_runs_unless_a_tree_forbids_it(small, event
         await eventually(lambda: node.refresher.loaded.step == 2)
 
 
-async def test_a_spec_that_cannot_be_grown_is_handed_back_not_retried_here(small, eventually):
+async def test_a_tree_that_no_node_can_grow_is_dropped_at_once_with_the_reason(small, eventually):
     await small.begin()
     await small.policy(0)
     async with small.node() as node:
-        (opened,) = await small.open(1, {"width": 4, "colour": "red"})
-        await eventually(lambda: claims(small, opened, 1))
-        assert len(node.trees) == 0
+        spec, plan = await small.open(1, {"width": 4, "colour": "red"}), await small.open(2, FAILING, PLAN, first=1)
+
+        async def dropped(tree, why):
+            state = await small.state(tree)
+            return state.state == tree_pb2.TREE_STATE_DROPPED and why in state.reason and state.claim_epoch == 1
+
+        await eventually(lambda: dropped(spec[0], "UNUSABLE: tree"))
+        await eventually(lambda: dropped(plan[0], "UNUSABLE: ZeroDivisionError"))
+        await eventually(lambda: len(node.trees) == 0)
+        (good,) = await small.open(3, first=2)
+        await small.grown([good])
+
+
+async def test_a_tree_that_only_this_node_cannot_grow_goes_back_to_the_queue(small, eventually):
+    await small.begin()
+    await small.policy(0)
+    async with small.node() as node:
+        (opened,) = await small.open(1, {}, "nowhere.at_all:policy")
+        await eventually(lambda: claims(small, opened, 3), 20)
+        assert len(node.trees) == 0 and (await small.state(opened)).state == tree_pb2.TREE_STATE_GROWING
         (good,) = await small.open(2, first=1)
         await small.grown([good])
 

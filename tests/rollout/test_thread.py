@@ -1,9 +1,11 @@
 """The engine in its own thread."""
 
 import asyncio
+import time
 
 import pytest
 
+from banyan.errors import TemporaryError
 from services.rollout.engines.port import Policy
 from services.rollout.engines.thread import EngineThread
 from tests.rollout.conftest import ask
@@ -102,3 +104,38 @@ async def test_an_engine_that_cannot_be_built_or_fails_says_so():
             await asyncio.wait_for(thread.batches(), 5)
     finally:
         await thread.stop()
+
+
+async def test_nobody_waits_for_an_engine_that_is_gone():
+    """Its last words come from `batches`; a command that it will never obey must not keep anybody from reading them."""
+    broken = asyncio.Event()
+
+    class Failing:
+        tokenizer, busy = None, True
+
+        def step(self):
+            while not broken.is_set():
+                time.sleep(0.001)
+            raise ZeroDivisionError("in the engine")
+
+    thread = EngineThread(Failing)
+    await thread.start()
+    try:
+        asked = asyncio.ensure_future(thread.abort(["a"]))
+        await asyncio.sleep(0)
+        broken.set()
+        with pytest.raises(TemporaryError, match="engine"):
+            await asyncio.wait_for(asked, 5)
+        with pytest.raises(TemporaryError, match="engine"):
+            await asyncio.wait_for(thread.stats(), 5)
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(thread.batches(), 5)
+    finally:
+        await thread.stop()
+
+
+async def test_commands_to_a_stopped_engine_are_answered():
+    thread = await started()
+    await thread.stop()
+    with pytest.raises(TemporaryError, match="engine"):
+        await asyncio.wait_for(thread.stats(), 5)

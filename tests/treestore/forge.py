@@ -107,7 +107,7 @@ class Forge:
             reason="stop",
             completion=completion,
         )
-        return self.item("leaf", message)
+        return self.item("leaf", events_pb2.LeavesFinished(leaves=[message]))
 
     def grown(self, tree_id: bytes, *segments: Segment, epoch: int = 1) -> Item:
         leaves = [leaf_to_wire(Leaf(s.id, len(s))) for s in segments]
@@ -123,7 +123,8 @@ class Forge:
             score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value)
         leaf = leaf_to_wire(Leaf(segment.id, len(segment)))
         scored = tree_pb2.ScoredLeaf(leaf=leaf, scorer=scorer, scorer_version="1", score=score)
-        return self.item("score", events_pb2.LeafScored(run_id=self.run_id, tree_id=segment.tree_id, scored=scored))
+        said = events_pb2.LeafScored(run_id=self.run_id, tree_id=segment.tree_id, scored=scored)
+        return self.item("score", events_pb2.LeavesScored(scores=[said]))
 
     def life(self, spec: tree_pb2.TreeSpec, width: int = 2, value: float = 1.0, epoch: int = 1) -> list[Item]:
         """All messages of a tree after its opening: a root, `width` branches, one of them continued, and their scores."""

@@ -92,6 +92,17 @@ def test_a_return_is_no_attempt_and_queues_the_tree_at_once(world: World) -> Non
         _hand_back(world, spec.tree_id, 1, "drain")
 
 
+def test_a_tree_that_no_node_can_grow_is_dropped_at_its_first_return(world: World) -> None:
+    fine, bad = world.forge.spec(0), world.forge.spec(1)
+    for spec in (fine, bad):
+        world.open(spec)
+    _hand_back(world, fine.tree_id, 1, "UNABLE: a path of 9 tokens cannot fit here")
+    _hand_back(world, bad.tree_id, 1, "UNUSABLE: its spec is no JSON")
+    assert world.one(schema.trees, tree_id=fine.tree_id).state == GROWING
+    tree = world.one(schema.trees, tree_id=bad.tree_id)
+    assert (tree.state, tree.reason) == (DROPPED, "UNUSABLE: its spec is no JSON")
+
+
 def _hand_back(world: World, tree_id: bytes, epoch: int, reason: str) -> None:
     world.database.transact(lambda c: claims.hand_back(c, tree_id, epoch, reason, world.now(), world.settings))
 

@@ -45,12 +45,10 @@ def test_leaves_that_are_owed_a_score_are_said_again_at_half_time(world: World) 
     _look(world)
     _look(world)
     said = world.one(schema.outbox)
-    leaf = events_pb2.LeafFinished.FromString(said.payload)
-    assert (
-        said.subject.endswith(".leaf")
-        and leaf.leaf.segment == events_pb2.LeafScored.FromString(scores[1].data).scored.leaf.segment
-    )
-    world.ingest(world.forge.item("leaf", leaf))  # our own words, from the log: nothing new
+    leaves = events_pb2.LeavesFinished.FromString(said.payload)
+    (owed,) = events_pb2.LeavesScored.FromString(scores[1].data).scores
+    assert said.subject.endswith(".leaf") and [leaf.leaf for leaf in leaves.leaves] == [owed.scored.leaf]
+    world.ingest(world.forge.item("leaf", leaves))  # our own words, from the log: nothing new
     world.ingest(scores[1])
     assert world.one(schema.trees).state == CLOSED
 

@@ -177,7 +177,7 @@ def test_a_bad_message_is_buried_and_the_rest_is_stored(world: World) -> None:
     message = events_pb2.SegmentsGrown.FromString(broken.data)
     message.segments[0].segment.tokens = np.arange(9, dtype="<i4").tobytes()
     forged = world.forge.item("segment", message)
-    garbage = world.forge.item("leaf", events_pb2.LeafFinished())
+    garbage = world.forge.item("leaf", events_pb2.LeavesFinished())
     noise = type(garbage)(garbage.subject, b"\xff\xff\xff", world.forge.sequence + 1)
     world.forge.sequence += 1
     world.ingest(world.forge.segments(root), forged, garbage, noise, world.forge.segments(good))

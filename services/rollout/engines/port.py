@@ -14,6 +14,7 @@ import numpy as np
 from banyan.segment import Finish, Floats, IntTokens, Sampling
 
 Key = Hashable
+NO_ROOM = "NO_ROOM"  # reason of an InvalidInput: this engine is too small, another may not be
 
 
 def no_floats() -> Floats:
@@ -98,7 +99,7 @@ class Engine(Protocol):
     tokenizer: Tokenizer
 
     def submit(self, request: Request) -> None:
-        """Queues a segment. Raises InvalidInput if it could never run; otherwise it waits for room."""
+        """Queues a segment. Raises InvalidInput if it could never run (reason NO_ROOM: not here); else it waits for room."""
         ...
 
     def abort(self, key: Key) -> Sampled | None:

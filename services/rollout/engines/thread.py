@@ -25,10 +25,11 @@ _TICK_S = 0.2  # how late a stop may be noticed while the engine idles or its ev
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A request that the engine refused, and why."""
+    """A request that the engine refused, and why. `code` is the error's reason: whose fault it is."""
 
     key: Key
     reason: str
+    code: str = ""
 
 
 def _submit(engine: Engine, requests: Sequence[Request]) -> list[Refusal]:
@@ -37,8 +38,12 @@ def _submit(engine: Engine, requests: Sequence[Request]) -> list[Refusal]:
         try:
             engine.submit(request)
         except InvalidInput as error:
-            refused.append(Refusal(request.key, str(error)))
+            refused.append(Refusal(request.key, str(error), error.reason))
     return refused
+
+
+def _gone() -> TemporaryError:
+    return TemporaryError("the engine has ended; another node goes on with its trees", reason="ENGINE_ENDED")
 
 
 class EngineThread:
@@ -50,6 +55,8 @@ class EngineThread:
         self._ended: asyncio.Queue[list[Sampled] | BaseException] = asyncio.Queue(_MOST_BATCHES)
         self._room = threading.BoundedSemaphore(_MOST_BATCHES - 1)
         self._my_turn = True
+        self._over = False
+        self._ending = threading.Lock()
         self._stopping = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -118,10 +125,14 @@ class EngineThread:
 
     def _command(self, do: Callable[[Engine], T]) -> "Future[T]":
         future: Future[T] = Future()
-        try:
-            self._commands.put_nowait((do, future))
-        except queue.Full:
-            raise TemporaryError(f"the engine has {_MOST_COMMANDS} commands waiting; it does not keep up") from None
+        with self._ending:  # a command comes before the end, and is answered, or after it, and is refused
+            if self._over:
+                future.set_exception(_gone())
+                return future
+            try:
+                self._commands.put_nowait((do, future))
+            except queue.Full:
+                raise TemporaryError(f"the engine has {_MOST_COMMANDS} commands waiting; it does not keep up") from None
         return future
 
     # -- the thread --
@@ -140,6 +151,17 @@ class EngineThread:
                     self._say(engine.step())
         except BaseException as error:  # whatever it is, the node must end with it instead of waiting for ever
             self._deliver(error)
+        finally:
+            self._dismiss()
+
+    def _dismiss(self) -> None:
+        """Answers those who wait for commands that nobody will obey."""
+        with self._ending:
+            self._over = True
+        while not self._commands.empty():
+            _, future = self._commands.get_nowait()
+            if future.set_running_or_notify_cancel():
+                future.set_exception(_gone())
 
     def _obey(self, engine: Engine) -> None:
         """Runs waiting commands; waits for one if there is nothing else to do."""
@@ -150,6 +172,8 @@ class EngineThread:
             except queue.Empty:
                 return
             idle = False
+            if not future.set_running_or_notify_cancel():
+                continue  # whoever asked is gone
             try:
                 future.set_result(do(engine))
             except Exception as error:

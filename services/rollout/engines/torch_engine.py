@@ -21,7 +21,7 @@ from services.rollout.engines import loading
 from services.rollout.engines.admission import Group, batches, next_wave
 from services.rollout.engines.forward import Forward
 from services.rollout.engines.memory import Limits, Memory
-from services.rollout.engines.port import EngineStats, Key, Policy, Request, Sampled, Tokenizer
+from services.rollout.engines.port import NO_ROOM, EngineStats, Key, Policy, Request, Sampled, Tokenizer
 from services.rollout.engines.rows import Row, unstarted
 from services.rollout.engines.sampler import Drawn, draw
 from services.rollout.engines.slots import Slots
@@ -50,7 +50,8 @@ class TorchEngine:
         if not len(request.prefix_P) or request.sampling.max_new_tokens < 1:
             raise InvalidInput("a request needs a prefix of at least one token and room for at least one new one")
         if not self._memory.fits(1, need, len(request.prefix_P)):
-            raise InvalidInput(f"a path of {need} tokens cannot fit into resources.kv_tokens={most}; raise it")
+            message = f"a path of {need} tokens cannot fit into resources.kv_tokens={most}; raise it"
+            raise InvalidInput(message, reason=NO_ROOM)
         self._waiting[request.key] = request
 
     def abort(self, key: Key) -> Sampled | None:

@@ -1,0 +1,95 @@
+"""Ending trees and keeping claims, against a store that says what a test wants."""
+
+import asyncio
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from banyan.errors import TemporaryError
+from services.chassis.telemetry import Span
+from services.rollout import finisher as module
+from services.rollout.finisher import Finisher
+from services.rollout.keeper import Keeper
+from services.rollout.live import Live, Trees
+from services.rollout.ports import Ingested
+from services.rollout.publisher import Publisher
+
+
+@dataclass
+class Delivery:
+    data: bytes = b""
+    said: list[str] = field(default_factory=list)
+
+    async def ack(self) -> None:
+        self.said.append("ack")
+
+    async def nak(self, delay_s: float) -> None:
+        self.said.append("nak")
+
+    async def in_progress(self) -> None:
+        self.said.append("in_progress")
+
+    async def term(self) -> None:
+        self.said.append("term")
+
+
+class Store:
+    """Never has what it is asked for, and cannot be reached to renew."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def ingested(self, *args: object) -> Ingested:
+        self.asked += 1
+        return Ingested(frozenset(), False, ())
+
+    async def renew(self, tree_id: bytes, epoch: int) -> None:
+        raise TemporaryError("the store is being started again")
+
+
+class Bus:
+    async def publish(self, *args: object, **more: object) -> int:
+        return 1
+
+
+def _live(grower: Any = None) -> Live:
+    spec: Any = SimpleNamespace(tree_id=b"t" * 32, run_id="r", width=1, traceparent="")
+    live = Live(spec, grower, 1, Delivery(), Span())  # type: ignore[arg-type]
+    live.started = True
+    return live
+
+
+async def test_a_store_that_never_takes_a_tree_is_not_asked_for_ever(eventually, monkeypatch) -> None:
+    """A segment that the store buried would keep the tree alive here for good."""
+    monkeypatch.setattr(module, "_WAIT_S", 0.01)
+    trees, store, publisher = Trees(8, 8), Store(), Publisher(Bus())  # type: ignore[arg-type]
+    sending = asyncio.create_task(publisher.run())
+    live = _live()
+    trees.put(live)
+    live.grown.set()
+    from services.rollout import events
+
+    live.told.append(events.grown("r", "n", live.spec.tree_id, 1, []))
+    Finisher(store, publisher, trees, "r", "n").begin(live)  # type: ignore[arg-type]
+    await eventually(lambda: len(trees) == 0)
+    assert store.asked == 6 and live.delivery.said == ["nak"]  # type: ignore[attr-defined]
+    sending.cancel()
+
+
+async def test_a_tree_that_progresses_is_kept_while_the_store_is_away() -> None:
+    """Else the broker gives it to another node, which cannot claim it either."""
+    trees, lives = Trees(8, 8), [_live(), _live()]
+    lives[1].spec = SimpleNamespace(tree_id=b"u" * 32, width=1)  # type: ignore[assignment]
+    for live in lives:
+        trees.put(live)
+    lives[1].touched -= 1000
+
+    async def stats() -> Any:
+        return SimpleNamespace(sampled_tokens=0)
+
+    async def drop(*args: object) -> None:
+        raise AssertionError("nothing is dropped")
+
+    keeper = Keeper(Store(), SimpleNamespace(stats=stats), trees, drop, 120.0)  # type: ignore[arg-type]
+    await keeper.once()
+    assert [live.delivery.said for live in lives] == [["in_progress"], []]  # type: ignore[attr-defined]
