@@ -1,5 +1,7 @@
 """nats-server as a child process: its configuration, its start, and waiting until JetStream answers."""
 
+import errno
+import random
 import shutil
 import socket
 import subprocess
@@ -37,10 +39,28 @@ def binary() -> str:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    """A port that is free now, and that no outgoing connection can take before its server is there, or there again."""
+    low, high = _outgoing_ports()
+    servers = [*range(20_000, low), *range(high + 1, 65_536)]
+    for port in [*random.SystemRandom().sample(servers, min(100, len(servers))), 0]:
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    raise
+                continue
+            return int(probe.getsockname()[1])
+    raise OSError(errno.EADDRINUSE, "no port is free")
+
+
+def _outgoing_ports() -> tuple[int, int]:
+    """The range that the kernel takes ports of outgoing connections from."""
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+        return int(low), int(high)
+    except (OSError, ValueError):
+        return 32_768, 60_999
 
 
 def write_config(folder: Path, listen: str) -> Path:

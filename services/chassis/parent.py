@@ -15,5 +15,11 @@ def tie_to_parent() -> None:
     if not parent or not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != int(parent):  # it died before the kernel knew
+    if orphaned():  # it died before the kernel knew
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def orphaned() -> bool:
+    """Whether the launcher that named itself in BANYAN_PARENT is gone."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    return bool(parent) and os.getppid() != int(parent or 0)

@@ -10,11 +10,16 @@ from collections.abc import Awaitable, Callable
 
 from banyan.errors import BanyanError, InvalidInput
 from services.chassis import telemetry
-from services.chassis.parent import tie_to_parent
+from services.chassis.parent import orphaned, tie_to_parent
+
+ORPHAN_S = 60.0  # as long as a supervisor waits for a checkpoint
 
 
-def main(service: str, run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Runs a service until SIGTERM or SIGINT sets the event that `run` gets. Exits 0, 2 on bad input, 1 otherwise."""
+def main(service: str, run: Callable[[asyncio.Event], Awaitable[None]], orphan_s: float = ORPHAN_S) -> None:
+    """Runs a service until SIGTERM or SIGINT sets the event that `run` gets. Exits 0, 2 on bad input, 1 otherwise.
+
+    Once its launcher is dead nobody kills it if it does not end, so it does that itself after `orphan_s`.
+    """
     logging.basicConfig(
         level=os.environ.get("BANYAN_LOG_LEVEL", "info").upper(),
         format=f"%(asctime)s {service} %(levelname)s %(name)s: %(message)s",
@@ -23,7 +28,7 @@ def main(service: str, run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     tie_to_parent()
     telemetry.setup(service)
     try:
-        asyncio.run(_until_stopped(run))
+        asyncio.run(_until_stopped(run, orphan_s))
     except BanyanError as error:
         print(f"{service}: {error}", file=sys.stderr, flush=True)
         sys.exit(2 if isinstance(error, InvalidInput) else 1)
@@ -31,11 +36,17 @@ def main(service: str, run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
         telemetry.shutdown()
 
 
-async def _until_stopped(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+async def _until_stopped(run: Callable[[asyncio.Event], Awaitable[None]], orphan_s: float) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        stop.set()
+        if orphaned():
+            loop.call_later(orphan_s, os._exit, 1)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, on_signal)
     # A command that becomes this process may have held signals back until somebody listens.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     await run(stop)
