@@ -64,7 +64,10 @@ def _outgoing_ports() -> tuple[int, int]:
 
 
 def write_config(folder: Path, listen: str) -> Path:
-    """A server without accounts, for loopback."""
+    """A server without accounts, for tests and benches that need a broker alone, on loopback.
+
+    A run's server has accounts and keys: the gateway writes that one's configuration.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "nats.conf"
     path.write_text(CONFIG.format(listen=listen, store=folder / "jetstream"))

@@ -215,8 +215,8 @@ async def test_a_tree_that_no_node_can_grow_is_dropped_at_once_with_the_reason(s
         spec, plan = await small.open(1, {"width": 4, "colour": "red"}), await small.open(2, FAILING, PLAN, first=1)
 
         async def dropped(tree, why):
-            state = await small.state(tree)
-            return state.state == tree_pb2.TREE_STATE_DROPPED and why in state.reason and state.claim_epoch == 1
+            state = await small._or_none(tree)
+            return state and state.state == tree_pb2.TREE_STATE_DROPPED and why in state.reason and state.claim_epoch == 1
 
         await eventually(lambda: dropped(spec[0], "UNUSABLE: tree"))
         await eventually(lambda: dropped(plan[0], "UNUSABLE: ZeroDivisionError"))

@@ -77,7 +77,7 @@ async def test_what_was_not_taken_is_left_over():
     thread = await started()
     try:
         await asyncio.wrap_future(thread.submit([ask(i, prompt("go"), i, max_new_tokens=1 + i) for i in range(3)]))
-        while (await thread.stats()).running or (await thread.stats()).waiting:
+        while (now := await thread.stats()).running or now.waiting:
             await asyncio.sleep(0)
         assert [s.key for s in thread.leftover()] == [0, 1, 2] and thread.leftover() == []
     finally:

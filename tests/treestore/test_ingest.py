@@ -1,6 +1,5 @@
 """Idempotent ingest: repeats, early events, refusals, dead letters (PROTOCOL 1 to 4)."""
 
-import itertools
 import random
 
 import numpy as np
@@ -8,9 +7,7 @@ import pytest
 
 from banyan.segment import Kind
 from banyan.v1 import events_pb2, tree_pb2
-from banyan.v1 import runstore_service_pb2 as rs
-from services.treestore import progress, runs, schema, trees
-from services.treestore.rows import CLOSED, GROWING, SCORING
+from services.treestore import schema, trees
 from tests.treestore.forge import Forge, World
 
 
@@ -66,20 +63,6 @@ def test_any_order_gives_the_same_tree(world: World, seed: int) -> None:
     assert not world.rows(schema.parked)
 
 
-def test_events_before_their_tree_and_their_run_wait(make_world) -> None:
-    world: World = make_world()
-    world.database.transact(runs.take_gateway_epoch)
-    spec = world.forge.spec()
-    world.ingest(*reversed(world.forge.life(spec)))
-    world.ingest(world.forge.opened(spec))
-    assert not world.rows(schema.trees) and len(world.rows(schema.parked)) == 10
-    request = rs.PutRunRequest(run=world.forge.run(), request_id="first", gateway_epoch=1)
-    world.database.transact(lambda c: runs.put(c, request, world.now(), world.settings))
-    # No claim was issued here, so epoch 1 came from a store that was lost; it is learned from the log.
-    assert world.one(schema.trees).state == CLOSED
-    assert not world.rows(schema.parked)
-
-
 def test_the_same_early_event_waits_once(world: World) -> None:
     spec = world.forge.spec()
     child = world.forge.child(world.forge.root(spec))
@@ -88,40 +71,6 @@ def test_the_same_early_event_waits_once(world: World) -> None:
     for _ in range(3):
         world.ingest(item, item)
     assert len(world.rows(schema.parked)) == 1
-
-
-def test_a_tree_closes_at_the_last_score_and_not_before(world: World) -> None:
-    spec = world.forge.spec(scorers=["number", "regex"])
-    epoch = world.open(spec)
-    root = world.forge.root(spec)
-    leaf = world.forge.child(root)
-    world.ingest(world.forge.segments(root, leaf, epoch=epoch), world.forge.leaf(leaf, epoch=epoch))
-    world.ingest(world.forge.score(leaf, scorer="number"))
-    assert world.one(schema.trees).state == GROWING
-    world.ingest(world.forge.grown(spec.tree_id, leaf, epoch=epoch))
-    assert world.one(schema.trees).state == SCORING
-    world.ingest(world.forge.score(leaf, 0.5, scorer="regex"))
-    assert world.one(schema.trees).state == CLOSED
-    assert world.one(schema.trees).mean_reward == 0.75
-
-
-def test_grown_waits_for_every_listed_segment(world: World) -> None:
-    spec = world.forge.spec()
-    world.open(spec)
-    root = world.forge.root(spec)
-    first, second = world.forge.child(root, 0), world.forge.child(root, 1)
-    world.ingest(world.forge.grown(spec.tree_id, first, second), world.forge.segments(root, first))
-    world.ingest(world.forge.score(first), world.forge.score(second))
-    assert world.one(schema.trees).state == GROWING
-    world.ingest(world.forge.segments(second))
-    assert world.one(schema.trees).state == CLOSED
-
-
-def test_a_grown_tree_without_leaves_closes(world: World) -> None:
-    spec = world.forge.spec()
-    world.open(spec)
-    world.ingest(world.forge.grown(spec.tree_id))
-    assert world.one(schema.trees).state == CLOSED
 
 
 def test_events_of_an_older_claim_are_refused(world: World) -> None:
@@ -210,110 +159,6 @@ def test_one_bad_segment_among_good_ones_is_buried_alone(world: World) -> None:
     assert world.one(schema.dead).reason.startswith("BAD_FORK")
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"tree_id": b"t" * 32}, "digest"),
-        ({"row_digest": b"r" * 32}, "digest"),
-        ({"purpose": 2}, "label"),
-        ({"index": 3}, "index"),
-        ({"purpose": 0}, "purpose"),
-        ({"scorers": ["a", "a"]}, "twice"),
-    ],
-)
-def test_a_tree_that_contradicts_itself_is_buried(world: World, change: dict[str, object], reason: str) -> None:
-    world.ingest(world.forge.opened(world.forge.spec(**change)))  # type: ignore[arg-type]
-    assert reason in world.one(schema.dead).reason and not world.rows(schema.trees)
-
-
-def test_a_held_out_row_is_never_opened_for_training(make_world) -> None:
-    world: World = make_world()
-    held = world.forge.spec(ordinal=3)
-    world.start(held_out=(held.row_digest,))
-    world.ingest(world.forge.opened(held), world.forge.opened(world.forge.spec(ordinal=4)))
-    assert world.one(schema.dead).reason.startswith("HELD_OUT")
-    assert world.one(schema.trees).tree_id == world.forge.spec(ordinal=4).tree_id
-    world.ingest(world.forge.opened(world.forge.spec(ordinal=3, label="before-greedy")))
-    assert len(world.rows(schema.trees)) == 2
-
-
-def test_an_older_gateway_opens_nothing(world: World) -> None:
-    world.database.transact(runs.take_gateway_epoch)
-    spec = world.forge.spec()
-    world.ingest(world.forge.opened(spec, epoch=1))
-    assert _reasons(world) == ["STALE_EPOCH"] and not world.rows(schema.trees)
-    world.ingest(world.forge.opened(spec, epoch=2))
-    assert world.one(schema.trees).state == GROWING
-
-
-def test_a_group_has_one_shape_and_one_tree_at_each_index(world: World) -> None:
-    world.ingest(world.forge.opened(world.forge.spec(size=2)))
-    other_row = world.forge.spec(ordinal=5, size=2)
-    clash = world.forge.spec(size=2)
-    clash.row_json, clash.row_digest = other_row.row_json, other_row.row_digest
-    from banyan import digest
-
-    clash.tree_id = digest.tree_id(clash.run_id, clash.group_id, clash.row_digest, clash.index)
-    wrong_size = world.forge.spec(index=1, size=3)
-    world.ingest(world.forge.opened(clash), world.forge.opened(wrong_size))
-    assert [row.reason.split(":")[0] for row in world.rows(schema.dead)] == ["INDEX_TAKEN", "GROUP_MISMATCH"]
-
-
-def test_a_terminal_score_never_changes_and_a_later_one_is_kept(world: World) -> None:
-    spec = world.forge.spec()
-    world.open(spec)
-    root = world.forge.root(spec)
-    leaf = world.forge.child(root)
-    first, second = world.forge.score(leaf, None), world.forge.score(leaf, 1.0)
-    world.ingest(world.forge.segments(root, leaf), world.forge.leaf(leaf), first)
-    world.ingest(second, second, first)
-    score = _tree(world, spec.tree_id).scores[0].score
-    assert score.state == tree_pb2.SCORE_STATE_UNSCORABLE and score.reason == "EXCEPTION"
-    assert world.one(schema.late).reason == "SCORED_BEFORE"
-
-
-def test_a_scorer_that_nobody_asked_and_a_value_that_is_none_are_buried(world: World) -> None:
-    spec = world.forge.spec()
-    world.open(spec)
-    root = world.forge.root(spec)
-    world.ingest(world.forge.segments(root), world.forge.leaf(root))
-    world.ingest(world.forge.score(root, scorer="stranger"), world.forge.score(root, float("nan")))
-    assert next(row.reason.split(":")[0] for row in world.rows(schema.dead)) == "SCORER_UNKNOWN"
-    assert "finite" in world.rows(schema.dead)[1].reason
-    assert not world.rows(schema.scores)
-
-
-def test_progress_counts_what_happened(world: World) -> None:
-    for ordinal, index in itertools.product(range(3), range(2)):
-        spec = world.forge.spec(ordinal, index, size=2)
-        if ordinal < 2:
-            world.live(spec)
-        else:
-            world.open(spec)
-    world.live(world.forge.spec(label="before-greedy"))
-    read = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now()))
-    assert (read.groups.opened, read.groups.open, read.groups.closed) == (3, 1, 2)
-    samples = read.samples
-    # Four closed trees: a prompt of 3 tokens, three segments of 4; two leaves with paths of 4 and 8.
-    assert (samples.sampled_tokens, samples.path_tokens) == (4 * 12, 4 * 12)
-    assert (samples.prompt_tokens, samples.prompt_path_tokens) == (12, 24)
-    assert (samples.leaves, samples.scored, samples.unscorable, samples.reward_sum) == (8, 8, 0, 4.0)
-    evaluation = read.evals[0]
-    assert (evaluation.label, evaluation.groups, evaluation.done) == ("before-greedy", 1, 1)
-    assert (evaluation.scored, evaluation.correct, evaluation.reward_sum) == (2, 1, 1.0)
-    assert read.growing_nodes == 1 and not read.HasField("step")
-
-
-def test_opened_counts_only_groups_without_a_gap(world: World) -> None:
-    def opened() -> int:
-        return world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now())).groups.opened
-
-    world.ingest(world.forge.opened(world.forge.spec(1)), world.forge.opened(world.forge.spec(0, 0, size=2)))
-    assert opened() == 0
-    world.ingest(world.forge.opened(world.forge.spec(0, 1, size=2)))
-    assert opened() == 2
-
-
 def test_forced_tokens_are_context(world: World) -> None:
     from banyan.segment import Origin
 
@@ -331,22 +176,3 @@ def test_a_message_of_another_run_is_buried(world: World) -> None:
     stranger = Forge("other-00000002", sequence=100)
     world.ingest(stranger.segments(world.forge.root(spec)))
     assert world.one(schema.dead).reason.startswith("RUN_MISMATCH")
-
-
-def test_a_listed_leaf_needs_no_word_of_its_own_to_be_scored(world: World) -> None:
-    spec = world.forge.spec()
-    world.open(spec)
-    root = world.forge.root(spec)
-    leaf = world.forge.child(root)
-    world.ingest(world.forge.score(leaf), world.forge.segments(root, leaf), world.forge.grown(spec.tree_id, leaf))
-    assert world.one(schema.trees).state == CLOSED
-
-
-def test_a_group_is_closed_only_when_all_its_trees_were_opened(world: World) -> None:
-    world.live(world.forge.spec(0, 0, size=2))
-    assert world.one(schema.groups).state == 1
-    closed = events_pb2.TreeClosed.FromString(world.rows(schema.outbox)[-1].payload)
-    assert not closed.group_closed
-    world.live(world.forge.spec(0, 1, size=2))
-    assert world.one(schema.groups).state == 2
-    assert events_pb2.TreeClosed.FromString(world.rows(schema.outbox)[-1].payload).group_closed
