@@ -150,8 +150,32 @@ class GrownSegment(_message.Message):
 Global___GrownSegment: _TypeAlias = GrownSegment  # noqa: Y015
 
 @_typing.final
+class LeavesFinished(_message.Message):
+    """rollout → `lineage.<run>.leaf`: the paths that ended together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEAVES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def leaves(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeafFinished]:
+        """Of one run."""
+
+    def __init__(
+        self,
+        *,
+        leaves: _abc.Iterable[Global___LeafFinished] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaves", b"leaves"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeavesFinished: _TypeAlias = LeavesFinished  # noqa: Y015
+
+@_typing.final
 class LeafFinished(_message.Message):
-    """rollout → `lineage.<run>.leaf`: a path ended."""
+    """A path ended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -236,8 +260,32 @@ class TreeGrown(_message.Message):
 Global___TreeGrown: _TypeAlias = TreeGrown  # noqa: Y015
 
 @_typing.final
+class LeavesScored(_message.Message):
+    """verifier → `lineage.<run>.score`: the scores that were ready together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCORES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeafScored]:
+        """Of one run."""
+
+    def __init__(
+        self,
+        *,
+        scores: _abc.Iterable[Global___LeafScored] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["scores", b"scores"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeavesScored: _TypeAlias = LeavesScored  # noqa: Y015
+
+@_typing.final
 class LeafScored(_message.Message):
-    """verifier → `lineage.<run>.score`: a scorer's word on a leaf."""
+    """A scorer's word on a leaf."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

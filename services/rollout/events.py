@@ -14,6 +14,7 @@ from banyan.v1 import events_pb2
 from services.chassis import subjects
 
 MOST_BYTES = 512 * 1024
+MOST_LEAVES = 64  # a verifier answers for all leaves of a message together
 _HEAD_BYTES = 512  # run, node and framing
 
 
@@ -54,7 +55,7 @@ def _grown_segments(run_id: str, node_id: str, batch: Sequence[events_pb2.GrownS
 
 
 def leaf(run_id: str, tree_id: bytes, epoch: int, mark: LeafMark, completion: str, traceparent: str = "") -> Event:
-    """LeafFinished."""
+    """LeavesFinished of one leaf."""
     message = events_pb2.LeafFinished(
         run_id=run_id,
         tree_id=tree_id,
@@ -64,7 +65,44 @@ def leaf(run_id: str, tree_id: bytes, epoch: int, mark: LeafMark, completion: st
         completion=completion,
     )
     name = f"leaf-{tree_id.hex()}-{epoch}-{mark.leaf.segment.hex()}-{mark.leaf.end}"
-    return Event(subjects.lineage(run_id, "leaf"), message, name, traceparent)
+    return Event(subjects.lineage(run_id, "leaf"), events_pb2.LeavesFinished(leaves=[message]), name, traceparent)
+
+
+def merged(batch: Sequence[Event]) -> list[tuple[Event, list[Event]]]:
+    """A run's events that wait together, in as few messages as the limit allows: segments, then leaves, then the rest.
+
+    Each message comes with the events that it holds.
+    """
+    leaves = [e for e in batch if isinstance(e.message, events_pb2.LeavesFinished)]
+    first = [e for e in batch if isinstance(e.message, events_pb2.SegmentsGrown)]
+    rest = [e for e in batch if not isinstance(e.message, events_pb2.LeavesFinished | events_pb2.SegmentsGrown)]
+    joined = [(_joined(part), part) for part in _parts(leaves)]
+    return [*((e, [e]) for e in first), *joined, *((e, [e]) for e in rest)]
+
+
+def _parts(leaves: Sequence[Event]) -> Iterator[list[Event]]:
+    part: list[Event] = []
+    size = _HEAD_BYTES
+    for event in leaves:
+        more = event.message.ByteSize()
+        if part and (size + more > MOST_BYTES or len(part) >= MOST_LEAVES):
+            yield part
+            part, size = [], _HEAD_BYTES
+        part.append(event)
+        size += more
+    if part:
+        yield part
+
+
+def _joined(part: Sequence[Event]) -> Event:
+    if len(part) == 1:
+        return part[0]
+    message = events_pb2.LeavesFinished()
+    for event in part:
+        message.leaves.extend(getattr(event.message, "leaves"))  # noqa: B009
+    traces = {event.traceparent for event in part}
+    name = f"leaves-{blake(*sorted(e.msg_id.encode() for e in part)).hex()}"
+    return Event(part[0].subject, message, name, traces.pop() if len(traces) == 1 else "")
 
 
 def grown(run_id: str, node_id: str, tree_id: bytes, epoch: int, leaves: Iterable[Leaf], traceparent: str = "") -> Event:

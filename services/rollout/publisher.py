@@ -1,15 +1,18 @@
-"""Sends a node's events in order, each until the broker has acknowledged it."""
+"""Sends a node's events, each until the broker has acknowledged it; those that wait together in few messages."""
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from banyan.errors import DeadlineMissed
+from services.rollout import events
 from services.rollout.events import Event
 from services.rollout.ports import Log
 
 log = logging.getLogger(__name__)
 
 _MOST_EVENTS = 4096  # then the engine's segments wait; a broker that is away is back-pressure, not loss
+_AT_ONCE = 256
 _TRY_S = 30.0
 
 
@@ -25,15 +28,23 @@ class Publisher:
         await self._queue.put((event, done))
 
     async def run(self) -> None:
-        """Sends for ever."""
+        """Sends for ever: what waits goes out together, and before the next the broker has acknowledged it."""
         while True:
-            event, done = await self._queue.get()
-            await self._send(event)
+            waiting = [await self._queue.get()]
+            while len(waiting) < _AT_ONCE and not self._queue.empty():
+                waiting.append(self._queue.get_nowait())
+            dones = {id(event): done for event, done in waiting}
+            sends = events.merged([event for event, _ in waiting])
+            await asyncio.gather(*(self._send(event, [dones[id(part)] for part in parts]) for event, parts in sends))
+
+    async def _send(self, event: Event, dones: Sequence[asyncio.Event | None]) -> None:
+        await self._publish(event)
+        for done in dones:
             if done is not None:
                 done.set()
             self._queue.task_done()
 
-    async def _send(self, event: Event) -> None:
+    async def _publish(self, event: Event) -> None:
         while True:
             try:
                 await self._bus.publish(

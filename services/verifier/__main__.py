@@ -4,8 +4,9 @@ import asyncio
 
 from services.chassis import process, rpc, settings
 from services.chassis.bus import Bus
-from services.verifier.consumer import BusPublisher, LeafConsumer
+from services.verifier.consumer import LeafConsumer
 from services.verifier.handlers import LeafHandler
+from services.verifier.publisher import BusPublisher
 from services.verifier.sandbox import kernel
 from services.verifier.sandbox.pool import Pool
 from services.verifier.scoring import Scoring

@@ -7,7 +7,7 @@ tree's end says that it never will be there.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from banyan.errors import BanyanError, InvalidInput, PermanentError
@@ -29,31 +29,22 @@ _BATCH = 64
 
 
 @dataclass(frozen=True, slots=True)
-class BusPublisher:
-    """Publishes scores on the log."""
-
-    bus: Bus
-
-    async def publish(self, scored: events_pb2.LeafScored, msg_id: str, traceparent: str) -> None:
-        """Returns when the broker has it."""
-        await self.bus.publish(subjects.lineage(scored.run_id, "score"), scored, msg_id, traceparent=traceparent)
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
-    """A leaf and the delivery to answer."""
+    """The leaves of a message, and the delivery to answer once all of them are scored."""
 
     delivery: Delivery
-    leaf: events_pb2.LeafFinished
+    leaves: Sequence[events_pb2.LeafFinished]
 
-    @property
-    def key(self) -> tuple[bytes, bytes, int, int]:
-        """Which leaf, under which claim."""
-        return self.leaf.tree_id, self.leaf.leaf.segment, self.leaf.leaf.end, self.leaf.claim_epoch
+
+Key = tuple[bytes, bytes, int, int]  # tree, segment, end, claim
+
+
+def _key(leaf: events_pb2.LeafFinished) -> Key:
+    return leaf.tree_id, leaf.leaf.segment, leaf.leaf.end, leaf.claim_epoch
 
 
 class LeafConsumer:
-    """Takes at most `concurrency` leaves at a time."""
+    """Takes messages while fewer than `concurrency` leaves are under way."""
 
     def __init__(self, bus: Bus, store: Store, handler: LeafHandler, concurrency: int) -> None:
         self._bus, self._store, self._handler, self._most = bus, store, handler, concurrency
@@ -78,9 +69,10 @@ class LeafConsumer:
             await asyncio.wait(self._batches, timeout=_FETCH_S, return_when=asyncio.FIRST_COMPLETED)
             return
         deliveries = await consumer.fetch(min(room, _BATCH), _FETCH_S)
-        if deliveries:
-            task = asyncio.create_task(self._batch(deliveries))
-            self._batches[task] = len(deliveries)
+        jobs = [job for d in deliveries if (job := await self._decoded(d)) is not None]
+        if jobs:
+            task = asyncio.create_task(self._batch(jobs))
+            self._batches[task] = sum(len(job.leaves) for job in jobs)
             task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
@@ -88,8 +80,7 @@ class LeafConsumer:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a batch of leaves failed and comes again", exc_info=error)
 
-    async def _batch(self, deliveries: Sequence[Delivery]) -> None:
-        jobs = [job for d in deliveries if (job := await self._decoded(d)) is not None]
+    async def _batch(self, jobs: Sequence[Job]) -> None:
         beat = asyncio.create_task(_keep(jobs))
         try:
             await self._score(jobs)
@@ -98,55 +89,66 @@ class LeafConsumer:
 
     async def _decoded(self, delivery: Delivery) -> Job | None:
         try:
-            leaf = delivery.decode(events_pb2.LeafFinished)
-            if len(leaf.tree_id) != 32 or len(leaf.leaf.segment) != 32 or leaf.run_id != delivery.run_id:
-                raise InvalidInput(f"leaf {leaf.leaf.segment.hex()[:12]!r} of {leaf.run_id!r} on {delivery.subject}")
-            return Job(delivery, leaf)
+            leaves = delivery.decode(events_pb2.LeavesFinished).leaves
+            for leaf in leaves:
+                if len(leaf.tree_id) != 32 or len(leaf.leaf.segment) != 32 or leaf.run_id != delivery.run_id:
+                    raise InvalidInput(f"leaf {leaf.leaf.segment.hex()[:12]!r} of {leaf.run_id!r} on {delivery.subject}")
+            if not leaves:
+                raise InvalidInput("a message of leaves holds none")
+            return Job(delivery, list(leaves))
         except InvalidInput as error:
             await self._bus.bury(subjects.LINEAGE, delivery, str(error), "verifier")
             return None
 
     async def _score(self, jobs: Sequence[Job]) -> None:
-        if not jobs:
-            return
         try:
-            transcripts = await self._store.read_leaves([job.leaf for job in jobs], _READ_S)
+            found, refused = await self._read([leaf for job in jobs for leaf in job.leaves])
         except BanyanError as error:
-            await self._unread(jobs, error)
-            return
-        found = {(t.key.tree_id, t.key.leaf.segment, t.key.leaf.end, t.key.claim_epoch): t for t in transcripts}
-        await asyncio.gather(*(self._one(job, found.get(job.key)) for job in jobs))
-
-    async def _unread(self, jobs: Sequence[Job], error: BanyanError) -> None:
-        if not isinstance(error, PermanentError):
-            log.warning("cannot read %d leaves: %s", len(jobs), error)
+            log.warning("cannot read the leaves of %d messages: %s", len(jobs), error)
             await _later(jobs)
-        elif len(jobs) == 1:
-            await self._bus.bury(subjects.LINEAGE, jobs[0].delivery, str(error), "verifier")
-        else:  # one of them is to blame
-            for job in jobs:
-                await self._score([job])
+            return
+        await asyncio.gather(*(self._one(job, found, refused) for job in jobs))
 
-    async def _one(self, job: Job, transcript: Transcript | None) -> None:
+    async def _read(self, leaves: Sequence[events_pb2.LeafFinished]) -> tuple[dict[Key, Transcript], dict[Key, str]]:
+        """Transcripts of what the store has, and why it refuses a leaf for ever."""
         try:
-            if transcript is None:
-                await self._absent(job)
-                return
-            await self._handler.score(transcript)
-            await job.delivery.ack()
+            found = await self._store.read_leaves(leaves, _READ_S)
         except PermanentError as error:
-            await self._bus.bury(subjects.LINEAGE, job.delivery, str(error), "verifier")
+            if len(leaves) == 1:
+                return {}, {_key(leaves[0]): str(error)}
+            alone = [await self._read([leaf]) for leaf in leaves]  # one of them is to blame
+            return {k: t for some, _ in alone for k, t in some.items()}, {k: w for _, bad in alone for k, w in bad.items()}
+        return {(t.key.tree_id, t.key.leaf.segment, t.key.leaf.end, t.key.claim_epoch): t for t in found}, {}
+
+    async def _one(self, job: Job, found: Mapping[Key, Transcript], refused: Mapping[Key, str]) -> None:
+        """Scores what the store has. What it lacks brings the message again, with the scores that are owed still."""
+        here = [found[_key(leaf)] for leaf in job.leaves if _key(leaf) in found]
+        ends = await asyncio.gather(*(self._handler.score(t) for t in here), return_exceptions=True)
+        failed = [end for end in ends if isinstance(end, BaseException)]
+        wrong = [refused[_key(leaf)] for leaf in job.leaves if _key(leaf) in refused]
+        wrong += [str(error) for error in failed if isinstance(error, PermanentError)]
+        again = [error for error in failed if not isinstance(error, PermanentError)]
+        for error in again:
+            log.warning("leaf %s comes again: %s", job.leaves[0].leaf.segment.hex()[:12], error)
+        absent = [leaf for leaf in job.leaves if _key(leaf) not in found and _key(leaf) not in refused]
+        try:
+            if again or any([not await self._never(leaf) for leaf in absent]):
+                await _later([job])
+            elif wrong:
+                await self._bus.bury(subjects.LINEAGE, job.delivery, "; ".join(wrong[:3]), "verifier")
+            else:
+                await job.delivery.ack()
         except BanyanError as error:
-            log.warning("leaf %s comes again: %s", job.leaf.leaf.segment.hex()[:12], error)
+            log.warning("leaf %s comes again: %s", job.leaves[0].leaf.segment.hex()[:12], error)
             await _later([job])
 
-    async def _absent(self, job: Job) -> None:
-        standing = await self._store.standing(job.leaf.tree_id)
-        if standing is not None and (standing.over or standing.claim_epoch > job.leaf.claim_epoch):
-            log.info("leaf %s will never be stored: its claim is old", job.leaf.leaf.segment.hex()[:12])
-            await job.delivery.ack()
-            return
-        await _later([job])
+    async def _never(self, leaf: events_pb2.LeafFinished) -> bool:
+        """Whether the store will not have a leaf any more."""
+        standing = await self._store.standing(leaf.tree_id)
+        if standing is None or not (standing.over or standing.claim_epoch > leaf.claim_epoch):
+            return False
+        log.info("leaf %s will never be stored: its claim is old", leaf.leaf.segment.hex()[:12])
+        return True
 
 
 async def _later(jobs: Sequence[Job]) -> None:

@@ -93,10 +93,11 @@ class World:
         leaves = [tree_pb2.LeafRef(segment=s.id, end=len(s)) for s in made[1:]]
         for i, leaf in enumerate(leaves):
             finished = events_pb2.LeafFinished(run_id=RUN, tree_id=tree_id, claim_epoch=epoch, leaf=leaf, reason="stop")
-            await self.say("leaf", finished, f"l{ordinal}.{i}")
+            await self.say("leaf", events_pb2.LeavesFinished(leaves=[finished]), f"l{ordinal}.{i}")
             score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=float(i == ordinal % 4))
             scored = tree_pb2.ScoredLeaf(leaf=leaf, scorer="s", scorer_version="1", score=score)
-            await self.say("score", events_pb2.LeavesScored(scores=[events_pb2.LeafScored(run_id=RUN, tree_id=tree_id, scored=scored)]), f"v{ordinal}.{i}")
+            said = events_pb2.LeafScored(run_id=RUN, tree_id=tree_id, scored=scored)
+            await self.say("score", events_pb2.LeavesScored(scores=[said]), f"v{ordinal}.{i}")
         grown = events_pb2.TreeGrown(run_id=RUN, tree_id=tree_id, claim_epoch=epoch, leaves=leaves, node_id="n")
         await self.say("grown", grown, f"g{ordinal}")
 

@@ -42,7 +42,26 @@ def test_ids_depend_on_content_and_claim_not_on_order():
 def test_leaves_and_ends():
     mark = LeafMark(Leaf(b"s" * 32, 5), "stop")
     leaf = events.leaf("run", b"t" * 32, 4, mark, "12")
-    assert (leaf.message.completion, leaf.message.reason, leaf.message.claim_epoch) == ("12", "stop", 4)
-    assert wire.leaf_from_wire(leaf.message.leaf) == mark.leaf
+    (said,) = leaf.message.leaves
+    assert (said.completion, said.reason, said.claim_epoch) == ("12", "stop", 4)
+    assert wire.leaf_from_wire(said.leaf) == mark.leaf
     end = events.grown("run", "node", b"t" * 32, 4, [mark.leaf])
     assert end.subject == "lineage.run.grown" and end.msg_id != events.grown("run", "node", b"t" * 32, 5, []).msg_id
+
+
+def test_what_waits_together_goes_in_few_messages_segments_first():
+    def ended(n: int, text: str = ""):
+        mark = LeafMark(Leaf(n.to_bytes(32, "big"), 3), "stop")
+        return events.leaf("run", b"t" * 32, 1, mark, text)
+
+    leaves = [ended(n) for n in range(100)]
+    end = events.grown("run", "node", b"t" * 32, 1, [])
+    (made,) = events.segments("run", "node", [(segment(0, 8), 1)])
+    sends = events.merged([*leaves[:50], end, *leaves[50:], made])
+    assert [send.subject.split(".")[-1] for send, _ in sends] == ["segment", "leaf", "leaf", "grown"]
+    assert [len(parts) for _, parts in sends] == [1, 64, 36, 1]
+    assert [one.leaf.segment[-1] for send, _ in sends[1:3] for one in send.message.leaves] == list(range(100))
+    assert len({send.msg_id for send, _ in sends}) == 4
+    long = [ended(n, "x" * 200_000) for n in range(5)]
+    assert [len(parts) for _, parts in events.merged(long)] == [2, 2, 1]
+    assert all(send.message.ByteSize() < 2**20 for send, _ in events.merged(long))

@@ -19,8 +19,9 @@ from banyan.v1 import (
 )
 from services.chassis import rpc, subjects
 from services.chassis.bus import Bus
-from services.verifier.consumer import BusPublisher, LeafConsumer
+from services.verifier.consumer import LeafConsumer
 from services.verifier.handlers import LeafHandler
+from services.verifier.publisher import BusPublisher
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
 from services.verifier.scoring import Scoring
@@ -38,13 +39,15 @@ class TreeStore(treestore_service_pb2_grpc.TreeStoreServiceServicer):
         self.scorers = ["number"]
         self.epoch, self.state = 1, tree_pb2.TREE_STATE_SCORING
         self.down = False
+        self.poison = b""
+        self.scored = set()  # (segment, scorer): not owed any more
         self.reads = 0
 
     async def ReadLeaves(self, request, context):
         self.reads += 1
         if self.down:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "down")
-        if any(key.leaf.end == 666 for key in request.leaves):
+        if any(key.leaf.end == 666 or key.leaf.segment == self.poison for key in request.leaves):
             raise InvalidInput("leaf 666 is poison")
         found = [self._transcript(k) for k in request.leaves if k.leaf.segment in self.completions]
         return treestore_service_pb2.ReadLeavesResponse(transcripts=found)
@@ -55,7 +58,7 @@ class TreeStore(treestore_service_pb2_grpc.TreeStoreServiceServicer):
             run_id=RUN,
             completion=self.completions[key.leaf.segment],
             row_json=json.dumps({"question": "3 + 4", "answer": 7}),
-            scorers=self.scorers,
+            scorers=[name for name in self.scorers if (key.leaf.segment, name) not in self.scored],
             traceparent="00-" + "1" * 32 + "-" + "2" * 16 + "-01",
         )
 
@@ -98,16 +101,30 @@ class World:
             await channel.close()
 
     async def leaf(self, number, *, end=3, epoch=1):
-        segment = number.to_bytes(32, "big")
-        place = tree_pb2.LeafRef(segment=segment, end=end)
-        leaf = events_pb2.LeafFinished(run_id=RUN, tree_id=b"t" * 32, claim_epoch=epoch, leaf=place, reason="stop")
-        await self.bus.publish(subjects.lineage(RUN, "leaf"), leaf, f"leaf-{number}-{end}-{epoch}")
+        (segment,) = await self.leaves(number, end=end, epoch=epoch)
         return segment
 
+    async def leaves(self, *numbers, end=3, epoch=1):
+        """One message of several leaves; their segments."""
+        segments = [number.to_bytes(32, "big") for number in numbers]
+        places = [tree_pb2.LeafRef(segment=segment, end=end) for segment in segments]
+        said = [
+            events_pb2.LeafFinished(run_id=RUN, tree_id=b"t" * 32, claim_epoch=epoch, leaf=place, reason="stop")
+            for place in places
+        ]
+        message = events_pb2.LeavesFinished(leaves=said)
+        await self.bus.publish(subjects.lineage(RUN, "leaf"), message, f"leaf-{numbers}-{end}-{epoch}")
+        return segments
+
     async def collect(self):
-        async for delivery in self.bus.listen(subjects.LINEAGE, [subjects.lineage(RUN, "score")]):
-            event = delivery.decode(events_pb2.LeafScored)
-            self.scores.setdefault(event.scored.leaf.segment, []).append((event, delivery.traceparent))
+        stream = [subjects.lineage(RUN, "score")]
+        consumer = await self.bus.consumer(subjects.LINEAGE, "collector", stream)
+        while True:
+            for delivery in await consumer.fetch(64, 1.0):
+                for event in delivery.decode(events_pb2.LeavesScored).scores:
+                    self.scores.setdefault(event.scored.leaf.segment, []).append((event, delivery.traceparent))
+                    self.trees.scored.add((event.scored.leaf.segment, event.scored.scorer))
+                await delivery.ack()
 
     async def unacked(self):
         info = await self.bus._js.consumer_info(subjects.LINEAGE, "verifier")
@@ -152,6 +169,30 @@ async def test_each_leaf_gets_one_score_in_its_trees_trace(world, eventually):
         assert event.scored.score.value == float(right)
         assert (event.scored.scorer, event.scored.scorer_version, event.verifier_id) == ("number", "1", "v1")
         assert traceparent.split("-")[1] == "1" * 32
+
+
+async def test_leaves_of_one_message_are_answered_for_together(world, eventually):
+    for number in (1, 2, 3):
+        world.trees.completions[number.to_bytes(32, "big")] = "7"
+    async with world.verifier():
+        missing = (4).to_bytes(32, "big")
+        await world.leaves(1, 2, 3, 4)
+        await eventually(lambda: len(world.scores) == 3)
+        assert await world.unacked() > 0  # the fourth is owed still
+        world.trees.completions[missing] = "7"
+        await eventually(lambda: missing in world.scores)
+        await eventually(lambda: settled(world))
+
+
+async def test_a_poisonous_leaf_takes_none_of_its_message_along(world, eventually):
+    world.trees.completions[(1).to_bytes(32, "big")] = "7"
+    world.trees.poison = (2).to_bytes(32, "big")
+    async with world.verifier():
+        await world.leaves(1, 2)
+        await eventually(lambda: len(world.scores) == 1)
+        await eventually(lambda: settled(world))
+    info = await world.bus._js.stream_info(subjects.DEAD)
+    assert info.state.messages == 1
 
 
 async def test_a_leaf_delivered_twice_is_one_score_on_the_log(world, eventually):
