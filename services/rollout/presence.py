@@ -15,7 +15,7 @@ from services.rollout.ports import Store
 
 log = logging.getLogger(__name__)
 
-EVERY_S = 10.0  # a third of the time after which the store counts a silent node no more
+EVERY_S = 2.0  # a fifth of the time after which the store counts a silent node no more
 LOOK_S = 1.0  # a joined node must see the end before the launcher closes the gateway
 GONE_S = 90.0
 _LEAVE_S = 2.0

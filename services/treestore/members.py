@@ -7,7 +7,7 @@ from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore import schema
 from services.treestore.runs import check_gateway, run_row
 
-PRESENT_MS = 30_000  # three times as long as nodes are silent
+PRESENT_MS = 10_000  # five times as long as nodes are silent
 
 
 def put_token(connection: Connection, request: rs.PutTokenRequest, now_ms: int) -> None:

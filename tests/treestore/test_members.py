@@ -50,3 +50,10 @@ def test_a_name_belongs_to_the_key_that_came_first(world: World) -> None:
         assert refused.value.reason == "NODE_TAKEN"
     found = world.database.query(lambda c: members.read(c, world.forge.run_id, world.now())).members
     assert [m.public_key for m in found] == ["KEY", ""]
+
+
+def test_a_killed_node_is_missed_within_ten_seconds_and_one_that_lives_may_lose_a_word_or_two() -> None:
+    from services.rollout import presence
+
+    assert members.PRESENT_MS <= 10_000
+    assert 4 * presence.EVERY_S * 1000 <= members.PRESENT_MS
