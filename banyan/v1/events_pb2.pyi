@@ -98,6 +98,7 @@ class SegmentsGrown(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    PLANS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     node_id: _builtins.str
@@ -106,20 +107,53 @@ class SegmentsGrown(_message.Message):
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___GrownSegment]:
         """Segments with the claim under which each was made."""
 
+    @_builtins.property
+    def plans(self) -> _containers.RepeatedCompositeFieldContainer[Global___GrownPlan]:
+        """Plans that were executed, after the segments that caused them."""
+
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
         node_id: _builtins.str = ...,
         segments: _abc.Iterable[Global___GrownSegment] | None = ...,
+        plans: _abc.Iterable[Global___GrownPlan] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "run_id", b"run_id", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "plans", b"plans", "run_id", b"run_id", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SegmentsGrown: _TypeAlias = SegmentsGrown  # noqa: Y015
+
+@_typing.final
+class GrownPlan(_message.Message):
+    """A plan that a node executed for a tree."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREE_ID_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    tree_id: _builtins.bytes
+    """The tree."""
+    @_builtins.property
+    def plan(self) -> _tree_pb2.PlanRecord:
+        """The plan, with its claim."""
+
+    def __init__(
+        self,
+        *,
+        tree_id: _builtins.bytes = ...,
+        plan: _tree_pb2.PlanRecord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "tree_id", b"tree_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrownPlan: _TypeAlias = GrownPlan  # noqa: Y015
 
 @_typing.final
 class GrownSegment(_message.Message):
@@ -129,8 +163,13 @@ class GrownSegment(_message.Message):
 
     SEGMENT_FIELD_NUMBER: _builtins.int
     CLAIM_EPOCH_FIELD_NUMBER: _builtins.int
+    BLOB_FIELD_NUMBER: _builtins.int
     claim_epoch: _builtins.int
     """Epoch of the claim."""
+    blob: _builtins.bytes
+    """Digest of the encoded Segment, which PutBlob gave to the store because it is too large for a message. `segment` then
+    holds its id and tree only.
+    """
     @_builtins.property
     def segment(self) -> _tree_pb2.Segment:
         """The segment."""
@@ -140,10 +179,11 @@ class GrownSegment(_message.Message):
         *,
         segment: _tree_pb2.Segment | None = ...,
         claim_epoch: _builtins.int = ...,
+        blob: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["segment", b"segment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blob", b"blob", "claim_epoch", b"claim_epoch", "segment", b"segment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

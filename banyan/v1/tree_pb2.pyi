@@ -608,6 +608,7 @@ class Tree(_message.Message):
     CLAIM_EPOCH_FIELD_NUMBER: _builtins.int
     OPENED_UNIX_MS_FIELD_NUMBER: _builtins.int
     CLOSED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    PLANS_FIELD_NUMBER: _builtins.int
     state: Global___TreeState.ValueType
     """Where it stands."""
     reason: _builtins.str
@@ -634,6 +635,10 @@ class Tree(_message.Message):
     def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScoredLeaf]:
         """All terminal scores."""
 
+    @_builtins.property
+    def plans(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlanRecord]:
+        """Executed plans by claim and number; only where they were asked for."""
+
     def __init__(
         self,
         *,
@@ -646,11 +651,200 @@ class Tree(_message.Message):
         claim_epoch: _builtins.int = ...,
         opened_unix_ms: _builtins.int = ...,
         closed_unix_ms: _builtins.int = ...,
+        plans: _abc.Iterable[Global___PlanRecord] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "closed_unix_ms", b"closed_unix_ms", "leaves", b"leaves", "opened_unix_ms", b"opened_unix_ms", "reason", b"reason", "scores", b"scores", "segments", b"segments", "spec", b"spec", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "closed_unix_ms", b"closed_unix_ms", "leaves", b"leaves", "opened_unix_ms", b"opened_unix_ms", "plans", b"plans", "reason", b"reason", "scores", b"scores", "segments", b"segments", "spec", b"spec", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Tree: _TypeAlias = Tree  # noqa: Y015
+
+@_typing.final
+class BranchRef(_message.Message):
+    """A place in a tree: the ordinal-th continuation of the first `fork` tokens of a parent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    FORK_FIELD_NUMBER: _builtins.int
+    ORDINAL_FIELD_NUMBER: _builtins.int
+    parent: _builtins.bytes
+    """Id of the parent segment."""
+    fork: _builtins.int
+    """How many of its tokens are continued."""
+    ordinal: _builtins.int
+    """Which continuation."""
+    def __init__(
+        self,
+        *,
+        parent: _builtins.bytes = ...,
+        fork: _builtins.int = ...,
+        ordinal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fork", b"fork", "ordinal", b"ordinal", "parent", b"parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BranchRef: _TypeAlias = BranchRef  # noqa: Y015
+
+@_typing.final
+class PlanRecord(_message.Message):
+    """A plan that was executed: what was new in it, and what it takes to make its view again from the stored tree. A plan is a
+    pure function of view and seed (its draws are keyed by the seed), so the same view gives the same plan.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLAIM_EPOCH_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    VIEW_DIGEST_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
+    FOUND_FIELD_NUMBER: _builtins.int
+    EXPANSIONS_FIELD_NUMBER: _builtins.int
+    LEAVES_FIELD_NUMBER: _builtins.int
+    PRUNES_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    claim_epoch: _builtins.int
+    """Epoch of the claim."""
+    number: _builtins.int
+    """Position among the claim's plans, from 0."""
+    view_digest: _builtins.bytes
+    """BLAKE2b-256 of the view: seed, limits, segments, branches in flight, leaves."""
+    done: _builtins.bool
+    """Whether it said that no branch will ever be asked for again."""
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Segments in the view that were not in the claim's record before this one."""
+
+    @_builtins.property
+    def gone(self) -> _containers.RepeatedCompositeFieldContainer[Global___BranchRef]:
+        """Branches that left flight without a segment since that record."""
+
+    @_builtins.property
+    def found(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeafRef]:
+        """Leaves in the view that no record of this claim marks: those that the claim found."""
+
+    @_builtins.property
+    def expansions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedExpansion]:
+        """Branches that the plan started, with their sampling."""
+
+    @_builtins.property
+    def leaves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedLeaf]:
+        """Leaves that it marked."""
+
+    @_builtins.property
+    def prunes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedPrune]:
+        """Running branches that it pruned, by what they keep."""
+
+    def __init__(
+        self,
+        *,
+        claim_epoch: _builtins.int = ...,
+        number: _builtins.int = ...,
+        view_digest: _builtins.bytes = ...,
+        segments: _abc.Iterable[_builtins.bytes] | None = ...,
+        gone: _abc.Iterable[Global___BranchRef] | None = ...,
+        found: _abc.Iterable[Global___LeafRef] | None = ...,
+        expansions: _abc.Iterable[Global___PlannedExpansion] | None = ...,
+        leaves: _abc.Iterable[Global___PlannedLeaf] | None = ...,
+        prunes: _abc.Iterable[Global___PlannedPrune] | None = ...,
+        done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "done", b"done", "expansions", b"expansions", "found", b"found", "gone", b"gone", "leaves", b"leaves", "number", b"number", "prunes", b"prunes", "segments", b"segments", "view_digest", b"view_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanRecord: _TypeAlias = PlanRecord  # noqa: Y015
+
+@_typing.final
+class PlannedExpansion(_message.Message):
+    """A branch that a plan started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BRANCH_FIELD_NUMBER: _builtins.int
+    SAMPLING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def branch(self) -> Global___BranchRef:
+        """Where."""
+
+    @_builtins.property
+    def sampling(self) -> Global___SamplingParams:
+        """How it is sampled."""
+
+    def __init__(
+        self,
+        *,
+        branch: Global___BranchRef | None = ...,
+        sampling: Global___SamplingParams | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "sampling", b"sampling"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "sampling", b"sampling"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlannedExpansion: _TypeAlias = PlannedExpansion  # noqa: Y015
+
+@_typing.final
+class PlannedLeaf(_message.Message):
+    """A leaf that a plan marked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEAF_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Why the path ends."""
+    @_builtins.property
+    def leaf(self) -> Global___LeafRef:
+        """The leaf."""
+
+    def __init__(
+        self,
+        *,
+        leaf: Global___LeafRef | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["leaf", b"leaf"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaf", b"leaf", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlannedLeaf: _TypeAlias = PlannedLeaf  # noqa: Y015
+
+@_typing.final
+class PlannedPrune(_message.Message):
+    """A running branch that a plan pruned."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BRANCH_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    end: _builtins.int
+    """Tokens to keep."""
+    @_builtins.property
+    def branch(self) -> Global___BranchRef:
+        """The branch."""
+
+    def __init__(
+        self,
+        *,
+        branch: Global___BranchRef | None = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "end", b"end"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlannedPrune: _TypeAlias = PlannedPrune  # noqa: Y015

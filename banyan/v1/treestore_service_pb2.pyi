@@ -28,22 +28,26 @@ class ClaimTreeRequest(_message.Message):
     TREE_ID_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     TICKET_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     tree_id: _builtins.bytes
     """The tree."""
     node_id: _builtins.str
     """The node that will grow it."""
     ticket: _builtins.int
     """Ticket of the GrowTree that it acts on. An older one than the newest gets epoch 0; 0 always claims."""
+    traceparent: _builtins.str
+    """W3C traceparent of the span of this claim; empty without telemetry."""
     def __init__(
         self,
         *,
         tree_id: _builtins.bytes = ...,
         node_id: _builtins.str = ...,
         ticket: _builtins.int = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "ticket", b"ticket", "tree_id", b"tree_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "ticket", b"ticket", "traceparent", b"traceparent", "tree_id", b"tree_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -58,10 +62,13 @@ class ClaimTreeResponse(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     TREE_FIELD_NUMBER: _builtins.int
     DEADLINE_MS_FIELD_NUMBER: _builtins.int
+    FIRST_TRACEPARENT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Fencing epoch; in every segment, leaf and grown event of this claim. 0 if the tree needs no growth."""
     deadline_ms: _builtins.int
     """How long the claim holds without progress."""
+    first_traceparent: _builtins.str
+    """Traceparent of the tree's first claim: a later claim links its span to that one."""
     @_builtins.property
     def tree(self) -> _tree_pb2.Tree:
         """The tree so far. Its state says why there is nothing to do when epoch is 0."""
@@ -72,10 +79,11 @@ class ClaimTreeResponse(_message.Message):
         epoch: _builtins.int = ...,
         tree: _tree_pb2.Tree | None = ...,
         deadline_ms: _builtins.int = ...,
+        first_traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ms", b"deadline_ms", "epoch", b"epoch", "tree", b"tree"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ms", b"deadline_ms", "epoch", b"epoch", "first_traceparent", b"first_traceparent", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -143,7 +151,7 @@ class ReturnTreeRequest(_message.Message):
     epoch: _builtins.int
     """Epoch of the claim."""
     reason: _builtins.str
-    """Why: drain, policy."""
+    """Why: drain, policy, "UNABLE: …" where only this node cannot grow it, "UNUSABLE: …" where no node ever can: that drops it."""
     def __init__(
         self,
         *,
@@ -249,6 +257,61 @@ class AwaitIngestedResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AwaitIngestedResponse: _TypeAlias = AwaitIngestedResponse  # noqa: Y015
+
+@_typing.final
+class PutBlobRequest(_message.Message):
+    """A piece of a blob. The first one says what it is; the others hold their chunk only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREE_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    tree_id: _builtins.bytes
+    """The tree that it is of."""
+    epoch: _builtins.int
+    """Epoch of the claim, which must be in force."""
+    digest: _builtins.bytes
+    """BLAKE2b-256 of the whole."""
+    size: _builtins.int
+    """Bytes of the whole."""
+    chunk: _builtins.bytes
+    """The next bytes."""
+    def __init__(
+        self,
+        *,
+        tree_id: _builtins.bytes = ...,
+        epoch: _builtins.int = ...,
+        digest: _builtins.bytes = ...,
+        size: _builtins.int = ...,
+        chunk: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "digest", b"digest", "epoch", b"epoch", "size", b"size", "tree_id", b"tree_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutBlobRequest: _TypeAlias = PutBlobRequest  # noqa: Y015
+
+@_typing.final
+class PutBlobResponse(_message.Message):
+    """The blob is stored until its tree has ingested it, or is over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutBlobResponse: _TypeAlias = PutBlobResponse  # noqa: Y015
 
 @_typing.final
 class RefusedSegment(_message.Message):
@@ -716,16 +779,20 @@ class GetTreeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TREE_ID_FIELD_NUMBER: _builtins.int
+    PLANS_FIELD_NUMBER: _builtins.int
     tree_id: _builtins.bytes
     """The tree; a prefix of at least 4 bytes that is unique will do."""
+    plans: _builtins.bool
+    """Whether its plans come with it."""
     def __init__(
         self,
         *,
         tree_id: _builtins.bytes = ...,
+        plans: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tree_id", b"tree_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plans", b"plans", "tree_id", b"tree_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

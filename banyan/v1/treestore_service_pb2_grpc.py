@@ -55,6 +55,11 @@ class TreeStoreServiceStub(object):
                 request_serializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedRequest.SerializeToString,
                 response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedResponse.FromString,
                 _registered_method=True)
+        self.PutBlob = channel.stream_unary(
+                '/banyan.v1.TreeStoreService/PutBlob',
+                request_serializer=banyan_dot_v1_dot_treestore__service__pb2.PutBlobRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.PutBlobResponse.FromString,
+                _registered_method=True)
         self.ReadLeaves = channel.unary_unary(
                 '/banyan.v1.TreeStoreService/ReadLeaves',
                 request_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesRequest.SerializeToString,
@@ -144,6 +149,13 @@ class TreeStoreServiceServicer(object):
 
     def AwaitIngested(self, request, context):
         """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutBlob(self, request_iterator, context):
+        """Takes what is too large for a message of the log, in pieces, before the message that names it. The same again is fine.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -255,6 +267,11 @@ def add_TreeStoreServiceServicer_to_server(servicer, server):
                     servicer.AwaitIngested,
                     request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedRequest.FromString,
                     response_serializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedResponse.SerializeToString,
+            ),
+            'PutBlob': grpc.stream_unary_rpc_method_handler(
+                    servicer.PutBlob,
+                    request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.PutBlobRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_treestore__service__pb2.PutBlobResponse.SerializeToString,
             ),
             'ReadLeaves': grpc.unary_unary_rpc_method_handler(
                     servicer.ReadLeaves,
@@ -426,6 +443,33 @@ class TreeStoreService(object):
             '/banyan.v1.TreeStoreService/AwaitIngested',
             banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedRequest.SerializeToString,
             banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutBlob(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/banyan.v1.TreeStoreService/PutBlob',
+            banyan_dot_v1_dot_treestore__service__pb2.PutBlobRequest.SerializeToString,
+            banyan_dot_v1_dot_treestore__service__pb2.PutBlobResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,8 @@ class TreeStoreServiceStub:
     """Hands a tree back without an attempt being counted: a drain, or a policy that is too new or too old."""
     AwaitIngested: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitIngestedRequest, _treestore_service_pb2.AwaitIngestedResponse]
     """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing."""
+    PutBlob: _grpc.StreamUnaryMultiCallable[_treestore_service_pb2.PutBlobRequest, _treestore_service_pb2.PutBlobResponse]
+    """Takes what is too large for a message of the log, in pieces, before the message that names it. The same again is fine."""
     ReadLeaves: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadLeavesRequest, _treestore_service_pb2.ReadLeavesResponse]
     """Leaves to score, as the store accepted them; waits for those that are not there yet until the deadline."""
     ReadyGroups: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadyGroupsRequest, _treestore_service_pb2.ReadyGroupsResponse]
@@ -79,6 +81,8 @@ class TreeStoreServiceAsyncStub(TreeStoreServiceStub):
     """Hands a tree back without an attempt being counted: a drain, or a policy that is too new or too old."""
     AwaitIngested: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitIngestedRequest, _treestore_service_pb2.AwaitIngestedResponse]  # type: ignore[assignment]
     """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing."""
+    PutBlob: _aio.StreamUnaryMultiCallable[_treestore_service_pb2.PutBlobRequest, _treestore_service_pb2.PutBlobResponse]  # type: ignore[assignment]
+    """Takes what is too large for a message of the log, in pieces, before the message that names it. The same again is fine."""
     ReadLeaves: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadLeavesRequest, _treestore_service_pb2.ReadLeavesResponse]  # type: ignore[assignment]
     """Leaves to score, as the store accepted them; waits for those that are not there yet until the deadline."""
     ReadyGroups: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadyGroupsRequest, _treestore_service_pb2.ReadyGroupsResponse]  # type: ignore[assignment]
@@ -138,6 +142,14 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.AwaitIngestedResponse, _abc.Awaitable[_treestore_service_pb2.AwaitIngestedResponse]]:
         """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing."""
+
+    @_abc_1.abstractmethod
+    def PutBlob(
+        self,
+        request_iterator: _MaybeAsyncIterator[_treestore_service_pb2.PutBlobRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_treestore_service_pb2.PutBlobResponse, _abc.Awaitable[_treestore_service_pb2.PutBlobResponse]]:
+        """Takes what is too large for a message of the log, in pieces, before the message that names it. The same again is fine."""
 
     @_abc_1.abstractmethod
     def ReadLeaves(
