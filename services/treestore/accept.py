@@ -6,7 +6,7 @@ from banyan.segment import Kind
 from banyan.v1 import events_pb2
 from services.treestore import growth
 from services.treestore.book import Book, leaf_key, segment_key, tree_key
-from services.treestore.events import Ended, Event, Grew, Grown, Opened, WasScored
+from services.treestore.facts import Ended, Event, Grew, Grown, Opened, Planned, WasScored
 from services.treestore.rows import GROWING, SCORING, GroupRow, Head, TreeRow
 from services.treestore.rules import score_row
 
@@ -20,6 +20,8 @@ def accept(book: Book, event: Event) -> list[Event]:
             return _opened(book, event)
         case Grew():
             return _grew(book, event)
+        case Planned():
+            return _planned(book, event)
         case Ended():
             return _ended(book, event)
         case Grown():
@@ -145,6 +147,14 @@ def _count(book: Book, tree: TreeRow, event: Grew) -> None:
     elif event.segment.kind is Kind.PROMPT:
         tree.prompt_tokens += len(event.segment)
         tally.prompt_tokens += len(event.segment)
+
+
+def _planned(book: Book, event: Planned) -> list[Event]:
+    plan = event.message.plan
+    record = plan.SerializeToString()
+    values = {"tree_id": event.tree_id, "claim_epoch": plan.claim_epoch, "number": plan.number, "record": record}
+    book.new_plans.append(values)
+    return []
 
 
 def _ended(book: Book, event: Ended) -> list[Event]:

@@ -9,7 +9,7 @@ from banyan.digest import blake
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2
 from services.chassis import subjects
-from services.treestore.events import Event
+from services.treestore.facts import Event
 from services.treestore.rows import GroupRow, GroupState, Head, LeafRow, RunRow, ScoreRow, TallyRow, TreeParts, TreeRow
 from services.treestore.settings import Settings
 
@@ -58,6 +58,7 @@ class Book:
     new_segments: list[Values] = field(default_factory=list)
     new_leaves: set[tuple[bytes, Leaf]] = field(default_factory=set)
     new_scores: list[Values] = field(default_factory=list)
+    new_plans: list[Values] = field(default_factory=list)
     new_refused: list[Values] = field(default_factory=list)
     new_late: list[Values] = field(default_factory=list)
     new_outbox: list[Values] = field(default_factory=list)

@@ -17,7 +17,15 @@ _RETURN_MS = 100  # after the first return; doubles with each, so that a tree th
 _RETURN_MOST_MS = 5_000
 
 
-def claim(connection: Connection, tree_id: bytes, node: str, ticket: int, now_ms: int, settings: Settings) -> int:
+def claim(
+    connection: Connection,
+    tree_id: bytes,
+    node: str,
+    ticket: int,
+    now_ms: int,
+    settings: Settings,
+    traceparent: str = "",
+) -> int:
     """The next epoch of a tree; 0 if there is nothing to grow, or if a newer assignment than `ticket` is under way."""
     book, tree = _open(connection, tree_id, now_ms, settings)
     if tree.state != GROWING or (ticket and ticket < tree.ticket):
@@ -30,6 +38,7 @@ def claim(connection: Connection, tree_id: bytes, node: str, ticket: int, now_ms
     tree.claim_epoch += 1
     tree.idle_claims += 1
     tree.claim_node = node
+    tree.claim_traceparent = tree.claim_traceparent or traceparent
     _extend(tree, now_ms, settings)
     flush(connection, book)
     return tree.claim_epoch
@@ -74,6 +83,11 @@ def check_run(connection: Connection, tree_id: bytes, run_id: str) -> None:
     found = connection.scalar(select(schema.trees.c.run_id).where(schema.trees.c.tree_id == tree_id))
     if found not in (None, run_id):
         raise Refused(f"tree {tree_id.hex()[:12]} does not belong to run {run_id}", "OTHER_RUN")
+
+
+def first_trace(connection: Connection, tree_id: bytes) -> str:
+    """Traceparent of a tree's first claim."""
+    return connection.scalar(select(schema.trees.c.claim_traceparent).where(schema.trees.c.tree_id == tree_id)) or ""
 
 
 def spec_of(connection: Connection, tree_id: bytes) -> tree_pb2.TreeSpec:

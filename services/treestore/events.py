@@ -6,8 +6,7 @@ A message that can never be right raises InvalidInput; one bad segment among goo
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -17,84 +16,11 @@ from banyan.segment import Kind, Origin, Segment
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.wire import leaf_from_wire, segment_from_wire
+from services.treestore.facts import Ended, Event, Grew, Grown, Large, Opened, Planned, WasScored
 
 ID_BYTES = digest.DIGEST_BYTES
+MOST_PLANS, PLAN_BYTES = 4096, 64 * 1024  # of one claim, and of one plan
 M = TypeVar("M", bound=Message)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One fact of a message. `sequence` is the message's in the stream; 0 for facts that did not come from there."""
-
-    kind: ClassVar[str] = ""
-    run_id: str
-    tree_id: bytes
-    sequence: int
-
-    def payload(self) -> bytes:
-        """The fact as bytes, from which `restore` makes it again."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class Opened(Event):
-    kind: ClassVar[str] = "opened"
-    message: events_pb2.TreeOpened
-
-    def payload(self) -> bytes:
-        return self.message.SerializeToString()
-
-
-@dataclass(frozen=True, slots=True)
-class Grew(Event):
-    """A segment under a claim."""
-
-    kind: ClassVar[str] = "segment"
-    message: events_pb2.GrownSegment
-    segment: Segment
-
-    def payload(self) -> bytes:
-        return self.message.SerializeToString()
-
-
-@dataclass(frozen=True, slots=True)
-class Ended(Event):
-    """A path ended at a leaf."""
-
-    kind: ClassVar[str] = "leaf"
-    message: events_pb2.LeafFinished
-    leaf: Leaf
-
-    def payload(self) -> bytes:
-        return self.message.SerializeToString()
-
-
-@dataclass(frozen=True, slots=True)
-class Grown(Event):
-    """No branch of the tree is live."""
-
-    kind: ClassVar[str] = "grown"
-    message: events_pb2.TreeGrown
-    leaves: tuple[Leaf, ...]
-
-    def payload(self) -> bytes:
-        return self.message.SerializeToString()
-
-    def leaves_digest(self) -> bytes:
-        """Digest of the listed leaves, whatever their order."""
-        return digest.blake(*(leaf.segment + leaf.end.to_bytes(4, "little") for leaf in sorted(self.leaves)))
-
-
-@dataclass(frozen=True, slots=True)
-class WasScored(Event):
-    """A scorer's word on a leaf."""
-
-    kind: ClassVar[str] = "score"
-    message: events_pb2.LeafScored
-    leaf: Leaf
-
-    def payload(self) -> bytes:
-        return self.message.SerializeToString()
 
 
 def decode(subject: str, data: bytes, sequence: int) -> tuple[list[Event], list[str]]:
@@ -132,7 +58,9 @@ def restore(kind: str, payload: bytes, sequence: int, run_id: str) -> Event:
         case "opened":
             return _opened(_parse(events_pb2.TreeOpened, payload), sequence, run_id)
         case "segment":
-            return _grew(run_id, _parse(events_pb2.GrownSegment, payload), sequence)
+            return grew(run_id, _parse(events_pb2.GrownSegment, payload), sequence)
+        case "plan":
+            return _planned(run_id, _parse(events_pb2.GrownPlan, payload), sequence)
         case "leaf":
             return _ended(_parse(events_pb2.LeafFinished, payload), sequence, run_id)
         case "grown":
@@ -176,13 +104,38 @@ def _segments(run_id: str, data: bytes, sequence: int) -> tuple[list[Event], lis
     for grown in message.segments:
         try:
             _check(message.run_id, run_id, grown.segment.tree_id)
-            events.append(_grew(run_id, grown, sequence))
+            events.append(_large(run_id, grown, sequence) if grown.blob else grew(run_id, grown, sequence))
+        except InvalidInput as error:
+            problems.append(str(error))
+    for plan in message.plans:
+        try:
+            _check(message.run_id, run_id, plan.tree_id)
+            events.append(_planned(run_id, plan, sequence))
         except InvalidInput as error:
             problems.append(str(error))
     return events, problems
 
 
-def _grew(run_id: str, message: events_pb2.GrownSegment, sequence: int) -> Grew:
+def _large(run_id: str, message: events_pb2.GrownSegment, sequence: int) -> Large:
+    _claimed(message.claim_epoch, f"segment {message.segment.id.hex()[:12]}")
+    if len(message.segment.id) != ID_BYTES or len(message.blob) != ID_BYTES:
+        raise InvalidInput(f"a segment in a blob is named by ids of {ID_BYTES} bytes")
+    return Large(run_id, message.segment.tree_id, sequence, message)
+
+
+def _planned(run_id: str, message: events_pb2.GrownPlan, sequence: int) -> Planned:
+    plan = message.plan
+    _claimed(plan.claim_epoch, f"plan {plan.number} of tree {message.tree_id.hex()[:12]}")
+    if plan.number >= MOST_PLANS or plan.ByteSize() > PLAN_BYTES:
+        raise InvalidInput(
+            f"plan {plan.number} of tree {message.tree_id.hex()[:12]} has {plan.ByteSize()} bytes;"
+            f" the store keeps {MOST_PLANS} plans a claim of {PLAN_BYTES} bytes at most"
+        )
+    return Planned(run_id, message.tree_id, sequence, message)
+
+
+def grew(run_id: str, message: events_pb2.GrownSegment, sequence: int) -> Grew:
+    """A segment under a claim, from its message. Raises InvalidInput."""
     segment = segment_from_wire(message.segment)
     _claimed(message.claim_epoch, f"segment {segment.id.hex()[:12]}")
     _sane(segment)

@@ -23,6 +23,9 @@ def flush(connection: Connection, book: Book) -> None:
     _leaves(connection, book)
     insert_all(connection, schema.scores, book.new_scores)
     _parked(connection, book)
+    insert_ignore(connection, schema.plans, book.new_plans)
+    for chunk in chunks(tree.tree_id for tree in book.ended):
+        connection.execute(delete(schema.blobs).where(schema.blobs.c.tree_id.in_(chunk)))
     insert_ignore(connection, schema.refused, book.new_refused)
     insert_ignore(connection, schema.late, book.new_late)
     insert_ignore(connection, schema.dead, book.new_dead)

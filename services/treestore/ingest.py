@@ -9,10 +9,11 @@ from sqlalchemy import Connection
 
 from banyan.v1 import events_pb2
 from services.chassis import subjects
-from services.treestore import endings
+from services.treestore import blobs, endings
 from services.treestore.accept import accept
 from services.treestore.book import Book, segment_key
-from services.treestore.events import Ended, Event, Grew, Grown, Opened, WasScored, decode
+from services.treestore.events import decode
+from services.treestore.facts import Ended, Event, Grew, Grown, Opened, Planned, WasScored
 from services.treestore.flush import flush
 from services.treestore.loading import LOST, load_for
 from services.treestore.rules import End, Verdict, judge
@@ -51,17 +52,21 @@ def ingest(connection: Connection, items: Sequence[Item], now_ms: int, settings:
     """Stores the messages. Raises only where the database does; what is wrong with a message is kept as a row."""
     book = Book(now_ms, settings)
     decoded = [(item, *decode(item.subject, item.data, item.sequence)) for item in items]
-    events = [event for _, found, _ in decoded for event in found]
+    events, lost, blobs_of = blobs.resolve(connection, [event for _, found, _ in decoded for event in found])
     load_for(connection, book, events)
     problems: dict[int, list[str]] = {item.sequence: list(wrong) for item, _, wrong in decoded if wrong}
-    mine = {id(event) for event in events}  # not by sequence: a log that was wiped counts from one again
-    for event, reason in settle(book, events):
+    mine = {id(event) for event in events} | {
+        id(event) for event, _ in lost
+    }  # not by sequence: a log that was wiped counts from one again
+    for event, reason in [*lost, *settle(book, events)]:
+        blobs_of.pop(id(event), None)  # whoever replays the letter needs it
         if id(event) in mine:
             problems.setdefault(event.sequence, []).append(reason)
         else:  # it was parked by an earlier message
             bury_event(book, event, reason)
     _bury(book, items, problems)
     flush(connection, book)
+    blobs.spend(connection, blobs_of.values())
     return outcome(book)
 
 
@@ -113,6 +118,8 @@ def _place(event: Event) -> tuple[bytes, int, int]:
     match event:
         case Grew():
             return event.segment.id, 0, event.message.claim_epoch
+        case Planned():
+            return b"", 0, event.message.plan.claim_epoch
         case Ended():
             return event.leaf.segment, event.leaf.end, event.message.claim_epoch
         case Grown():
@@ -149,15 +156,18 @@ def bury_item(book: Book, item: Item, reason: str) -> None:
 
 def bury_event(book: Book, event: Event, reason: str) -> None:
     """Gives up an event that was parked, in a message of its own."""
-    data = event.payload()
+    data, kind = event.payload(), event.kind
     match event:
         case Grew():
             data = events_pb2.SegmentsGrown(run_id=event.run_id, segments=[event.message]).SerializeToString()
+        case Planned():
+            data = events_pb2.SegmentsGrown(run_id=event.run_id, plans=[event.message]).SerializeToString()
+            kind = "segment"
         case Ended():
             data = events_pb2.LeavesFinished(leaves=[event.message]).SerializeToString()
         case WasScored():
             data = events_pb2.LeavesScored(scores=[event.message]).SerializeToString()
-    bury_item(book, Item(subjects.lineage(event.run_id, event.kind), data, event.sequence), reason)
+    bury_item(book, Item(subjects.lineage(event.run_id, kind), data, event.sequence), reason)
 
 
 def outcome(book: Book) -> Outcome:

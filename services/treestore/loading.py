@@ -11,7 +11,8 @@ from banyan.tree import Leaf
 from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore import schema
 from services.treestore.book import Book, Waiting, scorers_of
-from services.treestore.events import Ended, Event, Grew, Grown, Opened, WasScored, restore
+from services.treestore.events import restore
+from services.treestore.facts import Ended, Event, Grew, Grown, Opened, Planned, WasScored
 from services.treestore.meta import read_int
 from services.treestore.rows import CHANGING, FIXED, GroupRow, Head, LeafRow, RunRow, ScoreRow, TallyRow, TreeRow
 
@@ -57,7 +58,7 @@ def load_for(connection: Connection, book: Book, events: Collection[Event], keys
     load_groups(connection, book, _groups_of(book))
     load_tallies(connection, book, {e.run_id for e in everything})
     load_segments(connection, book, everything)
-    load_parts(connection, book, {e.tree_id for e in everything if not isinstance(e, (Grew, Opened))})
+    load_parts(connection, book, {e.tree_id for e in everything if not isinstance(e, (Grew, Opened, Planned))})
 
 
 def _load_siblings(connection: Connection, book: Book, opened: Collection[Opened]) -> None:

@@ -8,7 +8,7 @@ import enum
 from dataclasses import dataclass
 
 from services.treestore.book import Book, leaf_key, run_key, segment_key, tree_key
-from services.treestore.events import Ended, Event, Grew, Grown, Opened, WasScored
+from services.treestore.facts import Ended, Event, Grew, Grown, Opened, Planned, WasScored
 from services.treestore.rows import DROPPED, GROWING, GroupRow, ScoreRow, TreeRow
 from services.treestore.schema.columns import clean
 
@@ -66,6 +66,8 @@ def judge(book: Book, event: Event) -> Verdict:
     match event:
         case Grew():
             return _grew(book, tree, event)
+        case Planned():
+            return _claim(tree, event.message.plan.claim_epoch) or ACCEPT
         case Ended():
             return _ended(book, tree, event)
         case Grown():

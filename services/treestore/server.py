@@ -1,5 +1,6 @@
 """TreeStoreService: lineage over gRPC. Each call is one transaction of a pure handler; waits look again after commits."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,12 +11,13 @@ from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceServicer
 from services.chassis.rpc import RUN_KEY
-from services.treestore import awaiting, batches, claims, export, lineage, stats, transcripts, trees
+from services.treestore import awaiting, batches, blobs, claims, export, lineage, stats, transcripts, trees
 from services.treestore import schema as tables
 from services.treestore.context import Context
 
 Call = grpc.aio.ServicerContext[Any, Any]
 _LONGEST_WAIT_S = 120.0
+_UPLOADS = 4  # blobs taken at once: they are in memory until they are whole
 _STREAMED = 32  # trees read at once
 
 
@@ -25,16 +27,20 @@ class Lineage(TreeStoreServiceServicer):
     def __init__(self, context: Context) -> None:
         self._context = context
         self._database = context.database
+        self._uploads = asyncio.Semaphore(_UPLOADS)
 
     async def ClaimTree(self, request: ts.ClaimTreeRequest, call: Call) -> ts.ClaimTreeResponse:
         await self._check_run(request.tree_id, call)
         now, settings = self._context.now(), self._context.settings
         epoch = await self._context.write(
-            lambda c: claims.claim(c, request.tree_id, request.node_id, request.ticket, now, settings),
+            lambda c: claims.claim(c, request.tree_id, request.node_id, request.ticket, now, settings, request.traceparent),
             [request.tree_id],
         )
+        first = await self._database.read(lambda c: claims.first_trace(c, request.tree_id))
         found = await self._database.read(lambda c: trees.read(c, [request.tree_id]))
-        return ts.ClaimTreeResponse(epoch=epoch, tree=found[0], deadline_ms=settings.claim_ms if epoch else 0)
+        return ts.ClaimTreeResponse(
+            epoch=epoch, tree=found[0], deadline_ms=settings.claim_ms if epoch else 0, first_traceparent=first
+        )
 
     async def RenewClaim(self, request: ts.RenewClaimRequest, call: Call) -> ts.RenewClaimResponse:
         await self._check_run(request.tree_id, call)
@@ -59,6 +65,14 @@ class Lineage(TreeStoreServiceServicer):
             lambda response: awaiting.enough(request, response),
             _seconds(request.deadline_ms),
         )
+
+    async def PutBlob(self, requests: AsyncIterator[ts.PutBlobRequest], call: Call) -> ts.PutBlobResponse:
+        async with self._uploads:
+            now, settings = self._context.now(), self._context.settings
+            head, data = await blobs.received(requests, settings)
+            await self._check_run(head.tree_id, call)
+            await self._database.write(lambda c: blobs.put(c, head, data, now, settings))
+            return ts.PutBlobResponse()
 
     async def _check_run(self, tree_id: bytes, call: Call) -> None:
         """Calls of joined nodes carry the run that their token opens; a tree of any other run is not theirs."""
@@ -92,7 +106,7 @@ class Lineage(TreeStoreServiceServicer):
     async def GetTree(self, request: ts.GetTreeRequest, call: Call) -> ts.GetTreeResponse:
         table = tables.trees
         found = await self._database.read(
-            lambda c: trees.read(c, [trees.find(c, table, table.c.tree_id, request.tree_id, "tree")])
+            lambda c: trees.read(c, [trees.find(c, table, table.c.tree_id, request.tree_id, "tree")], request.plans)
         )
         return ts.GetTreeResponse(tree=found[0])
 

@@ -27,6 +27,8 @@ class Settings(Shared):
     """How long a grown leaf may wait for its scores, where its tree's spec names no time."""
     park_ms: int = 3_600_000
     """How long an event may wait for what must come before it; then it is a dead letter."""
+    blob_bytes: int = 32 << 20
+    """Most bytes of a segment that is too large for a message; a million tokens take half of it."""
     tick_ms: int = 250
     """Time between looks at the deadlines."""
     purge_s: float = 60.0

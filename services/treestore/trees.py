@@ -18,8 +18,8 @@ _LIST_LIMIT = 100
 _PREFIX_BYTES = 4
 
 
-def read(connection: Connection, tree_ids: Sequence[bytes]) -> list[tree_pb2.Tree]:
-    """Whole trees, in the order of the ids; ids that are not there are left out."""
+def read(connection: Connection, tree_ids: Sequence[bytes], plans: bool = False) -> list[tree_pb2.Tree]:
+    """Whole trees, in the order of the ids; ids that are not there are left out. Their plans come only if asked for."""
     segments, leaves, scores = (
         _by_tree(connection, table, tree_ids) for table in (schema.segments, schema.leaves, schema.scores)
     )
@@ -27,7 +27,16 @@ def read(connection: Connection, tree_ids: Sequence[bytes]) -> list[tree_pb2.Tre
     for chunk in chunks(tree_ids):
         for row in connection.execute(select(schema.trees).where(schema.trees.c.tree_id.in_(chunk))):
             rows[row.tree_id] = row
-    return [to_wire(rows[i], segments[i], leaves[i], scores[i]) for i in tree_ids if i in rows]
+    found = [to_wire(rows[i], segments[i], leaves[i], scores[i]) for i in tree_ids if i in rows]
+    for tree in found if plans else ():
+        tree.plans.extend(_plans(connection, tree.spec.tree_id))
+    return found
+
+
+def _plans(connection: Connection, tree_id: bytes) -> list[tree_pb2.PlanRecord]:
+    table = schema.plans
+    rows = select(table.c.record).where(table.c.tree_id == tree_id).order_by(table.c.claim_epoch, table.c.number)
+    return [tree_pb2.PlanRecord.FromString(record) for record in connection.scalars(rows)]
 
 
 def _by_tree(connection: Connection, table: Any, tree_ids: Iterable[bytes]) -> dict[bytes, list[Row[Any]]]:
