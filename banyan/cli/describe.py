@@ -138,6 +138,11 @@ def policy(message: tree_pb2.PolicyRef) -> dict[str, Any] | None:
     return {"epoch": message.learner_epoch, "step": message.step, "digest": message.digest.hex()}
 
 
+def policy_words(version: dict[str, Any] | None) -> str:
+    """A policy version as people read it."""
+    return "-" if version is None else f"step {version['step']} (epoch {version['epoch']}, {version['digest'][:12]})"
+
+
 def scored(message: tree_pb2.ScoredLeaf) -> dict[str, Any]:
     """A score."""
     ok = message.score.state == tree_pb2.SCORE_STATE_SCORED

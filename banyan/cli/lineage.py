@@ -8,7 +8,7 @@ from banyan.cli import describe
 from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.output import emit, out
 from banyan.cli.store import reading
-from banyan.cli.trees import hex_prefix
+from banyan.cli.trees import check_prefix, hex_prefix
 
 
 def lineage(
@@ -19,6 +19,7 @@ def lineage(
     """Shows a segment's ancestors, its scores, the batch that used it and the policy that the batch made."""
     with reading(state) as client:
         answer = client.ancestry(hex_prefix(segment))
+        check_prefix(segment, answer.segments[-1].id, "segment")
         consumers = client.consumers(hex_prefix(segment))
     result: dict[str, Any] = {
         "run_id": answer.spec.run_id,
@@ -35,7 +36,19 @@ def lineage(
         emit(result, True)
         return
     emit({k: result[k] for k in ("run_id", "tree_id", "group_id")}, False)
-    emit(result["ancestors"], False, ("id", "kind", "tokens", "finish", "policy_version", "text"))
-    emit(result["scores"], False, ("segment", "scorer", "state", "value", "reason"))
+    out.print()
+    emit([_short(s) for s in result["ancestors"]], False, ("id", "kind", "tokens", "finish", "policy", "text"))
+    out.print()
+    emit([_short(s) for s in result["scores"]], False, ("segment", "scorer", "state", "value", "reason"))
+    out.print()
     for batch in result["batches"]:
-        out.print(f"used by batch {batch['ordinal']} ({batch['use']}), which made policy {batch['policy']}")
+        made = describe.policy_words(batch["policy"])
+        out.print(f"used by batch {batch['ordinal']} ({batch['use']}), which made policy {made}")
+    if not result["batches"]:
+        out.print("no batch has used it")
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for a table: ids as long as commands need them."""
+    ids = {key: row[key][:16] for key in ("id", "segment") if key in row}
+    return row | ids | {"policy": describe.policy_words(row.get("policy_version"))}

@@ -1,5 +1,6 @@
 """`banyan`: the commands, and the one place where errors become a message and an exit status."""
 
+import os
 import sys
 
 import typer
@@ -39,7 +40,12 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads what is left to be written
         sys.exit(0)
+    except OSError as error:  # a full disk, a folder that may not be written
+        where = f"{error.filename}: " if error.filename else ""
+        err.print(f"[bold red]error:[/bold red] {_plain(f'{where}{error.strerror or error}')}", soft_wrap=True)
+        sys.exit(1)
 
 
 def _plain(text: str) -> str:

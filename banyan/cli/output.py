@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -18,13 +19,16 @@ def emit(value: Any, as_json: bool, columns: Sequence[str] = ()) -> None:
         return
     if isinstance(value, dict):
         for key, item in value.items():
-            out.print(f"[bold]{key}[/bold]: {_cell(item)}", soft_wrap=True)
+            out.print(Text.assemble((key, "bold"), f": {_cell(item)}"), soft_wrap=True)
+        return
+    if not value:
+        out.print("none")
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in value:
-        table.add_row(*(_cell(row.get(c)) for c in columns))
+        table.add_row(*(Text(_cell(row.get(c))) for c in columns))  # a model's words are no markup
     out.print(table)
 
 

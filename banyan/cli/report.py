@@ -71,18 +71,14 @@ def print_report(client: Client, run_id: str, recipe: Recipe, seconds: float, st
 
 def _print_tree(client: Client, summary: ts.TreeSummary, recipe: Recipe) -> None:
     tree = client.tree(summary.tree_id)
-    group = [tree] if tree.spec.group_size == 1 else _group(client, tree)
-    out.print(trees.render(tree, recipe, group))
+    out.print(trees.render(tree, recipe, trees.group_of(client, tree)))
     out.print()
-
-
-def _group(client: Client, tree: tree_pb2.Tree) -> list[tree_pb2.Tree]:
-    return [t for t in client.whole_trees(tree.spec.run_id, label=tree.spec.label) if t.spec.group_id == tree.spec.group_id]
 
 
 def _print_places(run: rs.Run, seconds: float, state: Path) -> None:
     state_name = describe.run_state(run.state)
-    out.print(f"{run.run_id} {state_name} at step {run.step} in {seconds:.1f} s" + (f": {run.cause}" if run.cause else ""))
+    why = f": {run.cause}" if run.cause else ""
+    out.print(f"{run.run_id} {state_name} at step {run.step} in {seconds:.1f} s{why}", markup=False, soft_wrap=True)
     try:
         out.print(f"checkpoint  {newest_checkpoint(Path(run.folder))}", soft_wrap=True)
     except BanyanError as error:

@@ -104,41 +104,58 @@ def list_dead(limit: int = 50, state: State = DEFAULT_STATE, as_json: Json = Fal
 
 
 @dead.command("replay")
-def replay(number: int, state: State = DEFAULT_STATE) -> None:
-    """Publishes a dead letter's message again."""
+def replay(
+    number: Annotated[int, typer.Argument(help="Its id, as banyan dead ls prints it.")],
+    state: State = DEFAULT_STATE,
+    as_json: Json = False,
+) -> None:
+    """Publishes a dead letter's message again; needs a running system."""
     with commanding(state) as client:
         client.replay_dead(number)
-    out.print(f"dead letter {number} is published again")
+    if as_json:
+        emit({"id": number, "replayed": True}, True)
+    else:
+        out.print(f"dead letter {number} is published again")
 
 
 def export(
-    run_id: RunId, to: Annotated[Path, typer.Option("--to", help="Folder to write.")], state: State = DEFAULT_STATE
+    run_id: RunId,
+    to: Annotated[Path, typer.Option("--to", help="Folder to write.")],
+    state: State = DEFAULT_STATE,
+    as_json: Json = False,
 ) -> None:
     """Copies a run's last checkpoint, as a Hugging Face folder, and its trees as JSON lines."""
-    if to.exists() and any(to.iterdir()):
-        raise InvalidInput(f"{to} exists and is not empty; name a new folder")
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise InvalidInput(f"{to} exists and is {'not empty' if to.is_dir() else 'not a folder'}; name a new folder")
     with reading(state) as client:
         run = client.run(run_id)
         checkpoint = newest_checkpoint(Path(run.folder))
         to.mkdir(parents=True, exist_ok=True)
         shutil.copytree(checkpoint, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns("optimizer*", "manifest.json"))
-        with (to / "trees.jsonl").open("w") as lines:
-            for line in client.export(run.run_id):
-                lines.write(line + "\n")
+        with (to / "trees.jsonl").open("w", encoding="utf-8") as lines:
+            count = sum(bool(lines.write(line + "\n")) for line in client.export(run.run_id))
         (to / "run.json").write_text(json.dumps(describe.run(run) | {"recipe": json.loads(run.recipe_json)}, indent=1))
-    out.print(f"{checkpoint.name} of {run.run_id} and its trees are in {to}")
+    if as_json:
+        emit({"run_id": run.run_id, "folder": str(to.resolve()), "checkpoint": checkpoint.name, "trees": count}, True)
+    else:
+        out.print(f"{checkpoint.name} of {run.run_id} and its {count} trees are in {to}", soft_wrap=True)
 
 
 def newest_checkpoint(folder: Path) -> Path:
-    """The newest whole checkpoint of a run: its manifest is written last."""
-    whole = sorted(folder.glob("checkpoints/*/manifest.json"), key=_age)
-    if not whole:
+    """The newest whole checkpoint of a run: its manifest is written last, and its files are as long as that says."""
+    marked = [(age, path.parent) for path in folder.glob("checkpoints/step-*/manifest.json") if (age := _age(path))]
+    if not marked:
         raise NotFound(
             f"there is no checkpoint in {folder / 'checkpoints'}; the learner writes one at the end and on interrupt"
         )
-    return whole[-1].parent
+    return max(marked)[1]
 
 
-def _age(manifest: Path) -> tuple[int, int]:
-    mark = json.loads(manifest.read_text())["mark"]
-    return int(mark["learner_epoch"]), int(mark["step"])
+def _age(manifest: Path) -> tuple[int, int] | None:
+    """Learner epoch and step of a checkpoint; None if it is torn."""
+    try:
+        said = json.loads(manifest.read_text())
+        whole = all((manifest.parent / name).stat().st_size == file["bytes"] for name, file in said["files"].items())
+        return (int(said["mark"]["learner_epoch"]), int(said["mark"]["step"])) if whole else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -10,14 +10,18 @@ from banyan.cli import describe
 from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.output import emit, out
 from banyan.cli.store import reading
-from banyan.errors import InvalidInput
+from banyan.client import Client
+from banyan.digest import tree_id
+from banyan.errors import InvalidInput, NotFound
 from banyan.recipe import Recipe
 from banyan.v1 import tree_pb2
 from banyan.view import Node, TreeView
 from banyan.wire import leaf_from_wire, rewards_from_wire, tree_from_wire
 
 app = typer.Typer(help="Trees.", no_args_is_help=True)
-TreeId = Annotated[str, typer.Argument(help="Id of the tree in hex, or a unique beginning of at least 8 digits.")]
+TreeId = Annotated[
+    str, typer.Argument(metavar="TREE", help="Id of the tree in hex, or a unique beginning of at least 8 digits.")
+]
 
 
 @app.command("ls")
@@ -35,18 +39,17 @@ def list_trees(
 
 
 @app.command("show")
-def show(tree_id: TreeId, state: State = DEFAULT_STATE, as_json: Json = False) -> None:
+def show(name: TreeId, state: State = DEFAULT_STATE, as_json: Json = False) -> None:
     """Shows a tree with text, reward and advantage per segment."""
     with reading(state) as client:
-        tree = client.tree(hex_prefix(tree_id))
+        tree = client.tree(hex_prefix(name))
+        check_prefix(name, tree.spec.tree_id, "tree")
         if as_json:
             lines = client.export(tree.spec.run_id, tree_ids=[tree.spec.tree_id])
             print(next(iter(lines)))
             return
         recipe = Recipe.model_validate_json(client.run(tree.spec.run_id).recipe_json, strict=False)
-        group = [
-            t for t in client.whole_trees(tree.spec.run_id, label=tree.spec.label) if t.spec.group_id == tree.spec.group_id
-        ]
+        group = group_of(client, tree)
     out.print(render(tree, recipe, group))
 
 
@@ -71,6 +74,21 @@ def hex_prefix(text: str) -> bytes:
     if not 4 <= len(value) <= 32:
         raise InvalidInput(f"{text!r} must have 8 to 64 hex digits")
     return value
+
+
+def check_prefix(text: str, found: bytes, what: str) -> None:
+    """Raises NotFound where an odd last digit, which a search by bytes leaves out, is another one."""
+    if not found.hex().startswith(text.lower()):
+        raise NotFound(f"there is no {what} {text}")
+
+
+def group_of(client: Client, tree: tree_pb2.Tree) -> list[tree_pb2.Tree]:
+    """All trees of a tree's group. Their ids follow from its own facts, so nothing else is read."""
+    spec = tree.spec
+    if spec.group_size <= 1:
+        return [tree]
+    ids = [tree_id(spec.run_id, spec.group_id, spec.row_digest, index) for index in range(spec.group_size)]
+    return list(client.whole_trees(spec.run_id, ids))
 
 
 def view_of(tree: tree_pb2.Tree) -> TreeView:

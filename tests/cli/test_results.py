@@ -1,0 +1,100 @@
+"""The commands that look at a run that is over, on a real one: a few steps on the scripted engine."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.faults.harness import recipe, tiny_model
+
+ROOT = Path(__file__).parents[2]
+
+
+def banyan(state: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "banyan.cli", *map(str, arguments), "--state", str(state)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def result(state: Path, *arguments: str | Path) -> Any:
+    said = banyan(state, *arguments, "--json")
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout)
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    data = recipe(tiny_model(folder / "model"), budget__steps=2, generate__trees=2)
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(data))
+    done = banyan(folder / "state", "train", folder / "recipe.yaml")
+    assert done.returncode == 0 and "SUCCEEDED at step 2" in done.stdout, done.stdout + done.stderr
+    return folder / "state"
+
+
+@pytest.fixture(scope="module")
+def run_id(state: Path) -> str:
+    (run,) = result(state, "runs", "ls")
+    return str(run["run_id"])
+
+
+@pytest.fixture(scope="module")
+def exported(state: Path, run_id: str) -> list[dict[str, Any]]:
+    said = banyan(state, "trees", "export", run_id)
+    return [json.loads(line) for line in said.stdout.splitlines()]
+
+
+def test_a_segments_whole_life(state: Path, exported: list[dict[str, Any]]) -> None:
+    tree = next(t for t in exported if "/train/" in t["group_id"])
+    leaf = next(n for n in tree["nodes"] if n["reward"] is not None)
+    life = result(state, "lineage", leaf["id"])
+    assert [s["id"] for s in life["ancestors"]] == [tree["nodes"][0]["id"], leaf["id"]]
+    assert [s["value"] for s in life["scores"]] == [leaf["reward"]]
+    (batch,) = life["batches"]
+    assert batch["policy"]["step"] == batch["ordinal"] + 1
+    shown = banyan(state, "lineage", leaf["id"][:16]).stdout
+    assert f"which made policy step {batch['policy']['step']}" in shown and leaf["id"][:16] in shown
+    other = format(int(leaf["id"][10], 16) ^ 1, "x")
+    wrong = banyan(state, "lineage", leaf["id"][:10] + other)  # an odd number of digits, the last one wrong
+    assert wrong.returncode == 1 and "there is no segment" in wrong.stderr
+
+
+def test_a_tree_is_shown_with_the_advantages_of_its_whole_group(state: Path, exported: list[dict[str, Any]]) -> None:
+    tree = next(t for t in exported if "/train/" in t["group_id"] and len({n["reward"] for n in t["nodes"]}) > 2)
+    assert result(state, "trees", "show", tree["tree_id"])["tree_id"] == tree["tree_id"]
+    members = [t for t in exported if t["group_id"] == tree["group_id"]]
+    rewards = [n["reward"] for t in members for n in t["nodes"] if n["reward"] is not None]
+    assert len(members) == 2 and len(rewards) == 8
+    mean = sum(rewards) / 8
+    deviation = (sum((r - mean) ** 2 for r in rewards) / 8) ** 0.5
+    shown = banyan(state, "trees", "show", tree["tree_id"][:16]).stdout
+    for reward in {n["reward"] for n in tree["nodes"] if n["reward"] is not None}:
+        wanted = (reward - mean) / deviation
+        found = {float(line.rsplit(" ", 1)[1]) for line in shown.splitlines() if f"reward {reward:g}" in line}
+        assert found and all(abs(value - wanted) < 0.15 for value in found), (wanted, shown)
+
+
+def test_a_run_is_exported_whole(state: Path, run_id: str, tmp_path: Path, exported: list[dict[str, Any]]) -> None:
+    said = result(state, "export", run_id, "--to", tmp_path / "out")
+    assert said["trees"] == len(exported) and said["checkpoint"].startswith("step-00000002")
+    from transformers import AutoModelForCausalLM
+
+    AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    again = banyan(state, "export", run_id, "--to", tmp_path / "out")
+    assert again.returncode == 2 and "not empty" in again.stderr
+    (tmp_path / "file").write_text("")
+    onto = banyan(state, "export", run_id, "--to", tmp_path / "file")
+    assert onto.returncode == 2 and "not a folder" in onto.stderr and "Traceback" not in onto.stderr
+
+
+def test_what_is_not_there_is_said(state: Path) -> None:
+    assert result(state, "dead", "ls") == [] and banyan(state, "dead", "ls").stdout == "none\n"
+    replay = banyan(state, "dead", "replay", "1", "--json")
+    assert replay.returncode == 2 and "nothing runs" in replay.stderr
+    missing = banyan(state, "trees", "ls", "nope")
+    assert missing.returncode == 1 and "there is no run 'nope'" in missing.stderr
