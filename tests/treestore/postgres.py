@@ -88,9 +88,12 @@ class Postgres:
             try:
                 psycopg.connect(self.address()).close()
                 return
-            except psycopg.OperationalError:
+            except psycopg.OperationalError as error:
                 if time.monotonic() > end or self.process.poll() is not None:
-                    raise
+                    tail = (self.folder / "log").read_text(errors="replace")[-2000:]
+                    raise AssertionError(
+                        f"PostgreSQL ({self.process.poll()}) does not answer: {error}; its log ends with\n{tail}"
+                    ) from None
                 time.sleep(0.05)
 
     def fresh(self, template: str = "template1") -> str:
