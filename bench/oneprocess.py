@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from banyan import registry
 from banyan.digest import row_digest, tree_id
@@ -29,8 +30,9 @@ from services.learner.study import Lesson, study
 from services.learner.trainer import StepReport, Trainer, settle
 from services.rollout.engines import loading
 from services.rollout.engines.forward import Forward
+from services.rollout.engines.make import maker
 from services.rollout.engines.memory import Limits
-from services.rollout.engines.port import Policy, Request
+from services.rollout.engines.port import Engine, Policy, Request
 from services.rollout.engines.torch_engine import TorchEngine
 from services.verifier.filter.number import Number
 
@@ -50,7 +52,7 @@ class Seconds:
 
 
 class OneProcess:
-    """A recipe's steps without services. Only `iid` on the torch engine and the built-in task.
+    """A recipe's steps without services. Only `iid` and the built-in task.
 
     With the `run_id` of a deterministic run through the services it makes the same policies, bit for bit: equal work.
     """
@@ -60,15 +62,19 @@ class OneProcess:
         self.recipe, self.run_id, self.policy, self.seconds = recipe, run_id, policy, Seconds()
         self.split: Split = split(load(recipe.task, Path()), recipe.task)
         self.order = Uniform(len(self.split.train), recipe.seed)
-        device = loading.choose_device()
-        self.sampler = loading.load_model(folder, loading.choose_dtype(recipe.resources.dtype, device), device)
-        tokenizer = loading.ChatTokenizer(folder, self.sampler)
         settle(None)
-        limits = Limits(recipe.resources.kv_tokens, recipe.resources.max_branches, deterministic=recipe.deterministic)
-        self.engine = TorchEngine(Forward(self.sampler), tokenizer, limits, policy)
+        self.sampler: PreTrainedModel | None = None
+        self.engine: Engine = maker(recipe, None)() if recipe.resources.engine == "scripted" else self._torch(folder)
         self.trainer = Trainer(load_trained(folder), recipe.optimise, compute_dtype(recipe.resources.dtype))
         self.estimator = registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
         self.scorer = Number(**(recipe.filter[0].settings if recipe.filter else {}))
+
+    def _torch(self, folder: Path) -> TorchEngine:
+        device, resources = loading.choose_device(), self.recipe.resources
+        self.sampler = loading.load_model(folder, loading.choose_dtype(resources.dtype, device), device)
+        tokenizer = loading.ChatTokenizer(folder, self.sampler)
+        limits = Limits(resources.kv_tokens, resources.max_branches, deterministic=self.recipe.deterministic)
+        return TorchEngine(Forward(self.sampler), tokenizer, limits, self.policy)
 
     def grow(
         self, rows: Sequence[Row], width: int, temperature: float, purpose: str, first: int = 0
@@ -127,10 +133,12 @@ class OneProcess:
 
     def refresh(self) -> None:
         """Copies the trained weights into the sampler; nothing leaves memory."""
-        own = dict(self.trainer.model.named_parameters())
-        with torch.no_grad():
-            for name, target in self.sampler.named_parameters():
-                target.copy_(own[name])
+        if self.sampler is not None:
+            own = dict(self.trainer.model.named_parameters())
+            with torch.no_grad():
+                for name, target in self.sampler.named_parameters():
+                    target.copy_(own[name])
+        self.policy = Policy(1, self.policy.step + 1, self.policy.step.to_bytes(32, "big"))
         self.engine.load(self.policy, None)
 
     def digest(self) -> bytes:

@@ -5,6 +5,7 @@ import itertools
 import tempfile
 import time
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +16,52 @@ from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import runstore_service_pb2_grpc as rs_grpc
 from bench.oneprocess import OneProcess
+from bench.stages import STAGES, stages
 from bench.table import Result, median
 from services.chassis import rpc
 from services.supervisor.embedded import embedded
+from tests.faults.harness import tiny_model
 
 STEPS = 10
+TOKEN_S = 0.14  # as the quick start's
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.yaml"
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
 _SET = [f"budget.steps={STEPS}", "eval.samples=0", "eval.max_rows=2", "control.groups_per_batch=8", "deterministic=true"]
 
 
+@dataclass
+class Through:
+    """A run through the services: its policies, with the store's time of each, and where the time went."""
+
+    policies: list[rs.StoredPolicy]
+    stages: dict[str, list[float]]
+
+
 def run() -> Result:
-    """One deterministic run each way: the same trees, batches and policies, bit for bit. The first step is warm-up."""
-    recipe = load(RECIPE, _SET)
-    policies = asyncio.run(services(recipe))
-    alone = OneProcess(recipe, policies[0].published.run_id)
-    same = 0
-    for number in range(STEPS):
-        alone.step(number)
-        same += alone.digest() == policies[number + 1].published.policy.digest
-    result = _result(policies, alone)
-    result.notes.append(f"{same} of {STEPS} policies are the same both ways, bit for bit")
+    """The quick start, and a scripted engine that takes as long for a token with a model that trains in no time."""
+    result = Result("overhead")
+    _compare(result, "quick start", load(RECIPE, _SET))
+    with tempfile.TemporaryDirectory() as folder:
+        tiny = [f"model={tiny_model(Path(folder))}", "resources.engine=scripted"]
+        tiny.append(f"resources.engine_settings={{latency_s: {TOKEN_S}, accuracy: 0.5}}")
+        _compare(result, "scripted", load(RECIPE, [*_SET, *tiny]))
     return result
 
 
-async def services(recipe: Recipe, deadline_s: float = 900.0) -> list[rs.StoredPolicy]:
-    """The policies of a run through the embedded system, with the store's time of each."""
+def _compare(result: Result, name: str, recipe: Recipe) -> None:
+    """One deterministic run each way: the same trees, batches and policies, bit for bit. The first step is warm-up."""
+    through = asyncio.run(services(recipe))
+    alone = OneProcess(recipe, through.policies[0].published.run_id)
+    same = 0
+    for number in range(STEPS):
+        alone.step(number)
+        same += alone.digest() == through.policies[number + 1].published.policy.digest
+    _report(result, name, through, alone)
+    result.notes.append(f"{name}: {same} of {STEPS} policies are the same both ways, bit for bit")
+
+
+async def services(recipe: Recipe, deadline_s: float = 900.0) -> Through:
+    """A run through the embedded system."""
     with tempfile.TemporaryDirectory() as folder:
         async with embedded(Path(folder)) as supervisor:
             state = supervisor.fleet.state
@@ -51,7 +72,7 @@ async def services(recipe: Recipe, deadline_s: float = 900.0) -> list[rs.StoredP
                 await _over(gateway, run_id, deadline_s)
                 request = rs.ReadPoliciesRequest(run_id=run_id)
                 answer = await rpc.call(rs_grpc.RunStoreServiceStub(store).ReadPolicies, request)
-                return list(answer.policies)
+        return Through(list(answer.policies), stages(Path(folder) / "store.sqlite", run_id))
 
 
 async def _over(gateway: Any, run_id: str, deadline_s: float) -> None:
@@ -66,27 +87,27 @@ async def _over(gateway: Any, run_id: str, deadline_s: float) -> None:
     raise TimeoutError(f"{run_id} is not over after {deadline_s:.0f} s")
 
 
-def step_seconds(policies: list[rs.StoredPolicy]) -> list[float]:
+def step_seconds(through: Through) -> list[float]:
     """Time from policy to policy by the store's clock, without the first."""
-    at = [p.stored_unix_ms / 1000 for p in policies]
+    at = [p.stored_unix_ms / 1000 for p in through.policies]
     return [b - a for a, b in itertools.pairwise(at[1:])]
 
 
-def _result(policies: list[rs.StoredPolicy], alone: OneProcess) -> Result:
-    result = Result("overhead")
-    through, one = step_seconds(policies), alone.seconds.steps[1:]
-    handed = [p.published.metrics.get("publish_seconds", 0.0) for p in policies[2:]]
-    refresh = alone.seconds.refresh / len(alone.seconds.steps)
-    total, base = sum(through), sum(one)
-    result.add("through the services, seconds a step (mean)", total / len(through), "s")
-    result.add("in one process, seconds a step (mean)", base / len(one), "s")
-    result.add("overhead with the weight hand-over", 100 * (total / base - 1), "%", "bar: at most 15")
-    without = total - sum(handed)
-    result.add("overhead without the learner's share of the hand-over", 100 * (without / base - 1), "%", "bar: at most 5")
-    result.add("hand-over: learner writes and digests the weights (median)", median(handed), "s")
-    result.add("one process: weights copied in memory", refresh, "s")
-    for name in sorted({k for p in policies for k in p.published.metrics if k.endswith("_seconds")}):
-        values = [p.published.metrics[name] for p in policies[2:] if name in p.published.metrics]
-        result.add(f"learner's {name} (median)", median(values), "s")
-    result.notes.append("the node's own time to load and verify the weights is in the figure without the learner's share")
-    return result
+def _report(result: Result, name: str, through: Through, alone: OneProcess) -> None:
+    """The hand-over of the weights is the learner's writing and the node's loading, less the copy in one process."""
+    steps, one, s = step_seconds(through), alone.seconds.steps[1:], alone.seconds
+    total, base = median(steps), median(one)
+    metrics = [p.published.metrics for p in through.policies[2:]]
+    mid = {m: median([said.get(m, 0.0) for said in metrics]) for m in ("train_seconds", "publish_seconds")}
+    spent = {stage: median(values) for stage, values in through.stages.items()}
+    handed = mid["publish_seconds"] + spent[STAGES[1]]
+    result.add(f"{name}: through the services, a step (median)", total, "s")
+    result.add(f"{name}: in one process, a step (median)", base, "s")
+    result.add(f"{name}: overhead with the weight hand-over", 100 * (total / base - 1), "%", "bar: at most 15")
+    result.add(f"{name}: overhead without it", 100 * ((total - handed) / base - 1), "%", "bar: at most 5")
+    for stage, seconds in spent.items():
+        result.add(f"{name}, services: {stage}", seconds, "s")
+    result.add(f"{name}, services: of it training", mid["train_seconds"], "s")
+    result.add(f"{name}, services: of it the learner's hand-over", mid["publish_seconds"], "s")
+    for what in ("sample", "score", "study", "train", "refresh"):
+        result.add(f"{name}, one process: {what} (mean)", getattr(s, what) / len(s.steps), "s")
