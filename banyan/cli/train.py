@@ -71,8 +71,6 @@ def _check_listen(recipe: Recipe, listen: str) -> None:
 
 def _prepare(recipe: Recipe) -> None:
     """Finds the model before anything starts, so that a missing one is one clear message."""
-    if recipe.resources.engine == "scripted":
-        return
     from services.chassis import models
 
     if recipe.model == models.SMOLLM2 and not (models.cache() / recipe.model).is_dir():

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from services.chassis.nats_server import free_port
 
 PORTS = ("nats", "treestore", "gateway", "verifier")
 HOST = "127.0.0.1"
+LEAST_FREE = 64 << 20  # bytes: with less not even the log and an empty store find room
 
 
 @dataclass
@@ -25,12 +27,18 @@ class StateFolder:
 
     @classmethod
     def open(cls, path: Path) -> "StateFolder":
-        """Makes the folder if need be. Raises InvalidInput where that cannot be."""
+        """Makes the folder if need be. Raises InvalidInput where that cannot be, or where nothing more fits."""
         try:
             for part in (path, path / "logs", path / "runs"):
                 part.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidInput(f"cannot use {path} as state folder: {error.strerror}; name another with --state") from None
+        free = shutil.disk_usage(path).free
+        if free < LEAST_FREE:
+            raise InvalidInput(
+                f"{path} has {free >> 20} MiB free, and a run needs {LEAST_FREE >> 20} at the very least;"
+                " free some, or name another folder with --state"
+            )
         return cls(path.resolve())
 
     def lock(self) -> None:

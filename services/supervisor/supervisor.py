@@ -132,9 +132,8 @@ class Supervisor:
     async def _give_up(self, child: Child) -> None:
         child.state = "given up"
         if not child.run_id and not self.failure.done():
-            self.failure.set_result(
-                GivenUp(f"{child.name} ended {len(child.exits)} times and was given up:\n{child.tail()}")
-            )
+            last = child.tail() or f"its log {child.log} says nothing (is the disk full?)"
+            self.failure.set_result(GivenUp(f"{child.name} ended {len(child.exits)} times and was given up:\n{last}"))
         while not await self._report(child, rs.PROCESS_EVENT_GIVEN_UP, 30.0) and self._keeps(child):
             await asyncio.sleep(1.0)  # the run waits for ever if nobody hears that it has no learner any more
 

@@ -79,6 +79,15 @@ def test_a_tree_is_shown_with_the_advantages_of_its_whole_group(state: Path, exp
         assert found and all(abs(value - wanted) < 0.15 for value in found), (wanted, shown)
 
 
+def test_the_plans_that_grew_a_tree_are_shown(state: Path, exported: list[dict[str, Any]]) -> None:
+    tree = exported[0]
+    lines = banyan(state, "trees", "show", tree["tree_id"][:16], "--plans").stdout.splitlines()
+    plans = [json.loads(line) for line in lines]
+    assert [plan["number"] for plan in plans] == list(range(len(plans))) and plans[-1]["done"]
+    grown = {node["id"] for node in tree["nodes"]}
+    assert {segment for plan in plans for segment in plan["segments"]} == grown
+
+
 def test_a_run_is_exported_whole(state: Path, run_id: str, tmp_path: Path, exported: list[dict[str, Any]]) -> None:
     said = result(state, "export", run_id, "--to", tmp_path / "out")
     assert said["trees"] == len(exported) and said["checkpoint"].startswith("step-00000002")

@@ -88,7 +88,11 @@ async def test_ctrl_c_as_the_run_ends_gives_its_report_and_no_advice_to_resume(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_an_interrupt_before_the_run_is_begun_stops_at_once_and_begins_none(tmp_path: Path, number: signal.Signals) -> None:
-    recipe = {"name": "x", "model": "none", "task": {"name": "arithmetic"}, "resources": {"engine": "scripted"}}
+    (tmp_path / "m").mkdir()
+    for name in ("config.json", "model.safetensors"):  # nobody gets as far as reading them
+        (tmp_path / "m" / name).write_text("{}")
+    model = str(tmp_path / "m")
+    recipe = {"name": "x", "model": model, "task": {"name": "arithmetic"}, "resources": {"engine": "scripted"}}
     (tmp_path / "r.yaml").write_text(yaml.safe_dump(recipe))
     state = tmp_path / "s"
     command = [sys.executable, "-m", "banyan.cli", "train", str(tmp_path / "r.yaml"), "--state", str(state)]
