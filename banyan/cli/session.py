@@ -43,7 +43,8 @@ class Session:
 
     async def run(self) -> int:
         """Starts everything, follows the run, stops everything."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal that closes interrupts, too
+        hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)  # nohup: it was asked for
+        for number in (signal.SIGINT, signal.SIGTERM, *hangup):  # a terminal that closes interrupts, too
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
         async with contextlib.AsyncExitStack() as stack:
             supervisor = await self._start(stack)

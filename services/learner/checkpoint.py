@@ -65,11 +65,14 @@ def write(folder: Path, snapshot: Snapshot, base: Path) -> Path:
         collect(folder)
         return final
     aside = folder / f".{final.name}.{os.getpid()}"
+    begun = not folder.exists()
     try:
         _fill(aside, snapshot, base)
         shutil.rmtree(final, ignore_errors=True)  # a torn one of the same name
         os.rename(aside, final)
         _fsync(folder)
+        if begun:  # a folder whose own name is not on disk is none after a power cut
+            _fsync(folder.parent)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise TemporaryError(f"cannot write checkpoint {final}: {error.strerror or error}; is there room?") from None

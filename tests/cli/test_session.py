@@ -86,27 +86,55 @@ async def test_ctrl_c_as_the_run_ends_gives_its_report_and_no_advice_to_resume(
     assert finished == [rs.RUN_STATE_SUCCEEDED] and "--resume" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_an_interrupt_before_the_run_is_begun_stops_at_once_and_begins_none(tmp_path: Path, number: signal.Signals) -> None:
+def begin(tmp_path: Path, *before: str) -> "subprocess.Popen[str]":
+    """`banyan train`, in the middle of its start: nothing serves yet."""
     (tmp_path / "m").mkdir()
     for name in ("config.json", "model.safetensors"):  # nobody gets as far as reading them
         (tmp_path / "m" / name).write_text("{}")
     model = str(tmp_path / "m")
     recipe = {"name": "x", "model": model, "task": {"name": "arithmetic"}, "resources": {"engine": "scripted"}}
     (tmp_path / "r.yaml").write_text(yaml.safe_dump(recipe))
-    state = tmp_path / "s"
-    command = [sys.executable, "-m", "banyan.cli", "train", str(tmp_path / "r.yaml"), "--state", str(state)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = [
+        *before,
+        sys.executable,
+        "-m",
+        "banyan.cli",
+        "train",
+        str(tmp_path / "r.yaml"),
+        "--state",
+        str(tmp_path / "s"),
+    ]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     end = time.monotonic() + 30
-    while not (state / "logs" / "nats.log").exists():  # nothing serves yet
-        assert time.monotonic() < end
+    while not (tmp_path / "s" / "logs" / "nats.log").exists():
+        assert time.monotonic() < end and process.poll() is None
         time.sleep(0.01)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_an_interrupt_before_the_run_is_begun_stops_at_once_and_begins_none(tmp_path: Path, number: signal.Signals) -> None:
+    process = begin(tmp_path)
     process.send_signal(number)
     said, _ = process.communicate(timeout=30)
     assert process.returncode == module.INTERRUPTED, said
     assert "stopped before a run was begun" in said and "Traceback" not in said and "run x-" not in said
-    rows = [] if not (state / "processes.json").exists() else yaml.safe_load((state / "processes.json").read_text())
+    listed = tmp_path / "s" / "processes.json"
+    rows = yaml.safe_load(listed.read_text()) if listed.exists() else []
     assert not [row for row in rows if row["pid"] and _alive(row["pid"])]
+
+
+def test_a_closed_terminal_does_not_interrupt_what_was_started_with_nohup(tmp_path: Path) -> None:
+    process = begin(tmp_path, "nohup")
+    process.send_signal(signal.SIGHUP)
+    assert process.stdout is not None
+    while not (line := process.stdout.readline()).startswith("run x-"):
+        assert line, "it ended"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == module.INTERRUPTED
 
 
 def _alive(pid: int) -> bool:

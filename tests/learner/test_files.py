@@ -131,3 +131,25 @@ def test_node_values_reach_every_path_through_the_node(forest: Any) -> None:
     row = study([("g", [tree])], PerNode(), lambda _tree, _leaf: False, b"now", 99).rows[0]
     middle = [1.0, 1.0, 4.0, 4.0]  # nodes in pre-order: root, a, a1, a2, b, b1, b2
     np.testing.assert_array_equal(row.advantage_P_T, [[m, m, n] for m, n in zip(middle, (2.0, 3.0, 5.0, 6.0), strict=True)])
+
+
+def test_a_checkpoint_is_on_disk_with_all_of_its_names_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (base := tmp_path / "base").mkdir()
+    (base / "config.json").write_text("{}")
+    synced: list[Path] = []
+    plain = checkpoint._fsync
+
+    def note(path: Path) -> None:
+        plain(path)
+        synced.append(path)
+
+    monkeypatch.setattr(checkpoint, "_fsync", note)
+    run = tmp_path / "run"
+    run.mkdir()
+    tensors = {"w": torch.zeros(4)}
+    mark = checkpoint.Mark("r", 1, 3, 3, "")
+    checkpoint.write(run / "checkpoints", checkpoint.Snapshot(mark, tensors, tensors), base)
+    names = [p.name.split(".")[1] if p.name.startswith(".step") else p.name for p in synced]
+    assert names == ["config.json", "manifest.json", "step-00000003-epoch-1", "checkpoints", "run"]
