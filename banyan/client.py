@@ -98,9 +98,9 @@ class Client:
         request = ts.ListTreesRequest(filter=ts.TreeFilter(run_id=run_id, limit=limit, **more))
         return list(self._call(self._trees.ListTrees, request).trees)
 
-    def tree(self, tree_id: bytes) -> tree_pb2.Tree:
-        """One tree with its segments, leaves and scores."""
-        tree: tree_pb2.Tree = self._call(self._trees.GetTree, ts.GetTreeRequest(tree_id=tree_id)).tree
+    def tree(self, tree_id: bytes, plans: bool = False) -> tree_pb2.Tree:
+        """One tree with its segments, leaves and scores, and with its plans if asked for."""
+        tree: tree_pb2.Tree = self._call(self._trees.GetTree, ts.GetTreeRequest(tree_id=tree_id, plans=plans)).tree
         return tree
 
     def whole_trees(self, run_id: str, tree_ids: Sequence[bytes] = (), **more: Any) -> Iterator[tree_pb2.Tree]:

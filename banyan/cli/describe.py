@@ -156,3 +156,19 @@ def scored(message: tree_pb2.ScoredLeaf) -> dict[str, Any]:
         "parts": dict(message.score.parts),
         "reason": message.score.reason or None,
     }
+
+
+def plan(record: tree_pb2.PlanRecord) -> dict[str, Any]:
+    """A plan that was executed: what caused it and what was new in it."""
+    return {
+        "claim_epoch": record.claim_epoch,
+        "number": record.number,
+        "view": record.view_digest.hex(),
+        "segments": [segment.hex() for segment in record.segments],
+        "expansions": [
+            [p.branch.parent.hex(), p.branch.fork, p.branch.ordinal, p.sampling.max_new_tokens] for p in record.expansions
+        ],
+        "leaves": [[p.leaf.segment.hex(), p.leaf.end, p.reason] for p in record.leaves],
+        "prunes": [[p.branch.parent.hex(), p.branch.fork, p.branch.ordinal, p.end] for p in record.prunes],
+        "done": record.done,
+    }

@@ -39,11 +39,20 @@ def list_trees(
 
 
 @app.command("show")
-def show(name: TreeId, state: State = DEFAULT_STATE, as_json: Json = False) -> None:
+def show(
+    name: TreeId,
+    plans: Annotated[bool, typer.Option("--plans", help="Show the plans that grew it instead, as JSON lines.")] = False,
+    state: State = DEFAULT_STATE,
+    as_json: Json = False,
+) -> None:
     """Shows a tree with text, reward and advantage per segment."""
     with reading(state) as client:
-        tree = client.tree(hex_prefix(name))
+        tree = client.tree(hex_prefix(name), plans)
         check_prefix(name, tree.spec.tree_id, "tree")
+        if plans:
+            for plan in tree.plans:
+                print(json.dumps(describe.plan(plan)))
+            return
         if as_json:
             lines = client.export(tree.spec.run_id, tree_ids=[tree.spec.tree_id])
             print(next(iter(lines)))

@@ -32,26 +32,40 @@ class Event:
         return Event(self.subject, self.message, f"{self.msg_id}-again{attempt}", self.traceparent)
 
 
-def segments(run_id: str, node_id: str, made: Iterable[tuple[Segment, int]], traceparent: str = "") -> Iterator[Event]:
-    """SegmentsGrown of segments with their claims, as few messages as the limit allows. Parents stay before children."""
-    batch: list[events_pb2.GrownSegment] = []
-    size = _HEAD_BYTES
-    for segment, epoch in made:
-        grown = events_pb2.GrownSegment(segment=wire.segment_to_wire(segment), claim_epoch=epoch)
-        if batch and size + grown.ByteSize() > MOST_BYTES:
-            yield _grown_segments(run_id, node_id, batch, traceparent)
-            batch, size = [], _HEAD_BYTES
-        batch.append(grown)
-        size += grown.ByteSize() + 8
-    if batch:
-        yield _grown_segments(run_id, node_id, batch, traceparent)
+def segments(
+    run_id: str,
+    node_id: str,
+    made: Iterable[tuple[Segment, int]],
+    traceparent: str = "",
+    plans: Iterable[events_pb2.GrownPlan] = (),
+) -> Iterator[Event]:
+    """SegmentsGrown of segments with their claims, as few messages as the limit allows. Parents stay before children, and
+    plans behind the segments that caused them. A segment that is too large for any message has one of its own."""
+    message, size = events_pb2.SegmentsGrown(run_id=run_id, node_id=node_id), _HEAD_BYTES
+    grown = (events_pb2.GrownSegment(segment=wire.segment_to_wire(s), claim_epoch=epoch) for s, epoch in made)
+    parts: list[events_pb2.GrownSegment | events_pb2.GrownPlan] = [*grown, *plans]
+    for part in parts:
+        if size > _HEAD_BYTES and size + part.ByteSize() > MOST_BYTES:
+            yield _grown_segments(message, traceparent)
+            message, size = events_pb2.SegmentsGrown(run_id=run_id, node_id=node_id), _HEAD_BYTES
+        if isinstance(part, events_pb2.GrownPlan):
+            message.plans.append(part)
+        else:
+            message.segments.append(part)
+        size += part.ByteSize() + 8
+    if size > _HEAD_BYTES:
+        yield _grown_segments(message, traceparent)
 
 
-def _grown_segments(run_id: str, node_id: str, batch: Sequence[events_pb2.GrownSegment], traceparent: str) -> Event:
-    message = events_pb2.SegmentsGrown(run_id=run_id, node_id=node_id, segments=batch)
+def _grown_segments(message: events_pb2.SegmentsGrown, traceparent: str) -> Event:
     # Claims are in the id: the same segment sampled again under a new claim is another event.
-    keys = sorted(g.segment.id + g.claim_epoch.to_bytes(4, "little") for g in batch)
-    return Event(subjects.lineage(run_id, "segment"), message, f"segments-{blake(*keys).hex()}", traceparent)
+    keys = [g.segment.id + _u32(g.claim_epoch) for g in message.segments]
+    keys += [p.tree_id + _u32(p.plan.claim_epoch) + _u32(p.plan.number) for p in message.plans]
+    return Event(subjects.lineage(message.run_id, "segment"), message, f"segments-{blake(*sorted(keys)).hex()}", traceparent)
+
+
+def _u32(number: int) -> bytes:
+    return number.to_bytes(4, "little")
 
 
 def leaf(run_id: str, tree_id: bytes, epoch: int, mark: LeafMark, completion: str, traceparent: str = "") -> Event:

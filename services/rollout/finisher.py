@@ -8,6 +8,7 @@ from typing import Any
 
 from banyan.errors import Refused, TemporaryError
 from services.rollout import events
+from services.rollout.blobs import Blobs
 from services.rollout.live import Live, Trees
 from services.rollout.ports import Ingested, Store
 from services.rollout.publisher import Publisher
@@ -24,6 +25,7 @@ class Finisher:
 
     def __init__(self, store: Store, publisher: Publisher, trees: Trees, run_id: str, node_id: str) -> None:
         self._store, self._publisher, self._trees = store, publisher, trees
+        self._blobs = Blobs(store)
         self._run_id, self._node_id = run_id, node_id
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -93,7 +95,7 @@ class Finisher:
         live.touched = time.monotonic()
         missing = [(s, live.epoch) for s in live.segments if s.id in answer.missing]
         for event in events.segments(self._run_id, self._node_id, missing, live.traceparent):
-            await self._publisher.put(event.again(attempt))
+            await self._publisher.put((await self._blobs.light(event)).again(attempt))
         sent = asyncio.Event()
         for event in live.told:
             await self._publisher.put(event.again(attempt), sent if event is live.told[-1] else None)

@@ -11,7 +11,9 @@ from banyan.draws import Draws, branch_key
 from banyan.plugins import Branch, GrowthView, LeafMark, Room
 from banyan.segment import Finish, IntTokens, Kind, Sampling, Segment
 from banyan.tree import Leaf, Tree
+from banyan.v1 import tree_pb2
 from services.rollout.engines.port import Request, Sampled, Tokenizer
+from services.rollout.planlog import PlanLog
 from services.rollout.spec import GrowSpec
 
 
@@ -24,6 +26,7 @@ class Step:
     leaves: tuple[LeafMark, ...] = ()
     aborts: tuple[Branch, ...] = ()
     grown: tuple[Leaf, ...] | None = None
+    plan: tree_pb2.PlanRecord | None = None
 
 
 @dataclass(slots=True)
@@ -39,6 +42,10 @@ class Grower:
     in_flight: dict[Branch, Sampling] = field(default_factory=dict)
     _pruned: set[Branch] = field(default_factory=set)
     _orders: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
+    _log: PlanLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._log = PlanLog(self.claim, list(self.tree.segments), list(self.leaves))
 
     def start(self) -> Step:
         """The first plan; makes the root if the tree has none."""
@@ -53,10 +60,14 @@ class Grower:
         for one in sampled:
             branch = one.key[2] if isinstance(one.key, tuple) else None
             sampling = self.in_flight.pop(branch, None) if isinstance(branch, Branch) else None
-            if sampling is not None and isinstance(branch, Branch) and len(one.tokens_T):
+            if sampling is None or not isinstance(branch, Branch):
+                continue
+            if len(one.tokens_T):
                 segment = self._segment(branch, sampling, one)
                 self.tree.add(segment)
                 made.append(segment)
+            else:
+                self._log.gone.append(branch)
         return self._plan(tuple(made))
 
     def key(self, branch: Branch) -> tuple[bytes, int, Branch]:
@@ -79,14 +90,18 @@ class Grower:
             dict(self.leaves),
             self.spec.sampling,
         )
+        self._log.fresh += [segment.id for segment in made]
         plan = self.spec.policy.plan(view, Room(), Draws(self.spec.seed))
-        requests = [self._request(e.branch, e.sampling) for e in plan.expansions if self._missing(e.branch)]
+        wanted = {e.branch: e for e in plan.expansions if self._missing(e.branch)}
+        requests = [self._request(e.branch, e.sampling) for e in wanted.values()]
         marks = tuple(mark for mark in plan.leaves if mark.leaf not in self.leaves)
         self.leaves.update({mark.leaf: mark.reason for mark in marks})
         aborts = tuple(branch for branch, _ in plan.prunes if branch in self.in_flight and branch not in self._pruned)
         self._pruned.update(aborts)
         over = plan.done and not self.in_flight
-        return Step(tuple(requests), made, marks, aborts, tuple(m.leaf for m in plan.leaves) if over else None)
+        prunes = [(branch, end) for branch, end in plan.prunes if branch in aborts]
+        record = self._log.record(view, list(wanted.values()), marks, prunes, plan.done)
+        return Step(tuple(requests), made, marks, aborts, tuple(m.leaf for m in plan.leaves) if over else None, record)
 
     def _missing(self, branch: Branch) -> bool:
         return branch not in self.in_flight and self.tree.at(branch.parent, branch.fork, branch.ordinal) is None

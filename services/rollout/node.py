@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from banyan.errors import BanyanError
+from banyan.v1 import events_pb2
 from services.chassis.process import first_of
 from services.rollout import events, returns, waves
+from services.rollout.blobs import Blobs
 from services.rollout.engines.port import Key, Request, Sampled
 from services.rollout.engines.thread import EngineThread, Refusal
 from services.rollout.finisher import Finisher
@@ -70,7 +72,7 @@ class Node:
         self.refresher = Refresher(store, thread, weights, plan.node_id)
         self.draining = False
         self.visitors: dict[Key, asyncio.Queue[Sampled]] = {}
-        self._publisher = Publisher(bus)
+        self._publisher, self._blobs = Publisher(bus), Blobs(store)
         self._taker = Taker(queue, store, lambda: thread.tokenizer, plan.node_id)
         self._finisher = Finisher(store, self._publisher, self.trees, plan.run_id, plan.node_id)
         self._keeper = Keeper(store, thread, self.trees, self._drop, plan.segment_deadline_s)
@@ -235,8 +237,11 @@ class Node:
         for live, step in steps:
             live.segments += step.segments
             self._spans.ended(live, step.segments)
-        for event in events.segments(run, node, made, steps[0][0].traceparent if steps else ""):
-            await self._publisher.put(event)
+        plans = [
+            events_pb2.GrownPlan(tree_id=live.spec.tree_id, plan=step.plan) for live, step in steps if step.plan is not None
+        ]
+        for event in events.segments(run, node, made, steps[0][0].traceparent if steps else "", plans):
+            await self._publisher.put(await self._blobs.light(event))
         for live, step in steps:
             await self._tell(live, step)
 

@@ -12,10 +12,11 @@ from services.rollout.policies import Published
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim on a tree, with the tree so far. Epoch 0: there is nothing to grow."""
+    """A claim on a tree, with the tree so far, and the traceparent of its first claim. Epoch 0: there is nothing to grow."""
 
     epoch: int
     tree: tree_pb2.Tree
+    first: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class Store(Protocol):
         """Policies that are not abandoned, oldest first."""
         ...
 
-    async def claim(self, tree_id: bytes, ticket: int) -> Claim:
-        """Takes a tree, or resumes it."""
+    async def claim(self, tree_id: bytes, ticket: int, traceparent: str = "") -> Claim:
+        """Takes a tree, or resumes it. `traceparent`: of the span of this claim."""
         ...
 
     async def renew(self, tree_id: bytes, epoch: int) -> None:
@@ -52,6 +53,10 @@ class Store(Protocol):
 
     async def ingested(self, tree_id: bytes, epoch: int, segments: Sequence[bytes], deadline_s: float) -> Ingested:
         """Waits until segments and TreeGrown are stored, or the deadline."""
+        ...
+
+    async def put_blob(self, tree_id: bytes, epoch: int, data: bytes) -> None:
+        """Gives the store a segment that is too large for a message."""
         ...
 
     async def present(self, trees: int, leaving: bool = False) -> None:
@@ -74,6 +79,9 @@ class Delivery(Protocol):
 
     @property
     def data(self) -> bytes: ...
+
+    @property
+    def traceparent(self) -> str: ...
 
     async def ack(self) -> None: ...
 

@@ -1,11 +1,13 @@
 """The tree store over gRPC, and the weights that a learner (or, for joined nodes, the gateway) hands out."""
 
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
 
 import grpc
 import grpc.aio
 
+from banyan.digest import blake
 from banyan.status import error_of
 from banyan.v1 import (
     learner_service_pb2,
@@ -22,6 +24,8 @@ from services.rollout.ports import Claim, Ingested
 _CALL_S = 10.0
 _PATIENCE_S = 20.0  # a treestore that is started again serves well within this
 _FETCH_S = 600.0
+_BLOB_S = 60.0
+_PIECE_BYTES = 1 << 20
 
 
 class GrpcStore:
@@ -44,11 +48,21 @@ class GrpcStore:
         answer = await rpc.call(self._runs.ReadPolicies, request, _CALL_S, _PATIENCE_S)
         return [from_wire(p.published) for p in answer.policies if not p.abandoned]
 
-    async def claim(self, tree_id: bytes, ticket: int) -> Claim:
+    async def claim(self, tree_id: bytes, ticket: int, traceparent: str = "") -> Claim:
         """Takes a tree."""
-        request = treestore_service_pb2.ClaimTreeRequest(tree_id=tree_id, node_id=self._node_id, ticket=ticket)
+        request = treestore_service_pb2.ClaimTreeRequest(
+            tree_id=tree_id, node_id=self._node_id, ticket=ticket, traceparent=traceparent
+        )
         answer = await rpc.call(self._trees.ClaimTree, request, _CALL_S, _PATIENCE_S)
-        return Claim(answer.epoch, answer.tree)
+        return Claim(answer.epoch, answer.tree, answer.first_traceparent)
+
+    async def put_blob(self, tree_id: bytes, epoch: int, data: bytes) -> None:
+        """Sends a blob in pieces."""
+
+        def attempt(_: None, timeout: float, metadata: tuple[tuple[str, str], ...]) -> Any:
+            return self._trees.PutBlob(_pieces(tree_id, epoch, data), timeout=timeout, metadata=metadata)
+
+        await rpc.call(attempt, None, _BLOB_S)
 
     async def renew(self, tree_id: bytes, epoch: int) -> None:
         """Keeps a claim."""
@@ -75,6 +89,12 @@ class GrpcStore:
         )
         request = runstore_service_pb2.PutMemberRequest(member=member, leaving=leaving)
         await rpc.call(self._runs.PutMember, request, _CALL_S)
+
+
+def _pieces(tree_id: bytes, epoch: int, data: bytes) -> Iterator[treestore_service_pb2.PutBlobRequest]:
+    yield treestore_service_pb2.PutBlobRequest(tree_id=tree_id, epoch=epoch, digest=blake(data), size=len(data))
+    for start in range(0, len(data), _PIECE_BYTES):
+        yield treestore_service_pb2.PutBlobRequest(chunk=data[start : start + _PIECE_BYTES])
 
 
 class WeightServer:

@@ -48,8 +48,15 @@ class Taker:
             log.error("an assignment of %d bytes cannot be read; it is thrown away", len(delivery.data))
             await delivery.term()
             return None
+        span = telemetry.start(
+            "rollout.grow",
+            delivery.traceparent,
+            banyan_run=assignment.run_id,
+            banyan_tree=assignment.tree_id.hex(),
+            banyan_node=self._node_id,
+        )  # one that is never ended is never told
         try:
-            claim = await self._store.claim(assignment.tree_id, assignment.ticket)
+            claim = await self._store.claim(assignment.tree_id, assignment.ticket, span.traceparent)
         except TemporaryError as error:
             log.warning("tree %s is not claimed: %s", assignment.tree_id.hex()[:12], error)
             await delivery.nak(_LATER_S)
@@ -61,9 +68,14 @@ class Taker:
         if not claim.epoch:  # grown, dropped, or a newer assignment is under way
             await delivery.ack()
             return None
-        return await self._live(assignment, claim, delivery)
+        span.set(banyan_claim_epoch=claim.epoch)
+        if claim.first not in ("", span.traceparent):
+            span.link(claim.first)
+        return await self._live(assignment, claim, delivery, span)
 
-    async def _live(self, assignment: events_pb2.GrowTree, claim: Claim, delivery: Delivery) -> Live | None:
+    async def _live(
+        self, assignment: events_pb2.GrowTree, claim: Claim, delivery: Delivery, span: telemetry.Span
+    ) -> Live | None:
         try:
             spec = specs.from_wire(claim.tree.spec)
             grower = self._grower(spec, claim)
@@ -72,14 +84,6 @@ class Taker:
             await self._refuse(assignment.tree_id, claim.epoch, returns.invalid(error))
             await delivery.ack()
             return None
-        span = telemetry.start(
-            "rollout.grow",
-            spec.traceparent,
-            banyan_run=spec.run_id,
-            banyan_tree=spec.tree_id.hex(),
-            banyan_node=self._node_id,
-            banyan_claim_epoch=claim.epoch,
-        )
         return Live(spec, grower, claim.epoch, delivery, span, assignment.wave, assignment.wave_size)
 
     async def _refuse(self, tree_id: bytes, epoch: int, why: str) -> None:

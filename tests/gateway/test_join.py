@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from banyan.digest import blake
 from banyan.errors import BanyanError, DeadlineMissed, InvalidInput, NotFound, Refused
 from banyan.v1 import events_pb2
 from banyan.v1 import gateway_service_pb2 as gateway_pb
@@ -135,6 +136,40 @@ async def test_a_node_may_not_touch_trees_of_another_run(here, tmp_path, recipe_
                 await rpc.call(method, request)
             assert refused.value.reason == "OTHER_RUN"
     await rpc.call(here.trees.RenewClaim, lineage.RenewClaimRequest(tree_id=tree_id, epoch=1))  # still its own
+
+
+async def test_a_node_gives_large_segments_to_the_store(here, tmp_path, eventually) -> None:
+    """PutBlob is the one stream that goes up through the proxy; it is about trees of the token's run only."""
+    env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
+    await here.publish_policy(here.run_id, 0)
+
+    async def opened() -> bool:
+        return (await here.progress(here.run_id)).groups.opened > 0
+
+    await eventually(opened)
+    listed = await rpc.call(here.trees.ListTrees, lineage.ListTreesRequest(filter=lineage.TreeFilter(run_id=here.run_id)))
+    tree_id, data = listed.trees[0].tree_id, b"x" * 3_000_000
+
+    def pieces(epoch: int):
+        yield lineage.PutBlobRequest(tree_id=tree_id, epoch=epoch, digest=blake(data), size=len(data))
+        for start in range(0, len(data), 1 << 20):
+            yield lineage.PutBlobRequest(chunk=data[start : start + (1 << 20)])
+
+    async with _through(env) as through:
+        trees = TreeStoreServiceStub(through)
+        claim = await rpc.call(trees.ClaimTree, lineage.ClaimTreeRequest(tree_id=tree_id, node_id="n-1"))
+
+        def put(epoch: int, timeout: float, metadata: object):
+            return trees.PutBlob(pieces(epoch), timeout=timeout, metadata=metadata)
+
+        await rpc.call(put, claim.epoch)
+        with pytest.raises(Refused) as refused:
+            await rpc.call(put, claim.epoch + 1)
+        assert refused.value.reason == "STALE_EPOCH"
+    async with _through({**env, "BANYAN_STORE_TOKEN": "wrong"}) as stranger:
+        trees = TreeStoreServiceStub(stranger)
+        with pytest.raises(Refused):
+            await rpc.call(put, claim.epoch)
 
 
 async def test_a_node_keeps_its_key_and_its_name(here, tmp_path) -> None:

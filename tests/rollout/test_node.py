@@ -93,6 +93,8 @@ async def some_segments(w: World, tree: bytes, count: int) -> bool:
 class FakeDelivery:
     """An assignment that no broker knows of."""
 
+    traceparent = ""
+
     def __init__(self, run_id, tree):
         from banyan.v1 import events_pb2
 

@@ -92,6 +92,16 @@ def test_a_return_is_no_attempt_and_queues_the_tree_at_once(world: World) -> Non
         _hand_back(world, spec.tree_id, 1, "drain")
 
 
+def test_the_trace_of_the_first_claim_stays(world: World) -> None:
+    spec = world.forge.spec()
+    world.ingest(world.forge.opened(spec))
+    for node, trace in (("node-1", "first"), ("node-2", "second")):
+        world.database.transact(
+            lambda c, n=node, t=trace: claims.claim(c, spec.tree_id, n, 0, world.now(), world.settings, t)
+        )
+    assert world.database.query(lambda c: claims.first_trace(c, spec.tree_id)) == "first"
+
+
 def test_a_tree_that_no_node_can_grow_is_dropped_at_its_first_return(world: World) -> None:
     fine, bad = world.forge.spec(0), world.forge.spec(1)
     for spec in (fine, bad):

@@ -18,6 +18,7 @@ _TREES, _RUNS, _LEARNER = "/banyan.v1.TreeStoreService/", "/banyan.v1.RunStoreSe
 TO_STORE = frozenset(_TREES + m for m in ("ClaimTree", "RenewClaim", "ReturnTree", "AwaitIngested")) | frozenset(
     _RUNS + m for m in ("ReadRun", "ReadPolicies", "PutMember")
 )
+BLOBS = _TREES + "PutBlob"
 TO_LEARNER = _LEARNER + "FetchWeights"
 JOIN = "/banyan.v1.GatewayService/JoinSwarm"
 # Whose run a request is about; a token opens one run only.
@@ -44,6 +45,8 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
             return grpc.unary_unary_rpc_method_handler(self._guarded(self._join))
         if method in TO_STORE:
             return grpc.unary_unary_rpc_method_handler(self._guarded(self._to_store(method)))
+        if method == BLOBS:
+            return grpc.stream_unary_rpc_method_handler(self._put_blob)
         if method == TO_LEARNER:
             return grpc.unary_stream_rpc_method_handler(self._fetch)
         if method.startswith("/banyan."):
@@ -90,6 +93,15 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
                 raise
 
         return passed_on
+
+    async def _put_blob(self, requests: AsyncIterator[bytes], context: Context) -> bytes:
+        run_id = await self._admit(context)
+        call = cast(Any, self._upstream).stream_unary(BLOBS)
+        try:
+            return bytes(await call(requests, timeout=_time_left(context), metadata=((rpc.RUN_KEY, run_id),)))
+        except grpc.aio.AioRpcError as error:
+            await context.abort(error.code(), error.details() or "", tuple(cast(Any, error.trailing_metadata())))
+            raise
 
     async def _fetch(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
         run_id = await self._admit(context)

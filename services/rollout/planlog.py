@@ -1,0 +1,108 @@
+"""The log of executed plans: what a view was, and what was new in the plan that it caused (DESIGN 6).
+
+A record names the segments that entered the view since the last one, so that the view can be made again from the stored
+tree; its digest says whether it is the same. Draws are keyed by the tree's seed, so the same view gives the same plan.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from banyan import wire
+from banyan.digest import blake, packed
+from banyan.plugins import Branch, Expansion, GrowthView, LeafMark
+from banyan.tree import Leaf, Tree
+from banyan.v1 import tree_pb2
+from services.rollout.spec import GrowSpec
+
+_MOST_PLANS, _PLAN_BYTES = 4096, 60_000  # what the store keeps of a claim, and of one plan
+_CLAIM_BYTES = 512 * 1024
+
+
+def view_digest(view: GrowthView) -> bytes:
+    """BLAKE2b-256 of all that a plan may depend on, whatever the order in which it came."""
+    sampling = wire.sampling_to_wire(view.sampling).SerializeToString(deterministic=True)
+    numbers = view.seed.to_bytes(8, "little") + view.max_path_tokens.to_bytes(8, "little")
+    flying = sorted(_place(branch) for branch in view.in_flight)
+    leaves = sorted(packed(f.segment) + f.end.to_bytes(4, "little") + packed(r.encode()) for f, r in view.leaves.items())
+    sets = (b"".join(sorted(view.tree.segments)), b"".join(flying), b"".join(leaves))
+    return blake(b"banyan.view.v1", numbers, packed(sampling), *map(packed, sets))
+
+
+def _place(branch: Branch) -> bytes:
+    return packed(branch.parent) + branch.fork.to_bytes(4, "little") + branch.ordinal.to_bytes(4, "little")
+
+
+@dataclass(slots=True)
+class PlanLog:
+    """What one claim has to say of its plans. It falls silent at its bounds, never out of order."""
+
+    claim: int
+    fresh: list[bytes] = field(default_factory=list)  # segments that no record names yet
+    found: list[Leaf] = field(default_factory=list)
+    gone: list[Branch] = field(default_factory=list)
+    _number: int = 0
+    _bytes: int = 0
+    _done: bool = False
+
+    def record(
+        self,
+        view: GrowthView,
+        expansions: Sequence[Expansion],
+        marks: Sequence[LeafMark],
+        prunes: Sequence[tuple[Branch, int]],
+        done: bool,
+    ) -> tree_pb2.PlanRecord | None:
+        """The record of a plan; None if nothing in it was new, or the log is full."""
+        if not (expansions or marks or prunes or (done and not self._done)) or self._number >= _MOST_PLANS:
+            return None
+        record = tree_pb2.PlanRecord(
+            claim_epoch=self.claim,
+            number=self._number,
+            view_digest=view_digest(view),
+            segments=self.fresh,
+            gone=[_ref(branch) for branch in self.gone],
+            found=[wire.leaf_to_wire(leaf) for leaf in self.found],
+            expansions=[_expansion(expansion) for expansion in expansions],
+            leaves=[tree_pb2.PlannedLeaf(leaf=wire.leaf_to_wire(mark.leaf), reason=mark.reason) for mark in marks],
+            prunes=[tree_pb2.PlannedPrune(branch=_ref(branch), end=end) for branch, end in prunes],
+            done=done,
+        )
+        return self._kept(record)
+
+    def _kept(self, record: tree_pb2.PlanRecord) -> tree_pb2.PlanRecord | None:
+        size = record.ByteSize()
+        if size > _PLAN_BYTES or self._bytes + size > _CLAIM_BYTES:
+            self._number = _MOST_PLANS  # a gap could not be replayed, so this is the end
+            return None
+        self._number, self._bytes, self._done = self._number + 1, self._bytes + size, record.done
+        self.fresh, self.found, self.gone = [], [], []
+        return record
+
+
+def _ref(branch: Branch) -> tree_pb2.BranchRef:
+    return tree_pb2.BranchRef(parent=branch.parent, fork=branch.fork, ordinal=branch.ordinal)
+
+
+def _branch(ref: tree_pb2.BranchRef) -> Branch:
+    return Branch(ref.parent, ref.fork, ref.ordinal)
+
+
+def _expansion(expansion: Expansion) -> tree_pb2.PlannedExpansion:
+    return tree_pb2.PlannedExpansion(branch=_ref(expansion.branch), sampling=wire.sampling_to_wire(expansion.sampling))
+
+
+def views(spec: GrowSpec, whole: Tree, records: Sequence[tree_pb2.PlanRecord]) -> Iterator[GrowthView]:
+    """The view of each record of one claim, made from the stored tree. Raises KeyError where the tree lacks a segment."""
+    seen = Tree(spec.tree_id)
+    flying: set[Branch] = set()
+    leaves: dict[Leaf, str] = {}
+    for record in records:
+        for segment_id in record.segments:
+            segment = whole.segments[segment_id]
+            seen.add(segment)
+            flying.discard(Branch(segment.parent, segment.fork, segment.ordinal))
+        flying -= {_branch(ref) for ref in record.gone}
+        leaves |= {wire.leaf_from_wire(leaf): "" for leaf in record.found}
+        yield GrowthView(seen, spec.seed, spec.max_path_tokens, frozenset(flying), dict(leaves), spec.sampling)
+        flying |= {_branch(planned.branch) for planned in record.expansions}
+        leaves |= {wire.leaf_from_wire(planned.leaf): planned.reason for planned in record.leaves}

@@ -1,0 +1,117 @@
+"""Logged plans: each is made again, the same, from the stored tree (DESIGN 6)."""
+
+import random
+
+import pytest
+
+from banyan import wire
+from banyan.draws import Draws
+from banyan.plugins import Expansion, Room
+from banyan.tree import Leaf, Tree
+from banyan.v1 import treestore_service_pb2 as ts
+from services.chassis import rpc
+from services.rollout import planlog
+from services.rollout import spec as specs
+from services.rollout.grower import Grower
+from tests.rollout.growing import ENDING, IID, TREEPO, engine, spec, survivors
+from tests.rollout.test_node import SLOW, small  # noqa: F401
+
+TREE = {"segment": 3, "max_depth": 4, "width": 9, "fallback": "random", "budget": "logprob_weighted"}
+
+
+def _replayed(given_spec, whole, records):
+    """Replays the records of one claim; each view must be the one that was logged, each plan the one that was executed."""
+    for record, view in zip(records, planlog.views(given_spec, whole, records), strict=True):
+        assert planlog.view_digest(view) == record.view_digest, f"the view of plan {record.number} is another"
+        plan = given_spec.policy.plan(view, Room(), Draws(given_spec.seed))
+        new = {e.branch: e for e in plan.expansions if e.branch not in view.in_flight and not _there(view, e)}
+        assert [planlog._expansion(e) for e in new.values()] == list(record.expansions)
+        marks = [(wire.leaf_to_wire(m.leaf), m.reason) for m in plan.leaves if m.leaf not in view.leaves]
+        assert marks == [(p.leaf, p.reason) for p in record.leaves] and plan.done == record.done
+
+
+def _there(view, expansion: Expansion) -> bool:
+    branch = expansion.branch
+    return view.tree.at(branch.parent, branch.fork, branch.ordinal) is not None
+
+
+def _grown(given_spec, tree, claim, most_steps, leaves=()):
+    """Grows under one claim; the grower, its records, and whether it is done."""
+    one = engine(ENDING, max_branches=3)
+    grower = Grower(given_spec, tree, one.tokenizer, "n", claim, dict.fromkeys(leaves, ""))
+    records, step = [], grower.start()
+    for _ in range(most_steps):
+        records += [step.plan] if step.plan is not None else []
+        for request in step.requests:
+            one.submit(request)
+        if step.grown is not None:
+            return grower, records, True
+        step = grower.ended(one.step())
+    return grower, records, False
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("policy", [IID, TREEPO])
+def test_a_logged_plan_is_the_plan_of_its_view(policy, seed) -> None:
+    settings = TREE if policy == TREEPO else {"width": 6}
+    given_spec, rng = spec(policy, settings, 12, seed), random.Random(seed)
+    first, records, _ = _grown(given_spec, Tree(given_spec.tree_id), 1, rng.randint(1, 25))
+    whole = Tree(given_spec.tree_id)
+    for segment in first.tree:
+        whole.add(segment)
+    assert [r.number for r in records] == list(range(len(records))) and records
+    _replayed(given_spec, whole, records)
+    left = survivors(first.tree, rng)  # another node goes on with what the store has
+    known = [leaf for leaf in first.leaves if leaf.segment in left.segments]
+    again, more, done = _grown(given_spec, left, 2, 1000, known)
+    assert done and (more[-1].done if more else True)
+    _replayed(given_spec, again.tree, more)
+
+
+def test_a_branch_that_ended_without_a_token_is_asked_for_again_and_logged() -> None:
+    given_spec = spec(IID, {"width": 3}, 6)
+    one = engine(ENDING)
+    grower = Grower(given_spec, Tree(given_spec.tree_id), one.tokenizer, "n", 1)
+    step = grower.start()
+    for request in step.requests:
+        one.submit(request)
+    cut = one.abort(step.requests[1].key)
+    assert cut is not None and not len(cut.tokens_T)
+    records = [step.plan, (again := grower.ended([cut])).plan]
+    assert len(again.requests) == 1 and len(records[1].gone) == 1
+    _replayed(given_spec, grower.tree, records)
+
+
+def test_the_log_is_bounded_and_has_no_gap(monkeypatch) -> None:
+    given_spec = spec(TREEPO, TREE, 12, 3)
+    _, all_records, _ = _grown(given_spec, Tree(given_spec.tree_id), 1, 1000)
+    monkeypatch.setattr(planlog, "_CLAIM_BYTES", sum(r.ByteSize() for r in all_records[:3]))
+    grower, records, done = _grown(given_spec, Tree(given_spec.tree_id), 1, 1000)
+    assert done and records == all_records[:3]
+    _replayed(given_spec, grower.tree, records)
+
+
+def test_another_view_has_another_digest() -> None:
+    given_spec = spec(IID, {"width": 3}, 6)
+    grower, records, _ = _grown(given_spec, Tree(given_spec.tree_id), 1, 1000)
+    digests = {r.view_digest for r in records}
+    assert len(digests) == len(records) >= 2
+    view = next(planlog.views(given_spec, grower.tree, records))
+    more = Leaf(view.root.id, len(view.root))
+    for change in ({"seed": 9}, {"max_path_tokens": 7}, {"leaves": {more: ""}}, {"leaves": {more: "stop"}}):
+        from dataclasses import replace
+
+        assert planlog.view_digest(replace(view, **change)) not in digests
+
+
+async def test_plans_are_stored_with_the_tree_and_replay_from_it(small) -> None:  # noqa: F811
+    await small.begin(**SLOW)
+    await small.policy(0)
+    async with small.node():
+        opened = await small.open(2, TREE, TREEPO, max_new_tokens=12)
+        await small.grown(opened)
+    for tree_id in opened:
+        request = ts.GetTreeRequest(tree_id=tree_id, plans=True)
+        stored = (await rpc.call(small.trees.GetTree, request)).tree
+        assert stored.plans and stored.plans[-1].done and not (await small.state(tree_id)).plans
+        _replayed(specs.from_wire(stored.spec), wire.tree_from_wire(stored), list(stored.plans))

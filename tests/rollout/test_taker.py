@@ -1,0 +1,75 @@
+"""Claims and their spans: one trace a tree, and a later claim links to the first (PROTOCOL 9)."""
+
+import json
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from banyan.v1 import events_pb2, tree_pb2
+from services.chassis import telemetry
+from services.rollout.engines.alphabet import Alphabet
+from services.rollout.ports import Claim
+from services.rollout.taker import Taker
+from tests.rollout.growing import IID
+
+ROOT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+
+
+class _Delivery:
+    traceparent = ROOT
+    data = events_pb2.GrowTree(run_id="r", tree_id=b"t" * 32, ticket=1).SerializeToString()
+
+    async def ack(self) -> None: ...
+
+
+class _Queue:
+    async def fetch(self, batch: int, timeout_s: float) -> list[_Delivery]:
+        return [_Delivery()]
+
+
+class _Store:
+    """Issues epochs, and keeps the first claim's traceparent as the treestore does; at last there is nothing to grow."""
+
+    def __init__(self) -> None:
+        self.first, self.epochs = "", iter([1, 2, 0])
+
+    async def claim(self, tree_id: bytes, ticket: int, traceparent: str = "") -> Claim:
+        self.first = self.first or traceparent
+        generate = {"name": IID, "settings": {"width": 2}, "max_new_tokens": 4}
+        messages = [{"role": "user", "content": "go"}]
+        spec = tree_pb2.TreeSpec(
+            tree_id=tree_id,
+            run_id="r",
+            traceparent=ROOT,
+            generate_json=json.dumps(generate),
+            messages_json=json.dumps(messages),
+        )
+        return Claim(next(self.epochs), tree_pb2.Tree(spec=spec), self.first)
+
+
+@pytest.fixture
+def spans(monkeypatch):
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(telemetry, "_tracer", provider.get_tracer("test"))
+    return exporter
+
+
+async def test_a_later_claim_is_in_the_trees_trace_and_links_to_the_first(spans) -> None:
+    taker = Taker(_Queue(), _Store(), Alphabet, "n1")  # type: ignore[arg-type]
+    for _ in range(3):
+        for live in await taker.take(1):
+            live.span.end()
+    first, second = spans.get_finished_spans()
+    assert [s.name for s in (first, second)] == ["rollout.grow"] * 2, "a claim of nothing is no span"
+    assert {s.context.trace_id for s in (first, second)} == {int("a" * 32, 16)}
+    assert {s.parent.span_id for s in (first, second)} == {int("b" * 16, 16)}
+    assert not first.links and [link.context.span_id for link in second.links] == [first.context.span_id]
+    assert [s.attributes["banyan.claim_epoch"] for s in (first, second)] == [1, 2]
+
+
+async def test_without_telemetry_there_is_nothing_to_link() -> None:
+    (live,) = await Taker(_Queue(), _Store(), Alphabet, "n1").take(1)  # type: ignore[arg-type]
+    assert live.traceparent == ROOT
