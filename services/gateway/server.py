@@ -38,10 +38,23 @@ class Gateway(GatewayServiceServicer):
         recipe = read_recipe(request.recipe_json)
         rows = await rows_module.load(recipe, Path.cwd())
         new = new_run(recipe, rows, request.folder, self._state)
-        stored = await self._store.put_run(new.run, request.request_id or uuid.uuid4().hex)
+        stored = await self._put(new.run, request.request_id or uuid.uuid4().hex)
         if stored.run_id == new.run.run_id and machine.working(stored.state):
             self._fleet.start(stored.run_id, recipe, rows)
         return pb.CreateRunResponse(run=stored, train_rows=len(rows.train), held_out_rows=len(rows.held_out))
+
+    async def _put(self, run: runs.Run, request_id: str) -> runs.Run:
+        try:
+            return await self._store.put_run(run, request_id)
+        except Refused as error:
+            if error.reason != "RUN_EXISTS":
+                raise
+            state = machine.name((await self._store.read_run(run.run_id)).run.state)
+            raise Refused(
+                f"run {run.run_id} is {state} here already: a deterministic recipe with the same seed is the same run;"
+                " go on with it by --resume, change the seed, or name another folder with --state",
+                error.reason,
+            ) from None
 
     async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
         run = (await self._store.read_run(request.run_id)).run

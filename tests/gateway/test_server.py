@@ -50,7 +50,7 @@ async def test_a_run_is_created_once_per_request(gateway, store, recipe_of) -> N
 
 async def test_a_deterministic_run_has_one_id_and_is_refused_twice(gateway, recipe_of, store) -> None:
     first = await _create(gateway, recipe_of(deterministic=True))
-    with pytest.raises(Refused):
+    with pytest.raises(Refused, match=f"{first.run.run_id} is STARTING here already.*--resume.*seed.*--state"):
         await _create(gateway, recipe_of(deterministic=True))
     other = await _create(gateway, recipe_of(deterministic=True, seed=1))
     assert first.run.run_id != other.run.run_id
