@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 512 * 1024  # half of the broker's limit; senders split at this (PROTOCOL 4)
 SCHEMA = "banyan.v1"
+_HEADER_BYTES = 4096  # headers count as well, and a broker cuts the connection of who sends too much
 _TRY_S = 5.0
 _LISTEN_IDLE_S = 5.0
 
@@ -101,7 +102,7 @@ class Bus:
     ) -> int:
         """Publishes and waits for the broker's ack; its sequence. A timeout says nothing, so the same id is sent again."""
         data = message.SerializeToString()
-        if len(data) > 2 * MAX_MESSAGE_BYTES:
+        if len(data) > 2 * MAX_MESSAGE_BYTES - _HEADER_BYTES:
             raise InvalidInput(f"a message of {len(data)} bytes for {subject} is over the broker's limit; split it")
         return await self.publish_bytes(subject, data, msg_id, traceparent=traceparent, deadline_s=deadline_s)
 

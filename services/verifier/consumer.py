@@ -26,6 +26,8 @@ _READ_S = 2.0  # how long the store may wait for leaves that it is about to inge
 _PROGRESS_S = 10.0  # a third of the consumer's ack wait
 _DRAIN_S = 10.0
 _BATCH = 64
+# About twenty minutes. Messages that wait take room from others; a leaf that is stored later is said again by the store.
+_MOST_ATTEMPTS = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +134,15 @@ class LeafConsumer:
             log.warning("leaf %s comes again: %s", job.leaves[0].leaf.segment.hex()[:12], error)
         absent = [leaf for leaf in job.leaves if _key(leaf) not in found and _key(leaf) not in refused]
         try:
-            if again or any([not await self._never(leaf) for leaf in absent]):
+            missed = [leaf for leaf in absent if not await self._never(leaf)]
+            if missed and not again and job.delivery.attempts >= _MOST_ATTEMPTS:
+                wrong.append(
+                    f"ABSENT: the store has no leaf {missed[0].leaf.segment.hex()[:12]} of {missed[0].tree_id.hex()[:12]}"
+                )
+            elif again or missed:
                 await _later([job])
-            elif wrong:
+                return
+            if wrong:
                 await self._bus.bury(subjects.LINEAGE, job.delivery, "; ".join(wrong[:3]), "verifier")
             else:
                 await job.delivery.ack()
@@ -146,6 +154,8 @@ class LeafConsumer:
         """Whether the store will not have a leaf any more."""
         standing = await self._store.standing(leaf.tree_id)
         if standing is None or not (standing.over or standing.claim_epoch > leaf.claim_epoch):
+            return False
+        if await self._store.read_leaves([leaf], 0.0):  # it was stored after we looked, and before the next claim
             return False
         log.info("leaf %s will never be stored: its claim is old", leaf.leaf.segment.hex()[:12])
         return True

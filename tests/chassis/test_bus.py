@@ -2,6 +2,9 @@
 
 import asyncio
 
+import pytest
+
+from banyan.errors import InvalidInput
 from banyan.v1 import events_pb2
 from services.chassis import subjects
 from services.chassis.bus import Bus
@@ -92,4 +95,16 @@ async def test_a_buried_message_is_a_dead_letter_and_never_comes_again(nats_serv
     (letter,) = await dead.fetch(1, 2.0)
     body = letter.decode(events_pb2.DeadLetter)
     assert (body.reason, body.service, body.attempts) == ("no such tree", "rollout", 1)
+    await bus.close()
+
+
+async def test_a_message_that_the_broker_would_cut_the_line_for_is_refused_here(nats_server) -> None:
+    """The limit counts headers too; a message just below it is not tried for ever."""
+    bus = await Bus.connect(nats_server.url, "test")
+    await bus.ensure_streams()
+    letter = events_pb2.DeadLetter(payload=bytes((1 << 20) - 20))
+    with pytest.raises(InvalidInput, match="split it"):
+        await bus.publish(subjects.dead("X"), letter, "large")
+    letter.payload = bytes((1 << 20) - 5000)
+    assert await bus.publish(subjects.dead("X"), letter, "largest", traceparent="00-" + "1" * 51, deadline_s=5.0) == 1
     await bus.close()

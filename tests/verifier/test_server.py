@@ -132,3 +132,11 @@ def test_a_bad_setting_is_one_line_and_status_2():
     )
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1] == "verifier: BANYAN_CONCURRENCY='many' must be of type int"
+
+
+def test_a_row_that_json_does_not_have_is_named() -> None:
+    from banyan.errors import InvalidInput
+    from services.verifier.sandbox import frames
+
+    with pytest.raises(InvalidInput, match="no JSON"):
+        frames.pack({"row": {"x": float("nan")}})

@@ -12,8 +12,11 @@ MAX_BYTES = 16 << 20  # a completion and its row; more than any context window
 
 
 def pack(message: dict[str, Any]) -> bytes:
-    """A frame. Raises InvalidInput over the limit."""
-    body = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+    """A frame. Raises InvalidInput over the limit, or for what JSON does not have, such as NaN."""
+    try:
+        body = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"a completion's row is no JSON: {error}") from None
     return HEADER.pack(checked(len(body))) + body
 
 

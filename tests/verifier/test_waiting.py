@@ -1,0 +1,65 @@
+"""Leaves that the store does not have: when a verifier waits for them, and when it does not."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from banyan.v1 import events_pb2, tree_pb2
+from services.verifier.consumer import Job, LeafConsumer
+from services.verifier.ports import Transcript, TreeStanding
+
+LEAF = events_pb2.LeafFinished(run_id="r", tree_id=b"t" * 32, claim_epoch=1, leaf=tree_pb2.LeafRef(segment=b"s" * 32, end=3))
+
+
+@dataclass
+class _Delivery:
+    attempts: int = 1
+    said: list[str] = field(default_factory=list)
+
+    async def ack(self) -> None:
+        self.said.append("ack")
+
+    async def nak(self, delay_s: float) -> None:
+        self.said.append("nak")
+
+
+class _Store:
+    """Says that a newer claim is in force; has the leaf from the `has_at`-th look on."""
+
+    def __init__(self, standing: TreeStanding | None, has_at: int) -> None:
+        self._standing, self._has_at, self.looks = standing, has_at, 0
+
+    async def read_leaves(self, leaves: Any, deadline_s: float) -> list[Transcript]:
+        self.looks += 1
+        return [Transcript(run_id="r")] if self.looks >= self._has_at else []
+
+    async def standing(self, tree_id: bytes) -> TreeStanding | None:
+        return self._standing
+
+
+async def _said(store: _Store, attempts: int) -> list[str]:
+    delivery = _Delivery(attempts)
+
+    async def bury(stream: str, delivery: Any, reason: str, service: str) -> None:
+        delivery.said.append(reason.split(":")[0])
+
+    bus: Any = SimpleNamespace(bury=bury)
+    job: Any = Job(delivery, [LEAF])  # type: ignore[arg-type]
+    await LeafConsumer(bus, store, SimpleNamespace(), 8)._batch([job])  # type: ignore[arg-type]
+    return delivery.said
+
+
+@pytest.mark.parametrize(
+    ("standing", "has_at", "attempts", "expected"),
+    [
+        (TreeStanding(2, False), 99, 1, ["ack"]),  # its claim is old: it will never be there
+        (TreeStanding(2, False), 2, 1, ["nak"]),  # it was stored between our look and the next claim
+        (TreeStanding(1, False), 99, 1, ["nak"]),  # on its way
+        (None, 99, 47, ["nak"]),
+        (None, 99, 48, ["ABSENT"]),  # nobody opened its tree; it must not take the room of others for ever
+    ],
+)
+async def test_what_becomes_of_a_leaf_that_is_not_there(standing, has_at, attempts, expected) -> None:
+    assert await _said(_Store(standing, has_at), attempts) == expected
