@@ -15,13 +15,13 @@ from google.protobuf.message import Message
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
 from nats.js.errors import Error as JetStreamError
 
 from banyan.errors import DeadlineMissed, InvalidInput
 from banyan.v1 import events_pb2
 from services.chassis import subjects
 from services.chassis.delivery import Delivery
+from services.chassis.pull import Consumer
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class Bus:
         *,
         ack_wait_s: float = 30.0,
         max_ack_pending: int = 1000,
-    ) -> "Consumer":
+    ) -> Consumer:
         """A durable pull consumer with explicit acks, made if it is not there."""
         config = ConsumerConfig(
             durable_name=durable,
@@ -157,13 +157,13 @@ class Bus:
             max_ack_pending=max_ack_pending,
             deliver_policy=DeliverPolicy.ALL,
         )
-        consumer = Consumer(self, self._js, stream, durable, config)
+        consumer = Consumer(self.ensure_streams, self._js, stream, durable, config)
         await self._retry(consumer.ensure, f"creating consumer {durable} on {stream}", 30.0)
         return consumer
 
-    async def bind(self, stream: str, durable: str) -> "Consumer":
+    async def bind(self, stream: str, durable: str) -> Consumer:
         """A durable pull consumer that somebody else made, for clients who may not make any."""
-        return Consumer(self, self._js, stream, durable, None)
+        return Consumer(self.ensure_streams, self._js, stream, durable, None)
 
     async def delete_consumer(self, stream: str, durable: str) -> None:
         """Removes a durable consumer; nothing happens if it is gone."""
@@ -244,61 +244,6 @@ class Bus:
     async def born(self, stream: str) -> str:
         """When the stream was made: another time is another stream, whatever its sequences say."""
         return str((await self._js.stream_info(stream)).created)
-
-
-class Consumer:
-    """A durable pull consumer. `fetch` survives reconnects and a broker that lost its files."""
-
-    def __init__(self, bus: Bus, js: JetStreamContext, stream: str, durable: str, config: ConsumerConfig | None) -> None:
-        self._bus, self._js, self._stream, self._durable, self._config = bus, js, stream, durable, config
-        self._subscription: Any = None
-
-    async def ensure(self) -> None:
-        """Makes the consumer, unless it is there with these settings."""
-        if self._config is not None:
-            await self._js.add_consumer(self._stream, self._config)
-
-    async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:
-        """Up to `batch` messages; empty after `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        try:
-            if self._subscription is None:
-                self._subscription = await self._js.pull_subscribe_bind(consumer=self._durable, stream=self._stream)
-            return [Delivery(m) for m in await self._subscription.fetch(batch, timeout=timeout_s)]
-        except (TimeoutError, nats.errors.TimeoutError):
-            return []
-        except (nats.errors.Error, JetStreamError, OSError) as error:
-            log.debug("fetching from %s/%s: %s", self._stream, self._durable, error)
-            await self._mend(error)
-            await asyncio.sleep(min(0.25, max(0.0, deadline - time.monotonic())))
-            return []
-
-    async def close(self) -> None:
-        """Asks for no more, and gives back at once what came and was not fetched."""
-        subscription, self._subscription = self._subscription, None
-        if subscription is None:
-            return
-        pending = subscription._sub._pending_queue
-        with contextlib.suppress(nats.errors.Error):
-            await subscription.unsubscribe()
-        while not pending.empty():
-            message = pending.get_nowait()
-            if message.reply.startswith("$JS.ACK."):  # the rest are the broker's remarks on the request
-                await Delivery(message).nak(0.0)
-
-    async def _mend(self, error: Exception) -> None:
-        """The broker may have lost streams and consumers; they are only transport, so they are made again."""
-        if (
-            isinstance(error, (nats.errors.NoRespondersError, NoStreamResponseError, APIError, ServiceUnavailableError))
-            and self._config
-        ):
-            with contextlib.suppress(nats.errors.Error, JetStreamError, asyncio.TimeoutError, OSError, DeadlineMissed):
-                await self._bus.ensure_streams()
-                await self.ensure()
-        if self._subscription is not None:
-            with contextlib.suppress(nats.errors.Error):
-                await self._subscription.unsubscribe()
-            self._subscription = None
 
 
 def _forbidden(error: Exception) -> bool:

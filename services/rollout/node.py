@@ -5,7 +5,6 @@ decide nothing about a tree (grower.py), a policy (policies.py) or a wave (waves
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,6 +28,7 @@ from services.rollout.publisher import Publisher
 from services.rollout.refresher import Refresher
 from services.rollout.spans import Spans
 from services.rollout.taker import Taker
+from services.rollout.waiting import background, first
 from services.rollout.weights import Weights
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Node:
         while not self.draining:
             self.trees.changed.clear()
             if not self.trees.free:
-                await _first(self.trees.changed, _TICK_S)
+                await first(self.trees.changed, _TICK_S)
                 continue
             for live in await self._taker.take(self.trees.free):
                 if (old := self.trees.put(live)) is not None:  # redelivered here: the new claim fences the old one
@@ -115,7 +115,7 @@ class Node:
     async def _start(self) -> None:
         """Starts what may start, whenever something changed."""
         while True:
-            await _first(self._again, _TICK_S)
+            await first(self._again, _TICK_S)
             self._again.clear()
             specs = [live.spec for live in self.trees.growing], [live.spec for live in self.trees.pending]
             cut = await self.refresher.refresh(*specs)
@@ -152,14 +152,14 @@ class Node:
     async def _watch(self) -> None:
         """Looks at the policies when an event says so, and now and then without one."""
         heard = asyncio.Event()
-        async with _background(self._listen(heard)):
+        async with background(self._listen(heard)):
             while True:
                 try:
                     await self.refresher.look()
                 except BanyanError as error:
                     log.warning("policies are not read: %s", error)
                 self._again.set()
-                await _first(heard, _POLICIES_S)
+                await first(heard, _POLICIES_S)
                 heard.clear()
 
     async def _listen(self, heard: asyncio.Event) -> None:
@@ -290,22 +290,8 @@ class Node:
                     returned += 1
                 while len(self.trees):  # those that the store is about to have
                     self.trees.changed.clear()
-                    await _first(self.trees.changed, _TICK_S)
+                    await first(self.trees.changed, _TICK_S)
         except (TimeoutError, BanyanError) as error:
             log.warning("drain ended after %.1f s with %d trees left: %r", time.monotonic() - begun, len(self.trees), error)
         self._drained.set()
         return returned
-
-
-async def _first(event: asyncio.Event, timeout_s: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), timeout_s)
-
-
-@contextlib.asynccontextmanager
-async def _background(coroutine: object) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(coroutine)  # type: ignore[call-overload]
-    try:
-        yield
-    finally:
-        task.cancel()

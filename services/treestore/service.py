@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 from banyan.v1.runstore_service_pb2_grpc import add_RunStoreServiceServicer_to_server
 from banyan.v1.treestore_service_pb2_grpc import add_TreeStoreServiceServicer_to_server
 from services.chassis import rpc, subjects
-from services.chassis.bus import Bus, Consumer
+from services.chassis.bus import Bus
 from services.chassis.process import first_of
+from services.chassis.pull import Consumer
 from services.treestore import deadlines, meta
 from services.treestore.clock import StoreClock
 from services.treestore.consumer import DeadLetters, Ingester

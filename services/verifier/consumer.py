@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from banyan.errors import BanyanError, InvalidInput, PermanentError
 from banyan.v1 import events_pb2
 from services.chassis import subjects
-from services.chassis.bus import Bus, Consumer
+from services.chassis.bus import Bus
 from services.chassis.delivery import Delivery
+from services.chassis.pull import Consumer
 from services.verifier.handlers import LeafHandler
 from services.verifier.ports import Store, Transcript
 

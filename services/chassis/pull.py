@@ -1,0 +1,82 @@
+"""Pulling from the log by a durable consumer, through reconnects and brokers that lost their files."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import nats.errors
+from nats.js import JetStreamContext
+from nats.js.api import ConsumerConfig
+from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
+from nats.js.errors import Error as JetStreamError
+
+from banyan.errors import DeadlineMissed
+from services.chassis.delivery import Delivery
+
+log = logging.getLogger(__name__)
+
+
+class Consumer:
+    """A durable pull consumer. `fetch` survives reconnects and a broker that lost its files."""
+
+    def __init__(
+        self,
+        ensure_streams: Callable[[], Awaitable[None]],
+        js: JetStreamContext,
+        stream: str,
+        durable: str,
+        config: ConsumerConfig | None,
+    ) -> None:
+        self._ensure_streams, self._js, self._stream = ensure_streams, js, stream
+        self._durable, self._config = durable, config
+        self._subscription: Any = None
+
+    async def ensure(self) -> None:
+        """Makes the consumer, unless it is there with these settings."""
+        if self._config is not None:
+            await self._js.add_consumer(self._stream, self._config)
+
+    async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:
+        """Up to `batch` messages; empty after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            if self._subscription is None:
+                self._subscription = await self._js.pull_subscribe_bind(consumer=self._durable, stream=self._stream)
+            return [Delivery(m) for m in await self._subscription.fetch(batch, timeout=timeout_s)]
+        except (TimeoutError, nats.errors.TimeoutError):
+            return []
+        except (nats.errors.Error, JetStreamError, OSError) as error:
+            log.debug("fetching from %s/%s: %s", self._stream, self._durable, error)
+            await self._mend(error)
+            await asyncio.sleep(min(0.25, max(0.0, deadline - time.monotonic())))
+            return []
+
+    async def close(self) -> None:
+        """Asks for no more, and gives back at once what came and was not fetched."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is None:
+            return
+        pending = subscription._sub._pending_queue
+        with contextlib.suppress(nats.errors.Error):
+            await subscription.unsubscribe()
+        while not pending.empty():
+            message = pending.get_nowait()
+            if message.reply.startswith("$JS.ACK."):  # the rest are the broker's remarks on the request
+                await Delivery(message).nak(0.0)
+
+    async def _mend(self, error: Exception) -> None:
+        """The broker may have lost streams and consumers; they are only transport, so they are made again."""
+        if (
+            isinstance(error, (nats.errors.NoRespondersError, NoStreamResponseError, APIError, ServiceUnavailableError))
+            and self._config
+        ):
+            with contextlib.suppress(nats.errors.Error, JetStreamError, asyncio.TimeoutError, OSError, DeadlineMissed):
+                await self._ensure_streams()
+                await self.ensure()
+        if self._subscription is not None:
+            with contextlib.suppress(nats.errors.Error):
+                await self._subscription.unsubscribe()
+            self._subscription = None
