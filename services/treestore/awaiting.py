@@ -1,6 +1,6 @@
 """What of a node's work is stored: answers AwaitIngested (PROTOCOL 3)."""
 
-from sqlalchemy import Connection, select
+from sqlalchemy import BindParameter, Connection, bindparam, select
 
 from banyan.errors import NotFound, Refused
 from banyan.v1 import treestore_service_pb2 as ts
@@ -8,16 +8,28 @@ from services.treestore import schema
 from services.treestore.loading import chunks
 from services.treestore.rows import DROPPED
 
+# Made once: a node asks for each of its trees after each of its messages.
+_ID: BindParameter[bytes] = bindparam("tree_id")
+_TREE = select(schema.trees.c.claim_epoch, schema.trees.c.grown_epoch, schema.trees.c.state).where(
+    schema.trees.c.tree_id == _ID
+)
+_STORED = select(schema.segments.c.id).where(
+    schema.segments.c.id.in_(bindparam("keys", expanding=True)), schema.segments.c.tree_id == _ID
+)
+_OF = schema.refused.c
+_REFUSED = (
+    select(_OF.segment, _OF.reason, _OF.winner)
+    .where(_OF.tree_id == _ID, _OF.kind == "segment", _OF.epoch == bindparam("epoch"))
+    .order_by(_OF.n)
+)
+
 
 def look(connection: Connection, request: ts.AwaitIngestedRequest) -> ts.AwaitIngestedResponse:
     """What is missing, what was refused, and whether the tree is grown.
 
     Raises Refused once a newer claim is in force or the tree was dropped.
     """
-    trees = schema.trees
-    tree = connection.execute(
-        select(trees.c.claim_epoch, trees.c.grown_epoch, trees.c.state).where(trees.c.tree_id == request.tree_id)
-    ).first()
+    tree = connection.execute(_TREE, {"tree_id": request.tree_id}).first()
     if tree is None:
         raise NotFound(f"there is no tree {request.tree_id.hex()[:16] or 'without an id'}")
     if request.epoch < tree.claim_epoch:
@@ -37,19 +49,16 @@ def look(connection: Connection, request: ts.AwaitIngestedRequest) -> ts.AwaitIn
 
 
 def _stored(connection: Connection, request: ts.AwaitIngestedRequest) -> set[bytes]:
-    table = schema.segments
     found: set[bytes] = set()
     for chunk in chunks(request.segment_ids):
-        found |= set(connection.scalars(select(table.c.id).where(table.c.id.in_(chunk), table.c.tree_id == request.tree_id)))
+        found |= set(connection.scalars(_STORED, {"keys": chunk, "tree_id": request.tree_id}))
     return found
 
 
 def _refused(
     connection: Connection, request: ts.AwaitIngestedRequest, missing: set[bytes]
 ) -> list[tuple[bytes, str, bytes]]:
-    table = schema.refused
-    mine = (table.c.tree_id == request.tree_id) & (table.c.kind == "segment") & (table.c.epoch == request.epoch)
-    rows = connection.execute(select(table.c.segment, table.c.reason, table.c.winner).where(mine).order_by(table.c.n))
+    rows = connection.execute(_REFUSED, {"tree_id": request.tree_id, "epoch": request.epoch})
     return [(row.segment, row.reason, row.winner) for row in rows if row.segment in missing]
 
 

@@ -1,8 +1,9 @@
 """Writes a Book: one statement per table with all its rows, in an order that never meets a key twice."""
 
+import functools
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Insert, Table, bindparam, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from banyan.tree import Leaf
@@ -25,7 +26,7 @@ def flush(connection: Connection, book: Book) -> None:
     _parked(connection, book)
     insert_ignore(connection, schema.plans, book.new_plans)
     for chunk in chunks(tree.tree_id for tree in book.ended):
-        connection.execute(delete(schema.blobs).where(schema.blobs.c.tree_id.in_(chunk)))
+        connection.execute(_BLOBS_OF, {"keys": chunk})
     insert_ignore(connection, schema.refused, book.new_refused)
     insert_ignore(connection, schema.late, book.new_late)
     insert_ignore(connection, schema.dead, book.new_dead)
@@ -36,58 +37,72 @@ def flush(connection: Connection, book: Book) -> None:
 def insert_all(connection: Connection, table: Table, rows: Sequence[Values]) -> None:
     """Inserts the rows, in order."""
     if rows:
-        connection.execute(insert(table), rows)
+        connection.execute(_insert(table), rows)
 
 
 def insert_ignore(connection: Connection, table: Table, rows: Sequence[Values]) -> None:
     """Inserts the rows that are not there."""
     if rows:
-        make = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-        connection.execute(make(table).on_conflict_do_nothing(), rows)
+        connection.execute(_insert_new(table, connection.dialect.name), rows)
+
+
+# Made once: building a statement of many columns costs more than running it.
+_insert = functools.cache(insert)
+
+
+@functools.cache
+def _insert_new(table: Table, dialect: str) -> Insert:
+    make = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    return make(table).on_conflict_do_nothing()
+
+
+_PARKED_ROWS = delete(schema.parked).where(schema.parked.c.n.in_(bindparam("keys", expanding=True)))
+_BLOBS_OF = delete(schema.blobs).where(schema.blobs.c.tree_id.in_(bindparam("keys", expanding=True)))
+_TREE = update(schema.trees).where(schema.trees.c.tree_id == bindparam("key"))
+_GROUP = update(schema.groups).where(
+    schema.groups.c.run_id == bindparam("run"), schema.groups.c.group_id == bindparam("group")
+)
+_LEAF = update(schema.leaves).where(
+    schema.leaves.c.tree_id == bindparam("tree"),
+    schema.leaves.c.segment == bindparam("at"),
+    schema.leaves.c.end == bindparam("stop"),
+)
+_TALLY = update(schema.tallies).where(schema.tallies.c.run_id == bindparam("run"), schema.tallies.c.label == bindparam("of"))
 
 
 def _trees(connection: Connection, book: Book) -> None:
     made = {values["tree_id"]: values for values in book.new_trees}
     fixed = [{**{n: getattr(book.trees[i], n) for n in (*FIXED, *CHANGING)}, **values} for i, values in made.items()]  # type: ignore[index]
     insert_all(connection, schema.trees, fixed)
-    table = schema.trees
     rows = [
         {"key": tree_id, **{name: getattr(book.trees[tree_id], name) for name in CHANGING}}
         for tree_id in book.changed_trees
         if tree_id not in made
     ]
     if rows:
-        connection.execute(update(table).where(table.c.tree_id == bindparam("key")), rows)
+        connection.execute(_TREE, rows)
 
 
 def _groups(connection: Connection, book: Book) -> None:
     names = tuple(GroupRow.__dataclass_fields__)
     made = [{n: getattr(book.groups[key], n) for n in names} for key in sorted(book.new_groups)]
     insert_all(connection, schema.groups, made)
-    table = schema.groups
     rows = [
         {"run": key[0], "group": key[1], **{n: getattr(book.groups[key], n) for n in _GROUP_CHANGES}}
         for key in book.changed_groups - book.new_groups
     ]
     if rows:
-        at = (table.c.run_id == bindparam("run")) & (table.c.group_id == bindparam("group"))
-        connection.execute(update(table).where(at), rows)
+        connection.execute(_GROUP, rows)
 
 
 def _leaves(connection: Connection, book: Book) -> None:
     insert_all(connection, schema.leaves, [_leaf_values(book, *key) for key in sorted(book.new_leaves)])
-    table = schema.leaves
     rows = [
         {"tree": tree_id, "at": leaf.segment, "stop": leaf.end, **_leaf_changes(book, tree_id, leaf)}
         for tree_id, leaf in book.changed_leaves - book.new_leaves
     ]
     if rows:
-        place = (
-            (table.c.tree_id == bindparam("tree"))
-            & (table.c.segment == bindparam("at"))
-            & (table.c.end == bindparam("stop"))
-        )
-        connection.execute(update(table).where(place), rows)
+        connection.execute(_LEAF, rows)
 
 
 def _leaf_values(book: Book, tree_id: bytes, leaf: Leaf) -> Values:
@@ -101,7 +116,7 @@ def _leaf_changes(book: Book, tree_id: bytes, leaf: Leaf) -> Values:
 
 def _parked(connection: Connection, book: Book) -> None:
     for chunk in chunks(book.released_rows):
-        connection.execute(delete(schema.parked).where(schema.parked.c.n.in_(chunk)))
+        connection.execute(_PARKED_ROWS, {"keys": chunk})
     new = [w for waiting in book.parked.values() for w in waiting if not w.row]
     rows: list[Values] = [
         {
@@ -128,15 +143,12 @@ def _tallies(connection: Connection, book: Book) -> None:
         schema.tallies,
         [{n: getattr(book.tallies[key], n) for n in names} for key in sorted(book.new_tallies)],
     )
-    table = schema.tallies
     rows = [
         {"run": key[0], "of": key[1], **{n: getattr(book.tallies[key], n) for n in _TALLY_CHANGES}}
         for key in book.changed_tallies - book.new_tallies
     ]
     if rows:
-        connection.execute(
-            update(table).where((table.c.run_id == bindparam("run")) & (table.c.label == bindparam("of"))), rows
-        )
+        connection.execute(_TALLY, rows)
 
 
 def _advance(connection: Connection, tally: TallyRow) -> None:

@@ -1,10 +1,11 @@
 """Fills a Book: bulk reads by key, a statement per table and not per event."""
 
+import functools
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, select
+from sqlalchemy import BindParameter, Connection, Row, Select, Table, bindparam, select
 from sqlalchemy.sql.elements import KeyedColumnElement
 
 from banyan.tree import Leaf
@@ -20,8 +21,16 @@ T = TypeVar("T")
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
 LOST = ("ORDINAL_TAKEN", "PARENT_REFUSED")
 # Made once: building a statement of many columns costs more than running it.
-_TREES = select(*(schema.trees.c[name] for name in (*FIXED, *CHANGING)))
+_KEYS: BindParameter[Any] = bindparam("keys", expanding=True)
+_TREES = select(*(schema.trees.c[name] for name in (*FIXED, *CHANGING))).where(schema.trees.c.tree_id.in_(_KEYS))
 _HEADS = select(*(schema.segments.c[name] for name in Head.__dataclass_fields__))
+_HEADS_BY_ID = _HEADS.where(schema.segments.c.id.in_(_KEYS))
+_HEADS_BY_PLACE = _HEADS.where(
+    schema.segments.c.tree_id.in_(bindparam("trees", expanding=True)), schema.segments.c.parent.in_(_KEYS)
+)
+_LOST_SEGMENTS = select(schema.refused.c.segment).where(
+    schema.refused.c.segment.in_(_KEYS), schema.refused.c.kind == "segment", schema.refused.c.reason.in_(LOST)
+)
 _CHUNK = 2000  # keys in one statement, below the databases' limits for parameters
 
 
@@ -32,24 +41,30 @@ def chunks(items: Iterable[T], size: int = _CHUNK) -> Iterator[list[T]]:
         yield chunk
 
 
-def rows_in(
-    connection: Connection,
-    table: Table,
-    key: KeyedColumnElement[Any],
-    values: Iterable[Any],
-    *where: ColumnElement[bool],
-) -> Iterator[Row[Any]]:
-    """Rows of a table whose `key` is one of the values."""
+@functools.cache
+def _rows_in(table: Table, key: str, names: tuple[str, ...]) -> Select[Any]:
+    """Made once: building a statement costs as much as running it."""
+    equal = [table.c[name] == bindparam(name) for name in names]
+    return select(table).where(table.c[key].in_(bindparam("keys", expanding=True)), *equal).order_by(*_order(table))
+
+
+def _order(table: Table) -> list[KeyedColumnElement[Any]]:
+    return [table.c.n] if "n" in table.c else []
+
+
+def rows_in(connection: Connection, table: Table, key: str, values: Iterable[Any], **equal: Any) -> Iterator[Row[Any]]:
+    """Rows of a table whose column `key` is one of the values and whose other columns are as said; in order of arrival."""
+    statement = _rows_in(table, key, tuple(equal))
     for chunk in chunks(sorted(set(values))):
-        yield from connection.execute(select(table).where(key.in_(chunk), *where))
+        yield from connection.execute(statement, {"keys": chunk, **equal})
 
 
 def load_for(connection: Connection, book: Book, events: Collection[Event], keys: Collection[bytes] = ()) -> None:
     """All that the rules may ask about these events, about the parked ones that wait for `keys`, and about those that
     either may release."""
     book.gateway_epoch = read_int(connection, "gateway_epoch")
-    load_parked(connection, book, schema.parked.c.waits_for, keys)
-    load_parked(connection, book, schema.parked.c.tree_id, {e.tree_id for e in [*events, *book.waiting()]})
+    load_parked(connection, book, "waits_for", keys)
+    load_parked(connection, book, "tree_id", {e.tree_id for e in [*events, *book.waiting()]})
     everything = [*events, *book.waiting()]
     opened = [e for e in everything if isinstance(e, Opened)]
     load_trees(connection, book, {e.tree_id for e in everything})
@@ -66,9 +81,7 @@ def _load_siblings(connection: Connection, book: Book, opened: Collection[Opened
     for run_id in {e.run_id for e in opened}:
         specs = [e.message.spec for e in opened if e.run_id == run_id]
         groups, trees = schema.groups, schema.trees
-        for row in rows_in(
-            connection, groups, groups.c.ordinal, {s.group_ordinal for s in specs}, groups.c.run_id == run_id
-        ):
+        for row in rows_in(connection, groups, "ordinal", {s.group_ordinal for s in specs}, run_id=run_id):
             _add_group(book, row)
         load_groups(connection, book, {(run_id, s.group_id) for s in specs})
         for chunk in chunks(sorted({s.group_id for s in specs})):
@@ -85,7 +98,7 @@ def _groups_of(book: Book) -> set[tuple[str, str]]:
     return {(t.run_id, t.group_id) for t in book.trees.values()}
 
 
-def load_parked(connection: Connection, book: Book, column: KeyedColumnElement[Any], values: Collection[bytes]) -> None:
+def load_parked(connection: Connection, book: Book, column: str, values: Collection[bytes]) -> None:
     """Parked events whose `column` is one of the values."""
     for row in rows_in(connection, schema.parked, column, values):
         event = restore(row.kind, row.payload, row.sequence, row.run_id)
@@ -94,7 +107,7 @@ def load_parked(connection: Connection, book: Book, column: KeyedColumnElement[A
 
 def load_runs(connection: Connection, book: Book, run_ids: Iterable[str]) -> None:
     """Runs, with their held-out rows."""
-    for row in rows_in(connection, schema.runs, schema.runs.c.run_id, run_ids):
+    for row in rows_in(connection, schema.runs, "run_id", run_ids):
         held = row.held_out
         book.runs[row.run_id] = RunRow(
             row.run_id, row.state in OVER, frozenset(held[i : i + 32] for i in range(0, len(held), 32))
@@ -104,7 +117,7 @@ def load_runs(connection: Connection, book: Book, run_ids: Iterable[str]) -> Non
 def load_trees(connection: Connection, book: Book, tree_ids: Iterable[bytes]) -> None:
     """Trees without their specs."""
     for chunk in chunks(sorted(set(tree_ids))):
-        for row in connection.execute(_TREES.where(schema.trees.c.tree_id.in_(chunk))):
+        for row in connection.execute(_TREES, {"keys": chunk}):
             values = row._asdict()
             values["scorers"] = scorers_of(row.scorers)
             book.trees[row.tree_id] = TreeRow(**values)
@@ -116,13 +129,13 @@ def load_groups(connection: Connection, book: Book, keys: Iterable[tuple[str, st
     for run_id, group_id in keys:
         by_run.setdefault(run_id, set()).add(group_id)
     for run_id, group_ids in by_run.items():
-        for row in rows_in(connection, schema.groups, schema.groups.c.group_id, group_ids, schema.groups.c.run_id == run_id):
+        for row in rows_in(connection, schema.groups, "group_id", group_ids, run_id=run_id):
             _add_group(book, row)
 
 
 def load_tallies(connection: Connection, book: Book, run_ids: Iterable[str]) -> None:
     """The sums of these runs."""
-    for row in rows_in(connection, schema.tallies, schema.tallies.c.run_id, run_ids):
+    for row in rows_in(connection, schema.tallies, "run_id", run_ids):
         book.tallies[(row.run_id, row.label)] = TallyRow(**row._asdict())
 
 
@@ -140,30 +153,26 @@ def load_segments(connection: Connection, book: Book, events: Iterable[Event]) -
             case Ended() | WasScored():
                 named.add(event.leaf.segment)
     _load_heads(connection, book, named, trees, parents)
-    table = schema.refused
     for chunk in chunks(sorted(named)):
-        lost = select(table.c.segment).where(table.c.segment.in_(chunk), table.c.kind == "segment", table.c.reason.in_(LOST))
-        book.lost |= set(connection.scalars(lost))
+        book.lost |= set(connection.scalars(_LOST_SEGMENTS, {"keys": chunk}))
 
 
 def _load_heads(connection: Connection, book: Book, named: set[bytes], trees: set[bytes], parents: set[bytes]) -> None:
-    table = schema.segments
     for chunk in chunks(sorted(named)):
-        for row in connection.execute(_HEADS.where(table.c.id.in_(chunk))):
+        for row in connection.execute(_HEADS_BY_ID, {"keys": chunk}):
             book.add_head(Head(*row))
     for some in chunks(sorted(trees), 500):
         for chunk in chunks(sorted(parents)):
-            at = _HEADS.where(table.c.tree_id.in_(some), table.c.parent.in_(chunk))
-            for row in connection.execute(at):
+            for row in connection.execute(_HEADS_BY_PLACE, {"trees": some, "keys": chunk}):
                 book.add_head(Head(*row))
 
 
 def load_parts(connection: Connection, book: Book, tree_ids: Collection[bytes]) -> None:
     """Leaves and scores of these trees."""
-    for row in rows_in(connection, schema.leaves, schema.leaves.c.tree_id, tree_ids):
+    for row in rows_in(connection, schema.leaves, "tree_id", tree_ids):
         leaf = LeafRow(row.finished, row.listed, row.reason, row.completion)
         book.part(row.tree_id).leaves[Leaf(row.segment, row.end)] = leaf
-    for row in rows_in(connection, schema.scores, schema.scores.c.tree_id, tree_ids):
+    for row in rows_in(connection, schema.scores, "tree_id", tree_ids):
         score = ScoreRow(row.state, row.value, row.reason, row.scorer_version)
         book.part(row.tree_id).scores[(Leaf(row.segment, row.end), row.scorer)] = score
 

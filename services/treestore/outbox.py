@@ -17,12 +17,13 @@ log = logging.getLogger(__name__)
 _BATCH = 200
 _DEADLINE_S = 30.0
 _PAUSE_S = 1.0
+_WAITING = select(schema.outbox).order_by(schema.outbox.c.n).limit(_BATCH)
 _LOOK_S = 5.0  # between looks when nobody rang; covers a ring that was lost
 
 
 def waiting(connection: Connection) -> list[Row[Any]]:
     """The oldest events."""
-    return list(connection.execute(select(schema.outbox).order_by(schema.outbox.c.n).limit(_BATCH)))
+    return list(connection.execute(_WAITING))
 
 
 def done(connection: Connection, numbers: list[int]) -> None:
@@ -50,7 +51,7 @@ class Outbox:
                 await asyncio.wait_for(self._bell.wait(), _LOOK_S)
             self._bell.clear()
             try:
-                while await self.drain():
+                while await self.drain() == _BATCH:
                     pass
             except TemporaryError as error:  # the database; what was published is published again, under the same id
                 log.warning("cannot drain the outbox: %s", error)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
+from sqlalchemy import Connection
 
 from banyan.errors import NotReady
 from banyan.v1 import tree_pb2
@@ -14,11 +15,22 @@ from services.chassis.rpc import RUN_KEY
 from services.treestore import awaiting, batches, blobs, claims, export, lineage, stats, transcripts, trees
 from services.treestore import schema as tables
 from services.treestore.context import Context
+from services.treestore.settings import Settings
 
 Call = grpc.aio.ServicerContext[Any, Any]
 _LONGEST_WAIT_S = 120.0
 _UPLOADS = 4  # blobs taken at once: they are in memory until they are whole
 _STREAMED = 32  # trees read at once
+
+
+def _claim(connection: Connection, request: ts.ClaimTreeRequest, now_ms: int, settings: Settings) -> ts.ClaimTreeResponse:
+    """The claim, and the tree as it is under it."""
+    tree_id = request.tree_id
+    epoch = claims.claim(connection, tree_id, request.node_id, request.ticket, now_ms, settings, request.traceparent)
+    (tree,) = trees.read(connection, [tree_id])
+    deadline_ms = settings.claim_ms if epoch else 0
+    first = claims.first_trace(connection, tree_id)
+    return ts.ClaimTreeResponse(epoch=epoch, tree=tree, deadline_ms=deadline_ms, first_traceparent=first)
 
 
 class Lineage(TreeStoreServiceServicer):
@@ -32,15 +44,7 @@ class Lineage(TreeStoreServiceServicer):
     async def ClaimTree(self, request: ts.ClaimTreeRequest, call: Call) -> ts.ClaimTreeResponse:
         await self._check_run(request.tree_id, call)
         now, settings = self._context.now(), self._context.settings
-        epoch = await self._context.write(
-            lambda c: claims.claim(c, request.tree_id, request.node_id, request.ticket, now, settings, request.traceparent),
-            [request.tree_id],
-        )
-        first = await self._database.read(lambda c: claims.first_trace(c, request.tree_id))
-        found = await self._database.read(lambda c: trees.read(c, [request.tree_id]))
-        return ts.ClaimTreeResponse(
-            epoch=epoch, tree=found[0], deadline_ms=settings.claim_ms if epoch else 0, first_traceparent=first
-        )
+        return await self._context.write(lambda c: _claim(c, request, now, settings), [request.tree_id])
 
     async def RenewClaim(self, request: ts.RenewClaimRequest, call: Call) -> ts.RenewClaimResponse:
         await self._check_run(request.tree_id, call)

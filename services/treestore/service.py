@@ -76,6 +76,8 @@ async def _serving(context: Context) -> AsyncIterator[rpc.RpcServer]:
             lambda s: add_RunStoreServiceServicer_to_server(control, s),
         ],
         NAMES,
+        secret=context.settings.secret,
+        secret_file=context.settings.secret_file,
     )
     try:
         yield server

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, bindparam, select
 
 from banyan.segment import Kind
 from banyan.tree import Leaf
@@ -15,6 +15,10 @@ from services.treestore.loading import chunks, rows_in
 from services.treestore.rows import DROPPED
 
 Key = tuple[bytes, Leaf]
+_NAMES = ("id", "tree_id", "parent", "fork", "kind", "length", "prefix_sampled", "text", "finish")
+_HEADS = select(*(schema.segments.c[name] for name in _NAMES)).where(
+    schema.segments.c.tree_id.in_(bindparam("keys", expanding=True))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +43,20 @@ def read(connection: Connection, keys: Sequence[ts.LeafKey]) -> list[ts.LeafTran
 
 
 def _facts(connection: Connection, tree_ids: set[bytes]) -> Facts:
-    segments, leaves, scores, refused = schema.segments, schema.leaves, schema.scores, schema.refused
+    leaves, scores, refused = schema.leaves, schema.scores, schema.refused
     heads: dict[bytes, Row[Any]] = {}
-    names = ("id", "tree_id", "parent", "fork", "kind", "length", "prefix_sampled", "text", "finish")
     for chunk in chunks(sorted(tree_ids)):
-        query = select(*(segments.c[name] for name in names)).where(segments.c.tree_id.in_(chunk))
-        heads |= {row.id: row for row in connection.execute(query)}
+        heads |= {row.id: row for row in connection.execute(_HEADS, {"keys": chunk})}
     return Facts(
-        trees={row.tree_id: row for row in rows_in(connection, schema.trees, schema.trees.c.tree_id, tree_ids)},
+        trees={row.tree_id: row for row in rows_in(connection, schema.trees, "tree_id", tree_ids)},
         segments=heads,
-        leaves={
-            (row.tree_id, Leaf(row.segment, row.end)): row for row in rows_in(connection, leaves, leaves.c.tree_id, tree_ids)
-        },
+        leaves={(row.tree_id, Leaf(row.segment, row.end)): row for row in rows_in(connection, leaves, "tree_id", tree_ids)},
         given=frozenset(
-            (row.tree_id, Leaf(row.segment, row.end), row.scorer)
-            for row in rows_in(connection, scores, scores.c.tree_id, tree_ids)
+            (row.tree_id, Leaf(row.segment, row.end), row.scorer) for row in rows_in(connection, scores, "tree_id", tree_ids)
         ),
         refused=frozenset(
             (row.tree_id, Leaf(row.segment, row.end), row.epoch)
-            for row in rows_in(connection, refused, refused.c.tree_id, tree_ids, refused.c.kind == "leaf")
+            for row in rows_in(connection, refused, "tree_id", tree_ids, kind="leaf")
         ),
     )
 

@@ -11,7 +11,7 @@ from banyan.errors import InvalidInput, NotFound
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore import schema
-from services.treestore.loading import chunks
+from services.treestore.loading import rows_in
 from services.treestore.rows import GROWING
 
 _LIST_LIMIT = 100
@@ -23,10 +23,7 @@ def read(connection: Connection, tree_ids: Sequence[bytes], plans: bool = False)
     segments, leaves, scores = (
         _by_tree(connection, table, tree_ids) for table in (schema.segments, schema.leaves, schema.scores)
     )
-    rows: dict[bytes, Row[Any]] = {}
-    for chunk in chunks(tree_ids):
-        for row in connection.execute(select(schema.trees).where(schema.trees.c.tree_id.in_(chunk))):
-            rows[row.tree_id] = row
+    rows = {row.tree_id: row for row in rows_in(connection, schema.trees, "tree_id", tree_ids)}
     found = [to_wire(rows[i], segments[i], leaves[i], scores[i]) for i in tree_ids if i in rows]
     for tree in found if plans else ():
         tree.plans.extend(_plans(connection, tree.spec.tree_id))
@@ -41,9 +38,8 @@ def _plans(connection: Connection, tree_id: bytes) -> list[tree_pb2.PlanRecord]:
 
 def _by_tree(connection: Connection, table: Any, tree_ids: Iterable[bytes]) -> dict[bytes, list[Row[Any]]]:
     found: dict[bytes, list[Row[Any]]] = defaultdict(list)
-    for chunk in chunks(tree_ids):
-        for row in connection.execute(select(table).where(table.c.tree_id.in_(chunk)).order_by(table.c.n)):
-            found[row.tree_id].append(row)
+    for row in rows_in(connection, table, "tree_id", tree_ids):
+        found[row.tree_id].append(row)
     return found
 
 
