@@ -75,4 +75,4 @@ def _prepare(recipe: Recipe) -> None:
 
     if recipe.model == models.SMOLLM2 and not (models.cache() / recipe.model).is_dir():
         err.print(f"converting {recipe.model} once …")
-    models.resolve(recipe.model)
+    models.resolve(recipe.model, tokenizer=recipe.resources.engine == "torch")

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from banyan.errors import InvalidInput
+from services.chassis import modelfiles
 
 SMOLLM2 = "SmolLM2-135M-Instruct"
 _GGUF = f"{SMOLLM2}.Q4_1.gguf"
 _MARK = "banyan.json"
-_WEIGHTS = ("*.safetensors", "*.bin")
 
 
 def cache() -> Path:
@@ -26,27 +26,23 @@ def cache() -> Path:
     return Path(os.environ.get("BANYAN_MODELS", "~/.cache/banyan/models")).expanduser()
 
 
-def resolve(name: str) -> Path:
-    """Folder of a model that transformers can load. Raises InvalidInput that says what is missing."""
+def resolve(name: str, tokenizer: bool = False) -> Path:
+    """Folder of a model that transformers can load. Raises InvalidInput that says what is missing or broken.
+
+    tokenizer: whether one must be there, as for all that samples real text.
+    """
     if name == SMOLLM2:
         return _smollm2()
     folder = Path(name).expanduser()
     if folder.is_dir():
-        _check(folder)
+        modelfiles.check(folder, tokenizer)
         return folder
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise InvalidInput(f"model {name!r} is neither {SMOLLM2}, nor a local folder, nor a hub id such as org/name")
-    return _hub(name)
+    return _hub(name, tokenizer)
 
 
-def _check(folder: Path) -> None:
-    if not (folder / "config.json").is_file():
-        raise InvalidInput(f"model folder {folder} has no config.json; give a Hugging Face model folder")
-    if not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
-        raise InvalidInput(f"model folder {folder} has no weights (*.safetensors); was it downloaded whole?")
-
-
-def _hub(name: str) -> Path:
+def _hub(name: str, tokenizer: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
@@ -57,7 +53,7 @@ def _hub(name: str) -> Path:
         raise InvalidInput(
             f"cannot get model {name!r} from the hub: {first}; give a local folder if this host is offline"
         ) from None
-    _check(folder)
+    modelfiles.check(folder, tokenizer)
     return folder
 
 

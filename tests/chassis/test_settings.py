@@ -42,7 +42,7 @@ def test_models_that_are_not_there_are_one_message(tmp_path: Path, monkeypatch: 
         models.resolve("nowhere")
     with pytest.raises(InvalidInput, match=r"has no config\.json"):
         models.resolve(str(tmp_path))
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(InvalidInput, match="has no weights"):
         models.resolve(str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

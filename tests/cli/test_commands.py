@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.cli.folders import safetensors, whole_model
+
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "recipes" / "quickstart.yaml"
 
@@ -91,8 +93,29 @@ def test_bad_input_is_one_message(tmp_path: Path, arguments: list, words: list[s
 
 def test_a_model_folder_without_weights(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
-    (tmp_path / "m" / "config.json").write_text("{}")
+    (tmp_path / "m" / "config.json").write_text('{"model_type": "llama"}')
     refused(banyan("train", QUICKSTART, "--set", f"model={tmp_path / 'm'}", "--state", tmp_path / "s"), "no weights")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("model.safetensors", safetensors()[:-1], ["model.safetensors is cut off", "bytes instead of"]),
+        ("model.safetensors", b"garbage garbage garbage", ["model.safetensors is no safetensors file"]),
+        ("config.json", b"{oops", ["config.json is not JSON"]),
+        ("config.json", b"{}", ["config.json names no model_type"]),
+        ("tokenizer.json", None, ["has no tokenizer"]),
+        ("tokenizer.json", b"{", ["tokenizer.json is not JSON"]),
+    ],
+)
+def test_a_broken_model_folder_is_said_with_its_file_before_anything_starts(
+    tmp_path: Path, file: str, content: bytes | None, words: list[str]
+) -> None:
+    path = Path(whole_model(tmp_path)) / file
+    path.unlink() if content is None else path.write_bytes(content)
+    arguments = ["--set", f"model={path.parent}", "--state", tmp_path / "s"]
+    refused(banyan("train", QUICKSTART, *arguments), str(path.parent), *words)
+    assert not (tmp_path / "s").exists()
 
 
 def test_a_model_that_is_not_there_is_said_before_anything_starts_whatever_the_engine(tmp_path: Path) -> None:
@@ -119,14 +142,6 @@ def test_a_row_that_cannot_be_read_is_named_and_no_run_is_begun(tmp_path: Path, 
     refused(banyan("train", tmp_path / "r.yaml", "--state", tmp_path / "s"), "rows.jsonl", *words)
     assert json.loads(banyan("runs", "ls", "--json", "--state", tmp_path / "s").stdout) == []
     assert json.loads(banyan("ps", "--json", "--state", tmp_path / "s").stdout) == []
-
-
-def whole_model(folder: Path) -> str:
-    """A model folder that looks whole; nobody gets as far as loading it."""
-    (folder / "m").mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (folder / "m" / name).write_text("{}")
-    return str(folder / "m")
 
 
 def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path) -> None:

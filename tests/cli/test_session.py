@@ -26,6 +26,7 @@ from banyan.v1.gateway_service_pb2_grpc import (
     add_GatewayServiceServicer_to_server,
 )
 from services.chassis import rpc
+from tests.cli.folders import whole_model
 
 ROOT = Path(__file__).parents[2]
 DONE = rs.Run(run_id="r", state=rs.RUN_STATE_SUCCEEDED)
@@ -88,11 +89,12 @@ async def test_ctrl_c_as_the_run_ends_gives_its_report_and_no_advice_to_resume(
 
 def begin(tmp_path: Path, *before: str) -> "subprocess.Popen[str]":
     """`banyan train`, in the middle of its start: nothing serves yet."""
-    (tmp_path / "m").mkdir()
-    for name in ("config.json", "model.safetensors"):  # nobody gets as far as reading them
-        (tmp_path / "m" / name).write_text("{}")
-    model = str(tmp_path / "m")
-    recipe = {"name": "x", "model": model, "task": {"name": "arithmetic"}, "resources": {"engine": "scripted"}}
+    recipe = {
+        "name": "x",
+        "model": whole_model(tmp_path),
+        "task": {"name": "arithmetic"},
+        "resources": {"engine": "scripted"},
+    }
     (tmp_path / "r.yaml").write_text(yaml.safe_dump(recipe))
     command = [
         *before,

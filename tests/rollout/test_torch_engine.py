@@ -5,9 +5,14 @@ import pytest
 import torch
 
 from banyan.errors import InvalidInput
+from banyan.recipe_file import resolve
 from banyan.segment import Finish
+from services.rollout import returns
+from services.rollout.engines import make
 from services.rollout.engines.port import Policy
+from tests.faults.harness import tiny_model
 from tests.rollout.conftest import ask, finish, forced, prompt, save_weights, tiny_llama
+from tests.system.tiny import byte_tokenizer
 
 TOLERANCE = 1e-4
 
@@ -222,3 +227,22 @@ def test_spot_checks_give_the_behaviour_logprobs(make_engine):
     assert np.abs(engine.logprobs(path, 9, 0.7) - sampled.logprobs_T).max() < TOLERANCE
     with pytest.raises(InvalidInput, match="first=0"):
         engine.logprobs(path, 0, 1.0)
+
+
+def test_a_path_beyond_the_models_context_is_refused_with_both_numbers(make_engine):
+    engine = make_engine(context=64)
+    engine.submit(ask("fits", prompt(56), max_new_tokens=8))
+    with pytest.raises(InvalidInput, match=r"65 tokens .*context of 64") as refused:
+        engine.submit(ask("long", prompt(57), max_new_tokens=8))
+    assert returns.invalid(refused.value).startswith("UNUSABLE: ")
+
+
+def test_the_engine_of_a_recipe_knows_its_models_context(tmp_path):
+    byte_tokenizer(tiny_model(tmp_path, vocab=257))
+    recipe = resolve({**torch_defaults(tmp_path), "resources": {"engine": "torch", "dtype": "float32", "threads": 1}})
+    with pytest.raises(InvalidInput, match="context of 512"):
+        make.maker(recipe, 1)().submit(ask("long", prompt(510), max_new_tokens=8))
+
+
+def torch_defaults(folder):
+    return {"name": "x", "model": str(folder), "task": {"name": "arithmetic"}}

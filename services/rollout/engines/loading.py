@@ -42,6 +42,12 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTra
     return moved
 
 
+def context(model: PreTrainedModel) -> int:
+    """Tokens that the model's positions reach; 0 where its config names no end."""
+    named = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return named if isinstance(named, int) and named > 0 else 0
+
+
 def take(model: PreTrainedModel, manifest_path: Path) -> None:
     """Copies a policy's weights, whose digest was checked, into a model. Raises InvalidInput, before any change, if they
     do not fit."""

@@ -34,9 +34,11 @@ def _torch(recipe: Recipe, threads: int | None) -> Engine:
         torch.set_num_threads(threads)
     if recipe.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=True)
-    folder, device = models.resolve(recipe.model), loading.choose_device()
+    folder, device = models.resolve(recipe.model, tokenizer=True), loading.choose_device()
     model = loading.load_model(folder, loading.choose_dtype(recipe.resources.dtype, device), device)
     tokenizer = loading.ChatTokenizer(folder, model)
     resources = recipe.resources
-    limits = Limits(resources.kv_tokens, resources.max_branches, deterministic=recipe.deterministic)
+    limits = Limits(
+        resources.kv_tokens, resources.max_branches, deterministic=recipe.deterministic, context=loading.context(model)
+    )
     return TorchEngine(Forward(model), tokenizer, limits, UNLOADED)

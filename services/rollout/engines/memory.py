@@ -11,12 +11,13 @@ from services.rollout.engines.slots import KVShape, Slots
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of an engine. deterministic: fixed decode shapes, never a batch of one."""
+    """Bounds of an engine. deterministic: fixed decode shapes, never a batch of one. context: longest path, 0 for any."""
 
     kv_tokens: int = 65_536
     max_branches: int = 64
     prefill_tokens: int = 4096
     deterministic: bool = False
+    context: int = 0
 
     def rows(self, rows: int) -> int:
         """Rows of a decode batch."""

@@ -49,6 +49,12 @@ class TorchEngine:
         need, most = self._need(request), self._limits.kv_tokens
         if not len(request.prefix_P) or request.sampling.max_new_tokens < 1:
             raise InvalidInput("a request needs a prefix of at least one token and room for at least one new one")
+        if 0 < self._limits.context < need:  # no node has another model, so there is no reason that only this one knows
+            prefix, new = len(request.prefix_P), request.sampling.max_new_tokens
+            raise InvalidInput(
+                f"a path of {need} tokens ({prefix} of prompt and trunk, {new} new) is longer than the model's context of"
+                f" {self._limits.context} (max_position_embeddings); shorten the prompt or generate.max_new_tokens"
+            )
         if not self._memory.fits(1, need, len(request.prefix_P)):
             message = f"a path of {need} tokens cannot fit into resources.kv_tokens={most}; raise it"
             raise InvalidInput(message, reason=NO_ROOM)
