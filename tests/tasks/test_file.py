@@ -66,6 +66,25 @@ def test_a_bad_row_is_named_by_line_and_value(tmp_path, line, complaint):
     assert len(str(caught.value)) < 500
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_row_that_no_message_could_carry_is_refused_with_its_size(tmp_path, suffix):
+    rows = [{"prompt": "good", "note": "x" * 250_000}, {"prompt": "good", "note": "x" * 300 * 1024}]
+    write(tmp_path, *(json.dumps(row) for row in rows))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    with pytest.raises(InvalidInput, match=rf"rows.{suffix} (line|row) 2 is a row of 300 KiB .* 256"):
+        load(task(f"rows.{suffix}"), tmp_path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
+    (tmp_path / "rows.jsonl").write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\n')
+    assert load(task("rows.jsonl"), tmp_path) == [{"prompt": "a"}]
+
+
+def test_a_folder_is_said_to_be_one(tmp_path):
+    with pytest.raises(InvalidInput, match="is a folder"):
+        load(task(tmp_path), tmp_path)
+
+
 def test_a_system_message_twice_is_refused(tmp_path):
     write(tmp_path, json.dumps({"prompt": CHAT}))
     with pytest.raises(InvalidInput, match=r"line 1.*keep one"):

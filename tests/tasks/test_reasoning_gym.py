@@ -46,3 +46,9 @@ def test_messages_and_split_use_the_question():
 def test_what_cannot_be_made_is_refused_with_the_value(dataset, config, complaint):
     with pytest.raises(InvalidInput, match=complaint):
         rows(dataset, config=config)
+
+
+def test_a_row_that_no_message_could_carry_is_refused(monkeypatch):
+    monkeypatch.setattr("services.gateway.tasks.size.MOST_KIB", 0)
+    with pytest.raises(InvalidInput, match=r"leg_counting.: row 0 is a row of"):
+        rows("leg_counting")

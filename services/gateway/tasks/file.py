@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from banyan.digest import canonical
 from banyan.errors import InvalidInput
 from banyan.recipe import Task
 from services.gateway.tasks.prompt import messages
+from services.gateway.tasks.size import check_size
 
 RESERVED = "completion"  # the first argument of every reward function
 
@@ -16,6 +16,8 @@ RESERVED = "completion"  # the first argument of every reward function
 def rows(task: Task, base: Path) -> list[dict[str, Any]]:
     """The file's rows. Raises InvalidInput that names the file, the line or row, and the value."""
     path = base / Path(task.path).expanduser()
+    if path.is_dir():
+        raise InvalidInput(f"task.path {task.path!r} is a folder; name a file of JSON Lines or a Parquet table in it")
     if not path.is_file():
         raise InvalidInput(f"task.path {task.path!r}: there is no file {path}")
     found = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _json_lines(path)
@@ -27,7 +29,7 @@ def rows(task: Task, base: Path) -> list[dict[str, Any]]:
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield f"{path} line {number}", _parsed(line, f"{path} line {number}")
@@ -71,7 +73,9 @@ def _checked(row: Any, where: str, task: Task) -> dict[str, Any]:
     if RESERVED in row:
         raise InvalidInput(f"{where} has a field {RESERVED!r}; reward functions get that from the model, so rename it")
     try:
-        canonical(row)
+        check_size(row, where)
+    except InvalidInput:
+        raise
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{where} holds a value that JSON has no form for: {error}; convert it first") from None
     try:

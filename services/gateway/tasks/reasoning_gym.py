@@ -9,6 +9,7 @@ from typing import Any
 
 from banyan.errors import InvalidInput
 from banyan.recipe import Task
+from services.gateway.tasks.size import check_size
 
 # What cannot be a task, and why.
 REFUSED = {
@@ -48,4 +49,5 @@ def _row(task: Task, entry: dict[str, Any], index: int) -> dict[str, Any]:
         plain: dict[str, Any] = json.loads(json.dumps({**parts, **kept}, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"reasoning-gym {task.dataset!r}: row {index} has no form in JSON: {error}") from None
+    check_size(plain, f"reasoning-gym {task.dataset!r}: row {index}")
     return plain
