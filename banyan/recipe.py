@@ -8,12 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+Steps = Annotated[int, Field(ge=0, le=10_000_000)]
 
 
 class Part(BaseModel):
     """Base of all parts of a recipe: frozen, no unknown keys, no silent conversions."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Task(Part):
@@ -33,11 +35,11 @@ class Task(Part):
     """file: the field that holds the prompt: a text, or a list of {role, content}."""
     reward: str = ""
     """file: module:function, `def reward(completion: str, **row) -> float`."""
-    system: str = ""
+    system: Annotated[str, Field(max_length=65_536)] = ""
     """System message put before every prompt; empty for none."""
     holdout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of the rows that is never trained on, chosen by row digest."""
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of generated rows; apart from the run's seed, so that seeds of a run share their rows."""
 
     @model_validator(mode="after")
@@ -64,7 +66,7 @@ class Generate(Part):
     """Divides the logits, in sampling and in the learner alike."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Nucleus mass; below 1 the recipe must allow truncated sampling."""
-    top_k: Annotated[int, Field(ge=0)] = 0
+    top_k: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Likeliest tokens kept; 0 for all."""
     stop: list[str] = []
     """Strings that end a path, beside the model's end token."""
@@ -107,17 +109,17 @@ class Optimise(Part):
     """AdamW's step size."""
     weight_decay: Annotated[float, Field(ge=0, le=1.0)] = 0.0
     """AdamW's decoupled decay."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     """AdamW's decay of first and second moments."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    warmup_steps: Steps = 0
     """Steps over which the learning rate rises linearly from 0."""
-    decay_steps: Annotated[int, Field(ge=0)] = 0
+    decay_steps: Steps = 0
     """Steps after which the learning rate would reach 0, falling linearly from the first; 0 for a constant rate."""
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     """Largest gradient norm."""
-    tokens_per_row: Annotated[int, Field(ge=16)] = 4096
+    tokens_per_row: Annotated[int, Field(ge=16, le=100_000_000)] = 4096
     """Token budget of one packed row: bounds the learner's memory."""
-    checkpoint_every: Annotated[int, Field(ge=0)] = 0
+    checkpoint_every: Steps = 0
     """Steps between checkpoints; 0 lets the learner choose so that they cost at most 5 % of the time."""
 
     @model_validator(mode="before")
@@ -133,7 +135,7 @@ class Budget(Part):
 
     steps: Annotated[int, Field(ge=1, le=10_000_000)] = 100
     """Optimizer steps."""
-    minutes: Annotated[float, Field(gt=0)] | None = None
+    minutes: Annotated[float, Field(gt=0, le=10_000_000)] | None = None
     """Wall-clock limit; the run then ends as FAILED with that cause. None for no limit."""
 
 
@@ -142,9 +144,9 @@ class Eval(Part):
 
     samples: Annotated[int, Field(ge=0, le=1024)] = 4
     """Sampled answers per row at the recipe's temperature, beside the greedy one."""
-    every: Annotated[int, Field(ge=0)] = 0
+    every: Steps = 0
     """Steps between evaluations during the run; 0 for none."""
-    max_rows: Annotated[int, Field(ge=1)] = 1000
+    max_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 1000
     """Most held-out rows that are measured, in order of row digest."""
 
 
@@ -153,9 +155,9 @@ class Resources(Part):
 
     rollout_nodes: Annotated[int, Field(ge=1, le=64)] = 1
     """Rollout processes that the launcher starts; more may join."""
-    threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    threads: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"
     """Torch threads per process. auto: all cores with max_staleness 0, else the cores divided."""
-    kv_tokens: Annotated[int, Field(ge=256)] = 65_536
+    kv_tokens: Annotated[int, Field(ge=256, le=2**40)] = 65_536
     """Tokens of KV cache that a rollout node may hold."""
     max_branches: Annotated[int, Field(ge=2, le=65_536)] = 64
     """Branches that a rollout node decodes at once."""

@@ -7,17 +7,16 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from banyan import registry
+from banyan import registry, yaml_text
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
-
-Lines = dict[tuple[str | int, ...], int]
+from banyan.recipe_errors import Place, Places, explained
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe in a file. Raises InvalidInput that names the file, the line, the value and the reason."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InvalidInput(f"cannot read recipe {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -28,55 +27,49 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 def parse(text: str, overrides: Sequence[str] = (), name: str = "recipe") -> Recipe:
     """The recipe in a text."""
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
+        node, data = yaml_text.composed(text), yaml_text.parsed(text)
     except yaml.YAMLError as error:
         raise InvalidInput(f"{name} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
         raise InvalidInput(f"{name} must be a YAML mapping, got {type(data).__name__}")
-    lines: Lines = {}
-    _note_lines(node, (), lines)
+    places: Places = {}
+    _note_lines(node, (), name, places)
     for override in overrides:
-        _override(data, override)
-    return resolve(data, name, lines)
+        _override(data, override, places)
+    return resolve(data, name, places)
 
 
-def resolve(data: dict[str, Any], name: str = "recipe", lines: Lines | None = None) -> Recipe:
-    """The recipe of plain data, with every plugin found and built once so that bad settings are refused now."""
+def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = None) -> Recipe:
+    """The recipe of plain data, with every named plugin found and built once so that bad settings are refused now.
+
+    Scorers that are the user's own functions are not imported here: that is done in a child process alone.
+    """
     try:
         recipe = Recipe.model_validate(data)
     except ValidationError as error:
-        raise InvalidInput("\n".join(_explain(e, name, lines or {}) for e in error.errors())) from None
+        raise InvalidInput(explained(error, data, name, places or {})) from None
     registry.build("generate", recipe.generate.policy, recipe.generate.settings)
     registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
     for scorer in recipe.filter:
-        registry.build("filter", scorer.name, scorer.settings)
+        if ":" not in scorer.name:
+            registry.build("filter", scorer.name, scorer.settings)
     return recipe
 
 
-def _explain(error: Any, name: str, lines: Lines) -> str:
-    where = tuple(error["loc"])
-    line = next((lines[where[:n]] for n in range(len(where), -1, -1) if where[:n] in lines), None)
-    key = ".".join(str(part) for part in where) or "recipe"
-    reason = "unknown key" if error["type"] == "extra_forbidden" else error["msg"].removeprefix("Value error, ")
-    value = "" if error["type"] in ("missing", "extra_forbidden") or not where else f" (got {error['input']!r})"
-    return f"{name}{f', line {line}' if line else ''}: {key}: {reason}{value}"
-
-
-def _note_lines(node: Any, at: tuple[str | int, ...], lines: Lines) -> None:
+def _note_lines(node: Any, at: Place, name: str, places: Places) -> None:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            lines[(*at, key.value)] = key.start_mark.line + 1
-            _note_lines(value, (*at, key.value), lines)
+            places[(*at, key.value)] = f"{name}, line {key.start_mark.line + 1}"
+            _note_lines(value, (*at, key.value), name, places)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
-            lines[(*at, index)] = value.start_mark.line + 1
-            _note_lines(value, (*at, index), lines)
+            places[(*at, index)] = f"{name}, line {value.start_mark.line + 1}"
+            _note_lines(value, (*at, index), name, places)
 
 
-def _override(data: dict[str, Any], override: str) -> None:
+def _override(data: dict[str, Any], override: str, places: Places) -> None:
     key, separator, value = override.partition("=")
-    if not separator or not key:
+    if not separator or not key.strip():
         raise InvalidInput(f"--set {override!r} must be key=value, such as budget.steps=4")
     *path, last = key.strip().split(".")
     at = data
@@ -85,6 +78,16 @@ def _override(data: dict[str, Any], override: str) -> None:
         if not isinstance(at, dict):
             raise InvalidInput(f"--set {override!r}: {part!r} is a value, not a part of the recipe")
     try:
-        at[last] = yaml.safe_load(value)
+        at[last] = yaml_text.parsed(value)
     except yaml.YAMLError:
         raise InvalidInput(f"--set {override!r}: {value!r} is not a YAML value") from None
+    _note_override((*path, last), override, places)
+
+
+def _note_override(place: Place, override: str, places: Places) -> None:
+    """Whatever is wrong at or below the key is the option's fault, not a line's that it replaced."""
+    for below in [p for p in places if p[: len(place)] == place]:
+        del places[below]
+    places[place] = f"--set {override}"
+    for n in range(1, len(place)):
+        places.setdefault(place[:n], f"--set {override}")  # a part that the file does not name

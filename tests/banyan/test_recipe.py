@@ -26,14 +26,22 @@ def test_set_goes_over_the_file() -> None:
     [
         (MINIMAL + "optimize: {}\n", r"line 4: optimize: unknown key"),
         (MINIMAL + "budget:\n  steps: many\n", r"line 5: budget.steps: .*integer.*'many'"),
-        (MINIMAL + "budget: {steps: 0}\n", r"line 4: budget.steps: .*greater.*\(got 0\)"),
-        ("name: x\nmodel: m\n", r"task: Field required"),
+        (MINIMAL + "budget: {steps: 0}\n", r"line 4: budget.steps: must be at least 1 \(got 0\)"),
+        ("name: x\nmodel: m\n", r"task: is missing"),
         (MINIMAL + "generate: {policy: nope}\n", r"no generate plugin 'nope'; known: iid, treepo"),
         (MINIMAL + "generate: {settings: {wide: 3}}\n", r"'iid' has no setting 'wide'; it has"),
         (MINIMAL + "generate: {top_p: 0.5}\n", r"allow_truncated_sampling"),
         (MINIMAL + "generate: {temperature: 0}\n", r"temperature 0"),
         (MINIMAL + "deterministic: true\ncontrol: {max_staleness: 1}\n", r"max_staleness: 0"),
         (MINIMAL.replace("arithmetic", "file"), r"line 3: task: task file needs `path` and `reward`"),
+        (MINIMAL + "budget: 7\n", r"line 4: budget: must be a part of the recipe .*\(got 7\)$"),
+        (MINIMAL + "optimise: {betas: [0.9, 1.0]}\n", r"betas.1: must be less than 1.0 \(got 1.0\)"),
+        (MINIMAL + "optimise: {betas: [0.9]}\n", r"betas"),
+        (MINIMAL + "optimise: {betas: 0.9}\n", r"betas: must be a list"),
+        (MINIMAL + "optimise: {clip_norm: .inf}\n", r"clip_norm: must be a finite number \(got inf\)"),
+        (MINIMAL + "optimise: {learning_rate: .nan}\n", r"learning_rate: must be a finite number"),
+        (MINIMAL + "resources: {threads: -1}\n", r"threads: must be at least 1 or must be 'auto' \(got -1\)$"),
+        (MINIMAL + "budget: {steps: 1e3}\n", r"budget.steps: must be an integer \(got 1000.0\)"),
         ("a: [", r"not YAML"),
         ("- a\n", r"must be a YAML mapping, got list"),
     ],
@@ -47,6 +55,46 @@ def test_bad_recipes_are_refused(text: str, message: str) -> None:
 def test_bad_overrides_are_refused(override: str) -> None:
     with pytest.raises(InvalidInput, match="--set"):
         load(QUICKSTART, [override])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("budget.steps=x", r"^--set budget.steps=x: budget.steps: must be an integer \(got 'x'\)$"),
+        ("generate={trees: 0}", r"^--set generate=.*: generate.trees: must be at least 1"),
+        ("eval.samples=-1", r"^--set eval.samples=-1: eval.samples: must be at least 0"),
+        ("resources.oops.more=1", r"^--set resources.oops.more=1: resources.oops: unknown key"),
+    ],
+)
+def test_what_an_option_says_is_not_laid_to_a_line_of_the_file(override: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        load(QUICKSTART, [override])
+
+
+def test_what_the_file_says_is_not_laid_to_an_option() -> None:
+    with pytest.raises(InvalidInput, match=r"^r.yaml, line 4: budget.steps: must be at least 1"):
+        parse(MINIMAL + "budget: {steps: 0}\n", ["budget.minutes=2"], "r.yaml")
+
+
+@pytest.mark.parametrize("number", ["1e-5", "1E-5", "1.0e-5", "1.e-5", "10e-6", ".1e-4", "+1e-5", "0.00001"])
+def test_numbers_with_an_exponent_are_numbers(number: str) -> None:
+    assert parse(MINIMAL + f"optimise: {{learning_rate: {number}}}\n").optimise.learning_rate == 1e-5
+    assert parse(MINIMAL, [f"optimise.learning_rate={number}"]).optimise.learning_rate == 1e-5
+
+
+def test_large_exponents_and_words_that_only_look_like_one() -> None:
+    minutes = [parse(MINIMAL, [f"budget.minutes={n}"]).budget.minutes for n in ("1E5", "1e+3", "2e0")]
+    assert minutes == [1e5, 1e3, 2.0]
+    assert parse(MINIMAL, ["description=1e5x"]).description == "1e5x"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_bytes(b"\xef\xbb\xbf" + MINIMAL.encode())
+    assert load(tmp_path / "r.yaml").name == "x"
+
+
+def test_a_users_own_scorer_is_not_imported_in_this_process() -> None:
+    assert parse(MINIMAL + "filter: [{name: 'no_such_module:f'}]\n").scorers == ["no_such_module:f"]
 
 
 def test_a_missing_file_is_one_message(tmp_path: Path) -> None:
