@@ -1,6 +1,6 @@
 """A small synchronous client for people and notebooks: runs, trees, lineage, dead letters.
 
-    with Client("127.0.0.1:7101") as client:
+    with Client("127.0.0.1:7101", secret=Path(".banyan/secret").read_text()) as client:
         for tree in client.trees(run_id): print(tree.tree_id.hex(), tree.mean_reward)
 
 Every call has a deadline and raises a BanyanError that says what was wrong and what to do.
@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from banyan import secret as secret_module
 from banyan.errors import InvalidInput
 from banyan.status import error_of
 from banyan.v1 import gateway_service_pb2 as gw
@@ -27,17 +28,21 @@ _OPTIONS = [("grpc.max_receive_message_length", MAX_BYTES), ("grpc.enable_http_p
 
 
 class Client:
-    """Connected to a treestore, and to a gateway where commands are given. Ids may be unique prefixes."""
+    """Connected to a treestore, and to a gateway where commands are given. Ids may be unique prefixes.
 
-    def __init__(self, store: str, gateway: str = "", deadline_s: float = 30.0) -> None:
+    `secret`: what the file `secret` in the state folder of a running system holds.
+    """
+
+    def __init__(self, store: str, gateway: str = "", deadline_s: float = 30.0, secret: str = "") -> None:
         self._deadline_s = deadline_s
         self._channels = [grpc.insecure_channel(store, options=_OPTIONS)]
-        self._trees = ts_grpc.TreeStoreServiceStub(self._channels[0])
-        self._runs = rs_grpc.RunStoreServiceStub(self._channels[0])
+        through = secret_module.channel(self._channels[0], secret)
+        self._trees = ts_grpc.TreeStoreServiceStub(through)
+        self._runs = rs_grpc.RunStoreServiceStub(through)
         self._gateway: gw_grpc.GatewayServiceStub | None = None
         if gateway:
             self._channels.append(grpc.insecure_channel(gateway, options=_OPTIONS))
-            self._gateway = gw_grpc.GatewayServiceStub(self._channels[-1])
+            self._gateway = gw_grpc.GatewayServiceStub(secret_module.channel(self._channels[-1], secret))
 
     def __enter__(self) -> "Client":
         return self

@@ -19,11 +19,13 @@ _CODES: tuple[tuple[type[BanyanError], grpc.StatusCode], ...] = (
     (TemporaryError, grpc.StatusCode.UNAVAILABLE),
     (BanyanError, grpc.StatusCode.INTERNAL),
 )
+# Reasons of Refused that say who may come in, not what is wrong.
+_DOORS = {"UNAUTHENTICATED": grpc.StatusCode.UNAUTHENTICATED, "PERMISSION_DENIED": grpc.StatusCode.PERMISSION_DENIED}
 
 
 def status_of(error: BanyanError) -> grpc.Status:
     """The gRPC status of an error: canonical code, message, ErrorInfo with its reason."""
-    code = next(code for cls, code in _CODES if isinstance(error, cls))
+    code = _DOORS.get(error.reason) or next(code for cls, code in _CODES if isinstance(error, cls))
     detail = any_pb2.Any()
     detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))
     number = code_pb2.Code.Value(code.name)

@@ -65,7 +65,9 @@ async def services(recipe: Recipe, deadline_s: float = 900.0) -> Through:
     with tempfile.TemporaryDirectory() as folder:
         async with embedded(Path(folder)) as supervisor:
             state = supervisor.fleet.state
-            async with rpc.channel(state.address("gateway")) as channel, rpc.channel(state.address("treestore")) as store:
+            addresses = state.address("gateway"), state.address("treestore")
+            channels = [rpc.channel(address, secret=state.secret) for address in addresses]
+            async with channels[0] as channel, channels[1] as store:
                 gateway: Any = gw_grpc.GatewayServiceStub(channel)
                 create = gw.CreateRunRequest(recipe_json=recipe.model_dump_json(), request_id=uuid.uuid4().hex)
                 run_id = (await rpc.call(gateway.CreateRun, create, 60.0, 30.0)).run.run_id

@@ -51,8 +51,8 @@ class Session:
             if supervisor is None:
                 err.print("stopped before a run was begun")
                 return INTERRUPTED
-            address = supervisor.fleet.state.address("gateway")
-            async with rpc.channel(address) as channel:
+            state = supervisor.fleet.state
+            async with rpc.channel(state.address("gateway"), secret=state.secret) as channel:
                 gateway: gw_grpc.GatewayServiceAsyncStub = gw_grpc.GatewayServiceStub(channel)
                 run = await self._open(gateway)
                 return await self._follow(gateway, run)
@@ -183,7 +183,7 @@ class Session:
         state = self._supervisor.fleet.state
 
         def report() -> None:
-            with Client(state.address("treestore")) as client:
+            with Client(state.address("treestore"), secret=state.secret) as client:
                 print_report(client, run.run_id, recipe, seconds, self._state)
 
         await asyncio.gather(asyncio.to_thread(report), self._await_leaving(gateway, run.run_id))

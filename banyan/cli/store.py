@@ -12,6 +12,7 @@ from typing import IO
 
 import grpc
 
+from banyan import secret
 from banyan.client import Client
 from banyan.errors import DeadlineMissed, InvalidInput
 
@@ -27,10 +28,10 @@ def reading(state: Path) -> Iterator[Client]:
         raise InvalidInput(f"{state} holds no store; run banyan train first, or name the folder with --state")
     folder = StateFolder(state.resolve())
     if folder.locked():
-        with Client(folder.address("treestore"), folder.address("gateway")) as client:
+        with Client(folder.address("treestore"), folder.address("gateway"), secret=folder.secret) as client:
             yield client
         return
-    with _read_only(state) as address, Client(address) as client:
+    with _read_only(state) as (address, known), Client(address, secret=known) as client:
         yield client
 
 
@@ -42,22 +43,25 @@ def commanding(state: Path) -> Iterator[Client]:
     folder = StateFolder(state.resolve())
     if not folder.locked():
         raise InvalidInput(f"nothing runs on {state}; start it with banyan train (--resume to go on with a run)")
-    with Client(folder.address("treestore"), folder.address("gateway")) as client:
+    with Client(folder.address("treestore"), folder.address("gateway"), secret=folder.secret) as client:
         yield client
 
 
 @contextlib.contextmanager
-def _read_only(state: Path) -> Iterator[str]:
+def _read_only(state: Path) -> Iterator[tuple[str, str]]:
+    """Address and secret of a store that is there for this command alone; the folder may be one that cannot be written."""
     from services.chassis.nats_server import free_port
 
     address = f"127.0.0.1:{free_port()}"
     env = {**os.environ, "BANYAN_STATE": str(state.resolve()), "BANYAN_READ_ONLY": "1", "BANYAN_LISTEN": address}
     env |= {"BANYAN_LOG_LEVEL": "warning", "BANYAN_PARENT": str(os.getpid())}
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory() as own:
+        known = secret.make(Path(own) / secret.FILE)
+        env["BANYAN_SECRET_FILE"] = str(Path(own) / secret.FILE)
         process = subprocess.Popen([sys.executable, "-m", "services.treestore"], env=env, stdout=log, stderr=log)
         try:
             _await(address, process, log)
-            yield address
+            yield address, known
         finally:
             process.terminate()
             process.wait(10)

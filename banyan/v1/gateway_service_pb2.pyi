@@ -438,6 +438,7 @@ class JoinSwarmResponse(_message.Message):
     NATS_ADDRESS_FIELD_NUMBER: _builtins.int
     GROWTH_CONSUMER_FIELD_NUMBER: _builtins.int
     INBOX_PREFIX_FIELD_NUMBER: _builtins.int
+    NODE_PROOF_FIELD_NUMBER: _builtins.int
     nats_jwt: _builtins.str
     """NATS user JWT, scoped to what a node of this run may do."""
     nats_address: _builtins.str
@@ -446,6 +447,8 @@ class JoinSwarmResponse(_message.Message):
     """The node's growth consumer."""
     inbox_prefix: _builtins.str
     """Inbox prefix that the credentials allow."""
+    node_proof: _builtins.str
+    """Shows in all further calls, after the token and a dot, which node it is that calls."""
     @_builtins.property
     def run(self) -> _runstore_service_pb2.Run:
         """The run."""
@@ -458,10 +461,11 @@ class JoinSwarmResponse(_message.Message):
         nats_address: _builtins.str = ...,
         growth_consumer: _builtins.str = ...,
         inbox_prefix: _builtins.str = ...,
+        node_proof: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["growth_consumer", b"growth_consumer", "inbox_prefix", b"inbox_prefix", "nats_address", b"nats_address", "nats_jwt", b"nats_jwt", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["growth_consumer", b"growth_consumer", "inbox_prefix", b"inbox_prefix", "nats_address", b"nats_address", "nats_jwt", b"nats_jwt", "node_proof", b"node_proof", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

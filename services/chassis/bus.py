@@ -30,6 +30,7 @@ SCHEMA = "banyan.v1"
 _HEADER_BYTES = 4096  # headers count as well, and a broker cuts the connection of who sends too much
 _TRY_S = 5.0
 _LISTEN_IDLE_S = 5.0
+_HEAR_IDLE_S = 1.0
 
 
 class Bus:
@@ -204,6 +205,30 @@ class Bus:
                     yield Delivery(message)
             except (TimeoutError, nats.errors.TimeoutError):
                 continue
+
+    async def hear(self, subject: str) -> AsyncIterator[None]:
+        """Triggers without a consumer: something once it hears, at each message from then on, and after each reconnect.
+
+        The broker keeps nothing for it, and its client needs no right but to subscribe.
+        """
+        heard = asyncio.Event()
+
+        async def note(_: object) -> None:
+            heard.set()
+
+        subscription = await self._client.subscribe(subject, cb=note)
+        connects = -1
+        try:
+            while not self._client.is_closed:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(heard.wait(), _HEAR_IDLE_S if connects >= 0 else 0.0)
+                if heard.is_set() or self._client.stats["reconnects"] != connects:
+                    connects = self._client.stats["reconnects"]
+                    heard.clear()
+                    yield None
+        finally:
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
 
     async def bury(self, stream: str, delivery: Delivery, reason: str, service: str) -> None:
         """Publishes the message as a dead letter, then takes it out of the way."""

@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from banyan.errors import BanyanError, DeadlineMissed, InvalidInput, TemporaryError
 from banyan.status import error_of, status_of
+from services.chassis.guard import Guard, bearers
 
 log = logging.getLogger(__name__)
 
@@ -95,20 +96,26 @@ async def serve(
     adders: Sequence[Callable[[grpc.aio.Server], None]],
     names: Sequence[str],
     *,
+    secret: str = "",
+    secret_file: str = "",
     credentials: grpc.ServerCredentials | None = None,
     generic: Sequence[Any] = (),
 ) -> RpcServer:
-    """Starts a server on host:port with health and reflection. Raises InvalidInput if the port is taken."""
-    server = grpc.aio.server(interceptors=[_Errors()], options=_OPTIONS)
+    """Starts a server on host:port with health and, on a plain port, reflection. Raises InvalidInput if the port is taken.
+
+    With a `secret` every call but those of the health service must show it; `secret_file` tells callers where it stands.
+    """
+    guard = [Guard(secret, secret_file)] if secret else []
+    server = grpc.aio.server(interceptors=[*guard, _Errors()], options=_OPTIONS)
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     for add in adders:
         add(server)
     if generic:
         server.add_generic_rpc_handlers(tuple(generic))
-    reflection.enable_server_reflection(
-        (*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME), server
-    )
+    if credentials is None:  # a port that strangers reach describes itself to nobody
+        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        reflection.enable_server_reflection((*names, health_name, reflection.SERVICE_NAME), server)
     host = listen.rsplit(":", 1)[0]
     try:
         port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
@@ -124,8 +131,10 @@ async def serve(
     return running
 
 
-def channel(address: str, *, root_pem: bytes | None = None, token: str = "", target_name: str = "") -> grpc.aio.Channel:
-    """A channel that reconnects fast. With `root_pem` it speaks TLS and trusts that certificate alone."""
+def channel(
+    address: str, *, secret: str = "", root_pem: bytes | None = None, token: str = "", target_name: str = ""
+) -> grpc.aio.Channel:
+    """A channel that reconnects fast and shows the `secret`. With `root_pem` it speaks TLS, trusting that certificate alone."""
     options = [
         *_OPTIONS,
         ("grpc.initial_reconnect_backoff_ms", 100),
@@ -136,7 +145,7 @@ def channel(address: str, *, root_pem: bytes | None = None, token: str = "", tar
         ("grpc.enable_http_proxy", 0),
     ]
     if root_pem is None:
-        return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.insecure_channel(address, options=options, interceptors=bearers(secret))
     if target_name:
         options.append(("grpc.ssl_target_name_override", target_name))
     credentials = grpc.ssl_channel_credentials(root_certificates=root_pem)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from banyan.errors import InvalidInput
 
 S = TypeVar("S", bound="Settings")
+LEAST_SECRET = 32  # characters: 128 bits as hex
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +25,27 @@ class Settings:
     """Credentials file for NATS; empty where the server asks for none."""
     store: str = "127.0.0.1:7101"
     """host:port of the treestore."""
+    secret_file: str = ""
+    """File with the secret that every call between services must carry; empty where none is asked for."""
     listen: str = "127.0.0.1:0"
     """host:port that the service's gRPC server binds; port 0 takes a free one."""
     state: Path = Path(".banyan")
     """Folder for what the service keeps on this host."""
     log_level: str = "info"
     """debug, info, warning or error."""
+
+    @property
+    def secret(self) -> str:
+        """What stands in `secret_file`, read when it is asked for: in no environment, and in no representation of this."""
+        if not self.secret_file:
+            return ""
+        try:
+            found = Path(self.secret_file).read_text().strip()
+        except OSError as error:
+            raise InvalidInput(f"BANYAN_SECRET_FILE={self.secret_file!r} cannot be read: {error.strerror}") from None
+        if len(found) < LEAST_SECRET:
+            raise InvalidInput(f"BANYAN_SECRET_FILE={self.secret_file!r} must hold at least {LEAST_SECRET} characters")
+        return found
 
 
 def read(cls: type[S], environ: Mapping[str, str] = os.environ) -> S:

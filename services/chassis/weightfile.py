@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from blake3 import blake3
 
 from banyan.errors import InvalidInput, NotFound
+from services.chassis import private
 
 if TYPE_CHECKING:
     import torch
@@ -109,7 +110,7 @@ def write(
     folder: Path, name: str, tensors: Mapping[str, "torch.Tensor"], epoch: int, step: int, dtype: str = "bfloat16"
 ) -> WeightManifest:
     """Writes `<name>.bin` and `<name>.json`: preallocated, aside, renamed, the manifest last. Tied tensors are one."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private.folder(folder)
     entries, aliases, size = _layout(tensors, dtype)
     path, aside = folder / f"{name}.bin", folder / f".{name}.bin.{os.getpid()}"
     try:

@@ -13,7 +13,7 @@ import grpc.aio
 from banyan.errors import BanyanError
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1.gateway_service_pb2_grpc import add_GatewayServiceServicer_to_server
-from services.chassis import rpc
+from services.chassis import assignments, rpc
 from services.chassis.bus import Bus
 from services.gateway.fleet import Fleet
 from services.gateway.join import tls
@@ -41,18 +41,25 @@ class Running:
 async def serving(settings: Settings) -> AsyncIterator[Running]:
     """Serves until the block is left; the drivers run in `Running.fleet.run()`."""
     async with contextlib.AsyncExitStack() as stack:
-        channel = rpc.channel(settings.store)
+        channel = rpc.channel(settings.store, secret=settings.secret)
         stack.push_async_callback(channel.close, None)
         store = RpcStore(channel)
         epoch = await store.take_epoch(f"{socket.gethostname()}-{os.getpid()}")
         bus = await Bus.connect(settings.nats, "gateway", creds=settings.nats_creds)
         stack.push_async_callback(bus.close)
         await bus.ensure_streams()
-        fleet = Fleet(store, BusLog(bus), RpcLearners(store), epoch)
-        door, admission = Door(store), Admission(store, settings.state, settings.join_nats)
-        join = await _serve_join(settings, Proxy(door, admission, store, channel), stack)
+        fleet = Fleet(store, BusLog(bus), RpcLearners(store, settings.secret), epoch)
+        door = Door(store, settings.state)
+        admission = Admission(store, settings.state, settings.join_nats, lambda run_id: assignments.queue(bus, run_id))
+        join = await _serve_join(settings, Proxy(door, admission, store, channel, settings.secret), stack)
         gateway = Gateway(store, fleet, door, admission, join, settings.state)
-        server = await rpc.serve(settings.listen, [lambda s: add_GatewayServiceServicer_to_server(gateway, s)], [SERVICE])
+        server = await rpc.serve(
+            settings.listen,
+            [lambda s: add_GatewayServiceServicer_to_server(gateway, s)],
+            [SERVICE],
+            secret=settings.secret,
+            secret_file=settings.secret_file,
+        )
         stack.push_async_callback(server.stop, 1.0)
         yield Running(fleet, server.address, join.address if join else "")
 

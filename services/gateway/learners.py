@@ -12,14 +12,14 @@ _WRITE_S = 600.0  # a checkpoint of a large model on a slow disk
 class RpcLearners:
     """Finds a run's learner by the address that its newest policy names."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, secret: str = "") -> None:
+        self._store, self._secret = store, secret
 
     async def checkpoint(self, run_id: str) -> str:
         policies = await self._store.read_policies(run_id)
         if not policies:
             raise TemporaryError(f"run {run_id} has no policy yet, so nobody can write a checkpoint of it")
-        async with rpc.channel(policies[-1].published.address) as channel:
+        async with rpc.channel(policies[-1].published.address, secret=self._secret) as channel:
             answer: pb.CheckpointResponse = await rpc.call(
                 LearnerServiceStub(channel).Checkpoint, pb.CheckpointRequest(), _WRITE_S, 5.0
             )

@@ -24,9 +24,12 @@ async def run(settings: LearnerSettings, stop: asyncio.Event) -> None:
     """The learner as a service."""
     servicer = server.LearnerServicer()
     adder = learner_service_pb2_grpc.add_LearnerServiceServicer_to_server
-    grpc_server = await rpc.serve(settings.listen, [lambda s: adder(servicer, s)], [server.SERVICE])
+    secret = settings.secret
+    grpc_server = await rpc.serve(
+        settings.listen, [lambda s: adder(servicer, s)], [server.SERVICE], secret=secret, secret_file=settings.secret_file
+    )
     bus = await Bus.connect(settings.nats, "learner", creds=settings.nats_creds)
-    channel = rpc.channel(settings.store)
+    channel = rpc.channel(settings.store, secret=secret)
     try:
         store = GrpcStore(channel, settings.run)
         trigger = ClosedTrees()

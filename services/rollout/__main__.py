@@ -21,7 +21,10 @@ async def run(stop: asyncio.Event) -> None:
     """The node until `stop`, a drain, or (joined) the end of the run."""
     given = settings.read(Settings)
     root = given.store_tls_root.read_bytes() if given.store_tls_root else None
-    channel = rpc.channel(given.store, root_pem=root, token=given.store_token, target_name=given.store_tls_name)
+    secret = "" if given.joined else given.secret  # a joined node's own secret opens its own port only
+    channel = rpc.channel(
+        given.store, secret=secret, root_pem=root, token=given.store_token, target_name=given.store_tls_name
+    )
     bus = await _bus(given)
     try:
         store = GrpcStore(channel, given.run, given.node_id, given.joined)
@@ -39,7 +42,7 @@ def _weights(given: Settings, channel: grpc.aio.Channel) -> Weights:
     folder = given.state / "weights" / given.node_id
     if given.joined:  # whatever a far host says of its paths, this host's files are not meant
         return Weights(folder, WeightServer(channel).fetch, local=False)
-    return Weights(folder, WeightServer().fetch)
+    return Weights(folder, WeightServer(secret=given.secret).fetch)
 
 
 async def _bus(given: Settings) -> Bus:
@@ -68,7 +71,9 @@ async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, we
     queue = await consumer.assignments(bus, given.run, given.growth_consumer)
     files = None if recipe.resources.engine == "scripted" else weights
     node = Node(plan, store, bus, queue, thread, files, consumer.policy_events(bus, given.run))
-    server = await rpc.serve(given.listen, [adder(RolloutServer(node, thread))], [NAME])
+    server = await rpc.serve(
+        given.listen, [adder(RolloutServer(node, thread))], [NAME], secret=given.secret, secret_file=given.secret_file
+    )
     try:
         await server.set_serving(False)
         await thread.start()

@@ -100,12 +100,12 @@ def _pieces(tree_id: bytes, epoch: int, data: bytes) -> Iterator[treestore_servi
 class WeightServer:
     """Streams weights. `through` is the gateway's channel for nodes that cannot reach the learner."""
 
-    def __init__(self, through: grpc.aio.Channel | None = None) -> None:
-        self._through = through
+    def __init__(self, through: grpc.aio.Channel | None = None, secret: str = "") -> None:
+        self._through, self._secret = through, secret
 
     async def fetch(self, published: Published, offset: int) -> AsyncIterator[learner_service_pb2.FetchWeightsResponse]:
         """A policy's bytes from an offset on. Raises BanyanError."""
-        channel = self._through or rpc.channel(published.address)
+        channel = self._through or rpc.channel(published.address, secret=self._secret)
         try:
             stub = learner_service_pb2_grpc.LearnerServiceStub(channel)
             request = learner_service_pb2.FetchWeightsRequest(digest=published.policy.digest, offset=offset)

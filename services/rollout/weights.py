@@ -10,7 +10,7 @@ from pathlib import Path
 
 from banyan.errors import InvalidInput, NotFound
 from banyan.v1 import learner_service_pb2
-from services.chassis import weightfile
+from services.chassis import private, weightfile
 from services.rollout.policies import Published
 
 Fetch = Callable[[Published, int], AsyncIterator[learner_service_pb2.FetchWeightsResponse]]
@@ -49,7 +49,7 @@ class Weights:
         target = self._folder / f"{published.name}.json"
         if target.is_file() and weightfile.from_json(target.read_text(), target).digest == published.policy.digest:
             return target
-        self._folder.mkdir(parents=True, exist_ok=True)
+        private.folder(self._folder)
         part = self._folder / f"{published.policy.digest.hex()[:16]}.part"
         text, total = await self._receive(published, part)
         if not text or part.stat().st_size != total:

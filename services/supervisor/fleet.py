@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from banyan import secret
 from services.supervisor.child import Child
 from services.supervisor.state import HOST, StateFolder
 
@@ -67,6 +68,7 @@ class Fleet:
             "BANYAN_STORE": self.state.address("treestore"),
             "BANYAN_LISTEN": listen,
             "BANYAN_STATE": str(self.state.path),
+            "BANYAN_SECRET_FILE": str(self.state.path / secret.FILE),
         }
 
     def _python(self, name: str, service: str, env: dict[str, str], health: str) -> Child:

@@ -17,8 +17,8 @@ Progress: TypeAlias = tuple[int, ...]
 class RunStore:
     """The treestore's RunStoreService at an address."""
 
-    def __init__(self, address: str) -> None:
-        self._channel = rpc.channel(address)
+    def __init__(self, address: str, secret: str) -> None:
+        self._channel = rpc.channel(address, secret=secret)
         self._stub: Any = rs_grpc.RunStoreServiceStub(self._channel)
 
     async def close(self) -> None:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from banyan import secret
 from banyan.errors import InvalidInput, Refused
+from services.chassis import private
 from services.chassis.nats_server import free_port
 
 PORTS = ("nats", "treestore", "gateway", "verifier")
@@ -28,9 +30,11 @@ class StateFolder:
     @classmethod
     def open(cls, path: Path) -> "StateFolder":
         """Makes the folder if need be. Raises InvalidInput where that cannot be, or where nothing more fits."""
+        _check_own(path)
         try:
             for part in (path, path / "logs", path / "runs"):
-                part.mkdir(parents=True, exist_ok=True)
+                private.folder(part)
+            secret.make(path / secret.FILE)
         except OSError as error:
             raise InvalidInput(f"cannot use {path} as state folder: {error.strerror}; name another with --state") from None
         free = shutil.disk_usage(path).free
@@ -40,6 +44,11 @@ class StateFolder:
                 " free some, or name another folder with --state"
             )
         return cls(path.resolve())
+
+    @property
+    def secret(self) -> str:
+        """What the ports of this folder's services ask for; empty before the first start."""
+        return secret.read(self.path / secret.FILE)
 
     def lock(self) -> None:
         """Takes the folder for this process. Raises Refused with the holder's pid."""
@@ -113,6 +122,16 @@ class StateFolder:
     def log(self, name: str) -> Path:
         """Log file of a process."""
         return self.path / "logs" / f"{name}.log"
+
+
+def _check_own(path: Path) -> None:
+    """A state folder is closed to everybody else, so it must not be one that holds other things."""
+    there = {p.name for p in path.iterdir()} - {"lost+found"} if path.is_dir() and os.access(path, os.R_OK) else set()
+    if there and not there & {"lock", "ports.json", "store.sqlite", "logs", secret.FILE}:
+        raise InvalidInput(
+            f"{path} holds other things, such as {min(there)}, and a state folder is closed to all other users;"
+            " name a new or an empty folder with --state"
+        )
 
 
 def can_listen(host: str, port: int) -> bool:

@@ -59,7 +59,7 @@ class Supervisor:
         for service in BASE:
             await self._keep(self.fleet.base(service))
         await asyncio.gather(*(self.await_ready(service) for service in BASE))
-        self._store = RunStore(self.fleet.state.address("treestore"))
+        self._store = RunStore(self.fleet.state.address("treestore"), self.fleet.state.secret)
         self._watcher = asyncio.create_task(self._watch_desired(), name="what runs want")
         self._watcher.add_done_callback(self._note_end)
 

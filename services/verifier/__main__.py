@@ -21,8 +21,14 @@ async def run(stop: asyncio.Event) -> None:
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # its memory is not a scorer's to read where both run as one user
     scoring = Scoring(Pool(given.limits, width=given.children, lanes=given.scorers))
     bus = await Bus.connect(given.nats, "verifier", creds=given.nats_creds)
-    channel = rpc.channel(given.store)
-    server = await rpc.serve(given.listen, [adder(VerifierServer(scoring, given.concurrency))], [NAME])
+    channel = rpc.channel(given.store, secret=given.secret)
+    server = await rpc.serve(
+        given.listen,
+        [adder(VerifierServer(scoring, given.concurrency))],
+        [NAME],
+        secret=given.secret,
+        secret_file=given.secret_file,
+    )
     try:
         await bus.ensure_streams()
         store = GrpcStore(channel)

@@ -63,7 +63,7 @@ class System:
 
     def __init__(self, supervisor: Supervisor, state: Path) -> None:
         self.supervisor, self.state = supervisor, state
-        self._channel = rpc.channel(supervisor.fleet.state.address("gateway"))
+        self._channel = rpc.channel(supervisor.fleet.state.address("gateway"), secret=supervisor.fleet.state.secret)
         self.gateway: Any = gw_grpc.GatewayServiceStub(self._channel)
         self.run_id = ""
 

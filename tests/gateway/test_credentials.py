@@ -1,6 +1,7 @@
 """Scoped NATS credentials against a real nats-server: what a joined node may do works, everything else is refused."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 
 import nats
@@ -76,11 +77,11 @@ async def test_a_node_does_all_that_its_work_needs(secured) -> None:
         assert await node.publish(subjects.lineage(RUN, kind), events_pb2.SegmentsGrown(run_id=RUN), kind, deadline_s=3.0)
     await assignment.ack()
     assert await work.fetch(1, 1.5) == []  # acked for good: it does not come again after ack_wait
-    heard = node.listen(subjects.TRAIN, [subjects.train(RUN, "policy")])
-    await service.publish(subjects.train(RUN, "policy"), events_pb2.PolicyPublished(bytes=7), "p")
+    heard = node.hear(subjects.train(RUN, "policy"))
     async with asyncio.timeout(5):
-        delivery = await anext(heard)
-    assert delivery.decode(events_pb2.PolicyPublished).bytes == 7
+        await anext(heard)  # it hears from here on
+        await service.publish(subjects.train(RUN, "policy"), events_pb2.PolicyPublished(bytes=7), "p")
+        await anext(heard)
     await heard.aclose()
     await node.close()
     await service.close()
@@ -132,16 +133,53 @@ async def test_a_node_asks_nothing_else_of_the_broker(secured, request_subject) 
     await node.close()
 
 
-async def test_a_node_cannot_widen_its_filter_in_the_body(secured) -> None:
-    import json
-
+async def test_a_node_makes_no_consumer_and_removes_none(secured) -> None:
     service, node = await secured.service(), await secured.node()
-    policy = subjects.train(RUN, "policy")
-    body = {"stream_name": "TRAIN", "action": "create", "config": {"name": "x", "filter_subject": "train.>"}}
-    answer = await node._client.request(f"$JS.API.CONSUMER.CREATE.TRAIN.x.{policy}", json.dumps(body).encode(), timeout=2)
-    assert "error" in json.loads(answer.data)
+    await service.consumer(subjects.GROWTH, SCOPE.growth_consumer, [subjects.growth(RUN)])
+    policy, growth = subjects.train(RUN, "policy"), subjects.growth(RUN)
+    wanted = {"name": "x", "filter_subject": policy, "deliver_subject": f"{SCOPE.inbox_prefix}.y"}
+    body = json.dumps({"stream_name": "TRAIN", "action": "create", "config": wanted}).encode()
+    for request in (
+        f"$JS.API.CONSUMER.CREATE.TRAIN.x.{policy}",
+        "$JS.API.CONSUMER.CREATE.TRAIN",
+        "$JS.API.CONSUMER.DURABLE.CREATE.TRAIN.x",
+        f"$JS.API.CONSUMER.CREATE.GROWTH.x.{growth}",
+        f"$JS.API.CONSUMER.CREATE.GROWTH.{SCOPE.growth_consumer}.{growth}",
+        f"$JS.API.CONSUMER.DELETE.GROWTH.{SCOPE.growth_consumer}",
+        f"$JS.API.CONSUMER.PAUSE.GROWTH.{SCOPE.growth_consumer}",
+    ):
+        with pytest.raises((nats.errors.Error, JetStreamError, asyncio.TimeoutError)):
+            await node._client.request(request, body, timeout=0.3)
+    assert await service.ack_floors(subjects.TRAIN) == {}
+    assert list(await service.ack_floors(subjects.GROWTH)) == [SCOPE.growth_consumer]
     await node.close()
     await service.close()
+
+
+async def test_who_asks_a_node_opens_no_other_subject_to_it(secured) -> None:
+    """`resp` permissions are off: a message with a reply subject does not let the node publish there."""
+    service, node = await secured.service(), await secured.node()
+    own = await node._client.subscribe(f"{SCOPE.inbox_prefix}.x")
+    await node._client.flush()
+    asking = asyncio.create_task(service._client.request(f"{SCOPE.inbox_prefix}.x", b"?", timeout=1.0))
+    await (await own.next_msg(5)).respond(b"!")
+    with pytest.raises(nats.errors.TimeoutError):
+        await asking
+    await node.close()
+    await service.close()
+
+
+async def test_a_listener_looks_again_when_its_connection_was_gone(nats_server) -> None:
+    bus = await Bus.connect(nats_server.url, "node")
+    heard = bus.hear("train.r.policy")
+    async with asyncio.timeout(30):
+        await anext(heard)
+        again = asyncio.ensure_future(anext(heard))
+        nats_server.kill9()
+        nats_server.restart()
+        await again  # what was said meanwhile is looked up in the store
+    await heard.aclose()
+    await bus.close()
 
 
 async def test_a_node_hears_nobody_elses_inbox(secured) -> None:
@@ -151,11 +189,11 @@ async def test_a_node_hears_nobody_elses_inbox(secured) -> None:
     async def note(message) -> None:
         heard.append(message.data)
 
-    for subject in ("_INBOX.>", "lineage.>", ">", "_INBOX_node-2.>"):
+    for subject in ("_INBOX.>", "lineage.>", ">", "_INBOX_node-2.>", "train.*.policy", "train.other-1.policy"):
         await node._client.subscribe(subject, cb=note)
     own = await node._client.subscribe("_INBOX_node-1.x")
     await node._client.flush()
-    for subject in ("_INBOX.a", f"lineage.{RUN}.score", "_INBOX_node-2.x", "_INBOX_node-1.x"):
+    for subject in ("_INBOX.a", "train.other-1.policy", f"lineage.{RUN}.score", "_INBOX_node-2.x", "_INBOX_node-1.x"):
         await service._client.publish(subject, subject.encode())
     await service._client.flush()
     assert (await own.next_msg(10)).data == b"_INBOX_node-1.x"

@@ -3,7 +3,9 @@
 import contextlib
 from pathlib import Path
 
+import grpc
 import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from banyan.digest import blake
 from banyan.errors import BanyanError, DeadlineMissed, InvalidInput, NotFound, Refused
@@ -22,7 +24,7 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis import rpc, subjects
 from services.chassis.bus import Bus
-from services.gateway.join import node, tls, tokens
+from services.gateway.join import allowed, node, tls, tokens
 from services.gateway.join.nodes import Door
 from services.gateway.server import Gateway
 from tests.gateway.site import channel, site
@@ -65,9 +67,7 @@ async def test_an_admitted_node_takes_a_tree(here, tmp_path, eventually) -> None
         return (await here.progress(here.run_id)).groups.opened == 4
 
     await eventually(opened)
-    service = await Bus.connect(here.settings.nats, "local", creds=here.settings.nats_creds)
-    await service.consumer(subjects.GROWTH, subjects.growth_durable(here.run_id), [subjects.growth(here.run_id)])
-    bus = await _bus(env)
+    bus = await _bus(env)  # admitting it made the consumer that it may not make
     work = await bus.bind(subjects.GROWTH, env["BANYAN_GROWTH_CONSUMER"])
     (assignment,) = await work.fetch(1, 5.0)
     grow = assignment.decode(events_pb2.GrowTree)
@@ -82,7 +82,6 @@ async def test_an_admitted_node_takes_a_tree(here, tmp_path, eventually) -> None
     members = (await rpc.call(here.runs.ReadMembers, runs.ReadMembersRequest(run_id=here.run_id))).members
     assert [(m.node_id, m.joined) for m in members] == [("n-1", True)]
     await bus.close()
-    await service.close()
 
 
 async def test_the_proxy_passes_the_nodes_calls_on_and_nothing_else(here, tmp_path) -> None:
@@ -192,6 +191,82 @@ async def test_a_node_keeps_its_key_and_its_name(here, tmp_path) -> None:
     assert back.present
 
 
+async def test_a_node_speaks_for_itself_only(here, tmp_path) -> None:
+    """The token is every node's; what the gateway answers to one of them is not another's."""
+    env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
+    member = runs.Member(node_id="n-1", run_id=here.run_id, joined=True)
+    async with _through(env) as through:
+        put, claim = RunStoreServiceStub(through).PutMember, TreeStoreServiceStub(through).ClaimTree
+        for changes in ({"node_id": "rollout-0"}, {"node_id": "n" * 100_000}, {"joined": False}, {"public_key": "U1"}):
+            other = runs.Member()
+            other.CopyFrom(member)
+            for key, value in changes.items():
+                setattr(other, key, value)
+            with pytest.raises(Refused, match="itself") as refused:
+                await rpc.call(put, runs.PutMemberRequest(member=other))
+            assert refused.value.reason == "PERMISSION_DENIED" and len(str(refused.value)) < 300
+        with pytest.raises(Refused, match="for itself only, not for 'rollout-0'"):
+            await rpc.call(claim, lineage.ClaimTreeRequest(tree_id=b"x" * 32, node_id="rollout-0"))
+        with pytest.raises(InvalidInput, match="at most 255"):
+            far = runs.Member(node_id="n-1", run_id=here.run_id, joined=True, host="h" * 256)
+            await rpc.call(put, runs.PutMemberRequest(member=far))
+    token, name, code = env["BANYAN_STORE_TOKEN"].split(".")
+    for shown in (token, f"{token}.n-2.{code}", f"{token}.{name}.{'0' * len(code)}", f"{token}.{name}"):
+        async with _through({**env, "BANYAN_STORE_TOKEN": shown}) as stranger:
+            with pytest.raises(Refused, match="which node") as refused:
+                await rpc.call(RunStoreServiceStub(stranger).PutMember, runs.PutMemberRequest(member=member))
+            assert refused.value.reason == "UNAUTHENTICATED"
+    members = (await rpc.call(here.runs.ReadMembers, runs.ReadMembersRequest(run_id=here.run_id))).members
+    assert [m.node_id for m in members] == ["n-1"]
+
+
+@pytest.mark.parametrize("name", ["n" * 65, "a.b", "a b", "ä", "rollout-0", "rollout-17"])
+async def test_a_name_that_cannot_be_is_refused(here, tmp_path, name) -> None:
+    with pytest.raises((InvalidInput, Refused), match=r"1 to 64 letters|give this one another name"):
+        await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", name)
+    assert not (await rpc.call(here.runs.ReadMembers, runs.ReadMembersRequest(run_id=here.run_id))).members
+
+
+async def test_bytes_that_are_no_request_are_the_callers_mistake(here, tmp_path) -> None:
+    env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
+    garbage = b"\xff\xff\xff"
+
+    async def pieces():
+        yield garbage
+
+    async with _through(env) as through:
+        calls = [through.unary_unary(method)(garbage, timeout=10) for method in (*allowed.TO_STORE, allowed.JOIN)]
+        calls.append(through.stream_unary(allowed.BLOBS)(pieces(), timeout=10))
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError, match="the request is no banyan") as failed:
+                await call
+            assert failed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(grpc.aio.AioRpcError, match="the request is no banyan") as failed:
+            await anext(aiter(through.unary_stream(allowed.TO_LEARNER)(garbage, timeout=10)))
+        assert failed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_the_join_port_does_not_describe_itself(here) -> None:
+    async def asking():
+        yield reflection_pb2.ServerReflectionRequest(list_services="")
+
+    async def services(opened):
+        stub = reflection_pb2_grpc.ServerReflectionStub(opened)
+        return [s.name async for answer in stub.ServerReflectionInfo(asking(), timeout=10) for s in _named(answer)]
+
+    async with channel(here.running.address) as plain:
+        assert "banyan.v1.GatewayService" in await services(plain)
+    pem = tls.identity(here.state).pem
+    async with channel(here.running.join_address, root_pem=pem, target_name=tls.NAME) as opened:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await services(opened)
+        assert failed.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def _named(answer):
+    return answer.list_services_response.service
+
+
 async def test_a_deterministic_run_cannot_be_joined(here, recipe_of) -> None:
     run = await here.create(recipe_of(deterministic=True, control={"max_staleness": 0}))
     with pytest.raises(Refused, match="one node samples all of it"):
@@ -223,7 +298,7 @@ async def test_a_token_expires(here, tmp_path, eventually) -> None:
 
     async def refused() -> bool:
         try:
-            await Door(_store_of(here)).run_of([("authorization", f"Bearer {token}")])
+            await Door(_store_of(here), here.state).run_of([("authorization", f"Bearer {token}")])
             return False
         except Refused as error:
             return "expired" in str(error)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from banyan.errors import InvalidInput
+from services.chassis import private
 from services.gateway.join import jwt
 from services.gateway.join.scope import Scope
-from services.gateway.join.tls import Identity, write_private
+from services.gateway.join.tls import Identity
 
 _NODE_VALID_S = 30 * 86_400  # longer than any run; a node that outlives it joins again
 _LIMITS = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1)
@@ -56,14 +57,14 @@ class Keys:
 def keys(state: Path) -> Keys:
     """The keys in a state folder, made if they are not there."""
     folder = state / "nats" / "keys"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private.folder(folder)
     kinds = {"operator": jwt.OPERATOR, "system": jwt.ACCOUNT, "account": jwt.ACCOUNT}
     return Keys(**{name: _seed(folder / f"{name}.seed", kind) for name, kind in kinds.items()})
 
 
 def _seed(path: Path, kind: int) -> str:
     if not path.exists():
-        write_private(path, jwt.new_seed(kind).encode())
+        private.write(path, jwt.new_seed(kind).encode())
     return path.read_text().strip()
 
 
@@ -83,7 +84,7 @@ def write_nats_config(state: Path, listen: str, store_dir: Path, tls: Identity |
         account_jwt=jwt.sign(made.operator, account, "banyan", _account(_LIMITS | _JETSTREAM)),
         tls=_TLS.format(certificate=tls.certificate.resolve(), key=tls.key.resolve()) if tls else "",
     )
-    write_private(config, text.encode())
+    private.write(config, text.encode())
     service_credentials(state)
     return config
 
@@ -99,7 +100,7 @@ def service_credentials(state: Path) -> Path:
         seed = jwt.new_seed(jwt.USER)
         claims = {"type": "user", "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1}
         token = jwt.sign(keys(state).account, jwt.public_key(seed), "services", claims)
-        write_private(path, jwt.credentials_file(token, seed).encode())
+        private.write(path, jwt.credentials_file(token, seed).encode())
     return path
 
 

@@ -4,10 +4,11 @@ import re
 import socket
 from pathlib import Path
 
+from banyan import secret
 from banyan.errors import BanyanError, Refused
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub
-from services.chassis import rpc
+from services.chassis import private, rpc
 from services.gateway.join import jwt, tls, tokens
 
 
@@ -24,16 +25,18 @@ async def admit(address: str, token_text: str, folder: Path, node_id: str = "") 
     answer = await _ask(address, pem, token, node_id, jwt.public_key(seed))
     files = {"root": folder / "gateway.crt", "creds": folder / "nats.creds"}
     files["root"].write_bytes(pem)
-    tls.write_private(files["creds"], jwt.credentials_file(answer.nats_jwt, seed).encode())
-    return _environment(address, token, answer, node_id, files) | {"BANYAN_STATE": str(folder.resolve())}
+    private.write(files["creds"], jwt.credentials_file(answer.nats_jwt, seed).encode())
+    secret.make(folder / secret.FILE)  # of the node's own port
+    own = {"BANYAN_STATE": str(folder.resolve()), "BANYAN_SECRET_FILE": str((folder / secret.FILE).resolve())}
+    return _environment(address, token, answer, node_id, files) | own
 
 
 def _seed(folder: Path) -> str:
     """The node's own key: made here, kept here, so that the same node comes back as itself."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private.folder(folder)
     path = folder / "node.seed"
     if not path.exists():
-        tls.write_private(path, jwt.new_seed(jwt.USER).encode())
+        private.write(path, jwt.new_seed(jwt.USER).encode())
     return path.read_text().strip()
 
 
@@ -64,7 +67,7 @@ def _environment(
         "BANYAN_STORE": address,
         "BANYAN_STORE_TLS_ROOT": root,
         "BANYAN_STORE_TLS_NAME": tls.NAME,
-        "BANYAN_STORE_TOKEN": token.secret,
+        "BANYAN_STORE_TOKEN": f"{token.secret}.{answer.node_proof}",
         "BANYAN_NATS": f"tls://{host or address.rsplit(':', 1)[0]}:{port}",
         "BANYAN_NATS_CREDS": str(files["creds"].resolve()),
         "BANYAN_NATS_TLS_ROOT": root,

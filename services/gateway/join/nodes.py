@@ -1,8 +1,9 @@
 """Admitting nodes: who holds a valid token gets credentials scoped to the token's run, and becomes a member."""
 
 import json
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +11,29 @@ from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1 import runstore_service_pb2 as runs
 from services.chassis import subjects
-from services.gateway.join import credentials, tokens
+from services.gateway.join import allowed, credentials, tokens
+from services.gateway.join.proofs import Proofs
 from services.gateway.join.scope import Scope
 from services.gateway.ports import Store
 from services.gateway.runs import machine
 
 _REMEMBER_S = 10.0  # a withdrawn or expired token works for this much longer at most
 _REMEMBERED = 1024
+_NODE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_OURS = re.compile(r"rollout-\d+")  # the supervisor's own nodes
 NO_TOKEN = "UNAUTHENTICATED"
 
 
 class Door:
     """Checks tokens against the store, remembering good ones for a moment."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, state: Path) -> None:
+        self._store, self._proofs = store, Proofs(state)
         self._known: dict[bytes, tuple[str, float]] = {}
 
     async def run_of(self, metadata: Iterable[Any]) -> str:
         """The run that the caller's token opens. Raises Refused, UNAUTHENTICATED."""
-        secret = _bearer(metadata)
+        secret = _bearer(metadata).partition(".")[0]  # what follows is the token's fingerprint, or a node's proof
         digest = tokens.secret_hash(secret)
         run_id, until = self._known.get(digest, ("", 0.0))
         if until < time.monotonic():
@@ -38,6 +42,12 @@ class Door:
                 self._known.clear()
             self._known[digest] = (run_id, time.monotonic() + _REMEMBER_S)
         return run_id
+
+    async def node_of(self, metadata: Iterable[Any]) -> tuple[str, str]:
+        """The run that the caller's token opens, and which node it is. Raises Refused, UNAUTHENTICATED."""
+        shown = list(metadata)
+        run_id = await self.run_of(shown)
+        return run_id, self._proofs.node_of(_proof(shown), run_id)
 
     async def _look_up(self, digest: bytes) -> str:
         try:
@@ -53,22 +63,27 @@ def _bearer(metadata: Iterable[Any]) -> str:
     kind, _, token = value.partition(" ")
     if kind.lower() != "bearer" or not token:
         raise Refused("this call needs a join token: metadata `authorization: Bearer <token>`", reason=NO_TOKEN)
-    return token.split(".", 1)[0]  # a whole token does too; its second part is no secret
+    return token
+
+
+def _proof(metadata: Iterable[Any]) -> str:
+    return _bearer(metadata).partition(".")[2]
 
 
 class Admission:
     """Makes members of nodes."""
 
-    def __init__(self, store: Store, state: Path, nats_address: str) -> None:
-        self._store, self._state, self._nats = store, state, nats_address
+    def __init__(self, store: Store, state: Path, nats_address: str, queue: Callable[[str], Awaitable[object]]) -> None:
+        """`queue` makes the consumer of a run's assignments, if it is not there: a node may not."""
+        self._store, self._state, self._nats, self._queue = store, state, nats_address, queue
 
     async def admit(self, run_id: str, request: pb.JoinSwarmRequest) -> pb.JoinSwarmResponse:
         """Everything that the node needs. Raises Refused for a run that is over."""
-        if not request.node_id or not set(request.node_id) <= _NODE_ID:
-            raise InvalidInput(f"node_id {request.node_id!r} must be letters, digits, - and _")
+        _check(request)
         run = (await self._store.read_run(run_id)).run
         check_joinable(run)
         scope = Scope(run_id, subjects.growth_durable(run_id), f"_INBOX_{request.node_id}")
+        await self._queue(run_id)
         jwt = credentials.admit(self._state, scope, request.node_id, request.public_key)
         await self._store.put_member(
             runs.Member(
@@ -81,7 +96,18 @@ class Admission:
             nats_address=self._nats,
             growth_consumer=scope.growth_consumer,
             inbox_prefix=scope.inbox_prefix,
+            node_proof=Proofs(self._state).make(run_id, request.node_id),
         )
+
+
+def _check(request: pb.JoinSwarmRequest) -> None:
+    """Raises InvalidInput for a name or a host that cannot be, Refused for a name that is not to be had."""
+    named = allowed.short(request.node_id)
+    if not _NODE_ID.fullmatch(request.node_id):
+        raise InvalidInput(f"node_id {named} must be 1 to 64 letters, digits, - and _")
+    if _OURS.fullmatch(request.node_id):
+        raise Refused(f"{named} is what a node of this site is called; give this one another name", "NODE_TAKEN")
+    allowed.check_host(request.host)
 
 
 def check_joinable(run: runs.Run) -> None:
@@ -90,6 +116,3 @@ def check_joinable(run: runs.Run) -> None:
         raise Refused(f"run {run.run_id} is over ({machine.name(run.state)}); there is nothing to join", reason="OVER")
     if json.loads(run.recipe_json).get("deterministic"):
         raise Refused(f"run {run.run_id} is deterministic: one node samples all of it, and none can join", "DETERMINISTIC")
-
-
-_NODE_ID = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")

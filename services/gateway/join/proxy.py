@@ -7,26 +7,14 @@ from typing import Any, TypeAlias, cast
 import grpc
 import grpc.aio
 
-from banyan.errors import Refused
+from banyan.errors import InvalidInput, Refused
 from banyan.v1 import gateway_service_pb2 as pb
-from banyan.v1 import runstore_service_pb2 as runs
 from services.chassis import rpc
-from services.gateway.join.nodes import NO_TOKEN, Admission, Door
+from services.gateway.join import allowed
+from services.gateway.join.allowed import BLOB, BLOBS, JOIN, TO_LEARNER, TO_STORE, WEIGHTS
+from services.gateway.join.nodes import Admission, Door
 from services.gateway.ports import Store
 
-_TREES, _RUNS, _LEARNER = "/banyan.v1.TreeStoreService/", "/banyan.v1.RunStoreService/", "/banyan.v1.LearnerService/"
-TO_STORE = frozenset(_TREES + m for m in ("ClaimTree", "RenewClaim", "ReturnTree", "AwaitIngested")) | frozenset(
-    _RUNS + m for m in ("ReadRun", "ReadPolicies", "PutMember")
-)
-BLOBS = _TREES + "PutBlob"
-TO_LEARNER = _LEARNER + "FetchWeights"
-JOIN = "/banyan.v1.GatewayService/JoinSwarm"
-# Whose run a request is about; a token opens one run only.
-_ABOUT: dict[str, Callable[[bytes], str]] = {
-    _RUNS + "ReadRun": lambda data: runs.ReadRunRequest.FromString(data).run_id,
-    _RUNS + "ReadPolicies": lambda data: runs.ReadPoliciesRequest.FromString(data).run_id,
-    _RUNS + "PutMember": lambda data: runs.PutMemberRequest.FromString(data).member.run_id,
-}
 _DEADLINE_S = 60.0  # for callers who name none
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
@@ -35,16 +23,18 @@ Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at run time
     """Answers every method that comes in on the join port."""
 
-    def __init__(self, door: Door, admission: Admission, store: Store, upstream: grpc.aio.Channel) -> None:
-        self._door, self._admission, self._store, self._upstream = door, admission, store, upstream
+    def __init__(self, door: Door, admission: Admission, store: Store, upstream: grpc.aio.Channel, secret: str) -> None:
+        """`secret` opens the ports of learners; `upstream` shows it by itself."""
+        self._door, self._admission, self._store = door, admission, store
+        self._upstream, self._secret = upstream, secret
         self._learners: dict[str, grpc.aio.Channel] = {}
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         method = details.method
         if method == JOIN:
-            return grpc.unary_unary_rpc_method_handler(self._guarded(self._join))
+            return grpc.unary_unary_rpc_method_handler(self._join)
         if method in TO_STORE:
-            return grpc.unary_unary_rpc_method_handler(self._guarded(self._to_store(method)))
+            return grpc.unary_unary_rpc_method_handler(self._to_store(method))
         if method == BLOBS:
             return grpc.stream_unary_rpc_method_handler(self._put_blob)
         if method == TO_LEARNER:
@@ -53,64 +43,58 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
             return grpc.unary_unary_rpc_method_handler(self._forbid(method))
         return None
 
-    def _guarded(self, handle: Callable[[bytes, Context, str], Awaitable[bytes]]) -> Callable[..., Awaitable[bytes]]:
-        async def guarded(request: bytes, context: Context) -> bytes:
-            return await handle(request, context, await self._admit(context))
-
-        return guarded
-
-    async def _admit(self, context: Context) -> str:
-        try:
-            return await self._door.run_of(context.invocation_metadata() or ())
-        except Refused as error:
-            code = grpc.StatusCode.UNAUTHENTICATED if error.reason == NO_TOKEN else grpc.StatusCode.PERMISSION_DENIED
-            await context.abort(code, str(error))
-            raise  # abort never returns
+    async def _admit(self, context: Context) -> tuple[str, str]:
+        """The caller's run and node. Raises Refused, which the server turns into UNAUTHENTICATED."""
+        return await self._door.node_of(context.invocation_metadata() or ())
 
     def _forbid(self, method: str) -> Callable[..., Awaitable[bytes]]:
         async def forbidden(request: bytes, context: Context) -> bytes:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"joined nodes may not call {method}")
-            raise AssertionError("abort never returns")
+            raise Refused(f"joined nodes may not call {method}", allowed.FORBIDDEN)
 
         return forbidden
 
-    async def _join(self, request: bytes, context: Context, run_id: str) -> bytes:
-        answer = await self._admission.admit(run_id, pb.JoinSwarmRequest.FromString(request))
+    async def _join(self, request: bytes, context: Context) -> bytes:
+        run_id = await self._door.run_of(context.invocation_metadata() or ())
+        answer = await self._admission.admit(run_id, allowed.parse(pb.JoinSwarmRequest, request))
         return answer.SerializeToString()
 
-    def _to_store(self, method: str) -> Callable[[bytes, Context, str], Awaitable[bytes]]:
+    def _to_store(self, method: str) -> Callable[[bytes, Context], Awaitable[bytes]]:
         call = cast(Any, self._upstream).unary_unary(method)
 
-        async def passed_on(request: bytes, context: Context, run_id: str) -> bytes:
-            asked = _ABOUT[method](request) if method in _ABOUT else run_id
-            if asked != run_id:
-                message = f"this token opens run {run_id}, not {asked!r}"
-                await context.abort(grpc.StatusCode.PERMISSION_DENIED, message)
+        async def passed_on(request: bytes, context: Context) -> bytes:
+            run_id, node_id = await self._admit(context)
+            allowed.check(method, request, run_id, node_id)
             try:
                 return bytes(await call(request, timeout=_time_left(context), metadata=((rpc.RUN_KEY, run_id),)))
             except grpc.aio.AioRpcError as error:
-                await context.abort(error.code(), error.details() or "", tuple(cast(Any, error.trailing_metadata())))
+                await _pass_on(error, context)
                 raise
 
         return passed_on
 
     async def _put_blob(self, requests: AsyncIterator[bytes], context: Context) -> bytes:
-        run_id = await self._admit(context)
+        run_id, _ = await self._admit(context)
         call = cast(Any, self._upstream).stream_unary(BLOBS)
+        wrong: list[InvalidInput] = []
         try:
-            return bytes(await call(requests, timeout=_time_left(context), metadata=((rpc.RUN_KEY, run_id),)))
+            pieces = _pieces(requests, wrong)
+            answer = await call(pieces, timeout=_time_left(context), metadata=((rpc.RUN_KEY, run_id),))
+            if not wrong:
+                return bytes(answer)
         except grpc.aio.AioRpcError as error:
-            await context.abort(error.code(), error.details() or "", tuple(cast(Any, error.trailing_metadata())))
-            raise
+            if not wrong:
+                await _pass_on(error, context)
+        raise wrong[0]
 
     async def _fetch(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
-        run_id = await self._admit(context)
+        run_id, _ = await self._admit(context)
+        allowed.parse(WEIGHTS, request)
         call = cast(Any, await self._learner(run_id)).unary_stream(TO_LEARNER)
         try:
             async for piece in call(request, timeout=_time_left(context)):
                 yield piece
         except grpc.aio.AioRpcError as error:
-            await context.abort(error.code(), error.details() or "", tuple(cast(Any, error.trailing_metadata())))
+            await _pass_on(error, context)
 
     async def _learner(self, run_id: str) -> grpc.aio.Channel:
         policies = await self._store.read_policies(run_id)
@@ -119,7 +103,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
         address = policies[-1].published.address  # whoever published last serves the older versions too
         if address not in self._learners:
             await self._close_learners()
-            self._learners[address] = rpc.channel(address)
+            self._learners[address] = rpc.channel(address, secret=self._secret)
         return self._learners[address]
 
     async def _close_learners(self) -> None:
@@ -130,6 +114,22 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
     async def close(self) -> None:
         """Closes the channels to learners."""
         await asyncio.gather(*(channel.close(None) for channel in self._learners.values()))
+
+
+async def _pieces(requests: AsyncIterator[bytes], wrong: list[InvalidInput]) -> AsyncIterator[bytes]:
+    """The stream up to the first piece that is none, which it notes: an error in here would be the channel's alone."""
+    async for piece in requests:
+        try:
+            allowed.parse(BLOB, piece)
+        except InvalidInput as error:
+            wrong.append(error)
+            return
+        yield piece
+
+
+async def _pass_on(error: grpc.aio.AioRpcError, context: Context) -> None:
+    """Ends the call as the one behind it ended."""
+    await context.abort(error.code(), error.details() or "", tuple(cast(Any, error.trailing_metadata())))
 
 
 def _time_left(context: Context) -> float:

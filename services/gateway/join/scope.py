@@ -24,14 +24,13 @@ class Scope:
             f"$JS.API.CONSUMER.MSG.NEXT.{subjects.GROWTH}.{growth}",
             f"$JS.API.CONSUMER.INFO.{subjects.GROWTH}.{growth}",
             f"$JS.ACK.{subjects.GROWTH}.{growth}.>",
-            # A listener is ephemeral: the broker checks that its filter is the one in the subject.
-            f"$JS.API.CONSUMER.CREATE.{subjects.TRAIN}.*.{policy}",
-            f"$JS.API.CONSUMER.MSG.NEXT.{subjects.TRAIN}.*",
         ]
         return {
             "type": "user",
             "pub": {"allow": publish},
-            "sub": {"allow": [f"{self.inbox_prefix}.>"]},
+            # Policies are a trigger: a plain subscription hears them, and nothing is made in the broker for it. Without
+            # `resp` nobody who asks the node anything opens another subject to it.
+            "sub": {"allow": [f"{self.inbox_prefix}.>", policy]},
             "subs": -1,
             "data": -1,
             "payload": -1,

@@ -2,7 +2,6 @@
 
 import datetime
 import hashlib
-import os
 import socket
 import ssl
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from banyan.errors import DeadlineMissed, InvalidInput, Refused
+from services.chassis import private
 
 NAME = "banyan-gateway"  # the only name in the certificate; clients ask for it whatever address they use
 _VALID_DAYS = 3650  # the token expires, the identity of a state folder need not
@@ -45,7 +45,7 @@ def identity(state: Path) -> Identity:
     folder = state / "tls"
     found = Identity(folder / "gateway.crt", folder / "gateway.key")
     if not (found.certificate.exists() and found.key.exists()):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private.folder(folder)
         _make(found)
     return found
 
@@ -67,17 +67,9 @@ def _make(target: Identity) -> None:
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    write_private(target.key, private)
+    form = serialization.PrivateFormat.PKCS8
+    private.write(target.key, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
     target.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Writes a file that only its owner may read, in one piece."""
-    aside = path.with_name(path.name + ".new")
-    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
-    aside.replace(path)
 
 
 def fetch_certificate(address: str, expected: str, deadline_s: float = 10.0) -> bytes:

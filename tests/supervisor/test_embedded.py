@@ -1,0 +1,67 @@
+"""The whole embedded system: its ports answer who knows the secret of the state folder, which nobody else can read."""
+
+from pathlib import Path
+
+import pytest
+
+from banyan.errors import InvalidInput, Refused
+from services.chassis import rpc
+from services.supervisor.embedded import embedded
+from services.supervisor.state import StateFolder
+from services.supervisor.supervisor import Supervisor
+
+
+async def _answers(supervisor: Supervisor, secret: str) -> list[str]:
+    """Which ports answer a call that shows this secret."""
+    state = supervisor.fleet.state
+    answering = []
+    for service in ("treestore", "gateway", "verifier"):
+        async with rpc.channel(state.address(service), secret=secret) as channel:
+            list_runs = channel.unary_unary(
+                {
+                    "treestore": "/banyan.v1.RunStoreService/ReadRuns",
+                    "gateway": "/banyan.v1.GatewayService/ListRuns",
+                    "verifier": "/banyan.v1.VerifierService/CloseEnvironment",
+                }[service]
+            )
+            try:
+                await rpc.call(list_runs, b"", 10.0)
+            except Refused as error:
+                assert error.reason == "UNAUTHENTICATED" and str(state.path / "secret") in str(error)
+                continue
+            except Exception:
+                assert service == "verifier"  # it has no environments, and says so to who may ask
+            answering.append(service)
+    return answering
+
+
+async def test_ports_answer_who_knows_the_secret_only(tmp_path: Path) -> None:
+    async with embedded(tmp_path / "s") as supervisor:
+        state = supervisor.fleet.state
+        assert await _answers(supervisor, state.secret) == ["treestore", "gateway", "verifier"]
+        for wrong in ("", "0" * 64):
+            assert await _answers(supervisor, wrong) == []
+        for child in supervisor.children.values():
+            for file in ("environ", "cmdline"):
+                assert state.secret.encode() not in Path(f"/proc/{child.pid}/{file}").read_bytes()
+        assert state.secret not in "".join(log.read_text() for log in (state.path / "logs").iterdir())
+
+
+async def test_a_state_folder_is_closed_to_others(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir(mode=0o755)
+    (tmp_path / "s").chmod(0o755)
+    folder = StateFolder.open(tmp_path / "s")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in [folder.path, *folder.path.iterdir()]}
+    assert modes == {"s": 0o700, "logs": 0o700, "runs": 0o700, "secret": 0o600}
+    (tmp_path / "s").chmod(0o755)
+    assert StateFolder.open(tmp_path / "s").secret == folder.secret
+    assert (tmp_path / "s").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_holds_other_things_is_no_state_folder(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    (tmp_path / "lost+found").mkdir()
+    tmp_path.chmod(0o755)
+    with pytest.raises(InvalidInput, match=r"holds other things, such as thesis\.tex"):
+        StateFolder.open(tmp_path)
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
