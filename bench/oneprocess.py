@@ -141,10 +141,16 @@ class OneProcess:
         self.policy = Policy(1, self.policy.step + 1, self.policy.step.to_bytes(32, "big"))
         self.engine.load(self.policy, None)
 
-    def digest(self) -> bytes:
-        """Digest of the policy in training, as a learner would publish it."""
+    def hand_over(self) -> tuple[bytes, float]:
+        """What a learner would publish now: its digest, and the seconds that a node takes to verify and load it."""
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-            return weightfile.write(Path(folder), "policy", self.trainer.masters.computed(), 0, 0).digest
+            manifest = weightfile.write(Path(folder), "policy", self.trainer.masters.computed(), 0, 0)
+            if self.sampler is None:
+                return manifest.digest, 0.0
+            begun = time.perf_counter()
+            weightfile.open_verified(manifest.manifest_path)
+            loading.take(self.sampler, manifest.manifest_path)
+            return manifest.digest, time.perf_counter() - begun
 
     def accuracy(self, width: int, temperature: float) -> float:
         """Mean reward on the held-out rows."""
