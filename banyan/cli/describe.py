@@ -61,6 +61,11 @@ def evaluation(message: rs.EvalProgress) -> dict[str, Any]:
     }
 
 
+def graded(message: rs.EvalProgress) -> bool:
+    """Whether rewards lie between right and wrong, so that a share of right answers says nothing."""
+    return abs(message.reward_sum - message.correct) > 1e-9
+
+
 def progress(message: rs.ReadProgressResponse) -> dict[str, Any]:
     """How far a run is."""
     groups, samples = message.groups, message.samples
@@ -126,7 +131,7 @@ def segment(message: tree_pb2.Segment) -> dict[str, Any]:
         "ordinal": message.ordinal,
         "tokens": len(message.tokens) // 4,
         "finish": tree_pb2.SegmentFinish.Name(message.finish).removeprefix("SEGMENT_FINISH_"),
-        "policy_version": policy(message.policy),
+        "policy": policy(message.policy),
         "text": message.text,
     }
 

@@ -1,7 +1,9 @@
 """`banyan join` and `banyan token`: a rollout node that nobody planned for takes part in a run."""
 
 import asyncio
+import getpass
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -9,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from banyan.cli import joining
+from banyan.cli.invocation import me
 from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.output import emit, err
 from banyan.cli.store import commanding
@@ -24,15 +28,16 @@ def token(
     """Makes a token with which nodes may join a run."""
     with commanding(state) as client:
         made = client.create_token(client.run(run_id).run_id, hours)
-    command = f"banyan join {made.address} --token {made.token}"
-    emit({"address": made.address, "token": made.token, "command": command}, as_json)
+        file = joining.keep(state, client.run(run_id).run_id, made.token).resolve()
+    command = f"{me()} join {made.address} --token-file {shlex.quote(str(file))}"
+    emit({"address": made.address, "token": made.token, "file": str(file), "command": command}, as_json)
 
 
 def join(
     address: Annotated[str, typer.Argument(help="host:port of the gateway, as banyan train --listen prints it.")],
     given: Annotated[str, typer.Option("--token", envvar="BANYAN_TOKEN", help="The token; or in BANYAN_TOKEN.")] = "",
     token_file: Annotated[Path | None, typer.Option(help="File that holds the token.")] = None,
-    threads: Annotated[int, typer.Option(help="Torch threads; 0 for all cores.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, max=4096, help="Torch threads; 0 for all cores.")] = 0,
     state: State = Path(".banyan-node"),
 ) -> None:
     """Joins a run as a rollout node until the run is over or Ctrl-C."""
@@ -41,6 +46,8 @@ def join(
             given = token_file.read_text().strip()
         except OSError as error:
             raise InvalidInput(f"cannot read token file {token_file}: {error.strerror}") from None
+    if not given and sys.stdin is not None and sys.stdin.isatty():
+        given = getpass.getpass("token: ").strip()
     if not given:
         raise InvalidInput("give the token with --token, --token-file or BANYAN_TOKEN")
     from services.gateway.join.node import admit

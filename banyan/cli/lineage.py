@@ -51,4 +51,4 @@ def lineage(
 def _short(row: dict[str, Any]) -> dict[str, Any]:
     """A row for a table: ids as long as commands need them."""
     ids = {key: row[key][:16] for key in ("id", "segment") if key in row}
-    return row | ids | {"policy": describe.policy_words(row.get("policy_version"))}
+    return row | ids | {"policy": describe.policy_words(row.get("policy"))}

@@ -28,10 +28,15 @@ def curve(values: list[float], low: float = 0.0, high: float = 1.0) -> str:
 
 
 class LiveView:
-    """Shows what WatchRun says. On a terminal one panel that is drawn again; else one line a step and a phase."""
+    """Shows what WatchRun says. On a terminal one panel that is drawn again; else one line a step and a phase.
 
-    def __init__(self, recipe: Recipe) -> None:
+    resumed: the first message tells what was done before, which was printed then.
+    """
+
+    def __init__(self, recipe: Recipe, resumed: bool = False) -> None:
         self._recipe = recipe
+        self._silent = resumed
+        self._seen: set[tuple[int, int]] = set()  # a gateway that was started again tells everything once more
         self._news = gw.WatchRunResponse()
         self._rewards: deque[float] = deque(maxlen=_CURVE)
         self._begun = time.monotonic()
@@ -56,18 +61,21 @@ class LiveView:
             self._training_from = time.monotonic(), news.progress.step
         for policy in news.policies:
             self._note(policy)
+        self._silent = False
         phase = describe.run_state(news.run.state)
         if not self._terminal and phase != self._phase:
-            out.print(f"[{self._elapsed():6.1f} s] {phase.lower().replace('_', ' ')}", markup=False)
+            out.print(f"[{self._elapsed():6.1f} s] {phase.lower().replace('_', ' ')}", markup=False, soft_wrap=True)
         self._phase = phase
         if self._live:
             self._live.update(self._panel(), refresh=True)
 
     def _note(self, policy: events_pb2.PolicyPublished) -> None:
-        if "reward" not in policy.metrics:  # the base model, or what a learner that was started again publishes anew
-            return
+        version = policy.policy.learner_epoch, policy.policy.step
+        if "reward" not in policy.metrics or version in self._seen:
+            return  # the base model, what a learner that was started again publishes anew, or told before
+        self._seen.add(version)
         self._rewards.append(policy.metrics["reward"])
-        if not self._terminal:
+        if not self._terminal and not self._silent:
             out.print(self._line(policy), markup=False, soft_wrap=True)
 
     def _line(self, policy: events_pb2.PolicyPublished) -> str:

@@ -2,10 +2,12 @@
 
 import os
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
-from banyan.cli import doctor, join, lineage, recipes, runs, simulate, train, trees
+from banyan.cli import dead, doctor, join, lineage, recipes, runs, simulate, train, trees
 from banyan.cli.output import err
 from banyan.errors import BanyanError, InvalidInput
 
@@ -16,6 +18,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"banyan {version('banyan')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    wanted: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Reinforcement learning of language models on rollout trees."""
+
+
 app.command("train")(train.train)
 app.command("simulate")(simulate.simulate)
 app.add_typer(runs.app, name="runs")
@@ -25,7 +44,7 @@ app.add_typer(recipes.app, name="recipes")
 app.command("ps")(runs.ps)
 app.command("join")(join.join)
 app.command("token")(join.token)
-app.add_typer(runs.dead, name="dead")
+app.add_typer(dead.app, name="dead")
 app.command("doctor")(doctor.doctor)
 app.command("export")(runs.export)
 

@@ -1,15 +1,26 @@
 """How commands print: a table for people, JSON for programs; errors in one message, without a traceback."""
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+_WIDE = 100_000  # where nobody looks, a line is a record: it is never folded
+
+
+def _console(stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    terminal = stream is not None and stream.isatty()
+    return Console(stderr=stderr, highlight=False, width=None if terminal else _WIDE)
+
+
+out = _console(stderr=False)
+err = _console(stderr=True)
+_IDS = ("id", "segment", "node", "name", "service")
 
 
 def emit(value: Any, as_json: bool, columns: Sequence[str] = ()) -> None:
@@ -24,12 +35,17 @@ def emit(value: Any, as_json: bool, columns: Sequence[str] = ()) -> None:
     if not value:
         out.print("none")
         return
+    out.print(table_of(value, columns))
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
+    """A table of some columns. Ids stay whole, so that they can be copied; other words give way on a narrow terminal."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in value:
+        table.add_column(column, overflow="fold", no_wrap=column in _IDS or column.endswith("_id"))
+    for row in rows:
         table.add_row(*(Text(_cell(row.get(c))) for c in columns))  # a model's words are no markup
-    out.print(table)
+    return table
 
 
 def _cell(value: Any) -> str:

@@ -1,11 +1,13 @@
-"""What a run leaves on the screen: accuracy before and after, a best and a worst tree, and where everything is."""
+"""What a run leaves on the screen: what was measured before and after, a best and a worst tree, and where everything is."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from banyan.cli import describe, trees
+from banyan.cli.invocation import proposed
 from banyan.cli.output import out
 from banyan.cli.runs import newest_checkpoint
 from banyan.client import Client
@@ -15,57 +17,83 @@ from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 
-
-def accuracies(progress: rs.ReadProgressResponse) -> dict[str, dict[str, Any]]:
-    """Evaluations by label."""
-    return {e.label: describe.evaluation(e) for e in progress.evals}
+_LOOKED_AT = 8  # trees that are read whole in search of one whose leaves differ
 
 
-def accuracy_table(progress: rs.ReadProgressResponse) -> Table:
-    """Held-out accuracy before and after, with n and the Wilson 95 % interval."""
-    table = Table(title="held-out accuracy", title_justify="left", box=None, header_style="bold", pad_edge=False)
-    for column in ("", "n", "before", "95 % interval", "after", "95 % interval"):
-        table.add_column(column, justify="left" if not column else "right")
-    found = accuracies(progress)
+def evaluation_table(progress: rs.ReadProgressResponse) -> Table | None:
+    """What was measured on the held-out rows before and after; None where nothing was.
+
+    Accuracy with n and the Wilson 95 % interval where every reward is 0 or 1, else the mean reward.
+    """
+    found = {e.label: describe.evaluation(e) for e in progress.evals}
+    graded = any(describe.graded(e) for e in progress.evals)
+    table = _empty_table(graded)
     for kind in ("greedy", "sampled"):
         before, after = found.get(f"before-{kind}"), found.get(f"after-{kind}")
         if before or after:
-            n = (after or before or {})["n"]
-            table.add_row(kind, str(n), *_cells(before), *_cells(after))
+            cells = _means if graded else _shares
+            table.add_row(kind, str((after or before or {})["n"]), *cells(before), *cells(after))
+    return table if table.row_count else None
+
+
+def _empty_table(graded: bool) -> Table:
+    title = f"held-out {'mean reward' if graded else 'accuracy'}"
+    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    columns = ("", "n", "before", "after") if graded else ("", "n", "before", "95 % interval", "after", "95 % interval")
+    for column in columns:
+        table.add_column(column, justify="right" if column else "left")
     return table
 
 
-def _cells(evaluation: dict[str, Any] | None) -> tuple[str, str]:
+def _means(evaluation: dict[str, Any] | None) -> tuple[str]:
+    mean = evaluation["mean_reward"] if evaluation else None
+    return ("-" if mean is None else f"{mean:.3f}",)
+
+
+def _shares(evaluation: dict[str, Any] | None) -> tuple[str, str]:
     if not evaluation or evaluation["accuracy"] is None:
         return "-", "-"
     low, high = evaluation["wilson_95"]
     return f"{100 * evaluation['accuracy']:.1f} %", f"{100 * low:.1f} – {100 * high:.1f}"
 
 
-def extremes(summaries: list[ts.TreeSummary]) -> tuple[ts.TreeSummary, ts.TreeSummary] | None:
-    """The best and the worst tree by mean reward, the newest of equals.
+def extremes(
+    summaries: Sequence[ts.TreeSummary], varies: Callable[[ts.TreeSummary], bool]
+) -> list[tuple[str, ts.TreeSummary]]:
+    """The trees with the highest and the lowest mean reward, newest first, with their titles; one where they are equal.
 
-    Where there are trees between the extremes, only those are looked at: their leaves differ, so they taught something.
+    Among equals one whose leaves differ is taken, if `varies` finds one in the newest few.
     """
     scored = [s for s in summaries if s.HasField("mean_reward")]
     if not scored:
-        return None
-    low, high = (pick(s.mean_reward for s in scored) for pick in (min, max))
-    candidates = [s for s in scored if low < s.mean_reward < high] or scored
-    return max(candidates, key=lambda s: s.mean_reward), min(candidates, key=lambda s: s.mean_reward)
+        return []
+    high, low = (pick(s.mean_reward for s in scored) for pick in (max, min))
+    best = _one_of([s for s in scored if s.mean_reward == high], varies)
+    if high == low:
+        return [("a tree (all have the same mean reward)" if len(scored) > 1 else "the tree", best)]
+    return [("best tree", best), ("worst tree", _one_of([s for s in scored if s.mean_reward == low], varies))]
+
+
+def _one_of(equals: Sequence[ts.TreeSummary], varies: Callable[[ts.TreeSummary], bool]) -> ts.TreeSummary:
+    return next((s for s in equals[:_LOOKED_AT] if s.leaves > 1 and varies(s)), equals[0])
 
 
 def print_report(client: Client, run_id: str, recipe: Recipe, seconds: float, state: Path) -> None:
     """Prints the whole report of a run that is over."""
     run = client.run(run_id)
     out.print()
-    out.print(accuracy_table(client.progress(run.run_id)))
-    out.print()
-    found = extremes(client.trees(run.run_id, 1000, purpose=tree_pb2.TREE_PURPOSE_TRAIN))
-    if found:
-        for title, summary in zip(("best tree", "worst tree"), found, strict=True):
-            out.print(f"[bold]{title}[/bold] {summary.tree_id.hex()[:16]}  mean reward {summary.mean_reward:.3f}")
-            _print_tree(client, summary, recipe)
+    table = evaluation_table(client.progress(run.run_id))
+    if table is not None:
+        out.print(table)
+        out.print()
+
+    def varies(summary: ts.TreeSummary) -> bool:
+        rewards = trees.view_of(client.tree(summary.tree_id)).rewards_L
+        return len({float(r) for r in rewards if r == r}) > 1
+
+    for title, summary in extremes(client.trees(run.run_id, 1000, purpose=tree_pb2.TREE_PURPOSE_TRAIN), varies):
+        out.print(f"[bold]{title}[/bold] {summary.tree_id.hex()[:16]}  mean reward {summary.mean_reward:.3f}")
+        _print_tree(client, summary, recipe)
     _print_places(run, seconds, state)
 
 
@@ -76,13 +104,12 @@ def _print_tree(client: Client, summary: ts.TreeSummary, recipe: Recipe) -> None
 
 
 def _print_places(run: rs.Run, seconds: float, state: Path) -> None:
+    """Where everything is. A run's cause is left to whoever says how it ended."""
     state_name = describe.run_state(run.state)
-    why = f": {run.cause}" if run.cause else ""
-    out.print(f"{run.run_id} {state_name} at step {run.step} in {seconds:.1f} s{why}", markup=False, soft_wrap=True)
+    out.print(f"{run.run_id} {state_name} at step {run.step} in {seconds:.1f} s", markup=False, soft_wrap=True)
     try:
-        out.print(f"checkpoint  {newest_checkpoint(Path(run.folder))}", soft_wrap=True)
+        out.print(f"checkpoint  {newest_checkpoint(Path(run.folder))}", markup=False, soft_wrap=True)
     except BanyanError as error:
-        out.print(f"checkpoint  none: {error}", soft_wrap=True)
-    out.print(f"logs        {state.resolve() / 'logs'}", soft_wrap=True)
-    where = "" if state == Path(".banyan") else f" --state {state}"
-    out.print(f"more        banyan runs show {run.run_id}{where}", soft_wrap=True)
+        out.print(f"checkpoint  none: {error}", markup=False, soft_wrap=True)
+    out.print(f"logs        {state.resolve() / 'logs'}", markup=False, soft_wrap=True)
+    out.print(f"more        {proposed(f'runs show {run.run_id}', state)}", markup=False, soft_wrap=True)

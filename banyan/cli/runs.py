@@ -1,4 +1,4 @@
-"""`banyan runs`, `ps`, `dead` and `export`."""
+"""`banyan runs`, `ps` and `export`."""
 
 import json
 import os
@@ -8,14 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from banyan.cli import describe
+from banyan.cli import describe, offline, watching
+from banyan.cli import show as show_module
 from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.output import emit, out
-from banyan.cli.store import commanding, reading
-from banyan.errors import InvalidInput, NotFound
+from banyan.cli.store import commanding, reading, running
+from banyan.errors import InvalidInput, NotFound, Refused
+from banyan.v1 import runstore_service_pb2 as rs
 
 app = typer.Typer(help="Runs.", no_args_is_help=True)
-dead = typer.Typer(help="Messages that could not be processed.", no_args_is_help=True)
+CAUSE = "cancelled by a person"
 RunId = Annotated[str, typer.Argument(help="Id of the run, or a unique beginning of it.")]
 
 
@@ -38,28 +40,45 @@ def show(run_id: RunId, state: State = DEFAULT_STATE, as_json: Json = False) -> 
         result["nodes"] = [describe.member(m) for m in members]
         result["stats"] = client.stats(run.run_id)
         result["policies"] = [describe.policy(p.published.policy) for p in client.policies(run.run_id)][-1:]
-    emit(result, as_json)
+    if as_json:
+        emit(result, True)
+    else:
+        show_module.show(result)
 
 
 @app.command("watch")
 def watch(run_id: RunId, state: State = DEFAULT_STATE, as_json: Json = False) -> None:
-    """Prints what happens in a run until it is over."""
-    with commanding(state) as client:
+    """Prints what happens in a run until it is over or paused."""
+    with reading(state) as client:
         run = client.run(run_id)
+        if run.state in watching.OVER or not running(state):
+            watching.end(run, client.progress(run.run_id), state, as_json)
+            return
+        view = watching.Watch(as_json)
         for news in client.watch(run.run_id):
-            line = {"state": describe.run_state(news.run.state)} | describe.progress(news.progress)
-            line["metrics"] = [dict(p.metrics) for p in news.policies]
-            if as_json:
-                emit(line, True)
-            else:
-                out.print(f"{line['state']} step {line['step']} reward {line['mean_reward']} leaves {line['leaves']}")
+            view.update(news)
+            if news.run.state == rs.RUN_STATE_PAUSED:
+                return
 
 
 @app.command("cancel")
-def cancel(run_id: RunId, pause: bool = False, state: State = DEFAULT_STATE, as_json: Json = False) -> None:
-    """Cancels a run; with --pause it can be resumed."""
-    with commanding(state) as client:
-        emit(describe.run(client.cancel(client.run(run_id).run_id, "cancelled by a person", pause)), as_json)
+def cancel(
+    run_id: RunId,
+    pause: Annotated[bool, typer.Option("--pause", help="Only pause it: it can be resumed.")] = False,
+    state: State = DEFAULT_STATE,
+    as_json: Json = False,
+) -> None:
+    """Cancels a run, also one that is paused while nothing runs; with --pause it can be resumed."""
+    with reading(state) as client:
+        run = client.run(run_id)
+    if pause or running(state):
+        with commanding(state) as client:
+            run = client.cancel(run.run_id, CAUSE, pause)
+    elif run.state in watching.OVER:
+        raise Refused(f"run {run.run_id} is {describe.run_state(run.state)} already")
+    else:
+        run = offline.cancelled(state, run.run_id, CAUSE)
+    emit(describe.run(run), as_json)
 
 
 def ps(state: State = DEFAULT_STATE, as_json: Json = False) -> None:
@@ -81,41 +100,6 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-@dead.command("ls")
-def list_dead(limit: int = 50, state: State = DEFAULT_STATE, as_json: Json = False) -> None:
-    """Lists dead letters, newest first."""
-    with reading(state) as client:
-        rows = [
-            {
-                "id": d.id,
-                "stream": d.letter.stream,
-                "subject": d.letter.subject,
-                "reason": d.letter.reason,
-                "attempts": d.letter.attempts,
-                "service": d.letter.service,
-                "stored": describe.when(d.stored_unix_ms),
-                "replayed": d.replayed,
-            }
-            for d in client.dead(limit)
-        ]
-    emit(rows, as_json, ("id", "stream", "subject", "reason", "attempts", "replayed"))
-
-
-@dead.command("replay")
-def replay(
-    number: Annotated[int, typer.Argument(help="Its id, as banyan dead ls prints it.")],
-    state: State = DEFAULT_STATE,
-    as_json: Json = False,
-) -> None:
-    """Publishes a dead letter's message again; needs a running system."""
-    with commanding(state) as client:
-        client.replay_dead(number)
-    if as_json:
-        emit({"id": number, "replayed": True}, True)
-    else:
-        out.print(f"dead letter {number} is published again")
 
 
 def export(

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import grpc
 
-from banyan.cli import describe
+from banyan.cli import describe, resume
+from banyan.cli.invocation import proposed
+from banyan.cli.joining import joining
 from banyan.cli.live import LiveView
 from banyan.cli.output import err, out
 from banyan.cli.report import print_report
 from banyan.client import Client
-from banyan.errors import BanyanError, InvalidInput, Refused, TemporaryError
+from banyan.errors import BanyanError, Refused, TemporaryError
 from banyan.recipe import Recipe
 from banyan.status import error_of
 from banyan.v1 import gateway_service_pb2 as gw
@@ -27,14 +29,16 @@ from services.supervisor.supervisor import Supervisor
 
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
 INTERRUPTED = 130
+OPENING_S = 1.0  # for a run that is being begun as Ctrl-C comes
 LEAVING_S = 10.0  # a node looks every second, then drains
 
 
 class Session:
-    """Runs one recipe to its end. `run` returns the exit status."""
+    """Runs one recipe to its end, or goes on with a run, the newest if none is named. `run` returns the exit status."""
 
-    def __init__(self, state: Path, recipe: Recipe | None, listen: str, python_path: str) -> None:
+    def __init__(self, state: Path, recipe: Recipe | None, listen: str, python_path: str, run_id: str = "") -> None:
         self._state, self._recipe, self._listen = state, recipe, listen
+        self._wanted, self._resumed = run_id, recipe is None
         paths = [python_path, os.environ.get("PYTHONPATH", "")]
         self._extra = {"PYTHONPATH": os.pathsep.join(p for p in paths if p)}
         self._begun = time.monotonic()
@@ -54,7 +58,10 @@ class Session:
             state = supervisor.fleet.state
             async with rpc.channel(state.address("gateway"), secret=state.secret) as channel:
                 gateway: gw_grpc.GatewayServiceAsyncStub = gw_grpc.GatewayServiceStub(channel)
-                run = await self._open(gateway)
+                run = await self._begin(gateway)
+                if run is None:
+                    err.print("stopped as the run was being begun")
+                    return INTERRUPTED
                 return await self._follow(gateway, run)
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> Supervisor | None:
@@ -80,6 +87,19 @@ class Session:
 
     # -- the run --
 
+    async def _begin(self, gateway: "gw_grpc.GatewayServiceAsyncStub") -> rs.Run | None:
+        """The run; None if it was interrupted, and the services do not come to an end with it."""
+        opening = asyncio.create_task(self._open(gateway))
+        interrupted = asyncio.create_task(self._interrupted.wait())
+        await asyncio.wait([opening, interrupted], return_when=asyncio.FIRST_COMPLETED)
+        interrupted.cancel()
+        await asyncio.wait([opening], timeout=OPENING_S)
+        if opening.done():
+            return opening.result()
+        opening.cancel()
+        await asyncio.wait([opening])
+        return None
+
     async def _open(self, gateway: "gw_grpc.GatewayServiceAsyncStub") -> rs.Run:
         runs = (await rpc.call(gateway.ListRuns, gw.ListRunsRequest(live_only=True), 30.0, 10.0)).runs
         if self._recipe is None:
@@ -88,26 +108,28 @@ class Session:
             if other.state != rs.RUN_STATE_PAUSED:
                 request = gw.CancelRunRequest(run_id=other.run_id, pause=True, cause="another run was started here")
                 await rpc.call(gateway.CancelRun, request, 30.0)
-                err.print(f"{other.run_id} was interrupted; it is paused, and banyan train --resume goes on with it")
+                on = proposed(f"train --run {other.run_id}", self._state)
+                err.print(f"{other.run_id} was interrupted; it is paused; go on with it: {on}", markup=False, soft_wrap=True)
         create = gw.CreateRunRequest(recipe_json=self._recipe.model_dump_json(), request_id=uuid.uuid4().hex)
         created = await rpc.call(gateway.CreateRun, create, 120.0)
         rows, split = (
             f"{created.train_rows} rows to train on, {created.held_out_rows} held out",
             created.run.split_digest.hex()[:16],
         )
-        out.print(f"run {created.run.run_id}: {rows}, split {split}")
+        out.print(f"run {created.run.run_id}: {rows}, split {split}", markup=False, soft_wrap=True)
         await self._announce_joining(gateway, created.run.run_id)
         run: rs.Run = created.run
         return run
 
     async def _resume(self, gateway: "gw_grpc.GatewayServiceAsyncStub", runs: list[rs.Run]) -> rs.Run:
-        if not runs:
-            raise InvalidInput(f"there is no run to resume in {self._state}; start one with banyan train RECIPE")
-        run = runs[0]
+        run = resume.chosen(runs, self._wanted, self._state)
         self._recipe = Recipe.model_validate_json(run.recipe_json, strict=False)
         if run.state == rs.RUN_STATE_PAUSED:
             run = (await rpc.call(gateway.ResumeRun, gw.ResumeRunRequest(run_id=run.run_id), 30.0)).run
-        out.print(f"run {run.run_id}: goes on at step {run.step}")
+        out.print(f"run {run.run_id}: goes on at step {run.step}", markup=False, soft_wrap=True)
+        others = resume.others(runs, run, self._state)
+        if others:
+            err.print(others, markup=False, soft_wrap=True)
         await self._announce_joining(gateway, run.run_id)
         return run
 
@@ -115,7 +137,7 @@ class Session:
         if not self._listen:
             return
         made = await rpc.call(gateway.CreateToken, gw.CreateTokenRequest(run_id=run_id, valid_s=86_400), 30.0)
-        out.print(f"other nodes join with: banyan join {made.address} --token {made.token}", soft_wrap=True)
+        out.print(joining(self._state, run_id, made.address, made.token), markup=False, soft_wrap=True)
 
     async def _follow(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run: rs.Run) -> int:
         assert self._recipe is not None and self._supervisor is not None
@@ -135,7 +157,7 @@ class Session:
     async def _watch(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> rs.Run:
         """Follows the run to its end; a gateway that was started again is asked again."""
         assert self._recipe is not None
-        with LiveView(self._recipe) as view:
+        with LiveView(self._recipe, self._resumed) as view:
             while True:
                 try:
                     async for news in gateway.WatchRun(gw.WatchRunRequest(run_id=run_id), wait_for_ready=True):
@@ -173,8 +195,7 @@ class Session:
                 return await self._finish(gateway, run)
         except BanyanError as error:
             err.print(f"the gateway does not answer ({error}); the run is stopped as it is", markup=False)
-        where = "" if self._state == Path(".banyan") else f" --state {self._state}"
-        err.print(f"{run_id} is paused; go on with: banyan train --resume{where}", soft_wrap=True)
+        err.print(f"{run_id} is paused; go on with: {proposed('train --resume', self._state)}", markup=False, soft_wrap=True)
         return INTERRUPTED
 
     async def _finish(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run: rs.Run) -> int:
@@ -188,5 +209,6 @@ class Session:
 
         await asyncio.gather(asyncio.to_thread(report), self._await_leaving(gateway, run.run_id))
         if run.state != rs.RUN_STATE_SUCCEEDED:
-            err.print(f"{run.run_id} {describe.run_state(run.state)}: {run.cause}", soft_wrap=True, markup=False)
+            cause = f": {run.cause}" if run.cause else ""
+            err.print(f"{run.run_id} {describe.run_state(run.state)}{cause}", soft_wrap=True, markup=False)
         return 0 if run.state == rs.RUN_STATE_SUCCEEDED else 1

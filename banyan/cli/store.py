@@ -13,6 +13,7 @@ from typing import IO
 import grpc
 
 from banyan import secret
+from banyan.cli.invocation import proposed
 from banyan.client import Client
 from banyan.errors import DeadlineMissed, InvalidInput
 
@@ -35,6 +36,13 @@ def reading(state: Path) -> Iterator[Client]:
         yield client
 
 
+def running(state: Path) -> bool:
+    """Whether a system runs on the folder."""
+    from services.supervisor.state import StateFolder
+
+    return StateFolder(state.resolve()).locked()
+
+
 @contextlib.contextmanager
 def commanding(state: Path) -> Iterator[Client]:
     """A client for commands; needs a running system."""
@@ -42,7 +50,7 @@ def commanding(state: Path) -> Iterator[Client]:
 
     folder = StateFolder(state.resolve())
     if not folder.locked():
-        raise InvalidInput(f"nothing runs on {state}; start it with banyan train (--resume to go on with a run)")
+        raise InvalidInput(f"nothing runs on {state}; {proposed('train --resume', state)} goes on with a run")
     with Client(folder.address("treestore"), folder.address("gateway"), secret=folder.secret) as client:
         yield client
 

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 import yaml
 
-from banyan.cli import recipes
+from banyan.cli import recipes, scorers
 from banyan.cli.options import DEFAULT_STATE, State
-from banyan.cli.output import err
+from banyan.cli.output import emit, err
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from banyan.recipe_file import load
@@ -21,35 +21,47 @@ from banyan.recipe_file import load
 def train(
     recipe: Annotated[str, typer.Argument(help="Name or file of a recipe; not needed with --resume.")] = "",
     overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, such as budget.steps=4")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the resolved recipe, and stop.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run that is not over.")] = False,
+    run_id: Annotated[str, typer.Option("--run", help="With --resume: which run, by id or a beginning of it.")] = "",
     listen: Annotated[str, typer.Option(help="host:port at which nodes may join, such as 10.0.0.1:7443.")] = "",
     state: State = DEFAULT_STATE,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print the recipe as JSON.")] = False,
 ) -> None:
     """Trains a recipe with all services on this machine."""
+    resume = resume or bool(run_id)
     if resume and (recipe or overrides):
-        raise InvalidInput("--resume goes on with the newest run as it was created; leave recipe and --set out")
+        raise InvalidInput("--resume goes on with a run as it was created; leave recipe and --set out")
     if not resume and not recipe:
         raise InvalidInput("name a recipe, such as recipes/quickstart.yaml, or use --resume")
+    if as_json and not dry_run:
+        raise InvalidInput("--json goes with --dry-run; banyan runs watch RUN --json tells a run's progress to programs")
     loaded = None if resume else _absolute(load(recipes.find(recipe), overrides or ()), recipes.find(recipe))
-    if dry_run:
-        _print(loaded)
-        return
+    folders = [Path.cwd()] + ([recipes.find(recipe).resolve().parent] if recipe else [])
     if loaded is not None:
         _check_listen(loaded, listen)
+        scorers.check(loaded, folders)
+    if dry_run:
+        _print(loaded, as_json)
+        return
+    if loaded is not None:
         _prepare(loaded)
     logging.basicConfig(level="WARNING", format="%(levelname)s %(message)s")
     from banyan.cli.session import Session
 
-    folders = [str(Path.cwd())] + ([str(recipes.find(recipe).resolve().parent)] if recipe else [])
-    status = asyncio.run(Session(state, loaded, listen, os.pathsep.join(folders)).run())
+    python_path = os.pathsep.join(map(str, folders))
+    status = asyncio.run(Session(state, loaded, listen, python_path, run_id).run())
     sys.exit(status)
 
 
-def _print(recipe: Recipe | None) -> None:
+def _print(recipe: Recipe | None, as_json: bool) -> None:
     if recipe is None:
         raise InvalidInput("--dry-run needs a recipe")
-    print(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True), end="")
+    data = recipe.model_dump(mode="json")
+    if as_json:
+        emit(data, True)
+    else:
+        print(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), end="")
 
 
 def _absolute(recipe: Recipe, file: Path) -> Recipe:
@@ -60,6 +72,8 @@ def _absolute(recipe: Recipe, file: Path) -> Recipe:
     path = beside if beside.exists() else Path(recipe.task.path)
     if not path.exists():
         raise InvalidInput(f"{file}: task.path: there is no file {recipe.task.path!r}, neither beside the recipe nor here")
+    if path.is_dir():
+        raise InvalidInput(f"{file}: task.path: {recipe.task.path!r} is a folder; name a file of rows in it")
     task = recipe.task.model_copy(update={"path": str(path.resolve())})
     return recipe.model_copy(update={"task": task})
 

@@ -27,7 +27,7 @@ TreeId = Annotated[
 @app.command("ls")
 def list_trees(
     run_id: Annotated[str, typer.Argument(help="Run; all runs if left out.")] = "",
-    limit: int = 20,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most trees that are listed.")] = 20,
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
@@ -65,7 +65,7 @@ def show(
 @app.command("export")
 def export(
     run_id: Annotated[str, typer.Argument(help="Run.")],
-    limit: int = 0,
+    limit: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Most trees that are printed; 0 for all.")] = 0,
     state: State = DEFAULT_STATE,
 ) -> None:
     """Prints trees as JSON lines, one tree a line, in order of opening."""

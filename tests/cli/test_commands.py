@@ -5,7 +5,9 @@ import os
 import socket
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -40,6 +42,69 @@ def test_dry_run_prints_the_resolved_recipe() -> None:
     result = banyan("train", QUICKSTART, "--dry-run", "--set", "budget.steps=3")
     shown = yaml.safe_load(result.stdout)
     assert shown["budget"]["steps"] == 3 and shown["control"]["max_staleness"] == 0
+
+
+def test_dry_run_prints_json_for_programs() -> None:
+    shown = json.loads(banyan("train", QUICKSTART, "--dry-run", "--json", "--set", "budget.steps=3").stdout)
+    assert shown["budget"]["steps"] == 3 and shown["name"] == "quickstart"
+
+
+def test_the_version_is_printed() -> None:
+    assert banyan("--version").stdout.split() == ["banyan", version("banyan")]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["trees", "ls", "--limit", "-1"],
+        ["trees", "ls", "--limit", "0"],
+        ["trees", "export", "r", "--limit", "-1"],
+        ["dead", "ls", "--limit", "-1"],
+        ["dead", "replay", "0"],
+        ["join", "h:1", "--threads", "-1"],
+    ],
+)
+def test_numbers_out_of_their_range_are_refused(tmp_path: Path, arguments: list[str]) -> None:
+    result = banyan(*arguments, BANYAN_STATE=str(tmp_path))
+    assert result.returncode == 2 and "Invalid value" in result.stderr and "Traceback" not in result.stderr, result.stderr
+
+
+def own_reward(folder: Path, module: str, reward: str = "own_rewards:f", **more: Any) -> Path:
+    (folder / "own_rewards.py").write_text(module)
+    (folder / "rows.jsonl").write_text('{"prompt": "1 + 1", "answer": 2}\n')
+    task = {"name": "file", "path": "rows.jsonl", "reward": reward}
+    recipe = {"name": "x", "model": "m/m", "task": task, "resources": {"engine": "scripted"}, **more}
+    (folder / "r.yaml").write_text(yaml.safe_dump(recipe))
+    return folder / "r.yaml"
+
+
+@pytest.mark.parametrize(
+    ("module", "reward", "words"),
+    [
+        ("", "no_such_module:f", ["no_such_module", "PYTHONPATH"]),
+        ("def g(completion): ...\n", "own_rewards:f", ["no attribute 'f'"]),
+        ("def f(completion, prompt):\n    return 1.0\n", "own_rewards:f", ["prompt, answer", "def reward("]),
+        ("f = 3\n", "own_rewards:f", ["not a function"]),
+        ("async def f(completion, **row):\n    return 1.0\n", "own_rewards:f", ["plain function"]),
+        ("raise RuntimeError('no key')\n", "own_rewards:f", ["RuntimeError: no key"]),
+        ("import os\nos._exit(3)\n", "own_rewards:f", ["status 3"]),
+    ],
+)
+def test_a_reward_function_that_cannot_be_used_is_refused(tmp_path: Path, module: str, reward: str, words: list) -> None:
+    refused(banyan("train", own_reward(tmp_path, module, reward), "--dry-run"), reward, *words)
+
+
+def test_a_reward_function_beside_the_recipe_is_found_also_as_a_filter(tmp_path: Path) -> None:
+    good = "def f(completion, answer, **row):\n    return 1.0\n"
+    assert banyan("train", own_reward(tmp_path, good), "--dry-run").returncode == 0
+    filters = own_reward(tmp_path, good, filter=[{"name": "own_rewards:f"}])
+    result = banyan("train", filters, "--dry-run")
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_task_path_that_is_a_folder(tmp_path: Path) -> None:
+    file = own_reward(tmp_path, "def f(completion, **row): return 1.0\n")
+    refused(banyan("train", file, "--dry-run", "--set", "task.path=/tmp"), "'/tmp' is a folder")
 
 
 def test_simulate_prints_what_a_tree_saves() -> None:
@@ -85,6 +150,8 @@ def test_doctor_names_every_check(tmp_path: Path) -> None:
         (["train", "--resume", QUICKSTART], ["--resume"]),
         (["lineage", "xyz"], ["holds no store"]),
         (["join", "127.0.0.1:1"], ["--token"]),
+        (["train", QUICKSTART, "--json"], ["--json goes with --dry-run"]),
+        (["train", "--run", "x", QUICKSTART], ["leave recipe and --set out"]),
     ],
 )
 def test_bad_input_is_one_message(tmp_path: Path, arguments: list, words: list[str]) -> None:
@@ -136,7 +203,8 @@ def test_an_unknown_key_is_named_with_its_line(tmp_path: Path) -> None:
 )
 def test_a_row_that_cannot_be_read_is_named_and_no_run_is_begun(tmp_path: Path, row: str, words: list[str]) -> None:
     (tmp_path / "rows.jsonl").write_text(f'{{"prompt": "1 + 1"}}\n{row}\n')
-    task = {"name": "file", "path": "rows.jsonl", "reward": "m:f"}
+    (tmp_path / "m_rewards.py").write_text("def f(completion, **row):\n    return 1.0\n")
+    task = {"name": "file", "path": "rows.jsonl", "reward": "m_rewards:f"}
     recipe = {"name": "x", "model": whole_model(tmp_path), "task": task, "resources": {"engine": "scripted"}}
     (tmp_path / "r.yaml").write_text(yaml.safe_dump(recipe))
     refused(banyan("train", tmp_path / "r.yaml", "--state", tmp_path / "s"), "rows.jsonl", *words)

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from banyan.cli import invocation, joining, report, resume, runs
 from banyan.cli import main as main_module
-from banyan.cli import report, runs
-from banyan.cli.output import emit
-from banyan.errors import NotFound
+from banyan.cli.output import emit, table_of
+from banyan.errors import InvalidInput, NotFound
 from banyan.v1 import runstore_service_pb2 as rs
 
 
@@ -28,10 +29,73 @@ def test_nothing_found_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "[]\n"
 
 
-def test_a_cause_with_brackets_is_printed_as_it_is(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    run = rs.Run(run_id="r", state=rs.RUN_STATE_FAILED, cause="reward: no such key [/answer]", folder=str(tmp_path))
+def test_ids_and_long_lines_stay_whole_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"tree_id": "f" * 64, "reason": "word " * 40, "run_id": "r" * 70}
+    emit([row], False, ("tree_id", "reason", "run_id"))
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.split("  ")[0] == "f" * 64 and line.rstrip().endswith("r" * 70) and "word " * 40 in line
+
+
+def test_ids_stay_whole_on_a_narrow_terminal() -> None:
+    console = Console(width=60)
+    with console.capture() as said:
+        console.print(table_of([{"id": "f" * 32, "reason": "word " * 20}], ("id", "reason")))
+    assert "f" * 32 in said.get() and said.get().count("word") == 20
+
+
+def test_where_everything_is_stays_on_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run = rs.Run(run_id="r" * 90, state=rs.RUN_STATE_FAILED, cause="broken", folder=str(tmp_path))
     report._print_places(run, 1.0, tmp_path)
-    assert "no such key [/answer]" in capsys.readouterr().out
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 4 and said[0].startswith("r" * 90 + " FAILED at step 0")
+    assert said[3].endswith(f" runs show {'r' * 90} --state {tmp_path}") and "broken" not in "".join(said)
+
+
+@pytest.mark.parametrize(
+    ("called", "path", "command"),
+    [
+        (".venv/bin/banyan", "", ".venv/bin/banyan"),
+        ("{here}/.venv/bin/banyan", "", ".venv/bin/banyan"),
+        ("{here}/.venv/bin/banyan", "{here}/.venv/bin", "banyan"),
+        ("/opt/a b/banyan", "", "'/opt/a b/banyan'"),
+    ],
+)
+def test_proposed_commands_work_as_they_are_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: str, path: str, command: str
+) -> None:
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "banyan").touch(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", path.format(here=tmp_path))
+    monkeypatch.setattr("sys.argv", [called.format(here=tmp_path)])
+    assert invocation.proposed("ps") == f"{command} ps"
+    assert invocation.proposed("ps", Path("a b")) == f"{command} ps --state 'a b'"
+
+
+def test_a_token_is_in_a_file_of_its_owner_and_not_in_the_command(tmp_path: Path) -> None:
+    said = joining.joining(tmp_path, "r-1", "10.0.0.1:7443", "secret.token")
+    file = tmp_path / "tokens" / "r-1"
+    assert "secret" not in said and f"join 10.0.0.1:7443 --token-file {file}" in said
+    assert file.read_text().strip() == "secret.token" and file.stat().st_mode & 0o777 == 0o600
+
+
+RUNS = [rs.Run(run_id="a-12", state=rs.RUN_STATE_PAUSED, step=3), rs.Run(run_id="a-13"), rs.Run(run_id="b-1")]
+
+
+def test_the_newest_run_is_resumed_or_the_one_that_is_named(tmp_path: Path) -> None:
+    assert resume.chosen(RUNS, "", tmp_path).run_id == "a-12"
+    assert resume.chosen(RUNS, "b", tmp_path).run_id == "b-1"
+    with pytest.raises(InvalidInput, match="a-12, a-13; give more"):
+        resume.chosen(RUNS, "a", tmp_path)
+    with pytest.raises(InvalidInput, match=r"'c'.*a-12, a-13, b-1"):
+        resume.chosen(RUNS, "c", tmp_path)
+    with pytest.raises(InvalidInput, match="no run to resume"):
+        resume.chosen([], "", tmp_path)
+
+
+def test_the_others_that_could_be_resumed_are_named(tmp_path: Path) -> None:
+    assert "a-12 (PAUSED at step 3), a-13" in resume.others(RUNS, RUNS[2], tmp_path)
+    assert resume.others(RUNS[:1], RUNS[0], tmp_path) == ""
 
 
 def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

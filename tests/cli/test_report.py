@@ -1,26 +1,71 @@
 """Which trees the report shows, and intervals against hand-computed ones."""
 
 import pytest
+from rich.console import Console
 
 from banyan.cli.describe import wilson
 from banyan.cli.live import curve
-from banyan.cli.report import extremes
+from banyan.cli.report import evaluation_table, extremes
+from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 
 
-def summary(name: int, mean: float | None) -> ts.TreeSummary:
-    return ts.TreeSummary(tree_id=bytes([name]), **({} if mean is None else {"mean_reward": mean}))
+def summary(name: int, mean: float | None, leaves: int = 4) -> ts.TreeSummary:
+    return ts.TreeSummary(tree_id=bytes([name]), leaves=leaves, **({} if mean is None else {"mean_reward": mean}))
 
 
-def test_trees_whose_leaves_differ_are_shown_before_those_that_taught_nothing() -> None:
-    best, worst = extremes([summary(1, 0.0), summary(2, 0.875), summary(3, 0.125), summary(4, 1.0)])
-    assert (best.tree_id, worst.tree_id) == (b"\x02", b"\x03")
+def shown(*summaries: ts.TreeSummary, varied: tuple[int, ...] = ()) -> list[tuple[str, int]]:
+    found = extremes(summaries, lambda s: s.tree_id[0] in varied)
+    return [(title.split(" (")[0], s.tree_id[0]) for title, s in found]
 
 
-def test_equal_trees_and_none_at_all() -> None:
-    best, worst = extremes([summary(1, 1.0), summary(2, 1.0), summary(3, None)])
-    assert best.tree_id == worst.tree_id == b"\x01"
-    assert extremes([summary(1, None)]) is None
+def test_the_best_tree_is_the_best_and_the_worst_is_the_worst() -> None:
+    trees = summary(1, 0.0), summary(2, 0.875), summary(3, 0.125), summary(4, 1.0)
+    assert shown(*trees, varied=(2, 3)) == [("best tree", 4), ("worst tree", 1)]
+
+
+def test_among_equals_one_whose_leaves_differ_is_taken_else_the_newest() -> None:
+    trees = [summary(n, 0.5 if n < 4 else 0.25) for n in (1, 2, 3, 4, 5)]
+    assert shown(*trees, varied=(2, 5)) == [("best tree", 2), ("worst tree", 5)]
+    assert shown(*trees) == [("best tree", 1), ("worst tree", 4)]
+
+
+def test_equal_trees_are_shown_once_and_none_not_at_all() -> None:
+    assert shown(summary(1, 1.0), summary(2, 1.0), summary(3, None)) == [("a tree", 1)]
+    assert shown(summary(1, 0.5), summary(2, None)) == [("the tree", 1)]
+    assert shown(summary(1, None)) == []
+
+
+def progress(**sums: tuple[float, int]) -> rs.ReadProgressResponse:
+    evals = [
+        rs.EvalProgress(label=label.replace("_", "-"), groups=4, done=4, scored=4, reward_sum=total, correct=right)
+        for label, (total, right) in sums.items()
+    ]
+    return rs.ReadProgressResponse(evals=evals)
+
+
+def printed(progress: rs.ReadProgressResponse) -> str:
+    table = evaluation_table(progress)
+    assert table is not None
+    console = Console(width=120)
+    with console.capture() as said:
+        console.print(table)
+    return said.get()
+
+
+def test_graded_rewards_are_shown_as_means_and_right_answers_as_shares() -> None:
+    graded = printed(progress(before_greedy=(1.0, 0), after_greedy=(2.5, 0), before_sampled=(0.5, 0)))
+    assert "mean reward" in graded and "%" not in graded
+    assert [line.split() for line in graded.splitlines()[2:]] == [
+        ["greedy", "4", "0.250", "0.625"],
+        ["sampled", "4", "0.125", "-"],
+    ]
+    shares = printed(progress(before_greedy=(1.0, 1), after_greedy=(4.0, 4)))
+    assert "accuracy" in shares and "25.0 %" in shares and "100.0 %" in shares
+
+
+def test_where_nothing_was_measured_there_is_no_table() -> None:
+    assert evaluation_table(progress()) is None
 
 
 def test_wilson_interval() -> None:

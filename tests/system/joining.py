@@ -18,7 +18,7 @@ import yaml
 
 BANYAN = (sys.executable, "-m", "banyan.cli")
 ROOT = Path(__file__).parents[2]
-_COMMAND = re.compile(r"banyan join (\S+) --token (\S+)")
+_COMMAND = re.compile(r" join (\S+) --token-file (\S+)")
 _QUIET = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 
 
@@ -131,7 +131,8 @@ async def training(folder: Path, recipe: Mapping[str, Any], listen: str = "127.0
     file, state = folder / "recipe.yaml", folder / "state"
     file.write_text(yaml.safe_dump(dict(recipe)))
     async with command(folder / "train.out", "train", str(file), "--listen", listen, "--state", str(state)) as made:
-        address, token = (await made.says(_COMMAND)).groups()
+        address, token_file = (await made.says(_COMMAND)).groups()
+        token = Path(token_file).read_text().strip()
         run_id = (await made.says(r"run (\S+):"))[1]
         yield Training(made, state, run_id, address, token)
 

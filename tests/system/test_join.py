@@ -154,7 +154,8 @@ async def _refused(folder: Path, status: int, message: str, *words: str) -> None
 async def test_tokens_come_from_a_command_a_file_or_the_environment(tmp_path: Path, model: Path) -> None:
     async with training(tmp_path / "run", waiting(model, budget={"steps": 500, "minutes": 5.0})) as run:
         made = await run.ask("token", run.run_id, "--hours", "1")
-        assert made["token"] != run.token and made["command"].startswith(f"banyan join {run.address} --token ")
+        assert made["token"] != run.token and made["command"].endswith(f" join {run.address} --token-file {made['file']}")
+        assert made["token"] not in made["command"] and Path(made["file"]).stat().st_mode & 0o777 == 0o600
         file = tmp_path / "token"
         file.write_text(made["token"] + "\n")
         async with (

@@ -15,16 +15,26 @@ RESERVED = "completion"  # the first argument of every reward function
 
 def rows(task: Task, base: Path) -> list[dict[str, Any]]:
     """The file's rows. Raises InvalidInput that names the file, the line or row, and the value."""
+    checked = list(_read(task, base))
+    if not checked:
+        raise InvalidInput(f"{base / Path(task.path).expanduser()} holds no rows")
+    return checked
+
+
+def first(task: Task, base: Path) -> dict[str, Any] | None:
+    """The first of the rows, without reading the others; None where there is none."""
+    return next(_read(task, base), None)
+
+
+def _read(task: Task, base: Path) -> Iterator[dict[str, Any]]:
     path = base / Path(task.path).expanduser()
     if path.is_dir():
         raise InvalidInput(f"task.path {task.path!r} is a folder; name a file of JSON Lines or a Parquet table in it")
     if not path.is_file():
         raise InvalidInput(f"task.path {task.path!r}: there is no file {path}")
     found = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _json_lines(path)
-    checked = [_checked(row, where, task) for where, row in found]
-    if not checked:
-        raise InvalidInput(f"{path} holds no rows")
-    return checked
+    for where, row in found:
+        yield _checked(row, where, task)
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:

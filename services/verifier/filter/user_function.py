@@ -9,7 +9,10 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from banyan.errors import InvalidInput
 from banyan.plugins import Row, Scored, Unscorable
+
+_WANTED = "it must be def reward(completion: str, **row) -> float"
 
 
 @dataclass(slots=True)
@@ -22,7 +25,23 @@ class UserFunction:
     safe: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise InvalidInput(f"{self.name} is a {type(self.function).__name__}, not a function; {_WANTED}")
         self.version = _version(self.function)
+
+    def check(self, row: Row) -> None:
+        """Raises InvalidInput if the function cannot be called with a completion and this row. Does not call it."""
+        if inspect.iscoroutinefunction(self.function) or inspect.isgeneratorfunction(self.function):
+            raise InvalidInput(f"{self.name} is a coroutine or a generator, not a plain function; {_WANTED}")
+        try:
+            signature = inspect.signature(self.function)
+        except ValueError:
+            return  # a built-in one that does not say what it takes
+        try:
+            signature.bind("", **row)
+        except TypeError as error:
+            fields = ", ".join(map(str, row))
+            raise InvalidInput(f"{self.name}{signature} cannot take a row with {fields}: {error}; {_WANTED}") from None
 
     def score(self, completion: str, row: Row) -> Scored | Unscorable:
         """What the function returns; UNSCORABLE where that is not a finite number. What it raises is the caller's."""

@@ -38,7 +38,8 @@ def main() -> None:
         scorer = _scorer(opening)
     except BaseException as error:
         # Importing the user's module runs the user's code: whatever it raises is named to the parent.
-        frames.write(replies, {"refused": f"{type(error).__name__}: {error}"})
+        said = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
+        frames.write(replies, {"refused": said})
         return
     keep = _confinement(opening)
     frames.write(replies, {"version": scorer.version, "drops_user": keep.drop_user})
@@ -58,7 +59,12 @@ def _private_channel() -> tuple[int, int]:
 def _scorer(opening: dict[str, Any]) -> Scorer:
     sys.path[:0] = [p for p in opening["path"] if p not in sys.path]
     found = registry.build("filter", opening["name"], opening["settings"])
-    return found if hasattr(found, "score") else UserFunction(found, opening["name"])
+    if hasattr(found, "score"):
+        return found  # type: ignore[no-any-return]
+    made = UserFunction(found, opening["name"])
+    if (row := opening.get("row")) is not None:
+        made.check(row)
+    return made
 
 
 def _confinement(opening: dict[str, Any]) -> attempt.Confinement:

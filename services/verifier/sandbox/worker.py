@@ -48,12 +48,16 @@ class Worker:
         self.calls = 0
 
     @classmethod
-    async def start(cls, spec: ScorerSpec, limits: Limits) -> "Worker":
-        """A child that has imported the scorer. Raises InvalidInput if it cannot be, ChildDied if the child cannot run."""
+    async def start(cls, spec: ScorerSpec, limits: Limits, row: Mapping[str, Any] | None = None) -> "Worker":
+        """A child that has imported the scorer. Raises InvalidInput if it cannot be, ChildDied if the child cannot run.
+
+        With a row, a scorer that cannot be called with one like it is refused, too; it is not called.
+        """
         folder = tempfile.mkdtemp(prefix="banyan-scorer-")
         os.chmod(folder, 0o711)  # attempts enter their own folder below it, whoever they run as
         worker = cls(await _launched(folder), folder, limits)
-        opening = {"name": spec.name, "settings": dict(spec.settings), "path": sys.path, "limits": asdict(limits)}
+        told = {"name": spec.name, "settings": dict(spec.settings), "row": None if row is None else dict(row)}
+        opening = {**told, "path": sys.path, "limits": asdict(limits)}
         try:
             ready = await worker._ask(opening, START_S)
         except BaseException:
@@ -81,6 +85,8 @@ class Worker:
         except TimeoutError:
             raise ChildDied(f"the scorer's child gave no answer in {deadline_s:.0f} s") from None
         except (asyncio.IncompleteReadError, OSError):
+            with contextlib.suppress(TimeoutError):  # its pipe closes a moment before its status is known
+                await asyncio.wait_for(self._process.wait(), 1.0)
             raise ChildDied(f"the scorer's child ended with status {self._process.returncode}") from None
 
     async def _exchange(self, frame: bytes) -> dict[str, Any]:

@@ -1,0 +1,29 @@
+"""How nodes are told to join: the token goes into a file that only its owner reads, never into a shell's history."""
+
+import os
+import shlex
+from pathlib import Path
+
+from banyan.cli.invocation import me
+
+
+def joining(state: Path, run_id: str, address: str, token: str) -> str:
+    """Writes the token to its file; the lines to print."""
+    file = keep(state, run_id, token).resolve()
+    return (
+        f"other nodes join with: {me()} join {address} --token-file {shlex.quote(str(file))}\n"
+        "on another host: copy that file there, or leave the option out and enter the token when asked"
+    )
+
+
+def keep(state: Path, run_id: str, token: str) -> Path:
+    """The token in a file of mode 0600."""
+    folder = state / "tokens"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = folder / run_id
+    partial = folder / f".{run_id}.{os.getpid()}"
+    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w") as out:
+        out.write(token + "\n")
+    partial.rename(file)
+    return file

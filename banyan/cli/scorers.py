@@ -1,0 +1,27 @@
+"""A user's scorers, tried before a run is begun: one that is not there, or takes something else, is said at once."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from banyan.recipe import Recipe
+
+
+def check(recipe: Recipe, folders: Sequence[Path]) -> None:
+    """Loads each `module:function` in a child process that finds modules in `folders`. Raises InvalidInput."""
+    named = [(f.name, f.settings) for f in recipe.filter] or [(name, {}) for name in recipe.scorers]
+    own = [(name, settings) for name, settings in named if ":" in name]
+    if not own:
+        return
+    from services.gateway.tasks import file
+    from services.verifier.probe import probe
+
+    row = file.first(recipe.task, Path.cwd()) if recipe.task.name == "file" else None
+    known = list(sys.path)
+    sys.path[:0] = map(str, folders)  # what the child is told; the services get it as PYTHONPATH
+    try:
+        for name, settings in own:
+            asyncio.run(probe(name, settings, row))
+    finally:
+        sys.path[:] = known

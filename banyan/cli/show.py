@@ -1,0 +1,47 @@
+"""`banyan runs show` for people: what a run is, its evaluations, its nodes, its counts."""
+
+from typing import Any
+
+from rich.text import Text
+
+from banyan.cli import describe
+from banyan.cli.output import out, table_of
+
+_FACTS = ("run_id", "state", "step", "cause", "created", "ended", "folder")
+_COUNTS = ("batches", "leaves", "unscorable", "sampled_tokens", "saved_tokens")
+_EVALUATION = ("label", "n", "accuracy", "95 % interval", "mean reward", "unscorable")
+_NODE = ("node", "host", "joined", "present", "seen", "trees")
+
+
+def show(run: dict[str, Any]) -> None:
+    """Prints what `runs show --json` holds."""
+    facts = {key: run[key] for key in _FACTS if run[key] is not None}
+    facts |= {"groups": ", ".join(f"{count} {name}" for name, count in run["groups"].items())}
+    facts |= {key.replace("_", " "): f"{run[key]:,}" for key in _COUNTS}
+    facts |= {"mean reward": "-" if run["mean_reward"] is None else f"{run['mean_reward']:.3f}"}
+    facts |= {"policy": describe.policy_words(run["policies"][-1] if run["policies"] else None)}
+    width = max(map(len, facts))
+    for key, value in facts.items():
+        out.print(Text.assemble((key.ljust(width), "bold"), f"  {value}"), soft_wrap=True)
+    _table("evaluations", [_evaluation(e) for e in run["evaluations"]], _EVALUATION)
+    _table("nodes", run["nodes"], _NODE)
+    stats = [{"": name.replace("_", " "), "count": count} for name, count in sorted(run["stats"].items())]
+    _table("counts in the store", stats, ("", "count"))
+
+
+def _table(title: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
+    if rows:
+        out.print()
+        out.print(title, style="bold")
+        out.print(table_of(rows, columns))
+
+
+def _evaluation(row: dict[str, Any]) -> dict[str, Any]:
+    if row["n"] == 0:
+        return row
+    low, high = row["wilson_95"]
+    return row | {
+        "accuracy": f"{100 * row['accuracy']:.1f} %",
+        "95 % interval": f"{100 * low:.1f} – {100 * high:.1f}",
+        "mean reward": f"{row['mean_reward']:.3f}",
+    }

@@ -1,0 +1,58 @@
+"""What `banyan runs watch` prints: a line for every step and state, once; the end of a run that is over."""
+
+from pathlib import Path
+from typing import Any
+
+from banyan.cli import describe
+from banyan.cli.invocation import proposed
+from banyan.cli.output import emit, out
+from banyan.errors import Refused
+from banyan.v1 import gateway_service_pb2 as gw
+from banyan.v1 import runstore_service_pb2 as rs
+
+OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
+
+
+class Watch:
+    """Prints news: as JSON all of it, for people what changed."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._json = as_json
+        self._seen: tuple[str, int | None] | None = None
+
+    def update(self, news: gw.WatchRunResponse) -> None:
+        """Takes the next message."""
+        line = _line(news.run, news.progress)
+        if self._json:
+            emit(line | {"metrics": [dict(p.metrics) for p in news.policies]}, True)
+        elif self._seen != (line["state"], line["step"]):
+            self._seen = line["state"], line["step"]
+            rewards = [p.metrics["reward"] for p in news.policies if "reward" in p.metrics]
+            _print(line, rewards[-1] if rewards else line["mean_reward"])
+
+
+def end(run: rs.Run, progress: rs.ReadProgressResponse, state: Path, as_json: bool) -> None:
+    """Prints where a run ended. Raises Refused, with the way on, where it has not and nothing runs."""
+    if run.state not in OVER:
+        raise Refused(
+            f"run {run.run_id} is {describe.run_state(run.state)} at step {run.step}, and nothing runs on {state};"
+            f" go on with it: {proposed(f'train --run {run.run_id}', state)}"
+        )
+    line = _line(run, progress)
+    if as_json:
+        emit(line | {"metrics": []}, True)
+    else:
+        _print(line, line["mean_reward"])
+
+
+def _line(run: rs.Run, progress: rs.ReadProgressResponse) -> dict[str, Any]:
+    return {"state": describe.run_state(run.state), "cause": run.cause or None} | describe.progress(progress)
+
+
+def _print(line: dict[str, Any], reward: float | None) -> None:
+    step = "-" if line["step"] is None else line["step"]
+    shown = "-" if reward is None else f"{reward:.3f}"
+    cause = f"  {line['cause']}" if line["cause"] else ""
+    state = line["state"].lower().replace("_", " ")
+    text = f"{state}  step {step}  reward {shown}  leaves {line['leaves']:,}  sampled {line['sampled_tokens']:,}{cause}"
+    out.print(text, markup=False, soft_wrap=True)
