@@ -16,7 +16,7 @@ from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.output import emit
 from banyan.errors import BanyanError
 
-FREE_GB = 5
+FREE_GB = 5  # two checkpoints of a model of 135M, 1.6 GiB each, and one that is being written; the rest is small
 Check = tuple[str, bool, str]
 
 
@@ -90,8 +90,11 @@ def _ports() -> str:
 
 
 def _disk(state: Path) -> str:
-    at = state if state.exists() else Path.cwd()
+    at = next(p for p in (state.absolute(), *state.absolute().parents) if p.exists())  # the disk that it will lie on
     free = shutil.disk_usage(at).free / 2**30
     if free < FREE_GB:
-        raise OSError(f"{free:.1f} GiB free at {at}; a run needs about {FREE_GB}; free some or use --state elsewhere")
+        raise OSError(
+            f"{free:.1f} GiB free at {at}; a run starts, but the checkpoints of a model of 135M need about {FREE_GB} GiB:"
+            " free some, name another folder with --state, or train a smaller model"
+        )
     return f"{free:.0f} GiB free at {at}"

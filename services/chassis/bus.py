@@ -19,7 +19,7 @@ from nats.js.errors import Error as JetStreamError
 
 from banyan.errors import DeadlineMissed, InvalidInput
 from banyan.v1 import events_pb2
-from services.chassis import subjects
+from services.chassis import streams, subjects
 from services.chassis.delivery import Delivery
 from services.chassis.pull import Consumer
 
@@ -94,9 +94,9 @@ class Bus:
         return self._client.is_connected
 
     async def ensure_streams(self) -> None:
-        """Creates the streams that are missing."""
+        """Creates the streams that are missing. Raises InvalidInput where no try will help."""
         for config in subjects.STREAMS:
-            await self._retry(lambda c=config: self._js.add_stream(c), f"creating stream {config.name}", 30.0)
+            await self._retry(lambda c=config: streams.make(self._js, c), f"creating stream {config.name}", 30.0)
 
     async def publish(
         self, subject: str, message: Message, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0

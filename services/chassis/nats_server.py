@@ -12,12 +12,16 @@ from pathlib import Path
 
 from banyan.errors import DeadlineMissed, InvalidInput
 
+# What the limits of all streams may add up to; it takes no room. The server's default is a share of the disk that is free as
+# it starts, so that it would refuse the streams on one day and not on another.
+MAX_FILE_STORE = "16GB"
 CONFIG = """\
 server_name: banyan
 listen: "{listen}"
 max_payload: 1MB
 jetstream {{
   store_dir: "{store}"
+  max_file_store: {max_file_store}
   # The default syncs every two minutes and can lose acknowledged writes.
   sync_interval: always
 }}
@@ -70,7 +74,7 @@ def write_config(folder: Path, listen: str) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "nats.conf"
-    path.write_text(CONFIG.format(listen=listen, store=folder / "jetstream"))
+    path.write_text(CONFIG.format(listen=listen, store=folder / "jetstream", max_file_store=MAX_FILE_STORE))
     return path
 
 

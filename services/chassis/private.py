@@ -14,12 +14,12 @@ def folder(path: Path) -> Path:
     Raises InvalidInput for one of another user's in a place where anybody may make folders.
     """
     path.mkdir(mode=MODE, parents=True, exist_ok=True)
-    found = path.stat()
-    if found.st_uid == os.geteuid():
-        if found.st_mode & 0o077:
+    owners = {path.lstat().st_uid, path.stat().st_uid}  # of a link, and of what it leads to
+    if owners == {os.geteuid()}:
+        if path.stat().st_mode & 0o077:
             path.chmod(MODE)
-    elif path.is_symlink() or path.parent.stat().st_mode & 0o1000:
-        raise InvalidInput(f"{path} belongs to another user (uid {found.st_uid}); remove it, or name another folder")
+    elif path.parent.stat().st_mode & 0o1000:
+        raise InvalidInput(f"{path} belongs to another user (uid {max(owners)}); remove it, or name another folder")
     return path
 
 

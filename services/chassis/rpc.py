@@ -134,7 +134,7 @@ async def serve(
 def channel(
     address: str, *, secret: str = "", root_pem: bytes | None = None, token: str = "", target_name: str = ""
 ) -> grpc.aio.Channel:
-    """A channel that reconnects fast and shows the `secret`. With `root_pem` it speaks TLS, trusting that certificate alone."""
+    """A channel that reconnects fast and shows the `secret`. With `root_pem` it speaks TLS and trusts that alone."""
     options = [
         *_OPTIONS,
         ("grpc.initial_reconnect_backoff_ms", 100),

@@ -5,33 +5,38 @@ from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfi
 LINEAGE, GROWTH, TRAIN, SWARM, DEAD = "LINEAGE", "GROWTH", "TRAIN", "SWARM", "DEAD"
 LINEAGE_KINDS = ("opened", "segment", "leaf", "grown", "score", "closed")
 
-_LIMIT_BYTES = 2 << 30  # per stream; the treestore purges what all consumers have taken, so this is never reached in health
+# Bytes at most. The treestore purges what all consumers have taken, so they are never reached in health. The broker counts
+# them as taken from the start, against its `max_file_store`, whatever is in the streams.
+_SEGMENTS = 2 << 30
+_SMALL = 256 << 20
 
 
-def _stream(name: str, subjects: list[str], retention: RetentionPolicy, **more: object) -> StreamConfig:
+def _stream(name: str, subjects: list[str], retention: RetentionPolicy, max_bytes: int, **more: object) -> StreamConfig:
     return StreamConfig(
         name=name,
         subjects=subjects,
         retention=retention,
         storage=StorageType.FILE,
         discard=DiscardPolicy.NEW,  # full is back-pressure, reported; old messages are never thrown away unseen
-        max_bytes=_LIMIT_BYTES,
+        max_bytes=max_bytes,
         duplicate_window=120,
         **more,  # type: ignore[arg-type]
     )
 
 
 STREAMS = (
-    _stream(LINEAGE, ["lineage.*.*"], RetentionPolicy.LIMITS),
-    _stream(GROWTH, ["growth.*"], RetentionPolicy.WORK_QUEUE),
-    _stream(TRAIN, ["train.*.*"], RetentionPolicy.LIMITS),
-    _stream(SWARM, ["swarm.*.*"], RetentionPolicy.LIMITS),
+    _stream(LINEAGE, ["lineage.*.*"], RetentionPolicy.LIMITS, _SEGMENTS),
+    _stream(GROWTH, ["growth.*"], RetentionPolicy.WORK_QUEUE, _SMALL),
+    _stream(TRAIN, ["train.*.*"], RetentionPolicy.LIMITS, _SMALL),
+    _stream(SWARM, ["swarm.*.*"], RetentionPolicy.LIMITS, _SMALL),
     _stream(
         DEAD,
         ["dead.>", "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>"],
         RetentionPolicy.LIMITS,
+        _SMALL,
     ),
 )
+RESERVED = sum(int(stream.max_bytes or 0) for stream in STREAMS)
 
 
 def lineage(run_id: str, kind: str) -> str:

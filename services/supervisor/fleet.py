@@ -13,8 +13,7 @@ from services.supervisor.state import HOST, StateFolder
 BASE = ("treestore", "verifier", "gateway")  # serve all runs, in order of start
 STOP_ORDER = ("gateway", "rollout", "verifier", "learner", "treestore", "nats")
 GRACE_S = {"gateway": 5.0, "rollout": 10.0, "verifier": 5.0, "learner": 60.0, "treestore": 15.0, "nats": 10.0}
-# Until they serve these hold nothing that is not on disk, and while torch loads a model they hear no signal.
-LOADERS = ("rollout", "learner")
+# Until it serves a process holds nothing that is not on disk, and it may wait for another, or load a model and hear nothing.
 LOADING_GRACE_S = 2.0
 # Spinning OpenMP threads of two torch processes on two cores are 6 to 16 times slower (PROTOCOL 7).
 QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
@@ -78,7 +77,7 @@ class Fleet:
 
 def grace_s(child: Child) -> float:
     """How long a child may take to end before it is killed."""
-    return GRACE_S[child.service] if child.state == "ready" or child.service not in LOADERS else LOADING_GRACE_S
+    return GRACE_S[child.service] if child.state == "ready" else LOADING_GRACE_S
 
 
 def threads_for(service: str, threads: int | str, max_staleness: int, rollout_nodes: int, cores: int | None = None) -> int:

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")
 READY_S = 90.0
+UNBEGUN_GRACE_S = 1.0
 CANNOT_START = 126  # as shells say it
 
 
@@ -73,7 +74,14 @@ class Supervisor:
             if child is not None and child.state == "ready":
                 return
             await asyncio.sleep(0.02)
-        raise DeadlineMissed(f"{name} did not serve within {deadline_s:.0f} s; see {self.fleet.state.log(name)}")
+        raise DeadlineMissed(f"{name} did not serve within {deadline_s:.0f} s{self._why(name)}")
+
+    def _why(self, name: str) -> str:
+        """What a child that does not serve said last."""
+        child, log_file = self.children.get(name), self.fleet.state.log(name)
+        last = child.tail(1).strip() if child is not None else ""
+        ended = f" and ended {len(child.exits)} times" if child is not None and child.exits else ""
+        return f"{ended}; its last words: {last} ({log_file})" if last else f"{ended}; see {log_file}"
 
     async def _keep(self, child: Child) -> None:
         self.children[child.name] = child
@@ -208,6 +216,8 @@ class Supervisor:
         """In order: gateway takes no new trees, rollout, verifier, learner (checkpoint), treestore, nats."""
         self._stopping = True
         await _end([self._watcher] if self._watcher else [])
+        if self._watcher is None:  # it never served: nothing is under way, and somebody waits for his prompt
+            await asyncio.gather(*(c.stop(UNBEGUN_GRACE_S) for c in self.children.values()))
         for service in STOP_ORDER:
             children = [c for c in self.children.values() if c.service == service]
             await asyncio.gather(*(c.stop(grace_s(c)) for c in children))

@@ -1,11 +1,14 @@
 """The bus against a real nats-server: acknowledged once, pulled until acked, alive after the broker is killed."""
 
 import asyncio
+import dataclasses
+from collections.abc import Iterator
 
 import pytest
 
 from banyan.errors import InvalidInput
 from banyan.v1 import events_pb2
+from services.chassis import nats_server as server_module
 from services.chassis import subjects
 from services.chassis.bus import Bus
 
@@ -108,3 +111,41 @@ async def test_a_message_that_the_broker_would_cut_the_line_for_is_refused_here(
     letter.payload = bytes((1 << 20) - 5000)
     assert await bus.publish(subjects.dead("X"), letter, "largest", traceparent="00-" + "1" * 51, deadline_s=5.0) == 1
     await bus.close()
+
+
+@pytest.fixture
+def narrow(tmp_path) -> Iterator[str]:
+    """A broker whose streams may take 1 GB together."""
+    address = f"127.0.0.1:{server_module.free_port()}"
+    config = server_module.write_config(tmp_path / "narrow", address)
+    config.write_text(config.read_text().replace(server_module.MAX_FILE_STORE, "1GB"))
+    process = server_module.start(config, tmp_path / "log")
+    server_module.await_listening(address, process, tmp_path / "log")
+    yield f"nats://{address}"
+    process.terminate()
+    process.wait(5)
+
+
+async def test_a_broker_without_room_is_said_at_once_with_what_to_change(narrow) -> None:
+    bus = await Bus.connect(narrow, "test")
+    async with asyncio.timeout(5):
+        with pytest.raises(InvalidInput, match=r"LINEAGE .*10047.* max_file_store .* must be \d+ MiB or more"):
+            await bus.ensure_streams()
+    await bus.close()
+
+
+async def test_streams_of_other_limits_get_those_of_today(nats_server) -> None:
+    bus = await Bus.connect(nats_server.url, "test")
+    for config in subjects.STREAMS:
+        await bus._js.add_stream(dataclasses.replace(config, max_bytes=2 << 30))
+    await bus.publish(subjects.growth("r"), _grow("a"), "id-a")
+    await bus.ensure_streams()
+    info = await bus._js.stream_info(subjects.GROWTH)
+    assert (info.config.max_bytes, info.state.messages) == (256 << 20, 1)
+    await bus.close()
+
+
+def test_the_streams_fit_wherever_a_server_starts(tmp_path) -> None:
+    """Also those of a folder that was made when all of them had 2 GiB: the server counts them as it starts."""
+    assert "max_file_store: 16GB" in server_module.write_config(tmp_path, "127.0.0.1:1").read_text()
+    assert subjects.RESERVED <= 3 << 30 and len(subjects.STREAMS) * (2 << 30) < 16_000_000_000

@@ -12,7 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from services.chassis import nats_server
+from services.chassis import nats_server, subjects
 from services.chassis.settings import Settings as Shared
 
 ROOT = Path(__file__).parents[2]
@@ -230,6 +230,11 @@ def test_only_one_process_opens_the_database(objects):
 def test_nats_syncs_every_write(objects):
     (config,) = [o["data"]["nats.conf"] for o in of(objects, "ConfigMap") if "nats.conf" in o["data"]]
     assert "sync_interval: always" in config
+
+
+def test_the_nats_configuration_has_room_for_our_streams(objects):
+    (config,) = [o["data"]["nats.conf"] for o in of(objects, "ConfigMap") if "nats.conf" in o["data"]]
+    assert int(re.search(r"max_file_store: (\d+)GB", config)[1]) * 10**9 > subjects.RESERVED
 
 
 def test_the_nats_configuration_is_one_that_the_server_takes(objects, tmp_path):

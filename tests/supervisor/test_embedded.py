@@ -1,14 +1,15 @@
 """The whole embedded system: its ports answer who knows the secret of the state folder, which nobody else can read."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from banyan.errors import InvalidInput, Refused
-from services.chassis import rpc
+from services.chassis import nats_server, rpc
 from services.supervisor.embedded import embedded
 from services.supervisor.state import StateFolder
-from services.supervisor.supervisor import Supervisor
+from services.supervisor.supervisor import GivenUp, Supervisor
 
 
 async def _answers(supervisor: Supervisor, secret: str) -> list[str]:
@@ -65,3 +66,13 @@ def test_a_folder_that_holds_other_things_is_no_state_folder(tmp_path: Path) -> 
     with pytest.raises(InvalidInput, match=r"holds other things, such as thesis\.tex"):
         StateFolder.open(tmp_path)
     assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
+async def test_a_broker_that_cannot_hold_the_streams_ends_the_start_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_server, "MAX_FILE_STORE", "1GB")
+    async with asyncio.timeout(60):  # two starts of a process, not the 90 s that it waits for one to serve
+        with pytest.raises(GivenUp, match=r"stream LINEAGE cannot be made.* max_file_store .* MiB or more"):
+            async with embedded(tmp_path / "s"):
+                pass

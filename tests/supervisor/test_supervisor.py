@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from banyan.errors import NotFound, TemporaryError
+from banyan.errors import DeadlineMissed, NotFound, TemporaryError
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceServicer, add_RunStoreServiceServicer_to_server
 from services.chassis import rpc
+from services.chassis.nats_server import free_port
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
 from services.supervisor.fleet import Fleet
@@ -224,3 +225,48 @@ async def test_a_node_that_still_loads_its_model_does_not_hold_up_the_end(tmp_pa
         store.want()
         await eventually(lambda: not any(c.running for c in workers()), 20.0)
         assert time.monotonic() - begun < 8.0
+
+
+async def _starting(tmp_path: Path, code: str) -> tuple[Supervisor, "asyncio.Task[None]"]:
+    """A supervisor whose treestore never serves."""
+    state = StateFolder.open(tmp_path / "s")
+    fleet = Processes(state)
+    object.__setattr__(fleet, "codes", {"treestore": code})
+    plain = fleet.base
+
+    def deaf(service: str) -> Child:
+        child = plain(service)
+        child.health = f"127.0.0.1:{free_port()}" if service == "treestore" else ""
+        return child
+
+    object.__setattr__(fleet, "base", deaf)
+
+    async def nats() -> Child:
+        return Child("nats", "nats", [sys.executable, "-c", SLEEPS], {}, state.log("nats"))
+
+    supervisor = Supervisor(fleet, nats, Backoff(first_s=0.05, limit=1000))
+    return supervisor, asyncio.create_task(supervisor.start())
+
+
+async def test_a_start_that_is_given_up_is_over_within_two_seconds(tmp_path: Path, eventually: Any) -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    supervisor, starting = await _starting(tmp_path, deaf)
+    await eventually(lambda: "treestore" in supervisor.children and "deaf" in supervisor.children["treestore"].tail())
+    begun = time.monotonic()
+    starting.cancel()
+    await asyncio.wait([starting])
+    await supervisor.stop()
+    assert time.monotonic() - begun < 2.0
+    assert not any(child.running for child in supervisor.children.values())
+
+
+async def test_a_process_that_dies_again_and_again_as_it_starts_is_named_with_its_last_words(
+    tmp_path: Path, eventually: Any
+) -> None:
+    supervisor, starting = await _starting(tmp_path, "print('first'); raise SystemExit('treestore: no such planet')")
+    await eventually(lambda: "treestore" in supervisor.children and len(supervisor.children["treestore"].exits) > 1, 20.0)
+    with pytest.raises(DeadlineMissed, match=r"ended \d+ times; its last words: treestore: no such planet \(.*log\)"):
+        await supervisor.await_ready("treestore", 0.1)
+    starting.cancel()
+    await asyncio.wait([starting])
+    await supervisor.stop()

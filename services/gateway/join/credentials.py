@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from banyan.errors import InvalidInput
-from services.chassis import private
+from services.chassis import nats_server, private
 from services.gateway.join import jwt
 from services.gateway.join.scope import Scope
 from services.gateway.join.tls import Identity
@@ -23,6 +23,7 @@ listen: "{listen}"
 max_payload: 1MB
 jetstream {{
   store_dir: "{store}"
+  max_file_store: {max_file_store}
   # The default syncs every two minutes and can lose acknowledged writes.
   sync_interval: always
 }}
@@ -77,6 +78,7 @@ def write_nats_config(state: Path, listen: str, store_dir: Path, tls: Identity |
     text = _CONFIG.format(
         listen=listen,
         store=store_dir,
+        max_file_store=nats_server.MAX_FILE_STORE,
         operator=jwt.sign(made.operator, jwt.public_key(made.operator), "banyan", operator),
         system=system,
         system_jwt=jwt.sign(made.operator, system, "SYS", _account(_LIMITS)),

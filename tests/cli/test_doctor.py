@@ -1,0 +1,33 @@
+"""What `banyan doctor` says of a disk is what a run needs of it."""
+
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from banyan.cli import doctor
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def _free(monkeypatch: pytest.MonkeyPatch, free: float) -> list[Path]:
+    asked: list[Path] = []
+
+    def usage(path: Path) -> Usage:
+        asked.append(path)
+        return Usage(100 << 30, 0, int(free * 2**30))
+
+    monkeypatch.setattr(doctor.shutil, "disk_usage", usage)
+    return asked
+
+
+def test_the_disk_is_the_one_that_the_state_folder_will_lie_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _free(monkeypatch, 6.0)
+    assert doctor._disk(tmp_path / "not" / "yet") == f"6 GiB free at {tmp_path}"
+    assert asked == [tmp_path]
+
+
+def test_little_room_is_too_little_for_checkpoints_not_for_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _free(monkeypatch, 4.0)
+    with pytest.raises(OSError, match=r"4\.0 GiB free .* a run starts, but the checkpoints .* need about 5 GiB"):
+        doctor._disk(tmp_path)
