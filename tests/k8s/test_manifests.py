@@ -1,5 +1,6 @@
 """The manifests, rendered by kubectl and checked against schemas and against our own rules. No API server is used."""
 
+import base64
 import dataclasses
 import importlib
 import re
@@ -142,9 +143,24 @@ def test_what_is_referenced_exists(objects):
         volumes = {v["name"]: v for v in pod(workload).get("volumes", [])}
         claims = {c["metadata"]["name"] for c in workload["spec"].get("volumeClaimTemplates", [])}
         used |= {("ConfigMap", v["configMap"]["name"]) for v in volumes.values() if "configMap" in v}
+        used |= {("Secret", v["secret"]["secretName"]) for v in volumes.values() if "secret" in v}
         assert {m["name"] for m in container["volumeMounts"]} <= volumes.keys() | claims
         assert "serviceAccountName" not in pod(workload) and pod(workload)["automountServiceAccountToken"] is False
     assert used == set(there)
+
+
+def test_every_service_asks_for_the_secret_and_has_it(objects):
+    maps = {o["metadata"]["name"]: o["data"] for o in of(objects, "ConfigMap")}
+    secrets = {o["metadata"]["name"]: o["data"] for o in of(objects, "Secret")}
+    for workload, container in containers(objects):
+        if workload["metadata"]["name"] not in SERVICES:
+            continue
+        told = {k: v for source in container["envFrom"] for k, v in maps[source["configMapRef"]["name"]].items()}
+        file = Path(told["BANYAN_SECRET_FILE"])
+        (mount,) = [m for m in container["volumeMounts"] if m["mountPath"] == str(file.parent)]
+        (volume,) = [v["secret"] for v in pod(workload)["volumes"] if v["name"] == mount["name"]]
+        assert mount["readOnly"] is True and volume["defaultMode"] & 0o007 == 0
+        assert len(base64.b64decode(secrets[volume["secretName"]][file.name])) >= 32
 
 
 def settings_of(service: str) -> type[Shared]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from banyan.errors import Refused
+from banyan.errors import InvalidInput, Refused
 from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore import members
 from tests.treestore.forge import World
@@ -57,3 +57,16 @@ def test_a_killed_node_is_missed_within_ten_seconds_and_one_that_lives_may_lose_
 
     assert members.PRESENT_MS <= 10_000
     assert 4 * presence.EVERY_S * 1000 <= members.PRESENT_MS
+
+
+@pytest.mark.parametrize("node", ["", "n" * 65, "n" * 100_000, "a b", "a\n", "ä"])
+def test_a_name_that_is_none_is_not_kept(world: World, node: str) -> None:
+    with pytest.raises(InvalidInput, match="1 to 64 letters") as refused:
+        _put(world, node)
+    assert len(str(refused.value)) < 200 and _present(world) == {}
+
+
+def test_a_host_that_is_none_is_not_kept(world: World) -> None:
+    member = rs.Member(node_id="a", run_id=world.forge.run_id, host="h" * 256)
+    with pytest.raises(InvalidInput, match="at most 255"):
+        world.database.transact(lambda c: members.put(c, rs.PutMemberRequest(member=member), world.now()))
