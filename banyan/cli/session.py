@@ -6,11 +6,12 @@ import os
 import signal
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
 
-from banyan.cli import describe, resume
+from banyan.cli import describe, resume, searchpath
 from banyan.cli.invocation import proposed
 from banyan.cli.joining import joining
 from banyan.cli.live import LiveView
@@ -36,11 +37,11 @@ LEAVING_S = 10.0  # a node looks every second, then drains
 class Session:
     """Runs one recipe to its end, or goes on with a run, the newest if none is named. `run` returns the exit status."""
 
-    def __init__(self, state: Path, recipe: Recipe | None, listen: str, python_path: str, run_id: str = "") -> None:
+    def __init__(self, state: Path, recipe: Recipe | None, listen: str, path: Sequence[str], run_id: str = "") -> None:
         self._state, self._recipe, self._listen = state, recipe, listen
         self._wanted, self._resumed = run_id, recipe is None
-        paths = [python_path, os.environ.get("PYTHONPATH", "")]
-        self._extra = {"PYTHONPATH": os.pathsep.join(p for p in paths if p)}
+        self._path = path
+        self._extra = {"PYTHONPATH": os.pathsep.join(p for p in (*path, os.environ.get("PYTHONPATH", "")) if p)}
         self._begun = time.monotonic()
         self._interrupted = asyncio.Event()
         self._supervisor: Supervisor | None = None
@@ -56,6 +57,7 @@ class Session:
                 err.print("stopped before a run was begun")
                 return INTERRUPTED
             state = supervisor.fleet.state
+            searchpath.keep(state.path, self._path)
             async with rpc.channel(state.address("gateway"), secret=state.secret) as channel:
                 gateway: gw_grpc.GatewayServiceAsyncStub = gw_grpc.GatewayServiceStub(channel)
                 run = await self._begin(gateway)

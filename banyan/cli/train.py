@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from banyan.cli import recipes, scorers
+from banyan.cli import recipes, scorers, searchpath
 from banyan.cli.options import DEFAULT_STATE, State
 from banyan.cli.output import emit, err
 from banyan.errors import InvalidInput
@@ -49,8 +48,8 @@ def train(
     logging.basicConfig(level="WARNING", format="%(levelname)s %(message)s")
     from banyan.cli.session import Session
 
-    python_path = os.pathsep.join(map(str, folders))
-    status = asyncio.run(Session(state, loaded, listen, python_path, run_id).run())
+    path = searchpath.remembered(state, folders)
+    status = asyncio.run(Session(state, loaded, listen, path, run_id).run())
     sys.exit(status)
 
 

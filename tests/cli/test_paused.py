@@ -1,0 +1,56 @@
+"""Several runs that are not over in one folder: which is resumed, what that prints, and ending one while nothing runs."""
+
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.faults.harness import recipe, tiny_model
+from tests.system.joining import command
+
+
+async def paused(folder: Path, state: Path, file: Path) -> str:
+    """A run that was interrupted after its first step; its id."""
+    async with command(folder / "paused.out", "train", str(file), "--state", str(state)) as made:
+        run_id = (await made.says(r"run (\S+):"))[1]
+        await made.says(r"step +1/")
+        made.stop(signal.SIGINT)
+        assert await made.ends() == 130, made.output
+        assert f"train --resume --state {state}" in made.output
+    return run_id
+
+
+async def said(folder: Path, state: Path, *words: str) -> tuple[int, str]:
+    async with command(folder / "said.out", *words, "--state", str(state)) as made:
+        return await made.ends(), made.output
+
+
+@pytest.mark.slow
+async def test_the_named_run_is_resumed_and_another_is_cancelled_while_nothing_runs(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "mine.py").write_text(
+        "def f(completion, answer, **row):\n    return float(len(completion) % 2)\n"
+    )
+    data = recipe(tiny_model(tmp_path / "model"), filter=[{"name": "mine:f"}], task={"name": "arithmetic", "holdout": 0.0})
+    (tmp_path / "recipe" / "r.yaml").write_text(yaml.safe_dump(data))
+    first, second = [await paused(tmp_path, state, tmp_path / "recipe" / "r.yaml") for _ in range(2)]
+
+    status, text = await said(tmp_path, state, "runs", "watch", second)
+    assert status == 1 and f"train --run {second}" in text and "Traceback" not in text
+    status, text = await said(tmp_path, state, "runs", "cancel", second[:-2], "--json")
+    assert status == 0 and json.loads(text)["state"] == "CANCELLED", text
+    status, text = await said(tmp_path, state, "runs", "cancel", second)
+    assert status == 1 and "CANCELLED already" in text
+
+    third = await paused(tmp_path, state, tmp_path / "recipe" / "r.yaml")
+    status, text = await said(tmp_path, state, "train", "--run", first)
+    assert status == 0 and f"{first} SUCCEEDED" in text, text
+    at = int(re.search(rf"run {first}: goes on at step (\d+)", text)[1])  # type: ignore[index]
+    assert third in text and second not in text
+    assert [int(n) for n in re.findall(r"step +(\d+)/6", text)] == list(range(at + 1, 7))
+    status, text = await said(tmp_path, state, "runs", "watch", first)
+    assert status == 0 and text.startswith("succeeded  step 6")
