@@ -13,12 +13,12 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from blake3 import blake3
 
-from banyan.errors import InvalidInput, NotFound
-from services.chassis import private
+from banyan.errors import InvalidInput
+from services.chassis import private, weighthold
 
 if TYPE_CHECKING:
     import torch
@@ -107,14 +107,25 @@ def digest_of(path: Path) -> bytes:
 
 
 def write(
-    folder: Path, name: str, tensors: Mapping[str, "torch.Tensor"], epoch: int, step: int, dtype: str = "bfloat16"
+    folder: Path,
+    name: str,
+    tensors: Mapping[str, "torch.Tensor"],
+    epoch: int,
+    step: int,
+    dtype: str = "bfloat16",
+    spare: Path | None = None,
 ) -> WeightManifest:
-    """Writes `<name>.bin` and `<name>.json`: preallocated, aside, renamed, the manifest last. Tied tensors are one."""
+    """Writes `<name>.bin` and `<name>.json`: preallocated, aside, renamed, the manifest last. Tied tensors are one.
+
+    `spare`: the .bin of a version that is wanted no more. Its pages are written over if nobody holds it, which saves the
+    time to get and to give back as many; else it is removed.
+    """
     private.folder(folder)
     entries, aliases, size = _layout(tensors, dtype)
     path, aside = folder / f"{name}.bin", folder / f".{name}.bin.{os.getpid()}"
     try:
-        _fill(aside, entries, tensors, size)
+        with (weighthold.recycled(spare, aside, size) if spare else None) or open(aside, "w+b") as file:
+            _fill(file, entries, tensors, size)
         manifest = WeightManifest(path, epoch, step, digest_of(aside), size, entries, aliases)
         _publish(aside, path)
         text = folder / f".{name}.json.{os.getpid()}"
@@ -143,13 +154,12 @@ def _layout(tensors: Mapping[str, "torch.Tensor"], dtype: str) -> tuple[tuple[Te
     return tuple(entries), aliases, offset
 
 
-def _fill(path: Path, entries: Iterable[TensorEntry], tensors: Mapping[str, "torch.Tensor"], size: int) -> None:
-    with open(path, "w+b") as file:
-        if size:  # reserved now, so that a full disk is an error here and not a signal in the middle of the copy
-            os.posix_fallocate(file.fileno(), 0, size)
-            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE  # one call instead of a fault for each of 65,000 pages
-            with mmap.mmap(file.fileno(), size, flags=flags) as memory:
-                _copy(memory, entries, tensors)
+def _fill(file: BinaryIO, entries: Iterable[TensorEntry], tensors: Mapping[str, "torch.Tensor"], size: int) -> None:
+    if size:  # reserved now, so that a full disk is an error here and not a signal in the middle of the copy
+        os.posix_fallocate(file.fileno(), 0, size)
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE  # one call instead of a fault for each of 65,000 pages
+        with mmap.mmap(file.fileno(), size, flags=flags) as memory:
+            _copy(memory, entries, tensors)
 
 
 def _copy(memory: mmap.mmap, entries: Iterable[TensorEntry], tensors: Mapping[str, "torch.Tensor"]) -> None:
@@ -188,16 +198,20 @@ def in_memory(folder: Path) -> bool:
     return bool(above) and max(above, key=lambda m: len(m[0]))[1] == "tmpfs"
 
 
+def read(manifest_path: Path) -> WeightManifest:
+    """The manifest in a file. Raises NotFound, or InvalidInput if it is unusable."""
+    with weighthold.present(manifest_path):
+        return from_json(manifest_path.read_text(), manifest_path.with_suffix(".bin"))
+
+
 def open_verified(manifest_path: Path) -> WeightManifest:
     """The manifest of weights whose digest was checked. Read once per version: hashing 270 MB takes about 0.05 s."""
-    try:
-        manifest = from_json(manifest_path.read_text(), manifest_path.with_suffix(".bin"))
+    manifest = read(manifest_path)
+    with weighthold.present(manifest_path):
         size = manifest.path.stat().st_size
-    except FileNotFoundError as error:
-        raise NotFound(f"there are no weights at {manifest_path}: {error.filename} is missing") from None
-    if size != manifest.bytes:
-        raise InvalidInput(f"{manifest.path} holds {size} bytes, its manifest says {manifest.bytes}; fetch it again")
-    found = digest_of(manifest.path)
+        if size != manifest.bytes:
+            raise InvalidInput(f"{manifest.path} holds {size} bytes, its manifest says {manifest.bytes}; fetch it again")
+        found = digest_of(manifest.path)
     if found != manifest.digest:
         said = manifest.digest.hex()[:16]
         raise InvalidInput(f"{manifest.path} digests to {found.hex()[:16]} instead of {said}; fetch it again")
@@ -219,5 +233,5 @@ def read_tensors(manifest: WeightManifest) -> dict[str, "torch.Tensor"]:
 
 
 def _map(manifest: WeightManifest) -> mmap.mmap:
-    with open(manifest.path, "rb") as file:
+    with weighthold.present(manifest.manifest_path), open(manifest.path, "rb") as file:
         return mmap.mmap(file.fileno(), manifest.bytes, access=mmap.ACCESS_COPY)  # private: torch wants writable memory

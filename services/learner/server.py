@@ -10,6 +10,7 @@ from banyan.errors import InvalidInput, TemporaryError
 from banyan.plugins import Estimator
 from banyan.v1 import learner_service_pb2 as messages
 from banyan.v1 import learner_service_pb2_grpc, tree_pb2
+from services.chassis import weighthold
 from services.learner import convert, credit
 from services.learner.credit import Credit
 from services.learner.learner import Learner
@@ -59,7 +60,7 @@ def pieces(weights: WeightFolder, digest: bytes, offset: int) -> Iterator[messag
     if offset > manifest.bytes:
         raise InvalidInput(f"offset {offset} is beyond the {manifest.bytes} bytes of weights {digest.hex()[:12]}")
     text = manifest.to_json()
-    with open(manifest.path, "rb", buffering=0) as file:
+    with weighthold.held(manifest.manifest_path) as file:
         while offset < manifest.bytes or text:
             data = os.pread(file.fileno(), PIECE_BYTES, offset)
             yield messages.FetchWeightsResponse(offset=offset, data=data, total=manifest.bytes, manifest_json=text)

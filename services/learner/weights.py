@@ -1,6 +1,6 @@
 """The folder that weights are handed out from: a flat file per policy, in shared memory where it fits.
 
-The newest policies are kept, older ones deleted; a reader that mapped one keeps its pages.
+The newest policies are kept; the oldest one's pages are used for the next, unless a reader holds it.
 """
 
 import contextlib
@@ -38,8 +38,9 @@ class WeightFolder:
 
     def put(self, tensors: Mapping[str, torch.Tensor], epoch: int, step: int, dtype: str) -> WeightManifest:
         """Writes a new version. Raises TemporaryError where there is no room."""
+        spare = self._held.pop(0).path if len(self._held) >= KEEP else None
         try:
-            return self._hold(weightfile.write(self.folder, f"policy-{epoch}-{step}", tensors, epoch, step, dtype))
+            return self._hold(weightfile.write(self.folder, f"policy-{epoch}-{step}", tensors, epoch, step, dtype, spare))
         except OSError as error:
             raise TemporaryError(
                 f"cannot write weights into {self.folder}: {error.strerror or error}; is there room?"

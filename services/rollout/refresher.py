@@ -1,5 +1,6 @@
 """Keeps the engine on the policy that it should sample from. The store says which there are; events only say look again."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -50,8 +51,9 @@ class Refresher:
         with telemetry.span(
             "rollout.refresh", banyan_node=self._node_id, banyan_policy_step=step, banyan_bytes=target.bytes
         ):
-            path = await self._weights.ready(target) if self._weights is not None else None
-            cut = await self._thread.load(target.policy, path)
+            async with contextlib.AsyncExitStack() as stack:
+                path = await stack.enter_async_context(self._weights.held(target)) if self._weights is not None else None
+                cut = await self._thread.load(target.policy, path)
         self.loaded = target.policy
         telemetry.count("banyan.weights.bytes", target.bytes)
         took = time.monotonic() - begun

@@ -5,6 +5,7 @@ broken transfer goes on where it stopped.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -24,13 +25,18 @@ class Weights:
         self._folder, self._fetch, self._local = folder, fetch, local
         self._checked: dict[Path, bytes] = {}
 
-    async def ready(self, published: Published) -> Path:
-        """Manifest of a policy's weights, their digest checked. Raises BanyanError; then another try may help."""
+    @contextlib.asynccontextmanager
+    async def held(self, published: Published) -> AsyncIterator[Path]:
+        """Manifest of a policy's weights, their digest checked; nobody writes over them while it is held.
+
+        Raises BanyanError; then another try may help.
+        """
         local = published.folder / f"{published.name}.json"
         path = local if self._local and local.is_file() else await self._download(published)
-        if self._checked.get(path) != published.policy.digest:
-            await self._check(path, published)
-        return path
+        with weighthold.held(path):
+            if self._checked.get(path) != published.policy.digest:
+                await self._check(path, published)
+            yield path
 
     async def _check(self, path: Path, published: Published) -> None:
         digest = published.policy.digest

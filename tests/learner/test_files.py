@@ -1,6 +1,7 @@
 """Weights and checkpoints as files: where they lie, what is kept, what a full disk does, who writes when."""
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from banyan.errors import NotFound, TemporaryError
+from banyan.errors import InvalidInput, NotFound, TemporaryError
 from banyan.plugins import Advantages, GroupTrees
-from services.chassis import weightfile
+from services.chassis import weightfile, weighthold
 from services.learner import checkpoint, server, weights
 from services.learner.checkpoint import Mark, Snapshot
 from services.learner.credit import ScoredTree
@@ -49,6 +50,59 @@ def test_a_fetch_goes_on_though_the_file_is_deleted(tmp_path: Path) -> None:
     assert b"".join(p.data for p in got) == whole
     assert [bool(p.manifest_json) for p in got] == [True, False]
     assert {p.total for p in got} == {len(whole)}
+
+
+def test_pages_that_nobody_holds_are_used_again(tmp_path: Path) -> None:
+    folder = WeightFolder(tmp_path)
+    made = [put(folder, step, float(step)) for step in range(3)]
+    pages = made[0].path.stat().st_ino
+    fourth = put(folder, 3, 3.0)
+    assert fourth.path.stat().st_ino == pages and not made[0].path.exists() and not made[0].manifest_path.exists()
+    assert weightfile.open_verified(fourth.manifest_path).digest == fourth.digest
+    fresh = weightfile.write(tmp_path / "else", "policy-1-3", {"w": torch.full((1000, 600), 3.0)}, 1, 3)
+    assert fresh.digest == fourth.digest
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+
+
+def test_a_version_that_is_held_is_not_written_over(tmp_path: Path) -> None:
+    folder = WeightFolder(tmp_path)
+    first = put(folder, 0, 1.0)
+    whole = first.path.read_bytes()
+    with weighthold.held(first.manifest_path) as file:
+        for step in range(1, 6):
+            put(folder, step, float(step))
+        assert file.read() == whole
+    with pytest.raises(NotFound, match="fetch the newest"), weighthold.held(first.manifest_path):
+        pass
+
+
+def test_a_reader_sees_a_version_whole_or_not_at_all(tmp_path: Path) -> None:
+    folder = WeightFolder(tmp_path)
+    made = [put(folder, 0, 0.0)]
+    stop, seen, wrong = threading.Event(), [0, 0], []
+
+    def read() -> None:
+        while not stop.is_set():
+            manifest = made[0]
+            try:
+                with weighthold.held(manifest.manifest_path):
+                    weightfile.open_verified(manifest.manifest_path)
+                seen[0] += 1
+            except NotFound:
+                seen[1] += 1
+            except InvalidInput as error:
+                wrong.append(str(error))
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for step in range(1, 150):
+        newest = put(folder, step, float(step))
+        made[0] = folder._held[0] if step % 2 else newest
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong and seen[0] > 10
 
 
 def test_a_learner_removes_its_own_weights_only(tmp_path: Path) -> None:

@@ -96,10 +96,15 @@ def published(manifest, folder):
     return Published(policy, folder, "learner:1", manifest.bytes)
 
 
+async def located(weights, policy):
+    async with weights.held(policy) as path:
+        return path
+
+
 async def test_weights_on_this_host_are_read_in_place(tmp_path):
     manifest = weightfile.write(tmp_path / "shm", "policy-1-3", tensors(), 1, 3)
     learner = Learner(manifest)
-    path = await Weights(tmp_path / "own", learner.fetch).ready(published(manifest, tmp_path / "shm"))
+    path = await located(Weights(tmp_path / "own", learner.fetch), published(manifest, tmp_path / "shm"))
     assert path == manifest.manifest_path and not learner.asked
 
 
@@ -109,12 +114,12 @@ async def test_a_broken_transfer_goes_on_where_it_stopped(tmp_path):
     weights = Weights(tmp_path / "own", learner.fetch)
     learner.break_at = 6000
     with pytest.raises(TemporaryError, match="cut"):
-        await weights.ready(published(manifest, tmp_path / "elsewhere"))
+        await located(weights, published(manifest, tmp_path / "elsewhere"))
     learner.break_at = None
-    path = await weights.ready(published(manifest, tmp_path / "elsewhere"))
+    path = await located(weights, published(manifest, tmp_path / "elsewhere"))
     assert learner.asked == [0, 6000]
     assert torch.equal(weightfile.read_tensors(weightfile.open_verified(path))["b"], tensors()["b"].bfloat16())
-    assert await weights.ready(published(manifest, tmp_path / "elsewhere")) == path and len(learner.asked) == 2
+    assert await located(weights, published(manifest, tmp_path / "elsewhere")) == path and len(learner.asked) == 2
 
 
 async def test_weights_that_came_wrong_are_fetched_anew(tmp_path):
@@ -123,16 +128,16 @@ async def test_weights_that_came_wrong_are_fetched_anew(tmp_path):
     weights = Weights(tmp_path / "own", learner.fetch)
     learner.flip = True
     with pytest.raises(InvalidInput, match="digests to"):
-        await weights.ready(published(manifest, tmp_path / "elsewhere"))
+        await located(weights, published(manifest, tmp_path / "elsewhere"))
     learner.flip = False
-    await weights.ready(published(manifest, tmp_path / "elsewhere"))
+    await located(weights, published(manifest, tmp_path / "elsewhere"))
     assert learner.asked == [0, 0]
 
 
 async def test_only_the_newest_downloads_are_kept(tmp_path):
     for step in range(4):
         manifest = weightfile.write(tmp_path / "far", f"policy-1-{step}", tensors(step), 1, step)
-        await Weights(tmp_path / "own", Learner(manifest).fetch).ready(published(manifest, tmp_path / "elsewhere"))
+        await located(Weights(tmp_path / "own", Learner(manifest).fetch), published(manifest, tmp_path / "elsewhere"))
     assert sorted(p.name for p in (tmp_path / "own").glob("*.bin")) == ["policy-1-2.bin", "policy-1-3.bin"]
 
 

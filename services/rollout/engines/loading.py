@@ -51,7 +51,7 @@ def context(model: PreTrainedModel) -> int:
 def take(model: PreTrainedModel, manifest_path: Path) -> None:
     """Copies a policy's weights, whose digest was checked, into a model. Raises InvalidInput, before any change, if they
     do not fit."""
-    manifest = weightfile.from_json(manifest_path.read_text(), manifest_path.with_suffix(".bin"))
+    manifest = weightfile.read(manifest_path)
     tensors = weightfile.read_tensors(manifest)
     state = model.state_dict(keep_vars=True)
     _check(state, tensors, manifest_path)
