@@ -11,7 +11,7 @@ from pathlib import Path
 
 from banyan.errors import InvalidInput, NotFound
 from banyan.v1 import learner_service_pb2
-from services.chassis import private, weightfile
+from services.chassis import private, weightfile, weighthold
 from services.rollout.policies import Published
 
 Fetch = Callable[[Published, int], AsyncIterator[learner_service_pb2.FetchWeightsResponse]]
