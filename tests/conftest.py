@@ -14,7 +14,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its handlers crash a forked child; PostgreSQL as nobody needs a fork
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its handlers crash a forked child; PostgreSQL as nobody needs one
 
 from services.chassis import nats_server as server_module
 
