@@ -23,7 +23,7 @@ def show(run: dict[str, Any]) -> None:
     width = max(map(len, facts))
     for key, value in facts.items():
         out.print(Text.assemble((key.ljust(width), "bold"), f"  {value}"), soft_wrap=True)
-    _table("evaluations", [_evaluation(e) for e in run["evaluations"]], _EVALUATION)
+    _table("evaluations", [_evaluation(e) for e in sorted(run["evaluations"], key=_moment)], _EVALUATION)
     _table("nodes", run["nodes"], _NODE)
     stats = [{"": name.replace("_", " "), "count": count} for name, count in sorted(run["stats"].items())]
     _table("counts in the store", stats, ("", "count"))
@@ -34,6 +34,14 @@ def _table(title: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> 
         out.print()
         out.print(title, style="bold")
         out.print(table_of(rows, columns))
+
+
+def _moment(row: dict[str, Any]) -> tuple[int, int, str]:
+    """Before, during, after."""
+    when = row["label"].rsplit("-", 1)[0]
+    place = {"before": 0, "after": 2}.get(when, 1)
+    step = when.removeprefix("step-")
+    return place, int(step) if step.isdigit() else 0, row["label"]
 
 
 def _evaluation(row: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from banyan.cli import invocation, joining, report, resume, runs
+from banyan.cli import describe, invocation, joining, report, resume, runs, show
 from banyan.cli import main as main_module
 from banyan.cli.output import emit, table_of
 from banyan.errors import InvalidInput, NotFound
@@ -126,3 +126,15 @@ def test_only_a_whole_checkpoint_is_handed_on(tmp_path: Path) -> None:
     checkpoint(tmp_path, "step-00000005-epoch-1", 5, 4)
     (tmp_path / "checkpoints" / "step-00000005-epoch-1" / "manifest.json").write_text("{")
     assert runs.newest_checkpoint(tmp_path).name == "step-00000002-epoch-1"
+
+
+def test_a_run_is_shown_as_tables_with_its_evaluations_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    labels = ["after-greedy", "before-greedy", "step-10-greedy", "step-2-greedy"]
+    evals = [rs.EvalProgress(label=label, groups=2, done=2, scored=2, correct=1, reward_sum=1.0) for label in labels]
+    progress = rs.ReadProgressResponse(step=3, evals=[*evals, rs.EvalProgress(label="after-sampled", groups=2)])
+    made = describe.run(rs.Run(run_id="r-1", state=rs.RUN_STATE_TRAINING, folder="/f")) | describe.progress(progress)
+    show.show(made | {"members": 0, "nodes": [], "stats": {"leaves": 4}, "policies": []})
+    said = capsys.readouterr().out
+    found = [line.split()[0] for line in said.splitlines() if line.startswith(("before-", "step-", "after-"))]
+    assert found == ["before-greedy", "step-2-greedy", "step-10-greedy", "after-greedy", "after-sampled"]
+    assert "{" not in said and "50.0 %" in said and "nodes" not in said
