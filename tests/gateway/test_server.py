@@ -18,10 +18,15 @@ from services.gateway.join.nodes import Admission, Door
 from services.gateway.server import Gateway, JoinPort
 
 
+async def _queue(run_id: str) -> None:
+    """Nobody joins here."""
+
+
 @pytest.fixture
 async def gateway(store, bus, tmp_path):
     fleet = Fleet(store, bus, store, await store.take_epoch("test"))
-    servicer = Gateway(store, fleet, Door(store), Admission(store, tmp_path, "n:1"), JoinPort("host:1", "ab" * 32), tmp_path)
+    admission = Admission(store, tmp_path, "n:1", _queue)
+    servicer = Gateway(store, fleet, Door(store, tmp_path), admission, JoinPort("host:1", "ab" * 32), tmp_path)
     server = await rpc.serve("127.0.0.1:0", [lambda s: add_GatewayServiceServicer_to_server(servicer, s)], [])
     channel = rpc.channel(server.address)
     driving = asyncio.create_task(fleet.run())
