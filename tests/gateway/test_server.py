@@ -22,10 +22,6 @@ async def _queue(run_id: str) -> None:
     """Nobody joins here."""
 
 
-async def _no_queue(run_id: str) -> None:
-    """There is no broker here."""
-
-
 @pytest.fixture
 async def gateway(store, bus, tmp_path):
     fleet = Fleet(store, bus, store, await store.take_epoch("test"))
