@@ -5,6 +5,7 @@ import itertools
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,13 @@ from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import runstore_service_pb2_grpc as rs_grpc
 from bench.oneprocess import OneProcess
-from bench.stages import stages
+from bench.stages import STAGES, stages
 from bench.table import Result, median
 from services.chassis import rpc
 from services.supervisor.embedded import embedded
 from tests.faults.harness import tiny_model
 
-STEPS = 10
+STEPS, TURNS = 10, 2
 TOKEN_S = 0.14  # as the quick start's
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.yaml"
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
@@ -49,17 +50,20 @@ def run() -> Result:
 
 
 def _compare(result: Result, name: str, recipe: Recipe) -> None:
-    """One deterministic run each way: the same trees, batches and policies, bit for bit. The first step is warm-up."""
-    through = asyncio.run(services(recipe))
-    alone = OneProcess(recipe, through.policies[0].published.run_id)
+    """Deterministic runs each way, in turn: the same trees, batches and policies, bit for bit. First steps are warm-up."""
+    runs: list[tuple[Through, OneProcess]] = []
     same, loads = 0, []
-    for number in range(STEPS):
-        alone.step(number)
-        digest, seconds = alone.hand_over()
-        same += digest == through.policies[number + 1].published.policy.digest
-        loads.append(seconds)
-    _report(result, name, through, alone, median(loads))
-    result.notes.append(f"{name}: {same} of {STEPS} policies are the same both ways, bit for bit")
+    for _ in range(TURNS):
+        through = asyncio.run(services(recipe))
+        alone = OneProcess(recipe, through.policies[0].published.run_id)
+        for number in range(STEPS):
+            alone.step(number)
+            digest, seconds = alone.hand_over()
+            same += digest == through.policies[number + 1].published.policy.digest
+            loads.append(seconds)
+        runs.append((through, alone))
+    _report(result, name, runs, median(loads))
+    result.notes.append(f"{name}: {same} of {TURNS * STEPS} policies are the same both ways, bit for bit")
 
 
 async def services(recipe: Recipe, deadline_s: float = 900.0) -> Through:
@@ -97,22 +101,23 @@ def step_seconds(through: Through) -> list[float]:
     return [b - a for a, b in itertools.pairwise(at[1:])]
 
 
-def _report(result: Result, name: str, through: Through, alone: OneProcess, load_s: float) -> None:
+def _report(result: Result, name: str, runs: Sequence[tuple[Through, OneProcess]], load_s: float) -> None:
     """The hand-over of the weights is the learner's writing of them and the node's verifying and loading."""
-    steps, one, s = step_seconds(through), alone.seconds.steps[1:], alone.seconds
-    total, base = median(steps), median(one)
-    metrics = [p.published.metrics for p in through.policies[2:]]
+    total = median([seconds for through, _ in runs for seconds in step_seconds(through)])
+    base = median([seconds for _, alone in runs for seconds in alone.seconds.steps[1:]])
+    metrics = [p.published.metrics for through, _ in runs for p in through.policies[2:]]
     mid = {m: median([said.get(m, 0.0) for said in metrics]) for m in ("train_seconds", "publish_seconds")}
-    spent = {stage: median(values) for stage, values in through.stages.items()}
     handed = mid["publish_seconds"] + load_s
     result.add(f"{name}: through the services, a step (median)", total, "s")
     result.add(f"{name}: in one process, a step (median)", base, "s")
     result.add(f"{name}: overhead with the weight hand-over", 100 * (total / base - 1), "%", "bar: at most 15")
     result.add(f"{name}: overhead without it", 100 * ((total - handed) / base - 1), "%", "bar: at most 5")
-    for stage, seconds in spent.items():
-        result.add(f"{name}, services: {stage}", seconds, "s")
+    for stage in STAGES:
+        spent = median([seconds for through, _ in runs for seconds in through.stages[stage]])
+        result.add(f"{name}, services: {stage}", spent, "s")
     result.add(f"{name}, services: of it training", mid["train_seconds"], "s")
     result.add(f"{name}, services: of it the learner's hand-over", mid["publish_seconds"], "s")
     result.add(f"{name}: a node's verifying and loading of a policy, alone", load_s, "s")
     for what in ("sample", "score", "study", "train", "refresh"):
-        result.add(f"{name}, one process: {what} (mean)", getattr(s, what) / len(s.steps), "s")
+        spent = sum(getattr(alone.seconds, what) for _, alone in runs) / (TURNS * STEPS)
+        result.add(f"{name}, one process: {what} (mean)", spent, "s")
