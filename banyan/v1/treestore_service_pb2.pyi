@@ -54,6 +54,86 @@ class ClaimTreeRequest(_message.Message):
 Global___ClaimTreeRequest: _TypeAlias = ClaimTreeRequest  # noqa: Y015
 
 @_typing.final
+class ClaimTreesRequest(_message.Message):
+    """Takes trees."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLAIMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def claims(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClaimTreeRequest]:
+        """At most 64."""
+
+    def __init__(
+        self,
+        *,
+        claims: _abc.Iterable[Global___ClaimTreeRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claims", b"claims"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimTreesRequest: _TypeAlias = ClaimTreesRequest  # noqa: Y015
+
+@_typing.final
+class ClaimTreesResponse(_message.Message):
+    """What became of each claim, in their order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClaimOutcome]:
+        """One for each claim."""
+
+    def __init__(
+        self,
+        *,
+        outcomes: _abc.Iterable[Global___ClaimOutcome] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcomes", b"outcomes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimTreesResponse: _TypeAlias = ClaimTreesResponse  # noqa: Y015
+
+@_typing.final
+class ClaimOutcome(_message.Message):
+    """A claim that was granted or had nothing to grow, or why it was refused."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLAIM_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    refused: _builtins.str
+    """NOT_FOUND, the reason of a refusal, or LATER: the answer is full, ask for it again; empty if it was not refused."""
+    detail: _builtins.str
+    """The refusal in words."""
+    @_builtins.property
+    def claim(self) -> Global___ClaimTreeResponse:
+        """Empty if it was refused."""
+
+    def __init__(
+        self,
+        *,
+        claim: Global___ClaimTreeResponse | None = ...,
+        refused: _builtins.str = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "detail", b"detail", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimOutcome: _TypeAlias = ClaimOutcome  # noqa: Y015
+
+@_typing.final
 class ClaimTreeResponse(_message.Message):
     """A claim, or the reason why there is nothing to grow."""
 

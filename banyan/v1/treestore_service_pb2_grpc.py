@@ -40,6 +40,11 @@ class TreeStoreServiceStub(object):
                 request_serializer=banyan_dot_v1_dot_treestore__service__pb2.ClaimTreeRequest.SerializeToString,
                 response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ClaimTreeResponse.FromString,
                 _registered_method=True)
+        self.ClaimTrees = channel.unary_unary(
+                '/banyan.v1.TreeStoreService/ClaimTrees',
+                request_serializer=banyan_dot_v1_dot_treestore__service__pb2.ClaimTreesRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ClaimTreesResponse.FromString,
+                _registered_method=True)
         self.RenewClaim = channel.unary_unary(
                 '/banyan.v1.TreeStoreService/RenewClaim',
                 request_serializer=banyan_dot_v1_dot_treestore__service__pb2.RenewClaimRequest.SerializeToString,
@@ -128,6 +133,13 @@ class TreeStoreServiceServicer(object):
 
     def ClaimTree(self, request, context):
         """Takes a tree to grow, or resumes it: issues the next fencing epoch. The first thing a node does with an assignment.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ClaimTrees(self, request, context):
+        """Takes several trees in one transaction; a claim that is refused does not spoil the others.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -253,6 +265,11 @@ def add_TreeStoreServiceServicer_to_server(servicer, server):
                     request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ClaimTreeRequest.FromString,
                     response_serializer=banyan_dot_v1_dot_treestore__service__pb2.ClaimTreeResponse.SerializeToString,
             ),
+            'ClaimTrees': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClaimTrees,
+                    request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ClaimTreesRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_treestore__service__pb2.ClaimTreesResponse.SerializeToString,
+            ),
             'RenewClaim': grpc.unary_unary_rpc_method_handler(
                     servicer.RenewClaim,
                     request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.RenewClaimRequest.FromString,
@@ -362,6 +379,33 @@ class TreeStoreService(object):
             '/banyan.v1.TreeStoreService/ClaimTree',
             banyan_dot_v1_dot_treestore__service__pb2.ClaimTreeRequest.SerializeToString,
             banyan_dot_v1_dot_treestore__service__pb2.ClaimTreeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClaimTrees(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.TreeStoreService/ClaimTrees',
+            banyan_dot_v1_dot_treestore__service__pb2.ClaimTreesRequest.SerializeToString,
+            banyan_dot_v1_dot_treestore__service__pb2.ClaimTreesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,8 @@ class TreeStoreServiceStub:
     def __new__(cls, channel: _aio.Channel) -> TreeStoreServiceAsyncStub: ...
     ClaimTree: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ClaimTreeRequest, _treestore_service_pb2.ClaimTreeResponse]
     """Takes a tree to grow, or resumes it: issues the next fencing epoch. The first thing a node does with an assignment."""
+    ClaimTrees: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ClaimTreesRequest, _treestore_service_pb2.ClaimTreesResponse]
+    """Takes several trees in one transaction; a claim that is refused does not spoil the others."""
     RenewClaim: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.RenewClaimRequest, _treestore_service_pb2.RenewClaimResponse]
     """Keeps a claim while the tree progresses. FAILED_PRECONDITION with STALE_EPOCH if a newer claim is in force."""
     ReturnTree: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReturnTreeRequest, _treestore_service_pb2.ReturnTreeResponse]
@@ -75,6 +77,8 @@ class TreeStoreServiceAsyncStub(TreeStoreServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ClaimTree: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ClaimTreeRequest, _treestore_service_pb2.ClaimTreeResponse]  # type: ignore[assignment]
     """Takes a tree to grow, or resumes it: issues the next fencing epoch. The first thing a node does with an assignment."""
+    ClaimTrees: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ClaimTreesRequest, _treestore_service_pb2.ClaimTreesResponse]  # type: ignore[assignment]
+    """Takes several trees in one transaction; a claim that is refused does not spoil the others."""
     RenewClaim: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.RenewClaimRequest, _treestore_service_pb2.RenewClaimResponse]  # type: ignore[assignment]
     """Keeps a claim while the tree progresses. FAILED_PRECONDITION with STALE_EPOCH if a newer claim is in force."""
     ReturnTree: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReturnTreeRequest, _treestore_service_pb2.ReturnTreeResponse]  # type: ignore[assignment]
@@ -118,6 +122,14 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.ClaimTreeResponse, _abc.Awaitable[_treestore_service_pb2.ClaimTreeResponse]]:
         """Takes a tree to grow, or resumes it: issues the next fencing epoch. The first thing a node does with an assignment."""
+
+    @_abc_1.abstractmethod
+    def ClaimTrees(
+        self,
+        request: _treestore_service_pb2.ClaimTreesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_treestore_service_pb2.ClaimTreesResponse, _abc.Awaitable[_treestore_service_pb2.ClaimTreesResponse]]:
+        """Takes several trees in one transaction; a claim that is refused does not spoil the others."""
 
     @_abc_1.abstractmethod
     def RenewClaim(

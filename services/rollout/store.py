@@ -18,6 +18,7 @@ from banyan.v1 import (
     treestore_service_pb2_grpc,
 )
 from services.chassis import rpc
+from services.rollout.claims import Claims
 from services.rollout.policies import Published, from_wire
 from services.rollout.ports import Claim, Ingested
 
@@ -35,6 +36,7 @@ class GrpcStore:
         self._trees = treestore_service_pb2_grpc.TreeStoreServiceStub(channel)
         self._runs = runstore_service_pb2_grpc.RunStoreServiceStub(channel)
         self._run_id, self._node_id, self._joined = run_id, node_id, joined
+        self._claims = Claims(self._claim_trees)
 
     async def run(self) -> runstore_service_pb2.Run:
         """The run."""
@@ -53,8 +55,11 @@ class GrpcStore:
         request = treestore_service_pb2.ClaimTreeRequest(
             tree_id=tree_id, node_id=self._node_id, ticket=ticket, traceparent=traceparent
         )
-        answer = await rpc.call(self._trees.ClaimTree, request, _CALL_S, _PATIENCE_S)
+        answer = await self._claims.ask(request)
         return Claim(answer.epoch, answer.tree, answer.first_traceparent)
+
+    async def _claim_trees(self, request: treestore_service_pb2.ClaimTreesRequest) -> Any:
+        return await rpc.call(self._trees.ClaimTrees, request, _CALL_S, _PATIENCE_S)
 
     async def put_blob(self, tree_id: bytes, epoch: int, data: bytes) -> None:
         """Sends a blob in pieces."""

@@ -5,32 +5,20 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
-from sqlalchemy import Connection
 
 from banyan.errors import NotReady
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceServicer
 from services.chassis.rpc import RUN_KEY
-from services.treestore import awaiting, batches, blobs, claims, export, lineage, stats, transcripts, trees
+from services.treestore import awaiting, batches, blobs, claiming, claims, export, lineage, stats, transcripts, trees
 from services.treestore import schema as tables
 from services.treestore.context import Context
-from services.treestore.settings import Settings
 
 Call = grpc.aio.ServicerContext[Any, Any]
 _LONGEST_WAIT_S = 120.0
 _UPLOADS = 4  # blobs taken at once: they are in memory until they are whole
 _STREAMED = 32  # trees read at once
-
-
-def _claim(connection: Connection, request: ts.ClaimTreeRequest, now_ms: int, settings: Settings) -> ts.ClaimTreeResponse:
-    """The claim, and the tree as it is under it."""
-    tree_id = request.tree_id
-    epoch = claims.claim(connection, tree_id, request.node_id, request.ticket, now_ms, settings, request.traceparent)
-    (tree,) = trees.read(connection, [tree_id])
-    deadline_ms = settings.claim_ms if epoch else 0
-    first = claims.first_trace(connection, tree_id)
-    return ts.ClaimTreeResponse(epoch=epoch, tree=tree, deadline_ms=deadline_ms, first_traceparent=first)
 
 
 class Lineage(TreeStoreServiceServicer):
@@ -44,7 +32,12 @@ class Lineage(TreeStoreServiceServicer):
     async def ClaimTree(self, request: ts.ClaimTreeRequest, call: Call) -> ts.ClaimTreeResponse:
         await self._check_run(request.tree_id, call)
         now, settings = self._context.now(), self._context.settings
-        return await self._context.write(lambda c: _claim(c, request, now, settings), [request.tree_id])
+        return await self._context.write(lambda c: claiming.one(c, request, now, settings), [request.tree_id])
+
+    async def ClaimTrees(self, request: ts.ClaimTreesRequest, call: Call) -> ts.ClaimTreesResponse:
+        now, settings, run_id = self._context.now(), self._context.settings, _run_of(call)
+        keys = [claim.tree_id for claim in request.claims]
+        return await self._context.write(lambda c: claiming.several(c, request, run_id, now, settings), keys)
 
     async def RenewClaim(self, request: ts.RenewClaimRequest, call: Call) -> ts.RenewClaimResponse:
         await self._check_run(request.tree_id, call)
@@ -80,7 +73,7 @@ class Lineage(TreeStoreServiceServicer):
 
     async def _check_run(self, tree_id: bytes, call: Call) -> None:
         """Calls of joined nodes carry the run that their token opens; a tree of any other run is not theirs."""
-        run_id = next((str(value) for key, value in call.invocation_metadata() or () if key == RUN_KEY), "")
+        run_id = _run_of(call)
         if run_id:
             await self._database.read(lambda c: claims.check_run(c, tree_id, run_id))
 
@@ -147,3 +140,8 @@ class Lineage(TreeStoreServiceServicer):
 
 def _seconds(deadline_ms: int) -> float:
     return min(deadline_ms / 1000, _LONGEST_WAIT_S)
+
+
+def _run_of(call: Call) -> str:
+    """The run that a joined node's token opens; empty for callers of the system itself."""
+    return next((str(value) for key, value in call.invocation_metadata() or () if key == RUN_KEY), "")

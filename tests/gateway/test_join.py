@@ -136,6 +136,12 @@ async def test_a_node_may_not_touch_trees_of_another_run(here, tmp_path, recipe_
             with pytest.raises(Refused, match=f"does not belong to run {here.run_id}") as refused:
                 await rpc.call(method, request)
             assert refused.value.reason == "OTHER_RUN"
+        ask = lineage.ClaimTreesRequest(claims=[lineage.ClaimTreeRequest(tree_id=tree_id, node_id="n-1")])
+        (outcome,) = (await rpc.call(trees.ClaimTrees, ask)).outcomes
+        assert outcome.refused == "OTHER_RUN" and not outcome.HasField("claim")
+        ask.claims.add(tree_id=tree_id, node_id="its-own")
+        with pytest.raises(Refused, match="may speak for itself only"):
+            await rpc.call(trees.ClaimTrees, ask)
     await rpc.call(here.trees.RenewClaim, lineage.RenewClaimRequest(tree_id=tree_id, epoch=1))  # still its own
 
 

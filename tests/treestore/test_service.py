@@ -17,6 +17,7 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis import rpc, subjects
 from services.chassis.bus import Bus
+from services.treestore import claiming
 from services.treestore.ingest import Item
 from services.treestore.service import running
 from services.treestore.settings import Settings
@@ -126,6 +127,32 @@ async def test_growth_messages_reach_the_work_queue(store: Store) -> None:
     delivery = (await consumer.fetch(1, 10.0))[0]
     grow = delivery.decode(events_pb2.GrowTree)
     assert grow == events_pb2.GrowTree(run_id=spec.run_id, tree_id=spec.tree_id, min_step=2, wave="w", wave_size=4, ticket=1)
+
+
+async def test_claims_that_come_together_have_each_their_own_outcome(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = [store.forge.spec(ordinal) for ordinal in range(3)]
+    for spec in specs:
+        await store.say(store.forge.opened(spec))
+        assert await store.claim(spec.tree_id) == 1
+        await store.say(store.forge.segments(store.forge.root(spec)))
+        wait = ts.AwaitIngestedRequest(
+            tree_id=spec.tree_id, epoch=1, segment_ids=[store.forge.root(spec).id], deadline_ms=9_000
+        )
+        assert not (await rpc.call(store.trees.AwaitIngested, wait)).missing
+    ids = [specs[0].tree_id, b"x" * 32, specs[1].tree_id, specs[0].tree_id]
+    ask = ts.ClaimTreesRequest(claims=[ts.ClaimTreeRequest(tree_id=i, node_id="n") for i in ids])
+    outcomes = (await rpc.call(store.trees.ClaimTrees, ask)).outcomes
+    assert [(o.refused, o.claim.epoch, o.claim.tree.spec.tree_id) for o in outcomes] == [
+        ("", 2, ids[0]), ("NOT_FOUND", 0, b""), ("", 2, ids[2]), ("", 3, ids[0])
+    ]  # fmt: skip
+    assert all(len(o.claim.tree.segments) == 1 for o in outcomes if not o.refused)
+    monkeypatch.setattr(claiming, "MOST_TOKENS", len(store.forge.root(specs[0])))
+    ask = ts.ClaimTreesRequest(claims=[ts.ClaimTreeRequest(tree_id=s.tree_id, node_id="n") for s in specs])
+    outcomes = (await rpc.call(store.trees.ClaimTrees, ask)).outcomes
+    assert [o.refused for o in outcomes] == ["", "LATER", "LATER"]
+    ask = ts.ClaimTreesRequest(claims=[ts.ClaimTreeRequest(tree_id=ids[0], node_id="n")] * 65)
+    with pytest.raises(InvalidInput, match="at most 64"):
+        await rpc.call(store.trees.ClaimTrees, ask)
 
 
 async def test_await_ingested_names_what_is_missing_and_returns_as_soon_as_it_is_there(store: Store) -> None:

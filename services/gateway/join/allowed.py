@@ -15,6 +15,7 @@ FORBIDDEN = "PERMISSION_DENIED"
 _TREES, _RUNS, _LEARNER = "/banyan.v1.TreeStoreService/", "/banyan.v1.RunStoreService/", "/banyan.v1.LearnerService/"
 TO_STORE: dict[str, type[Message]] = {
     _TREES + "ClaimTree": trees.ClaimTreeRequest,
+    _TREES + "ClaimTrees": trees.ClaimTreesRequest,
     _TREES + "RenewClaim": trees.RenewClaimRequest,
     _TREES + "ReturnTree": trees.ReturnTreeRequest,
     _TREES + "AwaitIngested": trees.AwaitIngestedRequest,
@@ -35,6 +36,7 @@ _RUN: dict[str, Callable[[Any], str]] = {
 }
 _NODE: dict[str, Callable[[Any], str]] = {
     _TREES + "ClaimTree": lambda request: str(request.node_id),
+    _TREES + "ClaimTrees": lambda request: ", ".join(sorted({str(claim.node_id) for claim in request.claims})),
     _RUNS + "PutMember": lambda request: str(request.member.node_id),
 }
 
