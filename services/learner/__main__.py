@@ -3,10 +3,12 @@
 import asyncio
 import os
 
+from banyan import openmp
+
 
 def main() -> None:
     """Runs the learner until it is told to stop."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads starve the other processes
+    openmp.settle(os.environ)  # before torch
     from services.chassis import process
     from services.chassis.settings import read
     from services.learner.settings import LearnerSettings
