@@ -3,6 +3,7 @@
 What the services cost is measured against this. Nothing is durable here and nothing can be resumed.
 """
 
+import itertools
 import tempfile
 import time
 from collections.abc import Sequence
@@ -43,11 +44,11 @@ Row = dict[str, Any]
 class Seconds:
     """Where the time of a run goes."""
 
-    sample: float = 0.0
-    score: float = 0.0
-    study: float = 0.0
-    train: float = 0.0
-    refresh: float = 0.0
+    sample: list[float] = field(default_factory=list)
+    score: list[float] = field(default_factory=list)
+    study: list[float] = field(default_factory=list)
+    train: list[float] = field(default_factory=list)
+    refresh: list[float] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
 
 
@@ -126,8 +127,10 @@ class OneProcess:
         self.refresh()
         t5 = time.perf_counter()
         s = self.seconds
-        s.sample, s.score, s.study = s.sample + t1 - t0, s.score + t2 - t1, s.study + t3 - t2
-        s.train, s.refresh = s.train + t4 - t3, s.refresh + t5 - t4
+        for spent, (begun, ended) in zip(
+            (s.sample, s.score, s.study, s.train, s.refresh), itertools.pairwise((t0, t1, t2, t3, t4, t5)), strict=True
+        ):
+            spent.append(ended - begun)
         s.steps.append(t5 - t0)
         return lesson, report
 

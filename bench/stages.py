@@ -1,7 +1,6 @@
 """Where a step's time goes, read from the times in a finished run's store (SQLite)."""
 
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 STAGES = (
@@ -26,11 +25,8 @@ where b.run_id = :run and b.ordinal = :ordinal
 """
 
 
-def stages(database: Path, run_id: str, live_ms: Callable[[float], float]) -> dict[str, list[float]]:
-    """Seconds of each stage, a value a step; the first step is left out. Sums to the time from policy to policy.
-
-    `live_ms` takes the time out during which the services were stopped.
-    """
+def stages(database: Path, run_id: str) -> dict[str, list[float]]:
+    """Seconds of each stage, a value a step; the first step is left out. Sums to the time from policy to policy."""
     found: dict[str, list[float]] = {name: [] for name in STAGES}
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
         at = dict(db.execute("select step, stored_ms from policies where run_id = ? and not abandoned", (run_id,)))
@@ -39,5 +35,5 @@ def stages(database: Path, run_id: str, live_ms: Callable[[float], float]) -> di
             opened, closed, begun, ended, committed = db.execute(_OF_BATCH, values).fetchone()
             marks = [at[ordinal], opened, begun, ended, closed, committed, at[ordinal + 1]]
             for name, before, after in zip(STAGES, marks, marks[1:], strict=False):
-                found[name].append((live_ms(after) - live_ms(before)) / 1000)
+                found[name].append((after - before) / 1000)
     return found

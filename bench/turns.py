@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from banyan.recipe_file import load
-from bench.overhead import services, step_seconds
+from bench.overhead import services
 from bench.table import Result
 
 STEPS = 8
@@ -17,8 +17,7 @@ def run() -> Result:
     mean: dict[int, float] = {}
     for staleness in (0, 1):
         changes = [f"budget.steps={STEPS}", f"control.max_staleness={staleness}", "eval.samples=0", "eval.max_rows=2"]
-        through, _ = asyncio.run(services(load(RECIPE, changes)))
-        seconds = step_seconds(through)
+        seconds = asyncio.run(services(load(RECIPE, changes))).steps
         mean[staleness] = sum(seconds) / len(seconds)
         how = "in turn, all cores each" if staleness == 0 else "at once, cores divided"
         result.add(f"max_staleness {staleness}: {how}, seconds a step", mean[staleness], "s")

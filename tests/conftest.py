@@ -12,7 +12,7 @@ import pytest
 
 from banyan import openmp
 
-openmp.settle(os.environ)
+os.environ.update({**openmp.QUIET, **os.environ})
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
