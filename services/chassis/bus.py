@@ -31,6 +31,7 @@ _HEADER_BYTES = 4096  # headers count as well, and a broker cuts the connection 
 _TRY_S = 5.0
 _LISTEN_IDLE_S = 5.0
 _HEAR_IDLE_S = 1.0
+_FLUSH_S = 2
 
 
 class Bus:
@@ -73,7 +74,8 @@ class Bus:
         client = Client()
         try:
             # The client tries for ever, at the first connection too: the deadline is ours.
-            await asyncio.wait_for(client.connect(url, error_cb=_note, allow_reconnect=True, **options), patience_s)
+            async with asyncio.timeout(patience_s):
+                await client.connect(url, error_cb=_note, allow_reconnect=True, **options)
         except (TimeoutError, OSError, nats.errors.Error) as error:
             why = client.last_error or error
             await client.close()
@@ -85,9 +87,11 @@ class Bus:
     async def close(self) -> None:
         """Sends what is buffered and closes, within two seconds."""
         with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
-            await asyncio.wait_for(self._client.flush(), 1.0)
+            async with asyncio.timeout(1.0):
+                await self._client.flush()
         with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
-            await asyncio.wait_for(self._client.close(), 1.0)
+            async with asyncio.timeout(1.0):
+                await self._client.close()
 
     @property
     def connected(self) -> bool:
@@ -217,11 +221,14 @@ class Bus:
             heard.set()
 
         subscription = await self._client.subscribe(subject, cb=note)
+        with contextlib.suppress(nats.errors.Error, TimeoutError):  # else it hears from the next connection on
+            await self._client.flush(_FLUSH_S)
         connects = -1
         try:
             while not self._client.is_closed:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(heard.wait(), _HEAR_IDLE_S if connects >= 0 else 0.0)
+                    async with asyncio.timeout(_HEAR_IDLE_S if connects >= 0 else 0.0):
+                        await heard.wait()
                 if heard.is_set() or self._client.stats["reconnects"] != connects:
                     connects = self._client.stats["reconnects"]
                     heard.clear()

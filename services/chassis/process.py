@@ -1,17 +1,18 @@
 """A service as a process: logging, telemetry, signals, a parent that may die, and one-line errors."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from banyan.errors import BanyanError, InvalidInput
 from services.chassis import telemetry
 from services.chassis.parent import orphaned, tie_to_parent
 
+_CANCEL_AGAIN_S = 0.5
 ORPHAN_S = 60.0  # as long as a supervisor waits for a checkpoint
 
 
@@ -60,8 +61,19 @@ async def first_of(*tasks: Awaitable[object]) -> None:
         for task in done:
             task.result()
     finally:
-        for task in running:
+        await cancelled(running)
+
+
+async def cancelled(tasks: Sequence["asyncio.Future[Any]"]) -> None:
+    """Cancels tasks and waits until they have ended.
+
+    A library may swallow a cancellation that comes together with what it waits for (`asyncio.wait_for` of Python 3.11
+    does), and a loop then goes on: so they are cancelled again until they end.
+    """
+    while left := [task for task in tasks if not task.done()]:
+        for task in left:
             task.cancel()
-        for task in running:
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        await asyncio.wait(left, timeout=_CANCEL_AGAIN_S)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # looked at, so that nobody is told that it was not

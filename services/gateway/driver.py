@@ -69,7 +69,8 @@ class Driver:
     async def _rest(self) -> None:
         await asyncio.sleep(SOON_S)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), TICK_S)
+            async with asyncio.timeout(TICK_S):
+                await self._wake.wait()
         self._wake.clear()
 
     async def _try_look(self) -> bool:
@@ -157,8 +158,8 @@ class Driver:
             self._recovered = True
         await self._training.again()
         wave = Wave(self.run_id, standing.step, first, groups) if self._recipe.deterministic else None
-        for position in range(groups):
-            await self._open_group(first + position, self._gate.min_step(standing, position), wave)
+        steps = [self._gate.min_step(standing, position) for position in range(groups)]
+        await asyncio.gather(*(self._open_group(first + position, step, wave) for position, step in enumerate(steps)))
 
     async def _open_group(self, ordinal: int, min_step: int, wave: Wave | None) -> None:
         await self._training.open(ordinal, lambda: self._opener.training(ordinal, min_step, wave))

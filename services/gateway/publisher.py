@@ -27,6 +27,7 @@ class Publisher:
     def __init__(self, log: Log, run_id: str, epoch: int) -> None:
         self._log, self._run_id, self._epoch = log, run_id, epoch
         self._opened: dict[Key, _Opened] = {}
+        self._room = asyncio.Semaphore(_AT_ONCE)
 
     def forget(self, stored: Callable[[Key], bool]) -> None:
         """Lets go of what the store has for certain."""
@@ -46,8 +47,7 @@ class Publisher:
     async def _send_all(self, opened: _Opened) -> None:
         if time.monotonic() - opened.at < AGAIN_S:
             return
-        for first in range(0, len(opened.specs), _AT_ONCE):
-            await asyncio.gather(*(self._publish(spec) for spec in opened.specs[first : first + _AT_ONCE]))
+        await asyncio.gather(*(self._publish(spec) for spec in opened.specs))
         opened.at = time.monotonic()
 
     async def _publish(self, spec: tree_pb2.TreeSpec) -> None:
@@ -64,4 +64,5 @@ class Publisher:
         # The epoch is in the id: what the store refused of an older gateway must not hide a newer one's message.
         msg_id = f"opened-{self._epoch}-{spec.tree_id.hex()}"
         subject = subjects.lineage(self._run_id, "opened")
-        await self._log.publish(subject, opened, msg_id, traceparent=spec.traceparent)
+        async with self._room:
+            await self._log.publish(subject, opened, msg_id, traceparent=spec.traceparent)

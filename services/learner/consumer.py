@@ -24,5 +24,6 @@ class ClosedTrees:
 
     async def wait(self, timeout_s: float) -> None:
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._seen.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._seen.wait()
         self._seen.clear()

@@ -61,4 +61,5 @@ class Presence:
     async def leave(self) -> None:
         """Says that the node goes, if the store can hear it."""
         with contextlib.suppress(BanyanError, TimeoutError):
-            await asyncio.wait_for(self._store.present(self._trees.grown, leaving=True), _LEAVE_S)
+            async with asyncio.timeout(_LEAVE_S):
+                await self._store.present(self._trees.grown, leaving=True)

@@ -57,6 +57,7 @@ class Publisher:
     async def flush(self, deadline_s: float) -> None:
         """Waits until all is sent. Raises DeadlineMissed."""
         try:
-            await asyncio.wait_for(self._queue.join(), deadline_s)
+            async with asyncio.timeout(deadline_s):
+                await self._queue.join()
         except TimeoutError:
             raise DeadlineMissed(f"{self._queue.qsize()} events were not sent within {deadline_s:.0f} s") from None

@@ -43,7 +43,9 @@ class RolloutServer(rollout_service_pb2_grpc.RolloutServiceServicer):
             for refusal in await asyncio.wrap_future(self._thread.submit(asked)):
                 raise InvalidInput(refusal.reason)
             for _ in asked:
-                yield self._response(await asyncio.wait_for(ended.get(), _WAIT_S))
+                async with asyncio.timeout(_WAIT_S):
+                    sampled = await ended.get()
+                yield self._response(sampled)
         finally:
             for r in asked:
                 self._node.visitors.pop(r.key, None)

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 async def first(event: asyncio.Event, timeout_s: float) -> None:
     """Waits for an event, at most so long."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
 
 
 @contextlib.asynccontextmanager

@@ -79,7 +79,8 @@ class Child:
         assert self.process is not None
         self.signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(self.process.wait(), grace_s)
+            async with asyncio.timeout(grace_s):
+                await self.process.wait()
         except TimeoutError:
             self.signal(signal.SIGKILL)
             await self.process.wait()

@@ -17,6 +17,7 @@ from banyan.errors import BanyanError, DeadlineMissed, TemporaryError
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis import rpc
 from services.chassis.nats_server import free_port
+from services.chassis.process import cancelled
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
 from services.supervisor.fleet import BASE, LOADING_GRACE_S, STOP_ORDER, Fleet, grace_s, threads_for
@@ -215,13 +216,13 @@ class Supervisor:
     async def stop(self) -> None:
         """In order: gateway takes no new trees, rollout, verifier, learner (checkpoint), treestore, nats."""
         self._stopping = True
-        await _end([self._watcher] if self._watcher else [])
+        await cancelled([self._watcher] if self._watcher else [])
         if self._watcher is None:  # it never served: nothing is under way, and somebody waits for his prompt
             await asyncio.gather(*(c.stop(UNBEGUN_GRACE_S) for c in self.children.values()))
         for service in STOP_ORDER:
             children = [c for c in self.children.values() if c.service == service]
             await asyncio.gather(*(c.stop(grace_s(c)) for c in children))
-        await _end(self._keepers.values())
+        await cancelled(list(self._keepers.values()))
         await asyncio.gather(*(c.stop(LOADING_GRACE_S) for c in self.children.values()))  # what was just being started
         self._clear_shared_memory()
         self._save()
@@ -239,11 +240,3 @@ class Supervisor:
         for child in self.children.values():
             child.signal(signal.SIGKILL)
         self._clear_shared_memory()
-
-
-async def _end(tasks: "Iterable[asyncio.Task[None]]") -> None:
-    """Cancels loops and waits until they have ended."""
-    ending = list(tasks)
-    for task in ending:
-        task.cancel()
-    await asyncio.gather(*ending, return_exceptions=True)

@@ -37,7 +37,8 @@ class Notifier:
                 if enough(seen) or left <= 0:
                     return seen
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(event.wait(), left)
+                    async with asyncio.timeout(left):
+                        await event.wait()
         finally:
             self._leave(keys, event)
 

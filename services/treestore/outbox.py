@@ -48,7 +48,8 @@ class Outbox:
         """Publishes for ever."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._bell.wait(), _LOOK_S)
+                async with asyncio.timeout(_LOOK_S):
+                    await self._bell.wait()
             self._bell.clear()
             try:
                 while await self.drain() == _BATCH:

@@ -57,4 +57,5 @@ async def watch(store: Store, run_id: str, wake: asyncio.Event) -> AsyncIterator
                 return
             await asyncio.sleep(REST_S)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(wake.wait(), TICK_S)
+            async with asyncio.timeout(TICK_S):
+                await wake.wait()

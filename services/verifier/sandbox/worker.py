@@ -86,7 +86,8 @@ class Worker:
             raise ChildDied(f"the scorer's child gave no answer in {deadline_s:.0f} s") from None
         except (asyncio.IncompleteReadError, OSError):
             with contextlib.suppress(TimeoutError):  # its pipe closes a moment before its status is known
-                await asyncio.wait_for(self._process.wait(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await self._process.wait()
             raise ChildDied(f"the scorer's child ended with status {self._process.returncode}") from None
 
     async def _exchange(self, frame: bytes) -> dict[str, Any]:
@@ -102,7 +103,8 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), _GRACE_S)
+            async with asyncio.timeout(_GRACE_S):
+                await self._process.wait()
         await asyncio.to_thread(shutil.rmtree, self._folder, True)
 
 
