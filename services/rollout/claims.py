@@ -1,61 +1,39 @@
 """Claims that are asked for together go to the store in one call."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
-from banyan.errors import BanyanError, NotFound, Refused, TemporaryError
+from banyan.errors import BanyanError, NotFound, Refused
 from banyan.v1 import treestore_service_pb2 as ts
+from services.chassis.together import Together
 
 _MOST = 64
 _LATER = "LATER"  # the answer was full
-_Asked = tuple[ts.ClaimTreeRequest, "asyncio.Future[ts.ClaimTreeResponse]"]
+_Claim = ts.ClaimTreeResponse | None  # None: ask again
 
 
 class Claims:
-    """What waits is bounded by who asks: each call returns with its own answer."""
+    """A node's claims, each with its own answer."""
 
     def __init__(self, call: Callable[[ts.ClaimTreesRequest], Awaitable[ts.ClaimTreesResponse]]) -> None:
         self._call = call
-        self._waiting: list[_Asked] = []
-        self._sending: asyncio.Task[None] | None = None
+        self._together = Together[ts.ClaimTreeRequest, _Claim](self._send, _MOST)
 
     async def ask(self, request: ts.ClaimTreeRequest) -> ts.ClaimTreeResponse:
         """The answer to one claim. Raises NotFound, Refused, or TemporaryError when the store cannot be reached."""
-        answer: asyncio.Future[ts.ClaimTreeResponse] = asyncio.get_running_loop().create_future()
-        self._waiting.append((request, answer))
-        if self._sending is None or self._sending.done():
-            self._sending = asyncio.create_task(self._send())
-        return await answer
+        while (claim := await self._together.ask(request)) is None:
+            pass  # those that the answer had room for are out of the way: the store answers one at least
+        return claim
 
-    async def _send(self) -> None:
-        while self._waiting:
-            part, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
-            try:
-                response = await self._call(ts.ClaimTreesRequest(claims=[request for request, _ in part]))
-                if len(response.outcomes) != len(part):
-                    raise TemporaryError(f"the store answered {len(response.outcomes)} of {len(part)} claims")
-            except BanyanError as error:
-                _settle([answer for _, answer in part], error)
-                continue
-            except BaseException:
-                _settle([answer for _, answer in part], TemporaryError("the claim was not sent: this node is ending"))
-                raise
-            pairs = list(zip(part, response.outcomes, strict=True))
-            self._waiting = [asked for asked, outcome in pairs if outcome.refused == _LATER] + self._waiting
-            for (_, answer), outcome in pairs:
-                if outcome.refused and outcome.refused != _LATER:
-                    _settle([answer], _refusal(outcome))
-                elif not outcome.refused and not answer.done():
-                    answer.set_result(outcome.claim)
+    async def _send(self, requests: Sequence[ts.ClaimTreeRequest]) -> list[_Claim | BanyanError]:
+        response = await self._call(ts.ClaimTreesRequest(claims=requests))
+        return [_answer(outcome) for outcome in response.outcomes]
 
 
-def _refusal(outcome: ts.ClaimOutcome) -> BanyanError:
+def _answer(outcome: ts.ClaimOutcome) -> _Claim | BanyanError:
+    if not outcome.refused:
+        return outcome.claim
+    if outcome.refused == _LATER:
+        return None
     if outcome.refused == NotFound("").reason:
         return NotFound(outcome.detail)
     return Refused(outcome.detail, outcome.refused)
-
-
-def _settle(answers: "list[asyncio.Future[ts.ClaimTreeResponse]]", error: BanyanError) -> None:
-    for answer in answers:
-        if not answer.done():
-            answer.set_exception(error)

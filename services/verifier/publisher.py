@@ -1,55 +1,50 @@
 """Scores onto the log: those that are ready while the broker answers for others go out in one message."""
 
-import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from banyan.digest import blake
+from banyan.errors import BanyanError
 from banyan.v1 import events_pb2
 from services.chassis import subjects
 from services.chassis.bus import Bus
+from services.chassis.together import Together
 
 _MOST = 256  # scores of a message
-_Waiting = tuple[events_pb2.LeafScored, str, str, asyncio.Future[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Score:
+    event: events_pb2.LeafScored
+    msg_id: str
+    traceparent: str
 
 
 class BusPublisher:
-    """Publishes scores. What waits is bounded by who calls: each call returns when the broker has its score."""
+    """Publishes scores; a message holds those of one run."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._waiting: list[_Waiting] = []
-        self._sending: asyncio.Task[None] | None = None
+        self._together = Together[_Score, None](self._send, _MOST)
 
     async def publish(self, scored: events_pb2.LeafScored, msg_id: str, traceparent: str) -> None:
         """Returns when the broker has it. Raises what the broker's answer was."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((scored, msg_id, traceparent, done))
-        if self._sending is None or self._sending.done():
-            self._sending = asyncio.create_task(self._send())
-        await done
+        await self._together.ask(_Score(scored, msg_id, traceparent))
 
-    async def _send(self) -> None:
-        while self._waiting:
-            run_id = self._waiting[0][0].run_id
-            part = [w for w in self._waiting if w[0].run_id == run_id][:_MOST]
-            taken = {id(w) for w in part}
-            self._waiting = [w for w in self._waiting if id(w) not in taken]
-            await self._together(run_id, part)
+    async def _send(self, scores: Sequence[_Score]) -> list[BanyanError | None]:
+        ends: dict[str, BanyanError | None] = {}
+        for run_id in dict.fromkeys(score.event.run_id for score in scores):
+            try:
+                await self._publish(run_id, [score for score in scores if score.event.run_id == run_id])
+                ends[run_id] = None
+            except BanyanError as error:
+                ends[run_id] = error
+        return [ends[score.event.run_id] for score in scores]
 
-    async def _together(self, run_id: str, part: Sequence[_Waiting]) -> None:
-        message = events_pb2.LeavesScored(scores=[scored for scored, *_ in part])
-        ids = sorted({msg_id for _, msg_id, *_ in part})
-        traces = {traceparent for _, _, traceparent, _ in part}
+    async def _publish(self, run_id: str, scores: Sequence[_Score]) -> None:
+        message = events_pb2.LeavesScored(scores=[score.event for score in scores])
+        ids = sorted({score.msg_id for score in scores})
+        traces = {score.traceparent for score in scores}
         msg_id = ids[0] if len(ids) == 1 else f"scores-{blake(*(i.encode() for i in ids)).hex()}"
         trace = traces.pop() if len(traces) == 1 else ""
-        error: BaseException | None = None
-        try:
-            await self._bus.publish(subjects.lineage(run_id, "score"), message, msg_id, traceparent=trace)
-        except BaseException as raised:
-            error = raised
-            if not isinstance(raised, Exception):
-                raise
-        finally:
-            for *_, done in part:
-                if not done.done():
-                    done.set_result(None) if error is None else done.set_exception(error)
+        await self._bus.publish(subjects.lineage(run_id, "score"), message, msg_id, traceparent=trace)

@@ -1,0 +1,39 @@
+"""Scores that wait together: one message a run, under an id that follows from those of its scores."""
+
+import asyncio
+from typing import Any
+
+from banyan.errors import DeadlineMissed
+from banyan.v1 import events_pb2
+from services.verifier.publisher import BusPublisher
+
+
+class _Bus:
+    """Keeps messages; the broker does not take those of the run `away`."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, list[str], str, str]] = []
+
+    async def publish(self, subject: str, message: events_pb2.LeavesScored, msg_id: str, *, traceparent: str) -> int:
+        await asyncio.sleep(0)
+        self.said.append((subject, [score.verifier_id for score in message.scores], msg_id, traceparent))
+        if "away" in subject:
+            raise DeadlineMissed("no ack")
+        return len(self.said)
+
+
+def _score(run_id: str, name: str) -> events_pb2.LeafScored:
+    return events_pb2.LeafScored(run_id=run_id, verifier_id=name)
+
+
+async def test_scores_that_wait_go_out_by_run_and_each_hears_of_its_own() -> None:
+    bus: Any = _Bus()
+    publisher = BusPublisher(bus)
+    asked = [("here", "a", "t1"), ("away", "b", "t2"), ("here", "c", "t3")]
+    ends = await asyncio.gather(
+        *(publisher.publish(_score(run, name), f"id-{name}", trace) for run, name, trace in asked), return_exceptions=True
+    )
+    assert ends[0] is None and ends[2] is None and isinstance(ends[1], DeadlineMissed)
+    (here, names, msg_id, trace), away = bus.said
+    assert (here, names, trace) == ("lineage.here.score", ["a", "c"], "") and msg_id.startswith("scores-")
+    assert away == ("lineage.away.score", ["b"], "id-b", "t2")
