@@ -132,7 +132,7 @@ class LeafConsumer:
         wrong += [str(error) for error in failed if isinstance(error, PermanentError)]
         again = [error for error in failed if not isinstance(error, PermanentError)]
         for error in again:
-            log.warning("leaf %s comes again: %s", job.leaves[0].leaf.segment.hex()[:12], error)
+            _warn(job, error)
         absent = [leaf for leaf in job.leaves if _key(leaf) not in found and _key(leaf) not in refused]
         try:
             missed = [leaf for leaf in absent if not await self._never(leaf)]
@@ -148,7 +148,7 @@ class LeafConsumer:
             else:
                 await job.delivery.ack()
         except BanyanError as error:
-            log.warning("leaf %s comes again: %s", job.leaves[0].leaf.segment.hex()[:12], error)
+            _warn(job, error)
             await _later([job])
 
     async def _never(self, leaf: events_pb2.LeafFinished) -> bool:
@@ -160,6 +160,15 @@ class LeafConsumer:
             return False
         log.info("leaf %s will never be stored: its claim is old", leaf.leaf.segment.hex()[:12])
         return True
+
+
+def _warn(job: Job, error: BaseException) -> None:
+    """What nobody raised on purpose is a mistake in the program, and shows where it was made."""
+    first = job.leaves[0].leaf.segment.hex()[:12]
+    if isinstance(error, BanyanError):
+        log.warning("leaf %s comes again: %s", first, error)
+    else:
+        log.error("leaf %s comes again after an unexpected error: %r", first, error, exc_info=error)
 
 
 async def _later(jobs: Sequence[Job]) -> None:

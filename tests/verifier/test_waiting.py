@@ -1,12 +1,14 @@
-"""Leaves that the store does not have: when a verifier waits for them, and when it does not."""
+"""Leaves that the store does not have, or that cannot be scored now: when a verifier waits for them, and what it says."""
 
+import logging
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from banyan.v1 import events_pb2, tree_pb2
+from banyan.errors import TemporaryError
+from banyan.v1 import events_pb2, tree_pb2, treestore_service_pb2
 from services.verifier.consumer import Job, LeafConsumer
 from services.verifier.ports import Transcript, TreeStanding
 
@@ -39,7 +41,7 @@ class _Store:
         return self._standing
 
 
-async def _said(store: _Store, attempts: int) -> list[str]:
+async def _said(store: Any, attempts: int, handler: Any = None) -> list[str]:
     delivery = _Delivery(attempts)
 
     async def bury(stream: str, delivery: Any, reason: str, service: str) -> None:
@@ -47,7 +49,7 @@ async def _said(store: _Store, attempts: int) -> list[str]:
 
     bus: Any = SimpleNamespace(bury=bury)
     job: Any = Job(delivery, [LEAF])  # type: ignore[arg-type]
-    await LeafConsumer(bus, store, SimpleNamespace(), 8)._batch([job])  # type: ignore[arg-type]
+    await LeafConsumer(bus, store, handler, 8)._batch([job])
     return delivery.said
 
 
@@ -63,3 +65,28 @@ async def _said(store: _Store, attempts: int) -> list[str]:
 )
 async def test_what_becomes_of_a_leaf_that_is_not_there(standing, has_at, attempts, expected) -> None:
     assert await _said(_Store(standing, has_at), attempts) == expected
+
+
+class _Has:
+    """Has the leaf."""
+
+    async def read_leaves(self, leaves: Any, deadline_s: float) -> list[Transcript]:
+        key = treestore_service_pb2.LeafKey(tree_id=LEAF.tree_id, leaf=LEAF.leaf, claim_epoch=LEAF.claim_epoch)
+        return [Transcript(run_id="r", key=key)]
+
+
+@pytest.mark.parametrize("error", [ValueError("a mistake in the program"), TemporaryError("the broker is away")])
+async def test_a_mistake_in_the_program_shows_where_it_was_made_and_the_leaf_comes_again(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def score(transcript: Transcript) -> None:
+        raise error
+
+    with caplog.at_level(logging.WARNING, "services.verifier.consumer"):
+        assert await _said(_Has(), 1, SimpleNamespace(score=score)) == ["nak"]
+    (record,) = caplog.records
+    assert LEAF.leaf.segment.hex()[:12] in record.getMessage() and str(error) in record.getMessage()
+    if isinstance(error, ValueError):
+        assert record.levelno == logging.ERROR and record.exc_info and record.exc_info[1] is error
+    else:
+        assert record.levelno == logging.WARNING and not record.exc_info
