@@ -113,7 +113,8 @@ def _joined(part: Sequence[Event]) -> Event:
         return part[0]
     message = events_pb2.LeavesFinished()
     for event in part:
-        message.leaves.extend(getattr(event.message, "leaves"))  # noqa: B009
+        assert isinstance(event.message, events_pb2.LeavesFinished), event.subject
+        message.leaves.extend(event.message.leaves)
     traces = {event.traceparent for event in part}
     name = f"leaves-{blake(*sorted(e.msg_id.encode() for e in part)).hex()}"
     return Event(part[0].subject, message, name, traces.pop() if len(traces) == 1 else "")
