@@ -1,9 +1,7 @@
 # One target per service, only that service's extra inside:
 #   docker build --target verifier --tag banyan-verifier:dev .
 FROM python:3.11-slim AS base
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
-    OMP_WAIT_POLICY=PASSIVE \
-    GOMP_SPINCOUNT=1000
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 RUN useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin banyan \
     && install --directory --owner=10001 --group=10001 /state
 WORKDIR /app

@@ -4,8 +4,6 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-export OMP_WAIT_POLICY := PASSIVE
-export GOMP_SPINCOUNT := 1000
 
 .DEFAULT_GOAL := help
 

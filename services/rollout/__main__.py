@@ -1,9 +1,11 @@
 """`python -m services.rollout`: one rollout node of one run."""
 
 import asyncio
+import os
 
 import grpc.aio
 
+from banyan import openmp
 from banyan.recipe import Recipe
 from services.chassis import process, rpc, settings
 from services.chassis.bus import Bus
@@ -84,5 +86,11 @@ async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, we
         await thread.stop()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Runs the node until it is told to stop."""
+    openmp.settle(os.environ)  # the engine's thread imports torch, long after this
     process.main("rollout", run)
+
+
+if __name__ == "__main__":
+    main()
