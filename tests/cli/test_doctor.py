@@ -1,4 +1,4 @@
-"""What `banyan doctor` says of a disk is what a run needs of it."""
+"""What `banyan doctor` says of a disk, and of a model, is what a run needs of it."""
 
 from collections import namedtuple
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from banyan.cli import doctor
+from banyan.errors import InvalidInput
+from tests.cli.folders import whole_model
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -31,3 +33,11 @@ def test_little_room_is_too_little_for_checkpoints_not_for_a_start(tmp_path: Pat
     _free(monkeypatch, 4.0)
     with pytest.raises(OSError, match=r"4\.0 GiB free .* a run starts, but the checkpoints .* need about 5 GiB"):
         doctor._disk(tmp_path)
+
+
+def test_a_model_without_a_tokenizer_is_no_model_for_a_run(tmp_path: Path) -> None:
+    model = whole_model(tmp_path)
+    assert doctor._model(model) == model
+    (Path(model) / "tokenizer.json").unlink()
+    with pytest.raises(InvalidInput, match="has no tokenizer"):
+        doctor._model(model)
