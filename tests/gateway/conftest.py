@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway.ports import Learners, Log, Store
+from tests.gateway.site import Site, site
 
 EVAL, TRAIN = tree_pb2.TREE_PURPOSE_EVAL, tree_pb2.TREE_PURPOSE_TRAIN
 
@@ -240,3 +242,11 @@ def fresh() -> Any:
 @pytest.fixture
 def recipe_of() -> Any:
     return make_recipe
+
+
+@pytest.fixture
+async def here(tmp_path: Path, recipe_of: Any) -> AsyncIterator[Site]:
+    """A real site with a run."""
+    async with site(tmp_path) as made:
+        made.run_id = (await made.create(recipe_of(task={"holdout": 0.0}))).run_id
+        yield made

@@ -8,7 +8,7 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from banyan.digest import blake
-from banyan.errors import BanyanError, DeadlineMissed, InvalidInput, NotFound, Refused
+from banyan.errors import DeadlineMissed, InvalidInput, NotFound, Refused
 from banyan.v1 import events_pb2
 from banyan.v1 import gateway_service_pb2 as gateway_pb
 from banyan.v1 import learner_service_pb2 as learner
@@ -25,16 +25,7 @@ from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis import rpc, subjects
 from services.chassis.bus import Bus
 from services.gateway.join import allowed, node, tls, tokens
-from services.gateway.join.nodes import Door
-from services.gateway.server import Gateway
-from tests.gateway.site import channel, site
-
-
-@pytest.fixture
-async def here(tmp_path, recipe_of):
-    async with site(tmp_path) as made:
-        made.run_id = (await made.create(recipe_of(task={"holdout": 0.0}))).run_id
-        yield made
+from tests.gateway.site import channel
 
 
 @contextlib.asynccontextmanager
@@ -275,77 +266,10 @@ def _named(answer):
     return answer.list_services_response.service
 
 
-async def test_a_deterministic_run_cannot_be_joined(here, recipe_of) -> None:
-    run = await here.create(recipe_of(deterministic=True, control={"max_staleness": 0}))
-    with pytest.raises(Refused, match="one node samples all of it"):
-        await here.token(run.run_id)
-
-
-@pytest.mark.parametrize("bearer", ["", "0" * 32, "garbage"])
-async def test_without_a_good_token_nothing_is_passed_on(here, bearer) -> None:
-    pem = tls.identity(here.state).pem
-    async with channel(here.running.join_address, root_pem=pem, token=bearer, target_name=tls.NAME) as opened:
-        for method, request in (
-            (RunStoreServiceStub(opened).ReadRun, runs.ReadRunRequest(run_id=here.run_id)),
-            (TreeStoreServiceStub(opened).ClaimTree, lineage.ClaimTreeRequest(tree_id=b"x" * 32)),
-        ):
-            with pytest.raises(Refused, match="join token") as refused:
-                await rpc.call(method, request)
-            assert refused.value.reason == "UNAUTHENTICATED"
-
-
-async def test_a_wrong_token_is_refused_with_what_to_do(here, tmp_path) -> None:
-    good = tokens.parse(await here.token(here.run_id))
-    wrong = tokens.Token("0" * 32, good.fingerprint)
-    with pytest.raises(Refused, match="wrong or has expired; ask for a new one"):
-        await node.admit(here.running.join_address, str(wrong), tmp_path / "node")
-
-
-async def test_a_token_expires(here, tmp_path, eventually) -> None:
-    token = await here.token(here.run_id, valid_s=1)
-
-    async def refused() -> bool:
-        try:
-            await Door(_store_of(here), here.state).run_of([("authorization", f"Bearer {token}")])
-            return False
-        except Refused as error:
-            return "expired" in str(error)
-
-    await eventually(refused, 5.0)
-    with pytest.raises(Refused, match="expired"):
-        await node.admit(here.running.join_address, token, tmp_path / "node")
-
-
-def _store_of(here):
-    return here.running.fleet._store
-
-
-async def test_another_gateways_token_is_not_even_shown_to_this_one(here, tmp_path) -> None:
-    foreign = tokens.make("ab" * 32)
-    with pytest.raises(Refused, match="another gateway's, or somebody is in between") as refused:
-        await node.admit(here.running.join_address, str(foreign), tmp_path / "node")
-    assert refused.value.reason == "WRONG_CERTIFICATE"
-    assert not (tmp_path / "node" / "node.seed").exists()
-
-
-@pytest.mark.parametrize("text", ["", "abc", "0" * 97, "0" * 32 + "." + "g" * 64])
-async def test_what_is_no_token_is_refused_at_once(text, tmp_path) -> None:
-    with pytest.raises(InvalidInput, match="join token is 32 hex digits") as refused:
-        await node.admit("127.0.0.1:1", text, tmp_path)
-    assert len(text) < 4 or text not in str(refused.value)
-
-
 async def test_an_address_without_a_gateway_says_so(tmp_path) -> None:
     for address in ("127.0.0.1:1", "nonsense"):
         with pytest.raises((DeadlineMissed, InvalidInput), match=r"127.0.0.1:1|nonsense"):
             await node.admit(address, str(tokens.make("ab" * 32)), tmp_path)
-
-
-async def test_a_run_that_is_over_cannot_be_joined(here, tmp_path) -> None:
-    token = await here.token(here.run_id)
-    await rpc.call(here.gateway.CancelRun, gateway_pb.CancelRunRequest(run_id=here.run_id))
-    with pytest.raises(BanyanError, match="over"):
-        await node.admit(here.running.join_address, token, tmp_path / "node")
 
 
 class _Weights(LearnerServiceServicer):
@@ -364,23 +288,3 @@ async def test_weights_come_through_from_any_offset(here, tmp_path) -> None:
         pieces = [p async for p in LearnerServiceStub(opened).FetchWeights(request, timeout=10)]
     assert pieces[0].offset == 1000 and b"".join(p.data for p in pieces) == (bytes(range(256)) * 16)[1000:]
     await server.stop(0)
-
-
-class _Peer:
-    def __init__(self, peer: str) -> None:
-        self._peer = peer
-
-    def peer(self) -> str:
-        return self._peer
-
-
-@pytest.mark.parametrize("peer", ["ipv4:10.0.0.7:4000", "ipv6:[2001:db8::1]:4000"])
-async def test_tokens_are_made_on_the_gateways_host_only(store, tmp_path, peer) -> None:
-    servicer = Gateway(store, None, None, None, None, tmp_path)
-    with pytest.raises(Refused, match="own host only"):
-        await servicer.CreateToken(None, _Peer(peer))
-
-
-def test_a_token_does_not_show_itself() -> None:
-    token = tokens.make("ab" * 32)
-    assert token.secret not in repr(token) and tokens.parse(f" {token}\n") == token

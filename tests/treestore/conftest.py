@@ -1,12 +1,14 @@
 """Databases for the treestore's tests: SQLite in a temporary folder, and a real PostgreSQL, the same tests on both."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from services.treestore.database import Database
+from tests.treestore.client import Store, served
 from tests.treestore.forge import World
 from tests.treestore.postgres import Postgres, running
 
@@ -72,3 +74,10 @@ def world(database: Database) -> World:
 @pytest.fixture
 def make_world(database: Database) -> Callable[..., World]:
     return lambda **more: World(database, **more)
+
+
+@pytest.fixture
+async def store(nats_server: Any, tmp_path: Path) -> AsyncIterator[Store]:
+    """A store of its own in this process, and a client of it and of the log."""
+    async with served(nats_server.url, tmp_path / "state") as client:
+        yield client

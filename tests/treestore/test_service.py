@@ -2,12 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc.aio
 import pytest
-import pytest_asyncio
 
 from banyan.errors import InvalidInput, NotReady, Refused
 from banyan.v1 import events_pb2, tree_pb2
@@ -21,68 +19,7 @@ from services.treestore import claiming
 from services.treestore.ingest import Item
 from services.treestore.service import running
 from services.treestore.settings import Settings
-from tests.treestore.forge import Forge
-
-
-@dataclass
-class Store:
-    """A client of the store and of the log, with a run in it."""
-
-    bus: Bus
-    trees: TreeStoreServiceStub
-    runs: RunStoreServiceStub
-    forge: Forge
-
-    async def say(self, *items: Item, again: str = "") -> int:
-        sequence = 0
-        for item in items:
-            sequence = await self.bus.publish_bytes(item.subject, item.data, f"{again}{item.sequence}")
-        return sequence
-
-    async def begin(self) -> None:
-        epoch = (await rpc.call(self.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g"))).epoch
-        put = rs.PutRunRequest(run=self.forge.run(), request_id="first", gateway_epoch=epoch)
-        await rpc.call(self.runs.PutRun, put)
-        take = rs.TakeLearnerEpochRequest(run_id=self.forge.run_id, learner_id="l")
-        assert (await rpc.call(self.runs.TakeLearnerEpoch, take)).epoch == 1
-
-    async def grow(self, spec: tree_pb2.TreeSpec) -> None:
-        """A tree's whole life, as gateway, rollout and verifier would have it."""
-        await self.say(self.forge.opened(spec))
-        epoch = await self.claim(spec.tree_id)
-        items = self.forge.life(spec, epoch=epoch)
-        await self.say(*items)
-        ids = [s.segment.id for i in items if i.subject.endswith("segment") for s in _grown(i).segments]
-        wait = ts.AwaitIngestedRequest(tree_id=spec.tree_id, epoch=epoch, segment_ids=ids, grown=True, deadline_ms=10_000)
-        answer = await rpc.call(self.trees.AwaitIngested, wait, deadline_s=15)
-        assert answer.grown and not answer.missing
-
-    async def claim(self, tree_id: bytes) -> int:
-        """Claims a tree as soon as the store has it."""
-        for _ in range(500):
-            try:
-                request = ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-1")
-                return (await rpc.call(self.trees.ClaimTree, request)).epoch
-            except LookupError:
-                await asyncio.sleep(0.01)
-        raise AssertionError("the tree was never stored")
-
-
-def _grown(item: Item) -> events_pb2.SegmentsGrown:
-    return events_pb2.SegmentsGrown.FromString(item.data)
-
-
-@pytest_asyncio.fixture
-async def store(nats_server, tmp_path: Path) -> AsyncIterator[Store]:
-    settings = Settings(nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "state", tick_ms=50)
-    async with running(settings) as (server, _loops):
-        bus = await Bus.connect(nats_server.url, "test")
-        channel = rpc.channel(server.address)
-        client = Store(bus, TreeStoreServiceStub(channel), RunStoreServiceStub(channel), Forge())
-        await client.begin()
-        yield client
-        await channel.close()
-        await bus.close()
+from tests.treestore.client import Store
 
 
 async def test_from_opening_to_batch_over_the_wire(store: Store, eventually) -> None:
@@ -184,73 +121,6 @@ async def test_await_ingested_names_the_winner_of_a_place(store: Store) -> None:
     answer = await rpc.call(store.trees.AwaitIngested, ask, deadline_s=10)
     assert not answer.missing
     assert [(r.segment, r.reason, r.winner) for r in answer.refused] == [(loser.id, "ORDINAL_TAKEN", winner.id)]
-
-
-async def test_leaves_are_read_once_they_are_stored(store: Store) -> None:
-    forge, spec = store.forge, store.forge.spec(traceparent="00-" + "1" * 32 + "-" + "2" * 16 + "-01")
-    await store.say(forge.opened(spec))
-    epoch = await store.claim(spec.tree_id)
-    root = forge.root(spec)
-    middle = forge.child(root, 0, finish=1)
-    leaf = forge.child(middle, 1)
-    key = ts.LeafKey(tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=leaf.id, end=len(leaf)))
-    ask = ts.ReadLeavesRequest(leaves=[key], deadline_ms=20_000)
-    waiting = asyncio.ensure_future(rpc.call(store.trees.ReadLeaves, ask, deadline_s=25))
-    await store.say(forge.leaf(leaf, epoch=epoch), forge.segments(leaf, middle, root, epoch=epoch))
-    found = (await asyncio.wait_for(waiting, 5)).transcripts
-    assert len(found) == 1 and found[0].key == key
-    assert found[0].completion == "<0><1>" and found[0].completion_tokens == 8
-    assert found[0].row_json == spec.row_json and list(found[0].scorers) == ["number"]
-    assert found[0].finish == tree_pb2.SEGMENT_FINISH_STOP and found[0].traceparent == spec.traceparent
-    await store.say(forge.score(leaf))
-    ask.deadline_ms = 0
-    for _ in range(500):
-        found = (await rpc.call(store.trees.ReadLeaves, ask)).transcripts
-        if not found[0].scorers:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("the scorer still owes a score")
-
-
-async def test_a_path_that_leaves_a_segment_early_needs_its_text(store: Store) -> None:
-    forge, spec = store.forge, store.forge.spec()
-    await store.say(forge.opened(spec))
-    epoch = await store.claim(spec.tree_id)
-    root = forge.root(spec)
-    trunk = forge.child(root, 0)
-    inside = forge.child(trunk, 0, fork=2)
-    await store.say(forge.segments(root, trunk, inside, epoch=epoch), forge.leaf(trunk, epoch=epoch))
-    await store.say(forge.leaf(inside, epoch=epoch, completion="exact text"))
-    keys = [ts.LeafKey(tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=s.id, end=len(s))) for s in (trunk, inside)]
-    found = await rpc.call(store.trees.ReadLeaves, ts.ReadLeavesRequest(leaves=keys, deadline_ms=9000), deadline_s=10)
-    assert [t.completion for t in found.transcripts] == ["<0>", "exact text"]
-    assert [t.completion_tokens for t in found.transcripts] == [4, 6]
-
-
-async def test_a_refused_leaf_has_no_scorer_to_ask(store: Store) -> None:
-    forge, spec = store.forge, store.forge.spec()
-    await store.say(forge.opened(spec))
-    old = await store.claim(spec.tree_id)
-    await store.claim(spec.tree_id)
-    root = forge.root(spec)
-    await store.say(forge.leaf(root, epoch=old))
-    key = ts.LeafKey(tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=root.id, end=len(root)), claim_epoch=old)
-    ask = ts.ReadLeavesRequest(leaves=[key], deadline_ms=9000)
-    found = await rpc.call(store.trees.ReadLeaves, ask, deadline_s=10)
-    assert len(found.transcripts) == 1 and not found.transcripts[0].scorers
-
-
-async def test_a_leaf_refused_under_an_old_claim_is_still_awaited_under_the_new_one(store: Store) -> None:
-    forge, spec = store.forge, store.forge.spec()
-    await store.say(forge.opened(spec))
-    old, new = await store.claim(spec.tree_id), await store.claim(spec.tree_id)
-    root = forge.root(spec)
-    await store.say(forge.segments(root, epoch=new), forge.leaf(root, epoch=old))
-    key = ts.LeafKey(tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=root.id, end=len(root)), claim_epoch=new)
-    ask = ts.ReadLeavesRequest(leaves=[key], deadline_ms=9000)
-    waiting = asyncio.ensure_future(rpc.call(store.trees.ReadLeaves, ask, deadline_s=10))
-    await store.say(forge.leaf(root, epoch=new))
-    assert list((await waiting).transcripts[0].scorers) == list(spec.scorers)
 
 
 async def test_desired_processes_are_watched_without_polling(store: Store) -> None:

@@ -25,7 +25,7 @@ from services.verifier.publisher import BusPublisher
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
 from services.verifier.scoring import Scoring
-from services.verifier.store import GrpcStore, specs_of
+from services.verifier.store import GrpcStore
 
 RUN = "test-00000000"
 RECIPE = {"name": "test", "model": "tiny", "task": {"name": "arithmetic"}}
@@ -295,9 +295,3 @@ async def test_a_verifier_stopped_in_the_middle_leaves_the_rest_to_the_next(worl
     async with world.verifier():
         await eventually(lambda: len(world.scores) == 30)
     assert all(len(found) == 1 for found in world.scores.values())
-
-
-def test_settings_of_a_filter_reach_its_scorer():
-    recipe = {**RECIPE, "filter": [{"name": "regex", "settings": {"pattern": "7"}}, {"name": "m:f"}]}
-    specs = specs_of(json.dumps(recipe))
-    assert {n: dict(s.settings) for n, s in specs.items()} == {"regex": {"pattern": "7"}, "m:f": {}}

@@ -1,5 +1,6 @@
 """Scorers as pure functions: what is right, what is wrong, what cannot be scored."""
 
+import json
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from banyan.plugins import Scored, Unscorable
 from services.verifier.filter.number import Number
 from services.verifier.filter.regex import Regex
 from services.verifier.filter.user_function import UserFunction
+from services.verifier.store import specs_of
 
 
 @pytest.mark.parametrize(
@@ -86,3 +88,10 @@ def test_a_user_function_gets_completion_and_row(value):
     function = UserFunction(lambda completion, gold, **row: value if completion == gold else 0, "m:f")
     assert function.score("x", {"gold": "x", "more": 1}) == Scored(float(value))
     assert len(function.version) == 12
+
+
+def test_settings_of_a_filter_reach_its_scorer():
+    recipe = {"name": "test", "model": "tiny", "task": {"name": "arithmetic"}}
+    recipe["filter"] = [{"name": "regex", "settings": {"pattern": "7"}}, {"name": "m:f"}]
+    specs = specs_of(json.dumps(recipe))
+    assert {n: dict(s.settings) for n, s in specs.items()} == {"regex": {"pattern": "7"}, "m:f": {}}
