@@ -1,5 +1,6 @@
 """GatewayService: what people and clients ask of the control plane. Validates, stores, wakes drivers; decides nothing."""
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from services.gateway.join import tokens
 from services.gateway.join.nodes import Admission, Door, check_joinable
 from services.gateway.ports import Store
 from services.gateway.runs import machine
-from services.gateway.runs.create import new_run, read_recipe
+from services.gateway.runs.create import check_model, new_run, read_recipe
 from services.gateway.runs.machine import State
 from services.gateway.runs.watch import watch
 
@@ -36,6 +37,7 @@ class Gateway(GatewayServiceServicer):
 
     async def CreateRun(self, request: pb.CreateRunRequest, context: Any) -> pb.CreateRunResponse:
         recipe = read_recipe(request.recipe_json)
+        await asyncio.to_thread(check_model, recipe)
         rows = await rows_module.load(recipe, Path.cwd())
         new = new_run(recipe, rows, request.folder, self._state)
         stored = await self._put(new.run, request.request_id or uuid.uuid4().hex)

@@ -16,6 +16,7 @@ from services.chassis import rpc
 from services.gateway.fleet import Fleet
 from services.gateway.join.nodes import Admission, Door
 from services.gateway.server import Gateway, JoinPort
+from tests.cli.folders import whole_model
 
 
 async def _queue(run_id: str) -> None:
@@ -65,6 +66,24 @@ async def test_bad_recipes_are_refused_with_the_key(gateway) -> None:
     for text, words in (("{", "not JSON"), ("[]", "object"), ('{"name": "x", "modle": 1}', "modle")):
         with pytest.raises(InvalidInput, match=words):
             await rpc.call(gateway.CreateRun, pb.CreateRunRequest(recipe_json=text))
+
+
+async def test_a_broken_model_folder_is_refused_before_a_run_is_begun(gateway, store, recipe_of, tmp_path) -> None:
+    model = whole_model(tmp_path)
+    (Path(model) / "tokenizer.json").unlink()
+    with pytest.raises(InvalidInput, match="has no tokenizer"):
+        await _create(gateway, recipe_of(model=model))
+    await _create(gateway, recipe_of(model=model, resources={"engine": "scripted"}))
+    (Path(model) / "model.safetensors").unlink()
+    for engine in ("torch", "scripted"):
+        with pytest.raises(InvalidInput, match="has no weights"):
+            await _create(gateway, recipe_of(model=model, resources={"engine": engine}))
+    assert len(store.runs) == 1
+
+
+@pytest.mark.parametrize("model", ["/nowhere/on/this/host", "~nobody-here/m", "org/name", "n" * 200, "a\0b"])
+async def test_a_model_that_is_not_here_is_for_the_nodes_to_find(gateway, recipe_of, model) -> None:
+    assert (await _create(gateway, recipe_of(model=model))).run.run_id
 
 
 async def test_a_watcher_sees_the_run_from_start_to_end(gateway, store, recipe_of) -> None:

@@ -1,6 +1,7 @@
-"""A new run from a recipe: its id, its rows, its split. Decides nothing about what happens to it."""
+"""A new run from a recipe: its model, its id, its rows, its split. Decides nothing about what happens to it."""
 
 import json
+import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from banyan.digest import blake, canonical
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
+from services.chassis import modelfiles
 from services.gateway.rows import Rows
 
 _ID_BYTES = 4
@@ -33,6 +35,16 @@ def read_recipe(recipe_json: str) -> Recipe:
     if not isinstance(data, dict):
         raise InvalidInput(f"recipe_json must be an object, got {type(data).__name__}")
     return recipe_file.resolve(data)
+
+
+def check_model(recipe: Recipe) -> None:
+    """Raises InvalidInput for a model folder that is not whole, as `banyan train` does before it begins.
+
+    A folder that is not on this host may be on the nodes', and what the hub has is theirs to fetch.
+    """
+    folder = os.path.expanduser(recipe.model)  # unlike Path's, these raise nothing for what names no folder
+    if os.path.isdir(folder):
+        modelfiles.check(Path(folder), tokenizer=recipe.resources.engine == "torch")
 
 
 def run_id(recipe: Recipe) -> str:
