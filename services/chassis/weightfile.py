@@ -8,7 +8,6 @@ Torch is imported only by the functions that make or read tensors.
 """
 
 import json
-import mmap
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -19,12 +18,16 @@ from blake3 import blake3
 
 from banyan.errors import InvalidInput
 from services.chassis import private, weighthold
+from services.chassis.weightmap import Maps
 
 if TYPE_CHECKING:
+    from mmap import mmap
+
     import torch
 
 ALIGN_BYTES = 64
 HASH_THREADS = 2  # more would take cores from sampling, and memory gives no more
+_MAPS = Maps()
 WIDTHS = {"bfloat16": 2, "float32": 4}
 
 
@@ -125,8 +128,8 @@ def write(
     path, aside = folder / f"{name}.bin", folder / f".{name}.bin.{os.getpid()}"
     try:
         with (weighthold.recycled(spare, aside, size) if spare else None) or open(aside, "w+b") as file:
-            _fill(file, entries, tensors, size)
-        manifest = WeightManifest(path, epoch, step, digest_of(aside), size, entries, aliases)
+            digest = _fill(file, entries, tensors, size)
+        manifest = WeightManifest(path, epoch, step, digest, size, entries, aliases)
         _publish(aside, path)
         text = folder / f".{name}.json.{os.getpid()}"
         text.write_text(manifest.to_json())
@@ -134,6 +137,11 @@ def write(
     finally:
         aside.unlink(missing_ok=True)
     return manifest
+
+
+def size_of(tensors: Mapping[str, "torch.Tensor"], dtype: str = "bfloat16") -> int:
+    """Bytes of the file that `write` makes of these tensors."""
+    return _layout(tensors, dtype)[2]
 
 
 def _layout(tensors: Mapping[str, "torch.Tensor"], dtype: str) -> tuple[tuple[TensorEntry, ...], dict[str, str], int]:
@@ -154,15 +162,22 @@ def _layout(tensors: Mapping[str, "torch.Tensor"], dtype: str) -> tuple[tuple[Te
     return tuple(entries), aliases, offset
 
 
-def _fill(file: BinaryIO, entries: Iterable[TensorEntry], tensors: Mapping[str, "torch.Tensor"], size: int) -> None:
-    if size:  # reserved now, so that a full disk is an error here and not a signal in the middle of the copy
-        os.posix_fallocate(file.fileno(), 0, size)
-        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE  # one call instead of a fault for each of 65,000 pages
-        with mmap.mmap(file.fileno(), size, flags=flags) as memory:
-            _copy(memory, entries, tensors)
+def _fill(file: BinaryIO, entries: Iterable[TensorEntry], tensors: Mapping[str, "torch.Tensor"], size: int) -> bytes:
+    """Copies the tensors to their places; the digest of the whole."""
+    if not size:
+        return blake3().digest()
+    memory = reserve(file, size)
+    _copy(memory, entries, tensors)
+    return blake3(max_threads=HASH_THREADS).update(memory).digest()
 
 
-def _copy(memory: mmap.mmap, entries: Iterable[TensorEntry], tensors: Mapping[str, "torch.Tensor"]) -> None:
+def reserve(file: BinaryIO, size: int) -> "mmap":
+    """Makes a file `size` > 0 bytes long and maps it. Raises OSError where there is no room."""
+    os.posix_fallocate(file.fileno(), 0, size)  # now: a full disk is an error here and not a signal in the middle of a copy
+    return _MAPS.shared(file, size)
+
+
+def _copy(memory: "mmap", entries: Iterable[TensorEntry], tensors: Mapping[str, "torch.Tensor"]) -> None:
     import torch
 
     with torch.no_grad():
@@ -171,7 +186,7 @@ def _copy(memory: mmap.mmap, entries: Iterable[TensorEntry], tensors: Mapping[st
                 _view(memory, entry).copy_(tensors[entry.name].detach())
 
 
-def _view(memory: mmap.mmap, entry: TensorEntry) -> "torch.Tensor":
+def _view(memory: "mmap", entry: TensorEntry) -> "torch.Tensor":
     import torch
 
     dtype = getattr(torch, entry.dtype)
@@ -211,7 +226,7 @@ def open_verified(manifest_path: Path) -> WeightManifest:
         size = manifest.path.stat().st_size
         if size != manifest.bytes:
             raise InvalidInput(f"{manifest.path} holds {size} bytes, its manifest says {manifest.bytes}; fetch it again")
-        found = digest_of(manifest.path)
+        found = blake3(max_threads=HASH_THREADS).update(_map(manifest) if size else b"").digest()
     if found != manifest.digest:
         said = manifest.digest.hex()[:16]
         raise InvalidInput(f"{manifest.path} digests to {found.hex()[:16]} instead of {said}; fetch it again")
@@ -232,6 +247,6 @@ def read_tensors(manifest: WeightManifest) -> dict[str, "torch.Tensor"]:
     return tensors | {alias: tensors[name] for alias, name in manifest.aliases.items()}
 
 
-def _map(manifest: WeightManifest) -> mmap.mmap:
+def _map(manifest: WeightManifest) -> "mmap":
     with weighthold.present(manifest.manifest_path), open(manifest.path, "rb") as file:
-        return mmap.mmap(file.fileno(), manifest.bytes, access=mmap.ACCESS_COPY)  # private: torch wants writable memory
+        return _MAPS.private(file, manifest.bytes)

@@ -61,6 +61,7 @@ async def _train(
         kept = await asyncio.to_thread(checkpoint.newest, folder / "checkpoints", stored.run_id)
         await torch_thread.load(kept[0] if kept else base, resumed=kept is not None)
         weights = WeightFolder(choose_folder(settings.weights, stored.run_id, folder, torch_thread.weight_bytes()))
+        await torch_thread.reserve(weights)
         keeper = Keeper(folder / "checkpoints", base, torch_thread, recipe.optimise.checkpoint_every)
         address = settings.advertise or grpc_server.address
         servicer.learner = _learner(stored, recipe, store, trigger, torch_thread, weights, keeper, address, settings.tick_s)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from banyan.recipe import Recipe
+from services.chassis import weightfile
 from services.chassis.weightfile import WeightManifest
 from services.learner.checkpoint import Mark, Snapshot
 from services.learner.packing import Row
@@ -74,6 +75,10 @@ class TorchThread:
             return Timed(self.trainer.step(rows, step), time.monotonic() - begun)
 
         return await self.run(train)
+
+    async def reserve(self, weights: WeightFolder) -> None:
+        """Gets room for the weights that will be handed out."""
+        await self.run(lambda: weights.reserve(weightfile.size_of(self.trainer.masters.computed(), self.dtype_name)))
 
     async def hand_out(self, weights: WeightFolder, epoch: int, step: int) -> WeightManifest:
         """Writes the weights as the model computes with them."""

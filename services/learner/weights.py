@@ -1,19 +1,20 @@
 """The folder that weights are handed out from: a flat file per policy, in shared memory where it fits.
 
-The newest policies are kept; the oldest one's pages are used for the next, unless a reader holds it.
+The newest policies are kept; the oldest one's pages are used for the next, unless a reader holds it. The pages of the first
+ones are had before the first step, which else waits for them.
 """
 
 import contextlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from banyan.errors import NotFound, TemporaryError
-from services.chassis import weightfile
+from services.chassis import private, weightfile
 from services.chassis.weightfile import WeightManifest
 
 KEEP = 3
@@ -35,16 +36,38 @@ class WeightFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._held: list[WeightManifest] = []
+        self._spares: list[Path] = []
+
+    def reserve(self, bytes_each: int) -> None:
+        """Gets room for the versions that are kept. Raises TemporaryError where there is none."""
+        private.folder(self.folder)
+        with self._room():
+            for number in range(KEEP):
+                path = self.folder / f".policy-spare-{number}.bin.{os.getpid()}"
+                self._spares.append(path)
+                with open(path, "w+b") as file:
+                    weightfile.reserve(file, bytes_each)
 
     def put(self, tensors: Mapping[str, torch.Tensor], epoch: int, step: int, dtype: str) -> WeightManifest:
         """Writes a new version. Raises TemporaryError where there is no room."""
-        spare = self._held.pop(0).path if len(self._held) >= KEEP else None
-        try:
+        with self._room():
+            spare = self._spare()
             return self._hold(weightfile.write(self.folder, f"policy-{epoch}-{step}", tensors, epoch, step, dtype, spare))
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise TemporaryError(
                 f"cannot write weights into {self.folder}: {error.strerror or error}; is there room?"
             ) from None
+
+    def _spare(self) -> Path | None:
+        """Pages to write the next version over."""
+        if self._spares:
+            return self._spares.pop()
+        return self._held.pop(0).path if len(self._held) >= KEEP else None
 
     def repeat(self, epoch: int, step: int) -> WeightManifest:
         """The newest version under a new number: a step that changed nothing."""
@@ -78,7 +101,7 @@ class WeightFolder:
 
     def drop_foreign(self) -> None:
         """Removes files of earlier learners of the run, once a policy of this one is announced."""
-        own = {p for m in self._held for p in (m.path, m.manifest_path)}
+        own = {p for m in self._held for p in (m.path, m.manifest_path)} | set(self._spares)
         for path in [*self.folder.glob("policy-*.json"), *self.folder.glob("policy-*.bin"), *self.folder.glob(".policy-*")]:
             if path not in own:
                 path.unlink(missing_ok=True)
@@ -87,5 +110,7 @@ class WeightFolder:
         """Removes what this learner wrote; a newer learner of the run may be writing beside it."""
         while self._held:
             self._remove(self._held.pop())
+        while self._spares:
+            self._spares.pop().unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()

@@ -64,6 +64,21 @@ def test_pages_that_nobody_holds_are_used_again(tmp_path: Path) -> None:
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
 
+def test_the_first_versions_lie_in_pages_that_were_reserved(tmp_path: Path) -> None:
+    folder, other = WeightFolder(tmp_path), WeightFolder(tmp_path)
+    folder.reserve(weightfile.size_of({"w": torch.zeros(1000, 600)}))
+    pages = {p.stat().st_ino for p in tmp_path.iterdir()}
+    made = [put(folder, step, float(step)) for step in range(4)]
+    assert len(pages) == 3 and {m.path.stat().st_ino for m in made[1:]} == pages
+    for manifest in made[1:]:
+        fresh = weightfile.write(tmp_path / "else", "w", {"w": torch.full((1000, 600), float(manifest.step))}, 1, 0)
+        assert weightfile.open_verified(manifest.manifest_path).digest == weightfile.digest_of(manifest.path) == fresh.digest
+    folder.reserve(10)
+    other.drop_foreign()
+    folder.clean()
+    assert [p.name for p in tmp_path.iterdir()] == ["else"]
+
+
 def test_a_version_that_is_held_is_not_written_over(tmp_path: Path) -> None:
     folder = WeightFolder(tmp_path)
     first = put(folder, 0, 1.0)

@@ -1,0 +1,48 @@
+"""Mappings are used again while their file lives, show what is in it now, and are let go of when it is gone."""
+
+import os
+from pathlib import Path
+
+from services.chassis.weightmap import Maps
+
+
+def test_a_mapping_shows_what_its_file_holds_now(tmp_path: Path) -> None:
+    maps = Maps()
+    with open(tmp_path / "a", "w+b") as file:
+        file.write(b"1" * 8192)
+        file.flush()
+        with open(tmp_path / "a", "rb") as reading:
+            private = maps.private(reading, 8192)
+        assert private[:3] == b"111" and private[5000:5003] == b"111"
+        shared = maps.shared(file, 8192)
+        shared[:5] = b"22222"
+        os.rename(tmp_path / "a", tmp_path / "b")
+        assert maps.shared(file, 8192) is shared
+    with open(tmp_path / "b", "rb") as reading:
+        assert maps.private(reading, 8192) is private
+        assert private[:5] == reading.read(5) == b"22222"
+
+
+def test_another_size_is_another_mapping(tmp_path: Path) -> None:
+    maps = Maps()
+    with open(tmp_path / "a", "w+b") as file:
+        file.write(b"1" * 100)
+        file.flush()
+        assert len(maps.private(file, 100)) == 100
+        file.write(b"2" * 100)
+        file.flush()
+        assert maps.private(file, 200)[150:152] == b"22"
+
+
+def test_mappings_of_files_that_are_gone_and_too_many_are_let_go(tmp_path: Path) -> None:
+    maps, open_before = Maps(limit=2), len(os.listdir("/proc/self/fd"))
+    for name in "abcd":
+        with open(tmp_path / name, "w+b") as file:
+            file.write(name.encode() * 100)
+            file.flush()
+            maps.private(file, 100)
+        assert len(os.listdir("/proc/self/fd")) - open_before <= 4  # Python keeps one more for each mapping
+    (tmp_path / "c").unlink()
+    with open(tmp_path / "d", "rb") as file:
+        assert maps.private(file, 100)[:1] == b"d"
+    assert len(os.listdir("/proc/self/fd")) - open_before == 2
