@@ -4,14 +4,14 @@ import importlib
 import os
 import sys
 
-from banyan import openmp
+from banyan import torchenv
 
 NAMES = ("ingest", "step", "overhead", "turns")
 
 
 def main() -> None:
     """All benches, or those that are named."""
-    openmp.settle(os.environ)
+    torchenv.settle(os.environ)
     wanted = sys.argv[1:] or NAMES
     unknown = [name for name in wanted if name not in NAMES]
     if unknown:

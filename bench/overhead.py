@@ -122,7 +122,7 @@ async def _over(gateway: Any, run_id: str, deadline_s: float) -> None:
             if seen.run.state != rs.RUN_STATE_SUCCEEDED:
                 raise RuntimeError(f"{run_id} failed: {seen.run.cause}")
             return
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(1.0)  # a look goes through three processes: it would take part in what is measured
     raise TimeoutError(f"{run_id} is not over after {deadline_s:.0f} s")
 
 

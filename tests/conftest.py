@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from banyan import openmp
+from banyan import torchenv
 
-os.environ.update({**openmp.QUIET, **os.environ})
+os.environ.update({**torchenv.SETTINGS, **os.environ})
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from banyan import openmp
+from banyan import torchenv
 from banyan.cli import joining
 from banyan.cli.invocation import me
 from banyan.cli.options import DEFAULT_STATE, Json, State
@@ -55,7 +55,7 @@ def join(
 
     environment = asyncio.run(admit(address, given, state))
     cores = threads or len(os.sched_getaffinity(0))
-    environment |= {"BANYAN_THREADS": str(cores), "OMP_NUM_THREADS": str(cores), **openmp.QUIET}
+    environment |= {"BANYAN_THREADS": str(cores), "OMP_NUM_THREADS": str(cores), **torchenv.SETTINGS}
     # A launcher that ties its own children to itself does not mean this process.
     inherited = {k: v for k, v in os.environ.items() if k not in ("BANYAN_PARENT", "BANYAN_TOKEN")}
     # Held back while the node starts: one in the middle of its imports would end it with a traceback, or be lost.

@@ -23,7 +23,7 @@ _MARK = "banyan.json"
 
 def cache() -> Path:
     """Folder of converted models."""
-    return Path(os.environ.get("BANYAN_MODELS", "~/.cache/banyan/models")).expanduser()
+    return Path(os.path.expanduser(os.environ.get("BANYAN_MODELS", "~/.cache/banyan/models")))
 
 
 def resolve(name: str, tokenizer: bool = False) -> Path:
@@ -33,7 +33,7 @@ def resolve(name: str, tokenizer: bool = False) -> Path:
     """
     if name == SMOLLM2:
         return _smollm2()
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     if folder.is_dir():
         modelfiles.check(folder, tokenizer)
         return folder

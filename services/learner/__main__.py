@@ -3,12 +3,12 @@
 import asyncio
 import os
 
-from banyan import openmp
+from banyan import torchenv
 
 
 def main() -> None:
     """Runs the learner until it is told to stop."""
-    openmp.settle(os.environ)  # before torch
+    torchenv.settle(os.environ)  # before torch
     from services.chassis import process
     from services.chassis.settings import read
     from services.learner.settings import LearnerSettings

@@ -5,7 +5,7 @@ import os
 
 import grpc.aio
 
-from banyan import openmp
+from banyan import torchenv
 from banyan.recipe import Recipe
 from services.chassis import process, rpc, settings
 from services.chassis.bus import Bus
@@ -88,7 +88,7 @@ async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, we
 
 def main() -> None:
     """Runs the node until it is told to stop."""
-    openmp.settle(os.environ)  # the engine's thread imports torch, long after this
+    torchenv.settle(os.environ)  # the engine's thread imports torch, long after this
     process.main("rollout", run)
 
 

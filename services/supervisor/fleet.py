@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from banyan import openmp, secret
+from banyan import secret, torchenv
 from services.supervisor.child import Child
 from services.supervisor.state import HOST, StateFolder
 
@@ -15,7 +15,7 @@ STOP_ORDER = ("gateway", "rollout", "verifier", "learner", "treestore", "nats")
 GRACE_S = {"gateway": 5.0, "rollout": 10.0, "verifier": 5.0, "learner": 60.0, "treestore": 15.0, "nats": 10.0}
 # Until it serves a process holds nothing that is not on disk, and it may wait for another, or load a model and hear nothing.
 LOADING_GRACE_S = 2.0
-QUIET = {**openmp.QUIET, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+QUIET = {**torchenv.SETTINGS, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Settings(Shared):
     """How long an event may wait for what must come before it; then it is a dead letter."""
     blob_bytes: int = 32 << 20
     """Most bytes of a segment that is too large for a message; a million tokens take half of it."""
-    tick_ms: int = 250
+    tick_ms: int = 1000
     """Time between looks at the deadlines."""
     purge_s: float = 60.0
     """Time between purges of the log."""

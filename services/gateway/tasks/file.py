@@ -1,6 +1,7 @@
 """Rows of the user's file: JSON Lines or Parquet. Every row is checked before the run starts; a bad one is named."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ def rows(task: Task, base: Path) -> list[dict[str, Any]]:
     """The file's rows. Raises InvalidInput that names the file, the line or row, and the value."""
     checked = list(_read(task, base))
     if not checked:
-        raise InvalidInput(f"{base / Path(task.path).expanduser()} holds no rows")
+        raise InvalidInput(f"{base / Path(os.path.expanduser(task.path))} holds no rows")
     return checked
 
 
@@ -27,7 +28,7 @@ def first(task: Task, base: Path) -> dict[str, Any] | None:
 
 
 def _read(task: Task, base: Path) -> Iterator[dict[str, Any]]:
-    path = base / Path(task.path).expanduser()
+    path = base / Path(os.path.expanduser(task.path))
     if path.is_dir():
         raise InvalidInput(f"task.path {task.path!r} is a folder; name a file of JSON Lines or a Parquet table in it")
     if not path.is_file():

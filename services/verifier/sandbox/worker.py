@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from banyan import openmp
+from banyan import torchenv
 from banyan.digest import canonical
 from banyan.errors import InvalidInput, TemporaryError
 from services.verifier.sandbox import frames
@@ -119,6 +119,6 @@ async def _launched(folder: str) -> asyncio.subprocess.Process:
 
 def _environment(folder: str) -> dict[str, str]:
     """Only what an interpreter needs: no addresses, no credentials, no settings of the service."""
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **openmp.QUIET}
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **torchenv.SETTINGS}
     plain = {"PATH": "/usr/bin:/bin", "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
     return {**plain, **threads, "PYTHONDONTWRITEBYTECODE": "1"}
