@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from banyan.draws import Draws
 from banyan.segment import Finish, Sampling, Segment
+from banyan.signals import NO_SIGNALS, Signals, Wanted
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
 
@@ -34,10 +35,16 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """Samples one segment at a branch."""
+    """Samples one segment at a branch.
+
+    forced: tokens that are put first: a FORCED(BRANCH) segment at the branch, whose continuation at its end with ordinal 0
+    is what is sampled. max_new_tokens counts sampled tokens only.
+    """
 
     branch: Branch
     sampling: Sampling
+    forced: tuple[int, ...] = ()
+    signals: Wanted = NO_SIGNALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,7 @@ class Room:
     """What spans trees and is decided by control; the only way it reaches a plan."""
 
     max_leaves: int | None = None
+    step: int = 0  # optimizer steps before the tree was opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +189,9 @@ __all__ = [
     "Sampling",
     "Scored",
     "Scorer",
+    "Signals",
     "Transcript",
     "TreePolicy",
     "Unscorable",
+    "Wanted",
 ]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from banyan.digest import blake, packed
 from banyan.errors import InvalidInput
+from banyan.signals import Signals, halves
 
 ENCODING_VERSION = 1
 IntTokens = npt.NDArray[np.int32]
@@ -89,7 +90,8 @@ class Segment:
 
     tokens_T: token ids. logprobs_T: behaviour log-probs, log softmax(logits / T) over the full vocabulary, one per token
     (empty for PROMPT and TOOL). sampled_logprobs_T: of the distribution drawn from, only where it differs (else empty).
-    fork: how many of the parent's tokens it continues. entropies_T: nats, of the untempered distribution, or empty.
+    fork: how many of the parent's tokens it continues. entropies_T: nats, of the untempered distribution, in half floats,
+    or empty. signals: what else a plan asked for.
     """
 
     tree_id: bytes
@@ -111,13 +113,15 @@ class Segment:
     text: str = ""
     cached_tokens: int = 0  # of the prefix, that the engine did not prefill again
     entropies_T: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    signals: Signals = field(default_factory=Signals)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens_T", _frozen(self.tokens_T, np.int32, "tokens"))
         object.__setattr__(self, "logprobs_T", _frozen(self.logprobs_T, np.float32, "log-probs"))
         sampled = _frozen(self.sampled_logprobs_T, np.float32, "sampled log-probs")
         object.__setattr__(self, "sampled_logprobs_T", sampled)
-        object.__setattr__(self, "entropies_T", _frozen(self.entropies_T, np.float32, "entropies"))
+        object.__setattr__(self, "entropies_T", halves(_frozen(self.entropies_T, np.float32, "entropies"), (-1,)))
+        self.signals.check(len(self.tokens_T))
         self._check()
 
     def _check(self) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 
 from banyan.errors import InvalidInput
 from banyan.segment import Finish, Kind, Origin, Sampling, Segment
+from banyan.signals import Signals
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 
@@ -32,6 +33,29 @@ def sampling_from_wire(message: tree_pb2.SamplingParams) -> Sampling:
     )
 
 
+def signals_to_wire(signals: Signals) -> tree_pb2.TokenSignals | None:
+    """Message of Signals; none for none."""
+    if not signals:
+        return None
+    return tree_pb2.TokenSignals(
+        top=signals.top_ids_T_K.shape[1],
+        top_ids=signals.top_ids_T_K.astype("<i4").tobytes(),
+        top_logprobs=signals.top_logprobs_T_K.astype("<f2").tobytes(),
+        semantic=signals.semantic_T.astype("<f2").tobytes(),
+    )
+
+
+def signals_from_wire(message: tree_pb2.TokenSignals) -> Signals:
+    """Signals of a message. Raises InvalidInput where a field is unusable."""
+    ids, logprobs = _numbers(message.top_ids, "<i4", "token ids"), _numbers(message.top_logprobs, "<f2", "log-probs")
+    top = message.top
+    if len(ids) != len(logprobs) or (len(ids) % top if top else len(ids)):
+        raise InvalidInput(f"{len(ids)} likeliest tokens with {len(logprobs)} log-probs are not {top} a token")
+    shape = (len(ids) // top if top else 0, top)
+    semantic = _numbers(message.semantic, "<f2", "semantic values")
+    return Signals(ids.reshape(shape), logprobs.reshape(shape), semantic)
+
+
 def segment_to_wire(segment: Segment) -> tree_pb2.Segment:
     """Message of a Segment."""
     return tree_pb2.Segment(
@@ -52,6 +76,7 @@ def segment_to_wire(segment: Segment) -> tree_pb2.Segment:
         text=segment.text,
         cached_tokens=segment.cached_tokens,
         entropies=segment.entropies_T.astype("<f2").tobytes(),
+        signals=signals_to_wire(segment.signals),
     )
 
 
@@ -87,6 +112,7 @@ def segment_from_wire(message: tree_pb2.Segment) -> Segment:
         text=message.text,
         cached_tokens=message.cached_tokens,
         entropies_T=_numbers(message.entropies, "<f2", "entropies"),
+        signals=signals_from_wire(message.signals),
     )
     if segment.id != message.id:
         raise InvalidInput(f"segment claims id {message.id.hex()[:12]} but its fields digest to {segment.id.hex()[:12]}")

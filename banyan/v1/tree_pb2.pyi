@@ -300,6 +300,7 @@ class Segment(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     ENTROPIES_FIELD_NUMBER: _builtins.int
+    SIGNALS_FIELD_NUMBER: _builtins.int
     id: _builtins.bytes
     """BLAKE2b-256 of encoding v1."""
     tree_id: _builtins.bytes
@@ -338,6 +339,10 @@ class Segment(_message.Message):
     def sampling(self) -> Global___SamplingParams:
         """How it was sampled."""
 
+    @_builtins.property
+    def signals(self) -> Global___TokenSignals:
+        """What else a plan asked for; absent if nothing."""
+
     def __init__(
         self,
         *,
@@ -358,14 +363,49 @@ class Segment(_message.Message):
         text: _builtins.str = ...,
         cached_tokens: _builtins.int = ...,
         entropies: _builtins.bytes = ...,
+        signals: Global___TokenSignals | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "sampling", b"sampling", "signals", b"signals"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "entropies", b"entropies", "finish", b"finish", "fork", b"fork", "id", b"id", "kind", b"kind", "logprobs", b"logprobs", "ordinal", b"ordinal", "origin", b"origin", "parent", b"parent", "policy", b"policy", "producer", b"producer", "sampled_logprobs", b"sampled_logprobs", "sampling", b"sampling", "text", b"text", "tokens", b"tokens", "tree_id", b"tree_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "entropies", b"entropies", "finish", b"finish", "fork", b"fork", "id", b"id", "kind", b"kind", "logprobs", b"logprobs", "ordinal", b"ordinal", "origin", b"origin", "parent", b"parent", "policy", b"policy", "producer", b"producer", "sampled_logprobs", b"sampled_logprobs", "sampling", b"sampling", "signals", b"signals", "text", b"text", "tokens", b"tokens", "tree_id", b"tree_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Segment: _TypeAlias = Segment  # noqa: Y015
+
+@_typing.final
+class TokenSignals(_message.Message):
+    """What an engine says of each token beside its log-prob and entropy; of the untempered distribution."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOP_FIELD_NUMBER: _builtins.int
+    TOP_IDS_FIELD_NUMBER: _builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    SEMANTIC_FIELD_NUMBER: _builtins.int
+    top: _builtins.int
+    """Likeliest tokens that are given for each token."""
+    top_ids: _builtins.bytes
+    """Their ids, likeliest first, as little-endian int32; token by token."""
+    top_logprobs: _builtins.bytes
+    """Their log-probs as little-endian float16; token by token."""
+    semantic: _builtins.bytes
+    """How much alike the likeliest tokens' embeddings are: sum of p_i p_j cos(e_i, e_j); little-endian float16."""
+    def __init__(
+        self,
+        *,
+        top: _builtins.int = ...,
+        top_ids: _builtins.bytes = ...,
+        top_logprobs: _builtins.bytes = ...,
+        semantic: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["semantic", b"semantic", "top", b"top", "top_ids", b"top_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenSignals: _TypeAlias = TokenSignals  # noqa: Y015
 
 @_typing.final
 class LeafRef(_message.Message):
@@ -771,6 +811,13 @@ class PlannedExpansion(_message.Message):
 
     BRANCH_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
+    FORCED_FIELD_NUMBER: _builtins.int
+    TOP_FIELD_NUMBER: _builtins.int
+    SEMANTIC_FIELD_NUMBER: _builtins.int
+    top: _builtins.int
+    """Likeliest tokens that it wanted with each token."""
+    semantic: _builtins.int
+    """Likeliest tokens that it wanted the semantic value over."""
     @_builtins.property
     def branch(self) -> Global___BranchRef:
         """Where."""
@@ -779,15 +826,22 @@ class PlannedExpansion(_message.Message):
     def sampling(self) -> Global___SamplingParams:
         """How it is sampled."""
 
+    @_builtins.property
+    def forced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Token ids that were put first."""
+
     def __init__(
         self,
         *,
         branch: Global___BranchRef | None = ...,
         sampling: Global___SamplingParams | None = ...,
+        forced: _abc.Iterable[_builtins.int] | None = ...,
+        top: _builtins.int = ...,
+        semantic: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "sampling", b"sampling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "forced", b"forced", "sampling", b"sampling", "semantic", b"semantic", "top", b"top"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -132,6 +132,7 @@ def _segment_values(book: Book, event: Grew, head: Head) -> dict[str, object]:
         "text": message.text,
         "cached_tokens": message.cached_tokens,
         "entropies": message.entropies,
+        "signals": message.signals.SerializeToString() if message.HasField("signals") else b"",
         "claim_epoch": event.message.claim_epoch,
         "stored_ms": book.now_ms,
     }

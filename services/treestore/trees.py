@@ -105,6 +105,7 @@ def segment_to_wire(row: Row[Any]) -> tree_pb2.Segment:
         text=row.text,
         cached_tokens=row.cached_tokens,
         entropies=row.entropies,
+        signals=tree_pb2.TokenSignals.FromString(row.signals) if row.signals else None,
     )
 
 

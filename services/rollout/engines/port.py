@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from banyan.segment import Finish, Floats, IntTokens, Sampling
+from banyan.signals import NO_SIGNALS, Signals, Wanted
 
 Key = Hashable
 NO_ROOM = "NO_ROOM"  # reason of an InvalidInput: this engine is too small, another may not be
@@ -37,6 +38,8 @@ class Request:
 
     draw_key: key of its draws (banyan.draws.branch_key). keep: whether a child is likely, so that its KV is worth its
     room. order: place in logical order; deterministic engines admit by it, others first come, first served.
+    forced: tokens that come first whatever the model says; they take no draw, count not in max_new_tokens, and end nothing.
+    signals: what to say of each token, forced ones too.
     """
 
     key: Key
@@ -45,6 +48,8 @@ class Request:
     sampling: Sampling
     keep: bool = False
     order: tuple[int, ...] = ()
+    forced: tuple[int, ...] = ()
+    signals: Wanted = NO_SIGNALS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,8 +57,9 @@ class Sampled:
     """A segment that ended. finish: STOP, BOUNDARY (max_new_tokens reached) or ABORTED (perhaps with no token at all).
 
     logprobs_T: log softmax(logits / T) over the full vocabulary. sampled_logprobs_T: of the distribution drawn from,
-    only where it was truncated. entropies_T: of the untempered distribution. cached_tokens: of the prefix, those that
-    were not prefilled again.
+    only where it was truncated, and 0 for forced tokens. entropies_T: of the untempered distribution. cached_tokens: of the
+    prefix, those that were not prefilled again. Tokens begin with the request's forced ones, all of them or, where it was
+    stopped before their end, none.
     """
 
     key: Key
@@ -64,6 +70,7 @@ class Sampled:
     sampled_logprobs_T: Floats = field(default_factory=no_floats)
     entropies_T: Floats = field(default_factory=no_floats)
     cached_tokens: int = 0
+    signals: Signals = field(default_factory=Signals)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,7 @@ segments = Table(
     text("text"),
     int_("cached_tokens"),
     bytes_("entropies"),
+    bytes_("signals"),  # TokenSignals
     int_("claim_epoch"),
     int_("stored_ms"),
     UniqueConstraint("tree_id", "parent", "fork", "ordinal"),
