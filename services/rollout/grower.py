@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from banyan.draws import Draws, branch_key
-from banyan.plugins import Branch, GrowthView, LeafMark, Room
-from banyan.segment import Finish, IntTokens, Kind, Sampling, Segment
+from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Room
+from banyan.segment import Finish, IntTokens, Kind, Origin, Segment
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
+from services.rollout import pieces
 from services.rollout.engines.port import Request, Sampled, Tokenizer
 from services.rollout.planlog import PlanLog
 from services.rollout.spec import GrowSpec
@@ -39,7 +40,7 @@ class Grower:
     producer: str
     claim: int = 0
     leaves: dict[Leaf, str] = field(default_factory=dict)
-    in_flight: dict[Branch, Sampling] = field(default_factory=dict)
+    in_flight: dict[Branch, Expansion] = field(default_factory=dict)
     _pruned: set[Branch] = field(default_factory=set)
     _orders: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
     _log: PlanLog = field(init=False)
@@ -59,15 +60,15 @@ class Grower:
         made: list[Segment] = []
         for one in sampled:
             branch = one.key[2] if isinstance(one.key, tuple) else None
-            sampling = self.in_flight.pop(branch, None) if isinstance(branch, Branch) else None
-            if sampling is None or not isinstance(branch, Branch):
+            expansion = self.in_flight.pop(branch, None) if isinstance(branch, Branch) else None
+            if expansion is None:
                 continue
-            if len(one.tokens_T):
-                segment = self._segment(branch, sampling, one)
+            new = self._segments(expansion, one)
+            for segment in new:
                 self.tree.add(segment)
-                made.append(segment)
-            else:
-                self._log.gone.append(branch)
+            made += new
+            if not new:
+                self._log.gone.append(expansion.branch)
         return self._plan(tuple(made))
 
     def key(self, branch: Branch) -> tuple[bytes, int, Branch]:
@@ -91,9 +92,9 @@ class Grower:
             self.spec.sampling,
         )
         self._log.fresh += [segment.id for segment in made]
-        plan = self.spec.policy.plan(view, Room(), Draws(self.spec.seed))
+        plan = self.spec.policy.plan(view, Room(step=self.spec.min_step), Draws(self.spec.seed))
         wanted = {e.branch: e for e in plan.expansions if self._missing(e.branch)}
-        requests = [self._request(e.branch, e.sampling) for e in wanted.values()]
+        requests = [self._request(e) for e in wanted.values()]
         marks = tuple(mark for mark in plan.leaves if mark.leaf not in self.leaves)
         self.leaves.update({mark.leaf: mark.reason for mark in marks})
         aborts = tuple(branch for branch, _ in plan.prunes if branch in self.in_flight and branch not in self._pruned)
@@ -106,16 +107,20 @@ class Grower:
     def _missing(self, branch: Branch) -> bool:
         return branch not in self.in_flight and self.tree.at(branch.parent, branch.fork, branch.ordinal) is None
 
-    def _request(self, branch: Branch, sampling: Sampling) -> Request:
-        self.in_flight[branch] = sampling
+    def _request(self, expansion: Expansion) -> Request:
+        branch, sampling = expansion.branch, expansion.sampling
+        self.in_flight[branch] = expansion
         prefix = self.tree.prefix_tokens(branch.parent, branch.fork)
+        most = len(expansion.forced) + sampling.max_new_tokens
         return Request(
             key=self.key(branch),
             prefix_P=prefix,
             draw_key=branch_key(self.spec.seed, branch.parent, branch.fork, branch.ordinal),
             sampling=sampling,
-            keep=self._path_tokens(prefix) + sampling.max_new_tokens < self.spec.max_path_tokens,
+            keep=self._path_tokens(prefix) + most < self.spec.max_path_tokens,
             order=(*self.spec.order, *self._order(branch.parent), branch.fork, branch.ordinal),
+            forced=expansion.forced,
+            signals=expansion.signals,
         )
 
     def _path_tokens(self, prefix_P: IntTokens) -> int:
@@ -137,26 +142,39 @@ class Grower:
         text = "\n".join(str(m.get("content", "")) for m in self.spec.messages)
         return Segment(self.spec.tree_id, b"", 0, 0, Kind.PROMPT, tokens, text=text, producer=self.producer)
 
-    def _segment(self, branch: Branch, sampling: Sampling, one: Sampled) -> Segment:
-        return Segment(
-            tree_id=self.spec.tree_id,
-            parent=branch.parent,
-            fork=branch.fork,
-            ordinal=branch.ordinal,
-            kind=Kind.POLICY,
-            tokens_T=one.tokens_T,
-            logprobs_T=one.logprobs_T,
-            sampled_logprobs_T=one.sampled_logprobs_T,
-            policy=one.policy.digest,
-            sampling=sampling,
-            finish=self._finish(branch, one),
-            policy_epoch=one.policy.epoch,
-            policy_step=one.policy.step,
-            producer=self.producer,
-            text=self.tokenizer.decode(one.tokens_T),
-            cached_tokens=one.cached_tokens,
-            entropies_T=one.entropies_T,
-        )
+    def _segments(self, expansion: Expansion, one: Sampled) -> list[Segment]:
+        """What a branch became, parents first: nothing, a segment, or one of forced tokens and what was sampled after."""
+        branch, given = expansion.branch, len(expansion.forced)
+        if len(one.tokens_T) < max(1, given):
+            return []
+        finish, made = self._finish(branch, one), list[Segment]()
+        for start, stop in pieces.spans(given, len(one.tokens_T)):
+            forced = start < given
+            at = Branch(made[-1].id, given, 0) if made else branch
+            made.append(
+                Segment(
+                    tree_id=self.spec.tree_id,
+                    parent=at.parent,
+                    fork=at.fork,
+                    ordinal=at.ordinal,
+                    kind=Kind.FORCED if forced else Kind.POLICY,
+                    origin=Origin.BRANCH if forced else Origin.NONE,
+                    tokens_T=one.tokens_T[start:stop],
+                    logprobs_T=one.logprobs_T[start:stop],
+                    sampled_logprobs_T=pieces.sampled(one, start, stop, forced, expansion.sampling.truncated),
+                    policy=one.policy.digest,
+                    sampling=expansion.sampling,
+                    finish=Finish.BOUNDARY if forced else finish,
+                    policy_epoch=one.policy.epoch,
+                    policy_step=one.policy.step,
+                    producer=self.producer,
+                    text=self.tokenizer.decode(one.tokens_T[start:stop]),
+                    cached_tokens=0 if made else one.cached_tokens,
+                    entropies_T=one.entropies_T[start:stop],
+                    signals=one.signals[start:stop],
+                )
+            )
+        return made
 
     def _finish(self, branch: Branch, one: Sampled) -> Finish:
         """The engine knows the segment's limit; the path's limit and a prune are known here."""

@@ -88,7 +88,13 @@ def _branch(ref: tree_pb2.BranchRef) -> Branch:
 
 
 def _expansion(expansion: Expansion) -> tree_pb2.PlannedExpansion:
-    return tree_pb2.PlannedExpansion(branch=_ref(expansion.branch), sampling=wire.sampling_to_wire(expansion.sampling))
+    return tree_pb2.PlannedExpansion(
+        branch=_ref(expansion.branch),
+        sampling=wire.sampling_to_wire(expansion.sampling),
+        forced=expansion.forced,
+        top=expansion.signals.top,
+        semantic=expansion.signals.semantic,
+    )
 
 
 def views(spec: GrowSpec, whole: Tree, records: Sequence[tree_pb2.PlanRecord]) -> Iterator[GrowthView]:

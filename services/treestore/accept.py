@@ -7,7 +7,7 @@ from banyan.v1 import events_pb2
 from services.treestore import growth
 from services.treestore.book import Book, leaf_key, segment_key, tree_key
 from services.treestore.facts import Ended, Event, Grew, Grown, Opened, Planned, WasScored
-from services.treestore.rows import GROWING, SCORING, GroupRow, Head, TreeRow
+from services.treestore.rows import ANSWER, GROWING, SCORING, GroupRow, Head, TreeRow
 from services.treestore.rules import score_row
 
 _UNKNOWN = "unknown"  # the node of a claim that another store issued
@@ -89,7 +89,7 @@ def _hold(book: Book, tree: TreeRow, epoch: int) -> None:
 def _grew(book: Book, event: Grew) -> list[Event]:
     segment, tree = event.segment, book.trees[event.tree_id]
     above = book.heads.get(segment.parent)
-    sampled = above.prefix_sampled + (segment.fork if above.kind == Kind.POLICY else 0) if above else 0
+    sampled = above.prefix_sampled + (segment.fork if above.kind in ANSWER else 0) if above else 0
     head = Head(
         segment.id,
         tree.tree_id,
@@ -178,7 +178,7 @@ def _grown(book: Book, event: Grown) -> list[Event]:
     for leaf in event.leaves:
         book.put_leaf(tree.tree_id, leaf).listed = True
         head = book.heads[leaf.segment]
-        tally.path_tokens += head.prefix_sampled + (leaf.end if head.kind == Kind.POLICY else 0)
+        tally.path_tokens += head.prefix_sampled + (leaf.end if head.kind in ANSWER else 0)
         released += book.release(leaf_key(leaf))
     tally.leaves += len(event.leaves)
     tally.prompt_path_tokens += tree.prompt_tokens * len(event.leaves)

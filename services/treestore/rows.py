@@ -3,6 +3,7 @@
 import enum
 from dataclasses import dataclass, field
 
+from banyan.segment import Kind
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 
@@ -14,6 +15,7 @@ DROPPED = int(tree_pb2.TREE_STATE_DROPPED)
 SCORED = int(tree_pb2.SCORE_STATE_SCORED)
 UNSCORABLE = int(tree_pb2.SCORE_STATE_UNSCORABLE)
 TRAIN = int(tree_pb2.TREE_PURPOSE_TRAIN)
+ANSWER = frozenset({int(Kind.POLICY), int(Kind.FORCED)})  # what an answer is made of, whoever chose the tokens
 
 
 class GroupState(enum.IntEnum):

@@ -12,7 +12,7 @@ from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore import schema
 from services.treestore.loading import chunks, rows_in
-from services.treestore.rows import DROPPED
+from services.treestore.rows import ANSWER, DROPPED
 
 Key = tuple[bytes, Leaf]
 _NAMES = ("id", "tree_id", "parent", "fork", "kind", "length", "prefix_sampled", "text", "finish")
@@ -83,7 +83,7 @@ def _transcript(facts: Facts, tree_id: bytes, leaf: Leaf, claim_epoch: int) -> t
         messages_json=spec.messages_json,
         scorers=owing(facts, tree, leaf, spec.scorers),
         traceparent=tree.traceparent,
-        completion_tokens=last.prefix_sampled + (leaf.end if last.kind == Kind.POLICY else 0),
+        completion_tokens=last.prefix_sampled + (leaf.end if last.kind in ANSWER else 0),
         finish=last.finish,
     )
 

@@ -5,8 +5,10 @@ import random
 import numpy as np
 import pytest
 
-from banyan.segment import Kind
+from banyan.segment import Kind, Origin
+from banyan.signals import Signals
 from banyan.v1 import events_pb2, tree_pb2
+from banyan.wire import tree_from_wire
 from services.treestore import schema, trees
 from tests.treestore.forge import Forge, World
 
@@ -160,8 +162,6 @@ def test_one_bad_segment_among_good_ones_is_buried_alone(world: World) -> None:
 
 
 def test_forced_tokens_are_context(world: World) -> None:
-    from banyan.segment import Origin
-
     spec = world.forge.spec()
     world.open(spec)
     root = world.forge.root(spec)
@@ -176,3 +176,24 @@ def test_a_message_of_another_run_is_buried(world: World) -> None:
     stranger = Forge("other-00000002", sequence=100)
     world.ingest(stranger.segments(world.forge.root(spec)))
     assert world.one(schema.dead).reason.startswith("RUN_MISMATCH")
+
+
+def test_forced_tokens_are_part_of_the_answer_and_signals_are_kept(world: World) -> None:
+    spec = world.forge.spec()
+    world.open(spec)
+    root = world.forge.root(spec)
+    top = Signals(np.array([[7, 2]]), np.array([[-0.5, -1.1]]), np.array([0.25]))
+    forced = world.forge.child(
+        root, 0, length=1, kind=Kind.FORCED, origin=Origin.BRANCH, sampled_logprobs_T=np.zeros(1), signals=top
+    )
+    after = world.forge.child(forced, 0, length=4, entropies_T=np.array([0.1, 0.2, 0.3, 0.4]))
+    world.ingest(world.forge.segments(root, forced, after), world.forge.leaf(after))
+    world.ingest(world.forge.grown(spec.tree_id, after), world.forge.score(after))
+    tree = _tree(world, spec.tree_id)
+    assert world.one(schema.trees).sampled_tokens == 4 and world.one(schema.tallies).path_tokens == 5
+    stored = tree_from_wire(tree).segments
+    assert set(stored) == {root.id, forced.id, after.id}
+    kept = stored[forced.id].signals
+    assert kept.top_ids_T_K.tolist() == [[7, 2]] and kept.semantic_T.tolist() == [0.25]
+    assert kept.top_logprobs_T_K.tobytes() == top.top_logprobs_T_K.tobytes() and not stored[after.id].signals
+    assert stored[after.id].entropies_T.tobytes() == after.entropies_T.tobytes()

@@ -1,13 +1,14 @@
-"""Segments that a new policy cut: the rest of each is sampled as a continuation, and a plan sees both as one run.
+"""Segments that go on in another one, and a plan sees both as one run: those that a new policy cut, and forced tokens.
 
-An ABORTED segment is continued at its end with ordinal 0 and what is left of its max_new_tokens, so that the place is a
-function of recorded facts and a resumed tree asks for the same one.
+Either is continued at its end with ordinal 0: an ABORTED segment with what is left of its max_new_tokens, a forced one with
+all of them. So the place is a function of recorded facts and a resumed tree asks for the same one.
 """
 
 from dataclasses import dataclass, replace
 
 from banyan.plugins import Branch, Expansion, GrowthView
-from banyan.segment import Finish, Floats, Kind, Segment
+from banyan.segment import Finish, Floats, Kind, Origin, Segment
+from banyan.signals import MOST_TOP, Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +45,21 @@ def run_at(view: GrowthView, branch: Branch) -> Run | None:
         if segment is None:
             return None
         pieces.append(segment)
-        at = Branch(segment.id, len(segment), 0) if segment.finish is Finish.ABORTED else None
+        at = Branch(segment.id, len(segment), 0) if _goes_on(segment) else None
     return Run(tuple(pieces))
 
 
+def _goes_on(segment: Segment) -> bool:
+    return segment.finish is Finish.ABORTED or (segment.kind is Kind.FORCED and segment.origin is Origin.BRANCH)
+
+
 def continuations(view: GrowthView) -> tuple[Expansion, ...]:
-    """The rest of every segment that was cut."""
-    return tuple(
-        Expansion(
-            Branch(segment.id, len(segment), 0),
-            replace(segment.sampling, max_new_tokens=segment.sampling.max_new_tokens - len(segment)),
-        )
-        for segment in view.tree
-        if segment.kind is Kind.POLICY and segment.finish is Finish.ABORTED
-    )
+    """The rest of every segment that was cut, and what follows forced tokens, with the signals that they have."""
+    return tuple(_rest(segment) for segment in view.tree if segment.kind is not Kind.PROMPT and _goes_on(segment))
+
+
+def _rest(segment: Segment) -> Expansion:
+    left = segment.sampling.max_new_tokens - (len(segment) if segment.kind is Kind.POLICY else 0)
+    top, semantic = segment.signals.top_ids_T_K.shape[1], bool(segment.signals.semantic_T.size)
+    wanted = Wanted(top, (top or MOST_TOP) if semantic else 0)
+    return Expansion(Branch(segment.id, len(segment), 0), replace(segment.sampling, max_new_tokens=left), (), wanted)

@@ -104,7 +104,7 @@ segments = Table(
     int_("kind"),
     int_("origin"),
     int_("length"),
-    int_("prefix_sampled"),  # policy tokens on the path before it
+    int_("prefix_sampled"),  # tokens of the answer on the path before it
     bytes_("tokens"),
     bytes_("logprobs"),
     bytes_("sampled_logprobs"),
