@@ -27,6 +27,11 @@ class Group:
         last = id(self.match.parts[-1][0]) if self.match.parts else 0
         return last, at, self.prefix_P[at : at + _SHARED].tobytes()
 
+    def shares(self, prefix_P: IntTokens) -> bool:
+        """Whether a prefix goes on behind what is cached as this one does, so that it could use what is computed here."""
+        upto = min(self.match.length + _SHARED, len(self.prefix_P))
+        return len(prefix_P) >= upto and bool((prefix_P[:upto] == self.prefix_P[:upto]).all())
+
     @property
     def fresh(self) -> int:
         """Tokens to prefill."""

@@ -23,6 +23,8 @@ class Forward:
         _keep_head_dense(model)
         self.window = int(getattr(model.config, "sliding_window", None) or 0)
         self.kv = _probe(model, self.device)
+        self.embeddings: torch.Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
+        self.vocabulary = len(self.embeddings)
 
     @torch.inference_mode()
     def decode(self, slots: Slots, tokens_B: Sequence[int], positions_B: Sequence[int], width: int) -> torch.Tensor:

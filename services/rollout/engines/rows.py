@@ -1,12 +1,16 @@
-"""A running branch: what was sampled so far, and whether it has ended."""
+"""A running branch: what was sampled so far, and whether it has ended.
+
+Forced tokens come first. They take no draw: the first sampled token has position 0 of the branch's draws, with or without
+forced ones before it. Neither an end token nor a stop string among them ends anything.
+"""
 
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from banyan.segment import Finish
+from services.rollout.engines.drawn import Drawn, Said, signals
 from services.rollout.engines.port import Policy, Request, Sampled, Tokenizer, no_floats
-from services.rollout.engines.sampler import Drawn
 
 
 @dataclass(eq=False, slots=True)
@@ -20,37 +24,62 @@ class Row:
     logprobs: list[float] = field(default_factory=list)
     sampled: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
+    said: list[Said] = field(default_factory=list)
 
     @property
     def need(self) -> int:
         """Tokens of KV that it may come to."""
-        return len(self.request.prefix_P) + self.request.sampling.max_new_tokens
+        return need(self.request)
+
+    @property
+    def forced(self) -> int | None:
+        """The token that comes next whatever the model says, if there is one."""
+        at, forced = len(self.tokens), self.request.forced
+        return forced[at] if at < len(forced) else None
+
+    @property
+    def position(self) -> int:
+        """Place of the next token in the branch's draws: its index among the sampled ones."""
+        return max(0, len(self.tokens) - len(self.request.forced))
 
     def take(self, drawn: Drawn, r: int) -> None:
         """Appends row r of a draw."""
+        logprob = float(drawn.logprobs_R[r])
+        if self.request.forced or self.request.sampling.truncated:
+            self.sampled.append(self._sampled_logprob(logprob, float(drawn.sampled_R[r])))
         self.tokens.append(int(drawn.tokens_R[r]))
-        self.logprobs.append(float(drawn.logprobs_R[r]))
+        self.logprobs.append(logprob)
         self.entropies.append(float(drawn.entropies_R[r]))
-        sampling = self.request.sampling
-        if sampling.truncated:
-            # A greedy draw is of a distribution with one token.
-            self.sampled.append(float(drawn.sampled_R[r]) if sampling.temperature else 0.0)
+        if (said := drawn.said(r, self.request.signals)) is not None:
+            self.said.append(said)
+
+    def _sampled_logprob(self, logprob: float, sampled: float) -> float:
+        if self.forced is not None:
+            return 0.0
+        if not self.request.sampling.truncated:
+            return logprob
+        return sampled if self.request.sampling.temperature else 0.0  # a greedy draw is of a distribution with one token
 
     def finish(self, tokenizer: Tokenizer) -> Finish | None:
         """Why it has ended, if it has."""
+        drawn = len(self.tokens) - len(self.request.forced)
+        if drawn < 1:
+            return None
         if self.tokens[-1] in tokenizer.eos or self._said_stop(tokenizer):
             return Finish.STOP
-        return Finish.BOUNDARY if len(self.tokens) >= self.request.sampling.max_new_tokens else None
+        return Finish.BOUNDARY if drawn >= self.request.sampling.max_new_tokens else None
 
     def _said_stop(self, tokenizer: Tokenizer) -> bool:
         stops = self.request.sampling.stop
         if not stops:
             return False
-        text = tokenizer.decode(np.array(self.tokens, np.int32))
+        text = tokenizer.decode(np.array(self.tokens[len(self.request.forced) :], np.int32))
         return any(stop in text for stop in stops)
 
     def ended(self, finish: Finish, policy: Policy) -> Sampled:
-        """The segment."""
+        """The segment: all forced tokens and what follows, or nothing."""
+        if len(self.tokens) < len(self.request.forced):
+            return unstarted(self.request, policy)
         return Sampled(
             key=self.request.key,
             tokens_T=np.array(self.tokens, np.int32),
@@ -60,7 +89,13 @@ class Row:
             finish=finish,
             policy=policy,
             cached_tokens=self.cached_tokens,
+            signals=signals(self.said),
         )
+
+
+def need(request: Request) -> int:
+    """Tokens that the path of a request may come to."""
+    return len(request.prefix_P) + len(request.forced) + request.sampling.max_new_tokens
 
 
 def unstarted(request: Request, policy: Policy) -> Sampled:

@@ -3,6 +3,7 @@
 D distributions may serve R ≥ D rows (the branches of one prompt share its last logits). The behaviour log-prob is
 log softmax(logits / T) over the full vocabulary in float32, before truncation; T = 0 is greedy with T = 1 log-probs.
 The CDF has two levels (blocks of 256 tokens, then within a block, both in float64): one pass instead of a full cumsum.
+A forced token takes the place of the drawn one; what is said of it is the same.
 """
 
 from collections.abc import Sequence
@@ -12,35 +13,63 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from banyan.segment import Floats, IntTokens, Sampling
+from banyan.segment import IntTokens, Sampling
+from services.rollout.engines.drawn import Drawn, Likeliest
+from services.rollout.engines.likeliest import likeliest
 
 _BLOCK = 256
 _CHUNK = 16  # distributions at once: their work arrays stay in the cache and are not returned to the kernel each time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
-    """One token per row. sampled_R is of the distribution drawn from: it differs from logprobs_R where truncated."""
+class Extras:
+    """What rows ask for beyond a draw. forced_R: the token that comes next, or -1. most_R: how many likeliest tokens to
+    tell. embeddings_V_H: the model's, if a row asks for semantics."""
 
-    tokens_R: IntTokens
-    logprobs_R: Floats
-    sampled_R: Floats
-    entropies_R: Floats
+    forced_R: IntTokens
+    most_R: npt.NDArray[np.int64]
+    embeddings_V_H: torch.Tensor | None = None
+
+    def __getitem__(self, rows: slice) -> "Extras":
+        return Extras(self.forced_R[rows], self.most_R[rows], self.embeddings_V_H)
 
 
 def draw(
-    logits_D_V: torch.Tensor, sampling_D: Sequence[Sampling], which_R: Sequence[int], u_R: npt.NDArray[np.float64]
+    logits_D_V: torch.Tensor,
+    sampling_D: Sequence[Sampling],
+    which_R: Sequence[int],
+    u_R: npt.NDArray[np.float64],
+    extras: Extras | None = None,
 ) -> Drawn:
     """One token for each row r, from distribution which_R[r] with the uniform number u_R[r]. which_R does not fall."""
     which = np.asarray(which_R)
-    out = Drawn(np.zeros(len(which), np.int32), *(np.zeros(len(which), np.float32) for _ in range(3)))
+    floats = [np.zeros(len(which), np.float32) for _ in range(3)]
+    out = Drawn(np.zeros(len(which), np.int32), floats[0], floats[1], floats[2], _room(extras))
     for first in range(0, len(sampling_D), _CHUNK):
         a, b = np.searchsorted(which, (first, first + _CHUNK))
         last = min(first + _CHUNK, len(sampling_D))
-        tokens, floats = _draw(logits_D_V[first:last], sampling_D[first:last], which[a:b] - first, u_R[a:b])
-        out.tokens_R[a:b] = tokens
-        out.logprobs_R[a:b], out.sampled_R[a:b], out.entropies_R[a:b] = floats
+        part = None if extras is None else extras[a:b]
+        drawn = _draw(logits_D_V[first:last], sampling_D[first:last], which[a:b] - first, u_R[a:b], part)
+        out.tokens_R[a:b] = drawn.tokens_R
+        out.logprobs_R[a:b], out.sampled_R[a:b], out.entropies_R[a:b] = drawn.logprobs_R, drawn.sampled_R, drawn.entropies_R
+        if out.likeliest is not None and drawn.likeliest is not None:
+            _put(out.likeliest, drawn.likeliest, slice(a, b))
     return out
+
+
+def _room(extras: Extras | None) -> Likeliest | None:
+    most = int(extras.most_R.max(initial=0)) if extras is not None else 0
+    if extras is None or not most:
+        return None
+    shape = (len(extras.most_R), most)
+    semantic = shape if extras.embeddings_V_H is not None else (shape[0], 0)
+    return Likeliest(np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(semantic, np.float32))
+
+
+def _put(into: Likeliest, part: Likeliest, rows: slice) -> None:
+    into.ids_R_K[rows, : part.ids_R_K.shape[1]] = part.ids_R_K
+    into.logprobs_R_K[rows, : part.logprobs_R_K.shape[1]] = part.logprobs_R_K
+    into.semantic_R_K[rows, : part.semantic_R_K.shape[1]] = part.semantic_R_K
 
 
 def _draw(
@@ -48,7 +77,8 @@ def _draw(
     sampling_D: Sequence[Sampling],
     which_R: npt.NDArray[np.int64],
     u_R: npt.NDArray[np.float64],
-) -> tuple[IntTokens, Floats]:
+    extras: Extras | None,
+) -> Drawn:
     which, u = (torch.from_numpy(x).to(logits_D_V.device) for x in (which_R, u_R))
     raw_D_V = torch.log_softmax(logits_D_V, -1, dtype=torch.float32)
     p_D_V = _padded_exp(raw_D_V)
@@ -66,9 +96,19 @@ def _draw(
     if bool(greedy_D.any()):
         greedy_R = greedy_D.to(which.device)[which]
         tokens = torch.where(greedy_R, lp_D_V.argmax(-1)[which], tokens)
+    told = None
+    if extras is not None:
+        tokens = _replaced(tokens, extras.forced_R)
+        if extras.most_R.any():
+            told = likeliest(raw_D_V, which_R, extras.most_R, extras.embeddings_V_H)
     lp_R = lp_D_V[which, tokens]
-    floats = torch.stack((lp_R, lp_R - log_mass.float(), entropy_D[which]))
-    return tokens.int().cpu().numpy(), floats.cpu().numpy()
+    floats = torch.stack((lp_R, lp_R - log_mass.float(), entropy_D[which])).cpu().numpy()
+    return Drawn(tokens.int().cpu().numpy(), floats[0], floats[1], floats[2], told)
+
+
+def _replaced(tokens_R: torch.Tensor, forced_R: IntTokens) -> torch.Tensor:
+    forced = torch.from_numpy(forced_R.astype(np.int64)).to(tokens_R.device)
+    return torch.where(forced < 0, tokens_R, forced)
 
 
 def _padded_exp(lp_D_V: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """The torch engine: continuous batching over the segments of many trees, each prefix prefilled once (DESIGN 7).
 
-A step admits what waits, as far as slots and KV memory go, and samples the first token of each admitted branch from its
-prefix's last logits, which all branches of that prefix share; then it decodes one token for every running branch. What
-does not fit waits. A policy's KV never outlives it.
+A step decodes one token for every running branch; then it admits what waits, as far as slots and KV memory go, and samples
+the first token of each admitted branch from its prefix's last logits, which all branches of that prefix share. A prefix
+longer than `prefill_tokens` takes a chunk a step. What does not fit waits. A policy's KV never outlives it.
 """
 
 import logging
@@ -19,11 +19,13 @@ from banyan.errors import InvalidInput
 from banyan.segment import Finish, Floats, IntTokens
 from services.rollout.engines import loading
 from services.rollout.engines.admission import Group, batches, next_wave
+from services.rollout.engines.drawn import Drawn
+from services.rollout.engines.filling import Filling
 from services.rollout.engines.forward import Forward
 from services.rollout.engines.memory import Limits, Memory
 from services.rollout.engines.port import NO_ROOM, EngineStats, Key, Policy, Request, Sampled, Tokenizer
-from services.rollout.engines.rows import Row, unstarted
-from services.rollout.engines.sampler import Drawn, draw
+from services.rollout.engines.rows import Row, need, unstarted
+from services.rollout.engines.sampler import Extras, draw
 from services.rollout.engines.slots import Slots
 
 log = logging.getLogger(__name__)
@@ -40,35 +42,48 @@ class TorchEngine:
         self._memory = Memory(forward.kv, limits)
         self._waiting: dict[Key, Request] = {}
         self._rows: list[Row] = []
+        self._filling: list[Filling] = []
         self._sampled = self._prefilled = self._cached = self._steps = 0
 
     # -- what callers say --
 
     def submit(self, request: Request) -> None:
         """Queues a segment. Raises InvalidInput if it could never fit."""
-        need, most = self._need(request), self._limits.kv_tokens
-        if not len(request.prefix_P) or request.sampling.max_new_tokens < 1:
-            raise InvalidInput("a request needs a prefix of at least one token and room for at least one new one")
-        if 0 < self._limits.context < need:  # no node has another model, so there is no reason that only this one knows
-            prefix, new = len(request.prefix_P), request.sampling.max_new_tokens
-            raise InvalidInput(
-                f"a path of {need} tokens ({prefix} of prompt and trunk, {new} new) is longer than the model's context of"
-                f" {self._limits.context} (max_position_embeddings); shorten the prompt or generate.max_new_tokens"
-            )
-        if not self._memory.fits(1, need, len(request.prefix_P)):
-            message = f"a path of {need} tokens cannot fit into resources.kv_tokens={most}; raise it"
-            raise InvalidInput(message, reason=NO_ROOM)
+        self._check(request)
         self._waiting[request.key] = request
+
+    def _check(self, request: Request) -> None:
+        """Raises InvalidInput for what could never run."""
+        total, most, prefix = need(request), self._limits.kv_tokens, len(request.prefix_P)
+        if not prefix or request.sampling.max_new_tokens < 1:
+            raise InvalidInput("a request needs a prefix of at least one token and room for at least one new one")
+        if any(not 0 <= token < self._forward.vocabulary for token in request.forced):
+            raise InvalidInput(f"forced tokens {request.forced} are not all in the vocabulary of {self._forward.vocabulary}")
+        if 0 < self._limits.context < total:  # no node has another model, so there is no reason that only this one knows
+            raise InvalidInput(
+                f"a path of {total} tokens ({prefix} of prompt and trunk, {total - prefix} new) is longer than the model's"
+                f" context of {self._limits.context} (max_position_embeddings); shorten the prompt or"
+                " generate.max_new_tokens"
+            )
+        if not self._memory.fits(1, total, prefix):
+            message = f"a path of {total} tokens cannot fit into resources.kv_tokens={most}; raise it"
+            raise InvalidInput(message, reason=NO_ROOM)
 
     def abort(self, key: Key) -> Sampled | None:
         """Stops a segment, running or waiting."""
-        if (request := self._waiting.pop(key, None)) is not None:
+        if (request := self._waiting.pop(key, None) or self._unfilled(key)) is not None:
             return unstarted(request, self._policy)
         for r, row in enumerate(self._rows):
             if row.request.key == key:
                 self._remove([r])
                 return row.ended(Finish.ABORTED, self._policy)
         return None
+
+    def _unfilled(self, key: Key) -> Request | None:
+        """Takes a request out of those whose prefix is being computed."""
+        found = next((request for f in self._filling if (request := f.drop(key)) is not None), None)
+        self._filling = [f for f in self._filling if f.group.requests]
+        return found
 
     def load(self, policy: Policy, weights: Path | None) -> list[Sampled]:
         """Takes new weights; running branches end as ABORTED, and no KV of the old policy is left.
@@ -81,6 +96,9 @@ class TorchEngine:
         if weights is not None:
             loading.take(self._forward.model, weights)
         cut = [row.ended(Finish.ABORTED, self._policy) for row in self._rows]
+        again = {request.key: request for f in self._filling for request in f.group.requests}
+        self._waiting = again | self._waiting
+        self._filling.clear()
         self._rows.clear()
         self._memory.store.clear()
         self._policy = policy
@@ -104,19 +122,20 @@ class TorchEngine:
             cached_tokens=self._cached,
             steps=self._steps,
             running=len(self._rows),
-            waiting=len(self._waiting),
-            kv_tokens=self._memory.tokens,
+            waiting=len(self._waiting) + sum(len(f.group.requests) for f in self._filling),
+            kv_tokens=self._memory.tokens + sum(f.spare.tokens for f in self._filling),
         )
 
     @property
     def busy(self) -> bool:
-        return bool(self._rows or self._waiting)
+        return bool(self._rows or self._waiting or self._filling)
 
     def step(self) -> list[Sampled]:
         """Admits, then decodes one token for each branch that was running before."""
         self._steps += 1
         decoded, begun = len(self._rows), time.perf_counter()
         ended = self._decode() if self._rows else []
+        ended += self._fill()
         waiting = self._admissible()
         admitted = len(waiting)
         while waiting:
@@ -125,56 +144,79 @@ class TorchEngine:
                 group.match.pin(1)
             for batch in batches(wave, self._limits.prefill_tokens):
                 ended += self._start(batch)
+            waiting = self._postponed(waiting)
         took = 1000 * (time.perf_counter() - begun)
         log.debug("step %d: %d decoded, %d admitted, %d ended, %.0f ms", self._steps, decoded, admitted, len(ended), took)
         return ended
 
     # -- admission --
 
-    @staticmethod
-    def _need(request: Request) -> int:
-        return len(request.prefix_P) + request.sampling.max_new_tokens
+    def _fill(self) -> list[Sampled]:
+        """One more chunk of the first long prefix."""
+        if not self._filling:
+            return []
+        filling = self._filling[0]
+        before = filling.done
+        logits = filling.go_on(self._forward, self._limits.prefill_tokens)
+        self._prefilled += filling.done - before
+        if logits is None:
+            return []
+        self._filling.pop(0)
+        return self._begin([filling.group], filling.spare, logits)
+
+    def _postponed(self, requests: list[Request]) -> list[Request]:
+        """Those that need not wait for a prefix that is being computed; the others go back to the front of the queue."""
+        late = [r for r in requests if any(f.shares(r.prefix_P) for f in self._filling)]
+        self._waiting = {r.key: r for r in late} | self._waiting
+        return [r for r in requests if r.key not in self._waiting]
 
     def _admissible(self) -> list[Request]:
         """Takes from the queue what fits now, and makes room for it."""
-        free = self._limits.max_branches - len(self._rows)
-        if self._rows and free < min(len(self._waiting), self._limits.max_branches // _FEW):
+        held = [r for f in self._filling for r in f.group.requests]
+        taken = len(self._rows) + len(held)
+        if taken and self._limits.max_branches - taken < min(len(self._waiting), self._limits.max_branches // _FEW):
             return []
-        queue = list(self._waiting.values())
+        queue = [r for r in self._waiting.values() if not any(f.shares(r.prefix_P) for f in self._filling)]
         if self._limits.deterministic:
             queue.sort(key=lambda r: r.order)
         chosen: list[Request] = []
-        prefixes: dict[bytes, int] = {}
-        need = max((row.need for row in self._rows), default=0)
+        prefixes = {f.group.prefix_P.tobytes(): len(f.group.prefix_P) for f in self._filling}
+        longest = max((need(r) for r in (*held, *(row.request for row in self._rows))), default=0)
         for request in queue:
-            rows = len(self._rows) + len(chosen) + 1
+            rows = taken + len(chosen) + 1
             prefixes[request.prefix_P.tobytes()] = len(request.prefix_P)
-            wider = max(need, self._need(request))
-            if rows > self._limits.max_branches or not self._memory.fits(rows, wider, sum(prefixes.values())):
+            longer = max(longest, need(request))
+            if rows > self._limits.max_branches or not self._memory.fits(rows, longer, sum(prefixes.values())):
                 break
-            need = wider
+            longest = longer
             chosen.append(request)
         for request in chosen:
             del self._waiting[request.key]
         if chosen:
             live = max((row.written for row in self._rows), default=0)
-            self._memory.make_room(len(self._rows) + len(chosen), need, len(self._rows), live)
+            self._memory.make_room(taken + len(chosen), longest, len(self._rows), live)
         return chosen
 
     def _start(self, groups: list[Group]) -> list[Sampled]:
-        """Prefills a batch of prefixes, puts their branches into slots and samples their first tokens."""
+        """Prefills a batch of prefixes and begins their branches; a long prefix begins to be filled."""
+        if groups[0].fresh > self._limits.prefill_tokens:
+            self._filling += [Filling.of(group, self._forward) for group in groups]
+            return []
         prefixes = [g.prefix_P for g in groups]
         spare = Slots(self._forward.kv, len(groups), max(len(p) for p in prefixes) + 1)
         for g, group in enumerate(groups):
             spare.load(g, group.match)
             group.match.pin(-1)
-        logits = self._forward.prefill(spare, prefixes, [g.match.length for g in groups])
+        self._prefilled += sum(g.fresh for g in groups)
+        return self._begin(groups, spare, self._forward.prefill(spare, prefixes, [g.match.length for g in groups]))
+
+    def _begin(self, groups: list[Group], spare: Slots, logits: torch.Tensor) -> list[Sampled]:
+        """Puts the branches of prefixes that are in spare slots into slots of their own; samples their first tokens."""
         first, rows = len(self._rows), [row for group in groups for row in group.rows()]
         for g, group in enumerate(groups):
             length, count = len(group.prefix_P), len(group.requests)
             self._memory.slots.spread(spare, g, first, count, length)
             self._memory.keep(group.prefix_P, spare.keys[:, g, :, :length], spare.values[:, g, :, :length])
-            self._prefilled += length - group.match.length
             self._cached += group.match.length + (count - 1) * length
             first += count
         self._rows += rows
@@ -194,7 +236,7 @@ class TorchEngine:
                     samplings.append(request.sampling)
                 which.append(len(sources) - 1)
         shared = logits if sources == list(range(len(groups))) else logits[sources]
-        return self._take(draw(shared, samplings, which, self._uniforms(rows)), rows, first)
+        return self._take(draw(shared, samplings, which, self._uniforms(rows), self._extras(rows)), rows, first)
 
     def _decode(self) -> list[Sampled]:
         rows = self._rows
@@ -205,20 +247,31 @@ class TorchEngine:
         logits = self._forward.decode(self._memory.slots, tokens, positions, width)
         for row in rows:
             row.written += 1
-        drawn = draw(logits[: len(rows)], [row.request.sampling for row in rows], range(len(rows)), self._uniforms(rows))
+        samplings = [row.request.sampling for row in rows]
+        drawn = draw(logits[: len(rows)], samplings, range(len(rows)), self._uniforms(rows), self._extras(rows))
         return self._take(drawn, rows, 0)
 
     @staticmethod
     def _uniforms(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
         keys = np.array([row.request.draw_key for row in rows], np.uint64)
-        return uniforms(keys, np.array([len(row.tokens) for row in rows], np.uint64))
+        return uniforms(keys, np.array([row.position for row in rows], np.uint64))
+
+    def _extras(self, rows: Sequence[Row]) -> Extras | None:
+        """What rows ask for beyond a draw; None if nothing, which costs nothing."""
+        wanted = [row.request.signals for row in rows]
+        forced = np.array([-1 if row.forced is None else row.forced for row in rows], np.int32)
+        if not any(wanted) and (forced < 0).all():
+            return None
+        most = np.array([max(w.top, w.semantic) for w in wanted], np.int64).clip(max=self._forward.vocabulary)
+        return Extras(forced, most, self._forward.embeddings if any(w.semantic for w in wanted) else None)
 
     def _take(self, drawn: Drawn, rows: Sequence[Row], first: int) -> list[Sampled]:
         """Appends a draw to its rows, which begin at slot `first`; what has ended leaves its slot."""
-        self._sampled += len(rows)
         ended: list[Sampled] = []
         gone: list[int] = []
         for r, row in enumerate(rows):
+            self._sampled += row.forced is None
+            self._prefilled += row.forced is not None
             row.take(drawn, r)
             finish = row.finish(self.tokenizer)
             if finish is not None:

@@ -1,0 +1,66 @@
+"""What a draw gives: a token per row with its log-probs, entropy, and the likeliest tokens where a row asked for them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from banyan.segment import Floats, IntTokens
+from banyan.signals import Signals, Wanted
+
+LEAST = float(np.finfo(np.float16).min)  # log-prob of what cannot be: signals are finite half floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Likeliest:
+    """The K likeliest tokens of the untempered distribution of each row; zeros for a row that did not ask.
+
+    semantic_R_K[:, k] is F over the first k + 1 of them (card 30); empty unless a row asked for it.
+    """
+
+    ids_R_K: IntTokens
+    logprobs_R_K: Floats
+    semantic_R_K: Floats
+
+    @property
+    def width(self) -> int:
+        """K."""
+        return int(self.ids_R_K.shape[1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Said:
+    """Signals of one token."""
+
+    ids_K: IntTokens
+    logprobs_K: Floats
+    semantic: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """One token per row. sampled_R is of the distribution drawn from: it differs from logprobs_R where truncated."""
+
+    tokens_R: IntTokens
+    logprobs_R: Floats
+    sampled_R: Floats
+    entropies_R: Floats
+    likeliest: Likeliest | None = None
+
+    def said(self, r: int, wanted: Wanted) -> Said | None:
+        """The signals that row r asked for."""
+        if self.likeliest is None or not wanted:
+            return None
+        told = self.likeliest
+        semantic = float(told.semantic_R_K[r, min(wanted.semantic, told.width) - 1]) if wanted.semantic else None
+        return Said(told.ids_R_K[r, : wanted.top], told.logprobs_R_K[r, : wanted.top], semantic)
+
+
+def signals(said: list[Said]) -> Signals:
+    """Signals of a run of tokens."""
+    if not said:
+        return Signals()
+    semantic = [one.semantic for one in said if one.semantic is not None]
+    ids, logprobs = np.stack([one.ids_K for one in said]), np.stack([one.logprobs_K for one in said])
+    if not ids.size:
+        return Signals(semantic_T=np.array(semantic, np.float32))
+    return Signals(ids, logprobs, np.array(semantic, np.float32))
