@@ -1,0 +1,98 @@
+"""eptree: chains that fork at their least likely tokens (Hou et al. 2025, TreeRL, arXiv 2506.11902; baselines card).
+
+M chains from the prompt are the trunks of M trees. L times, each tree takes its N tokens with the largest −log p of the
+sampled token; each is sampled again T times, to the path's end. So there are M·(1 + L·N·T) leaves. Trees do not wait for
+each other. Not forked at: the first token of a side branch (its place is the one that it forked from), what follows a
+masked word, and tokens of earlier rounds; where fewer than N are left, those of earlier rounds come again, and then the
+tokens that there are share the continuations in turn. So the number of leaves is exact.
+
+A plan knows tokens and text, not which token wrote which character: a masked word's end is found by its share of the
+characters. That is exact where tokens are characters, and else as even as the text.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from banyan.draws import Draws
+from banyan.plugins import GrowthView, Plan, Room
+from banyan.segment import Finish
+from services.rollout.generate.rollouts import Place, Rollout, Rollouts, whole_numbers
+
+Fork = tuple[Place, int]  # where, and behind how many policy tokens
+
+
+@dataclass(frozen=True)
+class EPTree:
+    """Entropy-guided tree search: forks at surprising tokens of finished chains."""
+
+    chains: int = 6
+    """M: independent samples of the prompt, each the trunk of a tree."""
+    forks: int = 2
+    """N: tokens that a tree forks at in a round."""
+    rounds: int = 1
+    """L: rounds of forking; from the second on, side branches are forked too."""
+    continuations: int = 2
+    """T: samples from each fork."""
+    masked: Sequence[str] = ("answer", "conclusion")
+    """Words, in any case, after which a chain is not forked any more: what follows states the result."""
+
+    def __post_init__(self) -> None:
+        whole_numbers(self, chains=1, forks=1, rounds=0, continuations=1)
+        if isinstance(self.masked, str) or not all(isinstance(word, str) and word for word in self.masked):
+            raise ValueError(f"masked must be a list of words, got {self.masked!r}")
+
+    @property
+    def width(self) -> int:
+        """Leaves of a tree."""
+        return self.chains * (1 + self.rounds * self.forks * self.continuations)
+
+    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
+        """All chains at once; each one's rounds when it has ended."""
+        width = self.width if room.max_leaves is None else min(self.width, room.max_leaves)
+        grown, chains = Rollouts(view), min(self.chains, width)
+        number = chains
+        for chain in range(chains):
+            share = (width - chains) // chains + (chain < (width - chains) % chains)
+            trunk = grown.grow(chain, grown.root, 0)
+            if trunk is not None:
+                self._rounds(grown, trunk, range(number, number + share))
+            number += share
+        return grown.plan(width)
+
+    def _rounds(self, grown: Rollouts, trunk: Rollout, numbers: range) -> None:
+        """Forks the chain's tree under these numbers, up to the first round that is not all there."""
+        tree, forked, most = [trunk], list[Fork](), self.forks * self.continuations
+        for first in range(0, len(numbers), most):
+            forks = self._forks(tree, forked)
+            branches = numbers[first : first + most]
+            places = [forks[i // self.continuations % len(forks)] for i in range(len(branches))]
+            made = [grown.grow(number, *place) for number, place in zip(branches, places, strict=True)]
+            ended = [rollout for rollout in made if rollout is not None]
+            if len(ended) < len(made):
+                return
+            tree += ended
+            forked += [fork for fork in forks if fork not in forked]
+
+    def _forks(self, tree: list[Rollout], forked: list[Fork]) -> list[Fork]:
+        """The N tokens of a tree with the largest surprisal; the first one wins a tie."""
+        most, ranked = self.forks + len(forked), list[tuple[float, int, int]]()
+        for index, rollout in enumerate(tree):
+            surprisal = -rollout.logprobs_T[: self._unmasked(rollout)]
+            skip = 1 if index else 0
+            best = np.argsort(-surprisal[skip:], kind="stable")[:most] + skip
+            ranked += [(-float(surprisal[t]), index, rollout.start + int(t)) for t in best]
+        forks = [(tree[index].place(position), position) for _, index, position in sorted(ranked)]
+        return ([f for f in forks if f not in forked] + [f for f in forks if f in forked])[: self.forks]
+
+    def _unmasked(self, rollout: Rollout) -> int:
+        """Own tokens of a rollout up to the end of its first masked word."""
+        text, tokens = rollout.run.text, len(rollout.run)
+        ends = [found.end() for word in self.masked if (found := re.search(re.escape(word), text, re.IGNORECASE))]
+        if not ends:
+            return tokens
+        written = tokens - (rollout.run.last.finish is Finish.STOP)  # the end token has no text
+        return max(1, math.ceil(written * min(ends) / len(text)))

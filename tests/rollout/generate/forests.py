@@ -1,0 +1,113 @@
+"""What the tests of tree policies share: policies to draw from, drivers that shuffle and cut, trees made by hand."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from banyan.plugins import Branch, GrowthView
+from banyan.segment import Finish, Kind, Sampling, Segment
+from banyan.signals import Signals
+from banyan.tree import Tree
+from services.rollout.engines.port import Policy
+from services.rollout.engines.scripted import ScriptedEngine
+from services.rollout.grower import Grower
+from services.rollout.spec import GrowSpec
+
+EPTREE = "services.rollout.generate.eptree:EPTree"
+TREE_GRPO = "services.rollout.generate.tree_grpo:TreeGRPO"
+
+POLICIES = {
+    EPTREE: st.fixed_dictionaries(
+        {
+            "chains": st.integers(1, 4),
+            "forks": st.integers(1, 3),
+            "rounds": st.integers(0, 2),
+            "continuations": st.integers(1, 3),
+            "masked": st.sampled_from([["answer"], ["ab"], []]),
+        }
+    ),
+    TREE_GRPO: st.fixed_dictionaries(
+        {"rounds": st.integers(0, 3), "expansions": st.integers(1, 3), "node": st.integers(1, 5)}
+    ),
+}
+
+
+def any_policy() -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
+    """A policy with settings."""
+    return st.sampled_from(sorted(POLICIES)).flatmap(lambda name: st.tuples(st.just(name), POLICIES[name]))
+
+
+def grow_anyhow(given: GrowSpec, engine: ScriptedEngine, rng: random.Random, cuts: float = 0.0) -> Grower:
+    """Grows a tree whose requests reach the engine late and in any order; a new policy cuts what runs now and then."""
+    grower = Grower(given, Tree(given.tree_id), engine.tokenizer, "test")
+    step, waiting, loads = grower.start(), [], 0
+    for _ in range(10_000):
+        if step.grown is not None:
+            assert set(step.grown) == set(grower.leaves)
+            return grower
+        waiting += step.requests
+        rng.shuffle(waiting)
+        for _ in range(rng.randint(0 if engine.busy else 1, len(waiting)) if waiting else 0):
+            engine.submit(waiting.pop())
+        if cuts and rng.random() < cuts:
+            loads += 1
+            step = grower.ended(engine.load(Policy(1, loads, b"q%d" % loads), None))
+        else:
+            step = grower.ended(engine.step())
+    raise AssertionError("the tree is never grown")
+
+
+class Hand:
+    """A tree made by hand: a prompt of two tokens, and runs of log-probs put at branches."""
+
+    def __init__(self, max_path_tokens: int = 10, sampling: Sampling | None = None) -> None:
+        self.tree = Tree(b"tree")
+        self.root = Segment(b"tree", b"", 0, 0, Kind.PROMPT, np.array([1, 2]), text="go")
+        self.tree.add(self.root)
+        self.most, self.sampling = max_path_tokens, sampling or Sampling()
+
+    def put(
+        self,
+        branch: Branch,
+        logprobs: Sequence[float],
+        finish: Finish = Finish.STOP,
+        text: str | None = None,
+        signals: Signals | None = None,
+    ) -> Segment:
+        """Adds a segment as if it had been sampled."""
+        segment = Segment(
+            b"tree",
+            branch.parent,
+            branch.fork,
+            branch.ordinal,
+            Kind.POLICY,
+            np.arange(len(logprobs)),
+            np.array(logprobs, np.float32),
+            sampling=replace(self.sampling, max_new_tokens=self.most),
+            finish=finish,
+            text="x" * len(logprobs) if text is None else text,
+            signals=signals or Signals(),
+        )
+        self.tree.add(segment)
+        return segment
+
+    def start(self, ordinal: int = 0) -> Branch:
+        """A branch of the prompt."""
+        return Branch(self.root.id, len(self.root), ordinal)
+
+    def view(self, **more: Any) -> GrowthView:
+        """What a plan sees."""
+        return GrowthView(self.tree, 7, self.most, sampling=self.sampling, **more)
+
+
+def asked(plan: Any, tree: Tree) -> Mapping[Branch, int]:
+    """Branches of a plan that are not there yet, with the tokens that each may have."""
+    return {
+        e.branch: e.sampling.max_new_tokens
+        for e in plan.expansions
+        if tree.at(e.branch.parent, e.branch.fork, e.branch.ordinal) is None
+    }
