@@ -47,6 +47,21 @@ async def test_an_unacked_message_comes_again_and_an_acked_one_does_not(nats_ser
     await bus.close()
 
 
+async def test_a_fetch_gives_what_is_there_at_once_and_no_more_than_asked(nats_server) -> None:
+    bus = await _bus(nats_server)
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
+    for number in range(4):
+        fetching = asyncio.create_task(consumer.fetch(64, 30.0))
+        await bus.publish(subjects.growth("r"), _grow("a"), f"id-{number}")
+        async with asyncio.timeout(10.0):
+            (delivery,) = await fetching
+        await delivery.ack()
+    for number in range(5):
+        await bus.publish(subjects.growth("r"), _grow("a"), f"more-{number}")
+    assert len(await consumer.fetch(3, 30.0)) == 3 and len(await consumer.fetch(64, 30.0)) == 2
+    await bus.close()
+
+
 async def test_a_killed_broker_comes_back_with_what_it_acknowledged(nats_server) -> None:
     bus = await _bus(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
