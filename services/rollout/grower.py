@@ -5,7 +5,7 @@ resumed from the store goes on with exactly the branches that have no segment.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from banyan.draws import Draws, branch_key
 from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Room
@@ -111,6 +111,8 @@ class Grower:
         branch, sampling = expansion.branch, expansion.sampling
         self.in_flight[branch] = expansion
         prefix = self.tree.prefix_tokens(branch.parent, branch.fork)
+        if self._ends(expansion.forced):
+            sampling = replace(sampling, max_new_tokens=1)  # only to hear of the forced tokens: nothing follows an end
         most = len(expansion.forced) + sampling.max_new_tokens
         return Request(
             key=self.key(branch),
@@ -147,8 +149,8 @@ class Grower:
         branch, given = expansion.branch, len(expansion.forced)
         if len(one.tokens_T) < max(1, given):
             return []
-        finish, made = self._finish(branch, one), list[Segment]()
-        for start, stop in pieces.spans(given, len(one.tokens_T)):
+        finish, made, ends = self._finish(branch, one), list[Segment](), self._ends(expansion.forced)
+        for start, stop in pieces.spans(given, given if ends else len(one.tokens_T)):
             forced = start < given
             at = Branch(made[-1].id, given, 0) if made else branch
             made.append(
@@ -164,7 +166,7 @@ class Grower:
                     sampled_logprobs_T=pieces.sampled(one, start, stop, forced, expansion.sampling.truncated),
                     policy=one.policy.digest,
                     sampling=expansion.sampling,
-                    finish=Finish.BOUNDARY if forced else finish,
+                    finish=finish if not forced else Finish.STOP if ends else Finish.BOUNDARY,
                     policy_epoch=one.policy.epoch,
                     policy_step=one.policy.step,
                     producer=self.producer,
@@ -175,6 +177,10 @@ class Grower:
                 )
             )
         return made
+
+    def _ends(self, forced: tuple[int, ...]) -> bool:
+        """Whether forced tokens end the path: the last of them is the model's end token."""
+        return bool(forced) and forced[-1] in self.tokenizer.eos
 
     def _finish(self, branch: Branch, one: Sampled) -> Finish:
         """The engine knows the segment's limit; the path's limit and a prune are known here."""

@@ -107,3 +107,14 @@ def test_plans_with_forced_tokens_are_logged_and_made_again() -> None:
     assert (records[0].expansions[0].forced, records[0].expansions[0].top) == (list(FORCED), 2)
     digests = [planlog.view_digest(view) for view in planlog.views(one.spec, one.tree, records)]
     assert digests == [r.view_digest for r in records]
+
+
+def test_nothing_follows_a_forced_end() -> None:
+    one = grower()
+    one.tokenizer.eos = frozenset({FORCED[-1]})
+    (request,) = one.start().requests
+    assert request.sampling.max_new_tokens == 1
+    step = one.ended([answer(request, 3, Finish.BOUNDARY)])
+    (forced,) = step.segments
+    assert (forced.kind, forced.finish) == (Kind.FORCED, Finish.STOP) and forced.tokens_T.tolist() == [*FORCED]
+    assert step.grown == (Leaf(forced.id, 2),)

@@ -1,7 +1,8 @@
 """Segments that go on in another one, and a plan sees both as one run: those that a new policy cut, and forced tokens.
 
 Either is continued at its end with ordinal 0: an ABORTED segment with what is left of its max_new_tokens, a forced one with
-all of them. So the place is a function of recorded facts and a resumed tree asks for the same one.
+all of them, unless it holds the model's end (STOP). So the place is a function of recorded facts and a resumed tree asks for
+the same one.
 """
 
 from dataclasses import dataclass, replace
@@ -50,7 +51,8 @@ def run_at(view: GrowthView, branch: Branch) -> Run | None:
 
 
 def _goes_on(segment: Segment) -> bool:
-    return segment.finish is Finish.ABORTED or (segment.kind is Kind.FORCED and segment.origin is Origin.BRANCH)
+    forced = segment.kind is Kind.FORCED and segment.origin is Origin.BRANCH
+    return segment.finish is Finish.ABORTED or (forced and segment.finish is not Finish.STOP)
 
 
 def continuations(view: GrowthView) -> tuple[Expansion, ...]:
