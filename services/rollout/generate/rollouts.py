@@ -82,8 +82,8 @@ class Rollouts:
 
     def plan(self, leaves: int) -> Plan:
         """All that was asked for so far; done when there are so many leaves."""
-        asked = (*self.expansions, *continuations(self.view))
-        return Plan(asked, tuple(self.marks), done=len(self.marks) == leaves)
+        rests = (replace(rest, signals=self.wanted) for rest in continuations(self.view))
+        return Plan((*self.expansions, *rests), tuple(self.marks), done=len(self.marks) == leaves)
 
 
 def whole_numbers(policy: object, **least: int) -> None:

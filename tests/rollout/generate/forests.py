@@ -8,17 +8,20 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from banyan.draws import key
 from banyan.plugins import Branch, GrowthView
 from banyan.segment import Finish, Kind, Sampling, Segment
 from banyan.signals import Signals
 from banyan.tree import Tree
-from services.rollout.engines.port import Policy
+from services.rollout.engines.port import Policy, Request, Sampled
 from services.rollout.engines.scripted import ScriptedEngine
+from services.rollout.generate.rose import METRICS
 from services.rollout.grower import Grower
 from services.rollout.spec import GrowSpec
 
 EPTREE = "services.rollout.generate.eptree:EPTree"
 TREE_GRPO = "services.rollout.generate.tree_grpo:TreeGRPO"
+ROSE = "services.rollout.generate.rose:Rose"
 
 POLICIES = {
     EPTREE: st.fixed_dictionaries(
@@ -33,12 +36,59 @@ POLICIES = {
     TREE_GRPO: st.fixed_dictionaries(
         {"rounds": st.integers(0, 3), "expansions": st.integers(1, 3), "node": st.integers(1, 5)}
     ),
+    ROSE: st.fixed_dictionaries(
+        {
+            "width": st.integers(1, 9),
+            "epsilon": st.sampled_from([0.0, 0.3, 1.0]),
+            "metric": st.sampled_from(METRICS),
+            "revisit": st.booleans(),
+        }
+    ),
 }
 
 
 def any_policy() -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
     """A policy with settings."""
     return st.sampled_from(sorted(POLICIES)).flatmap(lambda name: st.tuples(st.just(name), POLICIES[name]))
+
+
+class Signalling:
+    """A scripted engine whose tokens have signals drawn from their prefix, so that they are anything, and yet facts."""
+
+    def __init__(self, engine: ScriptedEngine) -> None:
+        self._engine = engine
+        self._prefixes: dict[Any, Request] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def submit(self, request: Request) -> None:
+        self._prefixes[request.key] = request
+        self._engine.submit(request)
+
+    def step(self) -> list[Sampled]:
+        return [self._signalled(one) for one in self._engine.step()]
+
+    def load(self, policy: Policy, weights: None) -> list[Sampled]:
+        return [self._signalled(one) for one in self._engine.load(policy, weights)]
+
+    def _signalled(self, one: Sampled) -> Sampled:
+        request = self._prefixes[one.key]
+        if not request.signals:
+            return one
+        before = [int(t) for t in request.prefix_P]
+        rows = [_row(before + one.tokens_T[:t].tolist()) for t in range(len(one.tokens_T))]
+        top, semantic = np.array([r[0] for r in rows]).reshape(-1, 2), np.array([r[1] for r in rows])
+        wanted = request.signals
+        given = (np.zeros(top.shape, np.int32), top) if wanted.top else (np.zeros((0, 0)), np.zeros((0, 0)))
+        return replace(one, signals=Signals(*given, semantic if wanted.semantic else np.zeros(0)))
+
+
+def _row(prefix: list[int]) -> tuple[list[float], float]:
+    """Log-probs of two tokens, and F; few values, so that there are ties."""
+    u = key(0, "row", *prefix)
+    p = (1 + u % 4) / 8
+    return [float(np.log(p)), float(np.log(1 - p))], (u // 4 % 5 - 2) / 4
 
 
 def grow_anyhow(given: GrowSpec, engine: ScriptedEngine, rng: random.Random, cuts: float = 0.0) -> Grower:

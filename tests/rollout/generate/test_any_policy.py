@@ -11,11 +11,16 @@ from banyan.draws import Draws
 from banyan.plugins import GrowthView, Room
 from banyan.segment import Finish
 from banyan.tree import Tree
-from tests.rollout.generate.forests import any_policy, asked, grow_anyhow
-from tests.rollout.growing import ENDING, ENDLESS, engine, grow, shape, spec, survivors
+from tests.rollout import growing
+from tests.rollout.generate.forests import Signalling, any_policy, asked, grow_anyhow
+from tests.rollout.growing import ENDING, ENDLESS, grow, shape, spec, survivors
 
 SEEDS = st.integers(0, 10**6)
 RANDOMS = SEEDS.map(random.Random)
+
+
+def engine(chain, **more):
+    return Signalling(growing.engine(chain, **more))
 
 
 def width(name, of):

@@ -1,0 +1,122 @@
+"""rose: branches where the likeliest next tokens mean different things (Zhao et al. 2026, ROSE, arXiv 2601.05053; card 30).
+
+Rollouts come one after the other. With probability ε one starts at the prompt; else the token with the largest score over
+all tokens of all rollouts before it is sampled again, with what follows, the first one winning a tie. With p over the
+likeliest tokens, not renormalised, H = −Σ p ln p and F = Σ_{i≠j} p_i p_j cos(e_i, e_j), the score is H (entropy), −F
+(cosine) or −F·H (cosine-entropy). So a sure token, which scores 0, beats a choice among synonyms, which scores less.
+
+The choice of a rollout needs all before it, and nothing else: a start at the prompt waits for nobody, which changes when
+tokens are sampled, never which. With ε = 1 the requests are those of iid.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from banyan.draws import Draws
+from banyan.errors import InvalidInput
+from banyan.plugins import GrowthView, Plan, Room
+from banyan.signals import MOST_TOP, NO_SIGNALS, Signals, Wanted
+from services.rollout.generate.rollouts import Place, Rollout, Rollouts, whole_numbers
+
+METRICS = ("entropy", "cosine", "cosine-entropy")
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rose:
+    """Sequential branching at the arg-max of semantic uncertainty, with restarts."""
+
+    width: int = 8
+    """n: leaves of a tree."""
+    epsilon: float = 0.5
+    """ε: probability that a rollout starts at the prompt; 1 is iid."""
+    metric: str = "cosine-entropy"
+    """Score of a token: entropy, cosine, cosine-entropy."""
+    top: int = MOST_TOP
+    """Likeliest tokens that H and F run over."""
+    revisit: bool = False
+    """Whether a token may be chosen again, as in the published code; else the next best is."""
+
+    def __post_init__(self) -> None:
+        whole_numbers(self, width=1, top=1)
+        if self.top > MOST_TOP:
+            raise ValueError(f"top must be at most {MOST_TOP}, got {self.top!r}")
+        if isinstance(self.epsilon, bool) or not 0.0 <= self.epsilon <= 1.0:
+            raise ValueError(f"epsilon must lie in 0..1, got {self.epsilon!r}")
+        if self.metric not in METRICS:
+            raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {self.metric!r}")
+
+    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
+        """Every rollout whose start is known."""
+        width = self.width if room.max_leaves is None else min(self.width, room.max_leaves)
+        grown, seen = Rollouts(view, self._wanted()), _Seen(self)
+        for number in range(width):
+            start = (grown.root, 0)
+            if number and rng.uniform("rose.restart", number) >= self.epsilon:
+                if len(seen.rollouts) < number:
+                    continue
+                start = seen.best() or start
+            rollout = grown.grow(number, *start)
+            if rollout is not None and self.epsilon < 1.0:
+                seen.add(rollout)
+        return grown.plan(width)
+
+    def _wanted(self) -> Wanted:
+        if self.epsilon == 1.0:
+            return NO_SIGNALS
+        return Wanted(self.top if self.metric != "cosine" else 0, self.top if self.metric != "entropy" else 0)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Rollouts so far with the scores of their own tokens; −∞ where a token may not be chosen any more."""
+
+    policy: Rose
+    rollouts: list[Rollout] = field(default_factory=list)
+    scores: list[Scores] = field(default_factory=list)
+    visited: set[Place] = field(default_factory=set)
+
+    def add(self, rollout: Rollout) -> None:
+        scored = scores(rollout.signals, self.policy.metric, len(rollout.run))
+        if rollout.place(rollout.start) in self.visited:
+            scored[0] = -np.inf
+        self.rollouts.append(rollout)
+        self.scores.append(scored)
+
+    def best(self) -> tuple[Place, int] | None:
+        """The token to sample again: its place, and how many policy tokens come before; None if none is left."""
+        most = [float(scored.max()) for scored in self.scores]
+        index = most.index(max(most))
+        if most[index] == -np.inf:
+            return None
+        position = self.rollouts[index].start + int(self.scores[index].argmax())
+        place = self.rollouts[index].place(position)
+        if not self.policy.revisit:
+            self._visit(place, index, position)
+        return place, position
+
+    def _visit(self, place: Place, index: int, position: int) -> None:
+        self.visited.add(place)
+        self.scores[index][position - self.rollouts[index].start] = -np.inf
+        for rollout, scored in zip(self.rollouts, self.scores, strict=True):
+            if rollout.place(rollout.start) == place:
+                scored[0] = -np.inf
+
+
+def scores(signals: Signals, metric: str, tokens: int) -> Scores:
+    """Score of each of so many tokens. Raises InvalidInput where the engine gave no signals for them."""
+    given = len(signals.semantic_T) if metric == "cosine" else len(signals.top_ids_T_K)
+    if given != tokens or (metric == "cosine-entropy" and len(signals.semantic_T) != tokens):
+        raise InvalidInput(
+            f"rose needs the signals of metric {metric!r} for {tokens} tokens, and there are "
+            f"{len(signals.top_ids_T_K)} rows of likeliest tokens and {len(signals.semantic_T)} semantic values; "
+            "use an engine that offers them, or epsilon 1"
+        )
+    semantic = signals.semantic_T.astype(np.float64)
+    if metric == "cosine":
+        return np.asarray(-semantic)
+    logprobs = signals.top_logprobs_T_K.astype(np.float64)
+    entropy = -(np.exp(logprobs) * np.where(np.isneginf(logprobs), 0.0, logprobs)).sum(axis=1)
+    return np.asarray(entropy if metric == "entropy" else -semantic * entropy)
