@@ -1,5 +1,6 @@
 """When a treepo path ends, and where a new one may start inside it (card 2). Text is read, never made, here."""
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 
@@ -13,6 +14,7 @@ _PIECE, _TIMES = 32, 8  # characters, occurrences
 _BOXED = re.compile(r"\\boxed\s*\{")
 
 
+@functools.lru_cache(4096)  # a plan replays its tree, so it asks for the same segments again
 def repeats(text: str, piece: int = _PIECE, times: int = _TIMES) -> bool:
     """Whether some `piece` characters in a row occur at least `times` times (overlapping ones count)."""
     seen: dict[str, int] = {}

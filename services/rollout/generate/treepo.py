@@ -6,55 +6,38 @@ finished path is cut and branched again. The plan replays the waves from the rec
 tree always ends with exactly W leaves.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from banyan.draws import Draws
 from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Plan, Room
-from banyan.segment import Finish, Floats, Segment
+from banyan.segment import Finish, Segment
 from banyan.tree import Leaf
-from services.rollout.generate import budget, endings
+from services.rollout.generate import budget
 from services.rollout.generate.cuts import Run, continuations, run_at
+from services.rollout.generate.segmented import Paths, Segmented
 
 
 @dataclass(frozen=True)
-class TreePO:
+class TreePO(Segmented):
     """Segment-wise tree sampling with budget transfer and fallback."""
 
-    segment: int = 512
-    """Tokens of a segment."""
-    max_depth: int = 14
-    """Segments that a path may have."""
-    width: int = 16
-    """W: leaves of a tree."""
-    divisor: int = 2
-    """d: branches of the prompt, and the factor of the budget."""
     budget: str = "fixed_avg"
     """How a wave's budget is shared: fixed_avg, or weights by log-prob (see generate/budget.py)."""
     weight_temperature: float = 1.0
     """T of those weights."""
-    fallback: str = "random"
-    """Where a finished path is cut: random, argmin_logprob, block_softmax, from_start."""
-    finished: str = "eos"
-    """What ends a path as finished: the end token, a boxed answer, or both."""
-    repetition_first: bool = False
-    """Whether repetition is checked before everything else."""
 
     def __post_init__(self) -> None:
-        for name in ("segment", "max_depth", "width", "divisor"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
-        for name, known in (("budget", budget.POLICIES), ("fallback", endings.CUTS), ("finished", endings.FINISHED)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        super().__post_init__()
+        self._one_of("budget", budget.POLICIES)
         if not self.weight_temperature > 0:
             raise ValueError(f"weight_temperature must be more than 0, got {self.weight_temperature!r}")
 
     def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
         """Replays the waves; asks for the first one that is not all there."""
         width = self.width if room.max_leaves is None else min(self.width, room.max_leaves)
-        return _Replay(self, view, width, rng).plan()
+        return _Replay(self, view, width, rng, Paths(self, view)).plan()
 
 
 @dataclass(slots=True)
@@ -73,6 +56,7 @@ class _Replay:
     view: GrowthView
     width: int
     rng: Draws
+    paths: Paths
     used: dict[tuple[bytes, int], int] = field(default_factory=dict)  # ordinals given at a place
     marks: list[LeafMark] = field(default_factory=list)
     resumable: list[tuple[Leaf, int]] = field(default_factory=list)  # leaves that a fallback may cut, with their tokens
@@ -100,24 +84,13 @@ class _Replay:
         taken = 1 if parent.finish is Finish.ABORTED and fork == len(parent) else 0  # its continuation
         first = self.used.get((parent.id, fork), taken)
         self.used[(parent.id, fork)] = first + count
-        deepest = self.policy.segment * self.policy.max_depth
-        most = min(self.policy.segment, self.view.max_path_tokens - tokens, deepest - tokens)
-        sampling = replace(self.view.sampling, max_new_tokens=most)
-        return [(Expansion(Branch(parent.id, fork, first + i), sampling), tokens) for i in range(count)]
+        branches = [Branch(parent.id, fork, first + i) for i in range(count)]
+        return [(self.paths.expansion(branch, tokens), tokens) for branch in branches]
 
     def _advance(self, run: Run, start: int) -> _Path | None:
         """The path if it goes on; else its leaf is marked."""
         tokens, leaf = start + len(run), Leaf(run.last.id, len(run.last))
-        stopped = run.last.finish is Finish.STOP
-        reason = endings.ending(
-            lambda: self._text(leaf),
-            run.text,
-            stopped,
-            tokens >= self.view.max_path_tokens,
-            -(-tokens // self.policy.segment) >= self.policy.max_depth,
-            self.policy.finished,
-            self.policy.repetition_first,
-        )
+        reason = self.paths.ending(run, leaf, tokens)
         if reason is None:
             return _Path(run, tokens)
         self.marks.append(LeafMark(leaf, reason))
@@ -145,18 +118,11 @@ class _Replay:
             parts = (
                 path.run.logprobs
                 if kind == "node_logprob_weighted"
-                else [self._logprobs(Leaf(path.run.last.id, len(path.run.last)))]
+                else [self.paths.logprobs(Leaf(path.run.last.id, len(path.run.last)))]
             )
             joined = np.concatenate(parts).astype(np.float64)
             values.append(float(joined.sum() if kind == "logprob_weighted" else joined.mean()))
         return budget.weights(values, kind != name, self.policy.weight_temperature)
-
-    def _text(self, leaf: Leaf) -> str:
-        """Text of the path without segments that it uses in part only: a fork has no place in a text."""
-        return "".join(s.text for s, end in self.view.tree.pieces(leaf.segment, leaf.end)[1:] if end == len(s))
-
-    def _logprobs(self, leaf: Leaf) -> Floats:
-        return self.view.tree.prefix_logprobs(leaf.segment, leaf.end)[len(self.view.root) :]
 
     def _fall_back(self, wave: int) -> list[tuple[Expansion, int]]:
         """Branches again from inside a finished path, or from the root where none finished."""
@@ -164,15 +130,5 @@ class _Replay:
         if not self.resumable:
             return self._branches(self.view.root, len(self.view.root), count, 0)
         leaf, _ = self.rng.shuffled(self.resumable, "treepo.candidates", wave)[0]
-        keep = endings.cut(self.policy.fallback, self._logprobs(leaf), self.policy.segment, self.rng, wave)
-        parent, fork = self._place(leaf, keep)
+        parent, fork, keep = self.paths.cut(leaf, self.rng, wave)
         return self._branches(parent, fork, count, keep)
-
-    def _place(self, leaf: Leaf, tokens: int) -> tuple[Segment, int]:
-        """The segment that holds the token before the cut, and the fork in it."""
-        at = len(self.view.root) + tokens
-        for segment, end in self.view.tree.pieces(leaf.segment, leaf.end):
-            if at <= end:
-                return segment, at
-            at -= end
-        raise AssertionError(f"cut after {tokens} tokens lies beyond the path")

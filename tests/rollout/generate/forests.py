@@ -15,6 +15,7 @@ from banyan.signals import Signals
 from banyan.tree import Tree
 from services.rollout.engines.port import Policy, Request, Sampled
 from services.rollout.engines.scripted import ScriptedEngine
+from services.rollout.generate import endings
 from services.rollout.generate.rose import METRICS
 from services.rollout.grower import Grower
 from services.rollout.spec import GrowSpec
@@ -22,6 +23,7 @@ from services.rollout.spec import GrowSpec
 EPTREE = "services.rollout.generate.eptree:EPTree"
 TREE_GRPO = "services.rollout.generate.tree_grpo:TreeGRPO"
 ROSE = "services.rollout.generate.rose:Rose"
+EAGER = "services.rollout.generate.treepo_eager:TreePOEager"
 
 POLICIES = {
     EPTREE: st.fixed_dictionaries(
@@ -35,6 +37,16 @@ POLICIES = {
     ),
     TREE_GRPO: st.fixed_dictionaries(
         {"rounds": st.integers(0, 3), "expansions": st.integers(1, 3), "node": st.integers(1, 5)}
+    ),
+    EAGER: st.fixed_dictionaries(
+        {
+            "segment": st.integers(1, 5),
+            "max_depth": st.integers(1, 6),
+            "width": st.integers(1, 11),
+            "divisor": st.integers(1, 4),
+            "fallback": st.sampled_from(endings.CUTS),
+            "finished": st.sampled_from(endings.FINISHED),
+        }
     ),
     ROSE: st.fixed_dictionaries(
         {
