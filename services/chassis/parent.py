@@ -12,10 +12,16 @@ PARENT_VARIABLE = "BANYAN_PARENT"
 def tie_to_parent() -> None:
     """Asks the kernel to send SIGTERM when the parent dies, if the launcher named itself in BANYAN_PARENT."""
     parent = os.environ.get(PARENT_VARIABLE)
-    if not parent or not sys.platform.startswith("linux"):
+    if parent:
+        die_with(int(parent))
+
+
+def die_with(parent: int) -> None:
+    """Asks the kernel to send SIGTERM when this process's parent, whose id is given, dies."""
+    if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if orphaned():  # it died before the kernel knew
+    if os.getppid() != parent:  # it died before the kernel knew
         os.kill(os.getpid(), signal.SIGTERM)
 
 

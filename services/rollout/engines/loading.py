@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTra
     return moved
 
 
-def context(model: PreTrainedModel) -> int:
+def context(model: Any) -> int:
     """Tokens that the model's positions reach; 0 where its config names no end."""
     named = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return named if isinstance(named, int) and named > 0 else 0
@@ -79,7 +80,7 @@ def _check(state: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor
 class ChatTokenizer:
     """A Hugging Face tokenizer with its chat template."""
 
-    def __init__(self, folder: Path, model: PreTrainedModel) -> None:
+    def __init__(self, folder: Path, model: Any) -> None:
         self._inner = AutoTokenizer.from_pretrained(folder)
         self.eos = _eos(model, self._inner.eos_token_id)
 
@@ -98,7 +99,7 @@ class ChatTokenizer:
         return str(self._inner.decode(tokens.tolist(), skip_special_tokens=True))
 
 
-def _eos(model: PreTrainedModel, of_tokenizer: int | None) -> frozenset[int]:
+def _eos(model: Any, of_tokenizer: int | None) -> frozenset[int]:
     named = [model.config.eos_token_id, getattr(model.generation_config, "eos_token_id", None), of_tokenizer]
     ids = [i for n in named for i in (n if isinstance(n, list) else [n]) if i is not None]
     return frozenset(int(i) for i in ids)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from services.rollout.engines.port import Engine, Policy
 
@@ -12,6 +13,8 @@ def maker(recipe: Recipe, threads: int | None) -> Callable[[], Engine]:
     """A function that builds the engine."""
     if recipe.resources.engine == "scripted":
         return lambda: _scripted(recipe)
+    if recipe.resources.engine == "vllm":
+        return lambda: _vllm(recipe, threads)
     return lambda: _torch(recipe, threads)
 
 
@@ -19,6 +22,15 @@ def _scripted(recipe: Recipe) -> Engine:
     from services.rollout.engines.scripted import build
 
     return build(recipe.resources.engine_settings, UNLOADED, recipe.resources.max_branches)
+
+
+def _vllm(recipe: Recipe, threads: int | None) -> Engine:
+    from services.chassis import models
+    from services.rollout.engines import vllm_start
+
+    if recipe.deterministic:
+        raise InvalidInput("deterministic: true needs resources.engine torch; vLLM's bits depend on what runs together")
+    return vllm_start.build(models.resolve(recipe.model, tokenizer=True), recipe.resources, threads, UNLOADED)
 
 
 def _torch(recipe: Recipe, threads: int | None) -> Engine:

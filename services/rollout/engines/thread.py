@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from banyan.errors import InvalidInput, TemporaryError
 from banyan.segment import Floats, IntTokens
@@ -30,6 +30,15 @@ class Refusal:
     key: Key
     reason: str
     code: str = ""
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """An engine with processes of its own."""
+
+    def close(self) -> None:
+        """Ends them."""
+        ...
 
 
 def _submit(engine: Engine, requests: Sequence[Request]) -> list[Refusal]:
@@ -153,6 +162,8 @@ class EngineThread:
             self._deliver(error)
         finally:
             self._dismiss()
+            if isinstance(engine, Closing):
+                engine.close()
 
     def _dismiss(self) -> None:
         """Answers those who wait for commands that nobody will obey."""

@@ -1,0 +1,274 @@
+"""The vllm engine: vLLM's AsyncLLM behind the port, in a loop of its own that runs while `step` or a command does.
+
+What vLLM 0.32 does on a CPU, measured: siblings of a cold trunk that arrive together prefill it once (8 branches of 100
+tokens: 0, then 7 times 96 of them cached), so no trunk is sent ahead; only whole blocks are shared. Prompt log-probs ignore
+the temperature, and are garbage where a prefix was read from the cache, so scoring reads none. An update leaves the prefix
+cache as it is: each policy has its own cache salt.
+
+A seed is the low bits of the branch's draw key: draws are reproducible, but not those of the other engines. Truncated
+sampling costs a scoring pass for each segment, for its log-probs over the full vocabulary; entropies are unknown.
+"""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from banyan.errors import InvalidInput
+from banyan.segment import Finish, Floats, IntTokens
+from banyan.signals import Signals, joined
+from services.rollout.engines import canary, vllm_params
+from services.rollout.engines.port import NO_ROOM, EngineStats, Key, Policy, Request, Sampled, Tokenizer, no_floats
+from services.rollout.engines.vllm_core import Core
+
+_TURN_S = 0.005  # how long a step may wait before commands are looked at again
+_STOP_S = 0.02  # a request that vLLM did not know yet is aborted again
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """kv_tokens: what the cache holds; context: the model's longest path, 0 for any."""
+
+    kv_tokens: int
+    max_branches: int
+    context: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Branch:
+    request: Request
+    name: str
+    sampling: bool = False  # whether its forced tokens are behind it
+    task: "asyncio.Task[None] | None" = None
+
+
+@dataclass(slots=True)
+class _Counts:
+    sampled: int = 0
+    prefilled: int = 0
+    cached: int = 0
+    steps: int = 0
+
+
+@dataclass(slots=True)
+class _Forced:
+    logprobs: list[float] = field(default_factory=list)
+    signals: list[Signals] = field(default_factory=list)
+
+
+class VllmEngine:
+    """Samples with vLLM. `max_branches` segments are with vLLM; the others wait here."""
+
+    def __init__(
+        self, core: Core, loop: asyncio.AbstractEventLoop, tokenizer: Tokenizer, bounds: Bounds, policy: Policy
+    ) -> None:
+        self.tokenizer = tokenizer
+        self._core, self._loop, self._bounds, self._policy = core, loop, bounds, policy
+        self._proven, self._generation = True, 0
+        self._waiting: dict[Key, Request] = {}
+        self._running: dict[Key, _Branch] = {}
+        self._ended: list[Sampled] = []
+        self._failed: BaseException | None = None
+        self._moved = asyncio.Event()
+        self._counts = _Counts()
+
+    # -- what callers say --
+
+    def submit(self, request: Request) -> None:
+        """Queues a segment. Raises InvalidInput if vLLM could never run it, or not say of it what is asked."""
+        prefix, new = len(request.prefix_P) + len(request.forced), request.sampling.max_new_tokens
+        if not len(request.prefix_P) or new < 1:
+            raise InvalidInput("a request needs a prefix of at least one token and room for at least one new one")
+        if 0 < self._bounds.context < prefix + new:
+            raise InvalidInput(
+                f"a path of {prefix + new} tokens ({prefix} of prompt and trunk, {new} new) is longer than the model's"
+                f" context of {self._bounds.context} (max_position_embeddings); shorten the prompt or"
+                " generate.max_new_tokens"
+            )
+        if prefix + new > self._bounds.kv_tokens:
+            most = self._bounds.kv_tokens
+            message = f"a path of {prefix + new} tokens cannot fit into resources.kv_tokens={most}; raise it"
+            raise InvalidInput(message, reason=NO_ROOM)
+        vllm_params.check(request)
+        self._waiting[request.key] = request
+
+    def abort(self, key: Key) -> Sampled | None:
+        """Stops a segment, running or waiting."""
+        if (request := self._waiting.pop(key, None)) is not None:
+            return self._unstarted(request)
+        branch = self._running.get(key)
+        if branch is None:
+            return None
+        self._loop.run_until_complete(self._stop([branch]))
+        return self._taken(key)
+
+    def load(self, policy: Policy, weights: Path | None) -> list[Sampled]:
+        """Takes new weights. Raises TemporaryError if their canary shows that vLLM does not use them: then nothing is
+        sampled until an update is proven, and the next step returns what was cut.
+
+        The same weights under a new number (a step that changed nothing) cut nothing.
+        """
+        if self._proven and policy.digest == self._policy.digest and policy.digest:
+            self._policy = policy
+            return []
+        running = list(self._running.values())
+        self._loop.run_until_complete(self._stop(running))
+        self._wait_again([b.request for b in running])
+        if weights is not None:
+            self._proven = False
+            self._loop.run_until_complete(self._update(policy, weights))
+            self._proven = True
+        self._policy = policy
+        self.forget()
+        cut = [s for s in self._ended if s.finish is Finish.ABORTED]
+        self._ended = [s for s in self._ended if s.finish is not Finish.ABORTED]
+        return cut
+
+    def forget(self) -> None:
+        """Drops all kept prefixes."""
+        self._generation += 1  # running requests may hold blocks that cannot be dropped: nobody finds them under a new salt
+        self._loop.run_until_complete(self._core.forget())
+
+    def logprobs(self, tokens_T: IntTokens, first: int, temperature: float) -> Floats:
+        """Log-probs of tokens[first:], of a prefix that nothing was kept of."""
+        if not 1 <= first < len(tokens_T):
+            raise InvalidInput(f"first={first} must lie in 1..{len(tokens_T) - 1}: a first token has no log-prob")
+        self._generation += 1
+        return self._loop.run_until_complete(self._core.score(tokens_T.tolist(), first, temperature, self._salt()))
+
+    def stats(self) -> EngineStats:
+        """Counts; vLLM does not say how much KV is in use."""
+        c = self._counts
+        return EngineStats(c.sampled, c.prefilled, c.cached, c.steps, len(self._running), len(self._waiting))
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._running or self._ended or (self._waiting and self._proven))
+
+    def step(self) -> list[Sampled]:
+        """Gives vLLM what it has room for, and waits until something ended, but not long."""
+        self._counts.steps += 1
+        if self._proven:
+            self._admit()
+        if not self._ended and self._running:
+            self._loop.run_until_complete(self._wait())
+        if self._failed is not None:
+            raise self._failed
+        ended, self._ended = self._ended, []
+        return ended
+
+    def close(self) -> None:
+        """Ends vLLM's processes."""
+        for branch in self._running.values():
+            if branch.task is not None:
+                branch.task.cancel()
+        self._core.close()
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+    # -- branches --
+
+    def _admit(self) -> None:
+        free = self._bounds.max_branches - len(self._running)
+        for key in list(self._waiting)[: max(free, 0)]:
+            branch = _Branch(self._waiting.pop(key), self._core.new_id())
+            self._running[key] = branch
+            branch.task = self._loop.create_task(self._grow(branch))
+
+    async def _wait(self) -> None:
+        self._moved.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._moved.wait(), _TURN_S)
+
+    async def _grow(self, branch: _Branch) -> None:
+        """Samples a segment from its first forced token to its end."""
+        request = branch.request
+        try:
+            forced = await self._force(request)
+            branch.sampling = True
+            tokens = [*request.prefix_P.tolist(), *request.forced]
+            params = vllm_params.sampling_params(request, self.tokenizer.eos)
+            output = await self._core.ask(tokens, self._salt(), params, branch.name)
+            said = vllm_params.said(output, request.signals.top)
+            one = await self._segment(request, forced, said)
+            self._ended.append(one)
+            del self._running[request.key]
+        except Exception as error:  # whatever vLLM raises, the node must end with it instead of waiting for ever
+            self._failed = error
+        finally:
+            self._moved.set()
+
+    async def _force(self, request: Request) -> _Forced:
+        """What the policy says of forced tokens: a request for each, of one token that nobody takes."""
+        forced, path = _Forced(), request.prefix_P.tolist()
+        for token in request.forced:
+            output = await self._core.ask(path, self._salt(), vllm_params.probe_params(request.sampling, token=token))
+            forced.logprobs.append(vllm_params.of_probe(output, token))
+            if top := request.signals.top:
+                output = await self._core.ask(path, self._salt(), vllm_params.probe_params(request.sampling, top))
+                forced.signals.append(vllm_params.said(output, top).signals)
+            path.append(token)
+        return forced
+
+    async def _segment(self, request: Request, forced: _Forced, said: vllm_params.Said) -> Sampled:
+        prefix, tokens = request.prefix_P.tolist(), [*request.forced, *said.tokens]
+        sampling, logprobs = request.sampling, said.logprobs_T
+        if sampling.truncated and sampling.temperature and said.tokens:
+            path = prefix + tokens
+            logprobs = await self._core.score(path, len(path) - len(said.tokens), sampling.temperature, self._salt())
+        cached = min(said.cached_tokens, len(prefix))
+        self._count(len(prefix) + len(request.forced) - said.cached_tokens, cached, len(said.tokens))
+        return Sampled(
+            key=request.key,
+            tokens_T=np.array(tokens, np.int32),
+            logprobs_T=np.concatenate((np.array(forced.logprobs, np.float32), logprobs)),
+            finish=said.finish,
+            policy=self._policy,
+            sampled_logprobs_T=vllm_params.drawn_logprobs(request, said),
+            cached_tokens=cached,
+            signals=joined([*forced.signals, said.signals]) if said.tokens else joined(forced.signals or [Signals()]),
+        )
+
+    def _count(self, prefilled: int, cached: int, sampled: int) -> None:
+        self._counts.prefilled += prefilled
+        self._counts.cached += cached
+        self._counts.sampled += sampled
+
+    def _unstarted(self, request: Request) -> Sampled:
+        return Sampled(request.key, np.zeros(0, np.int32), no_floats(), Finish.ABORTED, self._policy)
+
+    async def _stop(self, branches: list[_Branch]) -> None:
+        """Ends branches and waits until they have said what there is of them."""
+        tasks = {b.task for b in branches if b.task is not None}
+        for branch in branches:
+            if not branch.sampling and branch.task is not None:
+                branch.task.cancel()
+        while tasks:
+            await self._core.abort([b.name for b in branches])
+            _, tasks = await asyncio.wait(tasks, timeout=_STOP_S)
+        for branch in branches:
+            if self._running.pop(branch.request.key, None) is not None:  # its task never came to an end of its own
+                self._ended.append(self._unstarted(branch.request))
+
+    def _taken(self, key: Key) -> Sampled | None:
+        for at, sampled in enumerate(self._ended):
+            if sampled.key == key:
+                return self._ended.pop(at)
+        return None
+
+    def _wait_again(self, stopped: list[Request]) -> None:
+        """What was stopped before its first token is not cut: it waits, ahead of the others."""
+        empty = {s.key for s in self._ended if not len(s.tokens_T)}
+        self._ended = [s for s in self._ended if s.key not in empty]
+        self._waiting = {r.key: r for r in stopped if r.key in empty} | self._waiting
+
+    def _salt(self) -> str:
+        """Names the KV that a request may share: of this policy, since the last time that all was forgotten."""
+        return f"{self._policy.digest.hex()}/{self._generation}"
+
+    async def _update(self, policy: Policy, weights: Path) -> None:
+        await self._core.update(weights)
+        if (bird := canary.read(weights)) is not None:
+            bird.check(await self._core.score(bird.tokens_T.tolist(), 1, 1.0, f"{policy.digest.hex()}/canary"), policy.step)
