@@ -161,10 +161,10 @@ class Resources(Part):
     """Tokens of KV cache that a rollout node may hold."""
     max_branches: Annotated[int, Field(ge=2, le=65_536)] = 64
     """Branches that a rollout node decodes at once."""
-    engine: Literal["torch", "scripted"] = "torch"
-    """scripted: a tiny known token distribution without torch, for tests and simulations."""
+    engine: Literal["torch", "vllm", "scripted"] = "torch"
+    """vllm: for large models (`make vllm`). scripted: a tiny known token distribution without torch, for tests."""
     engine_settings: dict[str, Any] = {}
-    """Settings of the engine."""
+    """Settings of the engine. vllm: block_size, eager, arguments."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Arithmetic of sampling and of the learner's products; master weights: float32. auto: bfloat16 if the CPU has it."""
 
