@@ -6,7 +6,7 @@ import sys
 
 from banyan import torchenv
 
-NAMES = ("ingest", "step", "overhead", "turns")
+NAMES = ("ingest", "step", "overhead", "turns", "branches")
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ def grow(recipe: Recipe, index: int = 0, settings: dict[str, object] | None = No
     """One tree of the recipe's policy. By default no branch ends before its limit, which shows the policy alone."""
     settings = settings or {"chain": {"": {"a": 0.5, "b": 0.5}}}
     prompt = _PROMPT if "accuracy" in settings else ({"role": "user", "content": "go"},)
-    engine = build({**settings, "latency_s": 0.0}, Policy(0, 0, b"scripted"), recipe.resources.max_branches)
+    engine = build(settings, Policy(0, 0, b"scripted"), recipe.resources.max_branches, sleep=lambda _: None)
     grower = Grower(_spec(recipe, index, prompt), Tree(index.to_bytes(4, "little")), engine.tokenizer, "simulate")
     _run(grower, engine)
     root = grower.tree.root

@@ -1,13 +1,31 @@
-"""The scripted engine's tokenizer: one token per character, so that its texts mean something and need no model."""
+"""The scripted engine's tokenizer: one token per character, so that its texts mean something and need no model.
+
+What characters mean, for semantic signals: a letter is the same in small and large (cosine 1), + and - are opposed (-1), and
+any other two have nothing to do with each other (0).
+"""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from banyan.segment import IntTokens
 
 CHARACTERS = "0123456789 +-*=.,?\nabcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 END = 0  # the end token; characters follow from 1
+
+
+def _embeddings() -> npt.NDArray[np.float64]:
+    """A row of length 1 for each token."""
+    rows = np.eye(1 + len(CHARACTERS))
+    for character in CHARACTERS:
+        if character.isupper():
+            rows[1 + CHARACTERS.index(character)] = rows[1 + CHARACTERS.index(character.lower())]
+    rows[1 + CHARACTERS.index("-")] = -rows[1 + CHARACTERS.index("+")]
+    return rows
+
+
+EMBEDDINGS = _embeddings()
 
 
 class Alphabet:

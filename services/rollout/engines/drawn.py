@@ -7,7 +7,7 @@ import numpy as np
 from banyan.segment import Floats, IntTokens
 from banyan.signals import Signals, Wanted
 
-LEAST = float(np.finfo(np.float16).min)  # log-prob of what cannot be: signals are finite half floats
+LEAST = float(np.finfo(np.float16).min)  # log-prob of what cannot be: segments and signals hold finite numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from banyan.segment import Finish
-from services.rollout.engines.drawn import Drawn, Said, signals
+from services.rollout.engines.drawn import LEAST, Drawn, Said, signals
 from services.rollout.engines.port import Policy, Request, Sampled, Tokenizer, no_floats
 
 
@@ -44,7 +44,7 @@ class Row:
 
     def take(self, drawn: Drawn, r: int) -> None:
         """Appends row r of a draw."""
-        logprob = float(drawn.logprobs_R[r])
+        logprob = max(float(drawn.logprobs_R[r]), LEAST)  # a forced token may be one that cannot be
         if self.request.forced or self.request.sampling.truncated:
             self.sampled.append(self._sampled_logprob(logprob, float(drawn.sampled_R[r])))
         self.tokens.append(int(drawn.tokens_R[r]))

@@ -1,12 +1,15 @@
 """What the scripted engine samples from: a known distribution of the next character, given prompt and answer so far.
 
 Sums and products in the prompt's last line get the right answer with probability `accuracy` (plus `gain` per policy step,
-at most 1) and right + 1 or right + 2 otherwise; any other prompt is continued by a Markov chain over characters.
+at most 1) and right + 1 or right + 2 otherwise; any other prompt is continued by a chain over characters.
+A state of the chain is how the answer so far ends: the longest key that it ends with counts. Example: a's, after three of
+which comes a b or the end: {"": {a: 1}, "aaa": {b: 0.5, "": 0.5}, "b": {"": 1}}.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +19,7 @@ from services.rollout.engines.alphabet import CHARACTERS, END, Alphabet
 _ASKED = re.compile(r"(\d+) ([+*]) (\d+)[ =?.]*$")
 _ALPHABET = Alphabet()
 Chain = Mapping[str, Mapping[str, float]]
+Question = tuple[int, str, int]
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Script:
     gain: float = 0.0
     """What each policy step adds to it."""
     chain: Chain = field(default_factory=lambda: {"": {"a": 0.4, "b": 0.4, "": 0.2}})
-    """Next character by last character of the answer."""
+    """Next character by how the answer ends: the longest key that fits."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.accuracy <= 1.0:
@@ -41,6 +45,11 @@ class Script:
         if "" not in self.chain:
             raise ValueError('chain needs the key "" for all other states')
 
+    def state(self, prompt: str, answer: str) -> Hashable:
+        """What the next character's distribution depends on, beside the policy's step."""
+        question = _question(prompt)
+        return self._ending(answer) if question is None else (question, answer)
+
     def probabilities(self, prompt: str, answer: str, step: int) -> npt.NDArray[np.float64]:
         """Of each next token."""
         p = np.zeros(_ALPHABET.size)
@@ -48,11 +57,20 @@ class Script:
             p[_ALPHABET.encode(character)[0] if character else END] += mass
         return np.asarray(p / p.sum())
 
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return sorted({len(state) for state in self.chain}, reverse=True)
+
+    def _ending(self, answer: str) -> str:
+        """The longest key of the chain that the answer ends with; an answer shorter than a key does not."""
+        endings = (answer[len(answer) - n :] for n in self._lengths if n <= len(answer))
+        return next(ending for ending in endings if ending in self.chain)
+
     def _following(self, prompt: str, answer: str, step: int) -> Mapping[str, float]:
-        asked = _ASKED.search(prompt.rstrip("\n"))
-        if asked is None:
-            return self.chain.get(answer[-1:], self.chain[""])
-        texts = self._answers(int(asked[1]), asked[2], int(asked[3]), step)
+        question = _question(prompt)
+        if question is None:
+            return self.chain[self._ending(answer)]
+        texts = self._answers(*question, step)
         alive = {text: mass for text, mass in texts.items() if text.startswith(answer) and mass > 0.0}
         following: dict[str, float] = {}
         for text, mass in alive.items():
@@ -64,3 +82,10 @@ class Script:
         right = a + b if operator == "+" else a * b
         p = min(1.0, self.accuracy + self.gain * step)
         return {str(right): p, str(right + 1): (1 - p) / 2, str(right + 2): (1 - p) / 2}
+
+
+@lru_cache(maxsize=4096)
+def _question(prompt: str) -> Question | None:
+    """The sum or product that a prompt ends with."""
+    found = _ASKED.search(prompt.rstrip("\n"))
+    return None if found is None else (int(found[1]), found[2], int(found[3]))

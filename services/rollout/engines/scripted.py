@@ -1,71 +1,96 @@
 """The scripted engine: a known token distribution behind the same port, without torch (DESIGN 7).
 
 Closed forms in tests, thousands of nodes in simulations. It forgets a policy's prefixes as the real engines do, and may
-take a set time per step, so that a run's timing can be rehearsed.
+take a set time for what it does, so that a run's timing can be rehearsed.
 """
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from banyan.draws import uniforms
 from banyan.errors import InvalidInput
 from banyan.segment import Finish, Floats, IntTokens, Sampling
+from services.rollout.engines import latency
 from services.rollout.engines.alphabet import Alphabet
-from services.rollout.engines.port import EngineStats, Key, Policy, Request, Sampled, Tokenizer, no_floats
+from services.rollout.engines.distribution import Distribution
+from services.rollout.engines.drawn import LEAST, Drawn, Likeliest
+from services.rollout.engines.latency import AT_ONCE, Latency
+from services.rollout.engines.port import EngineStats, Key, Policy, Request, Sampled, Tokenizer
+from services.rollout.engines.rows import Row, unstarted
 from services.rollout.engines.script import Script
+from services.rollout.engines.toys import TOYS
 
-_KNOWN = 4096  # prefixes remembered as computed
+_KNOWN = 1_000_000  # tokens remembered as computed
+_DISTRIBUTIONS = 16_384  # remembered
 
 
-@dataclass(eq=False, slots=True)
-class _Row:
-    request: Request
-    cached_tokens: int
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    sampled: list[float] = field(default_factory=list)
-    entropies: list[float] = field(default_factory=list)
+class _Branch(Row):
+    """A row with its text, cut where the prompt ends: at the last line end."""
+
+    __slots__ = ("answer", "prompt")
+
+    def __init__(self, request: Request, cached_tokens: int, text: str) -> None:
+        super().__init__(request, cached_tokens, len(request.prefix_P))
+        self.prompt, _, self.answer = text.rpartition("\n")
+
+    def say(self, text: str) -> None:
+        """Goes on by a character, or by none."""
+        self.answer += text
+        if text == "\n":
+            self.prompt, self.answer = f"{self.prompt}\n{self.answer}".rstrip("\n"), ""
 
 
 class ScriptedEngine:
-    """Samples from a Script."""
+    """Samples from a Script. `seconds`: what its steps have taken by its latency model, whether or not it slept."""
 
-    def __init__(self, script: Script, policy: Policy, max_branches: int = 64, latency_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        script: Script,
+        policy: Policy,
+        max_branches: int = 64,
+        latency: Latency = AT_ONCE,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.tokenizer: Tokenizer = Alphabet()
-        self._script, self._policy, self._max_branches, self._latency_s = script, policy, max_branches, latency_s
+        self.seconds = 0.0
+        self._script, self._policy, self._max_branches = script, policy, max_branches
+        self._latency, self._sleep = latency, sleep
         self._waiting: OrderedDict[Key, Request] = OrderedDict()
-        self._rows: list[_Row] = []
-        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._rows: list[_Branch] = []
+        self._known: OrderedDict[int, None] = OrderedDict()
+        self._distributions: dict[Hashable, Distribution] = {}
         self._sampled = self._prefilled = self._cached = self._steps = 0
 
     def submit(self, request: Request) -> None:
         """Queues a segment."""
         if not len(request.prefix_P) or request.sampling.max_new_tokens < 1:
             raise InvalidInput("a request needs a prefix of at least one token and room for at least one new one")
+        if any(not 0 <= token < Alphabet.size for token in request.forced):
+            raise InvalidInput(f"forced tokens {request.forced} are not all in the alphabet of {Alphabet.size}")
         self._waiting[request.key] = request
 
     def abort(self, key: Key) -> Sampled | None:
         """Stops a segment."""
         if (request := self._waiting.pop(key, None)) is not None:
-            return self._ended(_Row(request, 0), Finish.ABORTED)
+            return unstarted(request, self._policy)
         for row in self._rows:
             if row.request.key == key:
                 self._rows.remove(row)
-                return self._ended(row, Finish.ABORTED)
+                return row.ended(Finish.ABORTED, self._policy)
         return None
 
     def load(self, policy: Policy, weights: Path | None) -> list[Sampled]:
         """A new policy step changes the accuracy; weights are not read."""
-        cut = [self._ended(row, Finish.ABORTED) for row in self._rows]
+        cut = [row.ended(Finish.ABORTED, self._policy) for row in self._rows]
         self._rows.clear()
         self._known.clear()
+        self._distributions.clear()
         self._policy = policy
         return cut
 
@@ -75,9 +100,11 @@ class ScriptedEngine:
 
     def logprobs(self, tokens_T: IntTokens, first: int, temperature: float) -> Floats:
         """Log-probs of tokens[first:]; the prompt ends at the last line end before `first`."""
-        sampling = Sampling(temperature=temperature)
-        each = [self._distribution(tokens_T[:at], sampling)[0][tokens_T[at]] for at in range(first, len(tokens_T))]
-        return np.array(each, np.float32)
+        each = []
+        for at in range(first, len(tokens_T)):
+            prompt, _, answer = self.tokenizer.decode(tokens_T[:at]).rpartition("\n")
+            each.append(self._distribution(prompt, answer, Sampling(temperature=temperature)).tempered_V[tokens_T[at]])
+        return np.array(each, np.float32).clip(min=LEAST)
 
     def stats(self) -> EngineStats:
         """Counts."""
@@ -88,101 +115,120 @@ class ScriptedEngine:
         return bool(self._rows or self._waiting)
 
     def step(self) -> list[Sampled]:
-        """One token for each branch, after `latency_s` seconds."""
+        """One token for each branch, after the time that its latency model says."""
         self._steps += 1
-        time.sleep(self._latency_s)
+        before = self._prefilled
         while self._waiting and len(self._rows) < self._max_branches:
             self._admit(self._waiting.popitem(last=False)[1])
-        ended = [(row, finish) for row in self._rows if (finish := self._draw(row)) is not None]
-        gone = {id(row) for row, _ in ended}
-        self._rows = [row for row in self._rows if id(row) not in gone]
-        return [self._ended(row, finish) for row, finish in ended]
+        self._pass(self._latency.step(self._prefilled - before, len(self._rows)))
+        rows, drawn = self._rows, self._draw(self._rows)
+        self._rows = []
+        ended: list[Sampled] = []
+        for r, row in enumerate(rows):
+            self._take(row, drawn, r)
+            finish = row.finish(self.tokenizer)
+            if finish is None:
+                self._rows.append(row)
+            else:
+                ended.append(self._ended(row, finish))
+        return ended
+
+    def _pass(self, seconds: float) -> None:
+        self.seconds += seconds
+        if seconds:
+            self._sleep(seconds)
+
+    # -- prefixes --
 
     def _admit(self, request: Request) -> None:
-        known = len(request.prefix_P) if request.prefix_P.tobytes() in self._known else 0
+        known = self._match(request.prefix_P)
         self._cached += known
         self._prefilled += len(request.prefix_P) - known
         self._remember(request.prefix_P)
-        self._rows.append(_Row(request, known))
+        self._rows.append(_Branch(request, known, self.tokenizer.decode(request.prefix_P)))
 
-    def _remember(self, path: IntTokens) -> None:
-        self._known[path.tobytes()] = None
+    def _match(self, path_P: IntTokens) -> int:
+        """Tokens that were computed before."""
+        return next((at for at, name in enumerate(_names(path_P)) if name not in self._known), len(path_P))
+
+    def _remember(self, path_P: IntTokens) -> None:
+        for name in _names(path_P):
+            self._known[name] = None
         while len(self._known) > _KNOWN:
             self._known.popitem(last=False)
 
-    def _draw(self, row: _Row) -> Finish | None:
-        """Samples one token of a branch; why it has ended, if it has."""
-        sampling = row.request.sampling
-        path = np.concatenate((row.request.prefix_P, np.array(row.tokens, np.int32)))
-        logprobs, drawn_from, entropy = self._distribution(path, sampling)
-        u = uniforms(np.array([row.request.draw_key], np.uint64), np.array([len(row.tokens)], np.uint64))[0]
-        cdf = np.exp(drawn_from).cumsum()
-        token = int(np.searchsorted(cdf, u * cdf[-1], side="right"))
-        row.tokens.append(token)
-        row.logprobs.append(float(logprobs[token]))
-        row.entropies.append(entropy)
-        if sampling.truncated:
-            row.sampled.append(float(drawn_from[token]))
-        self._sampled += 1
-        if token in self.tokenizer.eos or self._said_stop(row):
-            return Finish.STOP
-        return Finish.BOUNDARY if len(row.tokens) >= sampling.max_new_tokens else None
+    # -- sampling --
 
-    def _said_stop(self, row: _Row) -> bool:
-        stops = row.request.sampling.stop
-        return bool(stops) and any(s in self.tokenizer.decode(np.array(row.tokens, np.int32)) for s in stops)
+    def _draw(self, rows: Sequence[_Branch]) -> Drawn:
+        keys = np.array([row.request.draw_key for row in rows], np.uint64)
+        u_R = uniforms(keys, np.array([row.position for row in rows], np.uint64)).tolist()
+        each = [self._distribution(row.prompt, row.answer, row.request.sampling) for row in rows]
+        tokens = [d.token(u) if row.forced is None else row.forced for row, d, u in zip(rows, each, u_R, strict=True)]
+        picked = list(zip(each, tokens, strict=True))
+        return Drawn(
+            np.array(tokens, np.int32),
+            np.array([d.tempered_V[token] for d, token in picked], np.float32),
+            np.array([d.drawn_V[token] for d, token in picked], np.float32),
+            np.array([d.entropy for d in each], np.float32),
+            _likeliest(rows, each),
+        )
 
-    def _distribution(
-        self, path_T: IntTokens, sampling: Sampling
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], float]:
-        """Log-probs at temperature T, those of the distribution drawn from, and the untempered entropy."""
-        prompt, _, answer = self.tokenizer.decode(path_T).rpartition("\n")
-        p = self._script.probabilities(prompt, answer, self._policy.step)
-        with np.errstate(divide="ignore"):
-            log_p = np.log(p)
-        entropy = -float(np.sum(p[p > 0] * log_p[p > 0]))
-        tempered = log_p / (sampling.temperature or 1.0)
-        tempered = tempered - np.logaddexp.reduce(tempered)
-        if sampling.temperature == 0.0:
-            return tempered, np.where(np.arange(len(p)) == p.argmax(), 0.0, -np.inf), entropy
-        return tempered, _truncated(tempered, sampling), entropy
+    def _take(self, row: _Branch, drawn: Drawn, r: int) -> None:
+        self._sampled += row.forced is None
+        self._prefilled += row.forced is not None
+        row.take(drawn, r)
+        row.say(self.tokenizer.decode(drawn.tokens_R[r : r + 1]))
 
-    def _ended(self, row: _Row, finish: Finish) -> Sampled:
-        tokens = np.array(row.tokens, np.int32)
+    def _distribution(self, prompt: str, answer: str, sampling: Sampling) -> Distribution:
+        of = (self._script.state(prompt, answer), sampling.temperature, sampling.top_p, sampling.top_k)
+        found = self._distributions.get(of)
+        if found is None:
+            if len(self._distributions) >= _DISTRIBUTIONS:
+                self._distributions.clear()
+            found = Distribution.of(self._script.probabilities(prompt, answer, self._policy.step), sampling)
+            self._distributions[of] = found
+        return found
+
+    def _ended(self, row: _Branch, finish: Finish) -> Sampled:
+        sampled = row.ended(finish, self._policy)
         if row.request.keep and finish is Finish.BOUNDARY:
-            self._remember(np.concatenate((row.request.prefix_P, tokens)))
-        arrays = (np.array(x, np.float32) if x else no_floats() for x in (row.logprobs, row.sampled, row.entropies))
-        logprobs, sampled, entropies = arrays
-        return Sampled(row.request.key, tokens, logprobs, finish, self._policy, sampled, entropies, row.cached_tokens)
+            self._remember(np.concatenate((row.request.prefix_P, sampled.tokens_T)))
+        return sampled
 
 
-def _truncated(log_p: npt.NDArray[np.float64], sampling: Sampling) -> npt.NDArray[np.float64]:
-    if not sampling.truncated:
-        return log_p
-    order = np.argsort(-log_p, kind="stable")
-    mass = np.exp(log_p[order])
-    keep = np.ones(len(order), bool)
-    if sampling.top_k:
-        keep[sampling.top_k :] = False
-    before = (mass * keep).cumsum() - mass * keep
-    keep &= before < sampling.top_p * (mass * keep).sum()
-    keep[0] = True
-    out = np.full(len(log_p), -np.inf)
-    out[order[keep]] = log_p[order[keep]]
-    return np.asarray(out - np.logaddexp.reduce(out))
+def _names(path_P: IntTokens) -> Iterator[int]:
+    """A number for each beginning of a path."""
+    name = 0
+    for token in path_P.tolist():
+        name = hash((name, token))
+        yield name
 
 
-def build(settings: Mapping[str, Any], policy: Policy, max_branches: int) -> ScriptedEngine:
-    """The engine of a recipe's engine_settings: those of Script, and latency_s. Raises InvalidInput."""
-    rest = dict(settings)
-    latency_s = rest.pop("latency_s", 0.0)
-    known = {f.name for f in fields(Script)}
-    unknown = sorted(set(rest) - known)
+def _likeliest(rows: Sequence[_Branch], each: Sequence[Distribution]) -> Likeliest | None:
+    most = min(max((max(row.request.signals.top, row.request.signals.semantic) for row in rows), default=0), Alphabet.size)
+    if not most:
+        return None
+    ids = np.array([d.order_V[:most] for d in each], np.int32)
+    logprobs = np.array([d.finite_V[d.order_V[:most]] for d in each], np.float32)
+    return Likeliest(ids, logprobs, np.array([d.semantic_V[:most] for d in each], np.float32))
+
+
+def build(
+    settings: Mapping[str, Any], policy: Policy, max_branches: int, sleep: Callable[[float], None] = time.sleep
+) -> ScriptedEngine:
+    """The engine of a recipe's engine_settings: those of Script and Latency, or `toy` for a chain. Raises InvalidInput."""
+    rest = {name: value for name, value in settings.items() if name not in latency.NAMES}
+    known = sorted(("toy", *latency.NAMES, *(f.name for f in fields(Script))))
+    unknown = sorted(set(rest) - set(known))
     if unknown:
-        raise InvalidInput(f"engine scripted has no setting {unknown[0]!r}; it has latency_s, {', '.join(sorted(known))}")
-    if not isinstance(latency_s, (int, float)) or latency_s < 0:
-        raise InvalidInput(f"engine scripted: latency_s must be seconds of at least 0, got {latency_s!r}")
+        raise InvalidInput(f"engine scripted has no setting {unknown[0]!r}; it has {', '.join(known)}")
+    if (toy := rest.pop("toy", None)) is not None:
+        if toy not in TOYS or "chain" in rest:
+            raise InvalidInput(
+                f"engine scripted: toy must be one of {', '.join(TOYS)}, with no chain beside it; got {toy!r}"
+            )
+        rest["chain"] = TOYS[toy]()
     try:
-        return ScriptedEngine(Script(**rest), policy, max_branches, float(latency_s))
+        return ScriptedEngine(Script(**rest), policy, max_branches, latency.read(settings), sleep)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"engine scripted: {error}") from None
