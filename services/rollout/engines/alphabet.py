@@ -13,6 +13,7 @@ from banyan.segment import IntTokens
 
 CHARACTERS = "0123456789 +-*=.,?\nabcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 END = 0  # the end token; characters follow from 1
+_TEXTS = ("", *CHARACTERS)
 
 
 def _embeddings() -> npt.NDArray[np.float64]:
@@ -44,4 +45,4 @@ class Alphabet:
 
     def decode(self, tokens: IntTokens) -> str:
         """The characters, without the end token."""
-        return "".join(CHARACTERS[int(t) - 1] for t in tokens if int(t) != END)
+        return "".join(map(_TEXTS.__getitem__, tokens.tolist()))

@@ -5,8 +5,9 @@ take a set time for what it does, so that a run's timing can be rehearsed.
 """
 
 import time
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ class ScriptedEngine:
         self._latency, self._sleep = latency, sleep
         self._waiting: OrderedDict[Key, Request] = OrderedDict()
         self._rows: list[_Branch] = []
-        self._known: OrderedDict[int, None] = OrderedDict()
+        self._known: set[int] = set()
         self._distributions: dict[Hashable, Distribution] = {}
         self._sampled = self._prefilled = self._cached = self._steps = 0
 
@@ -141,21 +142,19 @@ class ScriptedEngine:
     # -- prefixes --
 
     def _admit(self, request: Request) -> None:
-        known = self._match(request.prefix_P)
+        known = self._remember(request.prefix_P)
         self._cached += known
         self._prefilled += len(request.prefix_P) - known
-        self._remember(request.prefix_P)
         self._rows.append(_Branch(request, known, self.tokenizer.decode(request.prefix_P)))
 
-    def _match(self, path_P: IntTokens) -> int:
-        """Tokens that were computed before."""
-        return next((at for at, name in enumerate(_names(path_P)) if name not in self._known), len(path_P))
-
-    def _remember(self, path_P: IntTokens) -> None:
-        for name in _names(path_P):
-            self._known[name] = None
-        while len(self._known) > _KNOWN:
-            self._known.popitem(last=False)
+    def _remember(self, path_P: IntTokens) -> int:
+        """Counts a path as computed; how many of its tokens were before."""
+        names = _names(path_P)
+        known = bisect_left(names, True, key=lambda name: name not in self._known)
+        if len(self._known) + len(names) - known > _KNOWN:
+            self._known.clear()
+        self._known.update(names[known:])
+        return known
 
     # -- sampling --
 
@@ -196,12 +195,12 @@ class ScriptedEngine:
         return sampled
 
 
-def _names(path_P: IntTokens) -> Iterator[int]:
-    """A number for each beginning of a path."""
-    name = 0
-    for token in path_P.tolist():
-        name = hash((name, token))
-        yield name
+def _names(path_P: IntTokens) -> list[int]:
+    """A number for each beginning of a path: the sum of a hash of each of its tokens and places."""
+    places = np.arange(len(path_P), dtype=np.uint64)
+    bits = (uniforms(path_P.astype(np.uint64), places) * 2.0**53).astype(np.uint64)
+    names: list[int] = bits.cumsum(dtype=np.uint64).tolist()
+    return names
 
 
 def _likeliest(rows: Sequence[_Branch], each: Sequence[Distribution]) -> Likeliest | None:
