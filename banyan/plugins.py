@@ -82,6 +82,7 @@ class GrowthView:
     max_path_tokens: int  # policy tokens that a path may hold at most
     in_flight: frozenset[Branch] = frozenset()
     leaves: Mapping[Leaf, str] = field(default_factory=dict)
+    rewards: Mapping[Leaf, float | None] = field(default_factory=dict)  # of leaves marked; see TreePolicy.needs_scores
     sampling: Sampling = field(default_factory=Sampling)  # what the recipe asks for; a plan may change it
 
     @property
@@ -103,6 +104,9 @@ class TreePolicy(Protocol):
 
     An expansion whose branch has a segment or is in flight already is ignored, so a plan may name all it ever wanted; a
     tree resumed from the store issues exactly the branches that are missing.
+
+    A policy with `needs_scores = True` is asked again when leaves that it marked have their rewards, which the view then
+    holds: the mean of the scorers' values, None where there is none (one could not score it, or the deadline passed).
     """
 
     def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:

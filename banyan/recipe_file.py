@@ -48,7 +48,11 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
         recipe = Recipe.model_validate(data)
     except ValidationError as error:
         raise InvalidInput(explained(error, data, name, places or {})) from None
-    registry.build("generate", recipe.generate.policy, recipe.generate.settings)
+    policy = registry.build("generate", recipe.generate.policy, recipe.generate.settings)
+    if recipe.deterministic and getattr(policy, "needs_scores", False):
+        raise InvalidInput(
+            f"generate.policy {recipe.generate.policy} waits for scores, which come when they come; set deterministic: false"
+        )
     registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
     for scorer in recipe.filter:
         if ":" not in scorer.name:

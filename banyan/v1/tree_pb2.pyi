@@ -749,6 +749,7 @@ class PlanRecord(_message.Message):
     LEAVES_FIELD_NUMBER: _builtins.int
     PRUNES_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
+    REWARDS_FIELD_NUMBER: _builtins.int
     claim_epoch: _builtins.int
     """Epoch of the claim."""
     number: _builtins.int
@@ -781,6 +782,10 @@ class PlanRecord(_message.Message):
     def prunes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedPrune]:
         """Running branches that it pruned, by what they keep."""
 
+    @_builtins.property
+    def rewards(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedReward]:
+        """Rewards that entered the view since the last record."""
+
     def __init__(
         self,
         *,
@@ -794,14 +799,45 @@ class PlanRecord(_message.Message):
         leaves: _abc.Iterable[Global___PlannedLeaf] | None = ...,
         prunes: _abc.Iterable[Global___PlannedPrune] | None = ...,
         done: _builtins.bool = ...,
+        rewards: _abc.Iterable[Global___PlannedReward] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "done", b"done", "expansions", b"expansions", "found", b"found", "gone", b"gone", "leaves", b"leaves", "number", b"number", "prunes", b"prunes", "segments", b"segments", "view_digest", b"view_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "done", b"done", "expansions", b"expansions", "found", b"found", "gone", b"gone", "leaves", b"leaves", "number", b"number", "prunes", b"prunes", "rewards", b"rewards", "segments", b"segments", "view_digest", b"view_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PlanRecord: _TypeAlias = PlanRecord  # noqa: Y015
+
+@_typing.final
+class PlannedReward(_message.Message):
+    """A leaf's reward as a plan saw it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEAF_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    value: _builtins.float
+    """Mean of its scorers' values; absent where one of them had none, or none came in time."""
+    @_builtins.property
+    def leaf(self) -> Global___LeafRef:
+        """The leaf."""
+
+    def __init__(
+        self,
+        *,
+        leaf: Global___LeafRef | None = ...,
+        value: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "leaf", b"leaf", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "leaf", b"leaf", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___PlannedReward: _TypeAlias = PlannedReward  # noqa: Y015
 
 @_typing.final
 class PlannedExpansion(_message.Message):

@@ -265,6 +265,64 @@ class ReturnTreeResponse(_message.Message):
 Global___ReturnTreeResponse: _TypeAlias = ReturnTreeResponse  # noqa: Y015
 
 @_typing.final
+class AwaitScoresRequest(_message.Message):
+    """Asks for the scores of a tree that is claimed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREE_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
+    DEADLINE_MS_FIELD_NUMBER: _builtins.int
+    tree_id: _builtins.bytes
+    """The tree."""
+    epoch: _builtins.int
+    """Epoch of the claim."""
+    known: _builtins.int
+    """How many scores the node has."""
+    deadline_ms: _builtins.int
+    """How long to wait for more."""
+    def __init__(
+        self,
+        *,
+        tree_id: _builtins.bytes = ...,
+        epoch: _builtins.int = ...,
+        known: _builtins.int = ...,
+        deadline_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ms", b"deadline_ms", "epoch", b"epoch", "known", b"known", "tree_id", b"tree_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitScoresRequest: _TypeAlias = AwaitScoresRequest  # noqa: Y015
+
+@_typing.final
+class AwaitScoresResponse(_message.Message):
+    """All scores of the tree."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCORES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedCompositeFieldContainer[_tree_pb2.ScoredLeaf]:
+        """In the order in which they were stored."""
+
+    def __init__(
+        self,
+        *,
+        scores: _abc.Iterable[_tree_pb2.ScoredLeaf] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["scores", b"scores"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitScoresResponse: _TypeAlias = AwaitScoresResponse  # noqa: Y015
+
+@_typing.final
 class AwaitIngestedRequest(_message.Message):
     """What a node published for a tree."""
 

@@ -60,6 +60,11 @@ class TreeStoreServiceStub(object):
                 request_serializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedRequest.SerializeToString,
                 response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedResponse.FromString,
                 _registered_method=True)
+        self.AwaitScores = channel.unary_unary(
+                '/banyan.v1.TreeStoreService/AwaitScores',
+                request_serializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitScoresRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitScoresResponse.FromString,
+                _registered_method=True)
         self.PutBlob = channel.stream_unary(
                 '/banyan.v1.TreeStoreService/PutBlob',
                 request_serializer=banyan_dot_v1_dot_treestore__service__pb2.PutBlobRequest.SerializeToString,
@@ -161,6 +166,13 @@ class TreeStoreServiceServicer(object):
 
     def AwaitIngested(self, request, context):
         """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AwaitScores(self, request, context):
+        """Waits until a tree has more scores than the node knows of, or the deadline: for tree policies that decide by scores.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -284,6 +296,11 @@ def add_TreeStoreServiceServicer_to_server(servicer, server):
                     servicer.AwaitIngested,
                     request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedRequest.FromString,
                     response_serializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedResponse.SerializeToString,
+            ),
+            'AwaitScores': grpc.unary_unary_rpc_method_handler(
+                    servicer.AwaitScores,
+                    request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitScoresRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitScoresResponse.SerializeToString,
             ),
             'PutBlob': grpc.stream_unary_rpc_method_handler(
                     servicer.PutBlob,
@@ -487,6 +504,33 @@ class TreeStoreService(object):
             '/banyan.v1.TreeStoreService/AwaitIngested',
             banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedRequest.SerializeToString,
             banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AwaitScores(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.TreeStoreService/AwaitScores',
+            banyan_dot_v1_dot_treestore__service__pb2.AwaitScoresRequest.SerializeToString,
+            banyan_dot_v1_dot_treestore__service__pb2.AwaitScoresResponse.FromString,
             options,
             channel_credentials,
             insecure,

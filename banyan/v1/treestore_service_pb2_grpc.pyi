@@ -43,6 +43,8 @@ class TreeStoreServiceStub:
     """Hands a tree back without an attempt being counted: a drain, or a policy that is too new or too old."""
     AwaitIngested: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitIngestedRequest, _treestore_service_pb2.AwaitIngestedResponse]
     """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing."""
+    AwaitScores: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitScoresRequest, _treestore_service_pb2.AwaitScoresResponse]
+    """Waits until a tree has more scores than the node knows of, or the deadline: for tree policies that decide by scores."""
     PutBlob: _grpc.StreamUnaryMultiCallable[_treestore_service_pb2.PutBlobRequest, _treestore_service_pb2.PutBlobResponse]
     """Takes what is too large for a message of the log, in pieces, before the message that names it. The same again is fine."""
     ReadLeaves: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadLeavesRequest, _treestore_service_pb2.ReadLeavesResponse]
@@ -85,6 +87,8 @@ class TreeStoreServiceAsyncStub(TreeStoreServiceStub):
     """Hands a tree back without an attempt being counted: a drain, or a policy that is too new or too old."""
     AwaitIngested: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitIngestedRequest, _treestore_service_pb2.AwaitIngestedResponse]  # type: ignore[assignment]
     """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing."""
+    AwaitScores: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitScoresRequest, _treestore_service_pb2.AwaitScoresResponse]  # type: ignore[assignment]
+    """Waits until a tree has more scores than the node knows of, or the deadline: for tree policies that decide by scores."""
     PutBlob: _aio.StreamUnaryMultiCallable[_treestore_service_pb2.PutBlobRequest, _treestore_service_pb2.PutBlobResponse]  # type: ignore[assignment]
     """Takes what is too large for a message of the log, in pieces, before the message that names it. The same again is fine."""
     ReadLeaves: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadLeavesRequest, _treestore_service_pb2.ReadLeavesResponse]  # type: ignore[assignment]
@@ -154,6 +158,14 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.AwaitIngestedResponse, _abc.Awaitable[_treestore_service_pb2.AwaitIngestedResponse]]:
         """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing."""
+
+    @_abc_1.abstractmethod
+    def AwaitScores(
+        self,
+        request: _treestore_service_pb2.AwaitScoresRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_treestore_service_pb2.AwaitScoresResponse, _abc.Awaitable[_treestore_service_pb2.AwaitScoresResponse]]:
+        """Waits until a tree has more scores than the node knows of, or the deadline: for tree policies that decide by scores."""
 
     @_abc_1.abstractmethod
     def PutBlob(

@@ -12,9 +12,10 @@ from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Room
 from banyan.segment import Finish, IntTokens, Kind, Origin, Segment
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
-from services.rollout import pieces
+from services.rollout import pieces, rewards
 from services.rollout.engines.port import Request, Sampled, Tokenizer
 from services.rollout.planlog import PlanLog
+from services.rollout.rewards import Rewards
 from services.rollout.spec import GrowSpec
 
 
@@ -40,8 +41,10 @@ class Grower:
     producer: str
     claim: int = 0
     leaves: dict[Leaf, str] = field(default_factory=dict)
+    rewards: Rewards = field(default_factory=dict)
     in_flight: dict[Branch, Expansion] = field(default_factory=dict)
     _pruned: set[Branch] = field(default_factory=set)
+    _over: bool = False
     _orders: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
     _log: PlanLog = field(init=False)
 
@@ -71,6 +74,26 @@ class Grower:
                 self._log.gone.append(expansion.branch)
         return self._plan(tuple(made))
 
+    def scored(self, scores: Sequence[tree_pb2.ScoredLeaf]) -> Step:
+        """Takes all scores that the store has of the tree."""
+        return self._rewarded(rewards.settled(scores, self.leaves, self.spec.scorers))
+
+    def unscored(self) -> Step:
+        """No more scores will come: leaves without a reward have none for the policy either."""
+        return self._rewarded(dict.fromkeys(self.leaves))
+
+    def _rewarded(self, found: Rewards) -> Step:
+        new = {leaf: value for leaf, value in found.items() if leaf not in self.rewards}
+        self.rewards |= new
+        self._log.rewards |= new
+        return self._plan(()) if new else Step()
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing will happen before leaves have their rewards."""
+        needs = getattr(self.spec.policy, "needs_scores", False)
+        return needs and not self._over and not self.in_flight and any(leaf not in self.rewards for leaf in self.leaves)
+
     def key(self, branch: Branch) -> tuple[bytes, int, Branch]:
         """The engine's key of a branch."""
         return (self.spec.tree_id, self.claim, branch)
@@ -89,6 +112,7 @@ class Grower:
             self.spec.max_path_tokens,
             frozenset(self.in_flight),
             dict(self.leaves),
+            dict(self.rewards),
             self.spec.sampling,
         )
         self._log.fresh += [segment.id for segment in made]
@@ -99,7 +123,7 @@ class Grower:
         self.leaves.update({mark.leaf: mark.reason for mark in marks})
         aborts = tuple(branch for branch, _ in plan.prunes if branch in self.in_flight and branch not in self._pruned)
         self._pruned.update(aborts)
-        over = plan.done and not self.in_flight
+        over = self._over = plan.done and not self.in_flight
         prunes = [(branch, end) for branch, end in plan.prunes if branch in aborts]
         record = self._log.record(view, list(wanted.values()), marks, prunes, plan.done)
         return Step(tuple(requests), made, marks, aborts, tuple(m.leaf for m in plan.leaves) if over else None, record)

@@ -31,6 +31,7 @@ class Live:
     told: list[Event] = field(default_factory=list)  # leaf and grown events of this claim
     grown: asyncio.Event = field(default_factory=asyncio.Event)  # TreeGrown was published
     finishing: bool = False
+    awaiting: bool = False  # scores
 
     @property
     def traceparent(self) -> str:

@@ -26,6 +26,7 @@ from services.rollout.ports import Assignments, Log, Store
 from services.rollout.presence import Presence
 from services.rollout.publisher import Publisher
 from services.rollout.refresher import Refresher
+from services.rollout.scorewaits import ScoreWaits
 from services.rollout.spans import Spans
 from services.rollout.taker import Taker
 from services.rollout.waiting import background, first
@@ -77,6 +78,7 @@ class Node:
         self._finisher = Finisher(store, self._publisher, self.trees, plan.run_id, plan.node_id)
         self._keeper = Keeper(store, thread, self.trees, self._drop, plan.segment_deadline_s)
         self._presence = Presence(store, self.trees, plan.joined)
+        self._scores = ScoreWaits(store, self._act, lambda live: self.trees.get(live.spec.tree_id, live.epoch) is live)
         self._spans = Spans()
         self._again = asyncio.Event()
         self._drained = asyncio.Event()
@@ -197,6 +199,10 @@ class Node:
             self._give_up(live, returns.failed(error))
             return None
 
+    async def _act(self, live: Live, work: Callable[[], Step]) -> None:
+        if (step := self._grow(live, work)) is not None:
+            await self._carry_out([(live, step)])
+
     async def _carry_out(self, steps: Sequence[tuple[Live, Step]], turn: bool = False) -> None:
         """Requests first, so that the engine has work while events are sent."""
         requests = [r for _, step in steps for r in step.requests]
@@ -208,6 +214,8 @@ class Node:
         for live, step in steps:
             if step.aborts:
                 await self._digest(await self._thread.abort([live.grower.key(b) for b in step.aborts]))
+            if self._scores.due(live):
+                self._finisher.spawn(self._scores.wait(live))
 
     def _ask(self, requests: Sequence[Request]) -> None:
         self._spans.asked(requests)

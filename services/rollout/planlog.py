@@ -4,6 +4,7 @@ A record names the segments that entered the view since the last one, so that th
 tree; its digest says whether it is the same. Draws are keyed by the tree's seed, so the same view gives the same plan.
 """
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from banyan.digest import blake, packed
 from banyan.plugins import Branch, Expansion, GrowthView, LeafMark
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
+from services.rollout.rewards import Rewards
 from services.rollout.spec import GrowSpec
 
 _MOST_PLANS, _PLAN_BYTES = 4096, 60_000  # what the store keeps of a claim, and of one plan
@@ -24,8 +26,15 @@ def view_digest(view: GrowthView) -> bytes:
     numbers = view.seed.to_bytes(8, "little") + view.max_path_tokens.to_bytes(8, "little")
     flying = sorted(_place(branch) for branch in view.in_flight)
     leaves = sorted(packed(f.segment) + f.end.to_bytes(4, "little") + packed(r.encode()) for f, r in view.leaves.items())
-    sets = (b"".join(sorted(view.tree.segments)), b"".join(flying), b"".join(leaves))
+    sets = [b"".join(sorted(view.tree.segments)), b"".join(flying), b"".join(leaves)]
+    if view.rewards:
+        sets.append(b"".join(sorted(_reward(leaf, value) for leaf, value in view.rewards.items())))
     return blake(b"banyan.view.v1", numbers, packed(sampling), *map(packed, sets))
+
+
+def _reward(leaf: Leaf, value: float | None) -> bytes:
+    said = b"" if value is None else struct.pack("<d", value)
+    return packed(leaf.segment) + leaf.end.to_bytes(4, "little") + packed(said)
 
 
 def _place(branch: Branch) -> bytes:
@@ -40,6 +49,7 @@ class PlanLog:
     fresh: list[bytes] = field(default_factory=list)  # segments that no record names yet
     found: list[Leaf] = field(default_factory=list)
     gone: list[Branch] = field(default_factory=list)
+    rewards: Rewards = field(default_factory=dict)  # that no record names yet
     _number: int = 0
     _bytes: int = 0
     _done: bool = False
@@ -66,6 +76,7 @@ class PlanLog:
             leaves=[tree_pb2.PlannedLeaf(leaf=wire.leaf_to_wire(mark.leaf), reason=mark.reason) for mark in marks],
             prunes=[tree_pb2.PlannedPrune(branch=_ref(branch), end=end) for branch, end in prunes],
             done=done,
+            rewards=[tree_pb2.PlannedReward(leaf=wire.leaf_to_wire(f), value=v) for f, v in self.rewards.items()],
         )
         return self._kept(record)
 
@@ -75,7 +86,7 @@ class PlanLog:
             self._number = _MOST_PLANS  # a gap could not be replayed, so this is the end
             return None
         self._number, self._bytes, self._done = self._number + 1, self._bytes + size, record.done
-        self.fresh, self.found, self.gone = [], [], []
+        self.fresh, self.found, self.gone, self.rewards = [], [], [], {}
         return record
 
 
@@ -102,6 +113,7 @@ def views(spec: GrowSpec, whole: Tree, records: Sequence[tree_pb2.PlanRecord]) -
     seen = Tree(spec.tree_id)
     flying: set[Branch] = set()
     leaves: dict[Leaf, str] = {}
+    rewards: Rewards = {}
     for record in records:
         for segment_id in record.segments:
             segment = whole.segments[segment_id]
@@ -109,6 +121,9 @@ def views(spec: GrowSpec, whole: Tree, records: Sequence[tree_pb2.PlanRecord]) -
             flying.discard(Branch(segment.parent, segment.fork, segment.ordinal))
         flying -= {_branch(ref) for ref in record.gone}
         leaves |= {wire.leaf_from_wire(leaf): "" for leaf in record.found}
-        yield GrowthView(seen, spec.seed, spec.max_path_tokens, frozenset(flying), dict(leaves), spec.sampling)
+        rewards |= {wire.leaf_from_wire(r.leaf): r.value if r.HasField("value") else None for r in record.rewards}
+        yield GrowthView(
+            seen, spec.seed, spec.max_path_tokens, frozenset(flying), dict(leaves), dict(rewards), spec.sampling
+        )
         flying |= {_branch(planned.branch) for planned in record.expansions}
         leaves |= {wire.leaf_from_wire(planned.leaf): planned.reason for planned in record.leaves}

@@ -55,6 +55,10 @@ class Store(Protocol):
         """Waits until segments and TreeGrown are stored, or the deadline."""
         ...
 
+    async def scores(self, tree_id: bytes, epoch: int, known: int, deadline_s: float) -> Sequence[tree_pb2.ScoredLeaf]:
+        """All scores of a tree, once there are more than `known` or the deadline has passed."""
+        ...
+
     async def put_blob(self, tree_id: bytes, epoch: int, data: bytes) -> None:
         """Gives the store a segment that is too large for a message."""
         ...

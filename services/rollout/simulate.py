@@ -4,15 +4,18 @@ from dataclasses import dataclass
 
 from banyan import registry
 from banyan.draws import key
+from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from banyan.segment import Sampling
 from banyan.tree import Tree
+from banyan.v1 import tree_pb2
+from banyan.wire import leaf_to_wire
 from services.rollout.engines.port import Policy
 from services.rollout.engines.scripted import ScriptedEngine, build
 from services.rollout.grower import Grower
 from services.rollout.spec import GrowSpec
 
-_PROMPT = ({"role": "user", "content": "7 + 5"},)
+_PROMPT, _RIGHT = ({"role": "user", "content": "7 + 5"},), "12"
 _MOST_STEPS = 1_000_000
 
 
@@ -41,15 +44,33 @@ def simulate(recipe: Recipe) -> dict[str, int | float]:
 
 def grow(recipe: Recipe, index: int = 0, settings: dict[str, object] | None = None) -> Growth:
     """One tree of the recipe's policy. By default no branch ends before its limit, which shows the policy alone."""
-    settings = settings or {"chain": {"": {"a": 0.5, "b": 0.5}}}
+    default: dict[str, object] = {"accuracy": 0.3} if _waits(recipe) else {"chain": {"": {"a": 0.5, "b": 0.5}}}
+    settings = settings or default
+    if _waits(recipe) and "accuracy" not in settings:
+        raise InvalidInput(f"generate.policy {recipe.generate.policy} waits for scores; set engine_settings.accuracy")
     prompt = _PROMPT if "accuracy" in settings else ({"role": "user", "content": "go"},)
     engine = build(settings, Policy(0, 0, b"scripted"), recipe.resources.max_branches, sleep=lambda _: None)
     grower = Grower(_spec(recipe, index, prompt), Tree(index.to_bytes(4, "little")), engine.tokenizer, "simulate")
-    _run(grower, engine)
+    _run(grower, engine, recipe.generate.policy)
     root = grower.tree.root
     assert root is not None
     iid = sum(len(grower.tree.prefix_tokens(leaf.segment, leaf.end)) - len(root) for leaf in grower.leaves)
     return Growth(grower.tree, len(grower.leaves), engine.stats().sampled_tokens, iid)
+
+
+def _waits(recipe: Recipe) -> bool:
+    policy = registry.build("generate", recipe.generate.policy, recipe.generate.settings)
+    return bool(getattr(policy, "needs_scores", False))
+
+
+def _scores(grower: Grower) -> list[tree_pb2.ScoredLeaf]:
+    """What a verifier would say: 1 for the right sum."""
+    scored = []
+    for leaf in grower.leaves:
+        value = float(grower.completion(leaf).strip() == _RIGHT)
+        said = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value)
+        scored.append(tree_pb2.ScoredLeaf(leaf=leaf_to_wire(leaf), scorer="simulate", score=said))
+    return scored
 
 
 def _spec(recipe: Recipe, index: int, prompt: tuple[dict[str, str], ...]) -> GrowSpec:
@@ -62,12 +83,14 @@ def _spec(recipe: Recipe, index: int, prompt: tuple[dict[str, str], ...]) -> Gro
     return GrowSpec(tree_id, recipe.name, seed, prompt, policy, generate.max_new_tokens, sampling, (0, index))
 
 
-def _run(grower: Grower, engine: ScriptedEngine) -> None:
+def _run(grower: Grower, engine: ScriptedEngine, policy: str) -> None:
     step = grower.start()
     for _ in range(_MOST_STEPS):
         for request in step.requests:
             engine.submit(request)
         if step.grown is not None:
             return
-        step = grower.ended(engine.step())
-    raise AssertionError(f"the tree is not grown after {_MOST_STEPS} engine steps; does its policy ever say done?")
+        if not engine.busy and not grower.waits:
+            break
+        step = grower.scored(_scores(grower)) if grower.waits else grower.ended(engine.step())
+    raise InvalidInput(f"generate.policy {policy} never says that its tree is done; it has {len(grower.leaves)} leaves")

@@ -28,6 +28,8 @@ class GrowSpec:
     min_step: int = 0
     max_step: int | None = None
     traceparent: str = ""
+    scorers: int = 1  # that score each leaf
+    score_deadline_s: float = 120.0
     width: int = 1  # branches to expect, for deciding how many trees a node takes
 
     def allows(self, step: int) -> bool:
@@ -67,6 +69,8 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
         min_step=spec.min_step,
         max_step=spec.max_step if spec.HasField("max_step") else None,
         traceparent=spec.traceparent,
+        scorers=len(spec.scorers),
+        score_deadline_s=spec.score_deadline_ms / 1000,
         width=int(getattr(policy, "width", 1)),
     )
 

@@ -14,6 +14,7 @@ from banyan.v1 import (
     learner_service_pb2_grpc,
     runstore_service_pb2,
     runstore_service_pb2_grpc,
+    tree_pb2,
     treestore_service_pb2,
     treestore_service_pb2_grpc,
 )
@@ -86,6 +87,14 @@ class GrpcStore:
         )
         answer = await rpc.call(self._trees.AwaitIngested, request, deadline_s + _CALL_S, _PATIENCE_S)
         return Ingested(frozenset(answer.missing), answer.grown, tuple(r.reason for r in answer.refused))
+
+    async def scores(self, tree_id: bytes, epoch: int, known: int, deadline_s: float) -> Sequence[tree_pb2.ScoredLeaf]:
+        """Waits for scores."""
+        request = treestore_service_pb2.AwaitScoresRequest(
+            tree_id=tree_id, epoch=epoch, known=known, deadline_ms=int(1000 * deadline_s)
+        )
+        answer = await rpc.call(self._trees.AwaitScores, request, deadline_s + _CALL_S, _PATIENCE_S)
+        return list(answer.scores)
 
     async def present(self, trees: int, leaving: bool = False) -> None:
         """Notes this node."""

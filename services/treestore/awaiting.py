@@ -1,12 +1,16 @@
-"""What of a node's work is stored: answers AwaitIngested (PROTOCOL 3)."""
+"""What of a node's work is stored, and how it was scored: answers AwaitIngested and AwaitScores (PROTOCOL 3)."""
 
-from sqlalchemy import BindParameter, Connection, bindparam, select
+from typing import Any
+
+from sqlalchemy import BindParameter, Connection, Row, bindparam, select
 
 from banyan.errors import NotFound, Refused
+from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore import schema
 from services.treestore.loading import chunks
 from services.treestore.rows import DROPPED
+from services.treestore.trees import score_to_wire
 
 # Made once: a node asks for each of its trees after each of its messages.
 _ID: BindParameter[bytes] = bindparam("tree_id")
@@ -16,6 +20,7 @@ _TREE = select(schema.trees.c.claim_epoch, schema.trees.c.grown_epoch, schema.tr
 _STORED = select(schema.segments.c.id).where(
     schema.segments.c.id.in_(bindparam("keys", expanding=True)), schema.segments.c.tree_id == _ID
 )
+_SCORES = schema.scores.select().where(schema.scores.c.tree_id == _ID).order_by(schema.scores.c.n)
 _OF = schema.refused.c
 _REFUSED = (
     select(_OF.segment, _OF.reason, _OF.winner)
@@ -29,16 +34,7 @@ def look(connection: Connection, request: ts.AwaitIngestedRequest) -> ts.AwaitIn
 
     Raises Refused once a newer claim is in force or the tree was dropped.
     """
-    tree = connection.execute(_TREE, {"tree_id": request.tree_id}).first()
-    if tree is None:
-        raise NotFound(f"there is no tree {request.tree_id.hex()[:16] or 'without an id'}")
-    if request.epoch < tree.claim_epoch:
-        raise Refused(
-            f"claim {request.epoch} of tree {request.tree_id.hex()[:12]} is over: {tree.claim_epoch} is in force",
-            "STALE_EPOCH",
-        )
-    if tree.state == DROPPED:
-        raise Refused(f"tree {request.tree_id.hex()[:12]} was dropped; nothing of it is stored any more", "NOT_GROWING")
+    tree = _claimed(connection, request.tree_id, request.epoch)
     response = ts.AwaitIngestedResponse(grown=bool(tree.grown_epoch) and tree.grown_epoch == request.epoch)
     missing = set(request.segment_ids) - _stored(connection, request)
     for segment, reason, winner in _refused(connection, request, missing):
@@ -46,6 +42,23 @@ def look(connection: Connection, request: ts.AwaitIngestedRequest) -> ts.AwaitIn
         missing.discard(segment)
     response.missing.extend(segment for segment in request.segment_ids if segment in missing)
     return response
+
+
+def _claimed(connection: Connection, tree_id: bytes, epoch: int) -> Row[Any, Any, Any]:
+    tree = connection.execute(_TREE, {"tree_id": tree_id}).first()
+    if tree is None:
+        raise NotFound(f"there is no tree {tree_id.hex()[:16] or 'without an id'}")
+    if epoch < tree.claim_epoch:
+        raise Refused(f"claim {epoch} of tree {tree_id.hex()[:12]} is over: {tree.claim_epoch} is in force", "STALE_EPOCH")
+    if tree.state == DROPPED:
+        raise Refused(f"tree {tree_id.hex()[:12]} was dropped; nothing of it is stored any more", "NOT_GROWING")
+    return tree
+
+
+def scores(connection: Connection, request: ts.AwaitScoresRequest) -> list[tree_pb2.ScoredLeaf]:
+    """All scores of a tree, as they were stored. Raises Refused like `look`."""
+    _claimed(connection, request.tree_id, request.epoch)
+    return [score_to_wire(row) for row in connection.execute(_SCORES, {"tree_id": request.tree_id})]
 
 
 def _stored(connection: Connection, request: ts.AwaitIngestedRequest) -> set[bytes]:

@@ -63,6 +63,16 @@ class Lineage(TreeStoreServiceServicer):
             _seconds(request.deadline_ms),
         )
 
+    async def AwaitScores(self, request: ts.AwaitScoresRequest, call: Call) -> ts.AwaitScoresResponse:
+        await self._check_run(request.tree_id, call)
+        found = await self._context.notifier.until(
+            [request.tree_id],
+            lambda: self._database.read(lambda c: awaiting.scores(c, request)),
+            lambda found: len(found) > request.known,
+            _seconds(request.deadline_ms),
+        )
+        return ts.AwaitScoresResponse(scores=found)
+
     async def PutBlob(self, requests: AsyncIterator[ts.PutBlobRequest], call: Call) -> ts.PutBlobResponse:
         async with self._uploads:
             now, settings = self._context.now(), self._context.settings

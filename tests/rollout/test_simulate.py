@@ -2,6 +2,7 @@
 
 import pytest
 
+from banyan.errors import InvalidInput
 from banyan.recipe_file import resolve
 from services.rollout.simulate import simulate
 
@@ -25,3 +26,25 @@ def test_scripted_settings_of_the_recipe_are_used():
     resources = {"engine": "scripted", "engine_settings": {"accuracy": 1.0, "latency_s": 9.0}}
     result = simulate(resolve({**BASE, "generate": {"settings": {"width": 4}}, "resources": resources}))
     assert result["sampled_tokens"] == 4 * len("12") + 4  # 7 + 5, and the end
+
+
+def waiting(accuracy: float | None, **more: object) -> dict:
+    settings = {"accuracy": accuracy} if accuracy is not None else {"chain": {"": {"a": 1.0}}}
+    generate = {"policy": "dars", "settings": {"width": 8, "max_width": 32}}
+    return {**BASE, "generate": generate, "resources": {"engine": "scripted", "engine_settings": settings}, **more}
+
+
+def test_a_policy_that_waits_for_scores_gets_those_of_the_scripted_sums():
+    assert simulate(resolve(waiting(0.0)))["leaves"] == 32 and simulate(resolve(waiting(1.0)))["leaves"] == 8
+    with pytest.raises(InvalidInput, match=r"set engine_settings\.accuracy"):
+        simulate(resolve(waiting(None)))
+
+
+def test_a_deterministic_run_does_not_wait_for_scores():
+    with pytest.raises(InvalidInput, match="set deterministic: false"):
+        resolve(waiting(0.5, deterministic=True))
+
+
+def test_a_policy_that_never_ends_is_named():
+    with pytest.raises(InvalidInput, match="never says that its tree is done; it has 0 leaves"):
+        simulate(resolve({**BASE, "generate": {"policy": "tests.rollout.growing:Failing", "settings": {"after": 99}}}))

@@ -29,6 +29,7 @@ from services.treestore.settings import Settings
 from tests.rollout.growing import IID
 
 RUN = "small-00000000"
+_GROWN = (tree_pb2.TREE_STATE_SCORING, tree_pb2.TREE_STATE_CLOSED)
 
 
 class World:
@@ -92,9 +93,8 @@ class World:
             scorers=["number"],
             generate_json=json.dumps(generate),
             seed=1000 + ordinal,
-            score_deadline_ms=600_000,
             max_claims=5,
-            **more,
+            **{"score_deadline_ms": 600_000, **more},
         )
 
     async def state(self, tree: bytes) -> tree_pb2.Tree:
@@ -107,7 +107,7 @@ class World:
         end, states = time.monotonic() + deadline_s, []
         while time.monotonic() < end:
             states = [await self._or_none(i) for i in ids]
-            if all(s is not None and s.state == tree_pb2.TREE_STATE_SCORING for s in states):
+            if all(s is not None and s.state in _GROWN for s in states):
                 return [s for s in states if s is not None]
             await asyncio.sleep(0.02)
         raise AssertionError(f"not grown after {deadline_s} s: {[s and (s.state, len(s.segments)) for s in states]}")
