@@ -88,10 +88,18 @@ class Control(Part):
     """Groups (prompt rows) that one optimizer step consumes."""
     max_staleness: Annotated[int, Field(ge=0, le=1000)] = 0
     """Steps that a tree's policy may be behind. 0: sampling and training take turns, each with all cores."""
+    over_provision: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """Groups that are grown beyond those that a step needs (APRIL); the first to close are taken, the rest go on first."""
     max_claims: Annotated[int, Field(ge=1, le=1000)] = 5
     """Claims of a tree without a new segment after which it is dropped."""
     score_deadline_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0
     """How long a leaf may wait for a score before it is UNSCORABLE(DEADLINE)."""
+
+    @model_validator(mode="after")
+    def _carried(self) -> "Control":
+        if self.over_provision and not self.max_staleness:
+            raise ValueError("over_provision carries groups over to later steps: set max_staleness to at least 1")
+        return self
 
 
 class Optimise(Part):

@@ -39,7 +39,7 @@ class Driver:
         self._opener = Opener(run_id, recipe, rows)
         self._training = Publisher(bus, run_id, epoch)
         self._measuring = Publisher(bus, run_id, epoch)
-        self._gate = Gate(recipe.control.groups_per_batch, recipe.control.max_staleness)
+        self._gate = Gate.of(recipe.control)
         self._streak = Streak()
         self._desired: dict[str, int] | None = None
         self._recovered = False

@@ -1,9 +1,12 @@
 """The staleness gate under drops, restarts, lost messages and stale views: never stalls, never exceeds its bound."""
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from pydantic import ValidationError
 
+from banyan.recipe import Control
 from services.gateway.control.gate import Gate, Standing
 
 
@@ -49,12 +52,33 @@ def test_each_group_names_the_oldest_policy_that_is_still_fresh_for_its_batch() 
     assert Gate(4, 0).min_step(_standing(step=5, batches=5), 3) == 5
 
 
+def test_over_provisioning_keeps_more_groups_in_hand_than_a_step_takes() -> None:
+    gate = Gate(4, max_staleness=2, extra=3)
+    assert gate.room(_standing(), 16) == 7
+    assert gate.room(_standing(batches=1, open=3), 16) == 0  # trained on: nothing new is begun under the old policy
+    assert gate.room(_standing(step=1, batches=1, open=3), 16) == 4
+    assert gate.room(_standing(step=15, batches=15, open=3), 16) == 1  # the last batch takes no more than it needs
+    assert [gate.min_step(_standing(step=5, batches=5, open=3), i) for i in range(4)] == [3, 4, 4, 4]
+
+
+def test_a_recipe_that_carries_groups_over_allows_them_to_be_stale() -> None:
+    with pytest.raises(ValidationError, match="max_staleness to at least 1"):
+        Control(over_provision=2)
+    assert Gate.of(Control(over_provision=2, max_staleness=1)) == Gate(8, 1, 2)
+
+
 class World(RuleBasedStateMachine):
     """A store, a log, a learner and nodes, as far as the gate can tell; the gateway has no memory at all."""
 
-    @initialize(batch=st.integers(1, 5), staleness=st.integers(0, 3), steps=st.integers(1, 7), short=st.booleans())
-    def begin(self, batch: int, staleness: int, steps: int, short: bool) -> None:
-        self.gate, self.batch, self.steps, self.short = Gate(batch, staleness), batch, steps, short
+    @initialize(
+        batch=st.integers(1, 5),
+        staleness=st.integers(0, 3),
+        extra=st.integers(0, 4),
+        steps=st.integers(1, 7),
+        short=st.booleans(),
+    )
+    def begin(self, batch: int, staleness: int, extra: int, steps: int, short: bool) -> None:
+        self.gate, self.batch, self.steps, self.short = Gate(batch, staleness, extra), batch, steps, short
         self.stored: dict[int, str] = {}
         self.on_the_wire: set[int] = set()
         self.step = self.newest_step = self.batches = self.missing = 0
@@ -126,8 +150,9 @@ class World(RuleBasedStateMachine):
         if not hasattr(self, "gate"):
             return
         usable = {o for o, s in self.stored.items() if s in ("open", "closed")} | (self.on_the_wire - self.stored.keys())
-        ahead = min(self.newest_step + 1 + self.gate.max_staleness, self.steps) - self.batches
-        assert len(usable) <= max(0, ahead) * self.batch + self.missing
+        further = 0 if self.gate.extra else self.gate.max_staleness
+        ahead = (self.newest_step + 1 + further - self.batches) * self.batch + self.gate.extra
+        assert len(usable) <= max(0, min(ahead, (self.steps - self.batches) * self.batch)) + self.missing
 
     def teardown(self) -> None:
         if not hasattr(self, "gate"):

@@ -114,5 +114,5 @@ def _train(recipe: Recipe, facts: Facts, standing: Standing) -> Decision:
         return _measure(recipe, facts, f"step-{last}", last, Move(facts.state))
     if recipe.deterministic and standing.open:
         return Decision()  # replacements go out together when all others are done, so that timing decides nothing
-    gate = Gate(recipe.control.groups_per_batch, recipe.control.max_staleness)
+    gate = Gate.of(recipe.control)
     return Decision(groups=gate.room(standing, last))

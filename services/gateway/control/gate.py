@@ -2,9 +2,14 @@
 
 open trees = (step + 1 + max_staleness) x batch − consumed − open, where consumed is whole batches: a batch that closed short
 leaves no debt behind. Dropped groups are in no term, so each gives its place back at once.
+
+With over-provisioning (APRIL, card 12) it runs ahead by `extra` groups instead of whole batches: a batch is made of the
+first that close, the others are cut by its policy and go on first. Nothing is opened that no batch can take any more.
 """
 
 from dataclasses import dataclass
+
+from banyan.recipe import Control
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +35,21 @@ class Gate:
 
     groups_per_batch: int
     max_staleness: int
+    extra: int = 0
+
+    @classmethod
+    def of(cls, control: Control) -> "Gate":
+        """The gate of a recipe."""
+        return cls(control.groups_per_batch, control.max_staleness, control.over_provision)
 
     def room(self, standing: Standing, last_batch: int) -> int:
         """Groups to open now. Batches from `last_batch` on may not be prepared: the budget ends, or an evaluation is due."""
-        ahead = min(standing.step + 1 + self.max_staleness, last_batch) - standing.batches
-        return max(0, ahead * self.groups_per_batch - standing.in_hand)
+        further = 0 if self.extra else self.max_staleness
+        ahead = (standing.step + 1 + further - standing.batches) * self.groups_per_batch + self.extra
+        wanted = (last_batch - standing.batches) * self.groups_per_batch
+        if standing.step < standing.batches:
+            ahead -= self.extra  # the batch is made: what it left over is enough until its policy is there
+        return max(0, min(ahead, wanted) - standing.in_hand)
 
     def min_step(self, standing: Standing, position: int) -> int:
         """Oldest policy that may sample the group that comes `position` places after those in hand."""

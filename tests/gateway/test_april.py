@@ -1,0 +1,65 @@
+"""APRIL's over-provisioning (card 12) by the gate and the learner's choice: its closed form, and what is carried over."""
+
+import numpy as np
+import pytest
+
+from services.gateway.control.gate import Gate, Standing
+from services.learner.batch import Ready, assemble
+
+
+class Groups:
+    """Groups that take as long as they take, all at once; a step trains in no time, and cuts nothing short."""
+
+    def __init__(self, gate: Gate, lengths: list[float]) -> None:
+        self.gate, self.lengths = gate, lengths
+        self.ends: dict[int, float] = {}
+        self.begun: dict[int, float] = {}
+        self.steps: dict[int, int] = {}  # group → step that trained on it
+        self.now, self.step, self.opened = 0.0, 0, 0
+
+    def advance(self) -> float:
+        """To the end of a step; how long it took."""
+        begun = self.now
+        held = len(self.ends)
+        for _ in range(self.gate.room(Standing(self.step, self.step, held, 0), 1 << 30)):
+            self.begun[self.opened] = self.now
+            self.ends[self.opened] = self.now + self.lengths[self.opened]
+            self.opened += 1
+        self.now = sorted(self.ends.values())[self.gate.groups_per_batch - 1]
+        closed = [Ready(str(o), o, (b"t",)) for o, end in self.ends.items() if end <= self.now]
+        chosen = assemble(closed, None, self.gate.groups_per_batch, deterministic=False)
+        assert chosen is not None
+        for group in chosen:
+            del self.ends[group.ordinal]
+            self.steps[group.ordinal] = self.step
+        self.step += 1
+        return self.now - begun
+
+
+def test_the_hand_case_of_the_card() -> None:
+    groups = Groups(Gate(2, 1, extra=2), [1, 2, 4, 10, *[100] * 9])
+    assert groups.advance() == 2
+    assert sorted(groups.ends) == [2, 3] and [groups.now - groups.begun[o] for o in (2, 3)] == [2, 2]
+    pair = Groups(Gate(2, 0), [1, 10])
+    assert pair.advance() == 10 and (1 + 10) / (2 * pair.now) == pytest.approx(0.55)
+
+
+def test_the_closed_form_for_memoryless_groups() -> None:
+    draws = list(np.random.default_rng(0).exponential(1.0, 40_000))
+    harmonic = np.cumsum(1 / np.arange(1, 65))
+    april = Groups(Gate(32, 8, extra=32), draws)
+    mean = np.mean([april.advance() for _ in range(1000)][10:])
+    assert mean == pytest.approx(harmonic[63] - harmonic[31], rel=0.03) and mean == pytest.approx(0.6854, rel=0.03)
+    synchronous = np.mean([max(draws[32 * i : 32 * i + 32]) for i in range(1000)])
+    assert synchronous == pytest.approx(harmonic[31], rel=0.03)
+    assert synchronous / mean == pytest.approx(5.92, rel=0.05)
+
+
+def test_every_group_is_trained_once_or_still_in_hand_and_the_oldest_go_first() -> None:
+    draws = list(np.random.default_rng(1).exponential(1.0, 4000))
+    groups = Groups(Gate(4, 3, extra=5), draws)
+    for _ in range(200):
+        groups.advance()
+        assert len(groups.ends) <= 5
+    assert sorted([*groups.steps, *groups.ends]) == list(range(groups.opened))
+    assert len(groups.steps) == 200 * 4
