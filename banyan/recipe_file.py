@@ -53,6 +53,11 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
         raise InvalidInput(
             f"generate.policy {recipe.generate.policy} waits for scores, which come when they come; set deterministic: false"
         )
+    if getattr(policy, "truncates", False) and not recipe.allow_truncated_sampling:
+        raise InvalidInput(
+            f"generate.policy {recipe.generate.policy} draws some of its tokens from a truncated distribution; set "
+            "allow_truncated_sampling: true to train on them"
+        )
     registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
     for scorer in recipe.filter:
         if ":" not in scorer.name:

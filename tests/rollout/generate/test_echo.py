@@ -16,9 +16,8 @@ from banyan.segment import Finish, Kind, Sampling
 from banyan.tree import Tree
 from banyan.view import TreeView
 from services.rollout.generate.echo import Echo
-from tests.rollout.generate.fake import FakeEngine, chained
 from tests.rollout.generate.forests import Hand, grow_anyhow
-from tests.rollout.growing import TREEPO, grow, shape, spec, survivors
+from tests.rollout.growing import TREEPO, engine, grow, shape, spec, survivors
 
 ECHO = "services.rollout.generate.echo:Echo"
 # six sure characters, a choice of eight, then six that depend on it
@@ -42,7 +41,7 @@ def echo(view, n=None, step=0, **given_settings):
 
 def test_a_chain_branches_at_the_fork_into_its_likeliest_tokens():
     given_spec = spec(ECHO, {"width": 6, "chains": 1, "segment": 4, "max_branches": 4}, 12)
-    grower, _ = grow(given_spec, FakeEngine(chained(FORK)))
+    grower, _ = grow(given_spec, engine({"chain": FORK}))
     forced = [s for s in grower.tree if s.kind is Kind.FORCED]
     assert len(grower.leaves) == 6 and 3 <= len(forced) <= 4
     base = grower.tree.at(grower.tree.root.id, len(grower.tree.root), 0)
@@ -59,7 +58,7 @@ def test_on_one_high_entropy_fork_echo_finds_more_answers_than_treepo():
     found = {}
     for name, settings_ in ((ECHO, {"chains": 1, "max_branches": 8}), (TREEPO, {"max_depth": 3})):
         given_settings = settings_ | {"width": 8, "segment": 4}
-        grown = [grow(spec(name, given_settings, 12, seed), FakeEngine(chained(FORK)))[0] for seed in range(20)]
+        grown = [grow(spec(name, given_settings, 12, seed), engine({"chain": FORK}))[0] for seed in range(20)]
         assert all(len(grower.leaves) == 8 for grower in grown)
         found[name] = np.mean([len(answers(grower)) for grower in grown])
     assert found[ECHO] == 8.0 and found[TREEPO] < 6.0
@@ -68,16 +67,16 @@ def test_on_one_high_entropy_fork_echo_finds_more_answers_than_treepo():
 def test_unlikely_tokens_are_not_forced():
     chain = {"": {"x": 1.0}, "xxxxxx": {"a": 0.5, "b": 0.495, "c": 0.005}} | {c: {c: 1.0} for c in "abc"}
     given_settings = {"width": 4, "chains": 1}
-    grower, _ = grow(spec(ECHO, given_settings, 12), FakeEngine(chained(chain)))
+    grower, _ = grow(spec(ECHO, given_settings, 12), engine({"chain": chain}))
     assert {s.text for s in grower.tree if s.kind is Kind.FORCED} < {"a", "b"}
-    grower, _ = grow(spec(ECHO, given_settings | {"floor": 0.0}, 12), FakeEngine(chained(chain)))
+    grower, _ = grow(spec(ECHO, given_settings | {"floor": 0.0}, 12), engine({"chain": chain}))
     assert len({s.text for s in grower.tree if s.kind is Kind.FORCED}) == 2  # c too; what is impossible never
 
 
 def test_a_forced_end_is_a_leaf_of_its_own():
     chain = {"": {"x": 1.0}, "xxxxxx": {"a": 0.6, "": 0.4}, "a": {"a": 1.0}}
     for seed in range(9):
-        grower, _ = grow(spec(ECHO, {"width": 2, "chains": 1}, 12, seed), FakeEngine(chained(chain)))
+        grower, _ = grow(spec(ECHO, {"width": 2, "chains": 1}, 12, seed), engine({"chain": chain}))
         assert answers(grower) == {"xxxxxx", "xxxxxxaaaaaa"}
         assert sorted(grower.leaves.values()) == ["length", "stop"]
 
@@ -85,7 +84,7 @@ def test_a_forced_end_is_a_leaf_of_its_own():
 def test_published_thresholds_never_branch():
     published = {"width": 6, "chains": 2, "thresholds": "published", "top": 10}
     for chain in (FORK, SPLIT, VAGUE):
-        grower, _ = grow(spec(ECHO, published, 24), FakeEngine(chained(chain)))
+        grower, _ = grow(spec(ECHO, published, 24), engine({"chain": chain}))
         assert not any(s.kind is Kind.FORCED for s in grower.tree) and len(grower.leaves) == 6
         assert "low_confidence" not in grower.leaves.values()
 
@@ -94,14 +93,14 @@ def test_a_path_without_confidence_is_cut_at_the_end_of_its_segment_and_keeps_it
     vague = dict.fromkeys("abcdefghijklmnopqrstuvwyzABCDEFGHIJKLMNO", 1 / 40)
     chain = {"": {"x": 1.0}, "xxxxxx": vague} | dict.fromkeys(vague, vague)
     given_spec = spec(ECHO, {"width": 3, "chains": 3, "segment": 8}, 64)
-    engine = FakeEngine(chained(chain))
-    grower, _ = grow(given_spec, engine)
+    with_engine = engine({"chain": chain})
+    grower, _ = grow(given_spec, with_engine)
     assert set(grower.leaves.values()) <= {"low_confidence", "tail_decline", "entropy_spike"} and len(grower.leaves) == 3
     for leaf in grower.leaves:
         kept = len(grower.completion(leaf))
         assert 6 < kept < 16 and 0 < leaf.end <= 8
-    assert engine.sampled <= 3 * 16, "what follows a cut is not sampled"
-    whole, _ = grow(spec(ECHO, {"width": 3, "chains": 3, "segment": 8, "cut": False}, 64), FakeEngine(chained(chain)))
+    assert with_engine.stats().sampled_tokens <= 3 * 16, "what follows a cut is not sampled"
+    whole, _ = grow(spec(ECHO, {"width": 3, "chains": 3, "segment": 8, "cut": False}, 64), engine({"chain": chain}))
     assert set(whole.leaves.values()) <= {"length"}
 
 
@@ -155,7 +154,7 @@ CHAINS = st.sampled_from([FORK, SPLIT, VAGUE])
 @given(SETTINGS, CHAINS, st.integers(1, 16), st.integers(0, 10**6), st.integers(0, 10**6).map(random.Random))
 def test_leaves_are_exactly_n_whatever_ends_and_cuts_the_paths(policy, chain, most, seed, rng):
     given_spec = spec(ECHO, policy, most, seed)
-    grower = grow_anyhow(given_spec, FakeEngine(chained(chain)), rng, cuts=0.2)
+    grower = grow_anyhow(given_spec, engine({"chain": chain}), rng, cuts=0.2)
     assert len(grower.leaves) == policy["width"]
     TreeView(grower.tree, list(grower.leaves), {})  # no two leaves end at the same token
     for leaf in grower.leaves:
@@ -166,8 +165,8 @@ def test_leaves_are_exactly_n_whatever_ends_and_cuts_the_paths(policy, chain, mo
 @given(SETTINGS, CHAINS, st.integers(0, 10**6), st.integers(0, 10**6).map(random.Random))
 def test_neither_order_nor_a_crash_changes_the_tree(policy, chain, seed, rng):
     given_spec = spec(ECHO, policy, 14, seed)
-    whole, _ = grow(given_spec, FakeEngine(chained(chain)))
-    assert shape(grow_anyhow(given_spec, FakeEngine(chained(chain)), rng)) == shape(whole)
+    whole, _ = grow(given_spec, engine({"chain": chain}))
+    assert shape(grow_anyhow(given_spec, engine({"chain": chain}), rng)) == shape(whole)
     part = survivors(whole.tree, rng)
     if part.root is None:
         return
@@ -179,7 +178,7 @@ def test_neither_order_nor_a_crash_changes_the_tree(policy, chain, seed, rng):
         assert part.at(b.parent, b.fork, b.ordinal) is None and whole.tree.at(b.parent, b.fork, b.ordinal) is not None
     assert {mark.leaf for mark in plan.leaves} <= set(whole.leaves)
     same = not halved(part)
-    again, _ = grow(given_spec, FakeEngine(chained(chain), max_branches=2), part)
+    again, _ = grow(given_spec, engine({"chain": chain}, max_branches=2), part)
     assert len(again.leaves) == len(whole.leaves)
     assert shape(again) == shape(whole) or not same
 
@@ -188,7 +187,7 @@ def test_neither_order_nor_a_crash_changes_the_tree(policy, chain, seed, rng):
 @given(SETTINGS, CHAINS, st.integers(0, 10**6), st.integers(0, 10**6).map(random.Random))
 def test_no_more_than_n_paths_run_at_once(policy, chain, seed, rng):
     given_spec = spec(ECHO, policy, 14, seed)
-    whole, _ = grow(given_spec, FakeEngine(chained(chain)))
+    whole, _ = grow(given_spec, engine({"chain": chain}))
     order = list(whole.tree)
     for count in itertools.islice(range(1, len(order) + 1), 40):
         view = GrowthView(Tree(given_spec.tree_id, order[:count]), seed, 14, sampling=given_spec.sampling)
