@@ -1,0 +1,45 @@
+"""Every recipe's trees, through all five services: grown, scored, trained on; on a tiny random model and the user's reward."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from banyan.recipe_file import load
+from banyan.v1 import runstore_service_pb2 as rs
+from tests.faults.audit import audit
+from tests.faults.harness import system
+from tests.system.tiny import torch_recipe
+
+pytestmark = pytest.mark.slow
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+STEPS = 2
+TOKENS = 12  # of a path at most: the model is random and seldom ends by itself
+SETTINGS: dict[str, dict[str, Any]] = {  # where the recipe's own lengths would not show its branches in so few tokens
+}
+
+
+def small(file: Path, tiny: dict[str, Any]) -> dict[str, Any]:
+    """The recipe with another model, task, size and budget; how its trees grow and how they are trained stays."""
+    data = load(file).model_dump()
+    data["generate"] |= {"max_new_tokens": TOKENS, "settings": data["generate"]["settings"] | SETTINGS.get(file.stem, {})}
+    data["control"] |= {"groups_per_batch": 2}
+    data["optimise"] |= {"checkpoint_every": 1000}
+    kept = {name: data[name] for name in ("name", "generate", "control", "optimise", "seed", "allow_truncated_sampling")}
+    return {**tiny, **kept, "filter": [], "budget": {"steps": STEPS, "minutes": 3.0}, "eval": {"samples": 0}}
+
+
+@pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
+async def test_a_recipe_runs_end_to_end(tmp_path: Path, file: Path) -> None:
+    folder = tmp_path / "recipe"
+    tiny = torch_recipe(folder)
+    tiny["task"]["path"] = str(folder / "rows.jsonl")
+    data = small(file, tiny)
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(data))
+    async with system(tmp_path / "state", {"PYTHONPATH": str(folder)}) as made:
+        await made.create(yaml.safe_load((folder / "recipe.yaml").read_text()))
+        run = await made.finish()
+    assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
+    assert audit(tmp_path / "state" / "store.sqlite", run.run_id, STEPS) == []
