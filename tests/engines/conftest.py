@@ -7,13 +7,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from services.rollout.engines.thread import Closing
 from tests.engines.rig import RIGS, Rig, model_folder
 
-VLLM = pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.skipif(find_spec("vllm") is None, reason="make vllm")])
+HAS_VLLM = find_spec("vllm") is not None
+VLLM = pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.skipif(not HAS_VLLM, reason="make vllm")])
 TORCH, SCRIPTED = pytest.param("torch"), pytest.param("scripted")
 
 
@@ -49,3 +51,9 @@ def any_rig(request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_facto
 def vllm(request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory) -> Rig:
     """The vllm engine alone."""
     return taken(request.param, rigs, tmp_path_factory)
+
+
+@pytest.fixture
+def model_at(tmp_path: Path) -> Path:
+    """A folder with the first policy's model."""
+    return model_folder(tmp_path / "model")

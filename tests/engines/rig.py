@@ -12,12 +12,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from banyan.recipe import Resources
 from banyan.segment import IntTokens, Sampling
 from services.chassis import weightfile
-from services.rollout.engines import attention, loading, vllm_start
-from services.rollout.engines.forward import Forward
-from services.rollout.engines.memory import Limits
+from services.rollout.engines import loading, vllm_start
 from services.rollout.engines.port import Engine, Policy, Request, Sampled
 from services.rollout.engines.scripted import build as build_scripted
-from services.rollout.engines.torch_engine import TorchEngine
 from tests.system.tiny import byte_tokenizer
 
 VOCABULARY = 257
@@ -91,6 +88,11 @@ def drain(engine: Engine) -> Iterable[Sampled]:
 
 
 def torch_rig(folder: Path) -> Rig:
+    from services.rollout.engines import attention
+    from services.rollout.engines.forward import Forward
+    from services.rollout.engines.memory import Limits
+    from services.rollout.engines.torch_engine import TorchEngine
+
     reference = model(BASE)
     reference.set_attn_implementation(attention.NAME)
     limits = Limits(kv_tokens=KV_TOKENS, max_branches=BRANCHES, context=512)

@@ -8,8 +8,8 @@ import torch
 
 from banyan.errors import InvalidInput
 from banyan.segment import Finish
-from services.rollout.engines.port import NO_ROOM
-from tests.engines.rig import BASE, KV_TOKENS, OTHER, TOLERANCE, VOCABULARY, ask, finish, gap, prompt, taught
+from banyan.signals import Wanted
+from tests.engines.rig import BASE, OTHER, TOLERANCE, VOCABULARY, ask, finish, gap, prompt, taught
 
 LARGE = 0.1  # nats: a fault shows at least so much
 
@@ -240,4 +240,31 @@ def test_what_can_never_run_is_refused_with_the_remedy(rig):
         rig.engine.submit(ask(0, prompt(508)))
     with pytest.raises(InvalidInput, match="at least one token"):
         rig.engine.submit(ask(0, prompt(0)))
-    assert not rig.engine.busy and NO_ROOM and KV_TOKENS > 512
+    assert not rig.engine.busy
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_forced_tokens_come_first_with_the_policys_logprobs(rig, temperature):
+    forced = {b: (7 + b, 30, 5)[: 1 + b % 3] for b in range(6)}
+    requests = [ask(b, prompt(40), b, {"forced": forced[b]}, temperature=temperature, max_new_tokens=6) for b in range(6)]
+    ended = finish(rig.engine, requests)
+    for r in requests:
+        one, given = ended[r.key], len(r.forced)
+        assert one.tokens_T[:given].tolist() == list(r.forced) and len(one.tokens_T) == given + 6
+        assert gap(rig.model(), one, r) < TOLERANCE
+        assert gap(rig.model(), one, r, temperature=2.0) > LARGE
+        assert not one.sampled_logprobs_T[:given].any()
+        assert np.allclose(one.sampled_logprobs_T[given:], one.logprobs_T[given:])
+
+
+def test_likeliest_tokens_are_those_of_the_untempered_distribution(rig):
+    forced = {"forced": (9, 60), "signals": Wanted(top=5)}
+    requests = [ask(b, prompt(40), b, forced if b % 2 else {"signals": Wanted(top=5)}) for b in range(4)]
+    ended = finish(rig.engine, requests)
+    for r in requests:
+        one = ended[r.key]
+        table = taught(rig.model(), r.prefix_P, one.tokens_T)
+        order = np.argsort(-table, axis=1)[:, :5]
+        assert one.signals.top_ids_T_K.tolist() == order.tolist()
+        expected = np.take_along_axis(table, order, 1)
+        assert np.abs(one.signals.top_logprobs_T_K - expected).max() < 5e-3  # half floats

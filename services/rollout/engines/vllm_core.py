@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from banyan.errors import InvalidInput, NotReady
-from banyan.segment import Floats, Sampling
+from banyan.segment import Floats
+from banyan.signals import Signals
 from services.rollout.engines import vllm_params, vllm_weights
 
 BLOCK = 32  # tokens; vLLM shares whole blocks only, and 128, its choice on a CPU, would never share a short prompt
+_CLOSE_S = 2.0  # an idle scheduler process takes no notice of a request to end, and is killed then
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",  # the model is a folder
     "VLLM_NO_USAGE_STATS": "1",
@@ -86,18 +88,18 @@ class Core:
         """Ends requests."""
         await self._llm.abort(names)
 
+    async def read(self, tokens: list[int], first: int, top: int, salt: str) -> tuple[Floats, Signals]:
+        """What the policy says, untempered, of tokens[first:], by one pass over all of them."""
+        return vllm_params.of_prompt(await self.ask(tokens, salt, vllm_params.prompt_params(top)), first, top)
+
     async def score(self, tokens: list[int], first: int, temperature: float, salt: str) -> Floats:
-        """Log-probs of tokens[first:]. At temperature 1 one pass; else a request for each, as prompt log-probs ignore it."""
-        if temperature in (0.0, 1.0):
-            params = {"temperature": 1.0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
-            return vllm_params.of_prompt(await self.ask(tokens, salt, params), first)
-        found = [
-            vllm_params.of_probe(
-                await self.ask(tokens[:at], salt, vllm_params.probe_params(Sampling(temperature), token=tokens[at])),
-                tokens[at],
-            )
-            for at in range(first, len(tokens))
-        ]
+        """Log-probs of tokens[first:]. At a temperature each is a request, as those of a prompt know none."""
+        if vllm_params.untempered(temperature):
+            return (await self.read(tokens, first, 0, salt))[0]
+        found: list[float] = []
+        for at in range(first, len(tokens)):
+            output = await self.ask(tokens[:at], salt, vllm_params.probe_params(temperature, tokens[at]))
+            found.append(vllm_params.of_probe(output, tokens[at]))
         return np.array(found, np.float32)
 
     async def update(self, manifest: Path) -> None:
@@ -114,7 +116,7 @@ class Core:
 
     def close(self) -> None:
         """Ends the processes."""
-        self._llm.shutdown()
+        self._llm.shutdown(timeout=_CLOSE_S)
 
 
 def _arguments(settings: CoreSettings) -> dict[str, Any]:

@@ -11,15 +11,17 @@ sampling costs a scoring pass for each segment, for its log-probs over the full 
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from banyan.errors import InvalidInput
 from banyan.segment import Finish, Floats, IntTokens
 from banyan.signals import Signals, joined
-from services.rollout.engines import canary, vllm_params
+from services.rollout.engines import canary, fitting, vllm_params
 from services.rollout.engines.port import NO_ROOM, EngineStats, Key, Policy, Request, Sampled, Tokenizer, no_floats
 from services.rollout.engines.vllm_core import Core
 
@@ -52,19 +54,19 @@ class _Counts:
     steps: int = 0
 
 
-@dataclass(slots=True)
-class _Forced:
-    logprobs: list[float] = field(default_factory=list)
-    signals: list[Signals] = field(default_factory=list)
-
-
 class VllmEngine:
     """Samples with vLLM. `max_branches` segments are with vLLM; the others wait here."""
 
     def __init__(
-        self, core: Core, loop: asyncio.AbstractEventLoop, tokenizer: Tokenizer, bounds: Bounds, policy: Policy
+        self,
+        core: Core,
+        loop: asyncio.AbstractEventLoop,
+        tokenizer: Tokenizer,
+        bounds: Bounds,
+        policy: Policy,
+        shapes: Mapping[str, tuple[int, ...]],
     ) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer, self._shapes = tokenizer, shapes
         self._core, self._loop, self._bounds, self._policy = core, loop, bounds, policy
         self._proven, self._generation = True, 0
         self._waiting: dict[Key, Request] = {}
@@ -105,14 +107,17 @@ class VllmEngine:
         return self._taken(key)
 
     def load(self, policy: Policy, weights: Path | None) -> list[Sampled]:
-        """Takes new weights. Raises TemporaryError if their canary shows that vLLM does not use them: then nothing is
-        sampled until an update is proven, and the next step returns what was cut.
+        """Takes new weights. Raises InvalidInput, before any change, if they are of another model; TemporaryError if their
+        canary shows that vLLM does not use them: then nothing is sampled until an update is proven, and the next step
+        returns what was cut.
 
         The same weights under a new number (a step that changed nothing) cut nothing.
         """
         if self._proven and policy.digest == self._policy.digest and policy.digest:
             self._policy = policy
             return []
+        if weights is not None:
+            fitting.check(weights, self._shapes)
         running = list(self._running.values())
         self._loop.run_until_complete(self._stop(running))
         self._wait_again([b.request for b in running])
@@ -183,52 +188,56 @@ class VllmEngine:
             await asyncio.wait_for(self._moved.wait(), _TURN_S)
 
     async def _grow(self, branch: _Branch) -> None:
-        """Samples a segment from its first forced token to its end."""
-        request = branch.request
+        """Samples a segment, from its forced tokens to its end."""
         try:
-            forced = await self._force(request)
-            branch.sampling = True
-            tokens = [*request.prefix_P.tolist(), *request.forced]
-            params = vllm_params.sampling_params(request, self.tokenizer.eos)
-            output = await self._core.ask(tokens, self._salt(), params, branch.name)
-            said = vllm_params.said(output, request.signals.top)
-            one = await self._segment(request, forced, said)
+            one = await self._sample(branch)
             self._ended.append(one)
-            del self._running[request.key]
+            del self._running[branch.request.key]
         except Exception as error:  # whatever vLLM raises, the node must end with it instead of waiting for ever
             self._failed = error
         finally:
             self._moved.set()
 
-    async def _force(self, request: Request) -> _Forced:
-        """What the policy says of forced tokens: a request for each, of one token that nobody takes."""
-        forced, path = _Forced(), request.prefix_P.tolist()
-        for token in request.forced:
-            output = await self._core.ask(path, self._salt(), vllm_params.probe_params(request.sampling, token=token))
-            forced.logprobs.append(vllm_params.of_probe(output, token))
-            if top := request.signals.top:
-                output = await self._core.ask(path, self._salt(), vllm_params.probe_params(request.sampling, top))
-                forced.signals.append(vllm_params.said(output, top).signals)
-            path.append(token)
-        return forced
+    async def _sample(self, branch: _Branch) -> Sampled:
+        request, tempered = branch.request, no_floats()
+        prefix, given = request.prefix_P.tolist(), list(request.forced)
+        if given and not vllm_params.untempered(request.sampling.temperature):
+            tempered = await self._core.score(prefix + given, len(prefix), request.sampling.temperature, self._salt())
+        branch.sampling = True
+        params = vllm_params.sampling_params(request, self.tokenizer.eos)
+        output = await self._core.ask(prefix + given, self._salt(), params, branch.name)
+        said = vllm_params.said(output, request.signals.top)
+        if given and not said.tokens:
+            return self._unstarted(request)
+        forced = (tempered, Signals()) if len(tempered) or not given else await self._forced(request, output)
+        return await self._segment(request, forced, said)
 
-    async def _segment(self, request: Request, forced: _Forced, said: vllm_params.Said) -> Sampled:
-        prefix, tokens = request.prefix_P.tolist(), [*request.forced, *said.tokens]
-        sampling, logprobs = request.sampling, said.logprobs_T
+    async def _forced(self, request: Request, output: Any) -> tuple[Floats, Signals]:
+        first, top = len(request.prefix_P), request.signals.top
+        if vllm_params.reached(output, first):
+            return vllm_params.of_prompt(output, first, top)
+        return await self._core.read([*request.prefix_P.tolist(), *request.forced], first, top, self._salt())
+
+    async def _segment(self, request: Request, forced: tuple[Floats, Signals], said: vllm_params.Said) -> Sampled:
+        """Puts together what vLLM said, and asks for what it did not say."""
+        prefix, sampling, tokens = request.prefix_P.tolist(), request.sampling, [*request.forced, *said.tokens]
+        logprobs, signals, path = said.logprobs_T, said.signals, prefix + tokens
+        first = len(path) - len(said.tokens)
         if sampling.truncated and sampling.temperature and said.tokens:
-            path = prefix + tokens
-            logprobs = await self._core.score(path, len(path) - len(said.tokens), sampling.temperature, self._salt())
+            logprobs = await self._core.score(path, first, sampling.temperature, self._salt())
+        if signals is None:
+            signals = (await self._core.read(path, first, request.signals.top, self._salt()))[1]
         cached = min(said.cached_tokens, len(prefix))
         self._count(len(prefix) + len(request.forced) - said.cached_tokens, cached, len(said.tokens))
         return Sampled(
             key=request.key,
             tokens_T=np.array(tokens, np.int32),
-            logprobs_T=np.concatenate((np.array(forced.logprobs, np.float32), logprobs)),
+            logprobs_T=np.concatenate((forced[0], logprobs)),
             finish=said.finish,
             policy=self._policy,
             sampled_logprobs_T=vllm_params.drawn_logprobs(request, said),
             cached_tokens=cached,
-            signals=joined([*forced.signals, said.signals]) if said.tokens else joined(forced.signals or [Signals()]),
+            signals=joined([forced[1], signals] if request.forced else [signals]),
         )
 
     def _count(self, prefilled: int, cached: int, sampled: int) -> None:

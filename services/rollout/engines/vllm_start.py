@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from transformers import AutoConfig, GenerationConfig
 
 from banyan.errors import InvalidInput
@@ -55,7 +56,18 @@ def build(folder: Path, resources: Resources, threads: int | None, policy: Polic
     tokenizer = loading.ChatTokenizer(folder, SimpleNamespace(config=config, generation_config=_generation(folder)))
     loop = asyncio.new_event_loop()
     core = loop.run_until_complete(Core.start(settings))
-    return VllmEngine(core, loop, tokenizer, Bounds(resources.kv_tokens, resources.max_branches, context), policy)
+    bounds = Bounds(resources.kv_tokens, resources.max_branches, context)
+    return VllmEngine(core, loop, tokenizer, bounds, policy, shapes(folder))
+
+
+def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a model's tensors, as its files have them; empty for a folder without safetensors."""
+    found: dict[str, tuple[int, ...]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            names = file.keys()  # it is no mapping: it cannot be iterated over
+            found |= {name: tuple(file.get_slice(name).get_shape()) for name in names}
+    return found
 
 
 def kv_bytes(config: Any, tokens: int, block: int, dtype: torch.dtype) -> int:
