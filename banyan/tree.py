@@ -25,6 +25,7 @@ class Tree:
         self.segments: dict[bytes, Segment] = {}
         self.children: dict[bytes, list[Segment]] = {}
         self.root: Segment | None = None
+        self._at: dict[tuple[bytes, int, int], Segment] = {}
         for segment in segments:
             self.add(segment)
 
@@ -42,6 +43,7 @@ class Tree:
         if not segment.parent:
             self.root = segment
         self.segments[segment.id] = segment
+        self._at[segment.parent, segment.fork, segment.ordinal] = segment
         siblings = self.children.setdefault(segment.parent, [])
         siblings.append(segment)
         siblings.sort(key=lambda s: (s.fork, s.ordinal))
@@ -63,10 +65,7 @@ class Tree:
 
     def at(self, parent: bytes, fork: int, ordinal: int) -> Segment | None:
         """The segment at (parent, fork, ordinal), if it is there: the key that a resumed tree is compared by."""
-        for segment in self.children.get(parent, ()):
-            if segment.fork == fork and segment.ordinal == ordinal:
-                return segment
-        return None
+        return self._at.get((parent, fork, ordinal))
 
     def lineage(self, segment_id: bytes) -> list[Segment]:
         """The path of segments from the root to `segment_id`, both included."""

@@ -5,6 +5,7 @@ policy. So its next place is a function of recorded facts, and a resumed tree as
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from banyan.errors import InvalidInput
 from banyan.plugins import Branch, Expansion, GrowthView
@@ -13,7 +14,7 @@ from banyan.signals import NO_SIGNALS, Signals, Wanted
 from banyan.tree import Leaf
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chain:
     """What grew at a branch that lies behind `start` policy tokens of a path of at most `limit`. Parents first."""
 
@@ -22,7 +23,7 @@ class Chain:
     limit: int
     pieces: tuple[Segment, ...]
 
-    @property
+    @cached_property
     def stop(self) -> int:
         """Policy tokens of the path."""
         return self.start + sum(len(piece) for piece in self.pieces)

@@ -88,12 +88,16 @@ class Width:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """When a path is cut: its group confidence is very low, its tail confidence keeps falling, or its entropy rising."""
+    """When a path is cut: its group confidence is very low, its tail confidence keeps falling, or its entropy rising.
+
+    start: tokens at the path's start after which it is never cut.
+    """
 
     confidence: float = 0.4
     tail: float = 1.0
     rise: float = 0.5
     steps: int = 3
+    start: int = 0
 
     def first(self, path: Profile) -> tuple[int, str] | None:
         """The first token after which to cut, and why."""
@@ -103,7 +107,8 @@ class Cuts:
             ("tail_decline", _in_a_row(falls, self.steps) & (path.tail_T <= self.tail)),
             ("entropy_spike", _in_a_row(path.rise_T > 0, self.steps) & (path.rise_T > self.rise)),
         )
-        found = [(int(fires.argmax()), reason) for reason, fires in rules if fires.any()]
+        late = [(reason, fires[self.start :]) for reason, fires in rules]
+        found = [(self.start + int(fires.argmax()), reason) for reason, fires in late if fires.any()]
         return min(found, key=lambda cut: cut[0], default=None)
 
 

@@ -10,13 +10,15 @@ Thresholds. Those that were published cannot fire: H of K tokens is at most ln K
 measure of confidence is at least ln 5 = 1.6, above their 1.2 and 0.4. So by default a token's H must reach the
 `entropy_high` quantile of its own chain's and Cg not exceed the `confidence` quantile of it, and the width's scale runs
 between the chain's own quantiles. A path is cut by absolute numbers, as any chain has tokens below its own quantile: the
-mean of the k largest probabilities falls below 0.5/k, or keeps falling below 0.8/k; they are shares of 1/k, its most.
-`thresholds: published` brings back the published numbers and measure.
+mean of the k largest probabilities falls below 0.5/k, or keeps falling below 0.8/k; they are shares of 1/k, its most. No
+path is cut before all windows are full: a prompt may be begun to be answered in many ways. `thresholds: published` brings
+back the published numbers and measure.
 
 Forced tokens are context for the learner; all else is sampled at the recipe's temperature, so no importance is lost.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -122,7 +124,13 @@ class Echo:
         """The cut rules in use."""
         least, tail = (0.4, 1.0) if self.measured == "neg_mean_log" else (0.5 / self.confidence_k, 0.8 / self.confidence_k)
         least = least if self.cut_confidence is None else self.cut_confidence
-        return Cuts(least, tail if self.cut_tail is None else self.cut_tail, self.cut_rise, self.cut_steps)
+        full = max(self.group_window, self.tail_window, self.entropy_window)
+        return Cuts(least, tail if self.cut_tail is None else self.cut_tail, self.cut_rise, self.cut_steps, full - 1)
+
+    @cached_property
+    def name(self) -> str:
+        """All settings: what is remembered of a path holds for them alone."""
+        return repr(self)
 
     def branching(self, path: Profile) -> Width:
         """The branch rule on the scale of a chain."""
@@ -140,9 +148,9 @@ class Echo:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a path's tokens say: where it is cut and why, and the token and width of its first branch, if any."""
+    """What a path's tokens say: its leaf if it has ended or is cut, and the token and width of its first branch, if any."""
 
-    cut: tuple[int, str] | None
+    mark: LeafMark | None
     branch: tuple[int, int] | None
 
 
@@ -205,12 +213,9 @@ class _Growth:
     def _path(self, branch: Branch, start: int, forced: tuple[int, ...] = ()) -> Chain | None:
         """Marks the path's leaf and returns it; None if it still runs, and then asks for what it lacks."""
         chain = chain_at(self.view, branch, start)
-        cut = self._found(chain).cut if chain.pieces else None
-        if cut is not None:
-            self.marks.append(LeafMark(chain.leaf(cut[0] + 1), cut[1]))
-            return chain
-        if chain.ended:
-            self.marks.append(LeafMark(chain.leaf(), "stop" if chain.stopped else "length"))
+        mark = self._found(chain).mark if chain.pieces else None
+        if mark is not None:
+            self.marks.append(mark)
             return chain
         begun = chain.stop if chain.pieces else chain.stop + len(forced)
         looked = (begun // self.policy.segment + 1) * self.policy.segment
@@ -219,9 +224,10 @@ class _Growth:
 
     def _found(self, chain: Chain) -> _Found:
         kept = _FOUND.setdefault(chain.pieces[-1], {})
-        if (self.policy, chain.limit) not in kept:
-            kept[(self.policy, chain.limit)] = self._find(self._profile(chain), chain)
-        found: _Found = kept[(self.policy, chain.limit)]
+        key = (self.policy.name, chain.limit)
+        if key not in kept:
+            kept[key] = self._find(self._profile(chain), chain)
+        found: _Found = kept[key]
         return found
 
     def _find(self, path: Profile, chain: Chain) -> _Found:
@@ -230,9 +236,10 @@ class _Growth:
         kept = len(path) if cut is None else cut[0] + 1
         rule = self.policy.branching(path.first(kept))
         at = rule.first(path, self.policy.min_depth, min(chain.limit - 1, kept if cut is None else kept - 1))
-        whole = kept == chain.stop and chain.ended
         branch = None if at is None else (at, rule.at(float(path.entropy_T[at]), float(path.group_T[at])))
-        return _Found(None if whole else cut, branch)
+        if chain.ended and kept == chain.stop:
+            return _Found(LeafMark(chain.leaf(), "stop" if chain.stopped else "length"), branch)
+        return _Found(None if cut is None else LeafMark(chain.leaf(kept), cut[1]), branch)
 
     def _profile(self, chain: Chain) -> Profile:
         """Of the whole path, as windows reach back beyond the branch."""

@@ -94,6 +94,15 @@ def test_paths_are_cut_by_three_rules(path, cut):
     assert Cuts().first(path) == cut
 
 
+def test_no_path_is_cut_at_its_start():
+    path = made(group=[0.1, 0.1, 9, 0.3], rise=[0.6, 0.6, 0.6, 0.0])
+    assert [Cuts(start=start).first(path) for start in (0, 2, 3)] == [
+        (0, "low_confidence"),
+        (2, "entropy_spike"),
+        (3, "low_confidence"),
+    ]
+
+
 def test_confidence_needs_no_more_tokens_than_there_are():
     _, c = entropy_and_confidence(np.log([[0.5, 0.5]]), 5, confidence.MEASURES[0])
     assert c == pytest.approx([0.5])

@@ -98,7 +98,7 @@ def test_a_path_without_confidence_is_cut_at_the_end_of_its_segment_and_keeps_it
     assert set(grower.leaves.values()) <= {"low_confidence", "tail_decline", "entropy_spike"} and len(grower.leaves) == 3
     for leaf in grower.leaves:
         kept = len(grower.completion(leaf))
-        assert 6 < kept < 16 and 0 < leaf.end <= 8
+        assert 8 <= kept < 16 and 0 < leaf.end <= 8
     assert with_engine.stats().sampled_tokens <= 3 * 16, "what follows a cut is not sampled"
     whole, _ = grow(spec(ECHO, {"width": 3, "chains": 3, "segment": 8, "cut": False}, 64), engine({"chain": chain}))
     assert set(whole.leaves.values()) <= {"length"}
@@ -145,6 +145,7 @@ SETTINGS = st.fixed_dictionaries(
         "cut": st.booleans(),
         "rise": st.sampled_from([0.0, 0.2]),
         "cut_tail": st.sampled_from([None, 0.2]),
+        "tail_window": st.sampled_from([4, 8]),
     }
 )
 CHAINS = st.sampled_from([FORK, SPLIT, VAGUE])
