@@ -5,7 +5,7 @@ policy. So its next place is a function of recorded facts, and a resumed tree as
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from banyan.errors import InvalidInput
 from banyan.plugins import Branch, Expansion, GrowthView
@@ -60,7 +60,12 @@ class Chain:
         else:
             branch = self.branch
         room = min(tokens, self.limit) - self.stop - len(forced)
-        return Expansion(branch, replace(sampling, max_new_tokens=room), forced, signals)
+        return Expansion(branch, _upto(sampling, room), forced, signals)
+
+
+@lru_cache(maxsize=256)  # a plan names the same few of them for all its paths
+def _upto(sampling: Sampling, tokens: int) -> Sampling:
+    return replace(sampling, max_new_tokens=tokens)
 
 
 def chain_at(view: GrowthView, branch: Branch, start: int) -> Chain:

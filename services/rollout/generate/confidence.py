@@ -52,11 +52,12 @@ def profile(entropy_T: Values, confidence_T: Values, group: int, tail: int, befo
 
 def _means(values_T: Values, window: int) -> Values:
     """Mean of the last `window` values at each."""
-    first = [values_T[: t + 1].mean() for t in range(min(window - 1, len(values_T)))]
+    first = values_T[: window - 1].cumsum() / np.arange(1, min(window - 1, len(values_T)) + 1)
     if len(values_T) < window:
-        return np.array(first)
+        return np.asarray(first)
     # not by differences of sums: equal windows must have equal means, as falling is strict
-    return np.concatenate([first, np.lib.stride_tricks.sliding_window_view(values_T, window).mean(1)])
+    count = len(values_T) - window + 1
+    return np.concatenate([first, sum(values_T[i : i + count] for i in range(window)) / window])
 
 
 @dataclass(frozen=True, slots=True)

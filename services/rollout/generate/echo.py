@@ -146,14 +146,6 @@ class Echo:
         return _Growth(self, view, width).plan()
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What a path's tokens say: its leaf if it has ended or is cut, and the token and width of its first branch, if any."""
-
-    mark: LeafMark | None
-    branch: tuple[int, int] | None
-
-
 # A segment stands for its path, and a plan looks at all paths again and again: what was found of one is kept with it.
 _FOUND: WeakKeyDictionary[Segment, dict[Any, Any]] = WeakKeyDictionary()
 
@@ -196,11 +188,22 @@ class _Growth:
         chain = self._path(self._fresh(ordinal), 0)
         if chain is None:
             return None
-        branch = self._found(chain).branch
-        if branch is None:
+        kept = _FOUND.setdefault(chain.pieces[-1], {})
+        key = ("branch", self.policy.name, chain.limit)
+        if key not in kept:
+            kept[key] = self._uncertain(chain)
+        if kept[key] is None:
             return []
-        at, width = branch
+        at, width = kept[key]
         return [(Branch(*chain.place(at), 1 + rank), at, token) for rank, token in self._likeliest(chain, at, width)]
+
+    def _uncertain(self, chain: Chain) -> tuple[int, int] | None:
+        """Where a chain branches and how wide: before its cut, and with room for a forced token and one more."""
+        path = self._profile(chain)
+        cut = self.policy.cuts.first(path) if self.policy.cut else None
+        rule = self.policy.branching(path if cut is None else path.first(cut[0] + 1))
+        at = rule.first(path, self.policy.min_depth, min(chain.limit - 1, len(path) if cut is None else cut[0]))
+        return None if at is None else (at, rule.at(float(path.entropy_T[at]), float(path.group_T[at])))
 
     def _likeliest(self, chain: Chain, at: int, width: int) -> list[tuple[int, int]]:
         """The likeliest tokens beside the chain's own, with their ranks: width − 1 of them, if so many are likely."""
@@ -213,7 +216,7 @@ class _Growth:
     def _path(self, branch: Branch, start: int, forced: tuple[int, ...] = ()) -> Chain | None:
         """Marks the path's leaf and returns it; None if it still runs, and then asks for what it lacks."""
         chain = chain_at(self.view, branch, start)
-        mark = self._found(chain).mark if chain.pieces else None
+        mark = self._mark(chain) if chain.pieces else None
         if mark is not None:
             self.marks.append(mark)
             return chain
@@ -222,24 +225,20 @@ class _Growth:
         self.expansions.append(chain.more(self.view.sampling, looked, forced, Wanted(top=self.policy.top)))
         return None
 
-    def _found(self, chain: Chain) -> _Found:
+    def _mark(self, chain: Chain) -> LeafMark | None:
+        """The path's leaf; None while it runs."""
         kept = _FOUND.setdefault(chain.pieces[-1], {})
-        key = (self.policy.name, chain.limit)
+        key = ("mark", self.policy.name, chain.limit)
         if key not in kept:
-            kept[key] = self._find(self._profile(chain), chain)
-        found: _Found = kept[key]
-        return found
+            kept[key] = self._ending(chain)
+        mark: LeafMark | None = kept[key]
+        return mark
 
-    def _find(self, path: Profile, chain: Chain) -> _Found:
-        """A branch lies before the cut, and leaves room for its forced token and one more."""
-        cut = self.policy.cuts.first(path) if self.policy.cut else None
-        kept = len(path) if cut is None else cut[0] + 1
-        rule = self.policy.branching(path.first(kept))
-        at = rule.first(path, self.policy.min_depth, min(chain.limit - 1, kept if cut is None else kept - 1))
-        branch = None if at is None else (at, rule.at(float(path.entropy_T[at]), float(path.group_T[at])))
-        if chain.ended and kept == chain.stop:
-            return _Found(LeafMark(chain.leaf(), "stop" if chain.stopped else "length"), branch)
-        return _Found(None if cut is None else LeafMark(chain.leaf(kept), cut[1]), branch)
+    def _ending(self, chain: Chain) -> LeafMark | None:
+        cut = self.policy.cuts.first(self._profile(chain)) if self.policy.cut else None
+        if cut is not None and not (chain.ended and cut[0] + 1 == chain.stop):
+            return LeafMark(chain.leaf(cut[0] + 1), cut[1])
+        return LeafMark(chain.leaf(), "stop" if chain.stopped else "length") if chain.ended else None
 
     def _profile(self, chain: Chain) -> Profile:
         """Of the whole path, as windows reach back beyond the branch."""
