@@ -1,12 +1,12 @@
 """Groups the requests that start together: one prefill per distinct prefix, batched so that padding stays small."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from banyan.segment import IntTokens
 from services.rollout.engines.port import Request
 from services.rollout.engines.prefixes import Match, PrefixStore
-from services.rollout.engines.rows import Row
+from services.rollout.engines.rows import Row, need
 
 _SHARED = 8  # fresh tokens that two prefixes must share before it pays to compute one of them first
 _MOST_PADDING = 2.0  # padded over real tokens in a prefill batch
@@ -14,11 +14,15 @@ _MOST_PADDING = 2.0  # padded over real tokens in a prefill batch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Requests with one prefix, and what of it is cached. At least its last token is computed, for the logits."""
+    """Requests with one prefix, and what of it is cached. At least its last token is computed, for the logits.
+
+    shared: whether its branches attend to the prefix where it is kept, instead of having a copy each.
+    """
 
     prefix_P: IntTokens
     requests: list[Request]
     match: Match
+    shared: bool = False
 
     @property
     def begins(self) -> tuple[int, int, bytes]:
@@ -33,6 +37,16 @@ class Group:
         return len(prefix_P) >= upto and bool((prefix_P[:upto] == self.prefix_P[:upto]).all())
 
     @property
+    def name(self) -> bytes:
+        """Its prefix, to compare by."""
+        return self.prefix_P.tobytes()
+
+    @property
+    def need(self) -> int:
+        """Tokens that a slot of its branches may come to."""
+        return max(need(request) for request in self.requests) - len(self.prefix_P) * self.shared
+
+    @property
     def fresh(self) -> int:
         """Tokens to prefill."""
         return len(self.prefix_P) - self.match.length
@@ -43,19 +57,21 @@ class Group:
             yield Row(request, self.match.length if i == 0 else len(self.prefix_P), len(self.prefix_P))
 
 
-def next_wave(requests: Sequence[Request], store: PrefixStore) -> tuple[list[Group], list[Request]]:
+def next_wave(
+    requests: Sequence[Request], store: PrefixStore, shared: Collection[bytes]
+) -> tuple[list[Group], list[Request]]:
     """Groups that can be prefilled side by side, in order of their first request; and the requests that should wait for
-    them, because a group of this wave computes a trunk that they share."""
+    them, because a group of this wave computes a trunk that they share. shared: prefixes that branches share a block of."""
     found: dict[bytes, Group] = {}
     begun: dict[tuple[int, int, bytes], Group] = {}
     later: list[Request] = []
     for request in requests:
-        prefix = request.prefix_P
-        group = found.get(prefix.tobytes()) or Group(prefix, [], store.match(prefix, len(prefix) - 1))
+        prefix, name = request.prefix_P, request.prefix_P.tobytes()
+        group = found.get(name) or Group(prefix, [], store.match(prefix, len(prefix) - 1), name in shared)
         if begun.setdefault(group.begins, group) is not group:
             later.append(request)
             continue
-        found[prefix.tobytes()] = group
+        found[name] = group
         group.requests.append(request)
     return list(found.values()), later
 

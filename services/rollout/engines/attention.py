@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from services.rollout.engines import levels
+
 NAME = "banyan"
 _sdpa = torch.nn.functional.scaled_dot_product_attention
 
@@ -28,6 +30,9 @@ def attend(
     shared = key.shape[1]
     if queries == 1:
         grouped = query.reshape(batch, shared, heads // shared, -1)
+        if over := levels.current():
+            out = levels.attend(grouped, key, value, attention_mask, scaling, over, int(module.layer_idx))  # type: ignore[arg-type]
+            return out.reshape(batch, 1, heads, -1), None
         out = _sdpa(grouped, key, value, attn_mask=attention_mask, scale=scaling)
         return out.reshape(batch, 1, heads, -1), None
     causal = attention_mask is None

@@ -8,6 +8,8 @@ from transformers import DynamicCache, PreTrainedModel
 
 from banyan.errors import NotReady
 from banyan.segment import Floats, IntTokens
+from services.rollout.engines import attention, levels
+from services.rollout.engines.prefixes import Match
 from services.rollout.engines.slots import KVShape, SlotCache, Slots
 
 _PROBE_TOKENS = 2
@@ -25,13 +27,23 @@ class Forward:
         self.kv = _probe(model, self.device)
         self.embeddings: torch.Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
         self.vocabulary = len(self.embeddings)
+        own = model.config._attn_implementation == attention.NAME
+        self.by_level = own and self.kinds == {"full_attention"}  # whether rows can share a trunk's KV
 
     @torch.inference_mode()
-    def decode(self, slots: Slots, tokens_B: Sequence[int], positions_B: Sequence[int], width: int) -> torch.Tensor:
-        """Logits [B, V] after one more token per row: row b's token is at positions_B[b]."""
+    def decode(
+        self, slots: Slots, tokens_B: Sequence[int], positions_B: Sequence[int], trunks_B: Sequence[Match | None], width: int
+    ) -> torch.Tensor:
+        """Logits [B, V] after one more token per row: row b's token is at positions_B[b] of its path, of which the beginning
+        is in its trunk, if it has one, and the rest in its slot."""
         tokens = torch.tensor(tokens_B, device=self.device)[:, None]
         positions = torch.tensor(positions_B, device=self.device)[:, None]
-        return self._run(slots, tokens, positions, positions, width)
+        over = levels.levels(trunks_B, self.device)
+        if not over:
+            return self._run(slots, tokens, positions, positions, width, positions)
+        above = torch.tensor([0 if t is None else t.length for t in trunks_B], device=self.device)[:, None]
+        with levels.using(over):
+            return self._run(slots, tokens, positions, positions - above, width, positions - above)
 
     @torch.inference_mode()
     def prefill(self, slots: Slots, prefixes: Sequence[IntTokens], cached_B: Sequence[int]) -> torch.Tensor:
@@ -49,7 +61,7 @@ class Forward:
             places[b, queries - (len(prefix) - cached) :] = np.arange(cached, len(prefix))
         written = torch.from_numpy(places).to(self.device)
         positions = torch.where(written == width, 0, written)
-        return self._run(slots, torch.from_numpy(tokens).to(self.device), positions, written, width)
+        return self._run(slots, torch.from_numpy(tokens).to(self.device), positions, written, width, positions)
 
     @torch.inference_mode()
     def logprobs(self, tokens_T: IntTokens, first: int, temperature: float) -> Floats:
@@ -62,10 +74,16 @@ class Forward:
         return picked.cpu().numpy().astype(np.float32)
 
     def _run(
-        self, slots: Slots, tokens: torch.Tensor, positions: torch.Tensor, written: torch.Tensor, width: int
+        self,
+        slots: Slots,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        written: torch.Tensor,
+        width: int,
+        last_seen: torch.Tensor,
     ) -> torch.Tensor:
         cache = SlotCache(slots, written, width)
-        mask = self._masks(positions, width)
+        mask = self._masks(last_seen, width)
         out = self.model(
             input_ids=tokens,
             position_ids=positions,

@@ -5,19 +5,23 @@ from dataclasses import dataclass
 import torch
 
 from banyan.segment import IntTokens
-from services.rollout.engines.prefixes import PrefixStore
+from services.rollout.engines.prefixes import Match, Piece, PrefixStore
 from services.rollout.engines.slots import KVShape, Slots
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of an engine. deterministic: fixed decode shapes, never a batch of one. context: longest path, 0 for any."""
+    """Bounds of an engine. deterministic: fixed decode shapes, never a batch of one. context: longest path, 0 for any.
+
+    share_from: KV tokens that a step must save for each block that its branches share; a block costs each layer some calls.
+    """
 
     kv_tokens: int = 65_536
     max_branches: int = 64
     prefill_tokens: int = 4096
     deterministic: bool = False
     context: int = 0
+    share_from: int = 1024
 
     def rows(self, rows: int) -> int:
         """Rows of a decode batch."""
@@ -56,8 +60,28 @@ class Memory:
             self.slots = self.slots.resized(slots, capacity, live_rows, live_tokens)
         self.store.evict(self.tokens - self.limits.kv_tokens)
 
-    def keep(self, prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Puts a prefix into the store if there is, or can be made, room for it."""
+    @property
+    def pinned(self) -> int:
+        """Tokens of prefixes in use."""
+        return self.store.pinned
+
+    def worth_sharing(self, prefix_P: IntTokens, branches: int) -> bool:
+        """Whether branches do better to attend to their prefix where it is kept than to have a copy each."""
+        blocks = len(self.store.match(prefix_P, len(prefix_P)).parts) + 1
+        saved = (branches - 1) * len(prefix_P)
+        return not self.limits.deterministic and saved >= self.limits.share_from * blocks
+
+    def hold(self, prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor) -> Match:
+        """Keeps a prefix, and says where it is. Without room in the store it has a block of its own."""
+        self.keep(prefix_P, keys, values)
+        match = self.store.match(prefix_P, len(prefix_P))
+        if match.length == len(prefix_P):
+            return match
+        alone = Piece(prefix_P, keys.clone(), values.clone(), 0, None)
+        return Match(((alone, len(prefix_P)),), len(prefix_P))
+
+    def keep(self, prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor, begin: int = 0) -> None:
+        """Puts a prefix, whose KV is given from token `begin` on, into the store if there is, or can be made, room."""
         short = self.tokens + self.store.missing(prefix_P) - self.limits.kv_tokens
         if short <= 0 or self.store.evict(short) >= short:
-            self.store.insert(prefix_P, keys, values)
+            self.store.insert(prefix_P, keys, values, begin)

@@ -71,14 +71,21 @@ class PrefixStore:
             children = piece.children
         return Match(tuple(parts), at)
 
-    def insert(self, prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Keeps what is new of a prefix; keys and values are [layers, heads, len(prefix), dim] and are copied."""
+    @property
+    def pinned(self) -> int:
+        """Tokens of pinned pieces."""
+        return sum(len(piece) for piece in self._pieces if piece.pins)
+
+    def insert(self, prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor, begin: int = 0) -> None:
+        """Keeps what is new of a prefix; keys and values are those of tokens `begin` and on, [layers, heads, tokens, dim],
+        and are copied. Where tokens before `begin` are not there (any more), nothing is kept."""
         match = self.match(prefix_P, len(prefix_P))
-        if match.length == len(prefix_P):
+        if match.length == len(prefix_P) or match.length < begin:
             return
         parent = match.parts[-1][0] if match.parts else None
-        new = slice(match.length, len(prefix_P))
-        piece = Piece(prefix_P[new].copy(), keys[:, :, new].clone(), values[:, :, new].clone(), match.length, parent)
+        fresh = slice(match.length - begin, len(prefix_P) - begin)
+        tokens = prefix_P[match.length :].copy()
+        piece = Piece(tokens, keys[:, :, fresh].clone(), values[:, :, fresh].clone(), match.length, parent)
         piece.used = self._clock
         siblings = parent.children if parent else self._roots
         siblings[(piece.start, int(piece.tokens_T[0]))] = piece

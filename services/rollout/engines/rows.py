@@ -5,6 +5,7 @@ forced ones before it. Neither an end token nor a stop string among them ends an
 """
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,14 +13,19 @@ from banyan.segment import Finish
 from services.rollout.engines.drawn import LEAST, Drawn, Said, signals
 from services.rollout.engines.port import Policy, Request, Sampled, Tokenizer, no_floats
 
+if TYPE_CHECKING:  # rows of the scripted engine need no torch
+    from services.rollout.engines.prefixes import Match
+
 
 @dataclass(eq=False, slots=True)
 class Row:
-    """One branch in a slot. `written` tokens of its path have KV there; the token sampled last has none yet."""
+    """One branch. `written` tokens of its path have KV, the first ones in its trunk, if it shares one, and the rest in its
+    slot; the token sampled last has none yet."""
 
     request: Request
     cached_tokens: int
     written: int
+    trunk: "Match | None" = None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     sampled: list[float] = field(default_factory=list)
@@ -27,9 +33,14 @@ class Row:
     said: list[Said] = field(default_factory=list)
 
     @property
+    def above(self) -> int:
+        """Tokens of its path in its trunk."""
+        return 0 if self.trunk is None else self.trunk.length
+
+    @property
     def need(self) -> int:
-        """Tokens of KV that it may come to."""
-        return need(self.request)
+        """Tokens of KV that its slot may come to."""
+        return need(self.request) - self.above
 
     @property
     def forced(self) -> int | None:

@@ -19,12 +19,14 @@ from banyan.errors import InvalidInput
 from banyan.segment import Finish, Floats, IntTokens
 from services.rollout.engines import loading
 from services.rollout.engines.admission import Group, batches, next_wave
+from services.rollout.engines.choosing import Chosen, choose
 from services.rollout.engines.drawn import Drawn
 from services.rollout.engines.filling import Filling
 from services.rollout.engines.forward import Forward
 from services.rollout.engines.memory import Limits, Memory
-from services.rollout.engines.port import NO_ROOM, EngineStats, Key, Policy, Request, Sampled, Tokenizer
-from services.rollout.engines.rows import Row, need, unstarted
+from services.rollout.engines.port import EngineStats, Key, Policy, Request, Sampled, Tokenizer
+from services.rollout.engines.refusals import check
+from services.rollout.engines.rows import Row, unstarted
 from services.rollout.engines.sampler import Extras, draw
 from services.rollout.engines.slots import Slots
 
@@ -49,25 +51,8 @@ class TorchEngine:
 
     def submit(self, request: Request) -> None:
         """Queues a segment. Raises InvalidInput if it could never fit."""
-        self._check(request)
+        check(request, self._memory, self._forward.vocabulary)
         self._waiting[request.key] = request
-
-    def _check(self, request: Request) -> None:
-        """Raises InvalidInput for what could never run."""
-        total, most, prefix = need(request), self._limits.kv_tokens, len(request.prefix_P)
-        if not prefix or request.sampling.max_new_tokens < 1:
-            raise InvalidInput("a request needs a prefix of at least one token and room for at least one new one")
-        if any(not 0 <= token < self._forward.vocabulary for token in request.forced):
-            raise InvalidInput(f"forced tokens {request.forced} are not all in the vocabulary of {self._forward.vocabulary}")
-        if 0 < self._limits.context < total:  # no node has another model, so there is no reason that only this one knows
-            raise InvalidInput(
-                f"a path of {total} tokens ({prefix} of prompt and trunk, {total - prefix} new) is longer than the model's"
-                f" context of {self._limits.context} (max_position_embeddings); shorten the prompt or"
-                " generate.max_new_tokens"
-            )
-        if not self._memory.fits(1, total, prefix):
-            message = f"a path of {total} tokens cannot fit into resources.kv_tokens={most}; raise it"
-            raise InvalidInput(message, reason=NO_ROOM)
 
     def abort(self, key: Key) -> Sampled | None:
         """Stops a segment, running or waiting."""
@@ -136,10 +121,10 @@ class TorchEngine:
         decoded, begun = len(self._rows), time.perf_counter()
         ended = self._decode() if self._rows else []
         ended += self._fill()
-        waiting = self._admissible()
-        admitted = len(waiting)
+        chosen = self._admissible()
+        waiting, admitted = list(chosen.requests), len(chosen.requests)
         while waiting:
-            wave, waiting = next_wave(waiting, self._memory.store)
+            wave, waiting = next_wave(waiting, self._memory.store, chosen.shared)
             for group in wave:
                 group.match.pin(1)
             for batch in batches(wave, self._limits.prefill_tokens):
@@ -170,31 +155,23 @@ class TorchEngine:
         self._waiting = {r.key: r for r in late} | self._waiting
         return [r for r in requests if r.key not in self._waiting]
 
-    def _admissible(self) -> list[Request]:
+    def _admissible(self) -> Chosen:
         """Takes from the queue what fits now, and makes room for it."""
-        held = [r for f in self._filling for r in f.group.requests]
-        taken = len(self._rows) + len(held)
-        if taken and self._limits.max_branches - taken < min(len(self._waiting), self._limits.max_branches // _FEW):
-            return []
+        held = [f.group for f in self._filling]
+        taken = len(self._rows) + sum(len(group.requests) for group in held)
+        free = self._limits.max_branches - taken
+        if taken and free < min(len(self._waiting), self._limits.max_branches // _FEW):
+            return Chosen()
         queue = [r for r in self._waiting.values() if not any(f.shares(r.prefix_P) for f in self._filling)]
         if self._limits.deterministic:
             queue.sort(key=lambda r: r.order)
-        chosen: list[Request] = []
-        prefixes = {f.group.prefix_P.tobytes(): len(f.group.prefix_P) for f in self._filling}
-        longest = max((need(r) for r in (*held, *(row.request for row in self._rows))), default=0)
-        for request in queue:
-            rows = taken + len(chosen) + 1
-            prefixes[request.prefix_P.tobytes()] = len(request.prefix_P)
-            longer = max(longest, need(request))
-            if rows > self._limits.max_branches or not self._memory.fits(rows, longer, sum(prefixes.values())):
-                break
-            longest = longer
-            chosen.append(request)
-        for request in chosen:
+        needs = [row.need for row in self._rows]
+        chosen = choose(queue[:free], needs, held, self._memory, self._forward.by_level)
+        for request in chosen.requests:
             del self._waiting[request.key]
-        if chosen:
-            live = max((row.written for row in self._rows), default=0)
-            self._memory.make_room(taken + len(chosen), longest, len(self._rows), live)
+        if chosen.requests:
+            live = max((row.written - row.above for row in self._rows), default=0)
+            self._memory.make_room(taken + len(chosen.requests), chosen.need, len(self._rows), live)
         return chosen
 
     def _start(self, groups: list[Group]) -> list[Sampled]:
@@ -215,12 +192,25 @@ class TorchEngine:
         first, rows = len(self._rows), [row for group in groups for row in group.rows()]
         for g, group in enumerate(groups):
             length, count = len(group.prefix_P), len(group.requests)
-            self._memory.slots.spread(spare, g, first, count, length)
-            self._memory.keep(group.prefix_P, spare.keys[:, g, :, :length], spare.values[:, g, :, :length])
+            mine = rows[first - len(self._rows) :][:count]
+            self._place(group, spare, g, first, mine)
             self._cached += group.match.length + (count - 1) * length
             first += count
         self._rows += rows
         return self._sample(logits, groups, rows, len(self._rows) - len(rows))
+
+    def _place(self, group: Group, spare: Slots, g: int, first: int, rows: Sequence[Row]) -> None:
+        """Keeps a prefix that is in slot g of `spare`, and lets its rows share it or have a copy each."""
+        length = len(group.prefix_P)
+        keys, values = spare.keys[:, g, :, :length], spare.values[:, g, :, :length]
+        if not group.shared:
+            self._memory.slots.spread(spare, g, first, len(rows), length)
+            self._memory.keep(group.prefix_P, keys, values)
+            return
+        trunk = self._memory.hold(group.prefix_P, keys, values)
+        for row in rows:
+            row.trunk = trunk
+            trunk.pin(1)
 
     # -- sampling --
 
@@ -243,8 +233,10 @@ class TorchEngine:
         spare = self._limits.rows(len(rows)) - len(rows)
         tokens = [row.tokens[-1] for row in rows] + [0] * spare
         positions = [row.written for row in rows] + [0] * spare
-        width = min(self._limits.width(max(positions) + 1), self._memory.slots.capacity)
-        logits = self._forward.decode(self._memory.slots, tokens, positions, width)
+        trunks = [row.trunk for row in rows] + [None] * spare
+        own = max(row.written - row.above for row in rows)
+        width = min(self._limits.width(own + 1), self._memory.slots.capacity)
+        logits = self._forward.decode(self._memory.slots, tokens, positions, trunks, width)
         for row in rows:
             row.written += 1
         samplings = [row.request.sampling for row in rows]
@@ -284,13 +276,15 @@ class TorchEngine:
 
     def _keep(self, slot: int, row: Row) -> None:
         path = np.concatenate((row.request.prefix_P, np.array(row.tokens, np.int32)))[: row.written]
-        slots = self._memory.slots
-        self._memory.keep(path, slots.keys[:, slot, :, : row.written], slots.values[:, slot, :, : row.written])
+        slots, own = self._memory.slots, row.written - row.above
+        self._memory.keep(path, slots.keys[:, slot, :, :own], slots.values[:, slot, :, :own], row.above)
 
     def _remove(self, gone: Sequence[int]) -> None:
         """Frees slots; the last row moves into the gap, so that rows stay dense."""
         for slot in sorted(gone, reverse=True):
+            if (trunk := self._rows[slot].trunk) is not None:
+                trunk.pin(-1)
             last = self._rows.pop()
             if slot < len(self._rows):
-                self._memory.slots.move(len(self._rows), slot, last.written)
+                self._memory.slots.move(len(self._rows), slot, last.written - last.above)
                 self._rows[slot] = last
