@@ -3,6 +3,7 @@
 So neither batch mates nor resumption change a draw. Keys are 64-bit digests; draws are splitmix64 of key and position.
 """
 
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -38,6 +39,12 @@ def uniforms(keys: U64, positions: U64) -> npt.NDArray[np.float64]:
     return np.asarray((z >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
+@lru_cache(1 << 14)  # a plan replays its tree, so it draws the same numbers again
+def _uniform(seed: int, purpose: str, parts: tuple[bytes | int, ...], position: int) -> float:
+    keys = np.array([key(seed, purpose, *parts)], np.uint64)
+    return float(uniforms(keys, np.array([position], np.uint64))[0])
+
+
 class Draws:
     """Draws of one tree for its tree policy: `uniform`, `below` and `shuffled`, each keyed by purpose and node."""
 
@@ -46,8 +53,7 @@ class Draws:
 
     def uniform(self, purpose: str, *parts: bytes | int, position: int = 0) -> float:
         """A number in [0, 1) that depends only on its arguments and the seed."""
-        keys = np.array([key(self.seed, purpose, *parts)], np.uint64)
-        return float(uniforms(keys, np.array([position], np.uint64))[0])
+        return _uniform(self.seed, purpose, parts, position)
 
     def below(self, bound: int, purpose: str, *parts: bytes | int, position: int = 0) -> int:
         """An integer in 0..bound-1."""

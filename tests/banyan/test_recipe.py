@@ -28,7 +28,7 @@ def test_set_goes_over_the_file() -> None:
         (MINIMAL + "budget:\n  steps: many\n", r"line 5: budget.steps: .*integer.*'many'"),
         (MINIMAL + "budget: {steps: 0}\n", r"line 4: budget.steps: must be at least 1 \(got 0\)"),
         ("name: x\nmodel: m\n", r"task: is missing"),
-        (MINIMAL + "generate: {policy: nope}\n", r"no generate plugin 'nope'; known: iid, treepo"),
+        (MINIMAL + "generate: {policy: nope}\n", r"no generate plugin 'nope'; known: .*iid, "),
         (MINIMAL + "generate: {settings: {wide: 3}}\n", r"'iid' has no setting 'wide'; it has"),
         (MINIMAL + "generate: {top_p: 0.5}\n", r"allow_truncated_sampling"),
         (MINIMAL + "generate: {temperature: 0}\n", r"temperature 0"),

@@ -14,13 +14,15 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from banyan.draws import Draws
 from banyan.plugins import GrowthView, Plan, Room
 from banyan.segment import Finish
-from services.rollout.generate.rollouts import Place, Rollout, Rollouts, whole_numbers
+from services.rollout.generate.cuts import Run
+from services.rollout.generate.rollouts import Place, Rollout, Rollouts, remembered, whole_numbers
 
 Fork = tuple[Place, int]  # where, and behind how many policy tokens
 
@@ -81,18 +83,24 @@ class EPTree:
         """The N tokens of a tree with the largest surprisal; the first one wins a tie."""
         most, ranked = self.forks + len(forked), list[tuple[float, int, int]]()
         for index, rollout in enumerate(tree):
-            surprisal = -rollout.logprobs_T[: self._unmasked(rollout)]
-            skip = 1 if index else 0
-            best = np.argsort(-surprisal[skip:], kind="stable")[:most] + skip
-            ranked += [(-float(surprisal[t]), index, rollout.start + int(t)) for t in best]
+            open_ = ((t, logprob) for t, logprob in least_likely(rollout.run, tuple(self.masked)) if t or not index)
+            ranked += [(logprob, index, rollout.start + t) for t, logprob in islice(open_, most)]
         forks = [(tree[index].place(position), position) for _, index, position in sorted(ranked)]
         return ([f for f in forks if f not in forked] + [f for f in forks if f in forked])[: self.forks]
 
-    def _unmasked(self, rollout: Rollout) -> int:
-        """Own tokens of a rollout up to the end of its first masked word."""
-        text, tokens = rollout.run.text, len(rollout.run)
-        ends = [found.end() for word in self.masked if (found := re.search(re.escape(word), text, re.IGNORECASE))]
-        if not ends:
-            return tokens
-        written = tokens - (rollout.run.last.finish is Finish.STOP)  # the end token has no text
-        return max(1, math.ceil(written * min(ends) / len(text)))
+
+@remembered
+def least_likely(run: Run, masked: tuple[str, ...]) -> list[tuple[int, float]]:
+    """Own tokens of a run up to the end of its first masked word, with their log-probs; the least likely first."""
+    logprobs_T = np.concatenate(run.logprobs)[: unmasked(run, masked)]
+    order = np.argsort(logprobs_T, kind="stable")
+    return list(zip(order.tolist(), logprobs_T[order].tolist(), strict=True))
+
+
+def unmasked(run: Run, masked: tuple[str, ...]) -> int:
+    """Tokens of a run up to the end of its first masked word."""
+    ends = [found.end() for word in masked if (found := re.search(re.escape(word), run.text, re.IGNORECASE))]
+    if not ends:
+        return len(run)
+    written = len(run) - (run.last.finish is Finish.STOP)  # the end token has no text
+    return max(1, math.ceil(written * min(ends) / len(run.text)))

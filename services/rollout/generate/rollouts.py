@@ -5,21 +5,23 @@ rollout ended first, and a resumed tree asks for exactly the rollouts that are m
 rollout, which starts at the prompt, and of what continues a cut segment: they never meet.
 """
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-
-import numpy as np
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Plan
-from banyan.segment import Finish, Floats
-from banyan.signals import NO_SIGNALS, Signals, Wanted, joined
+from banyan.segment import Finish, Segment
+from banyan.signals import NO_SIGNALS, Wanted
 from banyan.tree import Leaf
 from services.rollout.generate.cuts import Run, continuations, run_at
 
 Place = tuple[bytes, int]  # a segment, and how many of its tokens come before
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rollout:
     """A path that was sampled to its end from `branch`, which lies behind `start` policy tokens."""
 
@@ -32,16 +34,6 @@ class Rollout:
         """Policy tokens of the path."""
         return self.start + len(self.run)
 
-    @cached_property
-    def logprobs_T(self) -> Floats:
-        """Behaviour log-probs of its own tokens."""
-        return np.concatenate(self.run.logprobs)
-
-    @cached_property
-    def signals(self) -> Signals:
-        """Signals of its own tokens."""
-        return joined([piece.signals for piece in self.run.pieces])
-
     def place(self, position: int) -> Place:
         """Where the token at a position of the path is sampled again. Its first own token's place is its branch."""
         if position == self.start:
@@ -52,6 +44,19 @@ class Rollout:
                 return piece.id, at
             at -= len(piece)
         raise AssertionError(f"position {position} is not among the tokens {self.start}..{self.stop} of a rollout")
+
+
+def remembered(of: Callable[[Run, K], T]) -> Callable[[Run, K], T]:
+    """Keeps what a function says of a run, which never changes, while its last segment lives: a plan replays its tree."""
+    known: WeakKeyDictionary[Segment, dict[K, T]] = WeakKeyDictionary()
+
+    def remembering(run: Run, key: K) -> T:
+        answers = known.setdefault(run.last, {})
+        if key not in answers:
+            answers[key] = of(run, key)
+        return answers[key]
+
+    return remembering
 
 
 @dataclass(slots=True)
@@ -69,19 +74,19 @@ class Rollouts:
         return self.view.root.id, len(self.view.root)
 
     def grow(self, number: int, place: Place, start: int) -> Rollout | None:
-        """Asks for a rollout behind `start` policy tokens, to its end; None while it is not there."""
+        """A rollout behind `start` policy tokens; where it is not sampled to its end, it is asked for."""
         branch = Branch(*place, number)
-        sampling = replace(self.view.sampling, max_new_tokens=self.view.max_path_tokens - start)
-        self.expansions.append(Expansion(branch, sampling, (), self.wanted))
         run = run_at(self.view, branch)
         if run is None:
+            sampling = replace(self.view.sampling, max_new_tokens=self.view.max_path_tokens - start)
+            self.expansions.append(Expansion(branch, sampling, (), self.wanted))
             return None
         reason = "stop" if run.last.finish is Finish.STOP else "length"
         self.marks.append(LeafMark(Leaf(run.last.id, len(run.last)), reason))
         return Rollout(branch, start, run)
 
     def plan(self, leaves: int) -> Plan:
-        """All that was asked for so far; done when there are so many leaves."""
+        """All that is asked for; done when there are so many leaves."""
         rests = (replace(rest, signals=self.wanted) for rest in continuations(self.view))
         return Plan((*self.expansions, *rests), tuple(self.marks), done=len(self.marks) == leaves)
 

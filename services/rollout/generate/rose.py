@@ -10,6 +10,7 @@ tokens are sampled, never which. With ε = 1 the requests are those of iid.
 """
 
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,9 @@ import numpy.typing as npt
 from banyan.draws import Draws
 from banyan.errors import InvalidInput
 from banyan.plugins import GrowthView, Plan, Room
-from banyan.signals import MOST_TOP, NO_SIGNALS, Signals, Wanted
-from services.rollout.generate.rollouts import Place, Rollout, Rollouts, whole_numbers
+from banyan.signals import MOST_TOP, NO_SIGNALS, Signals, Wanted, joined
+from services.rollout.generate.cuts import Run
+from services.rollout.generate.rollouts import Place, Rollout, Rollouts, remembered, whole_numbers
 
 METRICS = ("entropy", "cosine", "cosine-entropy")
 Scores = npt.NDArray[np.float64]
@@ -71,38 +73,45 @@ class Rose:
 
 @dataclass(slots=True)
 class _Seen:
-    """Rollouts so far with the scores of their own tokens; −∞ where a token may not be chosen any more."""
+    """Rollouts so far. best: a heap of each one's first token, in order of score, that may still be chosen."""
 
     policy: Rose
     rollouts: list[Rollout] = field(default_factory=list)
-    scores: list[Scores] = field(default_factory=list)
+    heap: list[tuple[float, int, int, int]] = field(default_factory=list)  # −score, rollout, own token, its rank
     visited: set[Place] = field(default_factory=set)
 
     def add(self, rollout: Rollout) -> None:
-        scored = scores(rollout.signals, self.policy.metric, len(rollout.run))
-        if rollout.place(rollout.start) in self.visited:
-            scored[0] = -np.inf
         self.rollouts.append(rollout)
-        self.scores.append(scored)
+        self._push(len(self.rollouts) - 1, 0)
 
     def best(self) -> tuple[Place, int] | None:
         """The token to sample again: its place, and how many policy tokens come before; None if none is left."""
-        most = [float(scored.max()) for scored in self.scores]
-        index = most.index(max(most))
-        if most[index] == -np.inf:
-            return None
-        position = self.rollouts[index].start + int(self.scores[index].argmax())
-        place = self.rollouts[index].place(position)
-        if not self.policy.revisit:
-            self._visit(place, index, position)
-        return place, position
+        while self.heap:
+            _, index, token, rank = self.heap[0]
+            position = self.rollouts[index].start + token
+            place = self.rollouts[index].place(position)
+            if self.policy.revisit:
+                return place, position
+            heappop(self.heap)
+            self._push(index, rank + 1)
+            if place not in self.visited:
+                self.visited.add(place)
+                return place, position
+        return None
 
-    def _visit(self, place: Place, index: int, position: int) -> None:
-        self.visited.add(place)
-        self.scores[index][position - self.rollouts[index].start] = -np.inf
-        for rollout, scored in zip(self.rollouts, self.scores, strict=True):
-            if rollout.place(rollout.start) == place:
-                scored[0] = -np.inf
+    def _push(self, index: int, rank: int) -> None:
+        order = ranked(self.rollouts[index].run, self.policy.metric)
+        if rank < len(order):
+            score, token = order[rank]
+            heappush(self.heap, (-score, index, token, rank))
+
+
+@remembered
+def ranked(run: Run, metric: str) -> list[tuple[float, int]]:
+    """Score and number of a run's tokens, the largest first."""
+    scored_T = scores(joined([piece.signals for piece in run.pieces]), metric, len(run))
+    order = np.argsort(-scored_T, kind="stable")
+    return list(zip(scored_T[order].tolist(), order.tolist(), strict=True))
 
 
 def scores(signals: Signals, metric: str, tokens: int) -> Scores:

@@ -6,6 +6,7 @@ it is a run of `node` tokens of a rollout, and a rollout's last run is its leaf.
 wait for each other. A recipe's `trees` is the paper's m.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from banyan.draws import Draws
@@ -35,18 +36,24 @@ class TreeGRPO:
     def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
         """The chain, then round by round."""
         width = self.width if room.max_leaves is None else min(self.width, room.max_leaves)
-        grown = Rollouts(view)
-        nodes: list[tuple[Place, int]] = [(grown.root, 0)]
+        grown, ended = Rollouts(view), list[Rollout]()
+        inner = [1]  # nodes of the prompt, and of the rollouts up to each, that are no leaves
         rounds = [range(1), *(range(i, min(i + self.expansions, width)) for i in range(1, width, self.expansions))]
         for numbers in rounds:
-            drawn = [nodes[rng.below(len(nodes), "tree-grpo.node", number)] for number in numbers]
-            made = [grown.grow(number, *node) for number, node in zip(numbers, drawn, strict=True)]
-            ended = [rollout for rollout in made if rollout is not None]
-            if len(ended) < len(made):
+            drawn = [rng.below(inner[-1], "tree-grpo.node", number) for number in numbers]
+            made = [grown.grow(n, *self._node(grown, ended, inner, at)) for n, at in zip(numbers, drawn, strict=True)]
+            if None in made:
                 break
-            nodes += [node for rollout in ended for node in self._inner(rollout)]
+            for rollout in made:
+                assert rollout is not None
+                ended.append(rollout)
+                inner.append(inner[-1] + (len(rollout.run) - 1) // self.node)
         return grown.plan(width)
 
-    def _inner(self, rollout: Rollout) -> list[tuple[Place, int]]:
-        """Ends of a rollout's nodes but its last, which is a leaf."""
-        return [(rollout.place(at), at) for at in range(rollout.start + self.node, rollout.stop, self.node)]
+    def _node(self, grown: Rollouts, ended: list[Rollout], inner: list[int], at: int) -> tuple[Place, int]:
+        """The at-th node: where it ends, and behind how many policy tokens."""
+        if not at:
+            return grown.root, 0
+        index = bisect_right(inner, at) - 1
+        position = ended[index].start + self.node * (at - inner[index] + 1)
+        return ended[index].place(position), position

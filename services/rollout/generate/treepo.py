@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from banyan.draws import Draws
-from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Plan, Room
+from banyan.plugins import Branch, GrowthView, LeafMark, Plan, Room
 from banyan.segment import Finish, Segment
 from banyan.tree import Leaf
 from services.rollout.generate import budget
@@ -65,11 +65,11 @@ class _Replay:
         root = self.view.root
         wave = self._branches(root, len(root), min(self.policy.divisor, self.width), 0)
         for number in range(1, 1 << 30):
-            runs = [run_at(self.view, expansion.branch) for expansion, _ in wave]
+            runs = [run_at(self.view, branch) for branch, _ in wave]
             before = len(self.marks)
             ends = [self._advance(run, at) for run, (_, at) in zip(runs, wave, strict=True) if run is not None]
             if None in runs:
-                return Plan((*(e for e, _ in wave), *continuations(self.view)), tuple(self.marks))
+                return Plan((*(self.paths.expansion(b, at) for b, at in wave), *continuations(self.view)), tuple(self.marks))
             live = [path for path in ends if path is not None]
             if live:
                 wave = self._spread(live, len(self.marks) - before)
@@ -79,13 +79,12 @@ class _Replay:
                 break
         return Plan(leaves=tuple(self.marks), done=True)
 
-    def _branches(self, parent: Segment, fork: int, count: int, tokens: int) -> list[tuple[Expansion, int]]:
+    def _branches(self, parent: Segment, fork: int, count: int, tokens: int) -> list[tuple[Branch, int]]:
         """New branches at a place behind `tokens` policy tokens, under the ordinals that are free there."""
         taken = 1 if parent.finish is Finish.ABORTED and fork == len(parent) else 0  # its continuation
         first = self.used.get((parent.id, fork), taken)
         self.used[(parent.id, fork)] = first + count
-        branches = [Branch(parent.id, fork, first + i) for i in range(count)]
-        return [(self.paths.expansion(branch, tokens), tokens) for branch in branches]
+        return [(Branch(parent.id, fork, first + i), tokens) for i in range(count)]
 
     def _advance(self, run: Run, start: int) -> _Path | None:
         """The path if it goes on; else its leaf is marked."""
@@ -98,7 +97,7 @@ class _Replay:
             self.resumable.append((leaf, tokens))
         return None
 
-    def _spread(self, live: list[_Path], finished_now: int) -> list[tuple[Expansion, int]]:
+    def _spread(self, live: list[_Path], finished_now: int) -> list[tuple[Branch, int]]:
         """The next wave: children of the live paths."""
         total = budget.total(len(live), len(self.marks), finished_now, self.width, self.policy.divisor)
         counts = budget.split(total, self._weights(live), len(live))
@@ -124,7 +123,7 @@ class _Replay:
             values.append(float(joined.sum() if kind == "logprob_weighted" else joined.mean()))
         return budget.weights(values, kind != name, self.policy.weight_temperature)
 
-    def _fall_back(self, wave: int) -> list[tuple[Expansion, int]]:
+    def _fall_back(self, wave: int) -> list[tuple[Branch, int]]:
         """Branches again from inside a finished path, or from the root where none finished."""
         count = min(self.policy.divisor, self.width - len(self.marks))
         if not self.resumable:

@@ -56,10 +56,10 @@ class _Replay:
             first += share
 
     def advance(self, branch: Branch, tokens: int, owed: range) -> None:
-        """Asks for the segment of a branch; if it is there, shares out what follows from it."""
-        self.expansions.append(self.paths.expansion(branch, tokens))
+        """Shares out what follows from the segment of a branch; asks for it if it is not there."""
         run = run_at(self.view, branch)
         if run is None:
+            self.expansions.append(self.paths.expansion(branch, tokens))
             return
         tokens, leaf = tokens + len(run), Leaf(run.last.id, len(run.last))
         reason = self.paths.ending(run, leaf, tokens)

@@ -1,6 +1,7 @@
 """rose by the numbers of method card 30: the score, the arg-max, restarts, and iid at its limit."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -127,7 +128,7 @@ def test_an_engine_without_signals_is_refused_by_name():
 
 class _Mute(Signalling):
     def _signalled(self, one):
-        return one
+        return replace(one, signals=Signals())
 
 
 @pytest.mark.parametrize(
