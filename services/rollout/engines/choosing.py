@@ -19,9 +19,7 @@ class Chosen:
     need: int = 0
 
 
-def choose(
-    queue: Sequence[Request], needs: Sequence[int], held: Sequence[Group], memory: Memory, by_level: bool
-) -> Chosen:
+def choose(queue: Sequence[Request], needs: Sequence[int], held: Sequence[Group], memory: Memory, by_level: bool) -> Chosen:
     """From the front of the queue, as many as fit beside running branches, whose slots may come to `needs`, and groups whose
     prefix is being computed. They take no turns: who does not fit holds up those behind it."""
     shared = _shared(queue, memory) if by_level else set()
