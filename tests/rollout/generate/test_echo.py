@@ -104,6 +104,22 @@ def test_a_path_without_confidence_is_cut_at_the_end_of_its_segment_and_keeps_it
     assert set(whole.leaves.values()) <= {"length"}
 
 
+def test_no_chain_branches_behind_its_cut():
+    vague = dict.fromkeys("abcdefghijklmnopqrstuvwyzABCDEFGHIJKLMNO", 1 / 40)
+    chain = {"": {"x": 1.0}, "xxxxxxxx": vague} | dict.fromkeys(vague, vague)
+    given_settings = {"width": 4, "chains": 2, "segment": 24, "rise": 0.0, "confidence": 1.0}
+    for least, branches in ((8, True), (13, False)):
+        grower, _ = grow(spec(ECHO, given_settings | {"min_depth": least}, 24), engine({"chain": chain}))
+        assert all(len(grower.completion(leaf)) <= 13 for leaf in grower.leaves)
+        assert any(s.kind is Kind.FORCED for s in grower.tree) is branches
+
+
+def test_a_forced_token_leaves_room_for_one_more():
+    for most, branches in ((7, False), (8, True)):
+        grower, _ = grow(spec(ECHO, {"width": 4, "chains": 1}, most), engine({"chain": FORK}))
+        assert any(s.kind is Kind.FORCED for s in grower.tree) is branches and len(grower.leaves) == 4
+
+
 def test_room_bounds_the_leaves():
     hand = Hand()
     plan = echo(hand.view(), n=2, width=8, chains=4)

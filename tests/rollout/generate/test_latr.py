@@ -84,6 +84,25 @@ def test_a_branch_that_goes_on_as_its_parent_is_deleted_and_one_that_does_not_is
     assert set(answers(grower)) == {"xxx" + "a" * 21, "xxx" + "b" * 21}
 
 
+def test_what_grew_from_a_deleted_branch_is_deleted_with_it():
+    grower, _ = grow(spec(LATR, SMALL | {"ages": [6]}, 24), engine({"chain": DIGITS}))
+    forced = {s.id for s in grower.tree if s.kind is Kind.FORCED}
+    assert any(len(forced & {a.id for a in grower.tree.lineage(s)}) == 2 for s in forced), "one branched in its six tokens"
+    places = [
+        len(grower.tree.prefix_tokens(s.parent, s.fork)) - 3
+        for leaf in grower.leaves
+        for s in grower.tree.lineage(leaf.segment)
+        if s.id in forced
+    ]
+    assert min(places, default=20) > 20 - 6
+
+
+def test_branches_that_have_ended_are_not_compared():
+    chain = DIGITS | {"1xx": {"": 1.0}, "2xx": {"": 1.0}}
+    grower, _ = grow(spec(LATR, SMALL | {"width": 2, "ages": [4]}, 24), engine({"chain": chain}))
+    assert answers(grower) == ["xxx1xx", "xxx2xx"], "alike but for a digit"
+
+
 def test_greedy_tokens_are_of_a_distribution_with_one_token():
     grower, _ = grow(spec(LATR, SMALL, 24), engine({"chain": BOTH}))
     segments = [s for s in grower.tree if greedy(s)]
