@@ -12,11 +12,12 @@ from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Room
 from banyan.segment import Finish, IntTokens, Kind, Origin, Segment
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
-from services.rollout import pieces, rewards
+from services.rollout import pieces, rewards, viewdigest
 from services.rollout.engines.port import Request, Sampled, Tokenizer
 from services.rollout.planlog import PlanLog
 from services.rollout.rewards import Rewards
 from services.rollout.spec import GrowSpec
+from services.rollout.viewdigest import ViewDigest
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +48,17 @@ class Grower:
     _over: bool = False
     _orders: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
     _log: PlanLog = field(init=False)
+    _seen: ViewDigest = field(init=False)  # what the view holds, kept as it changes
 
     def __post_init__(self) -> None:
+        self._seen = viewdigest.parts(self._view())
         self._log = PlanLog(self.claim, list(self.tree.segments), list(self.leaves))
 
     def start(self) -> Step:
         """The first plan; makes the root if the tree has none."""
         made = () if self.tree.root is not None else (self._root(),)
         for segment in made:
-            self.tree.add(segment)
+            self._add(segment)
         return self._plan(made)
 
     def ended(self, sampled: Sequence[Sampled]) -> Step:
@@ -66,9 +69,10 @@ class Grower:
             expansion = self.in_flight.pop(branch, None) if isinstance(branch, Branch) else None
             if expansion is None:
                 continue
+            self._seen.flying(expansion.branch, -1)
             new = self._segments(expansion, one)
             for segment in new:
-                self.tree.add(segment)
+                self._add(segment)
             made += new
             if not new:
                 self._log.gone.append(expansion.branch)
@@ -85,6 +89,8 @@ class Grower:
     def _rewarded(self, found: Rewards) -> Step:
         new = {leaf: value for leaf, value in found.items() if leaf not in self.rewards}
         self.rewards |= new
+        for leaf, value in new.items():
+            self._seen.reward(leaf, value)
         self._log.rewards |= new
         return self._plan(()) if new else Step()
 
@@ -105,8 +111,12 @@ class Grower:
 
     # -- planning --
 
-    def _plan(self, made: tuple[Segment, ...]) -> Step:
-        view = GrowthView(
+    def _add(self, segment: Segment) -> None:
+        self.tree.add(segment)
+        self._seen.segment(segment.id)
+
+    def _view(self) -> GrowthView:
+        return GrowthView(
             self.tree,
             self.spec.seed,
             self.spec.max_path_tokens,
@@ -115,17 +125,23 @@ class Grower:
             dict(self.rewards),
             self.spec.sampling,
         )
+
+    def _plan(self, made: tuple[Segment, ...]) -> Step:
+        view, seen = self._view(), self._seen.sum
         self._log.fresh += [segment.id for segment in made]
         plan = self.spec.policy.plan(view, Room(step=self.spec.min_step), Draws(self.spec.seed))
         wanted = {e.branch: e for e in plan.expansions if self._missing(e.branch)}
         requests = [self._request(e) for e in wanted.values()]
         marks = tuple(mark for mark in plan.leaves if mark.leaf not in self.leaves)
-        self.leaves.update({mark.leaf: mark.reason for mark in marks})
+        for mark in marks:
+            self.leaves[mark.leaf] = mark.reason
+            self._seen.leaf(mark.leaf, mark.reason)
         aborts = tuple(branch for branch, _ in plan.prunes if branch in self.in_flight and branch not in self._pruned)
         self._pruned.update(aborts)
         over = self._over = plan.done and not self.in_flight
         prunes = [(branch, end) for branch, end in plan.prunes if branch in aborts]
-        record = self._log.record(view, list(wanted.values()), marks, prunes, plan.done)
+        view_digest = viewdigest.digest(view, seen)
+        record = self._log.record(view_digest, list(wanted.values()), marks, prunes, plan.done)
         return Step(tuple(requests), made, marks, aborts, tuple(m.leaf for m in plan.leaves) if over else None, record)
 
     def _missing(self, branch: Branch) -> bool:
@@ -134,6 +150,7 @@ class Grower:
     def _request(self, expansion: Expansion) -> Request:
         branch, sampling = expansion.branch, expansion.sampling
         self.in_flight[branch] = expansion
+        self._seen.flying(branch, 1)
         prefix = self.tree.prefix_tokens(branch.parent, branch.fork)
         if self._ends(expansion.forced):
             sampling = replace(sampling, max_new_tokens=1)  # only to hear of the forced tokens: nothing follows an end

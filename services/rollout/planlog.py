@@ -4,12 +4,10 @@ A record names the segments that entered the view since the last one, so that th
 tree; its digest says whether it is the same. Draws are keyed by the tree's seed, so the same view gives the same plan.
 """
 
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from banyan import wire
-from banyan.digest import blake, packed
 from banyan.plugins import Branch, Expansion, GrowthView, LeafMark
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
@@ -18,27 +16,6 @@ from services.rollout.spec import GrowSpec
 
 _MOST_PLANS, _PLAN_BYTES = 4096, 60_000  # what the store keeps of a claim, and of one plan
 _CLAIM_BYTES = 512 * 1024
-
-
-def view_digest(view: GrowthView) -> bytes:
-    """BLAKE2b-256 of all that a plan may depend on, whatever the order in which it came."""
-    sampling = wire.sampling_to_wire(view.sampling).SerializeToString(deterministic=True)
-    numbers = view.seed.to_bytes(8, "little") + view.max_path_tokens.to_bytes(8, "little")
-    flying = sorted(_place(branch) for branch in view.in_flight)
-    leaves = sorted(packed(f.segment) + f.end.to_bytes(4, "little") + packed(r.encode()) for f, r in view.leaves.items())
-    sets = [b"".join(sorted(view.tree.segments)), b"".join(flying), b"".join(leaves)]
-    if view.rewards:
-        sets.append(b"".join(sorted(_reward(leaf, value) for leaf, value in view.rewards.items())))
-    return blake(b"banyan.view.v1", numbers, packed(sampling), *map(packed, sets))
-
-
-def _reward(leaf: Leaf, value: float | None) -> bytes:
-    said = b"" if value is None else struct.pack("<d", value)
-    return packed(leaf.segment) + leaf.end.to_bytes(4, "little") + packed(said)
-
-
-def _place(branch: Branch) -> bytes:
-    return packed(branch.parent) + branch.fork.to_bytes(4, "little") + branch.ordinal.to_bytes(4, "little")
 
 
 @dataclass(slots=True)
@@ -56,7 +33,7 @@ class PlanLog:
 
     def record(
         self,
-        view: GrowthView,
+        view_digest: bytes,
         expansions: Sequence[Expansion],
         marks: Sequence[LeafMark],
         prunes: Sequence[tuple[Branch, int]],
@@ -68,7 +45,7 @@ class PlanLog:
         record = tree_pb2.PlanRecord(
             claim_epoch=self.claim,
             number=self._number,
-            view_digest=view_digest(view),
+            view_digest=view_digest,
             segments=self.fresh,
             gone=[_ref(branch) for branch in self.gone],
             found=[wire.leaf_to_wire(leaf) for leaf in self.found],

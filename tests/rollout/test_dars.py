@@ -13,7 +13,7 @@ from banyan.tree import Leaf, Tree
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis import rpc, subjects
-from services.rollout import planlog
+from services.rollout import planlog, viewdigest
 from services.rollout.generate.dars import Dars, extra
 from services.rollout.grower import Grower
 from tests.rollout.growing import ENDING, engine, spec
@@ -114,7 +114,7 @@ def test_a_plan_by_scores_is_logged_and_made_again() -> None:
     assert step.plan is not None and [r.value for r in step.plan.rewards] == [0.0] * 4
     records.append(step.plan)
     for record, view in zip(records, planlog.views(grower.spec, grower.tree, records), strict=True):
-        assert planlog.view_digest(view) == record.view_digest
+        assert viewdigest.digest(view) == record.view_digest
         plan = grower.spec.policy.plan(view, Room(), Draws(grower.spec.seed))
         assert len(plan.expansions) == (8 if record.rewards else 4)
 

@@ -10,7 +10,7 @@ from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Plan, Room
 from banyan.segment import Finish, Kind, Origin
 from banyan.signals import Signals, Wanted
 from banyan.tree import Leaf, Tree
-from services.rollout import planlog
+from services.rollout import planlog, viewdigest
 from services.rollout.engines.port import Policy, Request, Sampled
 from services.rollout.generate.cuts import continuations, run_at
 from services.rollout.grower import Grower
@@ -105,7 +105,7 @@ def test_plans_with_forced_tokens_are_logged_and_made_again() -> None:
     second = one.ended([answer(first.requests[0], 5, Finish.BOUNDARY)])
     records = [step.plan for step in (first, second) if step.plan is not None]
     assert (records[0].expansions[0].forced, records[0].expansions[0].top) == (list(FORCED), 2)
-    digests = [planlog.view_digest(view) for view in planlog.views(one.spec, one.tree, records)]
+    digests = [viewdigest.digest(view) for view in planlog.views(one.spec, one.tree, records)]
     assert digests == [r.view_digest for r in records]
 
 

@@ -10,7 +10,7 @@ from banyan.plugins import Expansion, Room
 from banyan.tree import Leaf, Tree
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis import rpc
-from services.rollout import planlog
+from services.rollout import planlog, viewdigest
 from services.rollout import spec as specs
 from services.rollout.grower import Grower
 from tests.rollout.growing import ENDING, IID, TREEPO, engine, spec, survivors
@@ -22,7 +22,7 @@ TREE = {"segment": 3, "max_depth": 4, "width": 9, "fallback": "random", "budget"
 def _replayed(given_spec, whole, records):
     """Replays the records of one claim; each view must be the one that was logged, each plan the one that was executed."""
     for record, view in zip(records, planlog.views(given_spec, whole, records), strict=True):
-        assert planlog.view_digest(view) == record.view_digest, f"the view of plan {record.number} is another"
+        assert viewdigest.digest(view) == record.view_digest, f"the view of plan {record.number} is another"
         plan = given_spec.policy.plan(view, Room(), Draws(given_spec.seed))
         new = {e.branch: e for e in plan.expansions if e.branch not in view.in_flight and not _there(view, e)}
         assert [planlog._expansion(e) for e in new.values()] == list(record.expansions)
@@ -101,7 +101,7 @@ def test_another_view_has_another_digest() -> None:
     for change in ({"seed": 9}, {"max_path_tokens": 7}, {"leaves": {more: ""}}, {"leaves": {more: "stop"}}):
         from dataclasses import replace
 
-        assert planlog.view_digest(replace(view, **change)) not in digests
+        assert viewdigest.digest(replace(view, **change)) not in digests
 
 
 async def test_plans_are_stored_with_the_tree_and_replay_from_it(small) -> None:  # noqa: F811
