@@ -36,15 +36,14 @@ def ending(
     repetition_first: bool,
 ) -> str | None:
     """Why the path ends here, in the card's order of checks; None if it goes deeper."""
-    boxed = finished != "eos" and (stopped or finished == "boxed") and _BOXED.search(path_text()) is not None
-    checks: list[tuple[str, Callable[[], bool]]] = [
-        ("finished", lambda: boxed),
-        ("stop", lambda: stopped),
-        ("length", lambda: full),
-        ("depth", lambda: deep),
-    ]
-    checks.insert(0 if repetition_first else len(checks), ("repetition", lambda: repeats(segment_text)))
-    return next((reason for reason, holds in checks if holds()), None)
+    if repetition_first and repeats(segment_text):
+        return "repetition"
+    if finished != "eos" and (stopped or finished == "boxed") and _BOXED.search(path_text()) is not None:
+        return "finished"
+    for reason, holds in (("stop", stopped), ("length", full), ("depth", deep)):
+        if holds:
+            return reason
+    return "repetition" if repeats(segment_text) else None
 
 
 def cut(policy: str, logprobs_T: Floats, segment: int, rng: Draws, wave: int) -> int:

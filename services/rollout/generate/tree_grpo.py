@@ -38,7 +38,10 @@ class TreeGRPO:
         width = self.width if room.max_leaves is None else min(self.width, room.max_leaves)
         grown, ended = Rollouts(view), list[Rollout]()
         inner = [1]  # nodes of the prompt, and of the rollouts up to each, that are no leaves
-        rounds = [range(1), *(range(i, min(i + self.expansions, width)) for i in range(1, width, self.expansions))]
+        rounds = [
+            range(min(1, width)),
+            *(range(i, min(i + self.expansions, width)) for i in range(1, width, self.expansions)),
+        ]
         for numbers in rounds:
             drawn = [rng.below(inner[-1], "tree-grpo.node", number) for number in numbers]
             made = [grown.grow(n, *self._node(grown, ended, inner, at)) for n, at in zip(numbers, drawn, strict=True)]

@@ -30,7 +30,8 @@ class TreePOEager(Segmented):
         """Every segment that follows from what is there."""
         width = self.width if room.max_leaves is None else min(self.width, room.max_leaves)
         replay = _Replay(self, view, rng, Paths(self, view))
-        replay.branch(view.root, len(view.root), 0, range(width))
+        if width:
+            replay.branch(view.root, len(view.root), 0, range(width))
         while replay.owing:
             replay.advance(*replay.owing.pop())
         return Plan((*replay.expansions, *continuations(view)), tuple(replay.marks), done=len(replay.marks) == width)
@@ -50,8 +51,8 @@ class _Replay:
 
     def branch(self, parent: Segment, fork: int, tokens: int, owed: range) -> None:
         """Shares the owed leaves out among new branches."""
-        count, first = min(self.policy.divisor, len(owed)), owed.start
-        for share in budget.split(len(owed), None, count) if count else ():
+        first = owed.start
+        for share in budget.split(len(owed), None, min(self.policy.divisor, len(owed))):
             self.owing.append((Branch(parent.id, fork, first), tokens, range(first, first + share)))
             first += share
 
