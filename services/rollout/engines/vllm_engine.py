@@ -26,6 +26,7 @@ from services.rollout.engines.port import NO_ROOM, EngineStats, Key, Policy, Req
 from services.rollout.engines.vllm_core import Core
 
 _TURN_S = 0.005  # how long a step may wait before commands are looked at again
+_AHEAD = 4  # a quarter more requests than vLLM runs at once lie ready there, so that no step of it is short of one
 _STOP_S = 0.02  # a request that vLLM did not know yet is aborted again
 
 
@@ -55,7 +56,7 @@ class _Counts:
 
 
 class VllmEngine:
-    """Samples with vLLM. `max_branches` segments are with vLLM; the others wait here."""
+    """Samples with vLLM. It runs `max_branches` segments at once, and a few lie ready; the others wait here."""
 
     def __init__(
         self,
@@ -145,8 +146,9 @@ class VllmEngine:
 
     def stats(self) -> EngineStats:
         """Counts; vLLM does not say how much KV is in use."""
-        c = self._counts
-        return EngineStats(c.sampled, c.prefilled, c.cached, c.steps, len(self._running), len(self._waiting))
+        c, given = self._counts, len(self._running)
+        running = min(given, self._bounds.max_branches)
+        return EngineStats(c.sampled, c.prefilled, c.cached, c.steps, running, len(self._waiting) + given - running)
 
     @property
     def busy(self) -> bool:
@@ -176,7 +178,7 @@ class VllmEngine:
     # -- branches --
 
     def _admit(self) -> None:
-        free = self._bounds.max_branches - len(self._running)
+        free = self._bounds.max_branches + self._bounds.max_branches // _AHEAD - len(self._running)
         for key in list(self._waiting)[: max(free, 0)]:
             branch = _Branch(self._waiting.pop(key), self._core.new_id())
             self._running[key] = branch

@@ -20,8 +20,8 @@ from services.rollout.engines.vllm_engine import Bounds, VllmEngine
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """engine_settings. block_size: tokens that are shared or not; eager: no compiled kernels, which saves half a minute of
-    starting; arguments: more of vLLM's EngineArgs."""
+    """engine_settings. block_size: tokens of a prefix that are shared or not; eager: no compiled kernels; arguments: more of
+    vLLM's EngineArgs."""
 
     block_size: int = BLOCK
     eager: bool = True
