@@ -1,0 +1,122 @@
+"""What planning costs: the time that growers take for trees of many leaves, beside that of sampling them; CPU time of one process."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from banyan import registry
+from banyan.draws import key
+from banyan.recipe import Recipe
+from banyan.recipe_file import resolve
+from banyan.segment import Sampling
+from banyan.tree import Tree
+from bench.table import Result, median
+from services.rollout.engines.port import Policy
+from services.rollout.engines.scripted import ScriptedEngine, build
+from services.rollout.grower import Grower, Step
+from services.rollout.spec import GrowSpec
+
+TIMES, LEAVES, TREES = 3, 256, 4
+TOKENS_PER_S = 500.0  # of the torch engine on two cores: what the share of planning is measured against
+_BASE = {"name": "planning", "model": "none", "task": {"name": "arithmetic"}, "allow_truncated_sampling": True}
+_PROMPT = ({"role": "user", "content": "go"},)
+CASES: tuple[tuple[str, dict[str, Any], int], ...] = (
+    ("iid", {"width": LEAVES}, 64),
+    ("treepo", {"width": LEAVES, "segment": 8, "max_depth": 8}, 64),
+    ("treepo-eager", {"width": LEAVES, "segment": 8, "max_depth": 8}, 64),
+    ("eptree", {"chains": 52, "forks": 2, "continuations": 2}, 64),
+    ("tree-grpo", {"rounds": 15, "expansions": 17, "node": 8}, 64),
+    ("rose", {"width": LEAVES}, 64),
+    ("echo", {"width": LEAVES, "chains": 64, "segment": 16}, 64),
+    ("latr", {"width": LEAVES}, 64),
+)
+
+
+@dataclass
+class Spent:
+    """CPU seconds in the grower (planning, segments, the log of plans) and in the tree policy alone; what came of it."""
+
+    growing: float = 0.0
+    policy: float = 0.0
+    expansions: int = 0
+    tokens: int = 0
+    leaves: int = 0
+    whole: float = 0.0
+
+
+@dataclass
+class _Timed:
+    """A tree policy with a stopwatch."""
+
+    inner: Any
+    spent: Spent
+    width: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.width = int(getattr(self.inner, "width", 1))
+
+    def plan(self, *given: Any) -> Any:
+        begun = time.thread_time()
+        plan = self.inner.plan(*given)
+        self.spent.policy += time.thread_time() - begun
+        return plan
+
+
+def run() -> Result:
+    """Each policy on trees of 256 leaves."""
+    result = Result("planning")
+    for name, settings, tokens in CASES:
+        if name not in registry.names("generate"):
+            continue
+        found = [grown(name, settings, tokens) for _ in range(TIMES)]
+        share = median([100 * s.policy * TOKENS_PER_S / s.tokens for s in found])
+        result.add(f"{name}: planning, of the time to sample {found[0].leaves // TREES} leaves", share, "%", "bar: below 1")
+        rate = median([s.expansions / s.growing for s in found])
+        result.add(f"{name}: expansions through one grower, all its work", rate, "1/s", "bar: 10,000 for one planner")
+    result.notes.append(
+        f"sampling is taken to make {TOKENS_PER_S:.0f} tokens a second; medians of {TIMES} runs of {TREES} trees"
+    )
+    return result
+
+
+def grown(policy: str, settings: dict[str, Any], tokens: int) -> Spent:
+    """Grows some trees side by side on the scripted engine, whose branches end anywhere."""
+    generate = {"policy": policy, "settings": settings, "max_new_tokens": tokens}
+    recipe = resolve({**_BASE, "generate": generate})
+    spent, engine = Spent(), build({"chain": {"": {"a": 0.49, "b": 0.49, "": 0.02}}}, Policy(0, 0, b"bench"), 512)
+    growers = [_grower(recipe, index, engine, spent) for index in range(TREES)]
+    begun = time.thread_time()
+    for index, grower in enumerate(growers):
+        _act(index, _timed(spent, grower.start), engine, spent)
+    while engine.busy:
+        ended: dict[int, list[Any]] = {}
+        for sampled in engine.step():
+            spent.tokens += len(sampled.tokens_T)
+            tree_id, _, _ = sampled.key
+            ended.setdefault(int.from_bytes(tree_id, "little"), []).append(sampled)
+        for index, some in ended.items():
+            _act(index, _timed(spent, lambda g=growers[index], s=some: g.ended(s)), engine, spent)  # type: ignore[misc]
+    spent.whole, spent.leaves = time.thread_time() - begun, sum(len(g.leaves) for g in growers)
+    return spent
+
+
+def _grower(recipe: Recipe, index: int, engine: ScriptedEngine, spent: Spent) -> Grower:
+    generate, seed = recipe.generate, key(0, "planning", index)
+    policy = _Timed(registry.build("generate", generate.policy, generate.settings), spent)
+    sampling = Sampling(max_new_tokens=generate.max_new_tokens, seed=seed)
+    tree_id = index.to_bytes(4, "little")
+    spec = GrowSpec(tree_id, recipe.name, seed, _PROMPT, policy, generate.max_new_tokens, sampling, (0, index))
+    return Grower(spec, Tree(tree_id), engine.tokenizer, "bench")
+
+
+def _timed(spent: Spent, work: Any) -> Step:
+    begun = time.thread_time()
+    step: Step = work()
+    spent.growing += time.thread_time() - begun
+    return step
+
+
+def _act(index: int, step: Step, engine: ScriptedEngine, spent: Spent) -> None:
+    spent.expansions += len(step.requests)
+    for request in step.requests:
+        engine.submit(request)
