@@ -101,6 +101,7 @@ def test_branches_that_have_ended_are_not_compared():
     chain = DIGITS | {"1xx": {"": 1.0}, "2xx": {"": 1.0}}
     grower, _ = grow(spec(LATR, SMALL | {"width": 2, "ages": [4]}, 24), engine({"chain": chain}))
     assert answers(grower) == ["xxx1xx", "xxx2xx"], "alike but for a digit"
+    assert any(s.kind is Kind.FORCED for leaf in grower.leaves for s in grower.tree.lineage(leaf.segment))
 
 
 def test_greedy_tokens_are_of_a_distribution_with_one_token():
