@@ -1,11 +1,14 @@
-"""What planning costs: the time that growers take for trees of many leaves, beside that of sampling them; CPU time of one process."""
+"""What planning costs: CPU time of growers for trees of many leaves, beside the time that sampling them takes; one process."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from banyan import registry
 from banyan.draws import key
+from banyan.plugins import Branch
 from banyan.recipe import Recipe
 from banyan.recipe_file import resolve
 from banyan.segment import Sampling
@@ -92,10 +95,10 @@ def grown(policy: str, settings: dict[str, Any], tokens: int) -> Spent:
         ended: dict[int, list[Any]] = {}
         for sampled in engine.step():
             spent.tokens += len(sampled.tokens_T)
-            tree_id, _, _ = sampled.key
+            tree_id, _, _ = cast(tuple[bytes, int, Branch], sampled.key)
             ended.setdefault(int.from_bytes(tree_id, "little"), []).append(sampled)
         for index, some in ended.items():
-            _act(index, _timed(spent, lambda g=growers[index], s=some: g.ended(s)), engine, spent)  # type: ignore[misc]
+            _act(index, _timed(spent, partial(growers[index].ended, some)), engine, spent)
     spent.whole, spent.leaves = time.thread_time() - begun, sum(len(g.leaves) for g in growers)
     return spent
 
@@ -109,9 +112,9 @@ def _grower(recipe: Recipe, index: int, engine: ScriptedEngine, spent: Spent) ->
     return Grower(spec, Tree(tree_id), engine.tokenizer, "bench")
 
 
-def _timed(spent: Spent, work: Any) -> Step:
+def _timed(spent: Spent, work: Callable[[], Step]) -> Step:
     begun = time.thread_time()
-    step: Step = work()
+    step = work()
     spent.growing += time.thread_time() - begun
     return step
 
