@@ -1,4 +1,4 @@
-"""What planning costs: CPU time of growers for trees of many leaves, beside the time that sampling them takes; one process."""
+"""What planning costs: CPU time of growers for trees of many leaves, beside the time that sampling them takes."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Every recipe's trees, through all five services: grown, scored, trained on; on a tiny random model and the user's reward."""
+"""Each recipe through all five services: grown, scored, trained on; on a tiny random model and the user's reward."""
 
 from pathlib import Path
 from typing import Any
