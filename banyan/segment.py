@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from banyan.digest import blake, packed
 from banyan.errors import InvalidInput
-from banyan.signals import Signals, halves
+from banyan.signals import NOTHING_SAID, Signals, halves
 
 ENCODING_VERSION = 1
 IntTokens = npt.NDArray[np.int32]
@@ -113,7 +113,7 @@ class Segment:
     text: str = ""
     cached_tokens: int = 0  # of the prefix, that the engine did not prefill again
     entropies_T: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
-    signals: Signals = field(default_factory=Signals)
+    signals: Signals = NOTHING_SAID
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens_T", _frozen(self.tokens_T, np.int32, "tokens"))

@@ -72,6 +72,8 @@ class Signals:
 
     def __getitem__(self, tokens: slice) -> "Signals":
         """Signals of a run of the tokens."""
+        if not self:
+            return self
         top = slice(0, 0) if not self.top_ids_T_K.size else tokens
         return Signals(self.top_ids_T_K[top], self.top_logprobs_T_K[top], self.semantic_T[tokens])
 
@@ -80,6 +82,9 @@ class Signals:
         for name, count in (("likeliest tokens", len(self.top_ids_T_K)), ("semantic values", len(self.semantic_T))):
             if count not in (0, tokens):
                 raise InvalidInput(f"a segment of {tokens} tokens has {count} {name}; give one per token")
+
+
+NOTHING_SAID = Signals()  # most segments come without signals: one for all of them
 
 
 def joined(parts: Sequence[Signals]) -> Signals:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from banyan.segment import Finish, Floats, IntTokens, Sampling
-from banyan.signals import NO_SIGNALS, Signals, Wanted
+from banyan.signals import NO_SIGNALS, NOTHING_SAID, Signals, Wanted
 
 Key = Hashable
 NO_ROOM = "NO_ROOM"  # reason of an InvalidInput: this engine is too small, another may not be
@@ -70,7 +70,7 @@ class Sampled:
     sampled_logprobs_T: Floats = field(default_factory=no_floats)
     entropies_T: Floats = field(default_factory=no_floats)
     cached_tokens: int = 0
-    signals: Signals = field(default_factory=Signals)
+    signals: Signals = NOTHING_SAID
 
 
 @dataclass(frozen=True, slots=True)
