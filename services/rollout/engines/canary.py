@@ -1,6 +1,9 @@
 """Proves a change of weights by behaviour: a few fixed tokens, and the log-probs that the new weights give them.
 
 Digests say which file was read, never what an engine computes with; an update that did not take effect shows only here.
+It proves as much as old and new weights differ on its tokens by more than `tolerance`, which their maker has to calibrate:
+in bfloat16 vLLM is 0.07 nats off float32 on random tokens of SmolLM2-135M on average (transformers in bfloat16: 0.06), so
+one small step shows only where the weights are sampled from in float32.
 """
 
 import json
@@ -12,7 +15,7 @@ import numpy as np
 from banyan.errors import InvalidInput, TemporaryError
 from banyan.segment import Floats, IntTokens
 
-TOLERANCE = 0.05  # nats, mean; two policies that a canary tells apart must differ by more
+TOLERANCE = 0.2  # nats, mean: three times the noise of bfloat16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
