@@ -54,7 +54,7 @@ test: $(STAMP) ## every check that needs no accelerator, but for the slow ones
 
 .PHONY: test-vllm
 test-vllm: $(STAMP_VLLM) ## the engines' common tests, with vLLM among the engines
-	$(BIN_VLLM)/pytest -q -m "vllm and not slow" tests/engines
+	$(BIN_VLLM)/pytest -q -m vllm tests/engines
 
 .PHONY: slow
 slow: model ## the slow checks: whole runs, killed processes
