@@ -8,7 +8,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from banyan.errors import BanyanError
@@ -26,6 +25,7 @@ from services.rollout.ports import Assignments, Log, Store
 from services.rollout.presence import Presence
 from services.rollout.publisher import Publisher
 from services.rollout.refresher import Refresher
+from services.rollout.role import Plan
 from services.rollout.scorewaits import ScoreWaits
 from services.rollout.spans import Spans
 from services.rollout.taker import Taker
@@ -37,21 +37,6 @@ log = logging.getLogger(__name__)
 _TICK_S = 1.0
 _POLICIES_S = 5.0
 _TAKING_S = 3.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a node is and may take."""
-
-    run_id: str
-    node_id: str
-    max_branches: int
-    joined: bool = False
-    lockstep: bool = False
-    most_trees: int = 4096
-    policy_wait_s: float = 30.0
-    segment_deadline_s: float = 120.0
-    drain_s: float = 8.0
 
 
 class Node:

@@ -22,7 +22,8 @@ from services.chassis.bus import Bus
 from services.rollout import consumer
 from services.rollout.engines.make import maker
 from services.rollout.engines.thread import EngineThread
-from services.rollout.node import Node, Plan
+from services.rollout.node import Node
+from services.rollout.role import Plan
 from services.rollout.store import GrpcStore
 from services.treestore.service import running
 from services.treestore.settings import Settings
