@@ -145,7 +145,7 @@ def test_doctor_names_every_check(tmp_path: Path) -> None:
         (["train", QUICKSTART, "--set", "budgets.steps=1"], ["budgets", "unknown key"]),
         (["train", QUICKSTART, "--set", "budget.steps=x"], ["budget.steps", "'x'", "integer"]),
         (["train", QUICKSTART, "--set", "model=/nowhere"], ["/nowhere", "local folder"]),
-        (["train", QUICKSTART, "--set", "generate.policy=magic"], ["magic", "iid, treepo"]),
+        (["train", QUICKSTART, "--set", "generate.policy=magic"], ["magic", "known: ", "iid, ", "treepo"]),
         (["train"], ["name a recipe"]),
         (["train", "--resume", QUICKSTART], ["--resume"]),
         (["lineage", "xyz"], ["holds no store"]),
