@@ -39,7 +39,8 @@ class Maps:
                 self._drop([key])
             if key not in self._held:
                 memory = mmap.mmap(file.fileno(), size, flags=flags)
-                self._held[key] = os.dup(file.fileno()), memory
+                # Opened anew: a duplicate would share, and outlive, the lock of who writes the file.
+                self._held[key] = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY), memory
             self._held.move_to_end(key)
             self._drop(list(self._held)[: -self._limit])
             return self._held[key][1]

@@ -212,12 +212,15 @@ class Grower:
                     policy_step=one.policy.step,
                     producer=self.producer,
                     text=self.tokenizer.decode(one.tokens_T[start:stop]),
-                    cached_tokens=0 if made else one.cached_tokens,
+                    cached_tokens=self._length(branch) + given if made else one.cached_tokens,
                     entropies_T=one.entropies_T[start:stop],
                     signals=one.signals[start:stop],
                 )
             )
         return made
+
+    def _length(self, branch: Branch) -> int:
+        return len(self.tree.prefix_tokens(branch.parent, branch.fork))
 
     def _ends(self, forced: tuple[int, ...]) -> bool:
         """Whether forced tokens end the path: the last of them is the model's end token."""

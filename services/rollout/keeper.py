@@ -41,7 +41,7 @@ class Keeper:
         moved, self._sampled = sampled > self._sampled, sampled
         now = time.monotonic()
         for live in self._trees:
-            if moved and live.started and not live.finishing:
+            if moved and live.started and not live.finishing and live.grower.in_flight:
                 live.touched = now
         due = [live for live in self._trees if now - live.touched <= self._deadline_s]
         for start in range(0, len(due), _AT_ONCE):

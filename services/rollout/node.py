@@ -63,7 +63,8 @@ class Node:
         self._finisher = Finisher(store, self._publisher, self.trees, plan.run_id, plan.node_id)
         self._keeper = Keeper(store, thread, self.trees, self._drop, plan.segment_deadline_s)
         self._presence = Presence(store, self.trees, plan.joined)
-        self._scores = ScoreWaits(store, self._act, lambda live: self.trees.get(live.spec.tree_id, live.epoch) is live)
+        held = lambda live: self.trees.get(live.spec.tree_id, live.epoch) is live  # noqa: E731
+        self._scores = ScoreWaits(store, self._act, held, lambda live, error: self._give_up(live, returns.here(error)))
         self._spans = Spans()
         self._again = asyncio.Event()
         self._drained = asyncio.Event()

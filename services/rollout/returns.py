@@ -18,6 +18,11 @@ def invalid(error: InvalidInput) -> str:
     return refusal(str(error), error.reason)
 
 
+def here(error: Exception) -> str:
+    """Of what went wrong on this node while a tree waited: another may do better."""
+    return f"UNABLE: {type(error).__name__}: {error}"
+
+
 def failed(error: Exception) -> str:
     """Of what a tree policy or a chat template raised: both are pure, so they raise it on every node."""
     return f"UNUSABLE: {type(error).__name__}: {error}"

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable
 
 from banyan.plugins import Branch
-from banyan.segment import Segment
+from banyan.segment import Kind, Segment
 from services.chassis import telemetry
 from services.rollout.engines.port import Key, Request
 from services.rollout.live import Live
@@ -33,7 +33,7 @@ class Spans:
             tokens = len(segment)
             if segment.parent:
                 prefix = sum(end for _, end in live.grower.tree.pieces(segment.parent, segment.fork))
-                telemetry.count("banyan.tokens.sampled", tokens)
+                telemetry.count("banyan.tokens.sampled", tokens if segment.kind is Kind.POLICY else 0)
                 telemetry.count("banyan.tokens.cached", segment.cached_tokens)
                 telemetry.count("banyan.tokens.prefilled", prefix - segment.cached_tokens)
             telemetry.start(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from google.protobuf.message import DecodeError
 
 from banyan import wire
-from banyan.errors import BanyanError, InvalidInput, NotFound, Refused, TemporaryError
+from banyan.errors import BanyanError, InvalidInput, NotFound, Refused
 from banyan.v1 import events_pb2
 from services.chassis import telemetry
 from services.rollout import returns
@@ -57,13 +57,13 @@ class Taker:
         )  # one that is never ended is never told
         try:
             claim = await self._store.claim(assignment.tree_id, assignment.ticket, span.traceparent)
-        except TemporaryError as error:
-            log.warning("tree %s is not claimed: %s", assignment.tree_id.hex()[:12], error)
-            await delivery.nak(_LATER_S)
-            return None
         except (NotFound, Refused) as error:
             log.warning("tree %s is not to be grown: %s", assignment.tree_id.hex()[:12], error)
             await delivery.ack()
+            return None
+        except BanyanError as error:
+            log.warning("tree %s is not claimed: %s", assignment.tree_id.hex()[:12], error)
+            await delivery.nak(_LATER_S)
             return None
         if not claim.epoch:  # grown, dropped, or a newer assignment is under way
             await delivery.ack()

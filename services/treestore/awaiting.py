@@ -9,7 +9,7 @@ from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore import schema
 from services.treestore.loading import chunks
-from services.treestore.rows import DROPPED
+from services.treestore.rows import DROPPED, GROWING
 from services.treestore.trees import score_to_wire
 
 # Made once: a node asks for each of its trees after each of its messages.
@@ -56,8 +56,10 @@ def _claimed(connection: Connection, tree_id: bytes, epoch: int) -> Row[Any, Any
 
 
 def scores(connection: Connection, request: ts.AwaitScoresRequest) -> list[tree_pb2.ScoredLeaf]:
-    """All scores of a tree, as they were stored. Raises Refused like `look`."""
-    _claimed(connection, request.tree_id, request.epoch)
+    """All scores of a tree that grows under this claim. Raises Refused like `look`, and for any other tree."""
+    tree = _claimed(connection, request.tree_id, request.epoch)
+    if tree.state != GROWING or request.epoch != tree.claim_epoch:
+        raise Refused(f"tree {request.tree_id.hex()[:12]} does not grow under claim {request.epoch}", "NOT_GROWING")
     return [score_to_wire(row) for row in connection.execute(_SCORES, {"tree_id": request.tree_id})]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import treestore_service_pb2 as ts
@@ -11,6 +11,13 @@ from services.treestore.settings import Settings
 
 MOST = 64
 MOST_TOKENS = 256 << 10  # of the trees in one answer: some 4 MB, below the limit of a gRPC message
+_TOKEN_BYTES = 16
+_OF = schema.segments.c
+_SIGNALS = (
+    select(_OF.tree_id, func.sum(func.length(_OF.signals)).label("bytes"))
+    .where(_OF.tree_id.in_(bindparam("keys", expanding=True)))
+    .group_by(_OF.tree_id)
+)
 _SIZES = select(
     schema.trees.c.tree_id, (schema.trees.c.sampled_tokens + schema.trees.c.prompt_tokens).label("tokens")
 ).where(schema.trees.c.tree_id.in_(bindparam("keys", expanding=True)))
@@ -51,9 +58,12 @@ def several(
 
 
 def _sizes(connection: Connection, tree_ids: Sequence[bytes]) -> dict[bytes, int]:
-    """Tokens that each tree has so far."""
-    rows = connection.execute(_SIZES, {"keys": list(tree_ids)}) if tree_ids else ()
-    return {row.tree_id: row.tokens for row in rows}
+    """Tokens that each tree has so far, and its signals as if they were tokens."""
+    if not tree_ids:
+        return {}
+    keys = {"keys": list(tree_ids)}
+    signals = {row.tree_id: int(row.bytes or 0) // _TOKEN_BYTES for row in connection.execute(_SIGNALS, keys)}
+    return {row.tree_id: row.tokens + signals.get(row.tree_id, 0) for row in connection.execute(_SIZES, keys)}
 
 
 def _claim(connection: Connection, request: ts.ClaimTreeRequest, now_ms: int, settings: Settings) -> ts.ClaimTreeResponse:

@@ -59,7 +59,7 @@ def test_forced_tokens_are_a_segment_of_their_own() -> None:
     assert (after.parent, after.fork, after.ordinal, after.kind) == (forced.id, 2, 0, Kind.POLICY)
     assert after.tokens_T.tolist() == [1, 2, 3] and not len(after.sampled_logprobs_T)
     assert after.signals.top_ids_T_K.tolist() == [[4, 5], [6, 7], [8, 9]] and after.entropies_T.tolist() == [6, 5, 4]
-    assert (forced.cached_tokens, after.cached_tokens) == (5, 0)
+    assert (forced.cached_tokens, after.cached_tokens) == (5, len(one.tree.root) + 2)
     assert step.grown == (Leaf(after.id, 3),)
     for segment in step.segments:
         again = wire.segment_from_wire(wire.segment_to_wire(segment))

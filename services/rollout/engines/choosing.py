@@ -12,11 +12,13 @@ from services.rollout.engines.rows import need
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
-    """Requests that fit. shared: prefixes that their branches share. need: tokens that a slot may come to."""
+    """Requests that fit. shared: prefixes that their branches share. need: tokens that a slot may come to. pinned: tokens of
+    all prefixes that are in use with them."""
 
     requests: tuple[Request, ...] = ()
     shared: Collection[bytes] = ()
     need: int = 0
+    pinned: int = 0
 
 
 def choose(queue: Sequence[Request], needs: Sequence[int], held: Sequence[Group], memory: Memory, by_level: bool) -> Chosen:
@@ -29,13 +31,16 @@ def choose(queue: Sequence[Request], needs: Sequence[int], held: Sequence[Group]
     taken = len(needs) + sum(len(group.requests) for group in held)
     for request in queue:
         name = request.prefix_P.tobytes()
+        new = name not in pinned
         pinned[name] = len(request.prefix_P)
         longer = max(longest, need(request) - len(request.prefix_P) * (name in shared))
         if not memory.fits(taken + len(chosen) + 1, longer, in_use + sum(pinned.values())):
+            if new:
+                del pinned[name]
             break
         longest = longer
         chosen.append(request)
-    return Chosen(tuple(chosen), shared, longest)
+    return Chosen(tuple(chosen), shared, longest, in_use + sum(pinned.values()))
 
 
 def _shared(requests: Sequence[Request], memory: Memory) -> set[bytes]:

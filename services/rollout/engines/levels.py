@@ -90,7 +90,7 @@ def _part(
         mask = None if mask is None else _added(mask, query.dtype)
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, attn_mask=mask, scale=scale)
         return out, lse
-    scores = (query @ key.transpose(-1, -2)).float() * (scale or query.shape[-1] ** -0.5)
+    scores = query.float() @ key.float().transpose(-1, -2) * (scale or query.shape[-1] ** -0.5)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
     lse = scores.logsumexp(-1)

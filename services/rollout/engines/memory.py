@@ -1,6 +1,7 @@
 """Keeps slots and prefix store together within kv_tokens: slots first, kept prefixes in what is left."""
 
 from dataclasses import dataclass
+from weakref import WeakSet
 
 import torch
 
@@ -40,30 +41,39 @@ class Memory:
         self.limits = limits
         self.store = PrefixStore()
         self.slots = Slots(shape, 0, 0)
+        self._alone: WeakSet[Piece] = WeakSet()  # of prefixes in use that the store had no room for
 
     @property
     def tokens(self) -> int:
         """Tokens of KV held."""
-        return self.slots.tokens + self.store.tokens
+        return self.slots.tokens + self.store.tokens + self._apart
+
+    @property
+    def _apart(self) -> int:
+        return sum(len(piece) for piece in self._alone)
 
     def fits(self, rows: int, need: int, pinned: int) -> bool:
         """Whether `rows` rows of at most `need` tokens fit beside `pinned` tokens of prefixes in use."""
         return self.limits.rows(rows) * self.limits.width(need) + pinned <= self.limits.kv_tokens
 
-    def make_room(self, rows: int, need: int, live_rows: int, live_tokens: int) -> None:
-        """Sizes the slots for `rows` rows of `need` tokens, keeping what is live, and evicts prefixes for them."""
+    def make_room(self, rows: int, need: int, live_rows: int, live_tokens: int, pinned: int) -> None:
+        """Sizes the slots for `rows` rows of `need` tokens, keeping what is live, and evicts prefixes for them.
+
+        pinned: tokens of prefixes that will be in use then.
+        """
         slots, capacity = self.limits.rows(rows), self.limits.width(need)
         enough = slots <= self.slots.slots and capacity <= self.slots.capacity
-        if not enough or self.slots.tokens > self.limits.kv_tokens - self.store.tokens:
+        if not enough or self.slots.tokens > self.limits.kv_tokens - max(self.store.tokens + self._apart, pinned):
             ample = min(self.limits.rows(self.limits.max_branches), 2 * slots)
-            slots = ample if ample * capacity <= self.limits.kv_tokens // 2 else slots
+            spare = min(self.limits.kv_tokens // 2, self.limits.kv_tokens - pinned)
+            slots = ample if ample * capacity <= spare else slots
             self.slots = self.slots.resized(slots, capacity, live_rows, live_tokens)
         self.store.evict(self.tokens - self.limits.kv_tokens)
 
     @property
     def pinned(self) -> int:
         """Tokens of prefixes in use."""
-        return self.store.pinned
+        return self.store.pinned + self._apart
 
     def worth_sharing(self, prefix_P: IntTokens, branches: int) -> bool:
         """Whether branches do better to attend to their prefix where it is kept than to have a copy each."""
@@ -78,6 +88,7 @@ class Memory:
         if match.length == len(prefix_P):
             return match
         alone = Piece(prefix_P, keys.clone(), values.clone(), 0, None)
+        self._alone.add(alone)
         return Match(((alone, len(prefix_P)),), len(prefix_P))
 
     def keep(self, prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor, begin: int = 0) -> None:

@@ -13,7 +13,7 @@ import torch
 from banyan.segment import IntTokens
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Piece:
     """Tokens start..stop of a prefix with their KV: keys and values are [layers, heads, tokens, dim]."""
 

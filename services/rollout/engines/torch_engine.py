@@ -171,7 +171,7 @@ class TorchEngine:
             del self._waiting[request.key]
         if chosen.requests:
             live = max((row.written - row.above for row in self._rows), default=0)
-            self._memory.make_room(taken + len(chosen.requests), chosen.need, len(self._rows), live)
+            self._memory.make_room(taken + len(chosen.requests), chosen.need, len(self._rows), live, chosen.pinned)
         return chosen
 
     def _start(self, groups: list[Group]) -> list[Sampled]:

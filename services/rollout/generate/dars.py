@@ -53,6 +53,7 @@ class Dars:
         scored = not any(r is not None and math.isnan(r) for r in rewards)
         if scored:
             count += self.more([r for r in rewards if r is not None])
+            count = max(count, min(self.max_width, _begun(view)))  # scores may have come after stage 2 began without them
             runs = [run_at(view, branch) for branch in _branches(view, count)]
         sampling = replace(view.sampling, max_new_tokens=view.max_path_tokens)
         expansions = (*(Expansion(branch, sampling) for branch in _branches(view, count)), *continuations(view))
@@ -85,6 +86,12 @@ def extra(accuracy: float, width: int, max_width: int, schedule: str, standardis
 
 def _branches(view: GrowthView, count: int) -> list[Branch]:
     return [Branch(view.root.id, len(view.root), ordinal) for ordinal in range(count)]
+
+
+def _begun(view: GrowthView) -> int:
+    """Samples that there are, whatever they were asked for by."""
+    children = view.tree.children.get(view.root.id, ())
+    return 1 + max((child.ordinal for child in children), default=-1)
 
 
 def _leaf(run: Run) -> Leaf:
