@@ -1,6 +1,7 @@
 """Disks and checkpoints: the store's disk is full for a while; the learner dies while it writes a checkpoint."""
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import time
@@ -27,7 +28,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting a small tmpfs needs root")
     mount = tmp_path / "disk"
     mount.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(mount)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(mount)], check=True)
     yield mount
     subprocess.run(["umount", "-l", str(mount)], check=True)
 
@@ -35,13 +36,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def fill(disk: Path) -> Path:
     """Leaves no byte free."""
     filler = disk / "filler"
-    with filler.open("wb") as out:
-        try:
-            while True:
-                out.write(b"x" * 65536)
-                out.flush()
-        except OSError:
-            return filler
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as out:  # the store may have taken the last byte
+        while True:
+            out.write(b"x" * 65536)
+    return filler
 
 
 async def test_a_full_disk_of_the_store_holds_the_run_up_and_loses_nothing(
@@ -53,7 +51,7 @@ async def test_a_full_disk_of_the_store_holds_the_run_up_and_loses_nothing(
         await made.reach(1)
         filler = fill(small_disk)
         await asyncio.sleep(4.0)  # the outage itself
-        filler.unlink()
+        filler.unlink(missing_ok=True)
         run = await made.finish()
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
     assert audit(database, run_id, STEPS) == []
