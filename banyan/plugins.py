@@ -18,6 +18,7 @@ from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
 
 Transcript = str
+Rewards = Mapping[Leaf, float | None]  # None: it could not be scored
 Row = Mapping[str, Any]
 
 
@@ -82,7 +83,7 @@ class GrowthView:
     max_path_tokens: int  # policy tokens that a path may hold at most
     in_flight: frozenset[Branch] = frozenset()
     leaves: Mapping[Leaf, str] = field(default_factory=dict)
-    rewards: Mapping[Leaf, float | None] = field(default_factory=dict)  # of leaves marked; see TreePolicy.needs_scores
+    rewards: Rewards = field(default_factory=dict)  # of leaves marked; see TreePolicy.needs_scores
     sampling: Sampling = field(default_factory=Sampling)  # what the recipe asks for; a plan may change it
 
     @property
@@ -188,6 +189,7 @@ __all__ = [
     "GrowthView",
     "LeafMark",
     "Plan",
+    "Rewards",
     "Room",
     "Row",
     "Sampling",

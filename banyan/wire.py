@@ -1,5 +1,7 @@
 """Between the domain and its protobuf messages. Reading checks that a segment's id is the digest of its fields."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from banyan.errors import InvalidInput
@@ -134,10 +136,12 @@ def tree_from_wire(message: tree_pb2.Tree) -> Tree:
     return Tree(message.spec.tree_id, (segment_from_wire(s) for s in message.segments))
 
 
-def rewards_from_wire(message: tree_pb2.Tree) -> dict[Leaf, float | None]:
-    """Reward of each leaf: the mean of its scorers' values; None where any scorer found it unscorable."""
+def rewards_from_wire(scores: Iterable[tree_pb2.ScoredLeaf], scorers: int = 1) -> dict[Leaf, float | None]:
+    """Reward of each leaf that at least `scorers` have spoken of: the mean of their values; None where any of them found it
+    unscorable. Whoever answered first, the sum is the same."""
     values: dict[Leaf, list[float | None]] = {}
-    for scored in message.scores:
+    for scored in sorted(scores, key=lambda s: (s.scorer, s.scorer_version)):
         ok = scored.score.state == tree_pb2.SCORE_STATE_SCORED
         values.setdefault(leaf_from_wire(scored.leaf), []).append(scored.score.value if ok else None)
-    return {leaf: None if None in vs else float(np.mean([v for v in vs if v is not None])) for leaf, vs in values.items()}
+    said = {leaf: vs for leaf, vs in values.items() if len(vs) >= scorers}
+    return {leaf: None if None in vs else float(np.mean([v for v in vs if v is not None])) for leaf, vs in said.items()}

@@ -103,7 +103,7 @@ def group_of(client: Client, tree: tree_pb2.Tree) -> list[tree_pb2.Tree]:
 def view_of(tree: tree_pb2.Tree) -> TreeView:
     """The TreeView of a stored tree."""
     leaves = [leaf_from_wire(leaf) for leaf in tree.leaves]
-    return TreeView(tree_from_wire(tree), leaves, rewards_from_wire(tree))
+    return TreeView(tree_from_wire(tree), leaves, rewards_from_wire(tree.scores))
 
 
 def render(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]) -> RichTree:

@@ -21,7 +21,7 @@ from banyan.errors import DeadlineMissed, InvalidInput
 from banyan.v1 import events_pb2
 from services.chassis import streams, subjects
 from services.chassis.delivery import Delivery
-from services.chassis.pull import Consumer, together
+from services.chassis.pull import Consumer, ready
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ class Bus:
         connects = self._client.stats["reconnects"]
         while self._client.stats["reconnects"] == connects and not self._client.is_closed:
             try:
-                for message in await together(subscription, 64, _LISTEN_IDLE_S):
+                for message in await ready(subscription, 64, _LISTEN_IDLE_S):
                     yield Delivery(message)
             except (TimeoutError, nats.errors.TimeoutError):
                 continue

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _ANSWER_S = 1.0  # the broker answers at once; it may be away just now
 
 
-async def together(subscription: Any, batch: int, timeout_s: float) -> list[Msg]:
+async def ready(subscription: Any, batch: int, timeout_s: float) -> list[Msg]:
     """One message as soon as there is one, and up to `batch` that are there with it. Raises TimeoutError if there is none.
 
     The library's own fetch of many sometimes goes on to wait for others: in runs, every tenth came 0.2 s late (ADR 013).
@@ -67,7 +67,7 @@ class Consumer:
         try:
             if self._subscription is None:
                 self._subscription = await self._js.pull_subscribe_bind(consumer=self._durable, stream=self._stream)
-            return [Delivery(m) for m in await together(self._subscription, batch, timeout_s)]
+            return [Delivery(m) for m in await ready(self._subscription, batch, timeout_s)]
         except (TimeoutError, nats.errors.TimeoutError):
             return []
         except (nats.errors.Error, JetStreamError, OSError) as error:

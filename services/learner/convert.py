@@ -9,10 +9,9 @@ from services.learner.credit import ScoredTree
 
 
 def scored_tree(message: tree_pb2.Tree) -> ScoredTree:
-    """A stored tree. Leaves and scores are sorted: floating-point sums must not depend on who answered first."""
-    ordered = tree_pb2.Tree(scores=sorted(message.scores, key=lambda s: (s.scorer, s.scorer_version)))
+    """A stored tree. Leaves are sorted: floating-point sums must not depend on who answered first."""
     leaves = sorted(leaf_from_wire(leaf) for leaf in message.leaves)
-    return ScoredTree(tree_from_wire(message), leaves, rewards_from_wire(ordered))
+    return ScoredTree(tree_from_wire(message), leaves, rewards_from_wire(message.scores))
 
 
 def refuse_untrainable(trees: Sequence[tree_pb2.Tree], held_out: frozenset[bytes]) -> None:

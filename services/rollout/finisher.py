@@ -54,7 +54,7 @@ class Finisher:
     async def _finish(self, live: Live) -> None:
         await live.grown.wait()
         attempt = 0
-        while self._trees.get(live.spec.tree_id, live.epoch) is live:
+        while self._trees.holds(live):
             try:
                 answer = await self._store.ingested(live.spec.tree_id, live.epoch, [s.id for s in live.segments], _WAIT_S)
             except TemporaryError as error:

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from banyan.draws import Draws, branch_key
-from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Room
+from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Rewards, Room
 from banyan.segment import Finish, IntTokens, Kind, Origin, Segment
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
-from services.rollout import pieces, rewards, viewdigest
+from banyan.wire import rewards_from_wire
+from services.rollout import pieces, viewdigest
 from services.rollout.engines.port import Request, Sampled, Tokenizer
 from services.rollout.planlog import PlanLog
-from services.rollout.rewards import Rewards
 from services.rollout.spec import GrowSpec
 from services.rollout.viewdigest import ViewDigest
 
@@ -42,7 +42,7 @@ class Grower:
     producer: str
     claim: int = 0
     leaves: dict[Leaf, str] = field(default_factory=dict)
-    rewards: Rewards = field(default_factory=dict)
+    rewards: dict[Leaf, float | None] = field(default_factory=dict)
     in_flight: dict[Branch, Expansion] = field(default_factory=dict)
     _pruned: set[Branch] = field(default_factory=set)
     _over: bool = False
@@ -80,7 +80,8 @@ class Grower:
 
     def scored(self, scores: Sequence[tree_pb2.ScoredLeaf]) -> Step:
         """Takes all scores that the store has of the tree."""
-        return self._rewarded(rewards.settled(scores, self.leaves, self.spec.scorers))
+        found = rewards_from_wire(scores, self.spec.scorers)
+        return self._rewarded({leaf: value for leaf, value in found.items() if leaf in self.leaves})
 
     def unscored(self) -> Step:
         """No more scores will come: leaves without a reward have none for the policy either."""

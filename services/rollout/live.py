@@ -60,6 +60,10 @@ class Trees:
         live = self._by_id.get(tree_id)
         return live if live is not None and live.epoch == claim else None
 
+    def holds(self, live: Live) -> bool:
+        """Whether a tree is here still, under the same claim."""
+        return self._by_id.get(live.spec.tree_id) is live
+
     def put(self, live: Live) -> Live | None:
         """Holds a tree; the one that it replaces."""
         self._width = max(1, live.spec.width)
@@ -69,7 +73,7 @@ class Trees:
 
     def forget(self, live: Live) -> bool:
         """Lets a tree go, if it is held under this claim."""
-        held = self._by_id.get(live.spec.tree_id) is live
+        held = self.holds(live)
         if held:
             del self._by_id[live.spec.tree_id]
             live.span.end()

@@ -63,8 +63,9 @@ class Node:
         self._finisher = Finisher(store, self._publisher, self.trees, plan.run_id, plan.node_id)
         self._keeper = Keeper(store, thread, self.trees, self._drop, plan.segment_deadline_s)
         self._presence = Presence(store, self.trees, plan.joined)
-        held = lambda live: self.trees.get(live.spec.tree_id, live.epoch) is live  # noqa: E731
-        self._scores = ScoreWaits(store, self._act, held, lambda live, error: self._give_up(live, returns.here(error)))
+        self._scores = ScoreWaits(
+            store, self._act, self.trees.holds, lambda live, error: self._give_up(live, returns.here(error))
+        )
         self._spans = Spans()
         self._again = asyncio.Event()
         self._drained = asyncio.Event()

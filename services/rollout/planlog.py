@@ -11,7 +11,6 @@ from banyan import wire
 from banyan.plugins import Branch, Expansion, GrowthView, LeafMark
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
-from services.rollout.rewards import Rewards
 from services.rollout.spec import GrowSpec
 
 _MOST_PLANS, _PLAN_BYTES = 4096, 60_000  # what the store keeps of a claim, and of one plan
@@ -26,7 +25,7 @@ class PlanLog:
     fresh: list[bytes] = field(default_factory=list)  # segments that no record names yet
     found: list[Leaf] = field(default_factory=list)
     gone: list[Branch] = field(default_factory=list)
-    rewards: Rewards = field(default_factory=dict)  # that no record names yet
+    rewards: dict[Leaf, float | None] = field(default_factory=dict)  # that no record names yet
     _number: int = 0
     _bytes: int = 0
     _done: bool = False
@@ -90,7 +89,7 @@ def views(spec: GrowSpec, whole: Tree, records: Sequence[tree_pb2.PlanRecord]) -
     seen = Tree(spec.tree_id)
     flying: set[Branch] = set()
     leaves: dict[Leaf, str] = {}
-    rewards: Rewards = {}
+    rewards: dict[Leaf, float | None] = {}
     for record in records:
         for segment_id in record.segments:
             segment = whole.segments[segment_id]

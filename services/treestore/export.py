@@ -12,7 +12,7 @@ from banyan.wire import rewards_from_wire
 def line(tree: tree_pb2.Tree) -> str:
     """One tree as JSON, without a line end."""
     rewards: dict[bytes, tuple[int, float | None]] = {}
-    for leaf, reward in rewards_from_wire(tree).items():  # where several leaves end in a segment, its last one counts
+    for leaf, reward in rewards_from_wire(tree.scores).items():  # where several leaves end in a segment, its last one counts
         if leaf.segment not in rewards or rewards[leaf.segment][0] < leaf.end:
             rewards[leaf.segment] = (leaf.end, reward)
     spec = tree.spec

@@ -195,3 +195,15 @@ async def test_scores_that_do_not_come_are_not_waited_for_ever(small, eventually
         (tree,) = await small.open(1, SMALL, DARS, score_deadline_ms=700)
         (state,) = await small.grown([tree])
         assert len(state.leaves) == 4
+
+
+def test_a_leaf_has_its_reward_when_all_scorers_have_spoken() -> None:
+    leaf = tree_pb2.LeafRef(segment=b"s", end=3)
+    said = {"b": 0.1, "a": 0.2, "c": 0.7}
+    all_of = [
+        tree_pb2.ScoredLeaf(leaf=leaf, scorer=k, score=tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=v))
+        for k, v in said.items()
+    ]
+    assert wire.rewards_from_wire(all_of[:2], 3) == {}
+    rewards = wire.rewards_from_wire(all_of, 3)
+    assert rewards == wire.rewards_from_wire(all_of[::-1], 3) and rewards[Leaf(b"s", 3)] == pytest.approx(1 / 3)
