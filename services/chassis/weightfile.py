@@ -53,6 +53,7 @@ class WeightManifest:
     bytes: int
     tensors: tuple[TensorEntry, ...]
     aliases: Mapping[str, str]
+    canary: Mapping[str, Any] | None = None  # what the weights say of a few tokens (services/learner/canary.py)
 
     @property
     def manifest_path(self) -> Path:
@@ -69,6 +70,7 @@ class WeightManifest:
         }
         tensors = [asdict(t) for t in self.tensors]
         body |= {"bytes": self.bytes, "tensors": tensors, "aliases": dict(self.aliases)}
+        body |= {"canary": dict(self.canary)} if self.canary is not None else {}
         return json.dumps(body, sort_keys=True)
 
 
@@ -78,7 +80,8 @@ def from_json(text: str, path: Path) -> WeightManifest:
         data = json.loads(text)
         tensors = tuple(TensorEntry(**{**t, "shape": tuple(t["shape"])}) for t in data["tensors"])
         digest, size = bytes.fromhex(data["digest"]), int(data["bytes"])
-        manifest = WeightManifest(path, data["epoch"], data["step"], digest, size, tensors, data["aliases"])
+        aliases, canary = data["aliases"], data.get("canary")
+        manifest = WeightManifest(path, data["epoch"], data["step"], digest, size, tensors, aliases, canary)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput(f"weight manifest of {path} is unusable: {error!r}") from None
     _check(manifest)
@@ -117,6 +120,7 @@ def write(
     step: int,
     dtype: str = "bfloat16",
     spare: Path | None = None,
+    canary: Mapping[str, Any] | None = None,
 ) -> WeightManifest:
     """Writes `<name>.bin` and `<name>.json`: preallocated, aside, renamed, the manifest last. Tied tensors are one.
 
@@ -129,7 +133,7 @@ def write(
     try:
         with (weighthold.recycled(spare, aside, size) if spare else None) or open(aside, "w+b") as file:
             digest = _fill(file, entries, tensors, size)
-        manifest = WeightManifest(path, epoch, step, digest, size, entries, aliases)
+        manifest = WeightManifest(path, epoch, step, digest, size, entries, aliases, canary)
         _publish(aside, path)
         text = folder / f".{name}.json.{os.getpid()}"
         text.write_text(manifest.to_json())

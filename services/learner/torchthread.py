@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from banyan.recipe import Recipe
 from services.chassis import weightfile
@@ -82,7 +82,19 @@ class TorchThread:
 
     async def hand_out(self, weights: WeightFolder, epoch: int, step: int) -> WeightManifest:
         """Writes the weights as the model computes with them."""
-        return await self.run(lambda: weights.put(self.trainer.masters.computed(), epoch, step, self.dtype_name))
+
+        def put() -> WeightManifest:
+            return weights.put(self.trainer.masters.computed(), epoch, step, self.dtype_name, self._canary())
+
+        return await self.run(put)
+
+    def _canary(self) -> dict[str, Any] | None:
+        """Only for engines whose weights cannot be looked at: it costs a forward pass."""
+        from services.learner import canary
+
+        if self._recipe.resources.engine != "vllm":
+            return None
+        return canary.of(self.trainer.model, self.dtype_name)
 
     async def snapshot(self, mark: Mark, apart: bool) -> Snapshot:
         """The exact state; copied where training goes on while it is written."""

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -48,11 +49,18 @@ class WeightFolder:
                 with open(path, "w+b") as file:
                     weightfile.reserve(file, bytes_each)
 
-    def put(self, tensors: Mapping[str, torch.Tensor], epoch: int, step: int, dtype: str) -> WeightManifest:
+    def put(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        epoch: int,
+        step: int,
+        dtype: str,
+        canary: Mapping[str, Any] | None = None,
+    ) -> WeightManifest:
         """Writes a new version. Raises TemporaryError where there is no room."""
         with self._room():
-            spare = self._spare()
-            return self._hold(weightfile.write(self.folder, f"policy-{epoch}-{step}", tensors, epoch, step, dtype, spare))
+            name, spare = f"policy-{epoch}-{step}", self._spare()
+            return self._hold(weightfile.write(self.folder, name, tensors, epoch, step, dtype, spare, canary))
 
     @contextlib.contextmanager
     def _room(self) -> Iterator[None]:
