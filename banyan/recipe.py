@@ -90,6 +90,10 @@ class Control(Part):
     """Steps that a tree's policy may be behind. 0: sampling and training take turns, each with all cores."""
     over_provision: Annotated[int, Field(ge=0, le=100_000)] = 0
     """Groups that are grown beyond those that a step needs (APRIL); the first to close are taken, the rest go on first."""
+    curriculum: Name = "uniform"
+    """Which row each training group gets, and how it is sampled: a registered name or module:attribute."""
+    curriculum_settings: dict[str, Any] = {}
+    """Settings of the curriculum."""
     max_claims: Annotated[int, Field(ge=1, le=1000)] = 5
     """Claims of a tree without a new segment after which it is dropped."""
     score_deadline_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0

@@ -58,6 +58,7 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
             f"generate.policy {recipe.generate.policy} draws some of its tokens from a truncated distribution; set "
             "allow_truncated_sampling: true to train on them"
         )
+    registry.build("control", recipe.control.curriculum, recipe.control.curriculum_settings)
     registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
     for scorer in recipe.filter:
         if ":" not in scorer.name:

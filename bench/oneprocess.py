@@ -22,7 +22,7 @@ from banyan.recipe import Recipe
 from banyan.segment import Kind, Sampling, Segment
 from banyan.tree import Leaf, Tree
 from services.chassis import models, weightfile
-from services.gateway.control.uniform import Uniform
+from services.gateway.control.uniform import row_of
 from services.gateway.tasks import Split, load, messages, split
 from services.learner.credit import ScoredTree
 from services.learner.model import compute_dtype
@@ -62,7 +62,6 @@ class OneProcess:
         folder = models.resolve(recipe.model)
         self.recipe, self.run_id, self.policy, self.seconds = recipe, run_id, policy, Seconds()
         self.split: Split = split(load(recipe.task, Path()), recipe.task)
-        self.order = Uniform(len(self.split.train), recipe.seed)
         settle(None)
         self.sampler: PreTrainedModel | None = None
         self.engine: Engine = maker(recipe, None)() if recipe.resources.engine == "scripted" else self._torch(folder)
@@ -111,7 +110,7 @@ class OneProcess:
     def step(self, number: int) -> tuple[Lesson, StepReport]:
         """One optimizer step: sample, score, study, train, refresh."""
         batch = self.recipe.control.groups_per_batch
-        rows = [self.split.train[self.order.row(number * batch + i)] for i in range(batch)]
+        rows = [self.split.train[row_of(len(self.split.train), self.recipe.seed, number * batch + i)] for i in range(batch)]
         t0 = time.perf_counter()
         grown = self.grow(
             rows, self.recipe.generate.settings["width"], self.recipe.generate.temperature, "train", number * batch

@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 from banyan.errors import PermanentError, Refused, TemporaryError
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
+from services.gateway.allocator import Allocator
 from services.gateway.control.decide import Decision, Move, decide, processes
 from services.gateway.control.evaluation import Evaluation, measured_rows
 from services.gateway.control.gate import Gate, Standing
@@ -37,6 +40,7 @@ class Driver:
         self._learners = learners
         self._store, self._log, self._recipe, self._rows = store, bus, recipe, rows
         self._opener = Opener(run_id, recipe, rows)
+        self._allocator = Allocator(recipe, rows)
         self._training = Publisher(bus, run_id, epoch)
         self._measuring = Publisher(bus, run_id, epoch)
         self._gate = Gate.of(recipe.control)
@@ -157,12 +161,21 @@ class Driver:
             await self._recover(standing)
             self._recovered = True
         await self._training.again()
-        wave = Wave(self.run_id, standing.step, first, groups) if self._recipe.deterministic else None
         steps = [self._gate.min_step(standing, position) for position in range(groups)]
-        await asyncio.gather(*(self._open_group(first + position, step, wave) for position, step in enumerate(steps)))
+        wave = Wave(self.run_id, standing.step, first, groups) if self._recipe.deterministic else None
+        await self._open_groups(range(first, first + groups), standing, steps, wave)
 
-    async def _open_group(self, ordinal: int, min_step: int, wave: Wave | None) -> None:
-        await self._training.open(ordinal, lambda: self._opener.training(ordinal, min_step, wave))
+    async def _open_groups(self, ordinals: range, standing: Standing, steps: list[int], wave: Wave | None) -> None:
+        allocations = await self._allocator.fill(ordinals, standing.batches)
+        if wave:
+            trees = [a.trees or self._recipe.generate.trees for a in allocations]
+            wave = replace(wave, trees=sum(trees))
+        await asyncio.gather(
+            *(
+                self._training.open(ordinal, partial(self._opener.training, ordinal, allocation, step, wave))
+                for ordinal, allocation, step in zip(ordinals, allocations, steps, strict=True)
+            )
+        )
 
     async def _recover(self, standing: Standing) -> None:
         """Completes what an earlier gateway may have left half opened: a group, or a wave that nodes wait for."""
@@ -171,5 +184,6 @@ class Driver:
             return
         wave = Wave.parse(last.wave) if last.wave else None
         end = wave.ordinals.stop if wave else last.group_ordinal + 1
-        for ordinal in range(standing.opened, end):
-            await self._open_group(ordinal, last.min_step, wave)
+        if standing.opened < end:
+            ordinals = wave.ordinals if wave else range(standing.opened, end)
+            await self._open_groups(ordinals, standing, [last.min_step] * len(ordinals), wave)

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from banyan.digest import canonical, row_digest
 from banyan.recipe import Recipe, Task
@@ -37,6 +37,28 @@ class Rows:
 
     def held_out_digests(self) -> list[bytes]:
         return [row_digest(row) for row in self.held_out]
+
+
+class Prompts(Sequence[str]):
+    """The text of each training row's prompt, made when it is asked for: there may be many rows, and few are."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows.train)
+
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> list[str]: ...
+
+    def __getitem__(self, row: int | slice) -> str | list[str]:
+        if isinstance(row, slice):
+            return [self[i] for i in range(len(self))[row]]
+        asked = tasks.messages(self._rows.train[row], self._rows.task)
+        return "\n".join(message["content"] for message in asked if message["role"] != "system")
 
 
 async def load(recipe: Recipe, base: Path) -> Rows:

@@ -1,25 +1,39 @@
 """What is opened: ids and seeds that follow from run, group, row and index; rows in the order of the curriculum."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from banyan.digest import row_digest, tree_id
+from banyan.draws import Draws
+from banyan.plugins import Budget, PromptStats
+from banyan.recipe_file import load
 from services.gateway import rows as rows_module
 from services.gateway.control.evaluation import Evaluation, evaluations
 from services.gateway.control.opening import Opener, Wave
-from services.gateway.control.uniform import Uniform
+from services.gateway.control.uniform import Uniform, row_of
+from services.gateway.runs.create import run_id
+
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 async def _opener(recipe) -> Opener:
     return Opener("tiny-1", recipe, await rows_module.load(recipe, Path.cwd()))
 
 
+def _trees(opener: Opener, ordinal: int, min_step: int = 0, **allocated) -> list:
+    rows = opener.rows.train
+    budget = Budget(range(ordinal, ordinal + 1), 0, 8, 1, 128)
+    (uniform,) = Uniform().allocate(PromptStats(rows, []), budget, Draws(opener.recipe.seed))
+    return opener.training(ordinal, replace(uniform, **allocated), min_step)
+
+
 async def test_a_training_tree_says_everything_that_a_node_needs(recipe_of) -> None:
     recipe = recipe_of(generate={"trees": 2, "policy": "iid", "settings": {"width": 3}, "stop": ["."]})
     opener = await _opener(recipe)
-    first, second = opener.training(5, 2)
+    first, second = _trees(opener, 5, 2)
     row = json.loads(first.row_json)
     assert first.tree_id == tree_id("tiny-1", "tiny-1/train/5", row_digest(row), 0)
     assert second.tree_id == tree_id("tiny-1", "tiny-1/train/5", row_digest(row), 1)
@@ -36,14 +50,32 @@ async def test_a_training_tree_says_everything_that_a_node_needs(recipe_of) -> N
 
 async def test_the_same_ordinal_is_the_same_trees_in_every_process(recipe_of) -> None:
     one, two = await _opener(recipe_of()), await _opener(recipe_of())
-    assert [one.training(o, 0) for o in range(20)] == [two.training(o, 0) for o in range(20)]
+    assert [_trees(one, o) for o in range(20)] == [_trees(two, o) for o in range(20)]
     other = await _opener(recipe_of(seed=1))
-    assert [one.training(o, 0)[0].row_digest for o in range(20)] != [other.training(o, 0)[0].row_digest for o in range(20)]
+    assert [_trees(one, o)[0].row_digest for o in range(20)] != [_trees(other, o)[0].row_digest for o in range(20)]
+
+
+async def test_an_allocation_goes_before_the_recipe(recipe_of) -> None:
+    opener = await _opener(recipe_of(task={"system": "Be brief."}, generate={"settings": {"width": 8}}))
+    example = ({"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"})
+    plain = _trees(opener, 0)[0]
+    trees = _trees(opener, 0, trees=2, settings={"width": 4}, max_new_tokens=9, messages=example)
+    assert [t.group_size for t in trees] == [2, 2] and trees[0].tree_id == plain.tree_id
+    grown = json.loads(trees[0].generate_json)
+    assert grown["settings"] == {"width": 4} and grown["max_new_tokens"] == 9
+    system, *asked = json.loads(plain.messages_json)
+    assert json.loads(trees[0].messages_json) == [system, *example, *asked]
+
+
+def test_deterministic_ids_do_not_change_with_fields_that_say_nothing() -> None:
+    recipe = load(RECIPES / "quickstart.yaml", ["deterministic=true"])
+    assert run_id(recipe) == "quickstart-f3bba267"
+    assert run_id(load(RECIPES / "quickstart.yaml", ["deterministic=true", "seed=1"])) != "quickstart-f3bba267"
 
 
 async def test_no_training_tree_is_of_a_held_out_row(recipe_of) -> None:
     opener = await _opener(recipe_of())
-    trained = {opener.training(o, 0)[0].row_digest for o in range(300)}
+    trained = {_trees(opener, o)[0].row_digest for o in range(300)}
     assert len(trained) == len(opener.rows.train)
     assert not trained & set(opener.rows.held_out_digests())
 
@@ -76,7 +108,6 @@ def test_a_wave_can_be_read_from_its_name() -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 100])
 def test_each_epoch_is_another_permutation_of_all_rows(rows: int) -> None:
-    order = Uniform(rows, seed=3)
-    epochs = [[order.row(e * rows + i) for i in range(rows)] for e in range(3)]
+    epochs = [[row_of(rows, 3, e * rows + i) for i in range(rows)] for e in range(3)]
     assert all(sorted(epoch) == list(range(rows)) for epoch in epochs)
     assert rows < 7 or epochs[0] != epochs[1] != epochs[2]

@@ -4,17 +4,17 @@ The same ordinal gives the same ids in every process, so opening again after a c
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from banyan.digest import tree_id
 from banyan.draws import key
+from banyan.plugins import Allocation
 from banyan.recipe import Recipe
 from banyan.v1 import tree_pb2
 from services.gateway.control import evaluation
 from services.gateway.control.evaluation import Evaluation
-from services.gateway.control.uniform import Uniform
 from services.gateway.rows import Prompt, Rows
 
 TRAIN = "train"
@@ -28,6 +28,7 @@ class Wave:
     step: int
     first: int  # ordinal of its first group
     groups: int
+    trees: int = 0  # of all its groups
 
     @property
     def name(self) -> str:
@@ -50,22 +51,25 @@ class Opener:
 
     def __init__(self, run_id: str, recipe: Recipe, rows: Rows) -> None:
         self.run_id, self.recipe, self.rows = run_id, recipe, rows
-        self._order = Uniform(len(rows.train), recipe.seed)
 
-    def training(self, ordinal: int, min_step: int, wave: Wave | None = None) -> list[tree_pb2.TreeSpec]:
-        """The trees of the training group `ordinal`."""
-        prompt = self.rows.prompt(self.rows.train[self._order.row(ordinal)])
-        trees = self.recipe.generate.trees
+    def training(
+        self, ordinal: int, allocation: Allocation, min_step: int, wave: Wave | None = None
+    ) -> list[tree_pb2.TreeSpec]:
+        """The trees of the training group `ordinal`, as they were allocated."""
+        prompt = self.rows.prompt(self.rows.train[allocation.row])
+        trees = allocation.trees or self.recipe.generate.trees
         shared: dict[str, Any] = {
             "purpose": tree_pb2.TREE_PURPOSE_TRAIN,
             "group_id": f"{self.run_id}/{TRAIN}/{ordinal}",
             "group_ordinal": ordinal,
             "group_size": trees,
             "min_step": min_step,
-            "generate_json": generate_json(self.recipe),
+            "generate_json": generate_json(self.recipe, allocation),
         }
+        if allocation.messages:
+            prompt = replace(prompt, messages_json=led_in(prompt.messages_json, allocation.messages))
         if wave:
-            shared |= {"wave": wave.name, "wave_size": wave.groups * trees}
+            shared |= {"wave": wave.name, "wave_size": wave.trees}
         return [self._spec(prompt, index, shared) for index in range(trees)]
 
     def evaluation(self, wanted: Evaluation) -> Iterator[tree_pb2.TreeSpec]:
@@ -103,10 +107,18 @@ class Opener:
         )
 
 
-def generate_json(recipe: Recipe) -> str:
-    """How training trees grow."""
+def generate_json(recipe: Recipe, allocation: Allocation) -> str:
+    """How a group's trees grow."""
     part = recipe.generate
-    return _json(recipe, part.policy, dict(part.settings), part.temperature)
+    settings = {**part.settings, **allocation.settings}
+    return _json(recipe, part.policy, settings, part.temperature, allocation.max_new_tokens)
+
+
+def led_in(messages_json: str, before: Sequence[Mapping[str, str]]) -> str:
+    """A prompt with messages before it; its system message stays the first."""
+    messages = json.loads(messages_json)
+    head = 1 if messages[0]["role"] == "system" else 0
+    return json.dumps([*messages[:head], *map(dict, before), *messages[head:]], ensure_ascii=False)
 
 
 def evaluation_json(recipe: Recipe, wanted: Evaluation) -> str:
@@ -116,13 +128,15 @@ def evaluation_json(recipe: Recipe, wanted: Evaluation) -> str:
     return _json(recipe, "iid", {"width": recipe.eval.samples}, recipe.generate.temperature)
 
 
-def _json(recipe: Recipe, policy: str, settings: dict[str, Any], temperature: float) -> str:
+def _json(
+    recipe: Recipe, policy: str, settings: dict[str, Any], temperature: float, max_new_tokens: int | None = None
+) -> str:
     part = recipe.generate
     return json.dumps(
         {
             "name": policy,
             "settings": settings,
-            "max_new_tokens": part.max_new_tokens,
+            "max_new_tokens": max_new_tokens or part.max_new_tokens,
             "temperature": temperature,
             "top_p": part.top_p,
             "top_k": part.top_k,

@@ -1,25 +1,34 @@
-"""The uniform curriculum: every training row once per epoch, in an order drawn from the seed and the epoch."""
+"""The uniform curriculum: every training row once per epoch, in an order drawn from the seed and the epoch.
 
+It looks at no facts, so its decisions are not stored: the same ordinal gives the same row in every process.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from banyan.draws import key, uniforms
+from banyan.draws import Draws, key, uniforms
+from banyan.plugins import Allocation, Budget, PromptStats
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Uniform:
-    """Which row the k-th training group gets. Pure: the same k gives the same row in every process."""
+    """Which row each training group gets."""
 
-    rows: int
-    seed: int
+    fixed = True
 
-    def row(self, ordinal: int) -> int:
-        """Index of the row of group `ordinal`."""
-        epoch, position = divmod(ordinal, self.rows)
-        return int(_permutation(self.rows, self.seed, epoch)[position])
+    def allocate(self, prompts: PromptStats, budget: Budget, rng: Draws) -> Sequence[Allocation]:
+        """The rows in their drawn order."""
+        return [Allocation(row_of(len(prompts.rows), rng.seed, ordinal)) for ordinal in budget.ordinals]
+
+
+def row_of(rows: int, seed: int, ordinal: int) -> int:
+    """Index of the row of group `ordinal`."""
+    epoch, position = divmod(ordinal, rows)
+    return int(_permutation(rows, seed, epoch)[position])
 
 
 @lru_cache(maxsize=8)

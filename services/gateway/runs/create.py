@@ -5,6 +5,7 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from banyan import recipe_file
 from banyan.digest import blake, canonical
@@ -15,6 +16,8 @@ from services.chassis import modelfiles
 from services.gateway.rows import Rows
 
 _ID_BYTES = 4
+# Fields that say nothing of a run where they have these values, so that recipes older than the fields keep their ids.
+_SILENT: dict[str, dict[str, Any]] = {"control": {"curriculum": "uniform", "curriculum_settings": {}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,17 @@ def run_id(recipe: Recipe) -> str:
 
     A dot in the name becomes an underscore, because ids are parts of NATS subjects.
     """
-    digest = blake(b"banyan.run.v1", canonical(recipe.model_dump(mode="json")))
+    digest = blake(b"banyan.run.v1", canonical(_identity(recipe)))
     suffix = digest[:_ID_BYTES].hex() if recipe.deterministic else secrets.token_hex(_ID_BYTES)
     return f"{recipe.name.replace('.', '_')}-{suffix}"
+
+
+def _identity(recipe: Recipe) -> dict[str, Any]:
+    """What makes two recipes the same run."""
+    data = recipe.model_dump(mode="json")
+    for part, silent in _SILENT.items():
+        data[part] = {name: value for name, value in data[part].items() if name not in silent or value != silent[name]}
+    return data
 
 
 def new_run(recipe: Recipe, rows: Rows, folder: str, state: Path) -> NewRun:
