@@ -1,7 +1,8 @@
 """What an engine says of each token beside its log-prob and entropy, where a plan asked for it. Not part of any identity.
 
 All is of the untempered distribution, so that it does not depend on how the token was drawn. Values are half floats from
-the start: a plan sees equal numbers before and after a crash.
+the start: a plan sees equal numbers before and after a crash. The head's score is a number like any other: a plan never
+sees the state that it was read from.
 """
 
 from collections.abc import Sequence
@@ -20,10 +21,12 @@ Ids = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Signals that a plan wants. top: likeliest tokens with their log-probs. semantic: likeliest tokens that F runs over."""
+    """Signals that a plan wants. top: likeliest tokens with their log-probs. semantic: likeliest tokens that F runs over.
+    head: the score of the policy's learned head."""
 
     top: int = 0
     semantic: int = 0
+    head: bool = False
 
     def __post_init__(self) -> None:
         for name in ("top", "semantic"):
@@ -31,7 +34,7 @@ class Wanted:
                 raise InvalidInput(f"signal {name} runs over {getattr(self, name)} tokens; it can over 0 to {MOST_TOP}")
 
     def __bool__(self) -> bool:
-        return bool(self.top or self.semantic)
+        return bool(self.top or self.semantic or self.head)
 
 
 NO_SIGNALS = Wanted()
@@ -51,11 +54,15 @@ class Signals:
     top_ids_T_K, top_logprobs_T_K: the K likeliest tokens, likeliest first, and their log-probs.
     semantic_T: F = Σ_{i≠j} p_i p_j cos(e_i, e_j) over the likeliest tokens' embeddings (ROSE, card 30): above 0 where the
     alternatives mean the same, below 0 where they are opposed.
+    head_T: p, in 0..1, that the path will be right, by the learned head of the policy that sampled the token, read from the
+    last layer's state that the token was drawn from: it knows all tokens before this one, and not this one. Empty, too,
+    while the policy's head has learned too little to be heard.
     """
 
     top_ids_T_K: Ids = field(default_factory=lambda: np.zeros((0, 0), np.int32))
     top_logprobs_T_K: Floats = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     semantic_T: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    head_T: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
 
     def __post_init__(self) -> None:
         ids = np.array(self.top_ids_T_K, np.int32)
@@ -66,20 +73,22 @@ class Signals:
         object.__setattr__(self, "top_ids_T_K", ids)
         object.__setattr__(self, "top_logprobs_T_K", halves(self.top_logprobs_T_K, ids.shape))
         object.__setattr__(self, "semantic_T", halves(self.semantic_T, (-1,)))
+        object.__setattr__(self, "head_T", halves(self.head_T, (-1,)))
 
     def __bool__(self) -> bool:
-        return bool(self.top_ids_T_K.size or self.semantic_T.size)
+        return bool(self.top_ids_T_K.size or self.semantic_T.size or self.head_T.size)
 
     def __getitem__(self, tokens: slice) -> "Signals":
         """Signals of a run of the tokens."""
         if not self:
             return self
         top = slice(0, 0) if not self.top_ids_T_K.size else tokens
-        return Signals(self.top_ids_T_K[top], self.top_logprobs_T_K[top], self.semantic_T[tokens])
+        return Signals(self.top_ids_T_K[top], self.top_logprobs_T_K[top], self.semantic_T[tokens], self.head_T[tokens])
 
     def check(self, tokens: int) -> None:
         """Raises InvalidInput unless each signal has a value a token, or none."""
-        for name, count in (("likeliest tokens", len(self.top_ids_T_K)), ("semantic values", len(self.semantic_T))):
+        said = {"likeliest tokens": self.top_ids_T_K, "semantic values": self.semantic_T, "scores of a head": self.head_T}
+        for name, count in ((name, len(values)) for name, values in said.items()):
             if count not in (0, tokens):
                 raise InvalidInput(f"a segment of {tokens} tokens has {count} {name}; give one per token")
 
@@ -93,7 +102,12 @@ def joined(parts: Sequence[Signals]) -> Signals:
     width = min((p.top_ids_T_K.shape[1] for p in tops), default=0)
     ids = [p.top_ids_T_K[:, :width] for p in tops] if len(tops) == len(parts) else []
     logprobs = [p.top_logprobs_T_K[:, :width] for p in tops] if len(tops) == len(parts) else []
-    semantic = [p.semantic_T for p in parts] if all(p.semantic_T.size for p in parts) else []
     if not ids:
         ids, logprobs = [np.zeros((0, 0), np.int32)], [np.zeros((0, 0), np.float32)]
-    return Signals(np.concatenate(ids), np.concatenate(logprobs), np.concatenate(semantic or [np.zeros(0, np.float32)]))
+    semantic_T, head_T = (_all_of([getattr(p, name) for p in parts]) for name in ("semantic_T", "head_T"))
+    return Signals(np.concatenate(ids), np.concatenate(logprobs), semantic_T, head_T)
+
+
+def _all_of(values: Sequence[Floats]) -> Floats:
+    """Values of all parts in a row; none where a part has none."""
+    return np.concatenate(values) if values and all(part.size for part in values) else np.zeros(0, np.float32)

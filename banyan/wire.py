@@ -44,6 +44,7 @@ def signals_to_wire(signals: Signals) -> tree_pb2.TokenSignals | None:
         top_ids=signals.top_ids_T_K.astype("<i4").tobytes(),
         top_logprobs=signals.top_logprobs_T_K.astype("<f2").tobytes(),
         semantic=signals.semantic_T.astype("<f2").tobytes(),
+        head=signals.head_T.astype("<f2").tobytes(),
     )
 
 
@@ -55,7 +56,8 @@ def signals_from_wire(message: tree_pb2.TokenSignals) -> Signals:
         raise InvalidInput(f"{len(ids)} likeliest tokens with {len(logprobs)} log-probs are not {top} a token")
     shape = (len(ids) // top if top else 0, top)
     semantic = _numbers(message.semantic, "<f2", "semantic values")
-    return Signals(ids.reshape(shape), logprobs.reshape(shape), semantic)
+    head = _numbers(message.head, "<f2", "scores of a head")
+    return Signals(ids.reshape(shape), logprobs.reshape(shape), semantic, head)
 
 
 def segment_to_wire(segment: Segment) -> tree_pb2.Segment:

@@ -81,6 +81,7 @@ def _expansion(expansion: Expansion) -> tree_pb2.PlannedExpansion:
         forced=expansion.forced,
         top=expansion.signals.top,
         semantic=expansion.signals.semantic,
+        head=expansion.signals.head,
     )
 
 

@@ -109,6 +109,14 @@ def segment_to_wire(row: Row[Any]) -> tree_pb2.Segment:
     )
 
 
+def lighten(segment: tree_pb2.Segment) -> None:
+    """Takes out the signals that only those who grow a tree need: they are ten times the rest. The learner reads the head's."""
+    head = segment.signals.head
+    segment.ClearField("signals")
+    if head:
+        segment.signals.head = head
+
+
 def score_to_wire(row: Row[Any]) -> tree_pb2.ScoredLeaf:
     """Message of a score's row."""
     return tree_pb2.ScoredLeaf(

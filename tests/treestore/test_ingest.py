@@ -182,7 +182,7 @@ def test_forced_tokens_are_part_of_the_answer_and_signals_are_kept(world: World)
     spec = world.forge.spec()
     world.open(spec)
     root = world.forge.root(spec)
-    top = Signals(np.array([[7, 2]]), np.array([[-0.5, -1.1]]), np.array([0.25]))
+    top = Signals(np.array([[7, 2]]), np.array([[-0.5, -1.1]]), np.array([0.25]), np.array([0.75]))
     forced = world.forge.child(
         root, 0, length=1, kind=Kind.FORCED, origin=Origin.BRANCH, sampled_logprobs_T=np.zeros(1), signals=top
     )
@@ -197,3 +197,8 @@ def test_forced_tokens_are_part_of_the_answer_and_signals_are_kept(world: World)
     assert kept.top_ids_T_K.tolist() == [[7, 2]] and kept.semantic_T.tolist() == [0.25]
     assert kept.top_logprobs_T_K.tobytes() == top.top_logprobs_T_K.tobytes() and not stored[after.id].signals
     assert stored[after.id].entropies_T.tobytes() == after.entropies_T.tobytes()
+    for segment in tree.segments:
+        trees.lighten(segment)
+    light = tree_from_wire(tree).segments
+    assert light[forced.id].signals.head_T.tolist() == [0.75] and not light[forced.id].signals.top_ids_T_K.size
+    assert not light[after.id].signals

@@ -63,5 +63,5 @@ def continuations(view: GrowthView) -> tuple[Expansion, ...]:
 def _rest(segment: Segment) -> Expansion:
     left = segment.sampling.max_new_tokens - (len(segment) if segment.kind is Kind.POLICY else 0)
     top, semantic = segment.signals.top_ids_T_K.shape[1], bool(segment.signals.semantic_T.size)
-    wanted = Wanted(top, (top or MOST_TOP) if semantic else 0)
+    wanted = Wanted(top, (top or MOST_TOP) if semantic else 0, bool(segment.signals.head_T.size))
     return Expansion(Branch(segment.id, len(segment), 0), replace(segment.sampling, max_new_tokens=left), (), wanted)
