@@ -383,6 +383,7 @@ class TokenSignals(_message.Message):
     TOP_IDS_FIELD_NUMBER: _builtins.int
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
     SEMANTIC_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
     top: _builtins.int
     """Likeliest tokens that are given for each token."""
     top_ids: _builtins.bytes
@@ -391,6 +392,8 @@ class TokenSignals(_message.Message):
     """Their log-probs as little-endian float16; token by token."""
     semantic: _builtins.bytes
     """How much alike the likeliest tokens' embeddings are: sum of p_i p_j cos(e_i, e_j); little-endian float16."""
+    head: _builtins.bytes
+    """Score of the policy's learned head, read from the state that the token was drawn from; little-endian float16."""
     def __init__(
         self,
         *,
@@ -398,10 +401,11 @@ class TokenSignals(_message.Message):
         top_ids: _builtins.bytes = ...,
         top_logprobs: _builtins.bytes = ...,
         semantic: _builtins.bytes = ...,
+        head: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["semantic", b"semantic", "top", b"top", "top_ids", b"top_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "semantic", b"semantic", "top", b"top", "top_ids", b"top_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -850,10 +854,13 @@ class PlannedExpansion(_message.Message):
     FORCED_FIELD_NUMBER: _builtins.int
     TOP_FIELD_NUMBER: _builtins.int
     SEMANTIC_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
     top: _builtins.int
     """Likeliest tokens that it wanted with each token."""
     semantic: _builtins.int
     """Likeliest tokens that it wanted the semantic value over."""
+    head: _builtins.bool
+    """Whether it wanted the score of the policy's learned head."""
     @_builtins.property
     def branch(self) -> Global___BranchRef:
         """Where."""
@@ -874,10 +881,11 @@ class PlannedExpansion(_message.Message):
         forced: _abc.Iterable[_builtins.int] | None = ...,
         top: _builtins.int = ...,
         semantic: _builtins.int = ...,
+        head: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "forced", b"forced", "sampling", b"sampling", "semantic", b"semantic", "top", b"top"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "forced", b"forced", "head", b"head", "sampling", b"sampling", "semantic", b"semantic", "top", b"top"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
