@@ -28,7 +28,9 @@ SHAPES = (st.integers(0, 6), st.integers(0, 5), st.booleans(), st.integers(0, 99
 
 
 @given(*SHAPES)
-def test_signals_survive_the_wire_and_come_apart_and_together(tokens: int, top: int, semantic: bool, seed: int, head: bool) -> None:
+def test_signals_survive_the_wire_and_come_apart_and_together(
+    tokens: int, top: int, semantic: bool, seed: int, head: bool
+) -> None:
     one = signals(tokens, top, semantic, seed, head)
     message = wire.signals_to_wire(one)
     assert same(wire.signals_from_wire(message or tree_pb2.TokenSignals()), one) or not one
