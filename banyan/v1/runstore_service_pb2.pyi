@@ -4,6 +4,7 @@ isort:skip_file
 The control plane's rows: runs, progress, desired processes, policies, members, tokens, dead letters."""
 
 from banyan.v1 import events_pb2 as _events_pb2
+from banyan.v1 import tree_pb2 as _tree_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -1369,3 +1370,457 @@ class ReplayDeadResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReplayDeadResponse: _TypeAlias = ReplayDeadResponse  # noqa: Y015
+
+@_typing.final
+class ReadRoomsRequest(_message.Message):
+    """Asks for the trees of all blocks that still grow: groups 0..block-1, block..2 block-1, and so on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    BLOCK_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
+    DEADLINE_MS_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    block: _builtins.int
+    """Groups of a block, which share their room."""
+    known: _builtins.int
+    """`seen` of the last answer; 0 answers at once."""
+    deadline_ms: _builtins.int
+    """How long to wait for news at most."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        block: _builtins.int = ...,
+        known: _builtins.int = ...,
+        deadline_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "deadline_ms", b"deadline_ms", "known", b"known", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadRoomsRequest: _TypeAlias = ReadRoomsRequest  # noqa: Y015
+
+@_typing.final
+class ReadRoomsResponse(_message.Message):
+    """Trees that share room."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREES_FIELD_NUMBER: _builtins.int
+    SEEN_FIELD_NUMBER: _builtins.int
+    seen: _builtins.int
+    """Changes with every score of a growing tree, and when one begins or ends; never 0."""
+    @_builtins.property
+    def trees(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoomFacts]:
+        """By group and index."""
+
+    def __init__(
+        self,
+        *,
+        trees: _abc.Iterable[Global___RoomFacts] | None = ...,
+        seen: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seen", b"seen", "trees", b"trees"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadRoomsResponse: _TypeAlias = ReadRoomsResponse  # noqa: Y015
+
+@_typing.final
+class RoomFacts(_message.Message):
+    """What is known of a tree's room."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREE_ID_FIELD_NUMBER: _builtins.int
+    GROUP_ORDINAL_FIELD_NUMBER: _builtins.int
+    GROWING_FIELD_NUMBER: _builtins.int
+    ROOM_FIELD_NUMBER: _builtins.int
+    LEAVES_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
+    WAITED_MS_FIELD_NUMBER: _builtins.int
+    tree_id: _builtins.bytes
+    """The tree."""
+    group_ordinal: _builtins.int
+    """Its group's place."""
+    growing: _builtins.bool
+    """Whether it still grows."""
+    leaves: _builtins.int
+    """Leaves that ended. 0 where it grows no more, as all below."""
+    waited_ms: _builtins.int
+    """Since its last segment or its last round, in milliseconds."""
+    @_builtins.property
+    def room(self) -> _tree_pb2.TreeRoom:
+        """What control gave it; absent before its first round."""
+
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedCompositeFieldContainer[_tree_pb2.ScoredLeaf]:
+        """Scores of these leaves."""
+
+    def __init__(
+        self,
+        *,
+        tree_id: _builtins.bytes = ...,
+        group_ordinal: _builtins.int = ...,
+        growing: _builtins.bool = ...,
+        room: _tree_pb2.TreeRoom | None = ...,
+        leaves: _builtins.int = ...,
+        scores: _abc.Iterable[_tree_pb2.ScoredLeaf] | None = ...,
+        waited_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["room", b"room"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_ordinal", b"group_ordinal", "growing", b"growing", "leaves", b"leaves", "room", b"room", "scores", b"scores", "tree_id", b"tree_id", "waited_ms", b"waited_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoomFacts: _TypeAlias = RoomFacts  # noqa: Y015
+
+@_typing.final
+class GrantRoomsRequest(_message.Message):
+    """Gives room."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    GATEWAY_EPOCH_FIELD_NUMBER: _builtins.int
+    GRANTS_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    gateway_epoch: _builtins.int
+    """Epoch of the gateway. An older gateway is refused."""
+    @_builtins.property
+    def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoomGrant]:
+        """What the trees have from now on."""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        gateway_epoch: _builtins.int = ...,
+        grants: _abc.Iterable[Global___RoomGrant] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway_epoch", b"gateway_epoch", "grants", b"grants", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrantRoomsRequest: _TypeAlias = GrantRoomsRequest  # noqa: Y015
+
+@_typing.final
+class RoomGrant(_message.Message):
+    """Room of a tree."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREE_ID_FIELD_NUMBER: _builtins.int
+    ROOM_FIELD_NUMBER: _builtins.int
+    tree_id: _builtins.bytes
+    """The tree. One that grows no more is passed over."""
+    @_builtins.property
+    def room(self) -> _tree_pb2.TreeRoom:
+        """What it has. Its round must be the one after that in force; any other is passed over."""
+
+    def __init__(
+        self,
+        *,
+        tree_id: _builtins.bytes = ...,
+        room: _tree_pb2.TreeRoom | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["room", b"room"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["room", b"room", "tree_id", b"tree_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoomGrant: _TypeAlias = RoomGrant  # noqa: Y015
+
+@_typing.final
+class GrantRoomsResponse(_message.Message):
+    """Given."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRANTED_FIELD_NUMBER: _builtins.int
+    granted: _builtins.int
+    """Grants that took effect."""
+    def __init__(
+        self,
+        *,
+        granted: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["granted", b"granted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrantRoomsResponse: _TypeAlias = GrantRoomsResponse  # noqa: Y015
+
+@_typing.final
+class GroupAllocation(_message.Message):
+    """What a curriculum decided for one training group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDINAL_FIELD_NUMBER: _builtins.int
+    ROW_FIELD_NUMBER: _builtins.int
+    TREES_FIELD_NUMBER: _builtins.int
+    SETTINGS_JSON_FIELD_NUMBER: _builtins.int
+    MAX_NEW_TOKENS_FIELD_NUMBER: _builtins.int
+    MESSAGES_JSON_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    ordinal: _builtins.int
+    """The group's place in the run."""
+    row: _builtins.int
+    """Index of its row among the training rows."""
+    trees: _builtins.int
+    """Trees of the group; 0 for the recipe's."""
+    settings_json: _builtins.str
+    """Settings of the tree policy over those of the recipe, as JSON; empty for none."""
+    max_new_tokens: _builtins.int
+    """Policy tokens that a path may hold at most; 0 for the recipe's."""
+    messages_json: _builtins.str
+    """Messages put before the prompt, as a JSON list of {role, content}; empty for none."""
+    why: _builtins.str
+    """Why, for people."""
+    batches: _builtins.int
+    """Batches whose outcomes it was decided on: those before this ordinal."""
+    def __init__(
+        self,
+        *,
+        ordinal: _builtins.int = ...,
+        row: _builtins.int = ...,
+        trees: _builtins.int = ...,
+        settings_json: _builtins.str = ...,
+        max_new_tokens: _builtins.int = ...,
+        messages_json: _builtins.str = ...,
+        why: _builtins.str = ...,
+        batches: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "max_new_tokens", b"max_new_tokens", "messages_json", b"messages_json", "ordinal", b"ordinal", "row", b"row", "settings_json", b"settings_json", "trees", b"trees", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupAllocation: _TypeAlias = GroupAllocation  # noqa: Y015
+
+@_typing.final
+class PutAllocationsRequest(_message.Message):
+    """Stores allocations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    GATEWAY_EPOCH_FIELD_NUMBER: _builtins.int
+    ALLOCATIONS_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    gateway_epoch: _builtins.int
+    """Epoch of the gateway. An older gateway is refused."""
+    @_builtins.property
+    def allocations(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupAllocation]:
+        """At most 100,000, each ordinal once."""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        gateway_epoch: _builtins.int = ...,
+        allocations: _abc.Iterable[Global___GroupAllocation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocations", b"allocations", "gateway_epoch", b"gateway_epoch", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutAllocationsRequest: _TypeAlias = PutAllocationsRequest  # noqa: Y015
+
+@_typing.final
+class PutAllocationsResponse(_message.Message):
+    """What holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALLOCATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def allocations(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupAllocation]:
+        """For each ordinal of the request, in their order: what was stored first, which need not be what was asked for."""
+
+    def __init__(
+        self,
+        *,
+        allocations: _abc.Iterable[Global___GroupAllocation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocations", b"allocations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutAllocationsResponse: _TypeAlias = PutAllocationsResponse  # noqa: Y015
+
+@_typing.final
+class ReadAllocationsRequest(_message.Message):
+    """Asks for allocations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    first: _builtins.int
+    """From this ordinal on."""
+    limit: _builtins.int
+    """At most so many; 0 for the default."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        first: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "limit", b"limit", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadAllocationsRequest: _TypeAlias = ReadAllocationsRequest  # noqa: Y015
+
+@_typing.final
+class ReadAllocationsResponse(_message.Message):
+    """Allocations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALLOCATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def allocations(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupAllocation]:
+        """In order of ordinal, as many as there are and the limit allows."""
+
+    def __init__(
+        self,
+        *,
+        allocations: _abc.Iterable[Global___GroupAllocation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocations", b"allocations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadAllocationsResponse: _TypeAlias = ReadAllocationsResponse  # noqa: Y015
+
+@_typing.final
+class ReadOutcomesRequest(_message.Message):
+    """Asks for the outcomes of batches."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    FIRST_BATCH_FIELD_NUMBER: _builtins.int
+    BEFORE_BATCH_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    first_batch: _builtins.int
+    """From this batch on."""
+    before_batch: _builtins.int
+    """Up to but without this batch."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        first_batch: _builtins.int = ...,
+        before_batch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_batch", b"before_batch", "first_batch", b"first_batch", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadOutcomesRequest: _TypeAlias = ReadOutcomesRequest  # noqa: Y015
+
+@_typing.final
+class ReadOutcomesResponse(_message.Message):
+    """Outcomes of as many batches as fit into one answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    NEXT_BATCH_FIELD_NUMBER: _builtins.int
+    next_batch: _builtins.int
+    """The first batch that is not in this answer: ask again from here unless it is `before_batch`, or is not committed yet."""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupOutcome]:
+        """By batch, then by ordinal."""
+
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___GroupOutcome] | None = ...,
+        next_batch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "next_batch", b"next_batch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadOutcomesResponse: _TypeAlias = ReadOutcomesResponse  # noqa: Y015
+
+@_typing.final
+class GroupOutcome(_message.Message):
+    """What became of a training group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDINAL_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_FIELD_NUMBER: _builtins.int
+    REWARDS_FIELD_NUMBER: _builtins.int
+    LENGTHS_FIELD_NUMBER: _builtins.int
+    ordinal: _builtins.int
+    """The group's place in the run."""
+    batch: _builtins.int
+    """The batch that took it or gave it up."""
+    given_up: _builtins.str
+    """Why the batch gave it up; empty if it took it."""
+    @_builtins.property
+    def rewards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Rewards of its scored leaves: the mean of a leaf's scorers."""
+
+    @_builtins.property
+    def lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Tokens of the answers that end in the same leaves."""
+
+    def __init__(
+        self,
+        *,
+        ordinal: _builtins.int = ...,
+        batch: _builtins.int = ...,
+        given_up: _builtins.str = ...,
+        rewards: _abc.Iterable[_builtins.float] | None = ...,
+        lengths: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "given_up", b"given_up", "lengths", b"lengths", "ordinal", b"ordinal", "rewards", b"rewards"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupOutcome: _TypeAlias = GroupOutcome  # noqa: Y015

@@ -70,6 +70,31 @@ class RunStoreServiceStub(object):
                 request_serializer=banyan_dot_v1_dot_runstore__service__pb2.ReadProgressRequest.SerializeToString,
                 response_deserializer=banyan_dot_v1_dot_runstore__service__pb2.ReadProgressResponse.FromString,
                 _registered_method=True)
+        self.ReadRooms = channel.unary_unary(
+                '/banyan.v1.RunStoreService/ReadRooms',
+                request_serializer=banyan_dot_v1_dot_runstore__service__pb2.ReadRoomsRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_runstore__service__pb2.ReadRoomsResponse.FromString,
+                _registered_method=True)
+        self.GrantRooms = channel.unary_unary(
+                '/banyan.v1.RunStoreService/GrantRooms',
+                request_serializer=banyan_dot_v1_dot_runstore__service__pb2.GrantRoomsRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_runstore__service__pb2.GrantRoomsResponse.FromString,
+                _registered_method=True)
+        self.PutAllocations = channel.unary_unary(
+                '/banyan.v1.RunStoreService/PutAllocations',
+                request_serializer=banyan_dot_v1_dot_runstore__service__pb2.PutAllocationsRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_runstore__service__pb2.PutAllocationsResponse.FromString,
+                _registered_method=True)
+        self.ReadAllocations = channel.unary_unary(
+                '/banyan.v1.RunStoreService/ReadAllocations',
+                request_serializer=banyan_dot_v1_dot_runstore__service__pb2.ReadAllocationsRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_runstore__service__pb2.ReadAllocationsResponse.FromString,
+                _registered_method=True)
+        self.ReadOutcomes = channel.unary_unary(
+                '/banyan.v1.RunStoreService/ReadOutcomes',
+                request_serializer=banyan_dot_v1_dot_runstore__service__pb2.ReadOutcomesRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_runstore__service__pb2.ReadOutcomesResponse.FromString,
+                _registered_method=True)
         self.SetDesired = channel.unary_unary(
                 '/banyan.v1.RunStoreService/SetDesired',
                 request_serializer=banyan_dot_v1_dot_runstore__service__pb2.SetDesiredRequest.SerializeToString,
@@ -175,6 +200,41 @@ class RunStoreServiceServicer(object):
 
     def ReadProgress(self, request, context):
         """What the curriculum needs to decide what to open.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadRooms(self, request, context):
+        """The training trees among which control shares out room; waits for news of them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GrantRooms(self, request, context):
+        """Gives trees room while they grow: all of it or nothing. Room never shrinks; what was granted before is passed over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutAllocations(self, request, context):
+        """Stores what a curriculum decided for training groups, before they are opened. The first to be stored holds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadAllocations(self, request, context):
+        """What was decided for training groups, in order of ordinal.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadOutcomes(self, request, context):
+        """What became of the training groups that batches took or gave up, batch by batch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -294,6 +354,31 @@ def add_RunStoreServiceServicer_to_server(servicer, server):
                     servicer.ReadProgress,
                     request_deserializer=banyan_dot_v1_dot_runstore__service__pb2.ReadProgressRequest.FromString,
                     response_serializer=banyan_dot_v1_dot_runstore__service__pb2.ReadProgressResponse.SerializeToString,
+            ),
+            'ReadRooms': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadRooms,
+                    request_deserializer=banyan_dot_v1_dot_runstore__service__pb2.ReadRoomsRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_runstore__service__pb2.ReadRoomsResponse.SerializeToString,
+            ),
+            'GrantRooms': grpc.unary_unary_rpc_method_handler(
+                    servicer.GrantRooms,
+                    request_deserializer=banyan_dot_v1_dot_runstore__service__pb2.GrantRoomsRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_runstore__service__pb2.GrantRoomsResponse.SerializeToString,
+            ),
+            'PutAllocations': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutAllocations,
+                    request_deserializer=banyan_dot_v1_dot_runstore__service__pb2.PutAllocationsRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_runstore__service__pb2.PutAllocationsResponse.SerializeToString,
+            ),
+            'ReadAllocations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadAllocations,
+                    request_deserializer=banyan_dot_v1_dot_runstore__service__pb2.ReadAllocationsRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_runstore__service__pb2.ReadAllocationsResponse.SerializeToString,
+            ),
+            'ReadOutcomes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadOutcomes,
+                    request_deserializer=banyan_dot_v1_dot_runstore__service__pb2.ReadOutcomesRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_runstore__service__pb2.ReadOutcomesResponse.SerializeToString,
             ),
             'SetDesired': grpc.unary_unary_rpc_method_handler(
                     servicer.SetDesired,
@@ -541,6 +626,141 @@ class RunStoreService(object):
             '/banyan.v1.RunStoreService/ReadProgress',
             banyan_dot_v1_dot_runstore__service__pb2.ReadProgressRequest.SerializeToString,
             banyan_dot_v1_dot_runstore__service__pb2.ReadProgressResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadRooms(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.RunStoreService/ReadRooms',
+            banyan_dot_v1_dot_runstore__service__pb2.ReadRoomsRequest.SerializeToString,
+            banyan_dot_v1_dot_runstore__service__pb2.ReadRoomsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GrantRooms(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.RunStoreService/GrantRooms',
+            banyan_dot_v1_dot_runstore__service__pb2.GrantRoomsRequest.SerializeToString,
+            banyan_dot_v1_dot_runstore__service__pb2.GrantRoomsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutAllocations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.RunStoreService/PutAllocations',
+            banyan_dot_v1_dot_runstore__service__pb2.PutAllocationsRequest.SerializeToString,
+            banyan_dot_v1_dot_runstore__service__pb2.PutAllocationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadAllocations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.RunStoreService/ReadAllocations',
+            banyan_dot_v1_dot_runstore__service__pb2.ReadAllocationsRequest.SerializeToString,
+            banyan_dot_v1_dot_runstore__service__pb2.ReadAllocationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadOutcomes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.RunStoreService/ReadOutcomes',
+            banyan_dot_v1_dot_runstore__service__pb2.ReadOutcomesRequest.SerializeToString,
+            banyan_dot_v1_dot_runstore__service__pb2.ReadOutcomesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,16 @@ class RunStoreServiceStub:
     """Moves a run from one state to another, if it is in the state that the caller thinks."""
     ReadProgress: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadProgressRequest, _runstore_service_pb2.ReadProgressResponse]
     """What the curriculum needs to decide what to open."""
+    ReadRooms: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadRoomsRequest, _runstore_service_pb2.ReadRoomsResponse]
+    """The training trees among which control shares out room; waits for news of them."""
+    GrantRooms: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.GrantRoomsRequest, _runstore_service_pb2.GrantRoomsResponse]
+    """Gives trees room while they grow: all of it or nothing. Room never shrinks; what was granted before is passed over."""
+    PutAllocations: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.PutAllocationsRequest, _runstore_service_pb2.PutAllocationsResponse]
+    """Stores what a curriculum decided for training groups, before they are opened. The first to be stored holds."""
+    ReadAllocations: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadAllocationsRequest, _runstore_service_pb2.ReadAllocationsResponse]
+    """What was decided for training groups, in order of ordinal."""
+    ReadOutcomes: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadOutcomesRequest, _runstore_service_pb2.ReadOutcomesResponse]
+    """What became of the training groups that batches took or gave up, batch by batch."""
     SetDesired: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.SetDesiredRequest, _runstore_service_pb2.SetDesiredResponse]
     """Sets the processes that a run wants."""
     WatchDesired: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.WatchDesiredRequest, _runstore_service_pb2.WatchDesiredResponse]
@@ -89,6 +99,16 @@ class RunStoreServiceAsyncStub(RunStoreServiceStub):
     """Moves a run from one state to another, if it is in the state that the caller thinks."""
     ReadProgress: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadProgressRequest, _runstore_service_pb2.ReadProgressResponse]  # type: ignore[assignment]
     """What the curriculum needs to decide what to open."""
+    ReadRooms: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadRoomsRequest, _runstore_service_pb2.ReadRoomsResponse]  # type: ignore[assignment]
+    """The training trees among which control shares out room; waits for news of them."""
+    GrantRooms: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.GrantRoomsRequest, _runstore_service_pb2.GrantRoomsResponse]  # type: ignore[assignment]
+    """Gives trees room while they grow: all of it or nothing. Room never shrinks; what was granted before is passed over."""
+    PutAllocations: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.PutAllocationsRequest, _runstore_service_pb2.PutAllocationsResponse]  # type: ignore[assignment]
+    """Stores what a curriculum decided for training groups, before they are opened. The first to be stored holds."""
+    ReadAllocations: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadAllocationsRequest, _runstore_service_pb2.ReadAllocationsResponse]  # type: ignore[assignment]
+    """What was decided for training groups, in order of ordinal."""
+    ReadOutcomes: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadOutcomesRequest, _runstore_service_pb2.ReadOutcomesResponse]  # type: ignore[assignment]
+    """What became of the training groups that batches took or gave up, batch by batch."""
     SetDesired: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.SetDesiredRequest, _runstore_service_pb2.SetDesiredResponse]  # type: ignore[assignment]
     """Sets the processes that a run wants."""
     WatchDesired: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.WatchDesiredRequest, _runstore_service_pb2.WatchDesiredResponse]  # type: ignore[assignment]
@@ -170,6 +190,46 @@ class RunStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_runstore_service_pb2.ReadProgressResponse, _abc.Awaitable[_runstore_service_pb2.ReadProgressResponse]]:
         """What the curriculum needs to decide what to open."""
+
+    @_abc_1.abstractmethod
+    def ReadRooms(
+        self,
+        request: _runstore_service_pb2.ReadRoomsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runstore_service_pb2.ReadRoomsResponse, _abc.Awaitable[_runstore_service_pb2.ReadRoomsResponse]]:
+        """The training trees among which control shares out room; waits for news of them."""
+
+    @_abc_1.abstractmethod
+    def GrantRooms(
+        self,
+        request: _runstore_service_pb2.GrantRoomsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runstore_service_pb2.GrantRoomsResponse, _abc.Awaitable[_runstore_service_pb2.GrantRoomsResponse]]:
+        """Gives trees room while they grow: all of it or nothing. Room never shrinks; what was granted before is passed over."""
+
+    @_abc_1.abstractmethod
+    def PutAllocations(
+        self,
+        request: _runstore_service_pb2.PutAllocationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runstore_service_pb2.PutAllocationsResponse, _abc.Awaitable[_runstore_service_pb2.PutAllocationsResponse]]:
+        """Stores what a curriculum decided for training groups, before they are opened. The first to be stored holds."""
+
+    @_abc_1.abstractmethod
+    def ReadAllocations(
+        self,
+        request: _runstore_service_pb2.ReadAllocationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runstore_service_pb2.ReadAllocationsResponse, _abc.Awaitable[_runstore_service_pb2.ReadAllocationsResponse]]:
+        """What was decided for training groups, in order of ordinal."""
+
+    @_abc_1.abstractmethod
+    def ReadOutcomes(
+        self,
+        request: _runstore_service_pb2.ReadOutcomesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runstore_service_pb2.ReadOutcomesResponse, _abc.Awaitable[_runstore_service_pb2.ReadOutcomesResponse]]:
+        """What became of the training groups that batches took or gave up, batch by batch."""
 
     @_abc_1.abstractmethod
     def SetDesired(

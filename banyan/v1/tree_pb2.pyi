@@ -558,6 +558,9 @@ class TreeSpec(_message.Message):
     WAVE_FIELD_NUMBER: _builtins.int
     WAVE_SIZE_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    GROUP_TAKE_FIELD_NUMBER: _builtins.int
+    TAKE_IN_ORDER_FIELD_NUMBER: _builtins.int
+    LAST_STEP_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run it belongs to."""
     tree_id: _builtins.bytes
@@ -598,6 +601,12 @@ class TreeSpec(_message.Message):
     """Trees in the wave."""
     traceparent: _builtins.str
     """W3C traceparent of the tree's trace."""
+    group_take: _builtins.int
+    """Trees of the group that suffice: once so many are closed, the others are dropped as REDUNDANT. 0: all."""
+    take_in_order: _builtins.bool
+    """Those of the lowest indices suffice, not those that closed first."""
+    last_step: _builtins.int
+    """The newest policy step under which a batch may take the group; a later policy drops it as STALE. Absent: any."""
     @_builtins.property
     def scorers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the scorers that each leaf needs."""
@@ -626,13 +635,21 @@ class TreeSpec(_message.Message):
         wave: _builtins.str = ...,
         wave_size: _builtins.int = ...,
         traceparent: _builtins.str = ...,
+        group_take: _builtins.int = ...,
+        take_in_order: _builtins.bool = ...,
+        last_step: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_step", b"_max_step", "max_step", b"max_step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_step", b"_last_step", "_max_step", b"_max_step", "last_step", b"last_step", "max_step", b"max_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_step", b"_max_step", "generate_json", b"generate_json", "group_id", b"group_id", "group_ordinal", b"group_ordinal", "group_size", b"group_size", "index", b"index", "label", b"label", "max_claims", b"max_claims", "max_step", b"max_step", "messages_json", b"messages_json", "min_step", b"min_step", "purpose", b"purpose", "row_digest", b"row_digest", "row_json", b"row_json", "run_id", b"run_id", "score_deadline_ms", b"score_deadline_ms", "scorers", b"scorers", "seed", b"seed", "traceparent", b"traceparent", "tree_id", b"tree_id", "wave", b"wave", "wave_size", b"wave_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_step", b"_last_step", "_max_step", b"_max_step", "generate_json", b"generate_json", "group_id", b"group_id", "group_ordinal", b"group_ordinal", "group_size", b"group_size", "group_take", b"group_take", "index", b"index", "label", b"label", "last_step", b"last_step", "max_claims", b"max_claims", "max_step", b"max_step", "messages_json", b"messages_json", "min_step", b"min_step", "purpose", b"purpose", "row_digest", b"row_digest", "row_json", b"row_json", "run_id", b"run_id", "score_deadline_ms", b"score_deadline_ms", "scorers", b"scorers", "seed", b"seed", "take_in_order", b"take_in_order", "traceparent", b"traceparent", "tree_id", b"tree_id", "wave", b"wave", "wave_size", b"wave_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__last_step: _TypeAlias = _typing.Literal["last_step"]  # noqa: Y015
+    _WhichOneofArgType__last_step: _TypeAlias = _typing.Literal["_last_step", b"_last_step"]  # noqa: Y015
     _WhichOneofReturnType__max_step: _TypeAlias = _typing.Literal["max_step"]  # noqa: Y015
     _WhichOneofArgType__max_step: _TypeAlias = _typing.Literal["_max_step", b"_max_step"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_step) -> _WhichOneofReturnType__last_step | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_step) -> _WhichOneofReturnType__max_step | None: ...
 
 Global___TreeSpec: _TypeAlias = TreeSpec  # noqa: Y015
@@ -653,6 +670,7 @@ class Tree(_message.Message):
     OPENED_UNIX_MS_FIELD_NUMBER: _builtins.int
     CLOSED_UNIX_MS_FIELD_NUMBER: _builtins.int
     PLANS_FIELD_NUMBER: _builtins.int
+    ROOM_FIELD_NUMBER: _builtins.int
     state: Global___TreeState.ValueType
     """Where it stands."""
     reason: _builtins.str
@@ -683,6 +701,10 @@ class Tree(_message.Message):
     def plans(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlanRecord]:
         """Executed plans by claim and number; only where they were asked for."""
 
+    @_builtins.property
+    def room(self) -> Global___TreeRoom:
+        """The room that control gave it; absent before control said anything."""
+
     def __init__(
         self,
         *,
@@ -696,14 +718,45 @@ class Tree(_message.Message):
         opened_unix_ms: _builtins.int = ...,
         closed_unix_ms: _builtins.int = ...,
         plans: _abc.Iterable[Global___PlanRecord] | None = ...,
+        room: Global___TreeRoom | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["room", b"room", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "closed_unix_ms", b"closed_unix_ms", "leaves", b"leaves", "opened_unix_ms", b"opened_unix_ms", "plans", b"plans", "reason", b"reason", "scores", b"scores", "segments", b"segments", "spec", b"spec", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "closed_unix_ms", b"closed_unix_ms", "leaves", b"leaves", "opened_unix_ms", b"opened_unix_ms", "plans", b"plans", "reason", b"reason", "room", b"room", "scores", b"scores", "segments", b"segments", "spec", b"spec", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Tree: _TypeAlias = Tree  # noqa: Y015
+
+@_typing.final
+class TreeRoom(_message.Message):
+    """What control lets a tree grow to, while it grows. Later rounds only ever add."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEAVES_FIELD_NUMBER: _builtins.int
+    FINAL_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    leaves: _builtins.int
+    """Leaves in all."""
+    final: _builtins.bool
+    """Whether no more will come."""
+    round: _builtins.int
+    """How often control decided about the tree, from 1."""
+    def __init__(
+        self,
+        *,
+        leaves: _builtins.int = ...,
+        final: _builtins.bool = ...,
+        round: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["final", b"final", "leaves", b"leaves", "round", b"round"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TreeRoom: _TypeAlias = TreeRoom  # noqa: Y015
 
 @_typing.final
 class BranchRef(_message.Message):
@@ -754,6 +807,8 @@ class PlanRecord(_message.Message):
     PRUNES_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
     REWARDS_FIELD_NUMBER: _builtins.int
+    ROOM_FIELD_NUMBER: _builtins.int
+    ROOM_LAPSED_FIELD_NUMBER: _builtins.int
     claim_epoch: _builtins.int
     """Epoch of the claim."""
     number: _builtins.int
@@ -762,6 +817,8 @@ class PlanRecord(_message.Message):
     """BLAKE2b-256 of the view: seed, limits, segments, branches in flight, leaves."""
     done: _builtins.bool
     """Whether it said that no branch will ever be asked for again."""
+    room_lapsed: _builtins.bool
+    """Control was silent past the deadline: the tree ends with the room that it had."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Segments in the view that were not in the claim's record before this one."""
@@ -790,6 +847,10 @@ class PlanRecord(_message.Message):
     def rewards(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedReward]:
         """Rewards that entered the view since the last record."""
 
+    @_builtins.property
+    def room(self) -> Global___TreeRoom:
+        """The room that the plan had, where it is not that of the last record; absent before control said anything."""
+
     def __init__(
         self,
         *,
@@ -804,10 +865,12 @@ class PlanRecord(_message.Message):
         prunes: _abc.Iterable[Global___PlannedPrune] | None = ...,
         done: _builtins.bool = ...,
         rewards: _abc.Iterable[Global___PlannedReward] | None = ...,
+        room: Global___TreeRoom | None = ...,
+        room_lapsed: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["room", b"room"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "done", b"done", "expansions", b"expansions", "found", b"found", "gone", b"gone", "leaves", b"leaves", "number", b"number", "prunes", b"prunes", "rewards", b"rewards", "segments", b"segments", "view_digest", b"view_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "done", b"done", "expansions", b"expansions", "found", b"found", "gone", b"gone", "leaves", b"leaves", "number", b"number", "prunes", b"prunes", "rewards", b"rewards", "room", b"room", "room_lapsed", b"room_lapsed", "segments", b"segments", "view_digest", b"view_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

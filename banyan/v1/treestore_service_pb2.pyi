@@ -274,6 +274,7 @@ class AwaitScoresRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     KNOWN_FIELD_NUMBER: _builtins.int
     DEADLINE_MS_FIELD_NUMBER: _builtins.int
+    ROOM_KNOWN_FIELD_NUMBER: _builtins.int
     tree_id: _builtins.bytes
     """The tree."""
     epoch: _builtins.int
@@ -282,6 +283,8 @@ class AwaitScoresRequest(_message.Message):
     """How many scores the node has."""
     deadline_ms: _builtins.int
     """How long to wait for more."""
+    room_known: _builtins.int
+    """Round of the room that the node has, 0 for none: a later one ends the wait as well. Absent: rooms do not end it."""
     def __init__(
         self,
         *,
@@ -289,34 +292,43 @@ class AwaitScoresRequest(_message.Message):
         epoch: _builtins.int = ...,
         known: _builtins.int = ...,
         deadline_ms: _builtins.int = ...,
+        room_known: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_room_known", b"_room_known", "room_known", b"room_known"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ms", b"deadline_ms", "epoch", b"epoch", "known", b"known", "tree_id", b"tree_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_room_known", b"_room_known", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "known", b"known", "room_known", b"room_known", "tree_id", b"tree_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__room_known: _TypeAlias = _typing.Literal["room_known"]  # noqa: Y015
+    _WhichOneofArgType__room_known: _TypeAlias = _typing.Literal["_room_known", b"_room_known"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__room_known) -> _WhichOneofReturnType__room_known | None: ...
 
 Global___AwaitScoresRequest: _TypeAlias = AwaitScoresRequest  # noqa: Y015
 
 @_typing.final
 class AwaitScoresResponse(_message.Message):
-    """All scores of the tree."""
+    """All scores of the tree, and its room."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SCORES_FIELD_NUMBER: _builtins.int
+    ROOM_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def scores(self) -> _containers.RepeatedCompositeFieldContainer[_tree_pb2.ScoredLeaf]:
         """In the order in which they were stored."""
+
+    @_builtins.property
+    def room(self) -> _tree_pb2.TreeRoom:
+        """The newest; absent before control said anything."""
 
     def __init__(
         self,
         *,
         scores: _abc.Iterable[_tree_pb2.ScoredLeaf] | None = ...,
+        room: _tree_pb2.TreeRoom | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["room", b"room"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["scores", b"scores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["room", b"room", "scores", b"scores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

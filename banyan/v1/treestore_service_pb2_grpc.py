@@ -172,7 +172,8 @@ class TreeStoreServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AwaitScores(self, request, context):
-        """Waits until a tree has more scores than the node knows of, or the deadline: for tree policies that decide by scores.
+        """Waits until a tree has more scores or a later room than the node knows of, or the deadline: for tree policies that decide
+        by scores, or grow by the room that control gives them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

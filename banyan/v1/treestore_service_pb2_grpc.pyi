@@ -44,7 +44,9 @@ class TreeStoreServiceStub:
     AwaitIngested: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitIngestedRequest, _treestore_service_pb2.AwaitIngestedResponse]
     """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing."""
     AwaitScores: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitScoresRequest, _treestore_service_pb2.AwaitScoresResponse]
-    """Waits until a tree has more scores than the node knows of, or the deadline: for tree policies that decide by scores."""
+    """Waits until a tree has more scores or a later room than the node knows of, or the deadline: for tree policies that decide
+    by scores, or grow by the room that control gives them.
+    """
     PutBlob: _grpc.StreamUnaryMultiCallable[_treestore_service_pb2.PutBlobRequest, _treestore_service_pb2.PutBlobResponse]
     """Takes what is too large for a message of the log, in pieces, before the message that names it. The same again is fine."""
     ReadLeaves: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadLeavesRequest, _treestore_service_pb2.ReadLeavesResponse]
@@ -88,7 +90,9 @@ class TreeStoreServiceAsyncStub(TreeStoreServiceStub):
     AwaitIngested: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitIngestedRequest, _treestore_service_pb2.AwaitIngestedResponse]  # type: ignore[assignment]
     """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing."""
     AwaitScores: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitScoresRequest, _treestore_service_pb2.AwaitScoresResponse]  # type: ignore[assignment]
-    """Waits until a tree has more scores than the node knows of, or the deadline: for tree policies that decide by scores."""
+    """Waits until a tree has more scores or a later room than the node knows of, or the deadline: for tree policies that decide
+    by scores, or grow by the room that control gives them.
+    """
     PutBlob: _aio.StreamUnaryMultiCallable[_treestore_service_pb2.PutBlobRequest, _treestore_service_pb2.PutBlobResponse]  # type: ignore[assignment]
     """Takes what is too large for a message of the log, in pieces, before the message that names it. The same again is fine."""
     ReadLeaves: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadLeavesRequest, _treestore_service_pb2.ReadLeavesResponse]  # type: ignore[assignment]
@@ -165,7 +169,9 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _treestore_service_pb2.AwaitScoresRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.AwaitScoresResponse, _abc.Awaitable[_treestore_service_pb2.AwaitScoresResponse]]:
-        """Waits until a tree has more scores than the node knows of, or the deadline: for tree policies that decide by scores."""
+        """Waits until a tree has more scores or a later room than the node knows of, or the deadline: for tree policies that decide
+        by scores, or grow by the room that control gives them.
+        """
 
     @_abc_1.abstractmethod
     def PutBlob(

@@ -124,6 +124,9 @@ class GroupRow:
     dropped: int = 0
     state: int = int(GroupState.OPEN)
     reason: str = ""
+    take: int = 0
+    take_in_order: int = 0
+    last_step: int = -1
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ clock. Rows are never removed, but for `parked`, `outbox` and `blobs`, which are
 
 from services.treestore.schema.columns import metadata
 from services.treestore.schema.control import (
+    allocations,
     batch_trees,
     batches,
     dead,
@@ -31,6 +32,7 @@ from services.treestore.schema.lineage import (
 )
 
 __all__ = [
+    "allocations",
     "batch_trees",
     "batches",
     "blobs",

@@ -68,6 +68,17 @@ policies = Table(
     UniqueConstraint("run_id", "learner_epoch", "step"),
 )
 
+# What a curriculum decided for a training group before it was opened: the first to be stored holds for ever.
+allocations = Table(
+    "allocations",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("ordinal", BigInteger, primary_key=True, autoincrement=False),
+    bytes_("record"),  # GroupAllocation
+    int_("gateway_epoch"),
+    int_("stored_ms"),
+)
+
 desired = Table(
     "desired",
     metadata,

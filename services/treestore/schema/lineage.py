@@ -19,6 +19,9 @@ groups = Table(
     int_("dropped"),  # trees dropped
     int_("state"),  # GroupState
     text("reason"),
+    int_("take"),  # trees that suffice; 0 for all
+    int_("take_in_order"),  # 1: those of the lowest indices, not those that closed first
+    int_("last_step", -1),  # newest policy under which a batch may take it; -1 for any
     UniqueConstraint("run_id", "group_id"),
     UniqueConstraint("run_id", "label", "ordinal"),
     Index("ix_groups_ready", "run_id", "purpose", "state", "ordinal"),
