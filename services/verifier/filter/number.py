@@ -35,11 +35,16 @@ class Number:
         right = _decimal(row.get(self.answer))
         if right is None:
             return Unscorable(f"EXCEPTION: field {self.answer!r} of the row is {row.get(self.answer)!r:.60}, not a number")
-        found = _NUMBER.findall(completion)
-        if not found or (self.take == "only" and len(found) > 1) or len(found[-1]) > _LONGEST:
-            return Scored(0.0)
-        given = _decimal(found[-1].replace("\u2212", "-").replace(",", ""))
-        return Scored(float(given is not None and abs(given - right) <= Decimal(str(self.tolerance))))
+        found = given(completion, self.take)
+        return Scored(float(found is not None and abs(found - right) <= Decimal(str(self.tolerance))))
+
+
+def given(completion: str, take: str) -> Decimal | None:
+    """The number that a completion gives as its answer; None where it gives none."""
+    found = _NUMBER.findall(completion)
+    if not found or (take == "only" and len(found) > 1) or len(found[-1]) > _LONGEST:
+        return None
+    return _decimal(found[-1].replace("\u2212", "-").replace(",", ""))
 
 
 def _decimal(value: object) -> Decimal | None:

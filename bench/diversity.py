@@ -1,0 +1,147 @@
+"""How different the answers of a tree are: every tree policy on two tasks of reasoning-gym, sampled by SmolLM2, not trained.
+
+A policy's trees stand beside independent samples of the same prompts at equal leaves, and at equal sampled tokens: the
+first of a pool until there are as many leaves, and until as many tokens are spent. What a policy throws away counts as
+spent. Each cell (task, seed, policy) is written when it is done, so a run that was cut goes on where it was.
+"""
+
+import itertools
+import json
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from banyan import registry
+from bench.forest import Answer, Forest, Grown, Prompt
+from bench.table import RESULTS, Result
+from services.rollout.generate.similarity import edit_distance
+
+PROMPTS = int(os.environ.get("BENCH_PROMPTS", "6"))
+SEEDS = tuple(range(int(os.environ.get("BENCH_SEEDS", "3"))))
+POOL, LONGEST = 24, 160
+SYSTEM = "Explain in several sentences how to find the answer, then give it as the last number."
+TASKS: Mapping[str, Mapping[str, Any]] = {
+    "basic_arithmetic": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2},
+    "leg_counting": {"min_animals": 1, "max_animals": 1},
+}
+# About eight leaves of about eighty tokens. trees: of a group.
+POLICIES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
+    "iid": (1, {"width": 8}),
+    "treepo": (1, {"width": 8, "segment": 20, "max_depth": 8}),
+    "treepo-eager": (1, {"width": 8, "segment": 20, "max_depth": 8}),
+    "echo": (1, {"width": 8, "chains": 2, "segment": 20}),
+    "eptree": (1, {"chains": 4, "forks": 1, "rounds": 1, "continuations": 1}),
+    "latr": (1, {"width": 8, "preset": "countdown", "ages": [20, 30], "chunk": 10, "force_return": 60}),
+    "rose": (1, {"width": 8, "epsilon": 0.5}),
+    "tree-grpo": (2, {"rounds": 1, "expansions": 3, "node": 20}),
+    "dars": (1, {"width": 4, "max_width": 12}),
+}
+FIGURES = ("distinct", "distance", "passed")
+PATH = RESULTS / "diversity-cells.json"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of one set of answers: different ones, mean edit distance of two as a share of the longer, whether one is right."""
+
+    distinct: float
+    distance: float
+    passed: float
+
+
+def spread(answers: Sequence[Answer]) -> Spread:
+    """What a set of answers shows. An answer without a number is none."""
+    distinct = len({answer.value for answer in answers if answer.value is not None})
+    pairs = [_apart(a.tokens, b.tokens) for a, b in itertools.combinations(answers, 2)]
+    return Spread(distinct, statistics.fmean(pairs) if pairs else 0.0, float(any(answer.right for answer in answers)))
+
+
+def _apart(a: Sequence[int], b: Sequence[int]) -> float:
+    return edit_distance(a, b) / max(len(a), len(b), 1)
+
+
+def within(pool: Sequence[Answer], tokens: int) -> list[Answer]:
+    """The first answers of a pool that cost as many tokens at most, but one at least."""
+    spent = list(itertools.accumulate(len(answer.tokens) for answer in pool))
+    return list(pool[: max(1, sum(cost <= tokens for cost in spent))])
+
+
+def compare(grown: Sequence[Grown], pools: Sequence[Grown]) -> dict[str, Any]:
+    """One cell: means over its prompts, and how often the pool was too small."""
+    sets = {
+        "tree": [g.answers for g in grown],
+        "leaves": [p.answers[: len(g.answers)] for g, p in zip(grown, pools, strict=True)],
+        "tokens": [within(p.answers, g.sampled) for g, p in zip(grown, pools, strict=True)],
+    }
+    cell: dict[str, Any] = {name: _mean([asdict(spread(answers)) for answers in each]) for name, each in sets.items()}
+    lengths = [len(answer.tokens) for g in grown for answer in g.answers]
+    short = sum(len(g.answers) > POOL or g.sampled > p.sampled for g, p in zip(grown, pools, strict=True))
+    counts = {"leaves_of": statistics.fmean(len(g.answers) for g in grown), "sampled": sum(g.sampled for g in grown)}
+    equal = {"leaves_at_equal_tokens": statistics.fmean(len(answers) for answers in sets["tokens"])}
+    return cell | counts | equal | {"length": statistics.fmean(lengths), "prompts": len(grown), "short_pools": short}
+
+
+def _mean(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: statistics.fmean(one[name] for one in each) for name in FIGURES}
+
+
+def run() -> Result:
+    """All cells that are missing, then the table."""
+    cells = json.loads(PATH.read_text()) if PATH.exists() else {}
+    wanted = [(seed, task) for seed in SEEDS for task in TASKS]
+    if any(_key(task, seed, policy) not in cells for seed, task in wanted for policy in POLICIES):
+        forest = Forest(LONGEST)
+        for seed, task in wanted:
+            _measure(forest, task, seed, cells)
+    return table(cells)
+
+
+def _key(task: str, seed: int, policy: str) -> str:
+    return f"{task}/{seed}/{policy}/{PROMPTS}"
+
+
+def _measure(forest: Forest, task: str, seed: int, cells: dict[str, Any]) -> None:
+    missing = [policy for policy in POLICIES if _key(task, seed, policy) not in cells]
+    if not missing:
+        return
+    prompts = forest.prompts(task, TASKS[task], SYSTEM, seed, PROMPTS)
+    pools = _grow(forest, "iid", 1, {"width": POOL}, prompts, 1000 + seed)
+    for policy in missing:
+        trees, settings = POLICIES[policy]
+        cell = compare(_grow(forest, policy, trees, settings, prompts, seed), pools)
+        cells[_key(task, seed, policy)] = cell
+        RESULTS.mkdir(exist_ok=True)
+        PATH.write_text(json.dumps(cells, indent=1))
+        print(f"  {_key(task, seed, policy):<32} {json.dumps(cell['tree'])} {cell['sampled']} tokens", flush=True)
+
+
+def _grow(
+    forest: Forest, policy: str, trees: int, settings: Mapping[str, Any], prompts: Sequence[Prompt], seed: int
+) -> list[Grown]:
+    return forest.grow(lambda: registry.build("generate", policy, dict(settings)), trees, prompts, seed)
+
+
+def table(cells: Mapping[str, Any]) -> Result:
+    """Means over seeds, with their standard deviation as the bar's text."""
+    result = Result("diversity")
+    for task, policy in itertools.product(TASKS, POLICIES):
+        found = [cells[key] for seed in SEEDS if (key := _key(task, seed, policy)) in cells]
+        if not found:
+            continue
+        for name in FIGURES:
+            for against in ("tree", "leaves", "tokens"):
+                values = [cell[against][name] for cell in found]
+                how = {"tree": policy, "leaves": "iid at its leaves", "tokens": "iid at its tokens"}[against]
+                off = statistics.stdev(values) if len(values) > 1 else 0.0
+                result.add(f"{task}: {policy}: {name}: {how}", statistics.fmean(values), "", f"± {off:.2g}")
+        for name in ("leaves_of", "leaves_at_equal_tokens", "length"):
+            result.add(f"{task}: {policy}: {name}", statistics.fmean(cell[name] for cell in found), "")
+        if short := sum(cell["short_pools"] for cell in found):
+            result.notes.append(f"{task}: {policy}: its {short} largest groups cost more than the pool holds")
+    for name in registry.names("generate"):
+        if name not in POLICIES:
+            result.notes.append(f"{name}: not measured: no settings for these tasks")
+    result.notes.append(f"{PROMPTS} prompts, {len(SEEDS)} seeds, at most {LONGEST} tokens, temperature 1, bfloat16")
+    return result

@@ -1,0 +1,149 @@
+"""Grows groups of trees on the torch engine without a bus or a store, all at once, and reads their answers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from banyan.draws import key
+from banyan.plugins import Scored, TreePolicy
+from banyan.segment import Kind, Sampling
+from banyan.tree import Leaf, Tree
+from banyan.v1 import tree_pb2
+from banyan.wire import leaf_to_wire
+from services.rollout.grower import Grower, Step
+from services.rollout.spec import GrowSpec
+from services.verifier.filter.number import Number, given
+
+MODEL = "SmolLM2-135M-Instruct"
+_SCORER = Number(take="last")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A row, and what the model reads of it."""
+
+    row: Mapping[str, Any]
+    messages: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A leaf: the policy's tokens on its path, the number that it gives, and whether that is right."""
+
+    tokens: tuple[int, ...]
+    value: Decimal | None
+    right: bool
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A group: its answers, tree by tree, and the tokens sampled for them, also those that nothing came of."""
+
+    answers: list[Answer]
+    sampled: int
+
+
+class Forest:
+    """One model, and a fresh engine for each set of trees."""
+
+    def __init__(self, longest: int) -> None:
+        import torch
+
+        from services.chassis import models
+        from services.rollout.engines import loading
+        from services.rollout.engines.forward import Forward
+
+        folder = models.resolve(MODEL, tokenizer=True)
+        self._forward = Forward(loading.load_model(folder, torch.bfloat16, torch.device("cpu")))
+        self._tokenizer = loading.ChatTokenizer(folder, self._forward.model)
+        self._longest = longest
+
+    def prompts(self, dataset: str, config: Mapping[str, Any], system: str, seed: int, count: int) -> list[Prompt]:
+        """Rows of a generator of reasoning-gym."""
+        from banyan.recipe import Task
+        from services.gateway import tasks
+
+        task = Task(name="reasoning-gym", dataset=dataset, config=dict(config), size=max(count, 2), seed=seed, system=system)
+        return [Prompt(row, tuple(tasks.messages(row, task))) for row in tasks.load(task, Path())[:count]]
+
+    def grow(self, policy: Callable[[], TreePolicy], trees: int, prompts: Sequence[Prompt], seed: int) -> list[Grown]:
+        """A group of `trees` trees of each prompt."""
+        from services.rollout.engines.memory import Limits
+        from services.rollout.engines.port import Policy
+        from services.rollout.engines.torch_engine import TorchEngine
+
+        engine = TorchEngine(self._forward, self._tokenizer, Limits(max_branches=128), Policy(0, 0, b"bench"))
+        places = [(p, t) for p in range(len(prompts)) for t in range(trees)]
+        growers = {
+            self._id(p, t): Grower(
+                self._spec(policy(), prompts[p], p, t, seed), Tree(self._id(p, t)), self._tokenizer, "bench"
+            )
+            for p, t in places
+        }
+        rows = {self._id(p, t): prompts[p].row for p, t in places}
+        _run(engine, growers, rows)
+        return [self._grown(prompt, [growers[self._id(p, t)] for t in range(trees)]) for p, prompt in enumerate(prompts)]
+
+    def _id(self, prompt: int, tree: int) -> bytes:
+        return prompt.to_bytes(16, "little") + tree.to_bytes(16, "little")
+
+    def _spec(self, policy: TreePolicy, prompt: Prompt, p: int, t: int, seed: int) -> GrowSpec:
+        drawn = key(seed, "bench", p, t)
+        sampling = Sampling(1.0, 1.0, 0, self._longest, (), drawn)
+        return GrowSpec(self._id(p, t), "bench", drawn, prompt.messages, policy, self._longest, sampling, (p, t))
+
+    def _grown(self, prompt: Prompt, growers: Sequence[Grower]) -> Grown:
+        answers = [_answer(grower, leaf, prompt.row) for grower in growers for leaf in grower.leaves]
+        segments = [s for grower in growers for s in grower.tree.segments.values() if s.kind is Kind.POLICY]
+        return Grown(answers, sum(len(s) for s in segments))
+
+
+def _answer(grower: Grower, leaf: Leaf, row: Mapping[str, Any]) -> Answer:
+    assert grower.tree.root is not None
+    tokens = grower.tree.prefix_tokens(leaf.segment, leaf.end)[len(grower.tree.root) :]
+    text = grower.completion(leaf)
+    return Answer(tuple(tokens.tolist()), given(text, "last"), _score(text, row) == 1.0)
+
+
+def _score(text: str, row: Mapping[str, Any]) -> float:
+    outcome = _SCORER.score(text, row)
+    return outcome.value if isinstance(outcome, Scored) else 0.0
+
+
+def _run(engine: Any, growers: Mapping[bytes, Grower], rows: Mapping[bytes, Mapping[str, Any]]) -> None:
+    """Steps all trees until each says that it is grown."""
+    steps = {tree_id: grower.start() for tree_id, grower in growers.items()}
+    open_trees = set(growers)
+    while open_trees:
+        for tree_id, step in steps.items():
+            if _carry_out(engine, growers[tree_id], step):
+                open_trees.discard(tree_id)
+        ended: dict[bytes, list[Any]] = {}
+        for one in engine.step() if engine.busy else ():
+            ended.setdefault(one.key[0], []).append(one)
+        steps = {tree_id: growers[tree_id].ended(ones) for tree_id, ones in ended.items() if tree_id in open_trees}
+        steps |= {t: growers[t].scored(_said(growers[t], rows[t])) for t in open_trees - set(steps) if growers[t].waits}
+        if open_trees and not steps and not engine.busy:
+            raise RuntimeError(f"{len(open_trees)} trees neither grow nor end")
+
+
+def _carry_out(engine: Any, grower: Grower, step: Step) -> bool:
+    """Whether the tree is grown after it."""
+    for request in step.requests:
+        engine.submit(request)
+    cut = [part for branch in step.aborts if (part := engine.abort(grower.key(branch))) is not None]
+    return _carry_out(engine, grower, grower.ended(cut)) if cut else step.grown is not None
+
+
+def _said(grower: Grower, row: Mapping[str, Any]) -> list[tree_pb2.ScoredLeaf]:
+    state = tree_pb2.SCORE_STATE_SCORED
+    return [
+        tree_pb2.ScoredLeaf(
+            leaf=leaf_to_wire(leaf),
+            scorer="number",
+            score=tree_pb2.Score(state=state, value=_score(grower.completion(leaf), row)),
+        )
+        for leaf in grower.leaves
+    ]
