@@ -561,6 +561,7 @@ class TreeSpec(_message.Message):
     GROUP_TAKE_FIELD_NUMBER: _builtins.int
     TAKE_IN_ORDER_FIELD_NUMBER: _builtins.int
     LAST_STEP_FIELD_NUMBER: _builtins.int
+    GROUP_SCORERS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run it belongs to."""
     tree_id: _builtins.bytes
@@ -611,6 +612,10 @@ class TreeSpec(_message.Message):
     def scorers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the scorers that each leaf needs."""
 
+    @_builtins.property
+    def group_scorers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those of `scorers` that score all leaves of the group together, once all its trees are grown."""
+
     def __init__(
         self,
         *,
@@ -638,10 +643,11 @@ class TreeSpec(_message.Message):
         group_take: _builtins.int = ...,
         take_in_order: _builtins.bool = ...,
         last_step: _builtins.int | None = ...,
+        group_scorers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_step", b"_last_step", "_max_step", b"_max_step", "last_step", b"last_step", "max_step", b"max_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_step", b"_last_step", "_max_step", b"_max_step", "generate_json", b"generate_json", "group_id", b"group_id", "group_ordinal", b"group_ordinal", "group_size", b"group_size", "group_take", b"group_take", "index", b"index", "label", b"label", "last_step", b"last_step", "max_claims", b"max_claims", "max_step", b"max_step", "messages_json", b"messages_json", "min_step", b"min_step", "purpose", b"purpose", "row_digest", b"row_digest", "row_json", b"row_json", "run_id", b"run_id", "score_deadline_ms", b"score_deadline_ms", "scorers", b"scorers", "seed", b"seed", "take_in_order", b"take_in_order", "traceparent", b"traceparent", "tree_id", b"tree_id", "wave", b"wave", "wave_size", b"wave_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_step", b"_last_step", "_max_step", b"_max_step", "generate_json", b"generate_json", "group_id", b"group_id", "group_ordinal", b"group_ordinal", "group_scorers", b"group_scorers", "group_size", b"group_size", "group_take", b"group_take", "index", b"index", "label", b"label", "last_step", b"last_step", "max_claims", b"max_claims", "max_step", b"max_step", "messages_json", b"messages_json", "min_step", b"min_step", "purpose", b"purpose", "row_digest", b"row_digest", "row_json", b"row_json", "run_id", b"run_id", "score_deadline_ms", b"score_deadline_ms", "scorers", b"scorers", "seed", b"seed", "take_in_order", b"take_in_order", "traceparent", b"traceparent", "tree_id", b"tree_id", "wave", b"wave", "wave_size", b"wave_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_step: _TypeAlias = _typing.Literal["last_step"]  # noqa: Y015
     _WhichOneofArgType__last_step: _TypeAlias = _typing.Literal["_last_step", b"_last_step"]  # noqa: Y015

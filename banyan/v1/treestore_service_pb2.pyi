@@ -578,6 +578,74 @@ class ReadLeavesResponse(_message.Message):
 Global___ReadLeavesResponse: _TypeAlias = ReadLeavesResponse  # noqa: Y015
 
 @_typing.final
+class ReadGroupRequest(_message.Message):
+    """Asks for the leaves of a group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREE_ID_FIELD_NUMBER: _builtins.int
+    CLAIM_EPOCH_FIELD_NUMBER: _builtins.int
+    DEADLINE_MS_FIELD_NUMBER: _builtins.int
+    tree_id: _builtins.bytes
+    """A tree of the group, whose growth ended."""
+    claim_epoch: _builtins.int
+    """Epoch of the claim under which it ended; 0 for any."""
+    deadline_ms: _builtins.int
+    """How long to wait until the store knows of that end."""
+    def __init__(
+        self,
+        *,
+        tree_id: _builtins.bytes = ...,
+        claim_epoch: _builtins.int = ...,
+        deadline_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "deadline_ms", b"deadline_ms", "tree_id", b"tree_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadGroupRequest: _TypeAlias = ReadGroupRequest  # noqa: Y015
+
+@_typing.final
+class ReadGroupResponse(_message.Message):
+    """A group, as far as scorers of whole groups care."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SETTLED_FIELD_NUMBER: _builtins.int
+    WHOLE_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    TRANSCRIPTS_FIELD_NUMBER: _builtins.int
+    settled: _builtins.bool
+    """Whether the store knows of the end that was asked for, or will never; ask again if not."""
+    whole: _builtins.bool
+    """Whether no tree of the group grows any more. If not, the end of another tree will say so."""
+    group_id: _builtins.str
+    """The group."""
+    @_builtins.property
+    def transcripts(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeafTranscript]:
+        """All leaves of its grown trees, by index of the tree and then from left to right, each with the group scorers that
+        owe it a score; none at all if none is owed.
+        """
+
+    def __init__(
+        self,
+        *,
+        settled: _builtins.bool = ...,
+        whole: _builtins.bool = ...,
+        group_id: _builtins.str = ...,
+        transcripts: _abc.Iterable[Global___LeafTranscript] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "settled", b"settled", "transcripts", b"transcripts", "whole", b"whole"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadGroupResponse: _TypeAlias = ReadGroupResponse  # noqa: Y015
+
+@_typing.final
 class LeafTranscript(_message.Message):
     """What a scorer sees."""
 
@@ -612,7 +680,7 @@ class LeafTranscript(_message.Message):
 
     @_builtins.property
     def scorers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Scorers that still owe a score."""
+        """Scorers that still owe a score; from ReadLeaves those of single leaves, from ReadGroup those of groups."""
 
     def __init__(
         self,

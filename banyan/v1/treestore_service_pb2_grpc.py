@@ -75,6 +75,11 @@ class TreeStoreServiceStub(object):
                 request_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesRequest.SerializeToString,
                 response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesResponse.FromString,
                 _registered_method=True)
+        self.ReadGroup = channel.unary_unary(
+                '/banyan.v1.TreeStoreService/ReadGroup',
+                request_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadGroupRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReadGroupResponse.FromString,
+                _registered_method=True)
         self.ReadyGroups = channel.unary_unary(
                 '/banyan.v1.TreeStoreService/ReadyGroups',
                 request_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadyGroupsRequest.SerializeToString,
@@ -188,6 +193,13 @@ class TreeStoreServiceServicer(object):
 
     def ReadLeaves(self, request, context):
         """Leaves to score, as the store accepted them; waits for those that are not there yet until the deadline.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadGroup(self, request, context):
+        """Leaves of a whole group, once all its trees are grown: for scorers that score them together.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -312,6 +324,11 @@ def add_TreeStoreServiceServicer_to_server(servicer, server):
                     servicer.ReadLeaves,
                     request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesRequest.FromString,
                     response_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesResponse.SerializeToString,
+            ),
+            'ReadGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadGroup,
+                    request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReadGroupRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadGroupResponse.SerializeToString,
             ),
             'ReadyGroups': grpc.unary_unary_rpc_method_handler(
                     servicer.ReadyGroups,
@@ -586,6 +603,33 @@ class TreeStoreService(object):
             '/banyan.v1.TreeStoreService/ReadLeaves',
             banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesRequest.SerializeToString,
             banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.TreeStoreService/ReadGroup',
+            banyan_dot_v1_dot_treestore__service__pb2.ReadGroupRequest.SerializeToString,
+            banyan_dot_v1_dot_treestore__service__pb2.ReadGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,8 @@ class TreeStoreServiceStub:
     """Takes what is too large for a message of the log, in pieces, before the message that names it. The same again is fine."""
     ReadLeaves: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadLeavesRequest, _treestore_service_pb2.ReadLeavesResponse]
     """Leaves to score, as the store accepted them; waits for those that are not there yet until the deadline."""
+    ReadGroup: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadGroupRequest, _treestore_service_pb2.ReadGroupResponse]
+    """Leaves of a whole group, once all its trees are grown: for scorers that score them together."""
     ReadyGroups: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadyGroupsRequest, _treestore_service_pb2.ReadyGroupsResponse]
     """Closed groups that no batch consumed for this use, in order of their ordinals."""
     CommitBatch: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.CommitBatchRequest, _treestore_service_pb2.CommitBatchResponse]
@@ -97,6 +99,8 @@ class TreeStoreServiceAsyncStub(TreeStoreServiceStub):
     """Takes what is too large for a message of the log, in pieces, before the message that names it. The same again is fine."""
     ReadLeaves: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadLeavesRequest, _treestore_service_pb2.ReadLeavesResponse]  # type: ignore[assignment]
     """Leaves to score, as the store accepted them; waits for those that are not there yet until the deadline."""
+    ReadGroup: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadGroupRequest, _treestore_service_pb2.ReadGroupResponse]  # type: ignore[assignment]
+    """Leaves of a whole group, once all its trees are grown: for scorers that score them together."""
     ReadyGroups: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadyGroupsRequest, _treestore_service_pb2.ReadyGroupsResponse]  # type: ignore[assignment]
     """Closed groups that no batch consumed for this use, in order of their ordinals."""
     CommitBatch: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.CommitBatchRequest, _treestore_service_pb2.CommitBatchResponse]  # type: ignore[assignment]
@@ -188,6 +192,14 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.ReadLeavesResponse, _abc.Awaitable[_treestore_service_pb2.ReadLeavesResponse]]:
         """Leaves to score, as the store accepted them; waits for those that are not there yet until the deadline."""
+
+    @_abc_1.abstractmethod
+    def ReadGroup(
+        self,
+        request: _treestore_service_pb2.ReadGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_treestore_service_pb2.ReadGroupResponse, _abc.Awaitable[_treestore_service_pb2.ReadGroupResponse]]:
+        """Leaves of a whole group, once all its trees are grown: for scorers that score them together."""
 
     @_abc_1.abstractmethod
     def ReadyGroups(
