@@ -29,6 +29,7 @@ ALIGN_BYTES = 64
 HASH_THREADS = 2  # more would take cores from sampling, and memory gives no more
 _MAPS = Maps()
 WIDTHS = {"bfloat16": 2, "float32": 4}
+HEAD = "banyan.head."  # before the names of a learned head's tensors: they are float32 always, and none of the model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +161,9 @@ def _layout(tensors: Mapping[str, "torch.Tensor"], dtype: str) -> tuple[tuple[Te
             aliases[name] = stored[key]
             continue
         stored[key] = name
-        size = tensor.numel() * WIDTHS[dtype]
-        entries.append(TensorEntry(name, tuple(tensor.shape), dtype, offset, size))
+        kind = "float32" if name.startswith(HEAD) else dtype
+        size = tensor.numel() * WIDTHS[kind]
+        entries.append(TensorEntry(name, tuple(tensor.shape), kind, offset, size))
         offset += -(-size // ALIGN_BYTES) * ALIGN_BYTES
     return tuple(entries), aliases, offset
 

@@ -110,7 +110,7 @@ def segment_to_wire(row: Row[Any]) -> tree_pb2.Segment:
 
 
 def lighten(segment: tree_pb2.Segment) -> None:
-    """Takes out the signals that only those who grow a tree need: they are ten times the rest. The learner reads the head's."""
+    """Takes out the signals that only who grows a tree needs, ten times the rest; the learner reads the head's scores."""
     head = segment.signals.head
     segment.ClearField("signals")
     if head:

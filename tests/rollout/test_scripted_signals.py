@@ -125,3 +125,31 @@ def test_the_one_fork_toy_is_certain_everywhere_else():
     assert len({e.tokens_T.tobytes() for e in ended.values()}) > 10
     with pytest.raises(InvalidInput, match="toy must be one of reconverging, one_fork"):
         build({"toy": "other"}, P0, 4)
+
+
+def test_the_head_scores_the_state_that_a_token_was_drawn_from():
+    settings = {"chain": {"": {"a": 1.0}, "aa": {"b": 1.0}}, "scores": {"a": 0.75, "aa": 0.25, "": 0.5}}
+    wanted = replace(ask(0, GO, max_new_tokens=4), signals=Wanted(head=True))
+    sampled = finish(build(settings, P0, 4), [wanted])[0]
+    assert LETTERS.decode(sampled.tokens_T) == "aaba" and sampled.signals.head_T.tolist() == [0.5, 0.75, 0.25, 0.5]
+    assert not sampled.signals.top_ids_T_K.size and sampled.signals[1:3].head_T.tolist() == [0.75, 0.25]
+    settings.pop("scores")
+    assert not finish(build(settings, P0, 4), [wanted])[0].signals, "no head, no score"
+    assert not finish(build(settings, P0, 4), [ask(0, GO, max_new_tokens=4)])[0].signals
+
+
+@pytest.mark.parametrize("sharpness", [0.0, 0.5, 1.0])
+def test_what_the_head_knows_of_a_sum_is_set(sharpness):
+    """12 is right with 0.4, 13 and 14 wrong with 0.3 each: the second character tells them apart."""
+    settings = {"accuracy": 0.4, "sharpness": sharpness}
+    asked = [replace(ask(n, path("7 + 5\n"), n, max_new_tokens=3), signals=Wanted(head=True, top=2)) for n in range(40)]
+    for sampled in finish(build(settings, P0, 64), asked).values():
+        right = float(LETTERS.decode(sampled.tokens_T) == "12")
+        expected = [0.4, 0.4, 0.4 + sharpness * (right - 0.4)]
+        assert np.allclose(sampled.signals.head_T, expected, atol=1e-3) and sampled.signals.top_ids_T_K.shape == (3, 2)
+
+
+@pytest.mark.parametrize("settings", [{"sharpness": 2.0}, {"scores": {"a": -0.1}}])
+def test_scores_of_a_head_lie_between_0_and_1(settings):
+    with pytest.raises(InvalidInput, match=r"must lie in 0\.\.1"):
+        build(settings, P0, 4)

@@ -7,6 +7,7 @@ import numpy as np
 from banyan.segment import Floats, IntTokens
 from banyan.signals import Signals, Wanted
 
+_NO_IDS, _NO_FLOATS = np.zeros(0, np.int32), np.zeros(0, np.float32)
 LEAST = float(np.finfo(np.float16).min)  # log-prob of what cannot be: segments and signals hold finite numbers
 
 
@@ -34,33 +35,41 @@ class Said:
     ids_K: IntTokens
     logprobs_K: Floats
     semantic: float | None
+    head: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """One token per row. sampled_R is of the distribution drawn from: it differs from logprobs_R where truncated."""
+    """One token per row. sampled_R is of the distribution drawn from: it differs from logprobs_R where truncated.
+
+    head_R: the head's score of the state that each token was drawn from, if a row asked for it; nan where there is no head.
+    """
 
     tokens_R: IntTokens
     logprobs_R: Floats
     sampled_R: Floats
     entropies_R: Floats
     likeliest: Likeliest | None = None
+    head_R: Floats | None = None
 
     def said(self, r: int, wanted: Wanted) -> Said | None:
         """The signals that row r asked for."""
-        if self.likeliest is None or not wanted:
-            return None
+        heard = wanted.head and self.head_R is not None and np.isfinite(self.head_R[r])
+        head = float(self.head_R[r]) if heard and self.head_R is not None else None
         told = self.likeliest
+        if told is None or not (wanted.top or wanted.semantic):
+            return None if head is None else Said(_NO_IDS, _NO_FLOATS, None, head)
         semantic = float(told.semantic_R_K[r, min(wanted.semantic, told.width) - 1]) if wanted.semantic else None
-        return Said(told.ids_R_K[r, : wanted.top], told.logprobs_R_K[r, : wanted.top], semantic)
+        return Said(told.ids_R_K[r, : wanted.top], told.logprobs_R_K[r, : wanted.top], semantic, head)
 
 
 def signals(said: list[Said]) -> Signals:
     """Signals of a run of tokens."""
     if not said:
         return Signals()
-    semantic = [one.semantic for one in said if one.semantic is not None]
+    semantic = np.array([one.semantic for one in said if one.semantic is not None], np.float32)
+    head = np.array([one.head for one in said if one.head is not None], np.float32)
     ids, logprobs = np.stack([one.ids_K for one in said]), np.stack([one.logprobs_K for one in said])
     if not ids.size:
-        return Signals(semantic_T=np.array(semantic, np.float32))
-    return Signals(ids, logprobs, np.array(semantic, np.float32))
+        return Signals(semantic_T=semantic, head_T=head)
+    return Signals(ids, logprobs, semantic, head)

@@ -8,9 +8,12 @@ from services.chassis import weightfile
 
 
 def check(manifest_path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises InvalidInput unless a weight file holds the model's tensors and no others. Tied names count as one."""
+    """Raises InvalidInput unless a weight file holds the model's tensors and no others, but for a learned head's.
+
+    Tied names count as one.
+    """
     manifest = weightfile.read(manifest_path)
-    found = {t.name: t.shape for t in manifest.tensors}
+    found = {t.name: t.shape for t in manifest.tensors if not t.name.startswith(weightfile.HEAD)}
     names = {name: {name} for name in found}
     for alias, name in manifest.aliases.items():
         names[name].add(alias)

@@ -20,9 +20,11 @@ class Forward:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
+        self.states: torch.Tensor | None = None
+        """[B, H]: the last layer's states that the last pass's logits were made from."""
         self.device = next(model.parameters()).device
         self.kinds = _layer_kinds(model)
-        _keep_head_dense(model)
+        self._keep_head_dense()
         self.window = int(getattr(model.config, "sliding_window", None) or 0)
         self.kv = _probe(model, self.device)
         self.embeddings: torch.Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
@@ -94,6 +96,17 @@ class Forward:
         )
         return out.logits[:, -1]  # type: ignore[no-any-return]
 
+    def _keep_head_dense(self) -> None:
+        """The last column of a batch has odd strides, for which torch would copy the output layer's matrix once per row."""
+        output: torch.nn.Module | None = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        if output is not None:
+            output.register_forward_pre_hook(self._note_states)
+
+    def _note_states(self, _: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        dense = tuple(x.clone(memory_format=torch.contiguous_format) for x in inputs)
+        self.states = dense[0][:, -1]
+        return dense
+
     def _masks(self, positions: torch.Tensor, width: int) -> torch.Tensor | dict[str, torch.Tensor]:
         at = torch.arange(width, device=self.device)
         full = (at <= positions[:, :, None])[:, None]
@@ -112,15 +125,6 @@ def _layer_kinds(model: PreTrainedModel) -> set[str]:
     if kinds == {"full_attention"} and getattr(text, "sliding_window", None) and not getattr(text, "layer_types", None):
         kinds = {"sliding_attention"}
     return kinds
-
-
-def _keep_head_dense(model: PreTrainedModel) -> None:
-    """The last column of a batch has odd strides, for which torch would copy the head's matrix once per row."""
-    head: torch.nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    if head is not None:
-        head.register_forward_pre_hook(
-            lambda _, inputs: tuple(x.clone(memory_format=torch.contiguous_format) for x in inputs)
-        )
 
 
 @torch.inference_mode()

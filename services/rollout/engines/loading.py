@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from banyan.errors import InvalidInput
 from banyan.segment import IntTokens
-from services.chassis import weightfile
+from services.chassis import head, weightfile
+from services.chassis.head import Head
 from services.rollout.engines import attention
 
 
@@ -49,11 +50,14 @@ def context(model: Any) -> int:
     return named if isinstance(named, int) and named > 0 else 0
 
 
-def take(model: PreTrainedModel, manifest_path: Path) -> None:
-    """Copies a policy's weights, whose digest was checked, into a model. Raises InvalidInput, before any change, if they
-    do not fit."""
+def take(model: PreTrainedModel, manifest_path: Path) -> Head | None:
+    """Copies a policy's weights, whose digest was checked, into a model; its learned head, where it has one that may be
+    heard. Raises InvalidInput, before any change, if they do not fit."""
     manifest = weightfile.read(manifest_path)
-    tensors = weightfile.read_tensors(manifest)
+    held = weightfile.read_tensors(manifest)
+    tensors = {name: tensor for name, tensor in held.items() if not name.startswith(weightfile.HEAD)}
+    output: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    learned = head.read(held, output.weight, manifest_path)
     state = model.state_dict(keep_vars=True)
     _check(state, tensors, manifest_path)
     with torch.no_grad():
@@ -62,6 +66,7 @@ def take(model: PreTrainedModel, manifest_path: Path) -> None:
             if state[name].data_ptr() not in done:
                 state[name].copy_(tensor)
                 done.add(state[name].data_ptr())
+    return learned
 
 
 def _check(state: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], source: Path) -> None:

@@ -32,10 +32,17 @@ class Script:
     """What each policy step adds to it."""
     chain: Chain = field(default_factory=lambda: {"": {"a": 0.4, "b": 0.4, "": 0.2}})
     """Next character by how the answer ends: the longest key that fits."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Score of the head by how an answer of the chain ends: the longest key that fits. Without any, it has no head there."""
+    sharpness: float = 1.0
+    """What the head knows of a sum or product. 1: the chance of the right answer after its characters so far. 0: that before
+    the first one. In between: a mean of both."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.accuracy <= 1.0:
             raise ValueError(f"accuracy must lie in 0..1, got {self.accuracy!r}")
+        if not 0.0 <= self.sharpness <= 1.0 or not all(0.0 <= p <= 1.0 for p in self.scores.values()):
+            raise ValueError(f"sharpness {self.sharpness!r} and scores {dict(self.scores)} must lie in 0..1")
         for state, following in self.chain.items():
             if abs(sum(following.values()) - 1.0) > 1e-9 or min(following.values()) < 0.0:
                 raise ValueError(f"chain[{state!r}] must be probabilities that sum to 1, got {dict(following)}")
@@ -56,6 +63,17 @@ class Script:
         for character, mass in self._following(prompt, answer, step).items():
             p[_ALPHABET.encode(character)[0] if character else END] += mass
         return np.asarray(p / p.sum())
+
+    def score(self, prompt: str, answer: str, step: int) -> float | None:
+        """What the head says of an answer so far; None where there is none."""
+        question = _question(prompt)
+        if question is None:
+            return next((self.scores[answer[at:]] for at in range(len(answer) + 1) if answer[at:] in self.scores), None)
+        texts = self._answers(*question, step)
+        right, *_ = texts
+        alive = sum(mass for text, mass in texts.items() if text.startswith(answer))
+        after = texts[right] / alive if alive and right.startswith(answer) else 0.0
+        return texts[right] + self.sharpness * (after - texts[right])
 
     @cached_property
     def _lengths(self) -> list[int]:

@@ -170,7 +170,15 @@ class ScriptedEngine:
             np.array([d.drawn_V[token] for d, token in picked], np.float32),
             np.array([d.entropy for d in each], np.float32),
             _likeliest(rows, each),
+            self._scores(rows),
         )
+
+    def _scores(self, rows: Sequence[_Branch]) -> Floats | None:
+        """What the script's head says of each row; None where no row asks."""
+        if not any(row.request.signals.head for row in rows):
+            return None
+        said = [self._script.score(row.prompt, row.answer, self._policy.step) for row in rows]
+        return np.array([np.nan if score is None else score for score in said], np.float32)
 
     def _take(self, row: _Branch, drawn: Drawn, r: int) -> None:
         self._sampled += row.forced is None

@@ -8,6 +8,7 @@ longer than `prefill_tokens` takes a chunk a step. What does not fit waits. A po
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from banyan.draws import uniforms
 from banyan.errors import InvalidInput
 from banyan.segment import Finish, Floats, IntTokens
+from services.chassis.head import Head
 from services.rollout.engines import loading
 from services.rollout.engines.admission import Group, batches, next_wave
 from services.rollout.engines.choosing import Chosen, choose
@@ -45,6 +47,7 @@ class TorchEngine:
         self._waiting: dict[Key, Request] = {}
         self._rows: list[Row] = []
         self._filling: list[Filling] = []
+        self._head: Head | None = None
         self._sampled = self._prefilled = self._cached = self._steps = 0
 
     # -- what callers say --
@@ -79,7 +82,7 @@ class TorchEngine:
             self._policy = policy
             return []
         if weights is not None:
-            loading.take(self._forward.model, weights)
+            self._head = loading.take(self._forward.model, weights)
         cut = [row.ended(Finish.ABORTED, self._policy) for row in self._rows]
         again = {request.key: request for f in self._filling for request in f.group.requests}
         self._waiting = again | self._waiting
@@ -226,7 +229,8 @@ class TorchEngine:
                     samplings.append(request.sampling)
                 which.append(len(sources) - 1)
         shared = logits if sources == list(range(len(groups))) else logits[sources]
-        return self._take(draw(shared, samplings, which, self._uniforms(rows), self._extras(rows)), rows, first)
+        drawn = draw(shared, samplings, which, self._uniforms(rows), self._extras(rows))
+        return self._take(self._scored(drawn, rows, [sources[d] for d in which]), rows, first)
 
     def _decode(self) -> list[Sampled]:
         rows = self._rows
@@ -241,7 +245,16 @@ class TorchEngine:
             row.written += 1
         samplings = [row.request.sampling for row in rows]
         drawn = draw(logits[: len(rows)], samplings, range(len(rows)), self._uniforms(rows), self._extras(rows))
-        return self._take(drawn, rows, 0)
+        return self._take(self._scored(drawn, rows, range(len(rows))), rows, 0)
+
+    def _scored(self, drawn: Drawn, rows: Sequence[Row], state_R: Sequence[int]) -> Drawn:
+        """The draw with the head's scores of the states that it was made from, if a row wants them."""
+        states = self._forward.states
+        if self._head is None or states is None or not any(row.request.signals.head for row in rows):
+            return drawn
+        with torch.inference_mode():
+            head_R = self._head(states[list(state_R)]).cpu().numpy()
+        return replace(drawn, head_R=head_R)
 
     @staticmethod
     def _uniforms(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
@@ -252,7 +265,7 @@ class TorchEngine:
         """What rows ask for beyond a draw; None if nothing, which costs nothing."""
         wanted = [row.request.signals for row in rows]
         forced = np.array([-1 if row.forced is None else row.forced for row in rows], np.int32)
-        if not any(wanted) and (forced < 0).all():
+        if not any(w.top or w.semantic for w in wanted) and (forced < 0).all():
             return None
         most = np.array([max(w.top, w.semantic) for w in wanted], np.int64).clip(max=self._forward.vocabulary)
         return Extras(forced, most, self._forward.embeddings if any(w.semantic for w in wanted) else None)

@@ -29,6 +29,8 @@ def check(request: Request) -> None:
     sampling, wanted = request.sampling, request.signals
     if wanted.semantic:
         raise InvalidInput("signal `semantic` needs token embeddings, which vLLM hides; use resources.engine: torch")
+    if wanted.head:
+        raise InvalidInput("signal `head` needs the model's states, which vLLM hides; use resources.engine: torch")
     if wanted.top and (not untempered(sampling.temperature) or (sampling.temperature and sampling.truncated)):
         how = f"temperature {sampling.temperature}, top_p {sampling.top_p}, top_k {sampling.top_k}"
         raise InvalidInput(
