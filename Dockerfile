@@ -35,7 +35,7 @@ RUN BANYAN_MODELS=/models python -m services.chassis.models
 FROM base AS rollout
 RUN pip install --constraint requirements.lock ".[rollout]" && rm -r /app/*
 COPY --from=models /models /models
-ENV BANYAN_MODELS=/models
+ENV BANYAN_MODELS=/models GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1
 USER 10001:10001
 EXPOSE 7103
 ENTRYPOINT ["python", "-m", "services.rollout"]
@@ -43,7 +43,7 @@ ENTRYPOINT ["python", "-m", "services.rollout"]
 FROM base AS learner
 RUN pip install --constraint requirements.lock ".[learner]" && rm -r /app/*
 COPY --from=models /models /models
-ENV BANYAN_MODELS=/models
+ENV BANYAN_MODELS=/models GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1
 USER 10001:10001
 EXPOSE 7104
 ENTRYPOINT ["python", "-m", "services.learner"]
