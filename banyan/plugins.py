@@ -73,6 +73,7 @@ class Room:
 
     max_leaves: int | None = None
     step: int = 0  # optimizer steps before the tree was opened
+    final: bool = False  # whether control will give no more; only where the policy says `needs_room`
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,13 @@ class TreePolicy(Protocol):
 
     A policy with `needs_scores = True` is asked again when leaves that it marked have their rewards, which the view then
     holds: the mean of the scorers' values, None where there is none (one could not score it, or the deadline passed).
+
+    A policy with `needs_room = True` grows by rooms: `start` leaves at once, then as many in all as `room.max_leaves` says
+    (None before control's first word), `most` of them at most. It is asked again with each new room, and is done only when
+    the room is final, which it also is where control was silent for too long.
+
+    A policy that uses the score of the policy's learned head has `observations(tree, leaves) -> Sequence[Observation]`: what a
+    grown tree can teach the head, from recorded facts. `needs_head = True`: it is nothing without one.
     """
 
     def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
@@ -231,6 +239,29 @@ class Curriculum(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A tree that waits for room: as many leaves as it was given have ended."""
+
+    leaves: int
+    rewards: tuple[float, ...] = ()  # of those that could be scored
+
+
+class RoomShare(Protocol):
+    """Shares leaves out among trees that wait for room, a tree a prompt. Pure.
+
+    Each prompt brings `rollouts` leaves to the pot. A tree's first leaves are its tree policy's `start`; the rest is given
+    in `phases` - 1 rounds of about the same size, in each of which those trees of a block take part that wait.
+    """
+
+    rollouts: int
+    phases: int
+
+    def share(self, trees: Sequence[Waiting], budget: int, most: int, given: int) -> Sequence[int]:
+        """How many of `budget` further leaves each tree gets, up to `most` in all. `given`: leaves of the block so far."""
+        ...
+
+
 # -- optimise ------------------------------------------------------------------------------------------------------------
 
 
@@ -282,6 +313,7 @@ __all__ = [
     "PromptStats",
     "Rewards",
     "Room",
+    "RoomShare",
     "Row",
     "RowStats",
     "Sampling",
@@ -291,5 +323,6 @@ __all__ = [
     "Transcript",
     "TreePolicy",
     "Unscorable",
+    "Waiting",
     "Wanted",
 ]

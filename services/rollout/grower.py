@@ -13,7 +13,7 @@ from banyan.segment import Finish, IntTokens, Kind, Origin, Segment
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from banyan.wire import rewards_from_wire
-from services.rollout import pieces, viewdigest
+from services.rollout import pieces, planlog, viewdigest
 from services.rollout.engines.port import Request, Sampled, Tokenizer
 from services.rollout.planlog import PlanLog
 from services.rollout.spec import GrowSpec
@@ -43,16 +43,20 @@ class Grower:
     claim: int = 0
     leaves: dict[Leaf, str] = field(default_factory=dict)
     rewards: dict[Leaf, float | None] = field(default_factory=dict)
+    given: tree_pb2.TreeRoom | None = None  # by control, the newest round
     in_flight: dict[Branch, Expansion] = field(default_factory=dict)
     _pruned: set[Branch] = field(default_factory=set)
     _over: bool = False
+    _room: Room = field(init=False)
     _orders: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
     _log: PlanLog = field(init=False)
     _seen: ViewDigest = field(init=False)  # what the view holds, kept as it changes
 
     def __post_init__(self) -> None:
         self._seen = viewdigest.parts(self._view())
-        self._log = PlanLog(self.claim, list(self.tree.segments), list(self.leaves))
+        self._log = PlanLog(self.claim, list(self.tree.segments), list(self.leaves), room=self.given)
+        room = Room(step=self.spec.min_step)
+        self._room = planlog.given(room, self.given) if self.given is not None else room
 
     def start(self) -> Step:
         """The first plan; makes the root if the tree has none."""
@@ -95,11 +99,41 @@ class Grower:
         self._log.rewards |= new
         return self._plan(()) if new else Step()
 
+    def roomed(self, given: tree_pb2.TreeRoom) -> Step:
+        """Takes the room that control gave; nothing follows from a round that is known."""
+        if given.round <= self.round:
+            return Step()
+        self.given = self._log.room = given
+        self._room = planlog.given(self._room, given)
+        return self._plan(())
+
+    def unroomed(self) -> Step:
+        """Control is silent: the tree ends with the room that it has."""
+        self._room, self._log.lapsed = replace(self._room, final=True), True
+        return self._plan(())
+
+    @property
+    def round(self) -> int:
+        """How often control gave room."""
+        return self.given.round if self.given is not None else 0
+
     @property
     def waits(self) -> bool:
+        """Whether nothing will happen before leaves have their rewards, or control gives room."""
+        return self.lacks_scores or self.lacks_room
+
+    @property
+    def lacks_scores(self) -> bool:
         """Whether nothing will happen before leaves have their rewards."""
-        needs = getattr(self.spec.policy, "needs_scores", False)
-        return needs and not self._over and not self.in_flight and any(leaf not in self.rewards for leaf in self.leaves)
+        return self._idle("needs_scores") and any(leaf not in self.rewards for leaf in self.leaves)
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether nothing will happen before control gives room."""
+        return self._idle("needs_room") and not self._room.final
+
+    def _idle(self, need: str) -> bool:
+        return getattr(self.spec.policy, need, False) and not self._over and not self.in_flight
 
     def key(self, branch: Branch) -> tuple[bytes, int, Branch]:
         """The engine's key of a branch."""
@@ -130,7 +164,7 @@ class Grower:
     def _plan(self, made: tuple[Segment, ...]) -> Step:
         view, seen = self._view(), self._seen.sum
         self._log.fresh += [segment.id for segment in made]
-        plan = self.spec.policy.plan(view, Room(step=self.spec.min_step), Draws(self.spec.seed))
+        plan = self.spec.policy.plan(view, self._room, Draws(self.spec.seed))
         wanted = {e.branch: e for e in plan.expansions if self._missing(e.branch)}
         requests = [self._request(e) for e in wanted.values()]
         marks = tuple(mark for mark in plan.leaves if mark.leaf not in self.leaves)
@@ -141,7 +175,7 @@ class Grower:
         self._pruned.update(aborts)
         over = self._over = plan.done and not self.in_flight
         prunes = [(branch, end) for branch, end in plan.prunes if branch in aborts]
-        view_digest = viewdigest.digest(view, seen)
+        view_digest = viewdigest.digest(view, seen, self._room)
         record = self._log.record(view_digest, list(wanted.values()), marks, prunes, plan.done)
         return Step(tuple(requests), made, marks, aborts, tuple(m.leaf for m in plan.leaves) if over else None, record)
 

@@ -31,7 +31,12 @@ class Live:
     told: list[Event] = field(default_factory=list)  # leaf and grown events of this claim
     grown: asyncio.Event = field(default_factory=asyncio.Event)  # TreeGrown was published
     finishing: bool = False
-    awaiting: bool = False  # scores
+    awaiting: bool = False  # scores or room
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether it has no branches, and none to come before control gives room."""
+        return self.started and self.grower.lacks_room
 
     @property
     def traceparent(self) -> str:
@@ -93,7 +98,7 @@ class Trees:
     @property
     def free(self) -> int:
         """Trees to take now: enough to keep every branch busy, with some that wait for those that end. The next ones are
-        taken for as wide as the last."""
-        used = sum(max(1, live.spec.width) for live in self if not live.finishing)
+        taken for as wide as the last. Trees that wait for room may wait for those that are not taken yet."""
+        used = sum(max(1, live.spec.width) for live in self if not (live.finishing or live.lacks_room))
         room = -(-(self._max_branches + self._max_branches // 2 - used) // self._width)
         return max(0, min(room, self._most_trees - len(self)))

@@ -29,6 +29,7 @@ from services.rollout.role import Plan
 from services.rollout.scorewaits import ScoreWaits
 from services.rollout.spans import Spans
 from services.rollout.taker import Taker
+from services.rollout.turns import Turns, Work
 from services.rollout.waiting import background, first
 from services.rollout.weights import Weights
 
@@ -66,6 +67,7 @@ class Node:
         self._scores = ScoreWaits(
             store, self._act, self.trees.holds, lambda live, error: self._give_up(live, returns.here(error))
         )
+        self._turns = Turns(lambda: self.trees.growing, self._act_all)
         self._spans = Spans()
         self._again = asyncio.Event()
         self._drained = asyncio.Event()
@@ -186,9 +188,12 @@ class Node:
             self._give_up(live, returns.failed(error))
             return None
 
-    async def _act(self, live: Live, work: Callable[[], Step]) -> None:
-        if (step := self._grow(live, work)) is not None:
-            await self._carry_out([(live, step)])
+    async def _act(self, live: Live, work: Work) -> None:
+        await (self._turns.take(live, work) if self.plan.lockstep else self._act_all([(live, work)]))
+
+    async def _act_all(self, works: Sequence[tuple[Live, Work]]) -> None:
+        steps = [(live, self._grow(live, work)) for live, work in works]
+        await self._carry_out([(live, step) for live, step in steps if step is not None])
 
     async def _carry_out(self, steps: Sequence[tuple[Live, Step]], turn: bool = False) -> None:
         """Requests first, so that the engine has work while events are sent."""
@@ -202,6 +207,7 @@ class Node:
             if step.aborts:
                 await self._digest(await self._thread.abort([live.grower.key(b) for b in step.aborts]))
             if self._scores.due(live):
+                self.trees.changed.set()  # there may be place for others
                 self._finisher.spawn(self._scores.wait(live))
 
     def _ask(self, requests: Sequence[Request]) -> None:

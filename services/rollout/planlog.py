@@ -5,10 +5,10 @@ tree; its digest says whether it is the same. Draws are keyed by the tree's seed
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from banyan import wire
-from banyan.plugins import Branch, Expansion, GrowthView, LeafMark
+from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Room
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from services.rollout.spec import GrowSpec
@@ -26,6 +26,8 @@ class PlanLog:
     found: list[Leaf] = field(default_factory=list)
     gone: list[Branch] = field(default_factory=list)
     rewards: dict[Leaf, float | None] = field(default_factory=dict)  # that no record names yet
+    room: tree_pb2.TreeRoom | None = None  # that no record names yet
+    lapsed: bool = False  # the same of control's silence
     _number: int = 0
     _bytes: int = 0
     _done: bool = False
@@ -53,6 +55,8 @@ class PlanLog:
             prunes=[tree_pb2.PlannedPrune(branch=_ref(branch), end=end) for branch, end in prunes],
             done=done,
             rewards=[tree_pb2.PlannedReward(leaf=wire.leaf_to_wire(f), value=v) for f, v in self.rewards.items()],
+            room=self.room,
+            room_lapsed=self.lapsed,
         )
         return self._kept(record)
 
@@ -63,6 +67,7 @@ class PlanLog:
             return None
         self._number, self._bytes, self._done = self._number + 1, self._bytes + size, record.done
         self.fresh, self.found, self.gone, self.rewards = [], [], [], {}
+        self.room, self.lapsed = None, False
         return record
 
 
@@ -104,3 +109,19 @@ def views(spec: GrowSpec, whole: Tree, records: Sequence[tree_pb2.PlanRecord]) -
         )
         flying |= {_branch(planned.branch) for planned in record.expansions}
         leaves |= {wire.leaf_from_wire(planned.leaf): planned.reason for planned in record.leaves}
+
+
+def rooms(spec: GrowSpec, records: Sequence[tree_pb2.PlanRecord]) -> Iterator[Room]:
+    """The room of each record of one claim."""
+    room = Room(step=spec.min_step)
+    for record in records:
+        if record.HasField("room"):
+            room = given(room, record.room)
+        if record.room_lapsed:
+            room = replace(room, final=True)
+        yield room
+
+
+def given(room: Room, by_control: tree_pb2.TreeRoom) -> Room:
+    """A room with what control gave."""
+    return replace(room, max_leaves=by_control.leaves, final=by_control.final)

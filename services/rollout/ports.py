@@ -28,6 +28,14 @@ class Ingested:
     refused: tuple[str, ...]  # reasons
 
 
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """All scores of a tree, and the room that control gave it, if it did."""
+
+    scores: Sequence[tree_pb2.ScoredLeaf]
+    room: tree_pb2.TreeRoom | None = None
+
+
 class Store(Protocol):
     """The tree store, as a node of one run needs it. All calls raise BanyanError."""
 
@@ -55,8 +63,9 @@ class Store(Protocol):
         """Waits until segments and TreeGrown are stored, or the deadline."""
         ...
 
-    async def scores(self, tree_id: bytes, epoch: int, known: int, deadline_s: float) -> Sequence[tree_pb2.ScoredLeaf]:
-        """All scores of a tree, once there are more than `known` or the deadline has passed."""
+    async def awaited(self, tree_id: bytes, epoch: int, known: int, round: int | None, deadline_s: float) -> Awaited:
+        """What came for a tree, once there are more scores than `known`, a room of a later round than `round` (None: rooms
+        do not count), or the deadline has passed."""
         ...
 
     async def put_blob(self, tree_id: bytes, epoch: int, data: bytes) -> None:

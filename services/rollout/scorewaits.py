@@ -1,6 +1,9 @@
-"""Waits for the scores of trees whose policy decides by them: one call to the store for each, answered when there are more.
+"""Waits for the scores of trees whose policy decides by them, and for the room of those that grow by it: one call to the
+store for each, answered when there is more.
 
-A tree waits `score_deadline_s` from when it began to; then its policy goes on without what is missing.
+A tree waits `score_deadline_s` for scores; then its policy goes on without what is missing. For room it waits twice as long,
+from when it began to or from the last round: control itself waits once as long for the others of a round. Where control is
+silent the tree ends with what it has.
 """
 
 import asyncio
@@ -18,6 +21,8 @@ log = logging.getLogger(__name__)
 
 _CALL_S = 20.0
 _AGAIN_S = 1.0
+_ROUNDS = 2.0  # score deadlines: control waits one for the others of a round, and may be away for a while
+_ANY = (1 << 32) - 1  # scores known, of a policy that does not need them
 _OVER = frozenset({"STALE_EPOCH", "NOT_GROWING"})  # whoever keeps the claim lets the tree go
 Act = Callable[[Live, Callable[[], Step]], Awaitable[None]]
 GiveUp = Callable[[Live, Exception], None]
@@ -39,34 +44,53 @@ class ScoreWaits:
     async def wait(self, live: Live) -> None:
         """Until the tree waits no more."""
         live.awaiting, known = True, 0
-        end = time.monotonic() + live.spec.score_deadline_s
+        since, grower = time.monotonic(), live.grower
         try:
-            while self._held(live) and not live.finishing and live.grower.waits:
-                left = end - time.monotonic()
-                if left <= 0:
-                    log.warning("tree %s goes on without scores that did not come", live.spec.tree_id.hex()[:12])
-                    await self._act(live, live.grower.unscored)
-                    return
-                known = await self._look(live, known, min(left, _CALL_S))
+            while self._held(live) and not live.finishing and grower.waits:
+                round, left = grower.round, since + _patience(live) - time.monotonic()
+                if left > 0:
+                    known = await self._look(live, known, min(left, _CALL_S))
+                else:
+                    await self._go_on(live)
+                if left <= 0 or grower.round > round:
+                    since = time.monotonic()
         except Exception as error:
             if isinstance(error, Refused) and error.reason in _OVER:
-                log.info("tree %s waits for no scores any more: %s", live.spec.tree_id.hex()[:12], error)
+                log.info("tree %s waits no more: %s", live.spec.tree_id.hex()[:12], error)
             elif self._held(live):
-                log.exception("tree %s cannot wait for its scores", live.spec.tree_id.hex()[:12])
+                log.exception("tree %s cannot wait", live.spec.tree_id.hex()[:12])
                 self._give_up(live, error)
         finally:
             live.awaiting = False
 
+    async def _go_on(self, live: Live) -> None:
+        """What did not come is not waited for any more."""
+        tree, scores = live.spec.tree_id.hex()[:12], live.grower.lacks_scores
+        if scores:
+            log.warning("tree %s goes on without scores that did not come", tree)
+        else:
+            log.warning("tree %s ends with %d leaves: control gave it no room", tree, len(live.grower.leaves))
+        await self._act(live, live.grower.unscored if scores else live.grower.unroomed)
+
     async def _look(self, live: Live, known: int, deadline_s: float) -> int:
         live.touched = time.monotonic()  # to wait is progress, up to the deadline
+        policy, grower = live.spec.policy, live.grower
+        least = known if getattr(policy, "needs_scores", False) else _ANY
+        round = grower.round if getattr(policy, "needs_room", False) else None
         try:
-            scores = await self._store.scores(live.spec.tree_id, live.epoch, known, deadline_s)
+            came = await self._store.awaited(live.spec.tree_id, live.epoch, least, round, deadline_s)
         except BanyanError as error:  # it may pass, and if not the wait ends at its deadline
             if error.reason in _OVER:
                 raise
-            log.warning("scores are not read: %s", error)
+            log.warning("what came for a tree is not read: %s", error)
             await asyncio.sleep(_AGAIN_S)
             return known
-        if len(scores) > known and self._held(live):
-            await self._act(live, partial(live.grower.scored, scores))
-        return max(known, len(scores))
+        if len(came.scores) > least and self._held(live):
+            await self._act(live, partial(grower.scored, came.scores))
+        if round is not None and came.room is not None and came.room.round > round and self._held(live):
+            await self._act(live, partial(grower.roomed, came.room))
+        return max(known, len(came.scores))
+
+
+def _patience(live: Live) -> float:
+    return live.spec.score_deadline_s * (1 if live.grower.lacks_scores else _ROUNDS)

@@ -14,14 +14,13 @@ from banyan.v1 import (
     learner_service_pb2_grpc,
     runstore_service_pb2,
     runstore_service_pb2_grpc,
-    tree_pb2,
     treestore_service_pb2,
     treestore_service_pb2_grpc,
 )
 from services.chassis import rpc
 from services.rollout.claims import Claims
 from services.rollout.policies import Published, from_wire
-from services.rollout.ports import Claim, Ingested
+from services.rollout.ports import Awaited, Claim, Ingested
 
 _CALL_S = 10.0
 _PATIENCE_S = 20.0  # a treestore that is started again serves well within this
@@ -88,13 +87,13 @@ class GrpcStore:
         answer = await rpc.call(self._trees.AwaitIngested, request, deadline_s + _CALL_S, _PATIENCE_S)
         return Ingested(frozenset(answer.missing), answer.grown, tuple(r.reason for r in answer.refused))
 
-    async def scores(self, tree_id: bytes, epoch: int, known: int, deadline_s: float) -> Sequence[tree_pb2.ScoredLeaf]:
-        """Waits for scores."""
+    async def awaited(self, tree_id: bytes, epoch: int, known: int, round: int | None, deadline_s: float) -> Awaited:
+        """Waits for scores and room."""
         request = treestore_service_pb2.AwaitScoresRequest(
-            tree_id=tree_id, epoch=epoch, known=known, deadline_ms=int(1000 * deadline_s)
+            tree_id=tree_id, epoch=epoch, known=known, deadline_ms=int(1000 * deadline_s), room_known=round
         )
         answer = await rpc.call(self._trees.AwaitScores, request, deadline_s + _CALL_S, _PATIENCE_S)
-        return list(answer.scores)
+        return Awaited(list(answer.scores), answer.room if answer.HasField("room") else None)
 
     async def present(self, trees: int, leaving: bool = False) -> None:
         """Notes this node."""

@@ -95,4 +95,5 @@ class Taker:
     def _grower(self, spec: GrowSpec, claim: Claim) -> Grower:
         tree = wire.tree_from_wire(claim.tree)
         leaves = resumed([wire.leaf_from_wire(leaf) for leaf in claim.tree.leaves])
-        return Grower(spec, tree, self._tokenizer(), self._node_id, claim.epoch, leaves)
+        room = claim.tree.room if claim.tree.HasField("room") else None
+        return Grower(spec, tree, self._tokenizer(), self._node_id, claim.epoch, leaves, given=room)

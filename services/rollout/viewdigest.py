@@ -8,7 +8,7 @@ import struct
 
 from banyan import wire
 from banyan.digest import blake, packed
-from banyan.plugins import Branch, GrowthView
+from banyan.plugins import Branch, GrowthView, Room
 from banyan.tree import Leaf
 
 _MODULUS = 1 << 256
@@ -56,9 +56,17 @@ def parts(view: GrowthView) -> ViewDigest:
     return found
 
 
-def digest(view: GrowthView, sum_of_parts: int | None = None) -> bytes:
-    """BLAKE2b-256 of a view's numbers and the sum of its parts, which is made here where it is not given."""
+def digest(view: GrowthView, sum_of_parts: int | None = None, room: Room | None = None) -> bytes:
+    """BLAKE2b-256 of a view's numbers, the room that control gave if it did, and the sum of its parts, which is made here
+    where it is not given."""
     total = parts(view).sum if sum_of_parts is None else sum_of_parts
     sampling = wire.sampling_to_wire(view.sampling).SerializeToString(deterministic=True)
     numbers = struct.pack("<QQ", view.seed, view.max_path_tokens)
-    return blake(b"banyan.view.v2", numbers, packed(sampling), total.to_bytes(32, "little"))
+    return blake(b"banyan.view.v2", numbers, packed(sampling), total.to_bytes(32, "little"), _given(room))
+
+
+def _given(room: Room | None) -> bytes:
+    """Empty before control said anything. The step is not in it: it never changes."""
+    if room is None or (room.max_leaves is None and not room.final):
+        return b""
+    return struct.pack("<q?", -1 if room.max_leaves is None else room.max_leaves, room.final)

@@ -1,16 +1,15 @@
-"""What of a node's work is stored, and how it was scored: answers AwaitIngested and AwaitScores (PROTOCOL 3)."""
+"""What of a node's work is stored, how it was scored, and its room: answers AwaitIngested and AwaitScores (PROTOCOL 3)."""
 
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Row, bindparam, select
 
 from banyan.errors import NotFound, Refused
-from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore import schema
 from services.treestore.loading import chunks
 from services.treestore.rows import DROPPED, GROWING
-from services.treestore.trees import score_to_wire
+from services.treestore.trees import rooms_of, score_to_wire
 
 # Made once: a node asks for each of its trees after each of its messages.
 _ID: BindParameter[bytes] = bindparam("tree_id")
@@ -55,12 +54,19 @@ def _claimed(connection: Connection, tree_id: bytes, epoch: int) -> Row[Any, Any
     return tree
 
 
-def scores(connection: Connection, request: ts.AwaitScoresRequest) -> list[tree_pb2.ScoredLeaf]:
-    """All scores of a tree that grows under this claim. Raises Refused like `look`, and for any other tree."""
+def scores(connection: Connection, request: ts.AwaitScoresRequest) -> ts.AwaitScoresResponse:
+    """All scores and the room of a tree that grows under this claim. Raises Refused like `look`, and for any other tree."""
     tree = _claimed(connection, request.tree_id, request.epoch)
     if tree.state != GROWING or request.epoch != tree.claim_epoch:
         raise Refused(f"tree {request.tree_id.hex()[:12]} does not grow under claim {request.epoch}", "NOT_GROWING")
-    return [score_to_wire(row) for row in connection.execute(_SCORES, {"tree_id": request.tree_id})]
+    found = [score_to_wire(row) for row in connection.execute(_SCORES, {"tree_id": request.tree_id})]
+    return ts.AwaitScoresResponse(scores=found, room=rooms_of(connection, [request.tree_id]).get(request.tree_id))
+
+
+def news(request: ts.AwaitScoresRequest, response: ts.AwaitScoresResponse) -> bool:
+    """Whether there is what the node waits for."""
+    later = request.HasField("room_known") and response.room.round > request.room_known
+    return later or len(response.scores) > request.known
 
 
 def _stored(connection: Connection, request: ts.AwaitIngestedRequest) -> set[bytes]:

@@ -85,6 +85,7 @@ class Ingester:
 def tell(context: Context, outcome: Outcome) -> None:
     """Wakes waiters and the outbox, and counts."""
     context.notifier.notify(outcome.touched)
+    context.notifier.notify(outcome.runs)
     if outcome.told:
         context.ring()
     if outcome.segments:

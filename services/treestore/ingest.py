@@ -39,6 +39,7 @@ class Outcome:
     """What a transaction did, for waiters, traces and metrics."""
 
     touched: frozenset[bytes] = frozenset()
+    runs: frozenset[str] = frozenset()  # of the trees touched
     traceparents: dict[bytes, str] = field(default_factory=dict)
     ended: list[tuple[int, str]] = field(default_factory=list)  # state and reason of each tree that ended
     segments: int = 0
@@ -174,6 +175,7 @@ def outcome(book: Book) -> Outcome:
     """What the book did."""
     return Outcome(
         touched=frozenset(book.touched),
+        runs=frozenset(book.trees[i].run_id for i in book.touched if i in book.trees),
         traceparents={i: book.trees[i].traceparent for i in book.touched if i in book.trees},
         ended=[(tree.state, tree.reason) for tree in book.ended],
         segments=len(book.new_segments),

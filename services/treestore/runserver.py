@@ -6,7 +6,7 @@ import grpc.aio
 
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceServicer
-from services.treestore import dead, members, policies, processes, progress, runs
+from services.treestore import dead, members, policies, processes, progress, rooms, runs
 from services.treestore.context import DESIRED, Context
 
 Call = grpc.aio.ServicerContext[Any, Any]
@@ -42,6 +42,23 @@ class Control(RunStoreServiceServicer):
 
     async def ReadProgress(self, request: rs.ReadProgressRequest, call: Call) -> rs.ReadProgressResponse:
         return await self._database.read(lambda c: progress.read(c, request.run_id, self._context.now()))
+
+    async def ReadRooms(self, request: rs.ReadRoomsRequest, call: Call) -> rs.ReadRoomsResponse:
+        seen = await self._context.notifier.until(
+            [request.run_id],
+            lambda: self._database.read(lambda c: rooms.seen(c, request.run_id)),
+            lambda seen: seen != request.known,
+            min(request.deadline_ms / 1000, _LONGEST_WAIT_S),
+        )
+        now = self._context.now()
+        return rs.ReadRoomsResponse(trees=await self._database.read(lambda c: rooms.facts(c, request, now)), seen=seen)
+
+    async def GrantRooms(self, request: rs.GrantRoomsRequest, call: Call) -> rs.GrantRoomsResponse:
+        now = self._context.now()
+        given = await self._context.write(
+            lambda c: rooms.grant(c, request, now), [grant.tree_id for grant in request.grants]
+        )
+        return rs.GrantRoomsResponse(granted=len(given))
 
     async def SetDesired(self, request: rs.SetDesiredRequest, call: Call) -> rs.SetDesiredResponse:
         await self._context.write(lambda c: processes.set_desired(c, request), [DESIRED])

@@ -68,10 +68,10 @@ class Lineage(TreeStoreServiceServicer):
         found = await self._context.notifier.until(
             [request.tree_id],
             lambda: self._database.read(lambda c: awaiting.scores(c, request)),
-            lambda found: len(found) > request.known,
+            lambda found: awaiting.news(request, found),
             _seconds(request.deadline_ms),
         )
-        return ts.AwaitScoresResponse(scores=found)
+        return found
 
     async def PutBlob(self, requests: AsyncIterator[ts.PutBlobRequest], call: Call) -> ts.PutBlobResponse:
         async with self._uploads:

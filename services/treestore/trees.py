@@ -25,6 +25,10 @@ def read(connection: Connection, tree_ids: Sequence[bytes], plans: bool = False)
     )
     rows = {row.tree_id: row for row in rows_in(connection, schema.trees, "tree_id", tree_ids)}
     found = [to_wire(rows[i], segments[i], leaves[i], scores[i]) for i in tree_ids if i in rows]
+    given = rooms_of(connection, tree_ids)
+    for tree in found:
+        if tree.spec.tree_id in given:
+            tree.room.CopyFrom(given[tree.spec.tree_id])
     for tree in found if plans else ():
         tree.plans.extend(_plans(connection, tree.spec.tree_id))
     return found
@@ -125,6 +129,16 @@ def score_to_wire(row: Row[Any]) -> tree_pb2.ScoredLeaf:
         scorer_version=row.scorer_version,
         score=tree_pb2.Score(state=row.state, value=row.value, parts=json.loads(row.parts), reason=row.reason),
     )
+
+
+def rooms_of(connection: Connection, tree_ids: Iterable[bytes]) -> dict[bytes, tree_pb2.TreeRoom]:
+    """The rooms of those trees that were given any."""
+    return {row.tree_id: room_to_wire(row) for row in rows_in(connection, schema.rooms, "tree_id", tree_ids)}
+
+
+def room_to_wire(row: Row[Any]) -> tree_pb2.TreeRoom:
+    """Message of a room's row."""
+    return tree_pb2.TreeRoom(leaves=row.leaves, final=row.final, round=row.round)
 
 
 def find(connection: Connection, table: Any, column: Any, prefix: bytes, what: str) -> bytes:

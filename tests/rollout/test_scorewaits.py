@@ -7,6 +7,7 @@ import pytest
 
 from banyan.errors import BanyanError, NotFound, Refused
 from services.rollout import scorewaits
+from services.rollout.ports import Awaited
 from services.rollout.scorewaits import ScoreWaits
 
 
@@ -16,15 +17,19 @@ class Store:
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
 
-    async def scores(self, tree_id: bytes, epoch: int, known: int, deadline_s: float) -> list[str]:
+    async def awaited(self, tree_id: bytes, epoch: int, known: int, round: int | None, deadline_s: float) -> Awaited:
+        assert round is None, "a policy that does not grow by rooms is not woken by them"
         if self.errors:
             raise self.errors.pop(0)
-        return ["score"]
+        return Awaited(["score"])  # type: ignore[list-item]
 
 
 def waiting(deadline_s: float = 30.0) -> SimpleNamespace:
-    grower = SimpleNamespace(waits=True, scored=lambda scores: scores, unscored=lambda: "none")
-    spec = SimpleNamespace(tree_id=b"t", score_deadline_s=deadline_s)
+    grower = SimpleNamespace(
+        waits=True, lacks_scores=True, lacks_room=False, round=0, scored=lambda scores: scores, unscored=lambda: "none"
+    )
+    policy = SimpleNamespace(needs_scores=True)
+    spec = SimpleNamespace(tree_id=b"t", score_deadline_s=deadline_s, policy=policy)
     return SimpleNamespace(grower=grower, spec=spec, epoch=1, awaiting=False, finishing=False, touched=0.0)
 
 

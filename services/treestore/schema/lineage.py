@@ -210,6 +210,17 @@ blobs = Table(
     int_("stored_ms"),
 )
 
+# What control gave trees while they grow: the newest round of each.
+rooms = Table(
+    "rooms",
+    metadata,
+    Column("tree_id", Bytes, primary_key=True),
+    int_("leaves"),
+    Column("final", Boolean, nullable=False),
+    int_("round"),
+    int_("set_ms"),
+)
+
 # Executed plans, with the digest of the view that caused each.
 plans = Table(
     "plans",
