@@ -66,6 +66,8 @@ def _join_group(book: Book, event: Opened) -> None:
     group = book.groups.get(key)
     if group is None:
         group = GroupRow(spec.run_id, spec.group_id, spec.label, spec.group_ordinal, int(spec.purpose), spec.group_size)
+        group.take, group.take_in_order = spec.group_take, int(spec.take_in_order)
+        group.last_step = spec.last_step if spec.HasField("last_step") else -1
         book.groups[key] = group
         book.new_groups.add(key)
         tally = book.tally(group)

@@ -2,7 +2,7 @@
 
 from banyan.v1 import events_pb2, tree_pb2
 from services.chassis import subjects
-from services.treestore import closing
+from services.treestore import closing, surplus
 from services.treestore.book import Book
 from services.treestore.rows import CLOSED, CONSUMED, DROPPED, SCORING, GroupRow, GroupState, TreeRow
 
@@ -15,6 +15,22 @@ def settle(book: Book) -> None:
             part = book.part(tree_id)
             if not closing.owed(part.leaves, tree.scorers, part.scores):
                 _close(book, tree)
+    for group in [group for group in {id(g): g for g in map(book.group, book.ended)}.values() if group.take]:
+        _thin(book, group)
+
+
+def _thin(book: Book, group: GroupRow) -> None:
+    """Gives up the trees that a group needs no more."""
+    for tree in surplus.surplus(group, [t for t in book.trees.values() if t.group_id == group.group_id]):
+        give_up(book, tree, surplus.REASON)
+
+
+def give_up(book: Book, tree: TreeRow, reason: str) -> None:
+    """Gives up a tree that no batch holds, whether it is closed or not."""
+    if tree.state == CLOSED:
+        discard(book, tree, reason)
+    else:
+        drop(book, tree, reason)
 
 
 def _close(book: Book, tree: TreeRow) -> None:
@@ -56,7 +72,7 @@ def consume(book: Book, tree: TreeRow) -> None:
 
 
 def discard(book: Book, tree: TreeRow, reason: str) -> None:
-    """Gives a closed tree up: a batch found that its group teaches nothing."""
+    """Gives a closed tree up: its group teaches nothing, or can do without it, or is too old."""
     book.change(tree)
     tree.state, tree.reason = DROPPED, reason
     book.group(tree).dropped += 1

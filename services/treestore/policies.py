@@ -8,11 +8,15 @@ from banyan.errors import InvalidInput, Refused
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis import subjects
-from services.treestore import schema
+from services.treestore import endings, schema
 from services.treestore.book import Book
 from services.treestore.flush import flush
+from services.treestore.loading import load_whole
+from services.treestore.rows import CLOSED, DROPPED, TRAIN, GroupState
 from services.treestore.runs import run_row
 from services.treestore.settings import Settings
+
+STALE = "STALE"  # why a group is given up that was opened too many policies ago
 
 
 def take_epoch(connection: Connection, request: rs.TakeLearnerEpochRequest) -> rs.TakeLearnerEpochResponse:
@@ -62,9 +66,27 @@ def put(connection: Connection, request: rs.PutPolicyRequest, now_ms: int, setti
     if request.replayed:
         return
     book = Book(now_ms, settings)
+    _expire(connection, book, run.run_id, ref.step)
     msg_id = f"policy-{run.run_id}-{ref.learner_epoch}-{ref.step}"
     book.say(subjects.train(run.run_id, "policy"), msg_id, policy)
     flush(connection, book)
+
+
+def _expire(connection: Connection, book: Book, run_id: str, step: int) -> None:
+    """Gives up the groups that no batch may take under this policy; what still comes of them is kept as refused or late."""
+    groups, trees = schema.groups, schema.trees
+    old = (groups.c.last_step >= 0) & (groups.c.last_step < step)
+    unused = groups.c.state.in_((int(GroupState.OPEN), int(GroupState.CLOSED)))
+    mine = select(groups.c.group_id).where(groups.c.run_id == run_id, groups.c.purpose == TRAIN, unused, old)
+    members = select(trees.c.tree_id).where(trees.c.run_id == run_id, trees.c.group_id.in_(mine), trees.c.state != DROPPED)
+    load_whole(connection, book, list(connection.scalars(members)))
+    closed_first = sorted(book.trees.values(), key=lambda tree: tree.state != CLOSED)  # the last one to end ends its group
+    for tree in closed_first:
+        if tree.state != DROPPED:
+            endings.give_up(book, tree, STALE)
+    for group in book.groups.values():
+        if group.state == GroupState.CLOSED:
+            endings.discard_group(book, group, STALE)
 
 
 def _repeats(connection: Connection, policy: events_pb2.PolicyPublished) -> bool:

@@ -6,7 +6,7 @@ import grpc.aio
 
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceServicer
-from services.treestore import dead, members, policies, processes, progress, rooms, runs
+from services.treestore import allocations, dead, members, outcomes, policies, processes, progress, rooms, runs
 from services.treestore.context import DESIRED, Context
 
 Call = grpc.aio.ServicerContext[Any, Any]
@@ -59,6 +59,16 @@ class Control(RunStoreServiceServicer):
             lambda c: rooms.grant(c, request, now), [grant.tree_id for grant in request.grants]
         )
         return rs.GrantRoomsResponse(granted=len(given))
+
+    async def PutAllocations(self, request: rs.PutAllocationsRequest, call: Call) -> rs.PutAllocationsResponse:
+        now = self._context.now()
+        return await self._context.write(lambda c: allocations.put(c, request, now))
+
+    async def ReadAllocations(self, request: rs.ReadAllocationsRequest, call: Call) -> rs.ReadAllocationsResponse:
+        return await self._database.read(lambda c: allocations.read(c, request))
+
+    async def ReadOutcomes(self, request: rs.ReadOutcomesRequest, call: Call) -> rs.ReadOutcomesResponse:
+        return await self._database.read(lambda c: outcomes.read(c, request))
 
     async def SetDesired(self, request: rs.SetDesiredRequest, call: Call) -> rs.SetDesiredResponse:
         await self._context.write(lambda c: processes.set_desired(c, request), [DESIRED])

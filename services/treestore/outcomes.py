@@ -1,0 +1,111 @@
+"""What became of training groups, batch by batch: the rewards and lengths of their leaves, read by index.
+
+Only batches say what counts: what they took and gave up never changes again, so a reader asks for each batch once.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import BindParameter, Connection, Row, bindparam, select
+
+from banyan.v1 import runstore_service_pb2 as rs
+from services.treestore import schema
+from services.treestore.loading import chunks, rows_in
+from services.treestore.rows import ANSWER, CONSUMED, DROPPED, SCORED
+
+_GROUPS = 1000  # in one answer, but for the last batch in it: some 10,000 leaves
+
+# Made once: building a statement costs as much as running it.
+_TREES: BindParameter[Any] = bindparam("keys", expanding=True)
+_ENDS = (
+    select(*(schema.leaves.c[name] for name in ("tree_id", "segment", "end")), schema.segments.c.kind)
+    .add_columns(schema.segments.c.prefix_sampled)
+    .join(schema.segments, schema.segments.c.id == schema.leaves.c.segment)
+    .where(schema.leaves.c.tree_id.in_(_TREES), schema.leaves.c.listed)
+)
+_VALUES = select(*(schema.scores.c[name] for name in ("tree_id", "segment", "end", "scorer", "value"))).where(
+    schema.scores.c.tree_id.in_(_TREES), schema.scores.c.state == SCORED
+)
+
+
+@dataclass(slots=True)
+class _Leaf:
+    scorers: int  # that it needs
+    length: int
+    scores: list[tuple[str, float]] = field(default_factory=list)
+
+    @property
+    def reward(self) -> float | None:
+        """The mean of its scorers' values, added up in the order of their names."""
+        values = [value for _, value in sorted(self.scores)]
+        return sum(values) / len(values) if values and len(values) == self.scorers else None
+
+
+def read(connection: Connection, request: rs.ReadOutcomesRequest) -> rs.ReadOutcomesResponse:
+    """The outcomes of whole batches, from the first asked for on."""
+    response = rs.ReadOutcomesResponse(next_batch=request.first_batch)
+    outcomes: dict[str, rs.GroupOutcome] = {}
+    for batch in connection.execute(_batches(request)):
+        outcomes |= {group: rs.GroupOutcome(batch=batch.ordinal) for group in json.loads(batch.group_ids)}
+        given_up = json.loads(batch.dropped)
+        outcomes |= {group: rs.GroupOutcome(batch=batch.ordinal, given_up=reason) for group, reason in given_up}
+        response.next_batch = batch.ordinal + 1
+        if len(outcomes) >= _GROUPS:
+            break
+    _fill(connection, request.run_id, outcomes)
+    response.groups.extend(sorted(outcomes.values(), key=lambda o: (o.batch, o.ordinal)))
+    return response
+
+
+def _batches(request: rs.ReadOutcomesRequest) -> Any:
+    table = schema.batches
+    asked = table.c.ordinal.between(request.first_batch, request.before_batch - 1)
+    return (
+        select(table.c.ordinal, table.c.group_ids, table.c.dropped)
+        .where(table.c.run_id == request.run_id, asked)
+        .order_by(table.c.ordinal)
+        .limit(_GROUPS)
+    )
+
+
+def _fill(connection: Connection, run_id: str, outcomes: dict[str, rs.GroupOutcome]) -> None:
+    """Ordinals, rewards and lengths: leaves in the order of their trees and segments."""
+    for row in rows_in(connection, schema.groups, "group_id", outcomes, run_id=run_id):
+        outcomes[row.group_id].ordinal = row.ordinal
+    trees = {tree.tree_id: tree for tree in _trees(connection, run_id, outcomes) if _counts(tree, outcomes[tree.group_id])}
+    leaves = _leaves(connection, trees)
+    for tree in sorted(trees.values(), key=lambda t: (t.group_id, t.tree_index)):
+        for _, leaf in sorted(leaves[tree.tree_id].items()):
+            if leaf.reward is not None:
+                outcomes[tree.group_id].rewards.append(leaf.reward)
+                outcomes[tree.group_id].lengths.append(leaf.length)
+
+
+def _trees(connection: Connection, run_id: str, groups: Iterable[str]) -> Iterator[Any]:
+    table = schema.trees
+    columns = (table.c.tree_id, table.c.group_id, table.c.tree_index, table.c.state, table.c.reason, table.c.scorers)
+    for chunk in chunks(sorted(groups)):
+        yield from connection.execute(select(*columns).where(table.c.run_id == run_id, table.c.group_id.in_(chunk)))
+
+
+def _counts(tree: Row[Any], outcome: rs.GroupOutcome) -> bool:
+    """Trees that were given up before their group was tell nothing of its row."""
+    if tree.state == DROPPED:
+        return bool(outcome.given_up and tree.reason == outcome.given_up)
+    return bool(tree.state == CONSUMED)
+
+
+def _leaves(connection: Connection, trees: Mapping[bytes, Row[Any]]) -> dict[bytes, dict[tuple[bytes, int], _Leaf]]:
+    found: dict[bytes, dict[tuple[bytes, int], _Leaf]] = {tree_id: {} for tree_id in trees}
+    wanted = {tree_id: json.loads(tree.scorers) for tree_id, tree in trees.items()}
+    for chunk in chunks(sorted(trees)):
+        for row in connection.execute(_ENDS, {"keys": chunk}):
+            length = row.prefix_sampled + (row.end if row.kind in ANSWER else 0)
+            found[row.tree_id][(row.segment, row.end)] = _Leaf(len(wanted[row.tree_id]), length)
+        for row in connection.execute(_VALUES, {"keys": chunk}):
+            leaf = found[row.tree_id].get((row.segment, row.end))
+            if leaf is not None and row.scorer in wanted[row.tree_id]:
+                leaf.scores.append((row.scorer, row.value))
+    return found
