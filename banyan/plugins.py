@@ -102,6 +102,39 @@ class GrowthView:
 Event = Literal["started", "ended", "ticked", "scored", "room"]
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a view holds since the last plan, or holds no more: segments, parents first; leaves that have their rewards;
+    branches that were in flight and ended without a token."""
+
+    segments: Sequence[Segment] = ()
+    scored: Sequence[Leaf] = ()
+    gone: Sequence[Branch] = ()
+
+
+NOTHING_NEW = News()
+
+
+class Planner(Protocol):
+    """A plan of one tree that goes on as the tree grows. It begins with all that the view holds."""
+
+    def plan(self, news: News = NOTHING_NEW) -> Plan:
+        """What is new in the policy's plan. All that was said adds up to what `TreePolicy.plan` says of the view now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A token of a leaf's path where the head's score counts: the path's `at`-th POLICY token, from 0.
+
+    kept: with what probability the path was let go on there, of those that could have been; the learner weights by 1/kept.
+    """
+
+    leaf: Leaf
+    at: int
+    kept: float = 1.0
+
+
 class TreePolicy(Protocol):
     """Decides how a tree grows. `plan` is idempotent: called twice on the same view it returns the same plan.
 
@@ -115,8 +148,8 @@ class TreePolicy(Protocol):
     (None before control's first word), `most` of them at most. It is asked again with each new room, and is done only when
     the room is final, which it also is where control was silent for too long.
 
-    A policy that uses the score of the policy's learned head has `observations(tree, leaves) -> Sequence[Observation]`: what a
-    grown tree can teach the head, from recorded facts. `needs_head = True`: it is nothing without one.
+    A policy that asks for a learned head's score has `observations(tree, leaves) -> Sequence[Observation]`: what a tree
+    can teach the head, from recorded facts. `needs_head = True`: it is nothing without one.
     """
 
     def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
@@ -309,7 +342,10 @@ __all__ = [
     "GroupTrees",
     "GrowthView",
     "LeafMark",
+    "News",
+    "Observation",
     "Plan",
+    "Planner",
     "PromptStats",
     "Rewards",
     "Room",

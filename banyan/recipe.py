@@ -106,6 +106,21 @@ class Control(Part):
         return self
 
 
+class Head(Part):
+    """A head on the policy's last-layer states that learns which paths will be right, for tree policies that ask it."""
+
+    width: Annotated[int, Field(ge=1, le=65_536)] = 128
+    """Numbers of its hidden layer."""
+    learning_rate: Annotated[float, Field(gt=0, le=1.0)] = 1e-3
+    """Adam's step size; one gradient step per policy step."""
+    bins: Annotated[int, Field(ge=2, le=1000)] = 10
+    """Bins of equally many observations that it is calibrated by."""
+    window: Annotated[int, Field(ge=2, le=1_000_000)] = 2000
+    """Observations that are kept for that, the newest ones."""
+    cold_steps: Steps = 20
+    """Gradient steps before it is heard (card 18: about 20)."""
+
+
 class Optimise(Part):
     """How closed groups become an update."""
 
@@ -131,6 +146,8 @@ class Optimise(Part):
     """Largest gradient norm."""
     tokens_per_row: Annotated[int, Field(ge=16, le=100_000_000)] = 4096
     """Token budget of one packed row: bounds the learner's memory."""
+    head: Head | None = None
+    """Trains a head and publishes it with the policy; none unless it is asked for (`head: {}` for its defaults)."""
     checkpoint_every: Steps = 0
     """Steps between checkpoints; 0 lets the learner choose so that they cost at most 5 % of the time."""
 

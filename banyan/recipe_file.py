@@ -59,11 +59,26 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
             "allow_truncated_sampling: true to train on them"
         )
     registry.build("control", recipe.control.curriculum, recipe.control.curriculum_settings)
+    _refuse_deaf(recipe, policy)
     registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
-    for scorer in recipe.filter:
+    for scorer in (*recipe.filter, *recipe.eval.filter):
         if ":" not in scorer.name:
             registry.build("filter", scorer.name, scorer.settings)
+    groups.check(recipe, policy)
     return recipe
+
+
+def _refuse_deaf(recipe: Recipe, policy: Any) -> None:
+    """Raises InvalidInput where a head's score is needed that nobody gives, or a head is trained that nobody asks."""
+    name, engine = recipe.generate.policy, recipe.resources.engine
+    if getattr(policy, "needs_head", False) and engine == "vllm":
+        raise InvalidInput(
+            f"generate.policy {name} needs the score of a learned head, which engine vllm cannot say: use torch"
+        )
+    if getattr(policy, "needs_head", False) and engine != "scripted" and recipe.optimise.head is None:
+        raise InvalidInput(f"generate.policy {name} needs the score of a learned head; train one with `optimise.head: {{}}`")
+    if recipe.optimise.head is not None and not hasattr(policy, "observations"):
+        raise InvalidInput(f"generate.policy {name} asks no head for its score; leave `optimise.head` out")
 
 
 def _note_lines(node: Any, at: Place, name: str, places: Places) -> None:

@@ -1,11 +1,16 @@
 """From stored trees to the domain: scored trees in an order that no arrival can change, held-out rows refused. Pure."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 
+from banyan import registry
 from banyan.errors import Refused
+from banyan.plugins import Observation
+from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.wire import leaf_from_wire, rewards_from_wire, tree_from_wire
 from services.learner.credit import ScoredTree
+from services.learner.watched import Observed
 
 
 def scored_tree(message: tree_pb2.Tree) -> ScoredTree:
@@ -24,6 +29,18 @@ def refuse_untrainable(trees: Sequence[tree_pb2.Tree], held_out: frozenset[bytes
             )
         if tree.spec.purpose != tree_pb2.TREE_PURPOSE_TRAIN:
             raise Refused(f"{name} was opened to measure a policy, not to train one", "NOT_FOR_TRAINING")
+
+
+def observed(trees: Sequence[tree_pb2.Tree], scored: Iterable[ScoredTree]) -> Observed:
+    """Where the tree policies that grew a batch's trees say that their head counts."""
+    specs = {tree.spec.tree_id: tree.spec.generate_json for tree in trees}
+    found: dict[Leaf, list[Observation]] = {}
+    for one in scored:
+        said = json.loads(specs[one.tree.tree_id])
+        policy = registry.build("generate", said["name"], said.get("settings", {}))
+        for observation in policy.observations(one.tree, one.leaves):
+            found.setdefault(observation.leaf, []).append(observation)
+    return found
 
 
 def by_group(trees: Sequence[tree_pb2.Tree], group_ids: Sequence[str]) -> list[tuple[str, list[ScoredTree]]]:

@@ -160,7 +160,9 @@ class Learner:
         groups = convert.by_group(trees, batch.group_ids)
         recorded = recorded_stale(batch.summary)
         stale = self._too_old if fresh else lambda _tree, leaf: leaf in recorded
-        return study(groups, self.estimator, stale, self.at.digest, self.recipe.optimise.tokens_per_row)
+        teaches = self.recipe.optimise.head is not None
+        seen = convert.observed(trees, [one for _, members in groups for one in members]) if teaches else {}
+        return study(groups, self.estimator, stale, self.at.digest, self.recipe.optimise.tokens_per_row, seen)
 
     def _too_old(self, tree: Tree, leaf: Leaf) -> bool:
         ages = (self.at.history.age(s, self.at.step) for s, _ in tree.pieces(leaf.segment, leaf.end))

@@ -63,11 +63,26 @@ def refuse_unpackable(config: Any) -> None:
             raise NotReady(f"model type {config.model_type!r} sets {name}; tree packing does not do that yet")
 
 
-def forward(model: PreTrainedModel, row: Row) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-prob of each prediction of a row, and entropies: one pass over its unique tokens."""
+def states(model: PreTrainedModel, row: Row) -> torch.Tensor:
+    """The last layer's state of each unique token of a row: what its output layer reads."""
     weight: Any = model.get_input_embeddings().weight
     mask = TreeMask(row, weight.dtype, weight.device)
     tokens, positions = (torch.from_numpy(a).to(weight.device)[None] for a in (row.token_N, row.position_N))
-    hidden = model.base_model(input_ids=tokens, position_ids=positions, use_cache=False, tree=mask).last_hidden_state[0]
-    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    return token_logprobs(hidden, head.weight, row)
+    found = model.base_model(input_ids=tokens, position_ids=positions, use_cache=False, tree=mask)
+    return found.last_hidden_state[0]  # type: ignore[no-any-return]
+
+
+def predictions(model: PreTrainedModel, state_N_H: torch.Tensor, row: Row) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-prob of each prediction of a row, and entropies, from its states."""
+    return token_logprobs(state_N_H, output_weight(model), row)
+
+
+def output_weight(model: PreTrainedModel) -> torch.Tensor:
+    """[V, H]: the matrix of the output layer."""
+    output: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return output.weight  # type: ignore[no-any-return]
+
+
+def forward(model: PreTrainedModel, row: Row) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-prob of each prediction of a row, and entropies: one pass over its unique tokens."""
+    return predictions(model, states(model, row), row)

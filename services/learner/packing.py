@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from services.learner import watched
 from services.learner.paths import Bools, Floats, Ints, Piece
+from services.learner.watched import Watched
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """`_N` unique tokens, `_R` places whose logits are needed, `_E` predictions (sorted by place), `_P_T` paths.
 
-    The first `trunk` tokens are seen by every block; they belong to none.
+    The first `trunk` tokens are seen by every block; they belong to none. `watched`: what the row teaches the head.
     """
 
     token_N: Ints
@@ -38,6 +40,7 @@ class Row:
     drawn_P_T: Floats
     foreign_P_T: Bools
     advantage_P_T: Floats
+    watched: Watched = watched.NOTHING
 
 
 def pack(pieces: Iterable[Piece], budget: int) -> list[Row]:
@@ -70,8 +73,7 @@ def _row(pieces: Sequence[Piece]) -> Row:
     trunk = _common(pieces)
     starts = np.cumsum([trunk, *(len(p) - trunk for p in pieces)])
     paths = [(path, int(at)) for piece, at in zip(pieces, starts, strict=False) for path in piece.paths if len(path.token_T)]
-    moved = [np.where(p.predictor_T < trunk, p.predictor_T, p.predictor_T + at - trunk) for p, at in paths]
-    place = np.concatenate(moved)
+    place = np.concatenate([_moved(p.predictor_T, trunk, at) for p, at in paths])
     temperature = np.concatenate([path.temperature_T for path, _ in paths])
     token = np.concatenate([path.token_T for path, _ in paths])
     temperatures, kind = np.unique(temperature, return_inverse=True)
@@ -105,7 +107,13 @@ def _row(pieces: Sequence[Piece]) -> Row:
         drawn_P_T=padded("drawn_T", np.float64),
         foreign_P_T=padded("foreign_T", np.bool_),
         advantage_P_T=padded("advantage_T", np.float64),
+        watched=watched.joined((p.watched, _moved(p.watched.place_S, trunk, at)) for p, at in paths),
     )
+
+
+def _moved(place: Ints, trunk: int, at: int) -> Ints:
+    """Where a piece's places are in its row."""
+    return np.where(place < trunk, place, place + at - trunk)
 
 
 def _padded(values: Sequence[Any], dtype: type) -> Any:

@@ -5,13 +5,16 @@ neighbour. Siblings that share a predictor and a token share one prediction. Pur
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from banyan.view import Node, TreeView
+from services.learner import watched
+from services.learner.watched import Observed, Watched
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -23,7 +26,8 @@ class Path:
     """One trained path: for each trained token the place that predicts it, the token, and what was recorded of it.
 
     behaviour: log softmax(logits / T) at sampling. drawn: log-prob in the distribution drawn from. foreign: sampled by
-    other weights than the ones in training.
+    other weights than the ones in training. said: the head's score, nan where there is none. watched: what the path teaches
+    the head.
     """
 
     predictor_T: Ints
@@ -33,6 +37,8 @@ class Path:
     drawn_T: Floats
     foreign_T: Bools
     advantage_T: Floats
+    said_T: Floats = field(default_factory=lambda: np.zeros(0))
+    watched: Watched = watched.NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,14 @@ def divide(view: TreeView, leaves: Sequence[int], budget: int) -> list[list[int]
     return runs
 
 
-def unroll(view: TreeView, leaves: Sequence[int], leaf_L: Floats, node_N: Floats | None, policy: bytes) -> Piece:
+def unroll(
+    view: TreeView,
+    leaves: Sequence[int],
+    leaf_L: Floats,
+    node_N: Floats | None,
+    policy: bytes,
+    observed: Observed = MappingProxyType({}),
+) -> Piece:
     """The piece that holds the paths of `leaves`. `policy` is the digest of the weights in training."""
     order = nodes_of(view, leaves)
     nodes = [view.nodes[i] for i in order]
@@ -94,7 +107,7 @@ def unroll(view: TreeView, leaves: Sequence[int], leaf_L: Floats, node_N: Floats
         position_N=np.concatenate([empty, *(n.prefix_len + np.arange(len(n)) for n in nodes)]),
         enter_N=np.repeat(np.array(order, np.int64), sizes),
         leave_N=np.repeat(np.array([last[i] for i in order], np.int64), sizes),
-        paths=tuple(_path(view, leaf, facts, float(leaf_L[leaf]), node_N) for leaf in leaves),
+        paths=tuple(_path(view, leaf, facts, float(leaf_L[leaf]), node_N, observed) for leaf in leaves),
     )
 
 
@@ -115,6 +128,7 @@ def _facts(view: TreeView, index: int, starts: dict[int, int], policy: bytes) ->
     predictor_T = np.concatenate([np.array([-1 if before is None else before]), place[:-1]]) if len(node) else place
     segment = node.segment
     drawn = segment.sampled_logprobs_T if len(segment.sampled_logprobs_T) else segment.logprobs_T
+    said = segment.signals.head_T
     temperature = segment.sampling.temperature or 1.0  # a greedy token's log-prob is that of the untempered distribution
     count = len(place[keep])
     return Path(
@@ -125,6 +139,7 @@ def _facts(view: TreeView, index: int, starts: dict[int, int], policy: bytes) ->
         drawn_T=drawn[node.start : node.stop][keep].astype(np.float64) if len(drawn) else np.zeros(count),
         foreign_T=np.full(count, segment.policy != policy),
         advantage_T=np.zeros(count),
+        said_T=said[node.start : node.stop][keep].astype(np.float64) if len(said) else np.full(count, np.nan),
     )
 
 
@@ -138,19 +153,29 @@ def _end_above(view: TreeView, node: Node, starts: dict[int, int]) -> int | None
     return None
 
 
-def _path(view: TreeView, leaf: int, facts: dict[int, Path], advantage: float, node_N: Floats | None) -> Path:
+def _path(
+    view: TreeView, leaf: int, facts: dict[int, Path], advantage: float, node_N: Floats | None, observed: Observed
+) -> Path:
     steps = [(i, facts[i]) for i in view.path(leaf) if len(facts[i].token_T)]
     worth = [np.full(len(f.token_T), advantage if node_N is None else float(node_N[i])) for i, f in steps]
 
     def joined(name: str, dtype: type) -> Any:
         return np.concatenate([np.zeros(0, dtype), *(getattr(f, name) for _, f in steps)])
 
+    predictor_T, said_T, foreign_T = (
+        joined("predictor_T", np.int64),
+        joined("said_T", np.float64),
+        joined("foreign_T", np.bool_),
+    )
+    at, reward = observed.get(view.leaves_L[leaf], ()), float(view.rewards_L[leaf])
     return Path(
-        predictor_T=joined("predictor_T", np.int64),
+        predictor_T=predictor_T,
         token_T=joined("token_T", np.int64),
         temperature_T=joined("temperature_T", np.float64),
         behaviour_T=joined("behaviour_T", np.float64),
         drawn_T=joined("drawn_T", np.float64),
-        foreign_T=joined("foreign_T", np.bool_),
+        foreign_T=foreign_T,
         advantage_T=np.concatenate([np.zeros(0), *worth]),
+        said_T=said_T,
+        watched=watched.of_path(at, reward, predictor_T, said_T, foreign_T),
     )

@@ -22,7 +22,9 @@ def numbers(lesson: Lesson, timed: Timed, step: int) -> dict[str, float]:
     telemetry.observe("banyan.step.reward", lesson.metrics["reward"])
     telemetry.observe("banyan.step.mismatch_kl", report.mismatch_kl)
     said = {name: float(getattr(report, name)) for name in _REPORTED}
-    return lesson.metrics | said | {"not_finite": float(not report.finite), "train_seconds": timed.seconds}
+    return (
+        lesson.metrics | said | dict(report.head) | {"not_finite": float(not report.finite), "train_seconds": timed.seconds}
+    )
 
 
 def note_consumed(trees: Sequence[tree_pb2.Tree], ordinal: int, step: int, batch_trace: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from banyan.tree import Leaf
 from services.learner import credit as credits_module
 from services.learner import packing, paths
 from services.learner.credit import Credit, ScoredTree, Stale
+from services.learner.watched import Observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +25,30 @@ class Lesson:
 
 
 def study(
-    groups: Iterable[tuple[str, Sequence[ScoredTree]]], estimator: Estimator, stale: Stale, policy: bytes, budget: int
+    groups: Iterable[tuple[str, Sequence[ScoredTree]]],
+    estimator: Estimator,
+    stale: Stale,
+    policy: bytes,
+    budget: int,
+    observed: Observed = MappingProxyType({}),
 ) -> Lesson:
-    """Estimates advantages and packs the paths of groups that teach. `policy`: digest of the weights in training."""
+    """Estimates advantages and packs the paths of groups that teach. `policy`: digest of the weights in training.
+    `observed`: where the trees can teach the policy's head."""
     credits = [credits_module.estimate(group_id, trees, estimator, stale) for group_id, trees in groups]
     if getattr(estimator, "whiten", False):
         credits = credits_module.whitened(credits)
-    pieces = [piece for credit in credits for piece in _pieces(credit, policy, budget)]
+    pieces = [piece for credit in credits for piece in _pieces(credit, policy, budget, observed)]
     return Lesson(packing.pack(pieces, budget), credits, _metrics(credits, pieces))
 
 
-def _pieces(credit: Credit, policy: bytes, budget: int) -> Iterator[paths.Piece]:
+def _pieces(credit: Credit, policy: bytes, budget: int, observed: Observed) -> Iterator[paths.Piece]:
     if credit.advantages.skip:
         return
     for index, view in enumerate(credit.group.trees):
         leaf_L = credit.advantages.leaf_G_L[index]
         node_N = credit.advantages.node_G_N[index] if credit.advantages.node_G_N else None
         for leaves in paths.divide(view, paths.trained_leaves(leaf_L), budget):
-            yield paths.unroll(view, leaves, leaf_L, node_N, policy)
+            yield paths.unroll(view, leaves, leaf_L, node_N, policy, observed)
 
 
 def _metrics(credits: Sequence[Credit], pieces: Sequence[paths.Piece]) -> dict[str, float]:

@@ -63,7 +63,7 @@ class TorchThread:
         trainer.settle(self._threads)
         dtype = model.compute_dtype(self._recipe.resources.dtype)
         self.dtype_name = str(dtype).removeprefix("torch.")
-        self._trainer = trainer.Trainer(model.load(folder), self._recipe.optimise, dtype)
+        self._trainer = trainer.Trainer(model.load(folder), self._recipe.optimise, dtype, self._recipe.seed)
         if resumed:
             self._trainer.restore_moments(load_file(folder / checkpoint.OPTIMIZER))
 
@@ -78,13 +78,13 @@ class TorchThread:
 
     async def reserve(self, weights: WeightFolder) -> None:
         """Gets room for the weights that will be handed out."""
-        await self.run(lambda: weights.reserve(weightfile.size_of(self.trainer.masters.computed(), self.dtype_name)))
+        await self.run(lambda: weights.reserve(weightfile.size_of(self.trainer.published(), self.dtype_name)))
 
     async def hand_out(self, weights: WeightFolder, epoch: int, step: int) -> WeightManifest:
         """Writes the weights as the model computes with them."""
 
         def put() -> WeightManifest:
-            return weights.put(self.trainer.masters.computed(), epoch, step, self.dtype_name, self._canary())
+            return weights.put(self.trainer.published(), epoch, step, self.dtype_name, self._canary())
 
         return await self.run(put)
 

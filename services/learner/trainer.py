@@ -7,16 +7,16 @@ taken in a fixed order: the same batch on the same weights gives the same bits o
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from transformers import PreTrainedModel
 
 from banyan.recipe import Optimise
-from services.learner import losses
+from services.learner import head, losses
 from services.learner.losses.aggregate import Totals
 from services.learner.masters import Masters
-from services.learner.model import forward
+from services.learner.model import output_weight, predictions, states
 from services.learner.packing import Row
 
 
@@ -33,6 +33,7 @@ class StepReport:
     foreign_fraction: float = 0.0
     learning_rate: float = 0.0
     finite: bool = True
+    head: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -47,9 +48,11 @@ class _Sums:
 
 
 class Trainer:
-    """A model with its master weights and AdamW."""
+    """A model with its master weights and AdamW, and the head that learns beside it where the recipe asks for one."""
 
-    def __init__(self, model: PreTrainedModel, optimise: Optimise, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, model: PreTrainedModel, optimise: Optimise, dtype: torch.dtype = torch.float32, seed: int = 0
+    ) -> None:
         self.model, self.optimise = model, optimise
         self.loss = losses.build(optimise.loss, optimise.loss_settings)
         self.masters = Masters(model, dtype)
@@ -57,6 +60,8 @@ class Trainer:
         vectors = [w for w in self.masters.weights if w.dim() <= 1]
         groups = [{"params": matrices, "weight_decay": optimise.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
         self.adam = torch.optim.AdamW(groups, lr=optimise.learning_rate, betas=optimise.betas, fused=True)
+        output = output_weight(model)
+        self.head = head.made(output.shape[1], optimise.head, seed, output.device)
 
     def step(self, rows: Sequence[Row], step: int) -> StepReport:
         """Trains on the rows of the batch that makes policy `step + 1`."""
@@ -72,12 +77,23 @@ class Trainer:
         finite = math.isfinite(norm) and math.isfinite(sums.loss)
         if finite:
             self._update(rate)
-        n = totals.tokens
+        n, told = totals.tokens, self._teach(finite)
         means = (sums.mismatch / n, sums.entropy / n, sums.clipped / n, sums.foreign / n)
-        return StepReport(finite, sums.loss, norm, *means, learning_rate=rate, finite=finite)
+        return StepReport(finite, sums.loss, norm, *means, learning_rate=rate, finite=finite, head=told)
+
+    def _teach(self, finite: bool) -> Mapping[str, float]:
+        """The head's step. A batch that changes nothing in the model changes nothing in the head: the policy is the same."""
+        if self.head is None or not finite:
+            if self.head is not None:
+                self.head.forget()
+            return {}
+        return self.head.step()
 
     def _row(self, row: Row, totals: Totals, sums: _Sums) -> None:
-        logp_E, entropy_R = forward(self.model, row)
+        state_N_H = states(self.model, row)
+        if self.head is not None:
+            self.head.observe(state_N_H, row.watched)
+        logp_E, entropy_R = predictions(self.model, state_N_H, row)
         facts = {n: torch.from_numpy(getattr(row, f"{n}_P_T")).to(logp_E.device) for n in _FACTS}
         index, mask = facts["index"], facts["mask"]
         logp_P_T = logp_E[index]
@@ -106,14 +122,21 @@ class Trainer:
         self.adam.step()
         self.masters.publish()
 
+    def published(self) -> dict[str, torch.Tensor]:
+        """All tensors that go out with a policy, as they are computed with."""
+        return self.masters.computed() | (self.head.published() if self.head is not None else {})
+
     def moments(self) -> dict[str, torch.Tensor]:
-        """Adam's state by parameter; empty before the first step."""
+        """Adam's state by parameter, empty before the first step, and all of the head's."""
         state = self.adam.state
         named = zip(self.masters.names, self.masters.weights, strict=True)
-        return {f"{kind}.{name}": state[w][kind] for name, w in named if w in state for kind in _MOMENTS}
+        kept = {f"{kind}.{name}": state[w][kind] for name, w in named if w in state for kind in _MOMENTS}
+        return kept | (self.head.state() if self.head is not None else {})
 
     def restore_moments(self, moments: Mapping[str, torch.Tensor]) -> None:
-        """Takes Adam's state from a checkpoint; with its weights loaded, training goes on bit for bit."""
+        """Takes Adam's and the head's state from a checkpoint; with its weights loaded, training goes on bit for bit."""
+        if self.head is not None:
+            self.head.restore(moments)
         self.adam.state.clear()
         for name, weight in zip(self.masters.names, self.masters.weights, strict=True):
             if f"step.{name}" in moments:
