@@ -57,9 +57,11 @@ def _backend() -> Any:
 
         def receive_weights(self, update_info: WeightUpdate) -> None:
             """Loads all tensors of a file. Raises ValueError, and leaves the model unusable, if it lacks one."""
-            tensors = weightfile.read_tensors(weightfile.read(Path(update_info.manifest)))
+            held = weightfile.read_tensors(weightfile.read(Path(update_info.manifest)))
+            tensors = {name: tensor for name, tensor in held.items() if not name.startswith(weightfile.HEAD)}
             wanted = {name for name, _ in self.model.named_parameters()}
-            missing = wanted - set(self.model.load_weights(tensors.items()))
+            copies = ((name, tensor.clone()) for name, tensor in tensors.items())  # a loader may write into what it is given
+            missing = wanted - set(self.model.load_weights(copies))
             if missing:
                 raise ValueError(f"{update_info.manifest} lacks {min(missing)}; is it of another model?")
 
