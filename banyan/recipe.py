@@ -94,6 +94,10 @@ class Control(Part):
     """Which row each training group gets, and how it is sampled: a registered name or module:attribute."""
     curriculum_settings: dict[str, Any] = {}
     """Settings of the curriculum."""
+    rooms: Annotated[str, Field(max_length=200)] = ""
+    """How room is shared out among trees while they grow (xrpo), for a tree policy that grows by rooms; empty for none."""
+    rooms_settings: dict[str, Any] = {}
+    """Settings of `rooms`."""
     max_claims: Annotated[int, Field(ge=1, le=1000)] = 5
     """Claims of a tree without a new segment after which it is dropped."""
     score_deadline_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0

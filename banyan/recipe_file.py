@@ -60,6 +60,7 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
         )
     registry.build("control", recipe.control.curriculum, recipe.control.curriculum_settings)
     _refuse_deaf(recipe, policy)
+    _check_rooms(recipe, policy)
     registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
     for scorer in (*recipe.filter, *recipe.eval.filter):
         if ":" not in scorer.name:
@@ -78,6 +79,27 @@ def _refuse_deaf(recipe: Recipe, policy: Any) -> None:
         raise InvalidInput(f"generate.policy {name} needs the score of a learned head; train one with `optimise.head: {{}}`")
     if recipe.optimise.head is not None and not hasattr(policy, "observations"):
         raise InvalidInput(f"generate.policy {name} asks no head for its score; leave `optimise.head` out")
+
+
+def _check_rooms(recipe: Recipe, policy: Any) -> None:
+    """A tree policy that grows by rooms and who shares them out need each other."""
+    name, rooms = recipe.generate.policy, recipe.control.rooms
+    if getattr(policy, "needs_room", False) != bool(rooms):
+        raise InvalidInput(
+            f"control.rooms {rooms} needs a tree policy that grows by rooms, such as generate.policy: rounds; got {name}"
+            if rooms
+            else f"generate.policy {name} grows by rooms that control gives; set control.rooms, such as xrpo"
+        )
+    if not rooms:
+        return
+    share = registry.build("rooms", rooms, recipe.control.rooms_settings)
+    if recipe.generate.trees != 1:
+        raise InvalidInput(f"control.rooms shares leaves among prompts: set generate.trees: 1, got {recipe.generate.trees}")
+    if not policy.start <= share.rollouts <= policy.most:
+        raise InvalidInput(
+            f"control.rooms_settings.rollouts {share.rollouts} must lie between start={policy.start} and most={policy.most} "
+            f"of generate.policy {name}"
+        )
 
 
 def _note_lines(node: Any, at: Place, name: str, places: Places) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from banyan.errors import InvalidInput
 
-AXES = ("generate", "filter", "control", "optimise")
+AXES = ("generate", "filter", "control", "rooms", "optimise")
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from services.gateway.control.opening import Opener, Wave
 from services.gateway.control.streak import Streak
 from services.gateway.ports import Learners, Log, Store
 from services.gateway.publisher import Publisher
+from services.gateway.rooms import RoomKeeper
 from services.gateway.rows import Rows
 from services.gateway.runs import machine
 from services.gateway.runs.facts import facts_of, standing_of
@@ -41,6 +42,7 @@ class Driver:
         self._store, self._log, self._recipe, self._rows = store, bus, recipe, rows
         self._opener = Opener(run_id, recipe, rows)
         self._allocator = Allocator(recipe, rows)
+        self._rooms = RoomKeeper(store, recipe, run_id) if recipe.control.rooms else None
         self._training = Publisher(bus, run_id, epoch)
         self._measuring = Publisher(bus, run_id, epoch)
         self._gate = Gate.of(recipe.control)
@@ -56,14 +58,17 @@ class Driver:
 
     async def run(self, looked: Callable[[], None] = lambda: None) -> None:
         """Drives the run until it is over or paused. Raises Refused when a newer gateway has taken over."""
-        hearing = asyncio.create_task(self._hear())
+        hearing = [asyncio.create_task(self._hear())]
+        if self._rooms:
+            hearing.append(asyncio.create_task(self._rooms.hear(self.kick)))
         try:
             while not await self._try_look():
                 looked()
                 await self._rest()
             looked()
         finally:
-            hearing.cancel()
+            for task in hearing:
+                task.cancel()
 
     async def _hear(self) -> None:
         async with contextlib.aclosing(self._log.triggers(self.run_id)) as triggers:  # type: ignore[type-var]
@@ -138,6 +143,8 @@ class Driver:
             await self._measure(wanted, progress)
         if standing and state == S.RUN_STATE_TRAINING:
             await self._open(standing, decision.groups)
+            if self._rooms:
+                await self._rooms.look()
 
     async def _move(self, old: State, move: Move) -> None:
         if move.to == S.RUN_STATE_SUCCEEDED:

@@ -37,6 +37,14 @@ class Store(Protocol):
         """What the curriculum decides on."""
         ...
 
+    async def read_rooms(self, run_id: str, block: int, known: int, wait_s: float) -> runs.ReadRoomsResponse:
+        """Training trees of blocks that grow; waits while `seen` is still `known`, at most so long."""
+        ...
+
+    async def grant_rooms(self, run_id: str, grants: Sequence[runs.RoomGrant]) -> None:
+        """Gives trees room, all of it or none; what was given before is passed over."""
+        ...
+
     async def set_desired(self, run_id: str, processes: Mapping[str, int]) -> None:
         """The processes that a run wants, by service."""
         ...

@@ -52,6 +52,17 @@ class RpcStore:
         answer: runs.ReadProgressResponse = await self._call(self._runs.ReadProgress, request)
         return answer
 
+    async def read_rooms(self, run_id: str, block: int, known: int, wait_s: float) -> runs.ReadRoomsResponse:
+        request = runs.ReadRoomsRequest(run_id=run_id, block=block, known=known, deadline_ms=round(1000 * wait_s))
+        answer: runs.ReadRoomsResponse = await rpc.call(
+            self._runs.ReadRooms, request, deadline_s=wait_s + 10.0, patience_s=PATIENCE_S
+        )
+        return answer
+
+    async def grant_rooms(self, run_id: str, grants: Sequence[runs.RoomGrant]) -> None:
+        request = runs.GrantRoomsRequest(run_id=run_id, gateway_epoch=self.epoch, grants=grants)
+        await self._call(self._runs.GrantRooms, request)
+
     async def set_desired(self, run_id: str, processes: Mapping[str, int]) -> None:
         wanted = [runs.DesiredProcess(run_id=run_id, service=s, count=n) for s, n in sorted(processes.items())]
         request = runs.SetDesiredRequest(run_id=run_id, processes=wanted, gateway_epoch=self.epoch)

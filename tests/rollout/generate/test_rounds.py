@@ -76,7 +76,9 @@ def test_every_plan_is_made_again_from_its_record(leaves, seed):
         missing = {e.branch for e in plan.expansions} - view.in_flight
         missing = {b for b in missing if view.tree.at(b.parent, b.fork, b.ordinal) is None}
         assert missing == {planlog._branch(e.branch) for e in record.expansions}
-    digests = {viewdigest.digest(GrowthView(grower.tree, seed, 6), room=Room(n, 0, f)) for n in (2, 3) for f in (True, False)}
+    digests = {
+        viewdigest.digest(GrowthView(grower.tree, seed, 6), room=Room(n, 0, f)) for n in (2, 3) for f in (True, False)
+    }
     assert len(digests) == 4, "a view with another room is another"
 
 
