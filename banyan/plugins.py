@@ -188,6 +188,21 @@ class Scorer(Protocol):
         ...
 
 
+class GroupScorer(Protocol):
+    """Scores all completions of a group together: majority, ranking. Pure: the same completions get the same scores.
+
+    Completions come by index of their tree and then from left to right. Trees that were dropped have none.
+    """
+
+    name: str
+    version: str
+    safe: bool
+
+    def score_group(self, completions: Sequence[Transcript], row: Row) -> Sequence[Scored | Unscorable]:
+        """One score for each completion, in their order."""
+        ...
+
+
 # -- control -------------------------------------------------------------------------------------------------------------
 
 
@@ -339,6 +354,7 @@ __all__ = [
     "Expansion",
     "Finish",
     "GroupFacts",
+    "GroupScorer",
     "GroupTrees",
     "GrowthView",
     "LeafMark",

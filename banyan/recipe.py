@@ -79,6 +79,8 @@ class Filter(Part):
     """A registered scorer or module:function."""
     settings: dict[str, Any] = {}
     """Settings of the scorer."""
+    group: bool = False
+    """module:function only: it scores all completions of a group together, `def reward(completions: list[str], **row)`."""
 
 
 class Control(Part):
@@ -181,6 +183,8 @@ class Eval(Part):
     """Steps between evaluations during the run; 0 for none."""
     max_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 1000
     """Most held-out rows that are measured, in order of row digest."""
+    filter: list[Filter] = []
+    """Scorers of evaluations; empty for those of training. A run that trains on a vote must name what is true."""
 
 
 class Resources(Part):
@@ -240,6 +244,11 @@ class Recipe(Part):
             raise ValueError(
                 "generate.temperature 0 samples one answer only, so that no group has a spread; use more than 0"
             )
+        for scorer in self.eval.filter:
+            if any(scorer.name == other.name and scorer != other for other in self.filter):
+                raise ValueError(
+                    f"eval.filter and filter name {scorer.name!r} with different settings; lineage knows it by name"
+                )
         if self.deterministic and (self.control.max_staleness or self.resources.rollout_nodes != 1):
             raise ValueError("deterministic: true needs control.max_staleness: 0 and resources.rollout_nodes: 1")
         return self
@@ -250,3 +259,8 @@ class Recipe(Part):
         if self.filter:
             return [f.name for f in self.filter]
         return {"arithmetic": ["number"], "reasoning-gym": ["reasoning-gym"], "file": [self.task.reward]}[self.task.name]
+
+    @property
+    def eval_scorers(self) -> list[str]:
+        """Names of the scorers that each leaf of an evaluation needs."""
+        return [f.name for f in self.eval.filter] or self.scorers

@@ -5,13 +5,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from banyan.recipe import Recipe
+from banyan.recipe import Filter, Recipe
 
 
 def check(recipe: Recipe, folders: Sequence[Path]) -> None:
     """Loads each `module:function` in a child process that finds modules in `folders`. Raises InvalidInput."""
-    named = [(f.name, f.settings) for f in recipe.filter] or [(name, {}) for name in recipe.scorers]
-    own = [(name, settings) for name, settings in named if ":" in name]
+    named = list(recipe.filter) or [Filter(name=name) for name in recipe.scorers]
+    own = [scorer for scorer in (*named, *recipe.eval.filter) if ":" in scorer.name]
     if not own:
         return
     from services.gateway.tasks import file
@@ -21,7 +21,7 @@ def check(recipe: Recipe, folders: Sequence[Path]) -> None:
     known = list(sys.path)
     sys.path[:0] = map(str, folders)  # what the child is told; the services get it as PYTHONPATH
     try:
-        for name, settings in own:
-            asyncio.run(probe(name, settings, row))
+        for scorer in own:
+            asyncio.run(probe(scorer.name, scorer.settings, row, group=scorer.group))
     finally:
         sys.path[:] = known

@@ -1,5 +1,7 @@
 """Deadlines belong to the store (PROTOCOL 4): scores that never came, trees that nobody grows, events that wait in vain."""
 
+from collections.abc import Collection
+
 from sqlalchemy import ColumnElement, Connection, select, update
 
 from banyan.tree import Leaf
@@ -7,7 +9,7 @@ from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.wire import leaf_to_wire
 from services.chassis import subjects
-from services.treestore import closing, endings, growth, schema
+from services.treestore import closing, endings, growth, schema, wholes
 from services.treestore.book import Book
 from services.treestore.claims import spec_of
 from services.treestore.flush import flush
@@ -45,9 +47,9 @@ def look(connection: Connection, now_ms: int, settings: Settings) -> Outcome:
     )
     load_whole(connection, book, late | owing | idle)
     for tree_id in late:
-        _give_up(book, book.trees[tree_id])
+        _late(connection, book, book.trees[tree_id])
     for tree_id in owing - late:
-        remind(book, book.trees[tree_id])
+        remind(book, book.trees[tree_id], wholes.scorers(connection, tree_id))
     for tree_id in idle:
         growth.queue(book, book.trees[tree_id], spec_of(connection, tree_id))
     endings.settle(book)
@@ -73,23 +75,46 @@ def _growth_due(now_ms: int) -> ColumnElement[bool]:
     return (trees.c.state == GROWING) & (trees.c.growth_due_ms <= now_ms) & trees.c.run_id.in_(live)
 
 
-def _give_up(book: Book, tree: TreeRow) -> None:
+def _late(connection: Connection, book: Book, tree: TreeRow) -> None:
+    """Gives up what is owed; scorers of whole groups have until their group, grown as a whole, had its time."""
+    groups = wholes.scorers(connection, tree.tree_id)
+    until = wholes.score_due(connection, tree, book.now_ms) if groups else book.now_ms
+    waiting = groups if until > book.now_ms else ()
     part = book.part(tree.tree_id)
     for leaf, scorer in closing.owed(part.leaves, tree.scorers, part.scores):
-        book.put_score(tree.tree_id, leaf, scorer, ScoreRow(UNSCORABLE, 0.0, "DEADLINE", ""))
+        if scorer not in waiting:
+            book.put_score(tree.tree_id, leaf, scorer, ScoreRow(UNSCORABLE, 0.0, "DEADLINE", ""))
+    if waiting:
+        book.change(tree).score_due_ms = until
+        tree.remind_due_ms = book.now_ms + (until - book.now_ms) // 2
     book.touched.add(tree.tree_id)
 
 
-def remind(book: Book, tree: TreeRow) -> None:
-    """Says again which leaves ended: the log may have lost it, and nobody else knows that scores are owed."""
+def remind(book: Book, tree: TreeRow, groups: Collection[str]) -> None:
+    """Says again which leaves ended, and for scorers of whole groups, that the tree is grown: the log may have lost it, and
+    nobody else knows that scores are owed."""
     book.change(tree).remind_due_ms = 0
-    part = book.part(tree.tree_id)
-    owed = list(closing.unscored(part.leaves, tree.scorers, part.scores, grown=tree.state == SCORING))
+    part, grown = book.part(tree.tree_id), tree.state == SCORING
+    alone = [scorer for scorer in tree.scorers if scorer not in groups]
+    owed = list(closing.unscored(part.leaves, alone, part.scores, grown=grown))
     for start in range(0, len(owed), _LEAVES):
         leaves = [_finished(book, tree, leaf) for leaf in owed[start : start + _LEAVES]]
         msg_id = f"remind-{tree.tree_id.hex()}-{start}-{book.now_ms}"
         subject = subjects.lineage(tree.run_id, "leaf")
         book.say(subject, msg_id, events_pb2.LeavesFinished(leaves=leaves), tree.traceparent)
+    if grown and closing.unscored(part.leaves, tuple(groups), part.scores, grown=True):
+        msg_id = f"remind-{tree.tree_id.hex()}-grown-{book.now_ms}"
+        book.say(subjects.lineage(tree.run_id, "grown"), msg_id, _grown(book, tree), tree.traceparent)
+
+
+def _grown(book: Book, tree: TreeRow) -> events_pb2.TreeGrown:
+    return events_pb2.TreeGrown(
+        run_id=tree.run_id,
+        tree_id=tree.tree_id,
+        claim_epoch=tree.grown_epoch,
+        leaves=[leaf_to_wire(leaf) for leaf in closing.listed(book.part(tree.tree_id).leaves)],
+        node_id=tree.grown_node,
+    )
 
 
 def _finished(book: Book, tree: TreeRow, leaf: Leaf) -> events_pb2.LeafFinished:

@@ -11,7 +11,7 @@ from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceServicer
 from services.chassis.rpc import RUN_KEY
-from services.treestore import awaiting, batches, blobs, claiming, claims, export, lineage, stats, transcripts, trees
+from services.treestore import awaiting, batches, blobs, claiming, claims, export, lineage, stats, transcripts, trees, wholes
 from services.treestore import schema as tables
 from services.treestore.context import Context
 
@@ -96,6 +96,14 @@ class Lineage(TreeStoreServiceServicer):
             _seconds(request.deadline_ms),
         )
         return ts.ReadLeavesResponse(transcripts=found)
+
+    async def ReadGroup(self, request: ts.ReadGroupRequest, call: Call) -> ts.ReadGroupResponse:
+        return await self._context.notifier.until(
+            [request.tree_id],
+            lambda: self._database.read(lambda c: wholes.read(c, request)),
+            lambda found: found.settled,
+            _seconds(request.deadline_ms),
+        )
 
     async def ReadyGroups(self, request: ts.ReadyGroupsRequest, call: Call) -> ts.ReadyGroupsResponse:
         return await self._database.read(lambda c: batches.ready(c, request))

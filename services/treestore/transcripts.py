@@ -15,7 +15,7 @@ from services.treestore.loading import chunks, rows_in
 from services.treestore.rows import ANSWER, DROPPED
 
 Key = tuple[bytes, Leaf]
-_NAMES = ("id", "tree_id", "parent", "fork", "kind", "length", "prefix_sampled", "text", "finish")
+_NAMES = ("id", "tree_id", "parent", "fork", "ordinal", "kind", "length", "prefix_sampled", "text", "finish")
 _HEADS = select(*(schema.segments.c[name] for name in _NAMES)).where(
     schema.segments.c.tree_id.in_(bindparam("keys", expanding=True))
 )
@@ -40,6 +40,25 @@ def read(connection: Connection, keys: Sequence[ts.LeafKey]) -> list[ts.LeafTran
     facts = _facts(connection, {key.tree_id for key in keys})
     found = [_transcript(facts, key.tree_id, Leaf(key.leaf.segment, key.leaf.end), key.claim_epoch) for key in keys]
     return [transcript for transcript in found if transcript is not None]
+
+
+def of_trees(connection: Connection, trees: Sequence[Row[Any]], scorers: Sequence[str]) -> list[ts.LeafTranscript] | None:
+    """All leaves that grown trees list, from left to right, with those of `scorers` that owe a score.
+
+    None if one of them has no text yet.
+    """
+    facts = _facts(connection, {tree.tree_id for tree in trees})
+    found: list[ts.LeafTranscript] = []
+    for tree in trees:
+        listed = [leaf for (tree_id, leaf), row in facts.leaves.items() if tree_id == tree.tree_id and row.listed]
+        for leaf in sorted(listed, key=lambda leaf: _place(facts.segments, leaf)):
+            transcript = _transcript(facts, tree.tree_id, leaf, tree.grown_epoch)
+            if transcript is None:
+                return None
+            transcript.ClearField("scorers")
+            transcript.scorers.extend(owing(facts, tree, leaf, scorers))
+            found.append(transcript)
+    return found
 
 
 def _facts(connection: Connection, tree_ids: set[bytes]) -> Facts:
@@ -81,11 +100,21 @@ def _transcript(facts: Facts, tree_id: bytes, leaf: Leaf, claim_epoch: int) -> t
         completion=completion,
         row_json=spec.row_json,
         messages_json=spec.messages_json,
-        scorers=owing(facts, tree, leaf, spec.scorers),
+        scorers=owing(facts, tree, leaf, [name for name in spec.scorers if name not in spec.group_scorers]),
         traceparent=tree.traceparent,
         completion_tokens=last.prefix_sampled + (leaf.end if last.kind in ANSWER else 0),
         finish=last.finish,
     )
+
+
+def _place(segments: Mapping[bytes, Row[Any]], leaf: Leaf) -> tuple[list[tuple[int, int]], int]:
+    """Sorts leaves as a depth-first walk meets their segments."""
+    path: list[tuple[int, int]] = []
+    at = leaf.segment
+    while at:
+        path.append((segments[at].fork, segments[at].ordinal))
+        at = segments[at].parent
+    return path[::-1], leaf.end
 
 
 def owing(facts: Facts, tree: Row[Any], leaf: Leaf, scorers: Sequence[str]) -> list[str]:

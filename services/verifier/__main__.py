@@ -5,6 +5,7 @@ import asyncio
 from services.chassis import process, rpc, settings
 from services.chassis.bus import Bus
 from services.verifier.consumer import LeafConsumer
+from services.verifier.groups import GroupConsumer, GroupHandler
 from services.verifier.handlers import LeafHandler
 from services.verifier.publisher import BusPublisher
 from services.verifier.sandbox import kernel
@@ -32,10 +33,14 @@ async def run(stop: asyncio.Event) -> None:
     try:
         await bus.ensure_streams()
         store = GrpcStore(channel)
-        handler = LeafHandler(store, BusPublisher(bus), scoring, given.verifier_id)
+        publisher = BusPublisher(bus)
+        handler = LeafHandler(store, publisher, scoring, given.verifier_id)
+        groups = GroupHandler(store, publisher, scoring, given.verifier_id)
         health = asyncio.create_task(_tell_health(server, bus))
         try:
-            await LeafConsumer(bus, store, handler, given.concurrency).run(stop)
+            await asyncio.gather(
+                LeafConsumer(bus, store, handler, given.concurrency).run(stop), GroupConsumer(bus, groups).run(stop)
+            )
         finally:
             health.cancel()
     finally:

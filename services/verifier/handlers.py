@@ -27,7 +27,7 @@ class LeafHandler:
         try:
             specs = await self._store.scorers(transcript.run_id)
         except InvalidInput as error:
-            await asyncio.gather(*(self._publish(transcript, name, _exception(error)) for name in transcript.scorers))
+            await asyncio.gather(*(self._publish(transcript, name, exception(error)) for name in transcript.scorers))
             return
         await asyncio.gather(*(self._one(transcript, name, specs) for name in transcript.scorers))
 
@@ -48,32 +48,37 @@ class LeafHandler:
         try:
             row = row_of(transcript)
         except InvalidInput as error:
-            return _exception(error)
+            return exception(error)
         return await self._scoring.score(spec, transcript.completion, row)
 
     async def _publish(
         self, transcript: Transcript, name: str, verdict: Verdict, took_ms: float = 0.0, traceparent: str = ""
     ) -> None:
-        event = self._event(transcript, name, verdict, took_ms)
+        event = said(transcript, name, verdict, self._id, took_ms)
         await self._publisher.publish(event, message_id(event), traceparent or transcript.traceparent)
 
-    def _event(self, transcript: Transcript, name: str, verdict: Verdict, milliseconds: float) -> events_pb2.LeafScored:
-        scored = tree_pb2.ScoredLeaf(
-            leaf=transcript.key.leaf,
-            scorer=name,
-            scorer_version=verdict.version,
-            score=to_wire(verdict.outcome),
-        )
-        return events_pb2.LeafScored(
-            run_id=transcript.run_id,
-            tree_id=transcript.key.tree_id,
-            scored=scored,
-            verifier_id=self._id,
-            duration_ms=milliseconds,
-        )
+
+def said(
+    transcript: Transcript, name: str, verdict: Verdict, verifier_id: str, milliseconds: float = 0.0
+) -> events_pb2.LeafScored:
+    """A verdict on a leaf as an event."""
+    scored = tree_pb2.ScoredLeaf(
+        leaf=transcript.key.leaf,
+        scorer=name,
+        scorer_version=verdict.version,
+        score=to_wire(verdict.outcome),
+    )
+    return events_pb2.LeafScored(
+        run_id=transcript.run_id,
+        tree_id=transcript.key.tree_id,
+        scored=scored,
+        verifier_id=verifier_id,
+        duration_ms=milliseconds,
+    )
 
 
-def _exception(error: InvalidInput) -> Verdict:
+def exception(error: InvalidInput) -> Verdict:
+    """What stands for a score that could not be tried."""
     return Verdict("", Unscorable(f"EXCEPTION: {error}"))
 
 

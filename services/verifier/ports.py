@@ -8,6 +8,7 @@ from banyan.v1 import events_pb2, treestore_service_pb2
 from services.verifier.sandbox.worker import ScorerSpec
 
 Transcript = treestore_service_pb2.LeafTranscript
+Group = treestore_service_pb2.ReadGroupResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,10 @@ class Store(Protocol):
 
     async def standing(self, tree_id: bytes) -> TreeStanding | None:
         """Where a tree stands; None if the store does not know it."""
+        ...
+
+    async def read_group(self, tree_id: bytes, claim_epoch: int, deadline_s: float) -> Group:
+        """The group of a tree whose growth ended under this claim; waits for that end until the deadline."""
         ...
 
     async def scorers(self, run_id: str) -> Mapping[str, ScorerSpec]:

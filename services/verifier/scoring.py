@@ -1,15 +1,15 @@
 """Decides where a scorer runs, and asks it: our own pure code here, everything else in a child process."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from banyan import registry
-from banyan.errors import InvalidInput, NotReady
-from banyan.plugins import Scored, Scorer, Unscorable
+from banyan.errors import InvalidInput
+from banyan.plugins import GroupScorer, Scored, Scorer, Unscorable
 from banyan.v1 import tree_pb2
 from services.chassis import telemetry
-from services.verifier.filter import SAFE
+from services.verifier.filter import SAFE, SAFE_GROUPS
 from services.verifier.sandbox.pool import Pool, Verdict
 from services.verifier.sandbox.worker import ScorerSpec
 
@@ -19,7 +19,7 @@ class Scoring:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._built: dict[bytes, Scorer] = {}
+        self._made: dict[bytes, Any] = {}
 
     async def score(self, spec: ScorerSpec, completion: str, row: Mapping[str, Any]) -> Verdict:
         """The scorer's verdict; UNSCORABLE(EXCEPTION) where there is no such scorer."""
@@ -28,26 +28,48 @@ class Scoring:
             verdict = await self._score(spec, completion, row)
         except InvalidInput as error:
             verdict = Verdict("", Unscorable(f"EXCEPTION: {error}"))
-        state = "scored" if isinstance(verdict.outcome, Scored) else "unscorable"
-        telemetry.count("banyan.scores", banyan_scorer=spec.name, banyan_reason=state)
+        _count(spec, verdict)
         telemetry.observe("banyan.score.duration", time.monotonic() - began, banyan_scorer=spec.name)
         return verdict
 
     async def _score(self, spec: ScorerSpec, completion: str, row: Mapping[str, Any]) -> Verdict:
         if spec.name not in SAFE:
             return await self._pool.score(spec, completion, row)
-        scorer = self._built.get(spec.key)
-        if scorer is None:
-            scorer = self._built[spec.key] = registry.build("filter", spec.name, spec.settings)
+        scorer: Scorer = self._built(spec)
         return Verdict(scorer.version, scorer.score(completion, row))
 
-    async def score_group(self, spec: ScorerSpec, completions: list[str], row: Mapping[str, Any]) -> list[Verdict]:
-        """All leaves of a tree or task at once, as majority needs them."""
-        raise NotReady(f"scorer {spec.name!r} would score a whole group; group scorers do not exist in this version")
+    async def score_group(self, spec: ScorerSpec, completions: Sequence[str], row: Mapping[str, Any]) -> list[Verdict]:
+        """A verdict on each completion of a group, scored together."""
+        began = time.monotonic()
+        try:
+            verdicts = await self._score_group(spec, completions, row)
+        except InvalidInput as error:
+            verdicts = [Verdict("", Unscorable(f"EXCEPTION: {error}"))] * len(completions)
+        for verdict in verdicts:
+            _count(spec, verdict)
+        telemetry.observe("banyan.score.duration", time.monotonic() - began, banyan_scorer=spec.name)
+        return verdicts
+
+    async def _score_group(self, spec: ScorerSpec, completions: Sequence[str], row: Mapping[str, Any]) -> list[Verdict]:
+        if spec.name not in SAFE_GROUPS:
+            return await self._pool.score_group(spec, completions, row)
+        scorer: GroupScorer = self._built(spec)
+        return [Verdict(scorer.version, outcome) for outcome in scorer.score_group(completions, row)]
+
+    def _built(self, spec: ScorerSpec) -> Any:
+        """Our own scorer with these settings, made once."""
+        if spec.key not in self._made:
+            self._made[spec.key] = registry.build("filter", spec.name, spec.settings)
+        return self._made[spec.key]
 
     async def close(self) -> None:
         """Ends all children."""
         await self._pool.close()
+
+
+def _count(spec: ScorerSpec, verdict: Verdict) -> None:
+    state = "scored" if isinstance(verdict.outcome, Scored) else "unscorable"
+    telemetry.count("banyan.scores", banyan_scorer=spec.name, banyan_reason=state)
 
 
 def to_wire(outcome: Scored | Unscorable) -> tree_pb2.Score:

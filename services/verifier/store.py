@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import grpc.aio
 
+from banyan import groups
 from banyan.errors import InvalidInput, NotFound
 from banyan.recipe import Recipe
 from banyan.v1 import (
@@ -16,7 +17,7 @@ from banyan.v1 import (
     treestore_service_pb2_grpc,
 )
 from services.chassis import rpc
-from services.verifier.ports import Transcript, TreeStanding
+from services.verifier.ports import Group, Transcript, TreeStanding
 from services.verifier.sandbox.worker import ScorerSpec
 
 _OVER = (tree_pb2.TREE_STATE_CLOSED, tree_pb2.TREE_STATE_CONSUMED, tree_pb2.TREE_STATE_DROPPED)
@@ -51,6 +52,14 @@ class GrpcStore:
             return None
         return TreeStanding(tree.claim_epoch, tree.state in _OVER)
 
+    async def read_group(self, tree_id: bytes, claim_epoch: int, deadline_s: float) -> Group:
+        """The group of a tree whose growth ended under this claim."""
+        request = treestore_service_pb2.ReadGroupRequest(
+            tree_id=tree_id, claim_epoch=claim_epoch, deadline_ms=int(1000 * deadline_s)
+        )
+        response: Group = await rpc.call(self._trees.ReadGroup, request, deadline_s + _CALL_S)
+        return response
+
     async def scorers(self, run_id: str) -> Mapping[str, ScorerSpec]:
         """The scorers of a run's recipe by name."""
         if run_id not in self._specs:
@@ -68,8 +77,10 @@ def specs_of(recipe_json: str) -> dict[str, ScorerSpec]:
         recipe = Recipe.model_validate_json(recipe_json)
     except ValueError as error:
         raise InvalidInput(f"the stored recipe is not one: {error}") from None
-    settings = {f.name: f.settings for f in recipe.filter}
-    return {name: ScorerSpec(name, settings.get(name, {})) for name in recipe.scorers}
+    settings = {f.name: f.settings for f in (*recipe.filter, *recipe.eval.filter)}
+    together = groups.scorers(recipe.filter)
+    names = (*recipe.scorers, *recipe.eval_scorers)
+    return {name: ScorerSpec(name, settings.get(name, {}), name in together) for name in names}
 
 
 def row_of(transcript: Transcript) -> dict[str, object]:

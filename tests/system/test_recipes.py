@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from banyan import groups
+from banyan.recipe import Recipe
 from banyan.recipe_file import load
 from banyan.segment import Kind
 from banyan.v1 import runstore_service_pb2 as rs
@@ -32,7 +34,22 @@ def small(file: Path, tiny: dict[str, Any]) -> dict[str, Any]:
     data["control"] |= {"groups_per_batch": 2}
     data["optimise"] |= {"checkpoint_every": 1000}
     kept = {name: data[name] for name in ("name", "generate", "control", "optimise", "seed", "allow_truncated_sampling")}
-    return {**tiny, **kept, "filter": [], "budget": {"steps": STEPS, "minutes": 3.0}, "eval": {"samples": 0}}
+    return {**tiny, **kept, **filters(load(file), tiny), "budget": {"steps": STEPS, "minutes": 3.0}}
+
+
+def filters(recipe: Recipe, tiny: dict[str, Any]) -> dict[str, Any]:
+    """The task's own reward; a vote stays a vote, on texts, as a random model says few numbers."""
+    if not groups.scorers(recipe.filter):
+        return {"filter": [], "eval": {"samples": 0}}
+    vote = {"name": recipe.filter[0].name, "settings": {"extract": "text"}}
+    true = {"samples": 0, "max_rows": 3, "filter": [{"name": tiny["task"]["reward"]}]}
+    return {"filter": [vote], "eval": true, "task": tiny["task"] | {"holdout": 0.2}}
+
+
+def scorers(database: Path, purpose: int) -> set[str]:
+    """Who scored the leaves of training (1) or of evaluations (2)."""
+    joined = "select distinct s.scorer from scores s join trees t on t.tree_id = s.tree_id where t.purpose = ?"
+    return {scorer for (scorer,) in sqlite3.connect(database).execute(joined, (purpose,))}
 
 
 @pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
@@ -48,5 +65,8 @@ async def test_a_recipe_runs_end_to_end(tmp_path: Path, file: Path) -> None:
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
     database = tmp_path / "state" / "store.sqlite"
     assert audit(database, run.run_id, STEPS) == []
+    vote, truth = data["filter"], {data["task"]["reward"]}
+    assert scorers(database, 1) == ({vote[0]["name"]} if vote else truth)
+    assert scorers(database, 2) == (truth if vote else set())  # only a vote is measured here, by who knows
     kinds = {kind for (kind,) in sqlite3.connect(database).execute("select distinct kind from segments")}
     assert kinds == {int(Kind.PROMPT), int(Kind.POLICY)} | ({int(Kind.FORCED)} if file.stem in SETTINGS else set())

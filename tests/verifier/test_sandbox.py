@@ -180,7 +180,7 @@ async def test_a_child_that_hangs_is_killed_and_reported(monkeypatch):
     os.kill(child._process.pid, 19)
     began = time.monotonic()
     with pytest.raises(worker.ChildDied, match="no answer in 1 s"):
-        await child.score("7", {"answer": 7})
+        await child.score({"completion": "7", "row": {"answer": 7}})
     assert time.monotonic() - began < 5
     await child.close()
     assert child._process.returncode == -9

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from banyan import groups
 from banyan.digest import tree_id
 from banyan.draws import key
 from banyan.plugins import Allocation
@@ -51,6 +52,7 @@ class Opener:
 
     def __init__(self, run_id: str, recipe: Recipe, rows: Rows) -> None:
         self.run_id, self.recipe, self.rows = run_id, recipe, rows
+        self._group_scorers = groups.scorers(recipe.filter)
 
     def training(
         self, ordinal: int, allocation: Allocation, min_step: int, wave: Wave | None = None
@@ -99,7 +101,8 @@ class Opener:
             row_digest=prompt.digest,
             row_json=prompt.row_json,
             messages_json=prompt.messages_json,
-            scorers=self.recipe.scorers,
+            scorers=self.recipe.eval_scorers if shared.get("label") else self.recipe.scorers,
+            group_scorers=[] if shared.get("label") else self._group_scorers,
             seed=key(self.recipe.seed, "tree", tree) >> 1,  # below 2^63, for databases without unsigned integers
             score_deadline_ms=round(self.recipe.control.score_deadline_s * 1000),
             max_claims=self.recipe.control.max_claims,

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
-from banyan.plugins import Scorer
+from banyan.plugins import GroupScorer, Scorer
+from services.verifier.filter.majority import Majority
 from services.verifier.filter.number import Number
 
 # Our own pure code. A plugin that calls itself safe is not believed: it runs in a child process like all others.
 SAFE: dict[str, Callable[..., Scorer]] = {"number": Number}
+SAFE_GROUPS: dict[str, Callable[..., GroupScorer]] = {"majority": Majority}
 
-__all__ = ["SAFE"]
+__all__ = ["SAFE", "SAFE_GROUPS"]

@@ -1,9 +1,10 @@
-"""The user's reward function: `def reward(completion: str, **row) -> float`. Always in a child process."""
+"""The user's reward function: `def reward(completion: str, **row) -> float`, or of a whole group:
+`def reward(completions: list[str], **row) -> list[float]`. Always in a child process."""
 
 import hashlib
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
@@ -45,12 +46,22 @@ class UserFunction:
 
     def score(self, completion: str, row: Row) -> Scored | Unscorable:
         """What the function returns; UNSCORABLE where that is not a finite number. What it raises is the caller's."""
-        value = self.function(completion, **row)
+        return self._score(self.function(completion, **row))
+
+    def _score(self, value: object) -> Scored | Unscorable:
         if isinstance(value, (Scored, Unscorable)):
             return value
         if not isinstance(value, Real) or not math.isfinite(float(value)):
             return Unscorable(f"NOT_A_NUMBER: {self.name} returned {value!r:.80}; it must return a finite number")
         return Scored(float(value))
+
+
+class UserGroupFunction(UserFunction):
+    """A plain function as a scorer of whole groups."""
+
+    def score_group(self, completions: Sequence[str], row: Row) -> list[Scored | Unscorable]:
+        """What the function returns, one score for each completion."""
+        return [self._score(value) for value in self.function(list(completions), **row)]
 
 
 def _version(function: Callable[..., Any]) -> str:

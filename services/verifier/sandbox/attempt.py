@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from banyan.plugins import Scored, Scorer, Unscorable
+from banyan.plugins import GroupScorer, Scored, Scorer, Unscorable
 from services.verifier.sandbox import frames, kernel, landlock, limits, seccomp
 
 NOBODY = 65534
@@ -26,7 +26,7 @@ class Confinement:
     readable: tuple[str, ...]
 
 
-def run(scorer: Scorer, request: Mapping[str, Any], reply: int, keep: Confinement, folder: str) -> None:
+def run(scorer: Scorer | GroupScorer, request: Mapping[str, Any], reply: int, keep: Confinement, folder: str) -> None:
     """Scores and ends the process."""
     try:
         confine(keep, reply, folder)
@@ -40,9 +40,17 @@ def run(scorer: Scorer, request: Mapping[str, Any], reply: int, keep: Confinemen
         os._exit(0)
 
 
-def outcome(scorer: Scorer, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The scorer's word as a message."""
-    result = scorer.score(request["completion"], request["row"])
+def outcome(scorer: Any, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The scorer's word as a message: on one completion, or on all of a group."""
+    if "completions" not in request:
+        return _said_of(scorer.score(request["completion"], request["row"]))
+    results = list(scorer.score_group(request["completions"], request["row"]))
+    if len(results) != len(request["completions"]):
+        return {"unscorable": f"EXCEPTION: {len(results)} scores for {len(request['completions'])} completions"}
+    return {"group": [_said_of(result) for result in results]}
+
+
+def _said_of(result: object) -> dict[str, Any]:
     if isinstance(result, Unscorable):
         return {"unscorable": result.reason[:_REASON_CHARACTERS]}
     if not isinstance(result, Scored) or not math.isfinite(result.value):

@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 
 from banyan import registry
 from banyan.errors import InvalidInput
-from banyan.plugins import Scorer
-from services.verifier.filter.user_function import UserFunction
+from banyan.plugins import GroupScorer, Scorer
+from services.verifier.filter.user_function import UserFunction, UserGroupFunction
 from services.verifier.sandbox import attempt, frames, kernel, limits, reach
 
 _REAP_S = 2.0
@@ -56,12 +56,12 @@ def _private_channel() -> tuple[int, int]:
     return requests, replies
 
 
-def _scorer(opening: dict[str, Any]) -> Scorer:
+def _scorer(opening: dict[str, Any]) -> Scorer | GroupScorer:
     sys.path[:0] = [p for p in opening["path"] if p not in sys.path]
     found = registry.build("filter", opening["name"], opening["settings"])
-    if hasattr(found, "score"):
+    if hasattr(found, "score_group" if opening.get("group") else "score"):
         return found  # type: ignore[no-any-return]
-    made = UserFunction(found, opening["name"])
+    made = (UserGroupFunction if opening.get("group") else UserFunction)(found, opening["name"])
     if (row := opening.get("row")) is not None:
         made.check(row)
     return made
@@ -81,7 +81,7 @@ def _readable(allowed: limits.Limits) -> tuple[str, ...]:
     return tuple(dict.fromkeys(p for p in candidates if p and Path(p).exists()))
 
 
-def _attempted(scorer: Scorer, request: dict[str, Any], keep: attempt.Confinement) -> dict[str, Any]:
+def _attempted(scorer: Scorer | GroupScorer, request: dict[str, Any], keep: attempt.Confinement) -> dict[str, Any]:
     warm = getattr(scorer, "warm", None)
     with contextlib.suppress(Exception):  # the attempt meets the same trouble, and reports it
         if warm is not None:
@@ -95,7 +95,7 @@ def _attempted(scorer: Scorer, request: dict[str, Any], keep: attempt.Confinemen
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _forked(scorer: Scorer, request: dict[str, Any], keep: attempt.Confinement, folder: str) -> dict[str, Any]:
+def _forked(scorer: Scorer | GroupScorer, request: dict[str, Any], keep: attempt.Confinement, folder: str) -> dict[str, Any]:
     reply, inner = os.pipe()
     process = os.fork()
     if process == 0:

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,32 +38,32 @@ class Lane:
         """Whether a score is under way or waits."""
         return self._waiting > 0
 
-    async def score(self, completion: str, row: Mapping[str, Any]) -> Verdict:
-        """A verdict. A child that dies is tried again once. Raises InvalidInput if the scorer cannot be loaded."""
+    async def score(self, request: Mapping[str, Any], count: int = 1) -> list[Verdict]:
+        """So many verdicts. A child that dies is tried again once. Raises InvalidInput if the scorer cannot be loaded."""
         self._waiting += 1
         try:
             async with self._room:
-                return await self._tried(completion, row)
+                return await self._tried(request, count)
         finally:
             self._waiting -= 1
 
-    async def _tried(self, completion: str, row: Mapping[str, Any]) -> Verdict:
+    async def _tried(self, request: Mapping[str, Any], count: int) -> list[Verdict]:
         why = ""
         for _ in range(_TRIES):
             try:
-                return await self._try(completion, row)
+                return await self._try(request, count)
             except ChildDied as error:
                 why = str(error)
-        return Verdict(self._version, Unscorable(f"INFRASTRUCTURE: {why}; tried {_TRIES} times", retry=True))
+        return [Verdict(self._version, Unscorable(f"INFRASTRUCTURE: {why}; tried {_TRIES} times", retry=True))] * count
 
-    async def _try(self, completion: str, row: Mapping[str, Any]) -> Verdict:
+    async def _try(self, request: Mapping[str, Any], count: int) -> list[Verdict]:
         worker = self._idle.pop() if self._idle else await Worker.start(self._spec, self._limits)
         self._version = worker.version
         keep = False
         try:
-            answer = await worker.score(completion, row)
+            answer = await worker.score(request)
             keep = worker.calls < _CALLS and not self._closed
-            return Verdict(worker.version, _outcome(answer, self._limits.deadline_s))
+            return [Verdict(worker.version, one) for one in _outcomes(answer, count, self._limits.deadline_s)]
         finally:
             if keep:
                 self._idle.append(worker)
@@ -75,6 +75,14 @@ class Lane:
         self._closed = True
         while self._idle:
             await self._idle.pop().close()
+
+
+def _outcomes(answer: Mapping[str, Any], count: int, deadline_s: float) -> list[Scored | Unscorable]:
+    """One for each completion; what is said of the whole group holds for all of it."""
+    each = answer.get("group")
+    if isinstance(each, list) and len(each) == count and all(isinstance(one, dict) for one in each):
+        return [_outcome(one, deadline_s) for one in each]
+    return [_outcome(answer, deadline_s)] * count
 
 
 def _outcome(answer: Mapping[str, Any], deadline_s: float) -> Scored | Unscorable:
@@ -99,10 +107,18 @@ class Pool:
 
     async def score(self, spec: ScorerSpec, completion: str, row: Mapping[str, Any]) -> Verdict:
         """A verdict on a completion. Raises InvalidInput if the scorer cannot be loaded."""
+        return (await (await self._lane(spec)).score({"completion": completion, "row": dict(row)}))[0]
+
+    async def score_group(self, spec: ScorerSpec, completions: Sequence[str], row: Mapping[str, Any]) -> list[Verdict]:
+        """A verdict on each completion of a group. Raises InvalidInput if the scorer cannot be loaded."""
+        request = {"completions": list(completions), "row": dict(row)}
+        return await (await self._lane(spec)).score(request, len(completions))
+
+    async def _lane(self, spec: ScorerSpec) -> Lane:
         lane = self._lanes.pop(spec.key, None) or Lane(spec, limits_of(spec, self._limits), self._width)
         self._lanes[spec.key] = lane  # last is latest used
         await self._evict(lane)
-        return await lane.score(completion, row)
+        return lane
 
     async def _evict(self, but: Lane) -> None:
         while len(self._lanes) > self._most:

@@ -27,11 +27,12 @@ class ScorerSpec:
 
     name: str
     settings: Mapping[str, Any]
+    group: bool = False  # it scores all completions of a group together
 
     @property
     def key(self) -> bytes:
         """Equal for equal specs."""
-        return canonical([self.name, dict(self.settings)])
+        return canonical([self.name, dict(self.settings), self.group])
 
 
 class ChildDied(TemporaryError):
@@ -41,7 +42,7 @@ class ChildDied(TemporaryError):
 
 
 class Worker:
-    """A warm child that scores one completion at a time."""
+    """A warm child that scores one completion, or one group, at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process, folder: str, limits: Limits) -> None:
         self._process, self._folder, self._limits = process, folder, limits
@@ -57,8 +58,8 @@ class Worker:
         folder = tempfile.mkdtemp(prefix="banyan-scorer-")
         os.chmod(folder, 0o711)  # attempts enter their own folder below it, whoever they run as
         worker = cls(await _launched(folder), folder, limits)
-        told = {"name": spec.name, "settings": dict(spec.settings), "row": None if row is None else dict(row)}
-        opening = {**told, "path": sys.path, "limits": asdict(limits)}
+        told = {"name": spec.name, "settings": dict(spec.settings), "group": spec.group}
+        opening = {**told, "row": None if row is None else dict(row), "path": sys.path, "limits": asdict(limits)}
         try:
             ready = await worker._ask(opening, START_S)
         except BaseException:
@@ -70,10 +71,11 @@ class Worker:
         worker.version = str(ready["version"])
         return worker
 
-    async def score(self, completion: str, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The child's answer. Raises ChildDied, after which this worker is of no more use."""
+    async def score(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The child's answer to {completion or completions, row}. Raises ChildDied, after which this worker is of no more
+        use."""
         self.calls += 1
-        answer = await self._ask({"completion": completion, "row": dict(row)}, self._limits.deadline_s + _GRACE_S)
+        answer = await self._ask(dict(request), self._limits.deadline_s + _GRACE_S)
         if "died" in answer:
             raise ChildDied(f"the scoring process ended with {answer['died']}")
         return answer

@@ -1,0 +1,158 @@
+"""The durable consumer `verifier-groups`: when a tree's growth has ended, scores its whole group, if it was the last.
+
+Events only say when to look. The store says whether the group is whole, which leaves it has and which lack a score; so a
+group is scored once, and by whoever comes after a crash again, with the same scores under the same ids.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from banyan.errors import BanyanError, InvalidInput, PermanentError
+from banyan.v1 import events_pb2, tree_pb2
+from services.chassis import subjects, telemetry
+from services.chassis.bus import Bus
+from services.chassis.delivery import Delivery
+from services.chassis.pull import Consumer
+from services.verifier.handlers import exception, message_id, said
+from services.verifier.ports import Publisher, Store, Transcript
+from services.verifier.sandbox.pool import Verdict
+from services.verifier.sandbox.worker import ScorerSpec
+from services.verifier.scoring import Scoring
+from services.verifier.store import row_of
+
+log = logging.getLogger(__name__)
+
+DURABLE = "verifier-groups"
+_FETCH_S = 1.0
+_READ_S = 2.0  # how long the store may wait for an end that it is about to ingest
+_PROGRESS_S = 10.0  # a third of the consumer's ack wait
+_DRAIN_S = 10.0
+_MOST = 16  # groups at once: each is all the texts of its leaves
+_MOST_ATTEMPTS = 48  # about twenty minutes
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a tree's growth; epoch 0 for one that was dropped."""
+
+    run_id: str
+    tree_id: bytes
+    claim_epoch: int
+
+
+class GroupHandler:
+    """Scores whole groups."""
+
+    def __init__(self, store: Store, publisher: Publisher, scoring: Scoring, verifier_id: str) -> None:
+        self._store, self._publisher, self._scoring, self._id = store, publisher, scoring, verifier_id
+
+    async def handle(self, end: End) -> bool:
+        """Whether the end is done with: every score that a whole group owes is with the broker, or it is not whole yet."""
+        try:
+            specs = await self._store.scorers(end.run_id)
+        except InvalidInput:
+            specs = {}  # an unreadable recipe is said of each leaf
+        if specs and not any(spec.group for spec in specs.values()):
+            return True
+        group = await self._store.read_group(end.tree_id, end.claim_epoch, _READ_S)
+        if not group.settled:
+            return False
+        names = sorted({name for transcript in group.transcripts for name in transcript.scorers})
+        await asyncio.gather(*(self._one(name, specs, group.transcripts) for name in names))
+        return True
+
+    async def _one(self, name: str, specs: Mapping[str, ScorerSpec], leaves: Sequence[Transcript]) -> None:
+        first = leaves[0]
+        context = {"banyan_run": first.run_id, "banyan_tree": first.key.tree_id.hex()}
+        with telemetry.span("verifier.score", first.traceparent, banyan_scorer=name, **context):
+            began = time.monotonic()
+            verdicts = await self._verdicts(name, specs, leaves)
+            each = 1000 * (time.monotonic() - began) / len(leaves)
+            owed = [(leaf, v) for leaf, v in zip(leaves, verdicts, strict=True) if name in leaf.scorers]
+            await asyncio.gather(*(self._publish(leaf, name, verdict, each) for leaf, verdict in owed))
+
+    async def _verdicts(self, name: str, specs: Mapping[str, ScorerSpec], leaves: Sequence[Transcript]) -> list[Verdict]:
+        try:
+            if name not in specs:
+                raise InvalidInput(f"the stored recipe of run {leaves[0].run_id} has no scorer {name!r}, or is not one")
+            return await self._scoring.score_group(specs[name], [leaf.completion for leaf in leaves], row_of(leaves[0]))
+        except InvalidInput as error:
+            return [exception(error)] * len(leaves)
+
+    async def _publish(self, leaf: Transcript, name: str, verdict: Verdict, took_ms: float) -> None:
+        event = said(leaf, name, verdict, self._id, took_ms)
+        await self._publisher.publish(event, message_id(event), leaf.traceparent)
+
+
+class GroupConsumer:
+    """Takes ends of growth while fewer than `_MOST` groups are under way."""
+
+    def __init__(self, bus: Bus, handler: GroupHandler) -> None:
+        self._bus, self._handler = bus, handler
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set; then what is under way is finished, up to a deadline, and the rest comes again."""
+        filters = [subjects.lineage("*", "grown"), subjects.lineage("*", "closed")]
+        consumer = await self._bus.consumer(subjects.LINEAGE, DURABLE, filters, max_ack_pending=4 * _MOST)
+        try:
+            while not stop.is_set():
+                await self._take(consumer)
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=_DRAIN_S)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    async def _take(self, consumer: Consumer) -> None:
+        if len(self._tasks) >= _MOST:
+            await asyncio.wait(self._tasks, timeout=_FETCH_S, return_when=asyncio.FIRST_COMPLETED)
+            return
+        for delivery in await consumer.fetch(_MOST - len(self._tasks), _FETCH_S):
+            task = asyncio.create_task(self._one(delivery))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _one(self, delivery: Delivery) -> None:
+        beat = asyncio.create_task(_keep(delivery))
+        try:
+            end = _end(delivery)
+            done = end is None or await self._handler.handle(end)
+            if done or delivery.attempts >= _MOST_ATTEMPTS:  # the store's deadline gives up what nobody can score
+                await delivery.ack()
+            else:
+                await _later(delivery)
+        except PermanentError as error:
+            await self._bus.bury(subjects.LINEAGE, delivery, str(error), "verifier")
+        except BanyanError as error:
+            log.warning("a group comes again: %s", error)
+            await _later(delivery)
+        except Exception:
+            log.exception("a group comes again after an unexpected error")  # a mistake in the program; shows where
+            await _later(delivery)
+        finally:
+            beat.cancel()
+
+
+def _end(delivery: Delivery) -> End | None:
+    """What ended; None where it ends no wait: a closed tree was grown before. Raises InvalidInput."""
+    if delivery.subject.endswith(".grown"):
+        grown = delivery.decode(events_pb2.TreeGrown)
+        return End(delivery.run_id, grown.tree_id, grown.claim_epoch)
+    closed = delivery.decode(events_pb2.TreeClosed)
+    return End(delivery.run_id, closed.tree_id, 0) if closed.state == tree_pb2.TREE_STATE_DROPPED else None
+
+
+async def _later(delivery: Delivery) -> None:
+    await delivery.nak(min(0.25 * 2 ** min(delivery.attempts, 8), 30.0))
+
+
+async def _keep(delivery: Delivery) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        while True:
+            await asyncio.sleep(_PROGRESS_S)
+            await delivery.in_progress()

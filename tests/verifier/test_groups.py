@@ -1,0 +1,157 @@
+"""Whole groups: ends of growth from a real nats-server, leaves from a real treestore, votes back on the log."""
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+
+from banyan.v1 import events_pb2, tree_pb2
+from banyan.v1 import runstore_service_pb2 as rs
+from banyan.v1 import treestore_service_pb2 as ts
+from services.chassis import rpc, subjects
+from services.verifier.groups import DURABLE, GroupConsumer, GroupHandler
+from services.verifier.publisher import BusPublisher
+from services.verifier.sandbox.limits import Limits
+from services.verifier.sandbox.pool import Pool
+from services.verifier.scoring import Scoring
+from services.verifier.store import GrpcStore
+from tests.treestore.client import Store, served
+
+RECIPE = {
+    "name": "test",
+    "model": "tiny",
+    "task": {"name": "arithmetic"},
+    "filter": [{"name": "majority", "settings": {"take": "last"}}],
+    "eval": {"filter": [{"name": "number"}]},
+}
+VOTE = {"scorers": ["majority"], "group_scorers": ["majority"]}
+
+
+@pytest.fixture
+async def store(nats_server, tmp_path):
+    async with served(nats_server.url, tmp_path) as made:
+        made.forge.run_id = "vote-00000001"
+        run = made.forge.run()
+        run.recipe_json = json.dumps(RECIPE)
+        epoch = (await rpc.call(made.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g"))).epoch
+        await rpc.call(made.runs.PutRun, rs.PutRunRequest(run=run, request_id="vote", gateway_epoch=epoch))
+        made.epoch = epoch
+        yield made
+
+
+class Broken(BusPublisher):
+    """Publishes so many scores, and then never again: a verifier that is killed in between."""
+
+    def __init__(self, bus, most):
+        super().__init__(bus)
+        self.left = most
+
+    async def publish(self, scored, msg_id, traceparent):
+        if self.left <= 0:
+            await asyncio.Event().wait()
+        self.left -= 1
+        await super().publish(scored, msg_id, traceparent)
+
+
+@contextlib.asynccontextmanager
+async def verifier(store: Store, publisher=None):
+    stop = asyncio.Event()
+    scoring = Scoring(Pool(Limits(deadline_s=2.0)))
+    grpc_store = GrpcStore.__new__(GrpcStore)
+    grpc_store._trees, grpc_store._runs, grpc_store._specs = store.trees, store.runs, {}
+    handler = GroupHandler(grpc_store, publisher or BusPublisher(store.bus), scoring, "v1")
+    task = asyncio.create_task(GroupConsumer(store.bus, handler).run(stop))
+    try:
+        yield task
+    finally:
+        stop.set()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await scoring.close()
+
+
+async def grow(store: Store, spec: tree_pb2.TreeSpec, texts: list[str]) -> None:
+    """A grown tree with an answer on each branch."""
+    forge = store.forge
+    await store.say(forge.opened(spec, store.epoch))
+    epoch = await store.claim(spec.tree_id)
+    root = forge.root(spec)
+    leaves = [forge.child(root, n, text=text) for n, text in enumerate(texts)]
+    said = [forge.segments(root, *leaves, epoch=epoch), *(forge.leaf(leaf, epoch=epoch) for leaf in leaves)]
+    await store.say(*said, forge.grown(spec.tree_id, *leaves, epoch=epoch))
+
+
+async def scores(store: Store, tree_id: bytes) -> list[tuple[str, float, float]]:
+    tree = (await rpc.call(store.trees.GetTree, ts.GetTreeRequest(tree_id=tree_id))).tree
+    return [(s.scorer, s.score.value, s.score.parts["majority_ratio"]) for s in tree.scores]
+
+
+async def unacked(store: Store) -> int:
+    info = await store.bus._js.consumer_info(subjects.LINEAGE, DURABLE)
+    return info.num_pending + info.num_ack_pending
+
+
+async def test_a_group_is_voted_on_once_all_its_trees_are_grown(store, eventually):
+    a, b = (store.forge.spec(0, index, 2, **VOTE) for index in (0, 1))
+    async with verifier(store):
+        await grow(store, a, ["7", "it is 8", "no idea"])
+        await eventually(lambda: none_left(store))
+        assert await scores(store, a.tree_id) == []  # the other tree still grows
+        await grow(store, b, ["8", "8.0", "7"])
+        await eventually(lambda: counted(store, a, b, 6))
+        assert await scores(store, a.tree_id) == [("majority", v, 0.5) for v in (0.0, 1.0, 0.0)]  # 8: 3 of 6
+        assert await scores(store, b.tree_id) == [("majority", v, 0.5) for v in (1.0, 1.0, 0.0)]
+        await eventually(lambda: none_left(store))
+        tree = (await rpc.call(store.trees.GetTree, ts.GetTreeRequest(tree_id=b.tree_id))).tree
+        assert tree.state == tree_pb2.TREE_STATE_CLOSED
+
+
+async def test_a_verifier_that_was_killed_in_between_leaves_nothing_undone_or_done_twice(store, eventually):
+    spec = store.forge.spec(1, 0, 1, **VOTE)
+    async with verifier(store, Broken(store.bus, 2)):
+        await grow(store, spec, ["3", "4", "3", "5"])
+        await eventually(lambda: counted(store, spec, None, 2))
+    async with verifier(store):
+        # What the first one held comes again at its ack wait; the store's reminder does not have to be waited for here.
+        again = events_pb2.TreeGrown(run_id=store.forge.run_id, tree_id=spec.tree_id, claim_epoch=1, node_id="node-1")
+        tree = (await rpc.call(store.trees.GetTree, ts.GetTreeRequest(tree_id=spec.tree_id))).tree
+        again.leaves.extend(tree.leaves)
+        await store.say(store.forge.item("grown", again), again="again")
+        await eventually(lambda: counted(store, spec, None, 4))
+    assert await scores(store, spec.tree_id) == [("majority", v, 0.5) for v in (1.0, 0.0, 1.0, 0.0)]
+    stats = await rpc.call(store.trees.GetStats, ts.GetStatsRequest(run_id=store.forge.run_id))
+    assert stats.counts["scores"] == 4 and stats.counts["late"] == 0 and stats.counts["dead"] == 0
+
+
+async def test_a_tree_that_is_dropped_ends_the_wait_of_the_others(store, eventually):
+    a, b = (store.forge.spec(2, index, 2, **VOTE) for index in (0, 1))
+    async with verifier(store):
+        await grow(store, a, ["7", "8", "8"])
+        await store.say(store.forge.opened(b, store.epoch))
+        epoch = await store.claim(b.tree_id)
+        give_up = ts.ReturnTreeRequest(tree_id=b.tree_id, epoch=epoch, reason="UNUSABLE: test")
+        await rpc.call(store.trees.ReturnTree, give_up)
+        await eventually(lambda: counted(store, a, None, 3))
+    assert await scores(store, a.tree_id) == [("majority", v, 2 / 3) for v in (0.0, 1.0, 1.0)]
+
+
+async def test_an_end_that_cannot_be_right_is_a_dead_letter(store, eventually):
+    async with verifier(store):
+        await store.bus.publish_bytes(subjects.lineage(store.forge.run_id, "grown"), b"\xff\xff", "broken")
+        await eventually(lambda: dead(store))
+        await eventually(lambda: none_left(store))
+
+
+async def none_left(store):
+    return await unacked(store) == 0
+
+
+async def dead(store):
+    return (await store.bus._js.stream_info(subjects.DEAD)).state.messages > 0
+
+
+async def counted(store, a, b, wanted):
+    found = [await scores(store, spec.tree_id) for spec in (a, b) if spec is not None]
+    return sum(map(len, found)) == wanted
