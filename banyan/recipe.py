@@ -3,7 +3,7 @@
 Unknown keys, wrong types and impossible combinations are refused at once, with the line and the reason.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,6 +16,9 @@ class Part(BaseModel):
     """Base of all parts of a recipe: frozen, no unknown keys, no silent conversions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    LATER: ClassVar[frozenset[str]] = frozenset()
+    """Fields that recipes once did not have: with their default they are no part of a deterministic run's identity."""
 
 
 class Task(Part):
@@ -75,6 +78,8 @@ class Generate(Part):
 class Filter(Part):
     """A scorer of leaves."""
 
+    LATER = frozenset({"group"})
+
     name: Name
     """A registered scorer or module:function."""
     settings: dict[str, Any] = {}
@@ -86,6 +91,18 @@ class Filter(Part):
 class Control(Part):
     """Which prompts, and how far sampling may run ahead."""
 
+    LATER = frozenset(
+        {
+            "curriculum",
+            "curriculum_settings",
+            "redundancy",
+            "redundancy_debias",
+            "stale_groups",
+            "rooms",
+            "rooms_settings",
+        }
+    )
+
     groups_per_batch: Annotated[int, Field(ge=1, le=100_000)] = 8
     """Groups (prompt rows) that one optimizer step consumes."""
     max_staleness: Annotated[int, Field(ge=0, le=1000)] = 0
@@ -96,6 +113,13 @@ class Control(Part):
     """Which row each training group gets, and how it is sampled: a registered name or module:attribute."""
     curriculum_settings: dict[str, Any] = {}
     """Settings of the curriculum."""
+    redundancy: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Trees that a group is opened with beyond those that it takes; once it has enough, the others are stopped."""
+    redundancy_debias: Literal["none", "cancel_uniform"] = "none"
+    """none: the first trees to close are taken, which favours short answers. cancel_uniform: which ones are stopped is drawn
+    without regard to how long they take, so a spare only stands in for a tree that was given up."""
+    stale_groups: Literal["keep", "drop"] = "keep"
+    """drop: groups that were opened more than max_staleness steps ago are given up. keep: only their stale leaves are."""
     rooms: Annotated[str, Field(max_length=200)] = ""
     """How room is shared out among trees while they grow (xrpo), for a tree policy that grows by rooms; empty for none."""
     rooms_settings: dict[str, Any] = {}
@@ -109,6 +133,8 @@ class Control(Part):
     def _carried(self) -> "Control":
         if self.over_provision and not self.max_staleness:
             raise ValueError("over_provision carries groups over to later steps: set max_staleness to at least 1")
+        if self.redundancy_debias != "none" and not self.redundancy:
+            raise ValueError("redundancy_debias says which trees redundancy stops: set redundancy to at least 1")
         return self
 
 
@@ -129,6 +155,8 @@ class Head(Part):
 
 class Optimise(Part):
     """How closed groups become an update."""
+
+    LATER = frozenset({"head"})
 
     advantage: Name = "grpo"
     """Estimator: a registered name or module:attribute."""
@@ -177,6 +205,8 @@ class Budget(Part):
 class Eval(Part):
     """Measures the policy on the held-out rows, before and after the run."""
 
+    LATER = frozenset({"filter"})
+
     samples: Annotated[int, Field(ge=0, le=1024)] = 4
     """Sampled answers per row at the recipe's temperature, beside the greedy one."""
     every: Steps = 0
@@ -189,6 +219,8 @@ class Eval(Part):
 
 class Resources(Part):
     """What the run takes of the machine."""
+
+    LATER = frozenset({"refresh", "drain_s"})
 
     rollout_nodes: Annotated[int, Field(ge=1, le=64)] = 1
     """Rollout processes that the launcher starts; more may join."""
@@ -251,6 +283,8 @@ class Recipe(Part):
                 )
         if self.deterministic and (self.control.max_staleness or self.resources.rollout_nodes != 1):
             raise ValueError("deterministic: true needs control.max_staleness: 0 and resources.rollout_nodes: 1")
+        if self.deterministic and self.control.redundancy and self.control.redundancy_debias == "none":
+            raise ValueError("control.redundancy takes the trees that close first, which is no rule for deterministic: true")
         return self
 
     @property

@@ -1,33 +1,71 @@
-"""What the next training groups get: asks the run's curriculum, and sees to it that what it says holds."""
+"""What the next training groups get: asks the run's curriculum, and sees to it that what it said once holds.
 
+A fixed curriculum needs no store. What any other decides is stored before a tree of it is opened, and the store answers
+with what holds: an earlier gateway may have decided already. So this keeps nothing but a cache of what the store says.
+"""
+
+import asyncio
 from collections.abc import Sequence
 
 from banyan import registry
 from banyan.draws import Draws
-from banyan.errors import NotReady
 from banyan.plugins import Allocation, Budget, Curriculum, PromptStats
 from banyan.recipe import Recipe
-from services.gateway.control.allocation import check
+from services.gateway.control.allocation import check, from_wire, to_wire
+from services.gateway.control.history import History
+from services.gateway.ports import Store
 from services.gateway.rows import Prompts, Rows
+
+RIGHT = 0.5  # rewards of at least this are successes where the curriculum says nothing
 
 
 class Allocator:
     """The curriculum of one run."""
 
-    def __init__(self, recipe: Recipe, rows: Rows) -> None:
-        self._recipe, self._rows = recipe, rows
-        self._curriculum: Curriculum = registry.build(
-            "control", recipe.control.curriculum, recipe.control.curriculum_settings
-        )
+    def __init__(self, store: Store, run_id: str, recipe: Recipe, rows: Rows) -> None:
+        self._store, self._run_id, self._recipe, self._rows = store, run_id, recipe, rows
+        control = recipe.control
+        self._curriculum: Curriculum = registry.build("control", control.curriculum, control.curriculum_settings)
+        self._fixed = bool(getattr(self._curriculum, "fixed", False))
+        self._history = History(float(getattr(self._curriculum, "right", RIGHT)))
+        self._held: dict[int, Allocation] = {}  # of groups that may be opened again
+        self._allocated = 0  # ordinals that the history knows
+        self._batches = 0  # batches that it knows
 
     async def fill(self, ordinals: range, batches: int) -> list[Allocation]:
-        """What these groups get; the same at any time and in every process."""
-        if not getattr(self._curriculum, "fixed", False):
-            raise NotReady(f"control.curriculum {self._recipe.control.curriculum} decides by facts, which come next")
-        return self._decide(PromptStats(self._rows.train, Prompts(self._rows)), ordinals, batches)
+        """What these groups get; the same at any time and in every process. Decides on the outcomes of `batches` batches."""
+        if self._fixed:
+            return self._decide(ordinals, batches)
+        self._held = {ordinal: a for ordinal, a in self._held.items() if ordinal >= ordinals.start}
+        await self._catch_up(batches)
+        if ordinals.stop > self._allocated:
+            await self._allocate(range(self._allocated, ordinals.stop))
+        return [self._held[ordinal] for ordinal in ordinals]
 
-    def _decide(self, stats: PromptStats, ordinals: range, batches: int) -> list[Allocation]:
+    async def _catch_up(self, batches: int) -> None:
+        while found := await self._store.read_allocations(self._run_id, self._allocated):
+            for stored in found:
+                self._take(stored.ordinal, from_wire(stored))
+        while self._batches < batches:
+            answer = await self._store.read_outcomes(self._run_id, self._batches, batches)
+            for group in answer.groups:
+                self._history.became(group.ordinal, group.batch, group.rewards, group.lengths)
+            self._batches = answer.next_batch
+
+    async def _allocate(self, ordinals: range) -> None:
+        decided = await asyncio.to_thread(self._decide, ordinals, self._batches)  # it may look at every row
+        asked = [to_wire(o, allocation, self._batches) for o, allocation in zip(ordinals, decided, strict=True)]
+        for stored in await self._store.put_allocations(self._run_id, asked):
+            self._take(stored.ordinal, from_wire(stored))
+
+    def _take(self, ordinal: int, allocation: Allocation) -> None:
+        self._history.allocated(ordinal, allocation.row)
+        self._held[ordinal] = allocation
+        self._allocated = ordinal + 1
+
+    def _decide(self, ordinals: range, batches: int) -> list[Allocation]:
         generate, control = self._recipe.generate, self._recipe.control
+        stats = PromptStats(self._rows.train, Prompts(self._rows), self._history.stats)
         budget = Budget(
             ordinals, batches, control.groups_per_batch, generate.trees, generate.max_new_tokens, generate.settings
         )

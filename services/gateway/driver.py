@@ -14,7 +14,7 @@ from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway.allocator import Allocator
 from services.gateway.control.decide import Decision, Move, decide, processes
 from services.gateway.control.evaluation import Evaluation, measured_rows
-from services.gateway.control.gate import Gate, Standing
+from services.gateway.control.gate import Gate, Standing, Steps
 from services.gateway.control.opening import Opener, Wave
 from services.gateway.control.streak import Streak
 from services.gateway.ports import Learners, Log, Store
@@ -41,7 +41,7 @@ class Driver:
         self._learners = learners
         self._store, self._log, self._recipe, self._rows = store, bus, recipe, rows
         self._opener = Opener(run_id, recipe, rows)
-        self._allocator = Allocator(recipe, rows)
+        self._allocator = Allocator(store, run_id, recipe, rows)
         self._rooms = RoomKeeper(store, recipe, run_id) if recipe.control.rooms else None
         self._training = Publisher(bus, run_id, epoch)
         self._measuring = Publisher(bus, run_id, epoch)
@@ -168,15 +168,14 @@ class Driver:
             await self._recover(standing)
             self._recovered = True
         await self._training.again()
-        steps = [self._gate.min_step(standing, position) for position in range(groups)]
+        steps = [self._gate.steps(standing, position) for position in range(groups)]
         wave = Wave(self.run_id, standing.step, first, groups) if self._recipe.deterministic else None
         await self._open_groups(range(first, first + groups), standing, steps, wave)
 
-    async def _open_groups(self, ordinals: range, standing: Standing, steps: list[int], wave: Wave | None) -> None:
+    async def _open_groups(self, ordinals: range, standing: Standing, steps: list[Steps], wave: Wave | None) -> None:
         allocations = await self._allocator.fill(ordinals, standing.batches)
         if wave:
-            trees = [a.trees or self._recipe.generate.trees for a in allocations]
-            wave = replace(wave, trees=sum(trees))
+            wave = replace(wave, trees=sum(map(self._opener.group_size, allocations)))
         await asyncio.gather(
             *(
                 self._training.open(ordinal, partial(self._opener.training, ordinal, allocation, step, wave))
@@ -190,7 +189,8 @@ class Driver:
         if last is None:
             return
         wave = Wave.parse(last.wave) if last.wave else None
+        steps = Steps(last.min_step, last.last_step if last.HasField("last_step") else None)
         end = wave.ordinals.stop if wave else last.group_ordinal + 1
         if standing.opened < end:
             ordinals = wave.ordinals if wave else range(standing.opened, end)
-            await self._open_groups(ordinals, standing, [last.min_step] * len(ordinals), wave)
+            await self._open_groups(ordinals, standing, [steps] * len(ordinals), wave)

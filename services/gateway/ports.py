@@ -45,6 +45,20 @@ class Store(Protocol):
         """Gives trees room, all of it or none; what was given before is passed over."""
         ...
 
+    async def put_allocations(
+        self, run_id: str, allocations: Sequence[runs.GroupAllocation]
+    ) -> Sequence[runs.GroupAllocation]:
+        """Stores what a curriculum decided; for each ordinal what holds, which is what was stored first."""
+        ...
+
+    async def read_allocations(self, run_id: str, first: int) -> Sequence[runs.GroupAllocation]:
+        """What was decided from an ordinal on, in order; some of it, and nothing only where there is no more."""
+        ...
+
+    async def read_outcomes(self, run_id: str, first: int, before: int) -> runs.ReadOutcomesResponse:
+        """What became of the groups of committed batches, from batch `first` on; some of them, at least one batch."""
+        ...
+
     async def set_desired(self, run_id: str, processes: Mapping[str, int]) -> None:
         """The processes that a run wants, by service."""
         ...

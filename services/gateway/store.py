@@ -63,6 +63,21 @@ class RpcStore:
         request = runs.GrantRoomsRequest(run_id=run_id, gateway_epoch=self.epoch, grants=grants)
         await self._call(self._runs.GrantRooms, request)
 
+    async def put_allocations(
+        self, run_id: str, allocations: Sequence[runs.GroupAllocation]
+    ) -> Sequence[runs.GroupAllocation]:
+        request = runs.PutAllocationsRequest(run_id=run_id, gateway_epoch=self.epoch, allocations=allocations)
+        return list((await self._call(self._runs.PutAllocations, request)).allocations)
+
+    async def read_allocations(self, run_id: str, first: int) -> Sequence[runs.GroupAllocation]:
+        request = runs.ReadAllocationsRequest(run_id=run_id, first=first)
+        return list((await self._call(self._runs.ReadAllocations, request)).allocations)
+
+    async def read_outcomes(self, run_id: str, first: int, before: int) -> runs.ReadOutcomesResponse:
+        request = runs.ReadOutcomesRequest(run_id=run_id, first_batch=first, before_batch=before)
+        answer: runs.ReadOutcomesResponse = await self._call(self._runs.ReadOutcomes, request)
+        return answer
+
     async def set_desired(self, run_id: str, processes: Mapping[str, int]) -> None:
         wanted = [runs.DesiredProcess(run_id=run_id, service=s, count=n) for s, n in sorted(processes.items())]
         request = runs.SetDesiredRequest(run_id=run_id, processes=wanted, gateway_epoch=self.epoch)

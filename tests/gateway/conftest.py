@@ -58,6 +58,10 @@ class MemoryStore(Store, Learners):
         self.reasons: list[str] = []
         self.epoch = 0
         self.refuse_epoch = False
+        self.allocations: dict[int, runs.GroupAllocation] = {}
+        self.outcomes: list[list[runs.GroupOutcome]] = []  # by batch
+        self.answers: dict[str, tuple[list[float], list[int]]] = {}  # rewards and lengths by the row's JSON
+        self.page = 3  # what one answer holds
 
     # -- the port --------------------------------------------------------------------------------------------------------
 
@@ -120,13 +124,26 @@ class MemoryStore(Store, Learners):
         for tree in self.trees.values():
             if tree.purpose == TRAIN:
                 groups.setdefault(tree.group_ordinal, []).append(self.states[tree.tree_id])
-        size = next((t.group_size for t in self.trees.values() if t.purpose == TRAIN), 1)
-        whole = {o: s for o, s in groups.items() if len(s) == size}
+        sizes = {t.group_ordinal: t.group_size for t in self.trees.values() if t.purpose == TRAIN}
+        whole = {o: s for o, s in groups.items() if len(s) == sizes[o]}
         counts = runs.GroupCounts(opened=next(i for i in range(len(whole) + 1) if i not in whole))
-        for states in groups.values():
-            kind = "open" if "open" in states or len(states) < size else states[0]
+        for ordinal, states in groups.items():
+            kind = "open" if "open" in states or len(states) < sizes[ordinal] else states[0]
             setattr(counts, kind, getattr(counts, kind) + 1)
         return counts
+
+    async def put_allocations(
+        self, run_id: str, allocations: Sequence[runs.GroupAllocation]
+    ) -> Sequence[runs.GroupAllocation]:
+        self._write()
+        return [self.allocations.setdefault(a.ordinal, a) for a in allocations]
+
+    async def read_allocations(self, run_id: str, first: int) -> Sequence[runs.GroupAllocation]:
+        return [self.allocations[o] for o in sorted(self.allocations) if o >= first][: self.page]
+
+    async def read_outcomes(self, run_id: str, first: int, before: int) -> runs.ReadOutcomesResponse:
+        assert first < before <= self.batches
+        return runs.ReadOutcomesResponse(groups=self.outcomes[first], next_batch=first + 1)
 
     async def set_desired(self, run_id: str, processes: Mapping[str, int]) -> None:
         self._write()
@@ -178,19 +195,23 @@ class MemoryStore(Store, Learners):
 
     def train(self, groups_per_batch: int) -> bool:
         """Consumes a batch and publishes its policy, if enough groups are closed."""
-        closed = sorted(
-            (t.group_ordinal, t.index, t.tree_id)
-            for t in self.trees.values()
-            if t.purpose == TRAIN and self.states[t.tree_id] == "closed"
-        )
-        size = groups_per_batch * next((t.group_size for t in self.trees.values() if t.purpose == TRAIN), 1)
-        if not self.policies or len(closed) < size:
+        closed: dict[int, list[tree_pb2.TreeSpec]] = {}
+        for tree in self.trees.values():
+            if tree.purpose == TRAIN and self.states[tree.tree_id] == "closed":
+                closed.setdefault(tree.group_ordinal, []).append(tree)
+        if not self.policies or len(closed) < groups_per_batch:
             return False
-        for _, _, tree in closed[:size]:
-            self.states[tree] = "consumed"
+        taken = sorted(closed)[:groups_per_batch]
+        for tree in (tree for ordinal in taken for tree in closed[ordinal]):
+            self.states[tree.tree_id] = "consumed"
+        self.outcomes.append([self._outcome(ordinal, closed[ordinal][0].row_json) for ordinal in taken])
         self.batches += 1
         self.publish(self.batches)
         return True
+
+    def _outcome(self, ordinal: int, row_json: str) -> runs.GroupOutcome:
+        rewards, lengths = self.answers.get(row_json, ([], []))
+        return runs.GroupOutcome(ordinal=ordinal, batch=self.batches, rewards=rewards, lengths=lengths)
 
 
 class MemoryLog(Log):

@@ -12,6 +12,7 @@ from banyan.plugins import Budget, PromptStats
 from banyan.recipe_file import load
 from services.gateway import rows as rows_module
 from services.gateway.control.evaluation import Evaluation, evaluations
+from services.gateway.control.gate import Steps
 from services.gateway.control.opening import Opener, Wave
 from services.gateway.control.uniform import Uniform, row_of
 from services.gateway.runs.create import run_id
@@ -27,7 +28,7 @@ def _trees(opener: Opener, ordinal: int, min_step: int = 0, **allocated) -> list
     rows = opener.rows.train
     budget = Budget(range(ordinal, ordinal + 1), 0, 8, 1, 128)
     (uniform,) = Uniform().allocate(PromptStats(rows, []), budget, Draws(opener.recipe.seed))
-    return opener.training(ordinal, replace(uniform, **allocated), min_step)
+    return opener.training(ordinal, replace(uniform, **allocated), Steps(min_step))
 
 
 async def test_a_training_tree_says_everything_that_a_node_needs(recipe_of) -> None:
@@ -69,7 +70,7 @@ async def test_an_allocation_goes_before_the_recipe(recipe_of) -> None:
 
 def test_deterministic_ids_do_not_change_with_fields_that_say_nothing() -> None:
     recipe = load(RECIPES / "quickstart.yaml", ["deterministic=true"])
-    assert run_id(recipe) == "quickstart-f3bba267"
+    assert run_id(recipe) == "quickstart-f3bba267", "a recipe's new field goes into its part's LATER"
     assert run_id(load(RECIPES / "quickstart.yaml", ["deterministic=true", "seed=1"])) != "quickstart-f3bba267"
 
 

@@ -1,11 +1,13 @@
-"""Whether a curriculum's allocations can be opened. Pure."""
+"""Allocations: whether they can be opened, and as messages. Pure."""
 
+import json
 from collections.abc import Sequence
 
 from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.plugins import Allocation, Budget
 from banyan.recipe import Recipe
+from banyan.v1 import runstore_service_pb2 as runs
 
 MOST_TREES = 1024  # of a group, as in recipes
 
@@ -34,3 +36,29 @@ def _wrong(allocation: Allocation, recipe: Recipe, budget: Budget, rows: int) ->
     if allocation.settings:
         registry.build("generate", recipe.generate.policy, {**recipe.generate.settings, **allocation.settings})
     return ""
+
+
+def to_wire(ordinal: int, allocation: Allocation, batches: int) -> runs.GroupAllocation:
+    """What the store keeps; `batches`: those that it was decided on."""
+    return runs.GroupAllocation(
+        ordinal=ordinal,
+        row=allocation.row,
+        trees=allocation.trees or 0,
+        settings_json=json.dumps(dict(allocation.settings), sort_keys=True) if allocation.settings else "",
+        max_new_tokens=allocation.max_new_tokens or 0,
+        messages_json=json.dumps([dict(m) for m in allocation.messages]) if allocation.messages else "",
+        why=allocation.why,
+        batches=batches,
+    )
+
+
+def from_wire(stored: runs.GroupAllocation) -> Allocation:
+    """What was decided."""
+    return Allocation(
+        row=stored.row,
+        trees=stored.trees or None,
+        settings=json.loads(stored.settings_json or "{}"),
+        max_new_tokens=stored.max_new_tokens or None,
+        messages=tuple(json.loads(stored.messages_json or "[]")),
+        why=stored.why,
+    )

@@ -30,17 +30,26 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
+class Steps:
+    """The policies that matter to a group."""
+
+    oldest: int  # that may sample it
+    last: int | None = None  # under which a batch may take it; None: any
+
+
+@dataclass(frozen=True, slots=True)
 class Gate:
     """How far sampling may run ahead of training."""
 
     groups_per_batch: int
     max_staleness: int
     extra: int = 0
+    drop: bool = False  # groups that are opened too long ago
 
     @classmethod
     def of(cls, control: Control) -> "Gate":
         """The gate of a recipe."""
-        return cls(control.groups_per_batch, control.max_staleness, control.over_provision)
+        return cls(control.groups_per_batch, control.max_staleness, control.over_provision, control.stale_groups == "drop")
 
     def room(self, standing: Standing, last_batch: int) -> int:
         """Groups to open now. Batches from `last_batch` on may not be prepared: the budget ends, or an evaluation is due."""
@@ -55,3 +64,11 @@ class Gate:
         """Oldest policy that may sample the group that comes `position` places after those in hand."""
         batch = standing.batches + (standing.in_hand + position) // self.groups_per_batch
         return max(0, min(standing.step, batch - self.max_staleness))
+
+    def steps(self, standing: Standing, position: int) -> Steps:
+        """The policies that matter to that group: too old to sample it, and too new to be trained with it (RollArt, card 42).
+
+        What is opened now is for batches up to step + max_staleness, so a group that keeps pace is never too old.
+        """
+        last = standing.step + self.max_staleness if self.drop else None
+        return Steps(self.min_step(standing, position), last)

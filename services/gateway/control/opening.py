@@ -16,6 +16,7 @@ from banyan.recipe import Recipe
 from banyan.v1 import tree_pb2
 from services.gateway.control import evaluation
 from services.gateway.control.evaluation import Evaluation
+from services.gateway.control.gate import Steps
 from services.gateway.rows import Prompt, Rows
 
 TRAIN = "train"
@@ -55,24 +56,33 @@ class Opener:
         self._group_scorers = groups.scorers(recipe.filter)
 
     def training(
-        self, ordinal: int, allocation: Allocation, min_step: int, wave: Wave | None = None
+        self, ordinal: int, allocation: Allocation, steps: Steps, wave: Wave | None = None
     ) -> list[tree_pb2.TreeSpec]:
         """The trees of the training group `ordinal`, as they were allocated."""
         prompt = self.rows.prompt(self.rows.train[allocation.row])
-        trees = allocation.trees or self.recipe.generate.trees
+        trees = self.group_size(allocation)
         shared: dict[str, Any] = {
             "purpose": tree_pb2.TREE_PURPOSE_TRAIN,
             "group_id": f"{self.run_id}/{TRAIN}/{ordinal}",
             "group_ordinal": ordinal,
             "group_size": trees,
-            "min_step": min_step,
+            "min_step": steps.oldest,
             "generate_json": generate_json(self.recipe, allocation),
         }
+        if self.recipe.control.redundancy:
+            in_order = self.recipe.control.redundancy_debias == "cancel_uniform"
+            shared |= {"group_take": trees - self.recipe.control.redundancy, "take_in_order": in_order}
+        if steps.last is not None:
+            shared["last_step"] = steps.last
         if allocation.messages:
             prompt = replace(prompt, messages_json=led_in(prompt.messages_json, allocation.messages))
         if wave:
             shared |= {"wave": wave.name, "wave_size": wave.trees}
         return [self._spec(prompt, index, shared) for index in range(trees)]
+
+    def group_size(self, allocation: Allocation) -> int:
+        """Trees that a group is opened with."""
+        return (allocation.trees or self.recipe.generate.trees) + self.recipe.control.redundancy
 
     def evaluation(self, wanted: Evaluation) -> Iterator[tree_pb2.TreeSpec]:
         """The trees of an evaluation: one for each held-out row that is measured."""

@@ -10,14 +10,12 @@ from typing import Any
 from banyan import recipe_file
 from banyan.digest import blake, canonical
 from banyan.errors import InvalidInput
-from banyan.recipe import Recipe
+from banyan.recipe import Part, Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from services.chassis import modelfiles
 from services.gateway.rows import Rows
 
 _ID_BYTES = 4
-# Fields that say nothing of a run where they have these values, so that recipes older than the fields keep their ids.
-_SILENT: dict[str, dict[str, Any]] = {"control": {"curriculum": "uniform", "curriculum_settings": {}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +58,17 @@ def run_id(recipe: Recipe) -> str:
     return f"{recipe.name.replace('.', '_')}-{suffix}"
 
 
-def _identity(recipe: Recipe) -> dict[str, Any]:
-    """What makes two recipes the same run."""
-    data = recipe.model_dump(mode="json")
-    for part, silent in _SILENT.items():
-        data[part] = {name: value for name, value in data[part].items() if name not in silent or value != silent[name]}
+def _identity(part: Part) -> dict[str, Any]:
+    """What makes two recipes the same run: all they say, but for later fields that say nothing."""
+    data = part.model_dump(mode="json")
+    for name, field in type(part).model_fields.items():
+        value = getattr(part, name)
+        if name in part.LATER and value == field.default:
+            del data[name]
+        elif isinstance(value, Part):
+            data[name] = _identity(value)
+        elif isinstance(value, list) and all(isinstance(one, Part) for one in value):
+            data[name] = [_identity(one) for one in value]
     return data
 
 

@@ -1,0 +1,47 @@
+"""What is known of the training rows, folded from what the store says. Pure: the same facts in any number of parts make the
+same statistics, so a gateway that begins anew knows what the one before it knew.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from banyan.plugins import KEPT_GROUPS, NO_STATS, GroupFacts, RowStats
+
+
+@dataclass
+class History:
+    """Statistics by training row. `right`: rewards of at least this count as successes."""
+
+    right: float = 0.5
+    _stats: dict[int, RowStats] = field(default_factory=dict)
+    _rows: dict[int, int] = field(default_factory=dict)  # of groups that are no facts yet, by ordinal
+
+    @property
+    def stats(self) -> Mapping[int, RowStats]:
+        """Rows that a group was opened for."""
+        return MappingProxyType(self._stats)
+
+    def allocated(self, ordinal: int, row: int) -> None:
+        """A group got a row. Ordinals come in order."""
+        old = self._stats.get(row, NO_STATS)
+        self._stats[row] = replace(old, opened=old.opened + 1, newest=ordinal)
+        self._rows[ordinal] = row
+
+    def became(self, ordinal: int, batch: int, rewards: Iterable[float], lengths: Iterable[int]) -> None:
+        """A batch took a group or gave it up. Batches come in order."""
+        row = self._rows.pop(ordinal)
+        facts = GroupFacts(ordinal, row, batch, tuple(rewards), tuple(lengths))
+        old = self._stats[row]
+        self._stats[row] = replace(
+            old,
+            closed=old.closed + 1,
+            groups=(*old.groups, facts)[-KEPT_GROUPS:],
+            longest_success=self._longest(old, facts),
+        )
+
+    def _longest(self, old: RowStats, facts: GroupFacts) -> int | None:
+        right = [length for reward, length in zip(facts.rewards, facts.lengths, strict=True) if reward >= self.right]
+        if old.longest_success is not None:
+            right.append(old.longest_success)
+        return max(right, default=None)

@@ -1,0 +1,167 @@
+"""Curricula that decide by facts: decided once, stored before anything is opened, the same for whoever goes on."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from banyan.draws import Draws
+from banyan.errors import InvalidInput, Refused
+from banyan.plugins import KEPT_GROUPS, Allocation, GroupFacts, PromptStats, RowStats
+from banyan.v1 import runstore_service_pb2 as runs
+from banyan.v1 import tree_pb2
+from services.gateway import rows as rows_module
+from services.gateway.allocator import Allocator
+from services.gateway.control.allocation import from_wire, to_wire
+from services.gateway.control.history import History
+from services.gateway.driver import Driver
+from services.gateway.runs.create import new_run
+
+TRAIN = tree_pb2.TREE_PURPOSE_TRAIN
+AGAIN = {"curriculum": "tests.gateway.curricula:Again"}
+
+
+@pytest.fixture
+def adaptive(recipe_of):
+    return recipe_of(control=AGAIN, task={"holdout": 0.0}, eval={"samples": 0})
+
+
+async def _driver(store, bus, recipe) -> Driver:
+    rows = await rows_module.load(recipe, Path.cwd())
+    run = new_run(recipe, rows, "/folder", Path("s")).run
+    stored = await store.put_run(run, "request")
+    return Driver(store, bus, store, recipe, rows, stored.run_id, 1)
+
+
+def _trained(store) -> list[tuple[int, int, str, str]]:
+    trees = sorted((t for t in store.trees.values() if t.purpose == TRAIN), key=lambda t: (t.group_ordinal, t.index))
+    return [(t.group_ordinal, t.index, t.row_json, t.tree_id.hex()) for t in trees]
+
+
+async def _to_the_end(store, bus, recipe, looks) -> None:
+    """`looks`: drivers, one for each look."""
+    for _ in range(60):
+        if await (await anext(looks)).look():
+            return
+        if not store.policies:
+            store.publish(0)
+        store.finish()
+        store.train(4)
+    raise AssertionError(store.moves)
+
+
+async def _always(driver: Driver):
+    while True:
+        yield driver
+
+
+async def _another(store, bus, recipe):
+    while True:
+        yield await _driver(store, bus, recipe)
+
+
+async def test_a_run_by_facts_is_the_same_with_one_gateway_and_with_one_for_each_look(adaptive, fresh) -> None:
+    seen = []
+    for another in (False, True):
+        store, bus = fresh()
+        rows = (await rows_module.load(adaptive, Path.cwd())).train
+        fails = {json.dumps(row, sort_keys=True, separators=(",", ":")) for row in rows[:6:2]}
+        store.answers = {row: ([0.0, 0.0], [3, 4]) for row in fails}
+        looks = _another(store, bus, adaptive) if another else _always(await _driver(store, bus, adaptive))
+        await _to_the_end(store, bus, adaptive, looks)
+        named = [(o, i, row) for o, i, row, _ in _trained(store)]
+        seen.append((named, [a.SerializeToString() for _, a in sorted(store.allocations.items())]))
+    assert seen[0] == seen[1]
+    groups = {o: row for o, _, row in seen[0][0]}
+    assert sorted(groups) == list(range(12))
+    assert [groups[4], groups[5]] == [groups[0], groups[2]], "rows 0 and 2 failed in the first batch and come again"
+    assert [i for o, i, _ in seen[0][0] if o == 4] == [0, 1], "with two trees"
+
+
+async def test_a_gateway_that_is_replaced_between_deciding_and_opening_changes_nothing(adaptive, store, bus) -> None:
+    store.publish(0)
+    first = await _driver(store, bus, adaptive)
+    await first.look()
+    bus.lose = True  # it has decided, and was killed before the broker had a tree
+    await first.look()
+    decided = {o: a.row for o, a in store.allocations.items()}
+    lost = {s.spec.tree_id for s in bus.sent}
+    assert len(decided) == 4 and len(lost) == 4 and not store.trees
+    bus.lose = False
+    recipe = adaptive.model_copy(
+        update={"control": adaptive.control.model_copy(update={"curriculum_settings": {"beyond": 7}})}
+    )  # the next one would decide otherwise
+    second = await _driver(store, bus, recipe)
+    await second.look()
+    assert set(store.trees) == lost
+    assert {o: a.row for o, a in store.allocations.items()} == decided
+
+
+async def test_two_gateways_at_once_open_the_same_trees(adaptive, store, bus) -> None:
+    store.publish(0)
+    one, two = await _driver(store, bus, adaptive), await _driver(store, bus, adaptive)
+    await one.look()
+    held, read = [], store.read_allocations
+
+    async def nothing_yet(run_id: str, first: int):
+        held.append(first)
+        return []
+
+    store.read_allocations = nothing_yet  # two looks before one has written
+    two._allocator._recipe.control.curriculum_settings["beyond"] = 3
+    await two.look()
+    store.read_allocations = read
+    await one.look()
+    assert held and len(store.allocations) == 4
+    assert len({t.tree_id for t in store.trees.values()}) == len({t.group_ordinal for t in store.trees.values()}) == 4
+
+
+async def test_an_older_gateway_opens_nothing(adaptive, store, bus) -> None:
+    store.publish(0)
+    driver = await _driver(store, bus, adaptive)
+    await driver.look()
+    store.refuse_epoch = True
+    with pytest.raises(Refused):
+        await driver.look()
+    assert not bus.sent
+
+
+async def test_uniform_asks_the_store_for_nothing(recipe_of, store) -> None:
+    recipe = recipe_of()
+    rows = await rows_module.load(recipe, Path.cwd())
+    allocator = Allocator(None, "r", recipe, rows)  # type: ignore[arg-type]
+    assert len(await allocator.fill(range(5), 0)) == 5
+
+
+async def test_what_a_curriculum_may_not_say_is_named(recipe_of, store) -> None:
+    recipe = recipe_of(control={**AGAIN, "curriculum_settings": {"beyond": 10_000}})
+    allocator = Allocator(store, "r", recipe, await rows_module.load(recipe, Path.cwd()))
+    with pytest.raises(InvalidInput, match=r"curricula:Again, group 0: there is no row 10000; there are \d+"):
+        await allocator.fill(range(2), 0)
+    assert not store.allocations
+
+
+def test_an_allocation_survives_the_wire() -> None:
+    assert from_wire(runs.GroupAllocation(row=1, why="because")) == Allocation(1, why="because")
+    whole = Allocation(3, 2, {"width": 4}, 9, ({"role": "user", "content": "x"},), "hard")
+    assert from_wire(to_wire(5, whole, 7)) == whole and to_wire(5, whole, 7).batches == 7
+
+
+def test_history_in_parts_is_the_same_as_at_once() -> None:
+    history = History(right=1.0)
+    for ordinal in range(6):
+        history.allocated(ordinal, ordinal % 2)
+    assert history.stats[0] == RowStats(opened=3, newest=4)
+    for batch, ordinal in enumerate((0, 2, 1)):
+        history.became(ordinal, batch, [1.0, 0.5, 1.0], [4, 99, 7 - ordinal])
+    assert history.stats[0].groups == (
+        GroupFacts(0, 0, 0, (1.0, 0.5, 1.0), (4, 99, 7)),
+        GroupFacts(2, 0, 1, (1.0, 0.5, 1.0), (4, 99, 5)),
+    )
+    assert (history.stats[0].closed, history.stats[0].longest_success, history.stats[1].longest_success) == (2, 7, 6)
+    for batch in range(3, 3 + KEPT_GROUPS):
+        history.allocated(6 + batch, 0)
+        history.became(6 + batch, batch, [0.0], [1])
+    assert [g.batch for g in history.stats[0].groups] == list(range(3, 3 + KEPT_GROUPS)), "the newest are kept"
+    assert history.stats[0].longest_success == 7, "a past success is not forgotten"
+    assert PromptStats([], []).of(3) == RowStats() and Draws(1).seed == 1
