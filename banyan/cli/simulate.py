@@ -15,7 +15,10 @@ def simulate(
     overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, such as generate.policy=treepo")] = None,
     as_json: Json = False,
 ) -> None:
-    """Grows one group's trees of a recipe and prints what they cost against independent samples."""
+    """Grows one group's trees of a recipe and prints what they cost against independent samples.
+
+    Control is not simulated: a tree that grows by the room it is given gets all that its prompt brings to the pot, at once.
+    """
     from services.rollout.simulate import simulate as run
 
     result = run(load(recipes.find(recipe), overrides or ()))

@@ -51,7 +51,7 @@ def grow(recipe: Recipe, index: int = 0, settings: dict[str, object] | None = No
     prompt = _PROMPT if "accuracy" in settings else ({"role": "user", "content": "go"},)
     engine = build(settings, Policy(0, 0, b"scripted"), recipe.resources.max_branches, sleep=lambda _: None)
     grower = Grower(_spec(recipe, index, prompt), Tree(index.to_bytes(4, "little")), engine.tokenizer, "simulate")
-    _run(grower, engine, recipe.generate.policy)
+    _run(grower, engine, recipe)
     root = grower.tree.root
     assert root is not None
     iid = sum(len(grower.tree.prefix_tokens(leaf.segment, leaf.end)) - len(root) for leaf in grower.leaves)
@@ -83,7 +83,13 @@ def _spec(recipe: Recipe, index: int, prompt: tuple[dict[str, str], ...]) -> Gro
     return GrowSpec(tree_id, recipe.name, seed, prompt, policy, generate.max_new_tokens, sampling, (0, index))
 
 
-def _run(grower: Grower, engine: ScriptedEngine, policy: str) -> None:
+def _room(recipe: Recipe) -> tree_pb2.TreeRoom:
+    """Stands in for control, which compares prompts: one alone gets all that it brings, at once."""
+    share = registry.build("rooms", recipe.control.rooms, recipe.control.rooms_settings)
+    return tree_pb2.TreeRoom(leaves=share.rollouts, final=True, round=1)
+
+
+def _run(grower: Grower, engine: ScriptedEngine, recipe: Recipe) -> None:
     step = grower.start()
     for _ in range(_MOST_STEPS):
         for request in step.requests:
@@ -92,5 +98,9 @@ def _run(grower: Grower, engine: ScriptedEngine, policy: str) -> None:
             return
         if not engine.busy and not grower.waits:
             break
-        step = grower.scored(_scores(grower)) if grower.waits else grower.ended(engine.step())
-    raise InvalidInput(f"generate.policy {policy} never says that its tree is done; it has {len(grower.leaves)} leaves")
+        if grower.lacks_scores:
+            step = grower.scored(_scores(grower))
+        else:
+            step = grower.roomed(_room(recipe)) if grower.lacks_room else grower.ended(engine.step())
+    policy, leaves = recipe.generate.policy, len(grower.leaves)
+    raise InvalidInput(f"generate.policy {policy} never says that its tree is done; it has {leaves} leaves")

@@ -45,6 +45,28 @@ def test_a_deterministic_run_does_not_wait_for_scores():
         resolve(waiting(0.5, deterministic=True))
 
 
+def test_a_tree_that_grows_by_rooms_gets_what_its_prompt_brings():
+    control = {"rooms": "xrpo", "rooms_settings": {"rollouts": 12}}
+    generate = {"policy": "rounds", "settings": {"start": 4, "most": 20}, "max_new_tokens": 9}
+    assert simulate(resolve({**BASE, "generate": generate, "control": control}))["leaves"] == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"control": {}}, "set control.rooms"),
+        ({"generate": {"policy": "iid"}}, "needs a tree policy that grows by rooms"),
+        ({"generate": {"policy": "rounds", "trees": 2}}, "set generate.trees: 1"),
+        ({"generate": {"policy": "rounds", "settings": {"most": 12}}}, "must lie between start=4 and most=12"),
+        ({"control": {"rooms": "xrpo", "rooms_settings": {"alpha": 2.0}}}, "alpha must lie between 0 and 1"),
+        ({"control": {"rooms": "share"}}, "there is no rooms plugin"),
+    ],
+)
+def test_rooms_and_policies_that_do_not_fit_are_refused(change: dict, problem: str):
+    with pytest.raises(InvalidInput, match=problem):
+        resolve({**BASE, "generate": {"policy": "rounds"}, "control": {"rooms": "xrpo"}, **change})
+
+
 def test_a_policy_that_never_ends_is_named():
     with pytest.raises(InvalidInput, match="never says that its tree is done; it has 0 leaves"):
         simulate(resolve({**BASE, "generate": {"policy": "tests.rollout.growing:Failing", "settings": {"after": 99}}}))
