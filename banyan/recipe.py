@@ -233,7 +233,11 @@ class Resources(Part):
     engine: Literal["torch", "vllm", "scripted"] = "torch"
     """vllm: for large models (`make vllm`). scripted: a tiny known token distribution without torch, for tests."""
     engine_settings: dict[str, Any] = {}
-    """Settings of the engine. vllm: block_size, eager, arguments."""
+    """Settings of the engine. vllm: block_size, eager, lora_rank, arguments."""
+    refresh: Literal["cut", "drain"] = "cut"
+    """A new policy. cut: running branches end and go on under it. drain: they may end first, and nothing new is begun."""
+    drain_s: Annotated[float, Field(gt=0, le=100.0)] = 10.0
+    """refresh drain: how long running branches may go on before they are cut."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Arithmetic of sampling and of the learner's products; master weights: float32. auto: bfloat16 if the CPU has it."""
 

@@ -52,5 +52,6 @@ METRICS: dict[str, tuple[str, str]] = {
     "banyan.step.reward": ("1", "mean reward of a batch"),
     "banyan.step.mismatch_kl": ("nat", "k3 estimate between sampling and training log-probs"),
     "banyan.weights.bytes": ("By", "bytes of weights published or loaded"),
+    "banyan.weights.unproven": ("1", "policies loaded of which nothing shows that the engine computes with them"),
     "banyan.dead_letters": ("{message}", "messages given up"),
 }

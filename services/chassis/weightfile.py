@@ -55,6 +55,7 @@ class WeightManifest:
     tensors: tuple[TensorEntry, ...]
     aliases: Mapping[str, str]
     canary: Mapping[str, Any] | None = None  # what the weights say of a few tokens (services/learner/canary.py)
+    adapter: Mapping[str, Any] | None = None  # PEFT's configuration, where the tensors are a LoRA adapter of the model's own
 
     @property
     def manifest_path(self) -> Path:
@@ -71,7 +72,8 @@ class WeightManifest:
         }
         tensors = [asdict(t) for t in self.tensors]
         body |= {"bytes": self.bytes, "tensors": tensors, "aliases": dict(self.aliases)}
-        body |= {"canary": dict(self.canary)} if self.canary is not None else {}
+        said = {"canary": self.canary, "adapter": self.adapter}
+        body |= {name: dict(value) for name, value in said.items() if value is not None}
         return json.dumps(body, sort_keys=True)
 
 
@@ -81,8 +83,8 @@ def from_json(text: str, path: Path) -> WeightManifest:
         data = json.loads(text)
         tensors = tuple(TensorEntry(**{**t, "shape": tuple(t["shape"])}) for t in data["tensors"])
         digest, size = bytes.fromhex(data["digest"]), int(data["bytes"])
-        aliases, canary = data["aliases"], data.get("canary")
-        manifest = WeightManifest(path, data["epoch"], data["step"], digest, size, tensors, aliases, canary)
+        aliases, said = data["aliases"], (data.get("canary"), data.get("adapter"))
+        manifest = WeightManifest(path, data["epoch"], data["step"], digest, size, tensors, aliases, *said)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput(f"weight manifest of {path} is unusable: {error!r}") from None
     _check(manifest)
@@ -122,6 +124,7 @@ def write(
     dtype: str = "bfloat16",
     spare: Path | None = None,
     canary: Mapping[str, Any] | None = None,
+    adapter: Mapping[str, Any] | None = None,
 ) -> WeightManifest:
     """Writes `<name>.bin` and `<name>.json`: preallocated, aside, renamed, the manifest last. Tied tensors are one.
 
@@ -134,7 +137,7 @@ def write(
     try:
         with (weighthold.recycled(spare, aside, size) if spare else None) or open(aside, "w+b") as file:
             digest = _fill(file, entries, tensors, size)
-        manifest = WeightManifest(path, epoch, step, digest, size, entries, aliases, canary)
+        manifest = WeightManifest(path, epoch, step, digest, size, entries, aliases, canary, adapter)
         _publish(aside, path)
         text = folder / f".{name}.json.{os.getpid()}"
         text.write_text(manifest.to_json())

@@ -69,6 +69,7 @@ async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, we
         policy_wait_s=given.policy_wait_s,
         segment_deadline_s=given.segment_deadline_s,
         drain_s=given.drain_s,
+        refresh_s=recipe.resources.drain_s if recipe.resources.refresh == "drain" else 0.0,
     )
     thread = EngineThread(maker(recipe, given.threads), lockstep=recipe.deterministic)
     queue = await consumer.assignments(bus, given.run, given.growth_consumer)

@@ -56,7 +56,7 @@ class Node:
         self.plan, self._store, self._thread, self._triggers = plan, store, thread, triggers
         # In lockstep a wave starts whole, whatever its width; its branches queue in the engine.
         self.trees = Trees(plan.max_branches if not plan.lockstep else 1 << 30, plan.most_trees)
-        self.refresher = Refresher(store, thread, weights, plan.node_id)
+        self.refresher = Refresher(store, thread, weights, plan.node_id, plan.refresh_s)
         self.draining = False
         self.visitors: dict[Key, asyncio.Queue[Sampled]] = {}
         self._publisher, self._blobs = Publisher(bus), Blobs(store)

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from banyan.errors import BanyanError
 from services.chassis import telemetry
@@ -21,10 +22,16 @@ _RETRY_S = 1.0
 
 
 class Refresher:
-    """The policies of a run and the one that is loaded. Without `weights` (scripted engine) no file is read."""
+    """The policies of a run and the one that is loaded. Without `weights` (scripted engine) no file is read.
 
-    def __init__(self, store: Store, thread: EngineThread, weights: Weights | None, node_id: str) -> None:
+    drain_s: how long what runs may go on, while nothing more is admitted, before a new policy cuts it; 0 for not at all.
+    """
+
+    def __init__(
+        self, store: Store, thread: EngineThread, weights: Weights | None, node_id: str, drain_s: float = 0.0
+    ) -> None:
         self._store, self._thread, self._weights, self._node_id = store, thread, weights, node_id
+        self._drain_s, self._unproven = drain_s, 0
         self._known: list[Published] = []
         self._not_before = 0.0
         self.loaded: Policy | None = None
@@ -53,9 +60,25 @@ class Refresher:
         ):
             async with contextlib.AsyncExitStack() as stack:
                 path = await stack.enter_async_context(self._weights.held(target)) if self._weights is not None else None
-                cut = await self._thread.load(target.policy, path)
+                cut = await self._take(target.policy, path)
         self.loaded = target.policy
         telemetry.count("banyan.weights.bytes", target.bytes)
+        await self._count_unproven()
         took = time.monotonic() - begun
         log.info("policy step %d (epoch %d) loaded in %.2f s; %d branches cut", step, target.policy.epoch, took, len(cut))
         return cut
+
+    async def _take(self, policy: Policy, weights: Path | None) -> list[Sampled]:
+        """Lets running branches end, for a while, and loads; the segments that were cut."""
+        if self._drain_s and not await self._thread.drain(self._drain_s):
+            log.info("policy step %d waited %.1f s for running branches; the rest is cut", policy.step, self._drain_s)
+        try:
+            return await self._thread.load(policy, weights)
+        except BanyanError:
+            await self._thread.admit()
+            raise
+
+    async def _count_unproven(self) -> None:
+        found = (await self._thread.stats()).unproven
+        telemetry.count("banyan.weights.unproven", found - self._unproven)
+        self._unproven = found

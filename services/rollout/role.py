@@ -16,3 +16,4 @@ class Plan:
     policy_wait_s: float = 30.0
     segment_deadline_s: float = 120.0
     drain_s: float = 8.0
+    refresh_s: float = 0.0  # that running branches may go on when a new policy comes; 0 cuts them at once

@@ -16,6 +16,7 @@ from tests.engines.rig import RIGS, Rig, model_folder
 
 HAS_VLLM = find_spec("vllm") is not None
 VLLM = pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.skipif(not HAS_VLLM, reason="make vllm")])
+LORA = pytest.param("lora", marks=VLLM.marks)
 TORCH, SCRIPTED = pytest.param("torch"), pytest.param("scripted")
 
 
@@ -50,6 +51,12 @@ def any_rig(request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_facto
 @pytest.fixture(params=[VLLM])
 def vllm(request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory) -> Rig:
     """The vllm engine alone."""
+    return taken(request.param, rigs, tmp_path_factory)
+
+
+@pytest.fixture(params=[LORA])
+def lora(request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    """The vllm engine started for adapters."""
     return taken(request.param, rigs, tmp_path_factory)
 
 

@@ -52,6 +52,7 @@ class Rig:
     engine: Engine
     folder: Path
     shared: int = 1
+    lora_rank: int = 0
     models: dict[int, PreTrainedModel] = field(default_factory=dict)
     policies: dict[int, tuple[Policy, Path]] = field(default_factory=dict)
 
@@ -72,7 +73,7 @@ class Rig:
         for sampled in list(drain(self.engine)):
             raise AssertionError(f"{sampled.key} was left by another test")
         self.engine.tokenizer.eos = frozenset({1}) if eos else frozenset()
-        if self.name != "scripted":
+        if self.name != "scripted" and not self.lora_rank:
             self.engine.load(*self.policy(BASE))
         self.engine.forget()
 
@@ -100,16 +101,25 @@ def torch_rig(folder: Path) -> Rig:
     return Rig("torch", TorchEngine(Forward(reference), tokenizer, limits, Policy(1, 0, b"p0")), folder)
 
 
-def vllm_rig(folder: Path) -> Rig:
-    resources = Resources(engine="vllm", kv_tokens=KV_TOKENS, max_branches=BRANCHES, dtype="float32")
-    return Rig("vllm", vllm_start.build(folder, resources, 1, Policy(1, 0, b"p0")), folder, shared=32)
+def vllm_rig(folder: Path, lora_rank: int = 0) -> Rig:
+    settings = {"lora_rank": lora_rank} if lora_rank else {}
+    resources = Resources(
+        engine="vllm", kv_tokens=KV_TOKENS, max_branches=BRANCHES, dtype="float32", engine_settings=settings
+    )
+    engine = vllm_start.build(folder, resources, 1, Policy(1, 0, b"p0"))
+    return Rig("vllm", engine, folder, shared=32, lora_rank=lora_rank)
 
 
 def scripted_rig(folder: Path) -> Rig:
     return Rig("scripted", build_scripted({}, Policy(1, 0, b"p0"), BRANCHES), folder)
 
 
-RIGS: dict[str, Callable[[Path], Rig]] = {"torch": torch_rig, "vllm": vllm_rig, "scripted": scripted_rig}
+RIGS: dict[str, Callable[[Path], Rig]] = {
+    "torch": torch_rig,
+    "vllm": vllm_rig,
+    "scripted": scripted_rig,
+    "lora": lambda folder: vllm_rig(folder, lora_rank=4),
+}
 
 
 def model_folder(folder: Path) -> Path:

@@ -6,12 +6,13 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 from banyan.errors import InvalidInput, NotReady, TemporaryError
 from banyan.recipe_file import resolve
 from banyan.segment import Finish
 from banyan.signals import Wanted
-from services.rollout.engines import canary, make, vllm_params
+from services.rollout.engines import canary, make, vllm_engine, vllm_params
 from services.rollout.engines.port import Policy
 from tests.engines.conftest import HAS_VLLM
 from tests.engines.rig import BASE, OTHER, TOLERANCE, ask, finish, gap, of, prompt, taught, with_canary
@@ -26,7 +27,12 @@ def test_an_update_is_proven_by_its_canary(vllm, tmp_path):
     assert gap(vllm.model(OTHER), finish(vllm.engine, [request])[0], request) < TOLERANCE
 
 
-def test_an_update_that_does_not_take_effect_is_caught(vllm, tmp_path, monkeypatch):
+async def unreadable(_manifest):
+    return [], ["model.norm.weight"]
+
+
+@pytest.mark.parametrize("shown_by", ["weights", "canary"])
+def test_an_update_that_does_not_take_effect_is_caught(vllm, tmp_path, monkeypatch, shown_by):
     policy, path = vllm.policy(OTHER)
     proof = with_canary(path, tmp_path, vllm.model(OTHER))
     requests = [ask(b, prompt(40), b, max_new_tokens=200) for b in range(2)]
@@ -41,8 +47,11 @@ def test_an_update_that_does_not_take_effect_is_caught(vllm, tmp_path, monkeypat
     async def nothing(manifest):
         pass
 
-    with monkeypatch.context() as patch, pytest.raises(TemporaryError, match="differ by") as caught:
+    says = {"weights": "computes with other values of .* tensors", "canary": "differ by"}[shown_by]
+    with monkeypatch.context() as patch, pytest.raises(TemporaryError, match=says) as caught:
         patch.setattr(vllm.engine._core, "update", nothing)
+        if shown_by == "canary":
+            patch.setattr(vllm.engine._core, "read_back", unreadable)
         vllm.engine.load(policy, proof)
     assert caught.value.reason == "UNPROVEN"
     lost = {s.key: s for s in vllm.engine.step()}
@@ -52,6 +61,109 @@ def test_an_update_that_does_not_take_effect_is_caught(vllm, tmp_path, monkeypat
     ended = finish(vllm.engine)
     assert ended["later"].policy == policy
     assert gap(vllm.model(OTHER), ended["later"], ask("later", prompt(9))) < TOLERANCE
+
+
+def test_the_smallest_step_is_seen_in_the_weights(vllm, tmp_path):
+    """One unit in the last place of a twentieth of all weights: no log-prob shows it."""
+    from services.chassis import weightfile
+
+    draws = torch.Generator().manual_seed(5)
+    for name in vllm.model(BASE).state_dict():
+        state = {k: v.clone() for k, v in vllm.model(BASE).state_dict().items()}
+        step = torch.nextafter(state[name], torch.tensor(9.0))
+        some = torch.rand(step.shape, generator=draws) < 0.05
+        state[name] = torch.where(some, step, state[name])
+        if name == "lm_head.weight":
+            state["model.embed_tokens.weight"] = state[name]
+        manifest = weightfile.write(tmp_path, "policy-1-5", state, 1, 5, dtype="float32")
+        stored = manifest.aliases.get(name, name)
+        wrong, unknown = vllm.engine._loop.run_until_complete(vllm.engine._core.read_back(manifest.manifest_path))
+        assert stored in wrong and len(wrong) <= 3 and not unknown, name  # fused matrices are read as one
+
+
+def test_an_update_of_which_nothing_shows_is_counted(vllm, tmp_path, monkeypatch):
+    policy, path = vllm.policy(OTHER)
+    before = vllm.engine.stats().unproven
+    vllm.engine.load(policy, path)
+    assert vllm.engine.stats().unproven == before, "read back, so proven without a canary"
+    monkeypatch.setattr(vllm.engine._core, "read_back", unreadable)
+    vllm.engine.load(*vllm.policy(BASE))
+    assert vllm.engine.stats().unproven == before + 1
+    for count, seed in ((2, OTHER), (2, BASE)):  # a first canary has none to be told from
+        (tmp_path / str(seed)).mkdir()
+        policy, path = vllm.policy(seed)
+        vllm.engine._updates._before = None if seed == OTHER else vllm.engine._updates._before
+        vllm.engine.load(policy, with_canary(path, tmp_path / str(seed), vllm.model(seed)))
+        assert vllm.engine.stats().unproven == before + count
+
+
+def test_an_engine_that_says_the_same_bits_is_stuck(vllm):
+    tokens = prompt(32, 9)
+    old, new = (of(taught(vllm.model(seed), tokens[:1], tokens[1:]), tokens[1:]) for seed in (BASE, OTHER))
+    found = vllm.engine.logprobs(tokens, 1, 1.0)
+    before, after = canary.Canary(tokens, old), canary.Canary(tokens, new)
+    assert np.array_equal(found, vllm.engine.logprobs(tokens, 1, 1.0)), "alone, vLLM says the same bits again"
+    assert after.stuck(found, before, found) and not before.stuck(found, before, found)
+    assert not after.stuck(np.nextafter(found, 0), before, found) and not after.stuck(found, None, None)
+
+
+def test_a_loader_that_writes_into_what_it_is_given_spoils_nothing(vllm):
+    from services.chassis import weightfile
+    from services.rollout.engines import vllm_weights
+
+    class Greedy:
+        def named_parameters(self):
+            return []
+
+        def load_weights(self, weights):
+            return {name for name, tensor in weights if tensor.zero_() is not None}
+
+    backend = object.__new__(vllm_weights._backend())
+    backend.model, (_, path) = Greedy(), vllm.policy(BASE)
+    backend.receive_weights(vllm_weights.WeightUpdate(str(path)))
+    read = weightfile.read_tensors(weightfile.read(path))
+    assert all(torch.equal(tensor, vllm.model(BASE).state_dict()[name]) for name, tensor in read.items())
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_truncated_segment_may_fill_the_context(vllm, temperature):
+    request = ask(0, prompt(504), temperature=temperature, top_k=5)
+    one = finish(vllm.engine, [request])[0]
+    assert len(one.tokens_T) == 8 and gap(vllm.model(), one, request) < TOLERANCE
+    path = np.concatenate((prompt(504), one.tokens_T))
+    assert np.abs(vllm.engine.logprobs(path, 504, temperature) - one.logprobs_T).max() < TOLERANCE
+    logprobs, signals = vllm.engine._loop.run_until_complete(vllm.engine._core.read(path.tolist(), 510, 5, "full"))
+    table = taught(vllm.model(), path[:510], path[510:])
+    assert signals.top_ids_T_K.tolist() == np.argsort(-table, axis=1)[:, :5].tolist() and len(logprobs) == 2
+
+
+def test_a_cut_waits_a_moment_for_scores_and_not_for_all(vllm, monkeypatch):
+    """Truncated and at another temperature, each token's log-prob is a request."""
+    requests = [ask(b, prompt(20), b, temperature=0.7, top_k=20, max_new_tokens=400) for b in range(8)]
+    for request in requests:
+        vllm.engine.submit(request)
+    done = [s for _ in range(150) for s in vllm.engine.step()]
+    monkeypatch.setattr(vllm_engine, "_PARTIAL_S", 0.1)
+    begun = time.monotonic()
+    cut = {s.key: s for s in vllm.engine.load(*vllm.policy(OTHER))}
+    assert time.monotonic() - begun < 5.0
+    assert all(s.finish is Finish.ABORTED and len(s.tokens_T) < 400 for s in cut.values())
+    assert max((gap(vllm.model(BASE), s, requests[k]) for k, s in cut.items()), default=0.0) < TOLERANCE
+    waiting = vllm.engine.stats().waiting
+    rest = finish(vllm.engine)  # what has no scores at all is sampled again
+    assert waiting == len([s for s in rest.values() if s.policy.step == OTHER]) and len(done) + len(cut) + len(rest) == 8
+
+
+def test_kv_tokens_are_those_of_what_runs(vllm):
+    for b in range(4):
+        vllm.engine.submit(ask(b, prompt(70), b, max_new_tokens=300))
+    deadline = time.monotonic() + 20
+    while vllm.engine.stats().kv_tokens < 5 * 32 and time.monotonic() < deadline:
+        vllm.engine.step()
+    assert 5 * 32 <= vllm.engine.stats().kv_tokens <= 4 * 12 * 32  # two blocks that all share, and one or more of each
+    for b in range(4):
+        vllm.engine.abort(b)
+    assert vllm.engine.stats().kv_tokens == 0
 
 
 def test_old_and_new_policies_differ_by_more_than_a_canary_tolerates(vllm):

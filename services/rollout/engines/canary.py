@@ -1,9 +1,10 @@
-"""Proves a change of weights by behaviour: a few fixed tokens, and the log-probs that the new weights give them.
+"""A few fixed tokens and the log-probs that new weights give them: what an engine must say once it has taken them.
 
-Digests say which file was read, never what an engine computes with; an update that did not take effect shows only here.
-It proves as much as old and new weights differ on its tokens by more than `tolerance`, which their maker has to calibrate:
-in bfloat16 vLLM is 0.07 nats off float32 on random tokens of SmolLM2-135M on average (transformers in bfloat16: 0.06), so
-one small step shows only where the weights are sampled from in float32.
+Digests say which file was read, never what an engine computes with. What the canary proves depends on the arithmetic. In
+float32 a step moves it by more than the tolerance. In bfloat16 two implementations differ by 0.07 nats on average for
+SmolLM2-135M, and each of them moves by as much at any step, whatever its size (learning rates 1e-6 to 2e-5: 0.05 to 0.10,
+uncorrelated between learner and vLLM): there it shows gross errors only, and an engine that says the same bits as before.
+The proof of single steps is vllm_proof.
 """
 
 import json
@@ -16,6 +17,7 @@ from banyan.errors import InvalidInput, TemporaryError
 from banyan.segment import Floats, IntTokens
 
 TOLERANCE = 0.2  # nats, mean: three times the noise of bfloat16
+_CLEAR = 3.0  # tolerances by which weights must differ for their canary to tell them apart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +37,18 @@ class Canary:
                 f" (at most {self.tolerance}); nothing is sampled until an update is proven",
                 reason="UNPROVEN",
             )
+
+    def stuck(self, found_T: Floats, before: "Canary | None", found_before_T: Floats | None) -> bool:
+        """Whether an engine says, bit for bit, what it said before, and the weights' maker does not."""
+        if before is None or found_before_T is None or not np.array_equal(before.tokens_T, self.tokens_T):
+            return False
+        return np.array_equal(found_T, found_before_T) and not np.array_equal(self.logprobs_T, before.logprobs_T)
+
+    def tells(self, before: "Canary | None") -> bool:
+        """Whether it tells its weights from those before: what proves these disproves those."""
+        if before is None or not np.array_equal(before.tokens_T, self.tokens_T):
+            return False
+        return float(np.abs(self.logprobs_T - before.logprobs_T).mean()) > _CLEAR * self.tolerance
 
 
 def read(manifest_path: Path) -> Canary | None:

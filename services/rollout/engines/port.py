@@ -75,7 +75,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Counts since the start, and what runs now."""
+    """Counts since the start, and what runs now. unproven: updates of which nothing shows that they took effect."""
 
     sampled_tokens: int = 0
     prefilled_tokens: int = 0
@@ -84,6 +84,7 @@ class EngineStats:
     running: int = 0
     waiting: int = 0
     kv_tokens: int = 0
+    unproven: int = 0
 
 
 class Tokenizer(Protocol):
@@ -122,6 +123,10 @@ class Engine(Protocol):
 
         Cuts what runs: those branches are returned as ABORTED segments of the old policy. What waits goes on waiting.
         """
+        ...
+
+    def hold(self, held: bool) -> None:
+        """Whether nothing more is admitted; what runs goes on. A policy that is loaded ends it."""
         ...
 
     def forget(self) -> None:

@@ -64,6 +64,7 @@ class ScriptedEngine:
         self._latency, self._sleep = latency, sleep
         self._waiting: OrderedDict[Key, Request] = OrderedDict()
         self._rows: list[_Branch] = []
+        self._held = False
         self._known: set[int] = set()
         self._distributions: dict[Hashable, Distribution] = {}
         self._sampled = self._prefilled = self._cached = self._steps = 0
@@ -72,6 +73,8 @@ class ScriptedEngine:
         """Queues a segment."""
         if not len(request.prefix_P) or request.sampling.max_new_tokens < 1:
             raise InvalidInput("a request needs a prefix of at least one token and room for at least one new one")
+        if any(token >= Alphabet.size for token, _ in request.sampling.bias):
+            raise InvalidInput(f"logit bias of tokens that the alphabet of {Alphabet.size} has not: {request.sampling.bias}")
         if any(not 0 <= token < Alphabet.size for token in request.forced):
             raise InvalidInput(f"forced tokens {request.forced} are not all in the alphabet of {Alphabet.size}")
         self._waiting[request.key] = request
@@ -92,8 +95,12 @@ class ScriptedEngine:
         self._rows.clear()
         self._known.clear()
         self._distributions.clear()
-        self._policy = policy
+        self._policy, self._held = policy, False
         return cut
+
+    def hold(self, held: bool) -> None:
+        """Whether nothing more is admitted."""
+        self._held = held
 
     def forget(self) -> None:
         """Drops all kept prefixes."""
@@ -113,13 +120,13 @@ class ScriptedEngine:
 
     @property
     def busy(self) -> bool:
-        return bool(self._rows or self._waiting)
+        return bool(self._rows or (self._waiting and not self._held))
 
     def step(self) -> list[Sampled]:
         """One token for each branch, after the time that its latency model says."""
         self._steps += 1
         before = self._prefilled
-        while self._waiting and len(self._rows) < self._max_branches:
+        while self._waiting and not self._held and len(self._rows) < self._max_branches:
             self._admit(self._waiting.popitem(last=False)[1])
         self._pass(self._latency.step(self._prefilled - before, len(self._rows)))
         rows, drawn = self._rows, self._draw(self._rows)
@@ -187,7 +194,7 @@ class ScriptedEngine:
         row.say(self.tokenizer.decode(drawn.tokens_R[r : r + 1]))
 
     def _distribution(self, prompt: str, answer: str, sampling: Sampling) -> Distribution:
-        of = (self._script.state(prompt, answer), sampling.temperature, sampling.top_p, sampling.top_k)
+        of = (self._script.state(prompt, answer), sampling.temperature, sampling.top_p, sampling.top_k, sampling.bias)
         found = self._distributions.get(of)
         if found is None:
             if len(self._distributions) >= _DISTRIBUTIONS:

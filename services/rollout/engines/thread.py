@@ -67,6 +67,7 @@ class EngineThread:
         self._over = False
         self._ending = threading.Lock()
         self._stopping = threading.Event()
+        self._quiet: Future[None] | None = None  # somebody waits until nothing runs
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._ready: Future[Engine] = Future()
@@ -120,6 +121,24 @@ class EngineThread:
         parts = await asyncio.wrap_future(self._command(lambda engine: [engine.abort(k) for k in keys]))
         return [part for part in parts if part is not None]
 
+    async def drain(self, deadline_s: float) -> bool:
+        """Admits no more and waits until nothing runs; False at the deadline. A policy that is loaded ends it."""
+        quiet = await asyncio.wrap_future(self._command(self._hold))
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(quiet), deadline_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def _hold(self, engine: Engine) -> "Future[None]":
+        engine.hold(True)
+        self._quiet = Future()
+        return self._quiet
+
+    async def admit(self) -> None:
+        """Ends a drain without a new policy."""
+        await asyncio.wrap_future(self._command(lambda engine: engine.hold(False)))
+
     async def load(self, policy: Policy, weights: Path | None) -> list[Sampled]:
         """Takes new weights; returns the segments that were cut."""
         return await asyncio.wrap_future(self._command(lambda engine: engine.load(policy, weights)))
@@ -158,6 +177,7 @@ class EngineThread:
                 self._obey(engine)
                 if engine.busy and self._my_turn:
                     self._say(engine.step())
+                self._look(engine)
         except BaseException as error:  # whatever it is, the node must end with it instead of waiting for ever
             self._deliver(error)
         finally:
@@ -189,6 +209,13 @@ class EngineThread:
                 future.set_result(do(engine))
             except Exception as error:
                 future.set_exception(error)
+
+    def _look(self, engine: Engine) -> None:
+        """Tells who waits for it that nothing runs."""
+        if self._quiet is not None and not engine.stats().running:
+            if self._quiet.set_running_or_notify_cancel():
+                self._quiet.set_result(None)
+            self._quiet = None
 
     def _say(self, ended: list[Sampled]) -> None:
         if not ended:

@@ -47,6 +47,7 @@ class TorchEngine:
         self._waiting: dict[Key, Request] = {}
         self._rows: list[Row] = []
         self._filling: list[Filling] = []
+        self._held = False
         self._head: Head | None = None
         self._sampled = self._prefilled = self._cached = self._steps = 0
 
@@ -79,7 +80,7 @@ class TorchEngine:
         The same weights under a new number (a step that changed nothing) cut nothing.
         """
         if policy.digest == self._policy.digest and policy.digest:
-            self._policy = policy
+            self._policy, self._held = policy, False
             return []
         if weights is not None:
             self._head = loading.take(self._forward.model, weights)
@@ -89,8 +90,12 @@ class TorchEngine:
         self._filling.clear()
         self._rows.clear()
         self._memory.store.clear()
-        self._policy = policy
+        self._policy, self._held = policy, False
         return cut
+
+    def hold(self, held: bool) -> None:
+        """Whether nothing more is admitted, and no long prefix computed further."""
+        self._held = held
 
     def forget(self) -> None:
         """Drops all kept prefixes."""
@@ -116,7 +121,7 @@ class TorchEngine:
 
     @property
     def busy(self) -> bool:
-        return bool(self._rows or self._waiting or self._filling)
+        return bool(self._rows or ((self._waiting or self._filling) and not self._held))
 
     def step(self) -> list[Sampled]:
         """Admits, then decodes one token for each branch that was running before."""
@@ -141,7 +146,7 @@ class TorchEngine:
 
     def _fill(self) -> list[Sampled]:
         """One more chunk of the first long prefix."""
-        if not self._filling:
+        if not self._filling or self._held:
             return []
         filling = self._filling[0]
         before = filling.done
@@ -160,6 +165,8 @@ class TorchEngine:
 
     def _admissible(self) -> Chosen:
         """Takes from the queue what fits now, and makes room for it."""
+        if self._held:
+            return Chosen()
         held = [f.group for f in self._filling]
         taken = len(self._rows) + sum(len(group.requests) for group in held)
         free = self._limits.max_branches - taken

@@ -1,8 +1,13 @@
 """vLLM's AsyncLLM, started as a node needs it, and the few things that the engine asks of it.
 
+A policy may be an adapter (LoRA): then each request names it. On a CPU vLLM 0.32 answers a request without an adapter with
+one that another request of the same step names (seen), so requests of two policies never run together.
+
 Its scheduler and its workers are processes of their own; they die with the node (vllm_weights).
 """
 
+import asyncio
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +18,9 @@ import numpy as np
 
 from banyan.errors import InvalidInput, NotReady
 from banyan.segment import Floats
-from banyan.signals import Signals
-from services.rollout.engines import vllm_params, vllm_weights
+from banyan.signals import Signals, joined
+from services.rollout.engines import vllm_params, vllm_usage, vllm_weights
+from services.rollout.engines.vllm_usage import Usage
 
 BLOCK = 32  # tokens; vLLM shares whole blocks only, and 128, its choice on a CPU, would never share a short prompt
 _CLOSE_S = 2.0  # an idle scheduler process takes no notice of a request to end, and is killed then
@@ -29,7 +35,7 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
-    """How vLLM is started. kv_bytes: of kv_tokens tokens; longest: tokens of a path."""
+    """How vLLM is started. kv_bytes: of kv_tokens tokens; longest: tokens of a path; lora_rank: of adapters, 0 for none."""
 
     folder: Path
     dtype: str
@@ -39,14 +45,21 @@ class CoreSettings:
     threads: int | None = None
     block: int = BLOCK
     eager: bool = True
+    lora_rank: int = 0
     more: Mapping[str, Any] | None = None
 
 
 class Core:
-    """A running vLLM. Coroutines run in the one loop that started it."""
+    """A running vLLM. Coroutines run in the one loop that started it. longest: tokens of a path, its model's context.
 
-    def __init__(self, llm: Any) -> None:
-        self._llm, self._count = llm, 0
+    adapter: what requests name where they name none. Nothing may run when it changes.
+    """
+
+    def __init__(self, llm: Any, longest: int, at_once: int, usage: Usage) -> None:
+        self._llm, self._count, self._longest = llm, 0, longest
+        self._probes = asyncio.Semaphore(at_once)
+        self.usage = usage
+        self.adapter: Any = None
 
     @classmethod
     async def start(cls, settings: CoreSettings) -> "Core":
@@ -61,8 +74,11 @@ class Core:
         except ImportError as error:
             remedy = "`make vllm` makes .venv-vllm with it, and `.venv-vllm/bin/banyan` uses it"
             raise NotReady(f"resources.engine vllm: vLLM is not installed here ({error}); {remedy}") from None
+        usage = Usage(settings.block)
         try:
-            return cls(AsyncLLM.from_engine_args(AsyncEngineArgs(**_arguments(settings))))
+            arguments = AsyncEngineArgs(**_arguments(settings))
+            llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[vllm_usage.logger(usage)])
+            return cls(llm, settings.longest, settings.max_branches, usage)
         except ValueError as error:
             raise InvalidInput(f"vLLM refuses {settings.folder}: {str(error).splitlines()[0]}") from None
 
@@ -71,7 +87,7 @@ class Core:
         self._count += 1
         return str(self._count)
 
-    async def ask(self, tokens: list[int], salt: str, params: Mapping[str, Any], name: str = "") -> Any:
+    async def ask(self, tokens: list[int], salt: str, params: Mapping[str, Any], name: str = "", adapter: Any = None) -> Any:
         """Runs one request to its end; its last output. An abort ends it, with what there is."""
         from vllm import SamplingParams
         from vllm.inputs.engine import tokens_input
@@ -80,7 +96,8 @@ class Core:
         kind = RequestOutputKind.FINAL_ONLY
         sampling = SamplingParams(**params, output_kind=kind, flat_logprobs=True, ignore_eos=True, skip_clone=True)
         last = None
-        async for output in self._llm.generate(tokens_input(tokens, cache_salt=salt), sampling, name or self.new_id()):
+        prompt, lora = tokens_input(tokens, cache_salt=salt), adapter or self.adapter
+        async for output in self._llm.generate(prompt, sampling, name or self.new_id(), lora_request=lora):
             last = output
         return last
 
@@ -90,17 +107,43 @@ class Core:
 
     async def read(self, tokens: list[int], first: int, top: int, salt: str) -> tuple[Floats, Signals]:
         """What the policy says, untempered, of tokens[first:], by one pass over all of them."""
-        return vllm_params.of_prompt(await self.ask(tokens, salt, vllm_params.prompt_params(top)), first, top)
+        if len(tokens) < self._longest:
+            return vllm_params.of_prompt(await self.ask(tokens, salt, vllm_params.prompt_params(top)), first, top)
+        return await self._full(tokens, first, top, salt)
 
-    async def score(self, tokens: list[int], first: int, temperature: float, salt: str) -> Floats:
-        """Log-probs of tokens[first:]. At a temperature each is a request, as those of a prompt know none."""
+    async def _full(self, tokens: list[int], first: int, top: int, salt: str) -> tuple[Floats, Signals]:
+        """Of a path that fills the context: vLLM wants room for a token behind a prompt, so its last one is asked for."""
+        last = len(tokens) - 1
+        said = [await self.read(tokens[:last], first, top, salt)] if first < last else []
+        value, signals = await self._probe(tokens, last, 1.0, salt), None if top else Signals()
+        while signals is None:  # a probe that ran in the same step mixed them up
+            signals = vllm_params.said(await self.ask(tokens[:last], salt, vllm_params.likeliest_params(top)), top).signals
+        logprobs = [values for values, _ in said] + [np.array([value], np.float32)]
+        return np.concatenate(logprobs), joined([signals for _, signals in said] + [signals])
+
+    async def score(
+        self, tokens: list[int], first: int, temperature: float, salt: str, enough: asyncio.Event | None = None
+    ) -> Floats:
+        """Log-probs of tokens[first:]. At a temperature each is a request, as those of a prompt know none; then only the
+        first ones, that were answered when somebody said that it is `enough`."""
         if vllm_params.untempered(temperature):
             return (await self.read(tokens, first, 0, salt))[0]
-        found: list[float] = []
-        for at in range(first, len(tokens)):
+        places = range(first, len(tokens))
+        probes = [asyncio.ensure_future(self._probe(tokens, at, temperature, salt)) for at in places]
+        ended = asyncio.ensure_future((enough or asyncio.Event()).wait())
+        try:
+            await _first(asyncio.ensure_future(asyncio.wait(probes, return_when=asyncio.FIRST_EXCEPTION)), ended)
+            answered = list(itertools.takewhile(asyncio.Future.done, probes))
+            return np.array([probe.result() for probe in answered], np.float32)
+        finally:
+            for task in (*probes, ended):
+                task.cancel()
+
+    async def _probe(self, tokens: list[int], at: int, temperature: float, salt: str) -> float:
+        """The log-prob of tokens[at] after those before it."""
+        async with self._probes:
             output = await self.ask(tokens[:at], salt, vllm_params.probe_params(temperature, tokens[at]))
-            found.append(vllm_params.of_probe(output, tokens[at]))
-        return np.array(found, np.float32)
+            return vllm_params.of_probe(output, tokens[at])
 
     async def update(self, manifest: Path) -> None:
         """Takes the weights of a file. Nothing may run."""
@@ -109,6 +152,22 @@ class Core:
         await self._llm.start_weight_update()
         await self._llm.update_weights(WeightTransferUpdateRequest(update_info={"manifest": str(manifest.resolve())}))
         await self._llm.finish_weight_update()
+
+    async def read_back(self, manifest: Path) -> tuple[list[str], list[str]]:
+        """Tensors of a file that some worker does not compute with, and those that could not be compared (vllm_proof)."""
+        answers = await self._llm.collective_rpc("read_back", args=(str(manifest.resolve()),))
+        wrong, unknown = ({name for answer in answers for name in answer[kind]} for kind in (0, 1))
+        return sorted(wrong), sorted(unknown)
+
+    async def adapt(self, adapter: Any) -> None:
+        """From now on requests name another adapter; the one before is forgotten. Nothing may run."""
+        try:
+            await self._llm.add_lora(adapter)
+        except Exception as error:  # vLLM raises its workers' errors without their classes
+            raise InvalidInput(f"vLLM cannot use adapter {adapter.lora_name}: {error}") from None
+        if self.adapter is not None:
+            await self._llm.remove_lora(self.adapter.lora_int_id)
+        self.adapter = adapter
 
     async def forget(self) -> bool:
         """Drops all kept prefixes; False where running requests hold some."""
@@ -132,6 +191,18 @@ def _arguments(settings: CoreSettings) -> dict[str, Any]:
         "generation_config": "vllm",  # a model's own defaults would truncate what is sampled
         "enforce_eager": settings.eager,
         "weight_transfer_config": {"backend": vllm_weights.BACKEND},
+        "worker_extension_cls": "services.rollout.engines.vllm_proof.Reader",
         "disable_log_stats": True,
+        **({"enable_lora": True, "max_loras": 2, "max_lora_rank": _rank(settings.lora_rank)} if settings.lora_rank else {}),
         **(settings.more or {}),
     }
+
+
+def _rank(most: int) -> int:
+    """The least that vLLM offers: a power of two from 8 on."""
+    return max(8, 1 << (most - 1).bit_length())
+
+
+async def _first(*tasks: "asyncio.Future[Any]") -> None:
+    """Waits until one of them is done."""
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

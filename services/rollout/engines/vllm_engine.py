@@ -6,13 +6,13 @@ the temperature, and are garbage where a prefix was read from the cache, so scor
 cache as it is: each policy has its own cache salt.
 
 A seed is the low bits of the branch's draw key: draws are reproducible, but not those of the other engines. Truncated
-sampling costs a scoring pass for each segment, for its log-probs over the full vocabulary; entropies are unknown.
+sampling costs a scoring pass for each segment, for its log-probs over the full vocabulary (at a temperature other than 1 a
+request for each token); entropies are unknown.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,15 @@ import numpy as np
 from banyan.errors import InvalidInput
 from banyan.segment import Finish, Floats, IntTokens
 from banyan.signals import Signals, joined
-from services.rollout.engines import canary, fitting, vllm_params
+from services.rollout.engines import vllm_params
 from services.rollout.engines.port import NO_ROOM, EngineStats, Key, Policy, Request, Sampled, Tokenizer, no_floats
 from services.rollout.engines.vllm_core import Core
+from services.rollout.engines.vllm_update import Updates
 
 _TURN_S = 0.005  # how long a step may wait before commands are looked at again
 _AHEAD = 4  # a quarter more requests than vLLM runs at once lie ready there, so that no step of it is short of one
 _STOP_S = 0.02  # a request that vLLM did not know yet is aborted again
+_PARTIAL_S = 2.0  # what of a cut segment is not scored by then is sampled again, which costs no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class _Branch:
     request: Request
     name: str
     sampling: bool = False  # whether its forced tokens are behind it
+    enough: asyncio.Event = field(default_factory=asyncio.Event)  # no more of it is scored
     task: "asyncio.Task[None] | None" = None
 
 
@@ -65,11 +68,11 @@ class VllmEngine:
         tokenizer: Tokenizer,
         bounds: Bounds,
         policy: Policy,
-        shapes: Mapping[str, tuple[int, ...]],
+        updates: Updates,
     ) -> None:
-        self.tokenizer, self._shapes = tokenizer, shapes
+        self.tokenizer, self._updates = tokenizer, updates
         self._core, self._loop, self._bounds, self._policy = core, loop, bounds, policy
-        self._proven, self._generation = True, 0
+        self._proven, self._held, self._generation = True, False, 0
         self._waiting: dict[Key, Request] = {}
         self._running: dict[Key, _Branch] = {}
         self._ended: list[Sampled] = []
@@ -108,29 +111,33 @@ class VllmEngine:
         return self._taken(key)
 
     def load(self, policy: Policy, weights: Path | None) -> list[Sampled]:
-        """Takes new weights. Raises InvalidInput, before any change, if they are of another model; TemporaryError if their
-        canary shows that vLLM does not use them: then nothing is sampled until an update is proven, and the next step
-        returns what was cut.
+        """Takes new weights. Raises InvalidInput, before any change, if they are of another model; TemporaryError if vLLM
+        does not use them (vllm_update): then nothing is sampled until an update is proven, and the next step returns what
+        was cut.
 
         The same weights under a new number (a step that changed nothing) cut nothing.
         """
         if self._proven and policy.digest == self._policy.digest and policy.digest:
-            self._policy = policy
+            self._policy, self._held = policy, False
             return []
         if weights is not None:
-            fitting.check(weights, self._shapes)
+            self._updates.check(weights)
         running = list(self._running.values())
         self._loop.run_until_complete(self._stop(running))
         self._wait_again([b.request for b in running])
         if weights is not None:
             self._proven = False
-            self._loop.run_until_complete(self._update(policy, weights))
+            self._loop.run_until_complete(self._updates.take(policy, weights))
             self._proven = True
-        self._policy = policy
+        self._policy, self._held = policy, False
         self.forget()
         cut = [s for s in self._ended if s.finish is Finish.ABORTED]
         self._ended = [s for s in self._ended if s.finish is not Finish.ABORTED]
         return cut
+
+    def hold(self, held: bool) -> None:
+        """Whether nothing more is given to vLLM."""
+        self._held = held
 
     def forget(self) -> None:
         """Drops all kept prefixes."""
@@ -145,19 +152,24 @@ class VllmEngine:
         return self._loop.run_until_complete(self._core.score(tokens_T.tolist(), first, temperature, self._salt()))
 
     def stats(self) -> EngineStats:
-        """Counts; vLLM does not say how much KV is in use."""
+        """Counts; kv_tokens as vLLM's scheduler said last."""
         c, given = self._counts, len(self._running)
         running = min(given, self._bounds.max_branches)
-        return EngineStats(c.sampled, c.prefilled, c.cached, c.steps, running, len(self._waiting) + given - running)
+        waiting, kv_tokens = len(self._waiting) + given - running, self._core.usage.tokens if given else 0
+        return EngineStats(c.sampled, c.prefilled, c.cached, c.steps, running, waiting, kv_tokens, self._updates.unproven)
+
+    @property
+    def _admits(self) -> bool:
+        return self._proven and not self._held
 
     @property
     def busy(self) -> bool:
-        return bool(self._running or self._ended or (self._waiting and self._proven))
+        return bool(self._running or self._ended or (self._waiting and self._admits))
 
     def step(self) -> list[Sampled]:
         """Gives vLLM what it has room for, and waits until something ended, but not long."""
         self._counts.steps += 1
-        if self._proven:
+        if self._admits:
             self._admit()
         if not self._ended and self._running:
             self._loop.run_until_complete(self._wait())
@@ -212,7 +224,7 @@ class VllmEngine:
         if given and not said.tokens:
             return self._unstarted(request)
         forced = (tempered, Signals()) if len(tempered) or not given else await self._forced(request, output)
-        return await self._segment(request, forced, said)
+        return await self._segment(branch, forced, said)
 
     async def _forced(self, request: Request, output: Any) -> tuple[Floats, Signals]:
         first, top = len(request.prefix_P), request.signals.top
@@ -220,13 +232,18 @@ class VllmEngine:
             return vllm_params.of_prompt(output, first, top)
         return await self._core.read([*request.prefix_P.tolist(), *request.forced], first, top, self._salt())
 
-    async def _segment(self, request: Request, forced: tuple[Floats, Signals], said: vllm_params.Said) -> Sampled:
+    async def _segment(self, branch: _Branch, forced: tuple[Floats, Signals], said: vllm_params.Said) -> Sampled:
         """Puts together what vLLM said, and asks for what it did not say."""
+        request = branch.request
         prefix, sampling, tokens = request.prefix_P.tolist(), request.sampling, [*request.forced, *said.tokens]
         logprobs, signals, path = said.logprobs_T, said.signals, prefix + tokens
         first = len(path) - len(said.tokens)
         if sampling.truncated and sampling.temperature and said.tokens:
-            logprobs = await self._core.score(path, first, sampling.temperature, self._salt())
+            logprobs = await self._core.score(path, first, sampling.temperature, self._salt(), branch.enough)
+            if len(logprobs) < len(said.tokens):
+                if not len(logprobs):
+                    return self._unstarted(request)
+                said, tokens = said.first(len(logprobs)), tokens[: len(request.forced) + len(logprobs)]
         if signals is None:
             signals = (await self._core.read(path, first, request.signals.top, self._salt()))[1]
         cached = min(said.cached_tokens, len(prefix))
@@ -254,6 +271,8 @@ class VllmEngine:
         """Ends branches and waits until they have said what there is of them."""
         tasks = {b.task for b in branches if b.task is not None}
         for branch in branches:
+            self._loop.call_later(_PARTIAL_S, branch.enough.set)
+        for branch in branches:
             if not branch.sampling and branch.task is not None:
                 branch.task.cancel()
         while tasks:
@@ -278,8 +297,3 @@ class VllmEngine:
     def _salt(self) -> str:
         """Names the KV that a request may share: of this policy, since the last time that all was forgotten."""
         return f"{self._policy.digest.hex()}/{self._generation}"
-
-    async def _update(self, policy: Policy, weights: Path) -> None:
-        await self._core.update(weights)
-        if (bird := canary.read(weights)) is not None:
-            bird.check(await self._core.score(bird.tokens_T.tolist(), 1, 1.0, f"{policy.digest.hex()}/canary"), policy.step)

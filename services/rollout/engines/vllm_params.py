@@ -1,6 +1,6 @@
 """What is asked of vLLM for a segment, and what its outputs say. Pure, but for vLLM's own types."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,18 @@ class Said:
     finish: Finish = Finish.ABORTED
     cached_tokens: int = 0
 
+    def first(self, count: int) -> "Said":
+        """What a cut left of it; truncated sampling says no likeliest tokens."""
+        return replace(self, tokens=self.tokens[:count], logprobs_T=self.logprobs_T[:count], finish=Finish.ABORTED)
+
 
 def check(request: Request) -> None:
     """Raises InvalidInput for what vLLM cannot say: signals of a distribution other than the one drawn from."""
     sampling, wanted = request.sampling, request.signals
+    if sampling.bias:
+        raise InvalidInput(
+            "logit bias changes the log-probs that vLLM gives, and it has no others; use resources.engine: torch"
+        )
     if wanted.semantic:
         raise InvalidInput("signal `semantic` needs token embeddings, which vLLM hides; use resources.engine: torch")
     if wanted.head:
@@ -72,6 +80,11 @@ def untempered(temperature: float) -> bool:
 def probe_params(temperature: float, token: int) -> dict[str, Any]:
     """Arguments that ask for the log-prob of a token, at a temperature, at the end of a prompt."""
     return {"temperature": temperature, "max_tokens": 1, "seed": 0, "detokenize": False, "logprob_token_ids": [token]}
+
+
+def likeliest_params(top: int) -> dict[str, Any]:
+    """Arguments that ask for the likeliest tokens at the end of a prompt."""
+    return {"temperature": 1.0, "max_tokens": 1, "logprobs": top, "detokenize": False}
 
 
 def prompt_params(top: int) -> dict[str, Any]:

@@ -16,15 +16,17 @@ from services.rollout.engines import loading
 from services.rollout.engines.port import Policy
 from services.rollout.engines.vllm_core import BLOCK, Core, CoreSettings
 from services.rollout.engines.vllm_engine import Bounds, VllmEngine
+from services.rollout.engines.vllm_update import Updates
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """engine_settings. block_size: tokens of a prefix that are shared or not; eager: no compiled kernels; arguments: more of
-    vLLM's EngineArgs."""
+    """engine_settings. block_size: tokens of a prefix that are shared or not; eager: no compiled kernels; lora_rank: most of
+    policies that are adapters, 0 for whole weights; arguments: more of vLLM's EngineArgs."""
 
     block_size: int = BLOCK
     eager: bool = True
+    lora_rank: int = 0
     arguments: dict[str, Any] | None = None
 
     @classmethod
@@ -51,13 +53,14 @@ def build(folder: Path, resources: Resources, threads: int | None, policy: Polic
         threads=threads,
         block=chosen.block_size,
         eager=chosen.eager,
+        lora_rank=chosen.lora_rank,
         more=chosen.arguments,
     )
     tokenizer = loading.ChatTokenizer(folder, SimpleNamespace(config=config, generation_config=_generation(folder)))
     loop = asyncio.new_event_loop()
     core = loop.run_until_complete(Core.start(settings))
     bounds = Bounds(resources.kv_tokens, resources.max_branches, context)
-    return VllmEngine(core, loop, tokenizer, bounds, policy, shapes(folder))
+    return VllmEngine(core, loop, tokenizer, bounds, policy, Updates(core, shapes(folder), chosen.lora_rank))
 
 
 def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
