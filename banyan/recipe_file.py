@@ -53,6 +53,10 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
         raise InvalidInput(
             f"generate.policy {recipe.generate.policy} waits for scores, which come when they come; set deterministic: false"
         )
+    if recipe.resources.engine == "vllm" and getattr(policy, "needs_entropy", False):
+        raise InvalidInput(
+            f"generate.policy {recipe.generate.policy} needs entropies, which resources.engine vllm cannot say; use torch"
+        )
     if getattr(policy, "truncates", False) and not recipe.allow_truncated_sampling:
         raise InvalidInput(
             f"generate.policy {recipe.generate.policy} draws some of its tokens from a truncated distribution; set "

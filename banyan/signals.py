@@ -22,11 +22,13 @@ Ids = npt.NDArray[np.int32]
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Signals that a plan wants. top: likeliest tokens with their log-probs. semantic: likeliest tokens that F runs over.
-    head: the score of the policy's learned head."""
+    head: the score of the policy's learned head. entropy: those of the segment (`entropies_T`), which engines say unasked,
+    where they can."""
 
     top: int = 0
     semantic: int = 0
     head: bool = False
+    entropy: bool = False
 
     def __post_init__(self) -> None:
         for name in ("top", "semantic"):
@@ -34,7 +36,7 @@ class Wanted:
                 raise InvalidInput(f"signal {name} runs over {getattr(self, name)} tokens; it can over 0 to {MOST_TOP}")
 
     def __bool__(self) -> bool:
-        return bool(self.top or self.semantic or self.head)
+        return bool(self.top or self.semantic or self.head or self.entropy)
 
 
 NO_SIGNALS = Wanted()

@@ -204,6 +204,7 @@ def test_likeliest_tokens_survive_requests_for_given_ones_in_the_same_step(vllm)
     ("wanted", "sampling", "says"),
     [
         (Wanted(semantic=5), {}, "semantic"),
+        (Wanted(entropy=True), {}, "entropy"),
         (Wanted(top=5), {"temperature": 0.7}, "temperature 0.7"),
         (Wanted(top=5), {"top_k": 3}, "top_k 3"),
     ],
@@ -215,7 +216,21 @@ def test_signals_that_vllm_hides_are_refused_by_name(wanted, sampling, says):
 
 def recipe(folder, **more):
     resources = {"engine": "vllm", "dtype": "float32", "threads": 1}
-    return resolve({"name": "x", "model": str(folder), "task": {"name": "arithmetic"}, "resources": resources, **more})
+    given = {"name": "x", "model": str(folder), "task": {"name": "arithmetic"}, "resources": resources}
+    return resolve(given | more)
+
+
+class Curious:
+    """A tree policy that looks at entropies."""
+
+    needs_entropy = True
+
+
+def test_a_policy_that_needs_entropies_is_refused(tmp_path):
+    generate = {"policy": f"{__name__}:Curious"}
+    with pytest.raises(InvalidInput, match=r"Curious needs entropies.*vllm.*use torch"):
+        recipe(tmp_path, generate=generate)
+    assert recipe(tmp_path, generate=generate, resources={"engine": "torch"}).generate.policy == generate["policy"]
 
 
 def test_a_deterministic_recipe_is_refused(tmp_path):

@@ -37,6 +37,8 @@ def check(request: Request) -> None:
         )
     if wanted.semantic:
         raise InvalidInput("signal `semantic` needs token embeddings, which vLLM hides; use resources.engine: torch")
+    if wanted.entropy:
+        raise InvalidInput("signal `entropy` runs over all tokens, and vLLM says the likeliest; use resources.engine: torch")
     if wanted.head:
         raise InvalidInput("signal `head` needs the model's states, which vLLM hides; use resources.engine: torch")
     if wanted.top and (not untempered(sampling.temperature) or (sampling.temperature and sampling.truncated)):
