@@ -6,6 +6,7 @@ module:attribute.
 """
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -83,7 +84,7 @@ class GrowthView:
     tree: Tree
     seed: int
     max_path_tokens: int  # policy tokens that a path may hold at most
-    in_flight: frozenset[Branch] = frozenset()
+    in_flight: AbstractSet[Branch] = frozenset()
     leaves: Mapping[Leaf, str] = field(default_factory=dict)
     rewards: Rewards = field(default_factory=dict)  # of leaves marked; see TreePolicy.needs_scores
     sampling: Sampling = field(default_factory=Sampling)  # what the recipe asks for; a plan may change it
@@ -96,7 +97,7 @@ class GrowthView:
 
     def policy_tokens(self, segment: Segment) -> int:
         """Tokens after the prompt on the path to the end of `segment`."""
-        return len(self.tree.prefix_tokens(segment.id, len(segment))) - len(self.root)
+        return self.tree.prefix_length(segment.id, len(segment)) - len(self.root)
 
 
 Event = Literal["started", "ended", "ticked", "scored", "room"]

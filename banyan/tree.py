@@ -1,5 +1,6 @@
 """The tree: segments by id under one prompt, and the leaves that end its paths. Grows only; nothing is ever removed."""
 
+from bisect import insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ class Tree:
         self.children: dict[bytes, list[Segment]] = {}
         self.root: Segment | None = None
         self._at: dict[tuple[bytes, int, int], Segment] = {}
+        self._before: dict[bytes, int] = {}  # tokens on the path before a segment
         for segment in segments:
             self.add(segment)
 
@@ -44,9 +46,8 @@ class Tree:
             self.root = segment
         self.segments[segment.id] = segment
         self._at[segment.parent, segment.fork, segment.ordinal] = segment
-        siblings = self.children.setdefault(segment.parent, [])
-        siblings.append(segment)
-        siblings.sort(key=lambda s: (s.fork, s.ordinal))
+        self._before[segment.id] = self.prefix_length(segment.parent, segment.fork) if segment.parent else 0
+        insort(self.children.setdefault(segment.parent, []), segment, key=lambda s: (s.fork, s.ordinal))
 
     def _check(self, segment: Segment) -> None:
         if segment.tree_id != self.tree_id:
@@ -81,6 +82,10 @@ class Tree:
         path = self.lineage(segment_id)
         ends = [child.fork for child in path[1:]] + [end]
         return list(zip(path, ends, strict=True))
+
+    def prefix_length(self, segment_id: bytes, end: int) -> int:
+        """Tokens from the root to (segment, end)."""
+        return self._before[segment_id] + end
 
     def prefix_tokens(self, segment_id: bytes, end: int) -> IntTokens:
         """All token ids from the root to (segment, end)."""

@@ -1,14 +1,15 @@
 """Grows one tree: what ended goes in, what to sample and what to publish comes out. No I/O, no clock.
 
-It asks the tree policy for a plan after every change, and carries out what is not there and not in flight yet. So a tree
+It asks the tree policy's planner after every change, and carries out what is not there and not in flight yet. So a tree
 resumed from the store goes on with exactly the branches that have no segment.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from banyan.draws import Draws, branch_key
-from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Rewards, Room
+from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, News, Plan, Planner, Rewards, Room
 from banyan.segment import Finish, IntTokens, Kind, Origin, Segment
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
@@ -16,6 +17,7 @@ from banyan.wire import rewards_from_wire
 from services.rollout import pieces, planlog, viewdigest
 from services.rollout.engines.port import Request, Sampled, Tokenizer
 from services.rollout.planlog import PlanLog
+from services.rollout.planning import planner
 from services.rollout.spec import GrowSpec
 from services.rollout.viewdigest import ViewDigest
 
@@ -48,12 +50,17 @@ class Grower:
     _pruned: set[Branch] = field(default_factory=set)
     _over: bool = False
     _room: Room = field(init=False)
+    _view: GrowthView = field(init=False)  # changes with what it shows; a policy cannot change it
+    _planner: Planner | None = None  # of this room
     _orders: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
     _log: PlanLog = field(init=False)
     _seen: ViewDigest = field(init=False)  # what the view holds, kept as it changes
 
     def __post_init__(self) -> None:
-        self._seen = viewdigest.parts(self._view())
+        flying, leaves, rewards = self.in_flight.keys(), MappingProxyType(self.leaves), MappingProxyType(self.rewards)
+        path, sampling = self.spec.max_path_tokens, self.spec.sampling
+        self._view = GrowthView(self.tree, self.spec.seed, path, flying, leaves, rewards, sampling)
+        self._seen = viewdigest.parts(self._view)
         self._log = PlanLog(self.claim, list(self.tree.segments), list(self.leaves), room=self.given)
         room = Room(step=self.spec.min_step)
         self._room = planlog.given(room, self.given) if self.given is not None else room
@@ -63,11 +70,11 @@ class Grower:
         made = () if self.tree.root is not None else (self._root(),)
         for segment in made:
             self._add(segment)
-        return self._plan(made)
+        return self._plan(News(made))
 
     def ended(self, sampled: Sequence[Sampled]) -> Step:
         """Takes segments that ended in one engine step."""
-        made: list[Segment] = []
+        made, gone = list[Segment](), list[Branch]()
         for one in sampled:
             branch = one.key[2] if isinstance(one.key, tuple) else None
             expansion = self.in_flight.pop(branch, None) if isinstance(branch, Branch) else None
@@ -79,8 +86,8 @@ class Grower:
                 self._add(segment)
             made += new
             if not new:
-                self._log.gone.append(expansion.branch)
-        return self._plan(tuple(made))
+                gone.append(expansion.branch)
+        return self._plan(News(made, gone=gone))
 
     def scored(self, scores: Sequence[tree_pb2.ScoredLeaf]) -> Step:
         """Takes all scores that the store has of the tree."""
@@ -97,20 +104,19 @@ class Grower:
         for leaf, value in new.items():
             self._seen.reward(leaf, value)
         self._log.rewards |= new
-        return self._plan(()) if new else Step()
+        return self._plan(News(scored=list(new))) if new else Step()
 
     def roomed(self, given: tree_pb2.TreeRoom) -> Step:
         """Takes the room that control gave; nothing follows from a round that is known."""
         if given.round <= self.round:
             return Step()
         self.given = self._log.room = given
-        self._room = planlog.given(self._room, given)
-        return self._plan(())
+        return self._plan_in(planlog.given(self._room, given))
 
     def unroomed(self) -> Step:
         """Control is silent: the tree ends with the room that it has."""
-        self._room, self._log.lapsed = replace(self._room, final=True), True
-        return self._plan(())
+        self._log.lapsed = True
+        return self._plan_in(replace(self._room, final=True))
 
     @property
     def round(self) -> int:
@@ -150,43 +156,57 @@ class Grower:
         self.tree.add(segment)
         self._seen.segment(segment.id)
 
-    def _view(self) -> GrowthView:
-        return GrowthView(
-            self.tree,
-            self.spec.seed,
-            self.spec.max_path_tokens,
-            frozenset(self.in_flight),
-            dict(self.leaves),
-            dict(self.rewards),
-            self.spec.sampling,
-        )
+    def _plan_in(self, room: Room) -> Step:
+        self._room, self._planner = room, None
+        return self._plan(News())
 
-    def _plan(self, made: tuple[Segment, ...]) -> Step:
-        view, seen = self._view(), self._seen.sum
-        self._log.fresh += [segment.id for segment in made]
-        plan = self.spec.policy.plan(view, self._room, Draws(self.spec.seed))
+    def _plan(self, news: News) -> Step:
+        seen = self._seen.sum
+        self._log.fresh += [segment.id for segment in news.segments]
+        self._log.gone += news.gone
+        plan = self._planned(news)
         wanted = {e.branch: e for e in plan.expansions if self._missing(e.branch)}
-        requests = [self._request(e) for e in wanted.values()]
+        requests = self._requests(wanted.values())
         marks = tuple(mark for mark in plan.leaves if mark.leaf not in self.leaves)
         for mark in marks:
             self.leaves[mark.leaf] = mark.reason
             self._seen.leaf(mark.leaf, mark.reason)
         aborts = tuple(branch for branch, _ in plan.prunes if branch in self.in_flight and branch not in self._pruned)
         self._pruned.update(aborts)
-        over = self._over = plan.done and not self.in_flight
+        self._over = plan.done and not self.in_flight
         prunes = [(branch, end) for branch, end in plan.prunes if branch in aborts]
-        view_digest = viewdigest.digest(view, seen, self._room)
+        view_digest = viewdigest.digest(self._view, seen, self._room)
         record = self._log.record(view_digest, list(wanted.values()), marks, prunes, plan.done)
-        return Step(tuple(requests), made, marks, aborts, tuple(m.leaf for m in plan.leaves) if over else None, record)
+        return Step(requests, tuple(news.segments), marks, aborts, self._grown() if self._over else None, record)
+
+    def _planned(self, news: News) -> Plan:
+        if self._planner is not None:
+            return self._planner.plan(news)
+        self._planner = planner(self.spec.policy, self._view, self._room, Draws(self.spec.seed))
+        return self._planner.plan()
+
+    def _grown(self) -> tuple[Leaf, ...]:
+        """All leaves in the order of the whole plan: that in which they came says when they ended."""
+        plan = self.spec.policy.plan(self._view, self._room, Draws(self.spec.seed))
+        return tuple(mark.leaf for mark in plan.leaves)
 
     def _missing(self, branch: Branch) -> bool:
         return branch not in self.in_flight and self.tree.at(branch.parent, branch.fork, branch.ordinal) is None
 
-    def _request(self, expansion: Expansion) -> Request:
+    def _requests(self, wanted: Iterable[Expansion]) -> tuple[Request, ...]:
+        """Requests at one place share their prefix."""
+        prefixes: dict[tuple[bytes, int], IntTokens] = {}
+        for branch in (expansion.branch for expansion in wanted):
+            place = branch.parent, branch.fork
+            if place not in prefixes:
+                prefixes[place] = self.tree.prefix_tokens(*place)
+                prefixes[place].flags.writeable = False
+        return tuple(self._request(e, prefixes[e.branch.parent, e.branch.fork]) for e in wanted)
+
+    def _request(self, expansion: Expansion, prefix: IntTokens) -> Request:
         branch, sampling = expansion.branch, expansion.sampling
         self.in_flight[branch] = expansion
         self._seen.flying(branch, 1)
-        prefix = self.tree.prefix_tokens(branch.parent, branch.fork)
         if self._ends(expansion.forced):
             sampling = replace(sampling, max_new_tokens=1)  # only to hear of the forced tokens: nothing follows an end
         most = len(expansion.forced) + sampling.max_new_tokens
@@ -195,15 +215,16 @@ class Grower:
             prefix_P=prefix,
             draw_key=branch_key(self.spec.seed, branch.parent, branch.fork, branch.ordinal),
             sampling=sampling,
-            keep=self._path_tokens(prefix) + most < self.spec.max_path_tokens,
+            keep=self._path_tokens(branch) + most < self.spec.max_path_tokens,
             order=(*self.spec.order, *self._order(branch.parent), branch.fork, branch.ordinal),
             forced=expansion.forced,
             signals=expansion.signals,
         )
 
-    def _path_tokens(self, prefix_P: IntTokens) -> int:
+    def _path_tokens(self, branch: Branch) -> int:
+        """Tokens after the prompt, before a branch."""
         assert self.tree.root is not None
-        return len(prefix_P) - len(self.tree.root)
+        return self.tree.prefix_length(branch.parent, branch.fork) - len(self.tree.root)
 
     def _order(self, segment_id: bytes) -> tuple[int, ...]:
         """Forks and ordinals from the root down: the logical place of a segment."""
@@ -247,15 +268,12 @@ class Grower:
                     policy_step=one.policy.step,
                     producer=self.producer,
                     text=self.tokenizer.decode(one.tokens_T[start:stop]),
-                    cached_tokens=self._length(branch) + given if made else one.cached_tokens,
+                    cached_tokens=self.tree.prefix_length(branch.parent, branch.fork) + given if made else one.cached_tokens,
                     entropies_T=one.entropies_T[start:stop],
                     signals=one.signals[start:stop],
                 )
             )
         return made
-
-    def _length(self, branch: Branch) -> int:
-        return len(self.tree.prefix_tokens(branch.parent, branch.fork))
 
     def _ends(self, forced: tuple[int, ...]) -> bool:
         """Whether forced tokens end the path: the last of them is the model's end token."""
@@ -265,7 +283,7 @@ class Grower:
         """The engine knows the segment's limit; the path's limit and a prune are known here."""
         if one.finish is Finish.ABORTED and branch in self._pruned:
             return Finish.PRUNED
-        tokens = self._path_tokens(self.tree.prefix_tokens(branch.parent, branch.fork)) + len(one.tokens_T)
+        tokens = self._path_tokens(branch) + len(one.tokens_T)
         full = one.finish is Finish.BOUNDARY and tokens >= self.spec.max_path_tokens
         return Finish.LENGTH if full else one.finish
 

@@ -5,10 +5,12 @@ sort all its segments each time would cost more than to plan. It tells one view 
 """
 
 import struct
+from functools import lru_cache
 
 from banyan import wire
 from banyan.digest import blake, packed
 from banyan.plugins import Branch, GrowthView, Room
+from banyan.segment import Sampling
 from banyan.tree import Leaf
 
 _MODULUS = 1 << 256
@@ -60,9 +62,13 @@ def digest(view: GrowthView, sum_of_parts: int | None = None, room: Room | None 
     """BLAKE2b-256 of a view's numbers, the room that control gave if it did, and the sum of its parts, which is made here
     where it is not given."""
     total = parts(view).sum if sum_of_parts is None else sum_of_parts
-    sampling = wire.sampling_to_wire(view.sampling).SerializeToString(deterministic=True)
     numbers = struct.pack("<QQ", view.seed, view.max_path_tokens)
-    return blake(b"banyan.view.v2", numbers, packed(sampling), total.to_bytes(32, "little"), _given(room))
+    return blake(b"banyan.view.v2", numbers, _sampling(view.sampling), total.to_bytes(32, "little"), _given(room))
+
+
+@lru_cache(256)
+def _sampling(sampling: Sampling) -> bytes:
+    return packed(wire.sampling_to_wire(sampling).SerializeToString(deterministic=True))
 
 
 def _given(room: Room | None) -> bytes:

@@ -20,14 +20,19 @@ TREE = {"segment": 3, "max_depth": 4, "width": 9, "fallback": "random", "budget"
 
 
 def _replayed(given_spec, whole, records):
-    """Replays the records of one claim; each view must be the one that was logged, each plan the one that was executed."""
+    """Replays the records of one claim; each view must be the one that was logged, each plan the one that was executed. In
+    what order a plan names things is nobody's concern."""
     for record, view in zip(records, planlog.views(given_spec, whole, records), strict=True):
         assert viewdigest.digest(view) == record.view_digest, f"the view of plan {record.number} is another"
         plan = given_spec.policy.plan(view, Room(), Draws(given_spec.seed))
         new = {e.branch: e for e in plan.expansions if e.branch not in view.in_flight and not _there(view, e)}
-        assert [planlog._expansion(e) for e in new.values()] == list(record.expansions)
-        marks = [(wire.leaf_to_wire(m.leaf), m.reason) for m in plan.leaves if m.leaf not in view.leaves]
-        assert marks == [(p.leaf, p.reason) for p in record.leaves] and plan.done == record.done
+        assert _bytes(planlog._expansion(e) for e in new.values()) == _bytes(record.expansions)
+        marks = {(m.leaf, m.reason) for m in plan.leaves if m.leaf not in view.leaves}
+        assert marks == {(wire.leaf_from_wire(p.leaf), p.reason) for p in record.leaves} and plan.done == record.done
+
+
+def _bytes(messages):
+    return sorted(message.SerializeToString(deterministic=True) for message in messages)
 
 
 def _there(view, expansion: Expansion) -> bool:

@@ -5,10 +5,10 @@ policy. So its next place is a function of recorded facts, and a resumed tree as
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from banyan.errors import InvalidInput
-from banyan.plugins import Branch, Expansion, GrowthView
+from banyan.plugins import Branch, Expansion
 from banyan.segment import Finish, Sampling, Segment
 from banyan.signals import NO_SIGNALS, Signals, Wanted
 from banyan.tree import Leaf
@@ -21,7 +21,7 @@ class Chain:
     branch: Branch
     start: int
     limit: int
-    pieces: tuple[Segment, ...]
+    pieces: tuple[Segment, ...] = ()
 
     @cached_property
     def stop(self) -> int:
@@ -37,6 +37,10 @@ class Chain:
     def stopped(self) -> bool:
         """Whether the model ended it."""
         return bool(self.pieces) and self.pieces[-1].finish is Finish.STOP
+
+    def and_then(self, piece: Segment) -> "Chain":
+        """The chain with its next piece."""
+        return replace(self, pieces=(*self.pieces, piece))
 
     def place(self, position: int) -> tuple[bytes, int]:
         """The segment and the fork before the token at a position of the path; its first token's place is its branch."""
@@ -60,23 +64,7 @@ class Chain:
         else:
             branch = self.branch
         room = min(tokens, self.limit) - self.stop - len(forced)
-        return Expansion(branch, _upto(sampling, room), forced, signals)
-
-
-@lru_cache(maxsize=256)  # a plan names the same few of them for all its paths
-def _upto(sampling: Sampling, tokens: int) -> Sampling:
-    return replace(sampling, max_new_tokens=tokens)
-
-
-def chain_at(view: GrowthView, branch: Branch, start: int) -> Chain:
-    """What is recorded of the chain that begins at a branch."""
-    pieces: list[Segment] = []
-    segment = view.tree.at(branch.parent, branch.fork, branch.ordinal)
-    while segment is not None:
-        pieces.append(segment)
-        ended = segment.finish is Finish.STOP
-        segment = None if ended else view.tree.at(segment.id, len(segment), 0)
-    return Chain(branch, start, view.max_path_tokens, tuple(pieces))
+        return Expansion(branch, replace(sampling, max_new_tokens=room), forced, signals)
 
 
 def told(segment: Segment) -> Signals:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from banyan.plugins import Branch, Expansion, GrowthView
 from banyan.segment import Finish, Floats, Kind, Origin, Segment
 from banyan.signals import MOST_TOP, Wanted
+from banyan.tree import Leaf
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,11 @@ class Run:
     def last(self) -> Segment:
         """The segment that it ends with."""
         return self.pieces[-1]
+
+    @property
+    def leaf(self) -> Leaf:
+        """Its end."""
+        return Leaf(self.last.id, len(self.last))
 
     @property
     def text(self) -> str:
@@ -46,22 +52,27 @@ def run_at(view: GrowthView, branch: Branch) -> Run | None:
         if segment is None:
             return None
         pieces.append(segment)
-        at = Branch(segment.id, len(segment), 0) if _goes_on(segment) else None
+        at = Branch(segment.id, len(segment), 0) if goes_on(segment) else None
     return Run(tuple(pieces))
 
 
-def _goes_on(segment: Segment) -> bool:
+def goes_on(segment: Segment) -> bool:
+    """Whether another segment continues it as one run."""
     forced = segment.kind is Kind.FORCED and segment.origin is Origin.BRANCH
     return segment.finish is Finish.ABORTED or (forced and segment.finish is not Finish.STOP)
 
 
+def rest(segment: Segment, signals: Wanted) -> Expansion:
+    """What continues a segment that goes on."""
+    left = segment.sampling.max_new_tokens - (len(segment) if segment.kind is Kind.POLICY else 0)
+    return Expansion(Branch(segment.id, len(segment), 0), replace(segment.sampling, max_new_tokens=left), (), signals)
+
+
 def continuations(view: GrowthView) -> tuple[Expansion, ...]:
     """The rest of every segment that was cut, and what follows forced tokens, with the signals that they have."""
-    return tuple(_rest(segment) for segment in view.tree if segment.kind is not Kind.PROMPT and _goes_on(segment))
+    return tuple(rest(s, _signals(s)) for s in view.tree if s.kind is not Kind.PROMPT and goes_on(s))
 
 
-def _rest(segment: Segment) -> Expansion:
-    left = segment.sampling.max_new_tokens - (len(segment) if segment.kind is Kind.POLICY else 0)
+def _signals(segment: Segment) -> Wanted:
     top, semantic = segment.signals.top_ids_T_K.shape[1], bool(segment.signals.semantic_T.size)
-    wanted = Wanted(top, (top or MOST_TOP) if semantic else 0, bool(segment.signals.head_T.size))
-    return Expansion(Branch(segment.id, len(segment), 0), replace(segment.sampling, max_new_tokens=left), (), wanted)
+    return Wanted(top, (top or MOST_TOP) if semantic else 0, bool(segment.signals.head_T.size))

@@ -8,19 +8,16 @@ all. It keeps successes and failures. It waits for stage 1's scores; samples tha
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from banyan.draws import Draws
-from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Plan, Room
-from banyan.segment import Finish
-from banyan.tree import Leaf
-from services.rollout.generate.cuts import Run, continuations, run_at
+from banyan.plugins import Branch, GrowthView
+from services.rollout.generate.growth import Growing, Growth
 
 SCHEDULES = ("equal", "hardness")
 
 
 @dataclass(frozen=True)
-class Dars:
+class Dars(Growing):
     """Difficulty-adaptive rollout sampling."""
 
     width: int = 8
@@ -45,20 +42,14 @@ class Dars:
         if self.schedule not in SCHEDULES:
             raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}")
 
-    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
+    async def grow(self, growth: Growth) -> None:
         """Stage 1, and once it is scored, stage 2."""
-        count = self.width
-        runs = [run_at(view, branch) for branch in _branches(view, count)]
-        rewards = [view.rewards.get(_leaf(run), math.nan) if run is not None else math.nan for run in runs]
-        scored = not any(r is not None and math.isnan(r) for r in rewards)
-        if scored:
-            count += self.more([r for r in rewards if r is not None])
-            count = max(count, min(self.max_width, _begun(view)))  # scores may have come after stage 2 began without them
-            runs = [run_at(view, branch) for branch in _branches(view, count)]
-        sampling = replace(view.sampling, max_new_tokens=view.max_path_tokens)
-        expansions = (*(Expansion(branch, sampling) for branch in _branches(view, count)), *continuations(view))
-        marks = tuple(_mark(run) for run in runs if run is not None)
-        return Plan(expansions, marks, done=scored and None not in runs)
+        runs = [growth.start(growth.path(Branch(*growth.root, ordinal))) for ordinal in range(self.width)]
+        rewards = [await growth.reward((await run).leaf) for run in runs]
+        count = self.width + self.more([r for r in rewards if r is not None])
+        begun = min(self.max_width, _begun(growth.view))  # scores may have come after stage 2 began without them
+        for ordinal in range(self.width, max(count, begun)):
+            growth.start(growth.path(Branch(*growth.root, ordinal)))
 
     def more(self, rewards: Sequence[float]) -> int:
         """ΔN for the rewards of stage 1."""
@@ -84,19 +75,7 @@ def extra(accuracy: float, width: int, max_width: int, schedule: str, standardis
     return min(max_width - width, math.ceil(round((level - width * share) / share, 9)))
 
 
-def _branches(view: GrowthView, count: int) -> list[Branch]:
-    return [Branch(view.root.id, len(view.root), ordinal) for ordinal in range(count)]
-
-
 def _begun(view: GrowthView) -> int:
     """Samples that there are, whatever they were asked for by."""
     children = view.tree.children.get(view.root.id, ())
     return 1 + max((child.ordinal for child in children), default=-1)
-
-
-def _leaf(run: Run) -> Leaf:
-    return Leaf(run.last.id, len(run.last))
-
-
-def _mark(run: Run) -> LeafMark:
-    return LeafMark(_leaf(run), "stop" if run.last.finish is Finish.STOP else "length")

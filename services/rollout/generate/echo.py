@@ -18,19 +18,17 @@ Forced tokens are context for the learner; all else is sampled at the recipe's t
 """
 
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from banyan.draws import Draws
-from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Plan, Room
+from banyan.plugins import Branch
 from banyan.segment import Segment
 from banyan.signals import MOST_TOP, Wanted
+from banyan.tree import Leaf
 from services.rollout.generate import confidence
-from services.rollout.generate.chains import Chain, chain_at, told
+from services.rollout.generate.chains import Chain, told
 from services.rollout.generate.confidence import Cuts, Profile, Values, Width
+from services.rollout.generate.growth import Growing, Growth
 
 _DEFAULTS = {"quantile": (0.9, 0.5, 0.5), "published": (3.5, 1.0, 1.2)}  # entropy_high, entropy_low, confidence
 _COUNTS = ("width", "chains", "segment", "top", "confidence_k", "min_depth", "group_window", "tail_window")
@@ -38,7 +36,7 @@ _MORE_COUNTS = ("entropy_window", "min_branches", "max_branches", "cut_steps")
 
 
 @dataclass(frozen=True)
-class Echo:
+class Echo(Growing):
     """Entropy-confidence branching with cuts."""
 
     width: int = 32
@@ -127,11 +125,6 @@ class Echo:
         full = max(self.group_window, self.tail_window, self.entropy_window)
         return Cuts(least, tail if self.cut_tail is None else self.cut_tail, self.cut_rise, self.cut_steps, full - 1)
 
-    @cached_property
-    def name(self) -> str:
-        """All settings: what is remembered of a path holds for them alone."""
-        return repr(self)
-
     def branching(self, path: Profile) -> Width:
         """The branch rule on the scale of a chain."""
         high, low, theta = self.levels
@@ -140,70 +133,82 @@ class Echo:
             theta = float(np.quantile(path.group_T, theta))
         return Width(high, low, theta, self.rise, self.alpha, self.beta, self.min_branches, self.max_branches)
 
-    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
-        """All paths that there may be so far, with what each lacks."""
-        width = self.width if room.max_leaves is None else min(self.width, room.max_leaves)
-        return _Growth(self, view, width).plan()
+    async def grow(self, growth: Growth) -> None:
+        """The base chains; their branches and what else there is room for as they end."""
+        _Paths(self, growth, growth.width(self.width)).begin()
 
 
-# A segment stands for its path, and a plan looks at all paths again and again: what was found of one is kept with it.
-_FOUND: WeakKeyDictionary[Segment, dict[Any, Any]] = WeakKeyDictionary()
+@dataclass(frozen=True, eq=False, slots=True)
+class _Looked:
+    """A path as far as it was looked at: H and C of its policy tokens. Those of the chain begin at its start."""
 
+    chain: Chain
+    entropy_T: Values = field(default_factory=lambda: np.zeros(0))
+    confidence_T: Values = field(default_factory=lambda: np.zeros(0))
 
-def _signals(segment: Segment, k: int, measure: str) -> tuple[Values, Values]:
-    kept = _FOUND.setdefault(segment, {})
-    if (k, measure) not in kept:
-        kept[(k, measure)] = confidence.entropy_and_confidence(told(segment).top_logprobs_T_K, k, measure)
-    found: tuple[Values, Values] = kept[(k, measure)]
-    return found
+    def and_then(self, piece: Segment, k: int, measure: str) -> "_Looked":
+        """The path with its next piece."""
+        entropy, c = confidence.entropy_and_confidence(told(piece).top_logprobs_T_K, k, measure)
+        joined = np.concatenate([self.entropy_T, entropy]), np.concatenate([self.confidence_T, c])
+        return _Looked(self.chain.and_then(piece), *joined)
+
+    def below(self, branch: Branch, start: int) -> "_Looked":
+        """A path that leaves this one behind `start` tokens: windows reach back beyond the branch."""
+        return _Looked(Chain(branch, start, self.chain.limit), self.entropy_T[:start], self.confidence_T[:start])
 
 
 @dataclass(slots=True)
-class _Growth:
-    """One tree as it is seen now."""
+class _Paths:
+    """The paths of one tree. opened: each base chain's branches, a path and the token forced on it; None while it runs.
+    begun: how many of them have begun, and last, how many of those that are sampled afresh."""
 
     policy: Echo
-    view: GrowthView
+    growth: Growth
     width: int
-    expansions: list[Expansion] = field(default_factory=list)
-    marks: list[LeafMark] = field(default_factory=list)
+    opened: list[list[tuple[_Looked, int]] | None] = field(default_factory=list)
+    begun: list[int] = field(default_factory=list)
 
-    def plan(self) -> Plan:
+    def begin(self) -> None:
         bases = min(self.policy.chains, self.width)
-        branches = [self._base(ordinal) for ordinal in range(bases)]
-        used = bases
-        for found in branches:  # a chain that still runs holds room for all branches it may get, so that none takes it
-            for branch, start, token in (found or [])[: self.width - used]:
-                self._path(branch, start, (token,))
-            used = min(self.width, used + (self.policy.max_branches - 1 if found is None else len(found)))
-        for ordinal in range(bases, bases + self.width - used):
-            self._path(self._fresh(ordinal), 0)
-        return Plan(tuple(self.expansions), tuple(self.marks), done=len(self.marks) == self.width)
+        self.opened, self.begun = [None] * bases, [0] * (bases + 1)
+        for ordinal in range(bases):
+            self.growth.start(self._base(ordinal))
+        self._fill()
 
-    def _fresh(self, ordinal: int) -> Branch:
-        return Branch(self.view.root.id, len(self.view.root), ordinal)
+    async def _base(self, ordinal: int) -> None:
+        self.opened[ordinal] = self._branches(await self._path(self._fresh(ordinal)))
+        self._fill()
 
-    def _base(self, ordinal: int) -> list[tuple[Branch, int, int]] | None:
-        """A base chain's branches, each with its place on the path and its token; None while the chain runs."""
-        chain = self._path(self._fresh(ordinal), 0)
-        if chain is None:
-            return None
-        kept = _FOUND.setdefault(chain.pieces[-1], {})
-        key = ("branch", self.policy.name, chain.limit)
-        if key not in kept:
-            kept[key] = self._uncertain(chain)
-        if kept[key] is None:
+    def _fill(self) -> None:
+        """Begins what there is room for: a chain that still runs holds room for all branches it may get, so that none takes
+        it."""
+        used = bases = len(self.opened)
+        for base, opened in enumerate(self.opened):
+            for path, token in (opened or [])[self._new(base, min(self.width - used, len(opened or [])))]:
+                self.growth.start(self._path(path, (token,)))
+            used = min(self.width, used + (self.policy.max_branches - 1 if opened is None else len(opened)))
+        fresh = self._new(bases, self.width - used)
+        for ordinal in range(bases + fresh.start, bases + fresh.stop):
+            self.growth.start(self._path(self._fresh(ordinal)))
+
+    def _new(self, of: int, count: int) -> slice:
+        """Those among the first `count` that have not begun; now they have."""
+        before, self.begun[of] = self.begun[of], max(count, self.begun[of])
+        return slice(before, self.begun[of])
+
+    def _fresh(self, ordinal: int) -> _Looked:
+        return _Looked(Chain(Branch(*self.growth.root, ordinal), 0, self.growth.view.max_path_tokens))
+
+    def _branches(self, path: _Looked) -> list[tuple[_Looked, int]]:
+        """A base chain's branches at its first uncertain token: before its cut, and with room for one more token."""
+        profile, chain, cut = self._profile(path), path.chain, self._cut(path)
+        rule = self.policy.branching(profile if cut is None else profile.first(cut[0] + 1))
+        at = rule.first(profile, self.policy.min_depth, min(chain.limit - 1, len(profile) if cut is None else cut[0]))
+        if at is None:
             return []
-        at, width = kept[key]
-        return [(Branch(*chain.place(at), 1 + rank), at, token) for rank, token in self._likeliest(chain, at, width)]
-
-    def _uncertain(self, chain: Chain) -> tuple[int, int] | None:
-        """Where a chain branches and how wide: before its cut, and with room for a forced token and one more."""
-        path = self._profile(chain)
-        cut = self.policy.cuts.first(path) if self.policy.cut else None
-        rule = self.policy.branching(path if cut is None else path.first(cut[0] + 1))
-        at = rule.first(path, self.policy.min_depth, min(chain.limit - 1, len(path) if cut is None else cut[0]))
-        return None if at is None else (at, rule.at(float(path.entropy_T[at]), float(path.group_T[at])))
+        width, place = rule.at(float(profile.entropy_T[at]), float(profile.group_T[at])), chain.place(at)
+        likeliest = self._likeliest(chain, at, width)
+        return [(path.below(Branch(*place, 1 + rank), at), token) for rank, token in likeliest]
 
     def _likeliest(self, chain: Chain, at: int, width: int) -> list[tuple[int, int]]:
         """The likeliest tokens beside the chain's own, with their ranks: width − 1 of them, if so many are likely."""
@@ -213,40 +218,30 @@ class _Growth:
         ranked = [(rank, int(tokens[rank])) for rank in range(min(width, len(tokens))) if p[rank] > self.policy.floor]
         return [(rank, token) for rank, token in ranked if token != own][: width - 1]
 
-    def _path(self, branch: Branch, start: int, forced: tuple[int, ...] = ()) -> Chain | None:
-        """Marks the path's leaf and returns it; None if it still runs, and then asks for what it lacks."""
-        chain = chain_at(self.view, branch, start)
-        mark = self._mark(chain) if chain.pieces else None
-        if mark is not None:
-            self.marks.append(mark)
-            return chain
-        begun = chain.stop if chain.pieces else chain.stop + len(forced)
-        looked = (begun // self.policy.segment + 1) * self.policy.segment
-        self.expansions.append(chain.more(self.view.sampling, looked, forced, Wanted(top=self.policy.top)))
-        return None
+    async def _path(self, path: _Looked, forced: tuple[int, ...] = ()) -> _Looked:
+        """Looks at a path after each segment, up to its leaf."""
+        p, mark = self.policy, None
+        while mark is None:
+            begun = path.chain.stop + (0 if path.chain.pieces else len(forced))
+            looked = (begun // p.segment + 1) * p.segment
+            more = path.chain.more(self.growth.view.sampling, looked, forced, Wanted(top=p.top))
+            path = path.and_then(await self.growth.ask(more), p.confidence_k, p.measured)
+            mark = self._ending(path)
+        self.growth.mark(*mark)
+        return path
 
-    def _mark(self, chain: Chain) -> LeafMark | None:
-        """The path's leaf; None while it runs."""
-        kept = _FOUND.setdefault(chain.pieces[-1], {})
-        key = ("mark", self.policy.name, chain.limit)
-        if key not in kept:
-            kept[key] = self._ending(chain)
-        mark: LeafMark | None = kept[key]
-        return mark
-
-    def _ending(self, chain: Chain) -> LeafMark | None:
-        cut = self.policy.cuts.first(self._profile(chain)) if self.policy.cut else None
+    def _ending(self, path: _Looked) -> tuple[Leaf, str] | None:
+        chain, cut = path.chain, self._cut(path)
         if cut is not None and not (chain.ended and cut[0] + 1 == chain.stop):
-            return LeafMark(chain.leaf(cut[0] + 1), cut[1])
-        return LeafMark(chain.leaf(), "stop" if chain.stopped else "length") if chain.ended else None
+            return chain.leaf(cut[0] + 1), cut[1]
+        return (chain.leaf(), "stop" if chain.stopped else "length") if chain.ended else None
 
-    def _profile(self, chain: Chain) -> Profile:
-        """Of the whole path, as windows reach back beyond the branch."""
-        last, p = chain.pieces[-1], self.policy
-        parts = self.view.tree.pieces(last.id, len(last))[1:]
-        values = [tuple(v[:end] for v in _signals(s, p.confidence_k, p.measured)) for s, end in parts]
-        entropy, c = (np.concatenate(column) for column in zip(*values, strict=True))
-        return confidence.profile(entropy, c, p.group_window, p.tail_window, p.entropy_window)
+    def _cut(self, path: _Looked) -> tuple[int, str] | None:
+        return self.policy.cuts.first(self._profile(path)) if self.policy.cut else None
+
+    def _profile(self, path: _Looked) -> Profile:
+        p = self.policy
+        return confidence.profile(path.entropy_T, path.confidence_T, p.group_window, p.tail_window, p.entropy_window)
 
 
 def _holder(chain: Chain, position: int) -> tuple[Segment, int]:

@@ -18,17 +18,16 @@ from itertools import islice
 
 import numpy as np
 
-from banyan.draws import Draws
-from banyan.plugins import GrowthView, Plan, Room
 from banyan.segment import Finish
 from services.rollout.generate.cuts import Run
-from services.rollout.generate.rollouts import Place, Rollout, Rollouts, remembered, whole_numbers
+from services.rollout.generate.growth import Growing, Growth, Place
+from services.rollout.generate.rollouts import Rollout, roll_out, whole_numbers
 
 Fork = tuple[Place, int]  # where, and behind how many policy tokens
 
 
 @dataclass(frozen=True)
-class EPTree:
+class EPTree(Growing):
     """Entropy-guided tree search: forks at surprising tokens of finished chains."""
 
     chains: int = 6
@@ -52,52 +51,44 @@ class EPTree:
         """Leaves of a tree."""
         return self.chains * (1 + self.rounds * self.forks * self.continuations)
 
-    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
+    async def grow(self, growth: Growth) -> None:
         """All chains at once; each one's rounds when it has ended."""
-        width = self.width if room.max_leaves is None else min(self.width, room.max_leaves)
-        grown, chains = Rollouts(view), min(self.chains, width)
-        number = chains
+        width = growth.width(self.width)
+        number = chains = min(self.chains, width)
         for chain in range(chains):
             share = (width - chains) // chains + (chain < (width - chains) % chains)
-            trunk = grown.grow(chain, grown.root, 0)
-            if trunk is not None:
-                self._rounds(grown, trunk, range(number, number + share))
+            growth.start(self._tree(growth, chain, range(number, number + share)))
             number += share
-        return grown.plan(width)
 
-    def _rounds(self, grown: Rollouts, trunk: Rollout, numbers: range) -> None:
-        """Forks the chain's tree under these numbers, up to the first round that is not all there."""
-        tree, forked, most = [trunk], list[Fork](), self.forks * self.continuations
+    async def _tree(self, growth: Growth, chain: int, numbers: range) -> None:
+        """A chain, and its rounds of forks under these numbers."""
+        tree, forked = [await roll_out(growth, chain, growth.root, 0)], list[Fork]()
+        most = self.forks * self.continuations
         for first in range(0, len(numbers), most):
             forks = self._forks(tree, forked)
-            branches = numbers[first : first + most]
-            places = [forks[i // self.continuations % len(forks)] for i in range(len(branches))]
-            made = [grown.grow(number, *place) for number, place in zip(branches, places, strict=True)]
-            ended = [rollout for rollout in made if rollout is not None]
-            if len(ended) < len(made):
-                return
-            tree += ended
+            branches = enumerate(numbers[first : first + most])
+            made = [growth.start(roll_out(growth, n, *forks[i // self.continuations % len(forks)])) for i, n in branches]
+            tree += [await one for one in made]
             forked += [fork for fork in forks if fork not in forked]
 
     def _forks(self, tree: list[Rollout], forked: list[Fork]) -> list[Fork]:
         """The N tokens of a tree with the largest surprisal; the first one wins a tie."""
         most, ranked = self.forks + len(forked), list[tuple[float, int, int]]()
         for index, rollout in enumerate(tree):
-            open_ = ((t, logprob) for t, logprob in least_likely(rollout.run, tuple(self.masked)) if t or not index)
+            open_ = ((t, logprob) for t, logprob in least_likely(rollout.run, self.masked) if t or not index)
             ranked += [(logprob, index, rollout.start + t) for t, logprob in islice(open_, most)]
         forks = [(tree[index].place(position), position) for _, index, position in sorted(ranked)]
         return ([f for f in forks if f not in forked] + [f for f in forks if f in forked])[: self.forks]
 
 
-@remembered
-def least_likely(run: Run, masked: tuple[str, ...]) -> list[tuple[int, float]]:
+def least_likely(run: Run, masked: Sequence[str]) -> list[tuple[int, float]]:
     """Own tokens of a run up to the end of its first masked word, with their log-probs; the least likely first."""
     logprobs_T = np.concatenate(run.logprobs)[: unmasked(run, masked)]
     order = np.argsort(logprobs_T, kind="stable")
     return list(zip(order.tolist(), logprobs_T[order].tolist(), strict=True))
 
 
-def unmasked(run: Run, masked: tuple[str, ...]) -> int:
+def unmasked(run: Run, masked: Sequence[str]) -> int:
     """Tokens of a run up to the end of its first masked word."""
     ends = [found.end() for word in masked if (found := re.search(re.escape(word), run.text, re.IGNORECASE))]
     if not ends:

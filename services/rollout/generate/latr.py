@@ -22,10 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from banyan.draws import Draws
-from banyan.plugins import GrowthView, Plan, Room
+from services.rollout.generate.growth import Growing, Growth
 from services.rollout.generate.lookahead import Likeness, Rule
-from services.rollout.generate.lookahead_growth import Growth
+from services.rollout.generate.lookahead_growth import Lookahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ PRESETS = {
 
 
 @dataclass(frozen=True)
-class Latr:
+class Latr(Growing):
     """Lookahead tree, then sampling."""
 
     truncates: ClassVar[bool] = True  # it samples greedily; see above
@@ -113,19 +112,17 @@ class Latr:
         count = round(eta * leaves)
         return count if count > 1 else 0
 
-    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
-        """Replays the tree phase as far as its tokens go."""
-        leaves = self.width if room.max_leaves is None else min(self.width, room.max_leaves)
-        greedy = replace(view.sampling, temperature=0.0, top_p=1.0, top_k=1)
-        last = min(int(self._setting("force_return")), view.max_path_tokens)
-        return Growth(
-            view=view,
+    async def grow(self, growth: Growth) -> None:
+        """The tree phase, then what finishes its branches."""
+        view, leaves = growth.view, growth.width(self.width)
+        await Lookahead(
+            growth=growth,
             leaves=leaves,
-            of_tree=self.leaves_of_the_tree(leaves, room.step),
+            of_tree=self.leaves_of_the_tree(leaves, growth.room.step),
             rule=self.rule,
             likeness=self.likeness,
             ages=tuple(sorted(set(self.ages))),
             chunk=self.chunk,
-            last=last,
-            greedy=greedy,
-        ).plan()
+            last=min(int(self._setting("force_return")), view.max_path_tokens),
+            greedy=replace(view.sampling, temperature=0.0, top_p=1.0, top_k=1),
+        ).grow()

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -39,19 +37,11 @@ class Likeness:
 
     def between(self, a: Sequence[int], b: Sequence[int]) -> bool:
         """Whether they are."""
-        return _alike(self, tuple(a), tuple(b))
-
-
-@lru_cache(maxsize=4096)  # each plan asks again for all that were compared
-def _alike(than: Likeness, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    return (
-        (than.edit_distance > 0 and edit_distance(a, b) / len(a) < than.edit_distance)
-        or (than.suffix < 1 and suffix_score(a, b) > than.suffix)
-        or (than.rouge < 1 and rouge_l(a, b) > than.rouge)
-    )
-
-
-_OPENINGS: WeakKeyDictionary[Segment, dict[Rule, dict[int, Choices]]] = WeakKeyDictionary()
+        return (
+            (self.edit_distance > 0 and edit_distance(a, b) / len(a) < self.edit_distance)
+            or (self.suffix < 1 and suffix_score(a, b) > self.suffix)
+            or (self.rouge < 1 and rouge_l(a, b) > self.rouge)
+        )
 
 
 def openings(segment: Segment, rule: Rule) -> dict[int, Choices]:
@@ -59,13 +49,6 @@ def openings(segment: Segment, rule: Rule) -> dict[int, Choices]:
     place was looked at in the parent."""
     if segment.kind is not Kind.POLICY:
         return {}
-    kept = _OPENINGS.setdefault(segment, {})
-    if rule not in kept:
-        kept[rule] = _openings(segment, rule)
-    return kept[rule]
-
-
-def _openings(segment: Segment, rule: Rule) -> dict[int, Choices]:
     ids = told(segment).top_ids_T_K[:, : rule.candidates]
     fires = rule.fires(np.exp(segment.signals.top_logprobs_T_K)) & (ids != segment.tokens_T[:, None])
     return {int(t): tuple((int(k), int(ids[t, k])) for k in np.flatnonzero(fires[t])) for t in np.flatnonzero(fires.any(1))}

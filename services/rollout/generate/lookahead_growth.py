@@ -1,17 +1,17 @@
-"""latr's tree as it is seen now: the greedy phase replayed token by token, then what finishes each branch (card 7).
+"""latr's tree: the greedy phase, looked at token by token, then what finishes each branch (card 7).
 
 Tokens are counted from the prompt, for all branches alike, and only those where something happens are looked at.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from dataclasses import dataclass, field
 
-from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Plan
+from banyan.plugins import Branch, Expansion
 from banyan.segment import Sampling, Segment
 from banyan.signals import Wanted
-from services.rollout.generate.chains import Chain, chain_at
+from services.rollout.generate.chains import Chain
+from services.rollout.generate.growth import Growth
 from services.rollout.generate.lookahead import Choices, Likeness, Rule, openings
 
 
@@ -50,12 +50,20 @@ class _Row:
             return None
         return self.tokens[start - self.birth : end - self.birth]
 
+    def take(self, piece: Segment, rule: Rule) -> None:
+        """Goes on by a greedy segment. A forced token is known before it comes."""
+        start = self.chain.stop
+        self.chain = self.chain.and_then(piece)
+        self.choices.update({start + t: choices for t, choices in openings(piece, rule).items()})
+        self.places = list(self.choices)
+        self.tokens[start - self.birth :] = piece.tokens_T.tolist()
+
 
 @dataclass(slots=True)
-class Growth:
+class Lookahead:
     """One tree. leaves: n; of_tree: how many of them the tree phase may have; last: the tokens at which it ends."""
 
-    view: GrowthView
+    growth: Growth
     leaves: int
     of_tree: int
     rule: Rule
@@ -65,35 +73,23 @@ class Growth:
     last: int
     greedy: Sampling
     rows: list[_Row] = field(default_factory=list)
-    expansions: list[Expansion] = field(default_factory=list)
-    marks: list[LeafMark] = field(default_factory=list)
 
-    def plan(self) -> Plan:
-        """What the tree lacks, and its leaves so far."""
+    async def grow(self) -> None:
         first = 1 + self.rule.candidates  # ordinals below are the tree's
         for ordinal in range(self.leaves - self.of_tree):
-            self._sample(self._at_root(first + ordinal), 0)
+            self._sample(Branch(*self.growth.root, first + ordinal), 0)
         if self.of_tree:
-            tokens = self._tree()
-            if tokens is not None:
-                self._finish(tokens, first)
-        return Plan(tuple(self.expansions), tuple(self.marks), done=len(self.marks) == self.leaves)
-
-    def _at_root(self, ordinal: int) -> Branch:
-        return Branch(self.view.root.id, len(self.view.root), ordinal)
+            await self._finish(await self._tree(), first)
 
     # -- the tree phase --
 
-    def _tree(self) -> int | None:
-        """Tokens of its branches when the tree phase is over; None, with what it lacks, while it is not."""
-        self.rows = [self._row(self._at_root(0), 0)]
+    async def _tree(self) -> int:
+        """Grows its branches. Returns their tokens when the tree phase is over."""
+        self.rows = [self._row(Branch(*self.growth.root, 0), 0)]
         at = -1
         while True:
             at = self._next(at)
-            waiting = [row for row in self.rows if row.known <= at and not row.over(at)]
-            if waiting:
-                self._ask(waiting, at)
-                return None
+            await self._tokens(at)
             self._open(at)
             self._prune(at)
             if at + 1 >= self.last or self._settled(at):
@@ -109,35 +105,27 @@ class Growth:
             yield row.places[bisect_right(row.places, at)]
         yield from (row.birth + age - 1 for age in self.ages)
 
-    def _row(self, branch: Branch, start: int, token: int | None = None, parent: _Row | None = None) -> _Row:
-        forced = () if token is None else (token,)
-        chain = chain_at(self.view, branch, start)
-        row = _Row(replace(chain, pieces=tuple(takewhile(self._is_greedy, chain.pieces))), forced, parent)
-        for piece in row.chain.pieces:
-            place = start + len(row.tokens)
-            row.choices.update({place + t: choices for t, choices in openings(piece, self.rule).items()})
-            row.tokens += piece.tokens_T.tolist()
-        row.places = list(row.choices)
-        row.tokens = row.tokens or list(forced)
-        return row
+    def _row(self, branch: Branch, start: int, forced: tuple[int, ...] = (), parent: _Row | None = None) -> _Row:
+        chain = Chain(branch, start, self.growth.view.max_path_tokens)
+        return _Row(chain, forced, parent, tokens=list(forced))
 
-    def _is_greedy(self, segment: Segment) -> bool:
-        return replace(segment.sampling, max_new_tokens=self.greedy.max_new_tokens) == self.greedy
-
-    def _ask(self, rows: list[_Row], at: int) -> None:
-        """The next chunk of rows that lack a token. Chunks end at multiples, so that rows ask together."""
-        upto = min((at // self.chunk + 1) * self.chunk, self.last)
-        self.expansions += [row.chain.more(self.greedy, upto, row.forced, Wanted(top=self.rule.candidates)) for row in rows]
+    async def _tokens(self, at: int) -> None:
+        """Waits until all rows have the token at this place. Chunks end at multiples, so that rows ask together."""
+        upto, signals = min((at // self.chunk + 1) * self.chunk, self.last), Wanted(top=self.rule.candidates)
+        while lacking := [row for row in self.rows if row.known <= at and not row.over(at)]:
+            asked = [self.growth.ask(row.chain.more(self.greedy, upto, row.forced, signals)) for row in lacking]
+            for row, piece in zip(lacking, asked, strict=True):
+                row.take(await piece, self.rule)
 
     def _open(self, at: int) -> None:
         """Branches at this place, all second choices before all third ones, by row, while there is room."""
-        if at + 1 >= self.view.max_path_tokens:
+        if at + 1 >= self.growth.view.max_path_tokens:
             return  # no room for a token after the forced one
         rows = [(row, row.choices.get(at, ())) for row in self.rows]
         most = max(len(choices) for _, choices in rows)
         wanted = [(row, *choices[n]) for n in range(most) for row, choices in rows if n < len(choices)]
         for row, rank, token in wanted[: max(0, self.of_tree - len(self.rows))]:
-            self.rows.append(self._row(Branch(*row.chain.place(at), 1 + rank), at, token, row))
+            self.rows.append(self._row(Branch(*row.chain.place(at), 1 + rank), at, (token,), row))
 
     def _prune(self, at: int) -> None:
         gone = {id(row) for row in self.rows if self._repeats(row, at)}
@@ -163,7 +151,7 @@ class Growth:
 
     # -- and after it --
 
-    def _finish(self, tokens: int, first: int) -> None:
+    async def _finish(self, tokens: int, first: int) -> None:
         """Ordinary sampling from each branch's place, and copies for the slots that are left."""
         for row in self.rows:
             if row.over(tokens):
@@ -173,28 +161,31 @@ class Growth:
             else:
                 self._sample(row.chain.branch, row.birth, row.forced)
         if len(self.rows) < self.of_tree:
-            self._copy(tokens, first)
+            await self._copy(tokens, first)
 
-    def _copy(self, tokens: int, first: int) -> None:
+    async def _copy(self, tokens: int, first: int) -> None:
         """Copies of the first branch that runs on. Whether one that begins here does, its forced token must tell first."""
-        place, start, ordinal = (self.view.root.id, len(self.view.root)), 0, first + self.leaves - self.of_tree
+        place, start, ordinal = self.growth.root, 0, first + self.leaves - self.of_tree
         for row in self.rows:
-            chain = chain_at(self.view, row.chain.branch, row.birth)
-            if not chain.pieces:
-                return
-            if not (chain.ended and chain.stop <= tokens):
-                place, start, ordinal = chain.place(tokens), tokens, first
+            if not row.chain.pieces:
+                row.take(await self.growth.ask(self._rest(row.chain, row.forced)), self.rule)
+            if not row.over(tokens):
+                place, start, ordinal = row.chain.place(tokens), tokens, first
                 break
         for copy in range(self.of_tree - len(self.rows)):
             self._sample(Branch(*place, ordinal + copy), start)
 
     def _sample(self, branch: Branch, start: int, forced: tuple[int, ...] = ()) -> None:
-        """A path to its end: its leaf, or what it lacks."""
-        chain = chain_at(self.view, branch, start)
-        if chain.ended:
-            self._mark(chain)
-        else:
-            self.expansions.append(chain.more(self.view.sampling, chain.limit, forced))
+        self.growth.start(self._path(Chain(branch, start, self.growth.view.max_path_tokens), forced))
+
+    async def _path(self, chain: Chain, forced: tuple[int, ...]) -> None:
+        """A path to its end, which is a leaf."""
+        while not chain.ended:
+            chain = chain.and_then(await self.growth.ask(self._rest(chain, forced)))
+        self._mark(chain)
+
+    def _rest(self, chain: Chain, forced: tuple[int, ...]) -> Expansion:
+        return chain.more(self.growth.view.sampling, chain.limit, forced)
 
     def _mark(self, chain: Chain) -> None:
-        self.marks.append(LeafMark(chain.leaf(), "stop" if chain.stopped else "length"))
+        self.growth.mark(chain.leaf(), "stop" if chain.stopped else "length")

@@ -15,19 +15,18 @@ from heapq import heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
-from banyan.draws import Draws
 from banyan.errors import InvalidInput
-from banyan.plugins import GrowthView, Plan, Room
 from banyan.signals import MOST_TOP, NO_SIGNALS, Signals, Wanted, joined
 from services.rollout.generate.cuts import Run
-from services.rollout.generate.rollouts import Place, Rollout, Rollouts, remembered, whole_numbers
+from services.rollout.generate.growth import Growing, Growth, Place
+from services.rollout.generate.rollouts import Rollout, roll_out, whole_numbers
 
 METRICS = ("entropy", "cosine", "cosine-entropy")
 Scores = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Rose:
+class Rose(Growing):
     """Sequential branching at the arg-max of semantic uncertainty, with restarts."""
 
     width: int = 8
@@ -50,20 +49,18 @@ class Rose:
         if self.metric not in METRICS:
             raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {self.metric!r}")
 
-    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
-        """Every rollout whose start is known."""
-        width = self.width if room.max_leaves is None else min(self.width, room.max_leaves)
-        grown, seen = Rollouts(view, self._wanted()), _Seen(self)
+    async def grow(self, growth: Growth) -> None:
+        """Rollouts from the prompt at once; each other one when all before it have ended."""
+        width, wanted, seen = growth.width(self.width), self._wanted(), _Seen(self)
+        free = [n for n in range(width) if not n or growth.rng.uniform("rose.restart", n) < self.epsilon]
+        begun = {n: growth.start(roll_out(growth, n, growth.root, 0, wanted)) for n in free}
+        if len(begun) == width:
+            return
         for number in range(width):
-            start = (grown.root, 0)
-            if number and rng.uniform("rose.restart", number) >= self.epsilon:
-                if len(seen.rollouts) < number:
-                    continue
-                start = seen.best() or start
-            rollout = grown.grow(number, *start)
-            if rollout is not None and self.epsilon < 1.0:
-                seen.add(rollout)
-        return grown.plan(width)
+            if number not in begun:
+                start = seen.best() or (growth.root, 0)
+                begun[number] = growth.start(roll_out(growth, number, *start, wanted))
+            seen.add(await begun[number])
 
     def _wanted(self) -> Wanted:
         if self.epsilon == 1.0:
@@ -77,11 +74,13 @@ class _Seen:
 
     policy: Rose
     rollouts: list[Rollout] = field(default_factory=list)
+    ranks: list[list[tuple[float, int]]] = field(default_factory=list)  # of each one's tokens
     heap: list[tuple[float, int, int, int]] = field(default_factory=list)  # −score, rollout, own token, its rank
     visited: set[Place] = field(default_factory=set)
 
     def add(self, rollout: Rollout) -> None:
         self.rollouts.append(rollout)
+        self.ranks.append(ranked(rollout.run, self.policy.metric))
         self._push(len(self.rollouts) - 1, 0)
 
     def best(self) -> tuple[Place, int] | None:
@@ -100,13 +99,12 @@ class _Seen:
         return None
 
     def _push(self, index: int, rank: int) -> None:
-        order = ranked(self.rollouts[index].run, self.policy.metric)
+        order = self.ranks[index]
         if rank < len(order):
             score, token = order[rank]
             heappush(self.heap, (-score, index, token, rank))
 
 
-@remembered
 def ranked(run: Run, metric: str) -> list[tuple[float, int]]:
     """Score and number of a run's tokens, the largest first."""
     scored_T = scores(joined([piece.signals for piece in run.pieces]), metric, len(run))

@@ -8,10 +8,11 @@ from banyan.segment import Finish, Floats, Segment
 from banyan.tree import Leaf
 from services.rollout.generate import endings
 from services.rollout.generate.cuts import Run
+from services.rollout.generate.growth import Growing
 
 
 @dataclass(frozen=True)
-class Segmented:
+class Segmented(Growing):
     """Settings of trees of segments."""
 
     segment: int = 512
@@ -54,10 +55,10 @@ class Paths:
         most = min(self.policy.segment, self.view.max_path_tokens - tokens, deepest - tokens)
         return Expansion(branch, replace(self.view.sampling, max_new_tokens=most))
 
-    def ending(self, run: Run, leaf: Leaf, tokens: int) -> str | None:
+    def ending(self, run: Run, tokens: int) -> str | None:
         """Why the path ends with this run; None if it goes deeper."""
         return endings.ending(
-            lambda: self._text(leaf),
+            lambda: self._text(run.leaf),
             run.text,
             run.last.finish is Finish.STOP,
             tokens >= self.view.max_path_tokens,

@@ -9,13 +9,12 @@ wait for each other. A recipe's `trees` is the paper's m.
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from banyan.draws import Draws
-from banyan.plugins import GrowthView, Plan, Room
-from services.rollout.generate.rollouts import Place, Rollout, Rollouts, whole_numbers
+from services.rollout.generate.growth import Growing, Growth, Place
+from services.rollout.generate.rollouts import Rollout, roll_out, whole_numbers
 
 
 @dataclass(frozen=True)
-class TreeGRPO:
+class TreeGRPO(Growing):
     """Expansion of random nodes."""
 
     rounds: int = 1
@@ -33,30 +32,26 @@ class TreeGRPO:
         """k: leaves of a tree."""
         return 1 + self.rounds * self.expansions
 
-    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
+    async def grow(self, growth: Growth) -> None:
         """The chain, then round by round."""
-        width = self.width if room.max_leaves is None else min(self.width, room.max_leaves)
-        grown, ended = Rollouts(view), list[Rollout]()
-        inner = [1]  # nodes of the prompt, and of the rollouts up to each, that are no leaves
+        width = growth.width(self.width)
+        ended, inner = list[Rollout](), [1]  # nodes of the prompt, and of the rollouts up to each, that are no leaves
         rounds = [
             range(min(1, width)),
             *(range(i, min(i + self.expansions, width)) for i in range(1, width, self.expansions)),
         ]
         for numbers in rounds:
-            drawn = [rng.below(inner[-1], "tree-grpo.node", number) for number in numbers]
-            made = [grown.grow(n, *self._node(grown, ended, inner, at)) for n, at in zip(numbers, drawn, strict=True)]
-            if None in made:
-                break
-            for rollout in made:
-                assert rollout is not None
-                ended.append(rollout)
-                inner.append(inner[-1] + (len(rollout.run) - 1) // self.node)
-        return grown.plan(width)
+            drawn = [growth.rng.below(inner[-1], "tree-grpo.node", number) for number in numbers]
+            nodes = [self._node(growth.root, ended, inner, at) for at in drawn]
+            made = [growth.start(roll_out(growth, n, *node)) for n, node in zip(numbers, nodes, strict=True)]
+            for one in made:
+                ended.append(await one)
+                inner.append(inner[-1] + (len(ended[-1].run) - 1) // self.node)
 
-    def _node(self, grown: Rollouts, ended: list[Rollout], inner: list[int], at: int) -> tuple[Place, int]:
+    def _node(self, root: Place, ended: list[Rollout], inner: list[int], at: int) -> tuple[Place, int]:
         """The at-th node: where it ends, and behind how many policy tokens."""
         if not at:
-            return grown.root, 0
+            return root, 0
         index = bisect_right(inner, at) - 1
         position = ended[index].start + self.node * (at - inner[index] + 1)
         return ended[index].place(position), position

@@ -2,20 +2,19 @@
 
 Depth 0 gives the prompt d branches. When all live paths have their segment, those that ended give their share to the
 others: B = max(P, min(W - F, d·f + d·P)) children for P live paths. Where no path lives and leaves are missing, a
-finished path is cut and branched again. The plan replays the waves from the recorded tree, so it is idempotent, and a
-tree always ends with exactly W leaves.
+finished path is cut and branched again. A tree always ends with exactly W leaves.
 """
 
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from banyan.draws import Draws
-from banyan.plugins import Branch, GrowthView, LeafMark, Plan, Room
+from banyan.plugins import Branch
 from banyan.segment import Finish, Segment
 from banyan.tree import Leaf
 from services.rollout.generate import budget
-from services.rollout.generate.cuts import Run, continuations, run_at
+from services.rollout.generate.cuts import Run
+from services.rollout.generate.growth import Growth
 from services.rollout.generate.segmented import Paths, Segmented
 
 
@@ -34,50 +33,46 @@ class TreePO(Segmented):
         if not self.weight_temperature > 0:
             raise ValueError(f"weight_temperature must be more than 0, got {self.weight_temperature!r}")
 
-    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
-        """Replays the waves; asks for the first one that is not all there."""
-        width = self.width if room.max_leaves is None else min(self.width, room.max_leaves)
-        return _Replay(self, view, width, rng, Paths(self, view)).plan()
+    async def grow(self, growth: Growth) -> None:
+        """Wave after wave."""
+        await _Waves(self, growth, growth.width(self.width), Paths(self, growth.view)).grow()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Path:
-    """A live path: its last run, and the policy tokens up to its end."""
+    """A path at the end of its last run: the policy tokens up to there, and why it ends, if it does."""
 
     run: Run
     tokens: int
+    reason: str | None
 
 
 @dataclass(slots=True)
-class _Replay:
-    """The waves of one tree, from its first to the one that is under way."""
+class _Waves:
+    """The waves of one tree."""
 
     policy: TreePO
-    view: GrowthView
+    growth: Growth
     width: int
-    rng: Draws
     paths: Paths
     used: dict[tuple[bytes, int], int] = field(default_factory=dict)  # ordinals given at a place
-    marks: list[LeafMark] = field(default_factory=list)
-    resumable: list[tuple[Leaf, int]] = field(default_factory=list)  # leaves that a fallback may cut, with their tokens
+    leaves: int = 0
+    resumable: list[Leaf] = field(default_factory=list)  # leaves that a fallback may cut
 
-    def plan(self) -> Plan:
-        root = self.view.root
-        wave = self._branches(root, len(root), min(self.policy.divisor, self.width), 0)
+    async def grow(self) -> None:
+        wave = self._branches(self.growth.view.root, len(self.growth.view.root), min(self.policy.divisor, self.width), 0)
         for number in range(1, 1 << 30):
-            runs = [run_at(self.view, branch) for branch, _ in wave]
-            before = len(self.marks)
-            ends = [self._advance(run, at) for run, (_, at) in zip(runs, wave, strict=True) if run is not None]
-            if None in runs:
-                return Plan((*(self.paths.expansion(b, at) for b, at in wave), *continuations(self.view)), tuple(self.marks))
-            live = [path for path in ends if path is not None]
-            if live:
-                wave = self._spread(live, len(self.marks) - before)
-            elif len(self.marks) < self.width:
+            begun = [self.growth.start(self._path(*branch)) for branch in wave]
+            paths = [await path for path in begun]
+            ended = [path for path in paths if path.reason is not None]
+            self.leaves += len(ended)
+            self.resumable += [path.run.leaf for path in ended if path.reason in ("finished", "stop")]
+            if len(ended) < len(paths):
+                wave = self._spread([path for path in paths if path.reason is None], len(ended))
+            elif self.leaves < self.width:
                 wave = self._fall_back(number)
             else:
-                break
-        return Plan(leaves=tuple(self.marks), done=True)
+                return
 
     def _branches(self, parent: Segment, fork: int, count: int, tokens: int) -> list[tuple[Branch, int]]:
         """New branches at a place behind `tokens` policy tokens, under the ordinals that are free there."""
@@ -86,20 +81,18 @@ class _Replay:
         self.used[(parent.id, fork)] = first + count
         return [(Branch(parent.id, fork, first + i), tokens) for i in range(count)]
 
-    def _advance(self, run: Run, start: int) -> _Path | None:
-        """The path if it goes on; else its leaf is marked."""
-        tokens, leaf = start + len(run), Leaf(run.last.id, len(run.last))
-        reason = self.paths.ending(run, leaf, tokens)
-        if reason is None:
-            return _Path(run, tokens)
-        self.marks.append(LeafMark(leaf, reason))
-        if reason in ("finished", "stop"):
-            self.resumable.append((leaf, tokens))
-        return None
+    async def _path(self, branch: Branch, start: int) -> _Path:
+        """A path of a wave; where it ends, its leaf is marked."""
+        run = await self.growth.run(self.paths.expansion(branch, start))
+        tokens = start + len(run)
+        reason = self.paths.ending(run, tokens)
+        if reason is not None:
+            self.growth.mark(run.leaf, reason)
+        return _Path(run, tokens, reason)
 
     def _spread(self, live: list[_Path], finished_now: int) -> list[tuple[Branch, int]]:
         """The next wave: children of the live paths."""
-        total = budget.total(len(live), len(self.marks), finished_now, self.width, self.policy.divisor)
+        total = budget.total(len(live), self.leaves, finished_now, self.width, self.policy.divisor)
         counts = budget.split(total, self._weights(live), len(live))
         return [
             branch
@@ -114,20 +107,16 @@ class _Replay:
         kind = name.removeprefix("inverse_")
         values: list[float] = []
         for path in live:
-            parts = (
-                path.run.logprobs
-                if kind == "node_logprob_weighted"
-                else [self.paths.logprobs(Leaf(path.run.last.id, len(path.run.last)))]
-            )
+            parts = path.run.logprobs if kind == "node_logprob_weighted" else [self.paths.logprobs(path.run.leaf)]
             joined = np.concatenate(parts).astype(np.float64)
             values.append(float(joined.sum() if kind == "logprob_weighted" else joined.mean()))
         return budget.weights(values, kind != name, self.policy.weight_temperature)
 
     def _fall_back(self, wave: int) -> list[tuple[Branch, int]]:
         """Branches again from inside a finished path, or from the root where none finished."""
-        count = min(self.policy.divisor, self.width - len(self.marks))
+        root, count = self.growth.view.root, min(self.policy.divisor, self.width - self.leaves)
         if not self.resumable:
-            return self._branches(self.view.root, len(self.view.root), count, 0)
-        leaf, _ = self.rng.shuffled(self.resumable, "treepo.candidates", wave)[0]
-        parent, fork, keep = self.paths.cut(leaf, self.rng, wave)
+            return self._branches(root, len(root), count, 0)
+        leaf = self.growth.rng.shuffled(self.resumable, "treepo.candidates", wave)[0]
+        parent, fork, keep = self.paths.cut(leaf, self.growth.rng, wave)
         return self._branches(parent, fork, count, keep)

@@ -11,14 +11,13 @@ are no weights by log-prob, as there is no wave to compare. A branch's ordinal i
 no two branches at a place owe the same one.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from banyan.draws import Draws
-from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Plan, Room
+from banyan.plugins import Branch
 from banyan.segment import Segment
 from banyan.tree import Leaf
 from services.rollout.generate import budget
-from services.rollout.generate.cuts import continuations, run_at
+from services.rollout.generate.growth import Growth
 from services.rollout.generate.segmented import Paths, Segmented
 
 
@@ -26,53 +25,41 @@ from services.rollout.generate.segmented import Paths, Segmented
 class TreePOEager(Segmented):
     """Segment-wise tree sampling with shares that go down the tree."""
 
-    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
+    async def grow(self, growth: Growth) -> None:
         """Every segment that follows from what is there."""
-        width = self.width if room.max_leaves is None else min(self.width, room.max_leaves)
-        replay = _Replay(self, view, rng, Paths(self, view))
+        root, width = growth.view.root, growth.width(self.width)
         if width:
-            replay.branch(view.root, len(view.root), 0, range(width))
-        while replay.owing:
-            replay.advance(*replay.owing.pop())
-        return Plan((*replay.expansions, *continuations(view)), tuple(replay.marks), done=len(replay.marks) == width)
+            _Shares(growth, Paths(self, growth.view)).branch(root, len(root), 0, range(width))
 
 
-@dataclass(slots=True)
-class _Replay:
+@dataclass(frozen=True, slots=True)
+class _Shares:
     """The paths of one tree, each from its branch: where, behind how many policy tokens, and the leaves that it owes."""
 
-    policy: TreePOEager
-    view: GrowthView
-    rng: Draws
+    growth: Growth
     paths: Paths
-    owing: list[tuple[Branch, int, range]] = field(default_factory=list)
-    expansions: list[Expansion] = field(default_factory=list)
-    marks: list[LeafMark] = field(default_factory=list)
 
     def branch(self, parent: Segment, fork: int, tokens: int, owed: range) -> None:
         """Shares the owed leaves out among new branches."""
         first = owed.start
-        for share in budget.split(len(owed), None, min(self.policy.divisor, len(owed))):
-            self.owing.append((Branch(parent.id, fork, first), tokens, range(first, first + share)))
+        for share in budget.split(len(owed), None, min(self.paths.policy.divisor, len(owed))):
+            self.growth.start(self.path(Branch(parent.id, fork, first), tokens, range(first, first + share)))
             first += share
 
-    def advance(self, branch: Branch, tokens: int, owed: range) -> None:
-        """Shares out what follows from the segment of a branch; asks for it if it is not there."""
-        run = run_at(self.view, branch)
-        if run is None:
-            self.expansions.append(self.paths.expansion(branch, tokens))
-            return
-        tokens, leaf = tokens + len(run), Leaf(run.last.id, len(run.last))
-        reason = self.paths.ending(run, leaf, tokens)
+    async def path(self, branch: Branch, tokens: int, owed: range) -> None:
+        """Shares out what follows from the segment of a branch."""
+        run = await self.growth.run(self.paths.expansion(branch, tokens))
+        tokens += len(run)
+        reason = self.paths.ending(run, tokens)
         if reason is None:
             self.branch(run.last, len(run.last), tokens, owed)
             return
-        self.marks.append(LeafMark(leaf, reason))
+        self.growth.mark(run.leaf, reason)
         if len(owed) > 1:
-            self.branch(*self._start(leaf, reason, owed[1]), owed[1:])
+            self.branch(*self._start(run.leaf, reason, owed[1]), owed[1:])
 
     def _start(self, leaf: Leaf, reason: str, number: int) -> tuple[Segment, int, int]:
         """Where the leaves that an ended path still owes start: a segment, a fork in it, the policy tokens before."""
         if reason in ("finished", "stop"):
-            return self.paths.cut(leaf, self.rng, number)
-        return self.view.root, len(self.view.root), 0
+            return self.paths.cut(leaf, self.growth.rng, number)
+        return self.growth.view.root, len(self.growth.view.root), 0
