@@ -66,7 +66,7 @@ class Gate:
         return max(0, min(standing.step, batch - self.max_staleness))
 
     def steps(self, standing: Standing, position: int) -> Steps:
-        """The policies that matter to that group: too old to sample it, and too new to be trained with it (RollArt, card 42).
+        """The policies that matter to that group: too old to sample it, and too new to train on it (RollArt, card 42).
 
         What is opened now is for batches up to step + max_staleness, so a group that keeps pace is never too old.
         """
