@@ -3,12 +3,15 @@
 Unknown keys, wrong types and impossible combinations are refused at once, with the line and the reason.
 """
 
+import struct
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+Token = Annotated[int, Field(ge=0, lt=2**31)]
+Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 Steps = Annotated[int, Field(ge=0, le=10_000_000)]
 
 
@@ -57,6 +60,8 @@ class Task(Part):
 class Generate(Part):
     """How trees grow."""
 
+    LATER = frozenset({"logit_bias"})
+
     policy: Name = "iid"
     """Tree policy: a registered name or module:attribute."""
     settings: dict[str, Any] = {}
@@ -73,6 +78,24 @@ class Generate(Part):
     """Likeliest tokens kept; 0 for all."""
     stop: list[str] = []
     """Strings that end a path, beside the model's end token."""
+    logit_bias: Annotated[dict[Token, Bias], Field(max_length=1024)] = {}
+    """By token id, what is added to its logit before the temperature; the recipe must allow truncated sampling."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ids(cls, values: Any) -> Any:
+        """Keys are texts in JSON."""
+        bias = values.get("logit_bias") if isinstance(values, dict) else None
+        if isinstance(bias, dict):
+            read = {int(token) if isinstance(token, str) and token.isdecimal() else token: b for token, b in bias.items()}
+            values = {**values, "logit_bias": read}
+        return values
+
+    @property
+    def bias(self) -> tuple[tuple[int, float], ...]:
+        """What is added to logits, in the one form that segments keep: float32, ascending by token, without zeros."""
+        pairs = ((token, struct.unpack("<f", struct.pack("<f", added))[0]) for token, added in self.logit_bias.items())
+        return tuple(sorted((token, added) for token, added in pairs if added))
 
 
 class Filter(Part):
@@ -267,14 +290,19 @@ class Recipe(Part):
     deterministic: bool = False
     """Same ids and same weights for the same seed, on one machine, build and thread count (PROTOCOL 5)."""
     allow_truncated_sampling: bool = False
-    """Whether top_p and top_k may be used in training, where importance weights then use the truncated distribution."""
+    """Whether top_p, top_k and logit_bias may be used in training; importance weights then use what was drawn from."""
 
     @model_validator(mode="after")
     def _possible(self) -> "Recipe":
-        truncated = self.generate.top_p < 1.0 or self.generate.top_k > 0
+        truncated = self.generate.top_p < 1.0 or self.generate.top_k > 0 or bool(self.generate.bias)
         if truncated and not self.allow_truncated_sampling:
             raise ValueError(
-                "generate.top_p and top_k truncate the distribution; set allow_truncated_sampling: true to train on it"
+                "generate.top_p, top_k and logit_bias change the distribution that is drawn from; set "
+                "allow_truncated_sampling: true to train on it"
+            )
+        if self.generate.bias and self.resources.engine == "vllm":
+            raise ValueError(
+                "generate.logit_bias needs resources.engine torch: vLLM then says no log-prob of the model's own"
             )
         if self.generate.temperature == 0.0:
             raise ValueError(

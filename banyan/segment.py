@@ -18,6 +18,7 @@ from banyan.errors import InvalidInput
 from banyan.signals import NOTHING_SAID, Signals, halves
 
 ENCODING_VERSION = 1
+MOST_BIASED, MOST_BIAS = 1024, 100.0  # tokens, and nats: e^-100 is never
 IntTokens = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
@@ -61,17 +62,34 @@ class Sampling:
     max_new_tokens: int = 128
     stop: tuple[str, ...] = ()
     seed: int = 0  # of the tree; draws are keyed by it, never by call count
+    bias: tuple[tuple[int, float], ...] = ()  # (token, what is added to its logit), by token
+
+    def __post_init__(self) -> None:
+        if self.bias:
+            _check_bias(self.bias)
 
     @property
     def truncated(self) -> bool:
         """Whether the distribution drawn from differs from softmax(logits / T)."""
-        return self.top_p < 1.0 or self.top_k > 0
+        return self.top_p < 1.0 or self.top_k > 0 or bool(self.bias)
 
     def encode(self) -> bytes:
-        """Fixed little-endian layout, part of encoding v1; the trailing empty field is room for later parameters."""
+        """Fixed little-endian layout, part of encoding v1; the last field holds later parameters: bias, where there is one."""
         head = struct.pack("<ffiIQ", self.temperature, self.top_p, self.top_k, self.max_new_tokens, self.seed)
         stops = struct.pack("<I", len(self.stop)) + b"".join(packed(s.encode()) for s in self.stop)
-        return head + stops + packed(b"")
+        return head + stops + packed(b"".join(struct.pack("<if", token, added) for token, added in self.bias))
+
+
+def _check_bias(bias: tuple[tuple[int, float], ...]) -> None:
+    """One form for one bias, because ids are digests: ascending tokens, float32 numbers, none of them 0."""
+    if len(bias) > MOST_BIASED:
+        raise InvalidInput(f"logit bias of {len(bias)} tokens; give at most {MOST_BIASED}")
+    tokens = [token for token, _ in bias]
+    if tokens != sorted(set(tokens)) or not all(0 <= token < 2**31 for token in tokens):
+        raise InvalidInput(f"logit bias must name tokens of at least 0 in ascending order, each once; got {tokens}")
+    for token, added in bias:
+        if not 0.0 < abs(added) <= MOST_BIAS or float(np.float32(added)) != added:
+            raise InvalidInput(f"logit bias {added} of token {token} must be a float32 in -{MOST_BIAS}..{MOST_BIAS}, not 0")
 
 
 def _frozen(values: Any, dtype: Any, what: str) -> Any:

@@ -20,6 +20,7 @@ def sampling_to_wire(sampling: Sampling) -> tree_pb2.SamplingParams:
         max_new_tokens=sampling.max_new_tokens,
         stop=sampling.stop,
         seed=sampling.seed,
+        bias=[tree_pb2.LogitBias(token=token, added=added) for token, added in sampling.bias],
     )
 
 
@@ -32,6 +33,7 @@ def sampling_from_wire(message: tree_pb2.SamplingParams) -> Sampling:
         max_new_tokens=message.max_new_tokens,
         stop=tuple(message.stop),
         seed=message.seed,
+        bias=tuple((one.token, one.added) for one in message.bias),
     )
 
 

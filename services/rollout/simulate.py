@@ -76,7 +76,13 @@ def _scores(grower: Grower) -> list[tree_pb2.ScoredLeaf]:
 def _spec(recipe: Recipe, index: int, prompt: tuple[dict[str, str], ...]) -> GrowSpec:
     generate, seed = recipe.generate, key(recipe.seed, "simulate", index)
     sampling = Sampling(
-        generate.temperature, generate.top_p, generate.top_k, generate.max_new_tokens, tuple(generate.stop), seed
+        generate.temperature,
+        generate.top_p,
+        generate.top_k,
+        generate.max_new_tokens,
+        tuple(generate.stop),
+        seed,
+        generate.bias,
     )
     policy = registry.build("generate", generate.policy, generate.settings)
     tree_id = index.to_bytes(4, "little")

@@ -51,6 +51,7 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
             top_k=int(generate.get("top_k", 0)),
             max_new_tokens=int(generate["max_new_tokens"]),
             stop=tuple(generate.get("stop", ())),
+            bias=tuple((int(token), float(added)) for token, added in generate.get("logit_bias", ())),
             seed=spec.seed,
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:

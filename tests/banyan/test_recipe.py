@@ -1,11 +1,13 @@
 """Recipes: defaults, overrides, and one clear message with the line for everything that is wrong."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from banyan.errors import InvalidInput
-from banyan.recipe_file import load, parse
+from banyan.recipe_file import load, parse, resolve
+from banyan.segment import Sampling
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 MINIMAL = "name: x\nmodel: m/m\ntask: {name: arithmetic}\n"
@@ -21,6 +23,14 @@ def test_set_goes_over_the_file() -> None:
     assert (recipe.budget.steps, recipe.generate.settings, recipe.deterministic) == (3, {"width": 2}, True)
 
 
+def test_a_logit_bias_is_the_same_through_json() -> None:
+    text = MINIMAL + "generate: {logit_bias: {9: 0.1, 5: -1, 7: 0}}\nallow_truncated_sampling: true\n"
+    recipe = parse(text.replace("-1,", "-1.0,").replace("0}}", "0.0}}"))
+    again = resolve(json.loads(recipe.model_dump_json()))
+    assert recipe.generate.bias == again.generate.bias == ((5, -1.0), (9, 0.10000000149011612))
+    Sampling(bias=recipe.generate.bias)  # the one form that segments keep
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -31,6 +41,13 @@ def test_set_goes_over_the_file() -> None:
         (MINIMAL + "generate: {policy: nope}\n", r"no generate plugin 'nope'; known: .*iid, "),
         (MINIMAL + "generate: {settings: {wide: 3}}\n", r"'iid' has no setting 'wide'; it has"),
         (MINIMAL + "generate: {top_p: 0.5}\n", r"allow_truncated_sampling"),
+        (MINIMAL + "generate: {logit_bias: {5: -1.0}}\n", r"logit_bias .*allow_truncated_sampling: true"),
+        (MINIMAL + "generate: {logit_bias: {word: -1.0}}\n", r"generate.logit_bias.word.*integer"),
+        (MINIMAL + "generate: {logit_bias: {5: -101.0}}\n", r"at least -100"),
+        (
+            MINIMAL + "generate: {logit_bias: {5: 1.0}}\nallow_truncated_sampling: true\nresources: {engine: vllm}\n",
+            r"generate.logit_bias needs resources.engine torch",
+        ),
         (MINIMAL + "generate: {temperature: 0}\n", r"temperature 0"),
         (MINIMAL + "deterministic: true\ncontrol: {max_staleness: 1}\n", r"max_staleness: 0"),
         (MINIMAL.replace("arithmetic", "file"), r"line 3: task: task file needs `path` and `reward`"),

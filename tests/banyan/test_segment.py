@@ -24,7 +24,8 @@ def vectors() -> list[dict]:
 
 
 def segment_of(fields: dict) -> Segment:
-    sampling = Sampling(**{**fields["sampling"], "stop": tuple(fields["sampling"]["stop"])})
+    bias = tuple((token, added) for token, added in fields["sampling"].get("bias", ()))
+    sampling = Sampling(**{**fields["sampling"], "stop": tuple(fields["sampling"]["stop"]), "bias": bias})
     return Segment(
         tree_id=bytes.fromhex(fields["tree_id"]),
         parent=bytes.fromhex(fields["parent"]),
@@ -34,6 +35,7 @@ def segment_of(fields: dict) -> Segment:
         origin=Origin[fields["origin"]],
         tokens_T=np.array(fields["tokens"]),
         logprobs_T=np.array(fields["logprobs"]),
+        sampled_logprobs_T=np.array(fields.get("sampled_logprobs", [])),
         policy=bytes.fromhex(fields["policy"]),
         sampling=sampling,
         finish=Finish[fields["finish"]],
@@ -42,11 +44,38 @@ def segment_of(fields: dict) -> Segment:
 
 def test_golden_vectors() -> None:
     found = vectors()
-    assert len(found) == 3
+    assert len(found) == 4
     for vector in found:
         segment = segment_of(vector["segment"])
         assert segment.encode().hex() == vector["encoding"]
         assert segment.id.hex() == vector["id"]
+
+
+def test_a_logit_bias_is_part_of_the_identity_and_none_changes_nothing() -> None:
+    plain = policy_segment()
+    ids = {policy_segment(sampling=Sampling(bias=bias)).id for bias in ((), ((3, 1.0),), ((3, -1.0),), ((4, 1.0),))}
+    assert len(ids) == 4 and plain.id == policy_segment(sampling=Sampling(bias=())).id in ids
+    biased = policy_segment(sampling=Sampling(bias=((3, 1.0), (7, -100.0))))
+    back = segment_from_wire(segment_to_wire(biased))
+    assert back.id == biased.id and back.sampling == biased.sampling and biased.sampling.truncated
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [
+        ((3, 1.0), (3, 2.0)),
+        ((7, 1.0), (3, 1.0)),
+        ((-1, 1.0),),
+        ((3, 0.0),),
+        ((3, 0.1),),  # no float32: it would come back as another number
+        ((3, float("nan")),),
+        ((3, -101.0),),
+        tuple((token, 1.0) for token in range(1025)),
+    ],
+)
+def test_a_bias_has_one_form(bias: tuple[tuple[int, float], ...]) -> None:
+    with pytest.raises(InvalidInput, match="logit bias"):
+        Sampling(bias=bias)
 
 
 def test_tree_and_row_digests_are_frozen() -> None:

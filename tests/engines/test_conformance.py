@@ -9,7 +9,7 @@ import torch
 from banyan.errors import InvalidInput
 from banyan.segment import Finish
 from banyan.signals import Wanted
-from tests.engines.rig import BASE, OTHER, TOLERANCE, VOCABULARY, ask, finish, gap, prompt, taught
+from tests.engines.rig import BASE, OTHER, TOLERANCE, VOCABULARY, ask, finish, gap, of, prompt, taught
 
 LARGE = 0.1  # nats: a fault shows at least so much
 
@@ -210,6 +210,27 @@ def test_truncated_sampling_says_both_distributions(rig, temperature):
             assert token in keep
             expected = table[t][token] - np.log(np.exp(table[t][keep]).sum())
             assert abs(expected - one.sampled_logprobs_T[t]) < 10 * TOLERANCE
+
+
+def test_a_logit_bias_says_both_distributions(rig):
+    bias = ((5, 6.0), (9, -100.0), (40, 2.5))
+    requests = [ask(b, prompt(40), b, temperature=t, bias=bias, max_new_tokens=24) for b, t in enumerate((1.0, 0.7, 1.6))]
+    if rig.name == "vllm":
+        with pytest.raises(InvalidInput, match="logit bias .*engine: torch"):
+            rig.engine.submit(requests[0])
+        return
+    ended = finish(rig.engine, requests)
+    assert 5 in np.concatenate([one.tokens_T for one in ended.values()])
+    for r in requests:
+        one, t = ended[r.key], r.sampling.temperature
+        assert gap(rig.model(), one, r) < TOLERANCE and 9 not in one.tokens_T
+        table = taught(rig.model(), r.prefix_P, one.tokens_T, t)
+        for token, added in bias:
+            table[:, token] += added / t
+        table -= np.log(np.exp(table).sum(1, keepdims=True))
+        assert np.abs(of(table, one.tokens_T) - one.sampled_logprobs_T).max() < 10 * TOLERANCE
+    with pytest.raises(InvalidInput, match=f"logit bias of token {VOCABULARY}"):
+        rig.engine.submit(ask(0, prompt(9), bias=((VOCABULARY, 1.0),)))
 
 
 def test_stop_tokens_and_strings_end_a_segment_and_stay_in_it(rig):

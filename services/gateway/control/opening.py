@@ -154,5 +154,6 @@ def _json(
             "top_p": part.top_p,
             "top_k": part.top_k,
             "stop": part.stop,
+            **({"logit_bias": part.bias} if part.bias else {}),
         }
     )

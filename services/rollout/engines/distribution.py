@@ -28,9 +28,10 @@ class Distribution:
             raw = np.log(p_V)
         tempered = raw / (sampling.temperature or 1.0)
         tempered = tempered - np.logaddexp.reduce(tempered)
+        biased = _biased(tempered, sampling)
         if sampling.temperature == 0.0:
-            return cls(raw, tempered, np.where(np.arange(len(p_V)) == p_V.argmax(), 0.0, -np.inf))
-        return cls(raw, tempered, _truncated(tempered, sampling))
+            return cls(raw, tempered, np.where(np.arange(len(p_V)) == biased.argmax(), 0.0, -np.inf))
+        return cls(raw, tempered, _truncated(biased, sampling))
 
     def token(self, u: float) -> int:
         """By inverse CDF."""
@@ -63,6 +64,15 @@ class Distribution:
         p = np.exp(self.raw_V[self.order_V])
         sums = (p[:, None] * EMBEDDINGS[self.order_V]).cumsum(0)
         return np.asarray((sums**2).sum(1) - (p**2).cumsum())
+
+
+def _biased(log_p: Doubles, sampling: Sampling) -> Doubles:
+    if not sampling.bias:
+        return log_p
+    out = log_p.copy()
+    for token, added in sampling.bias:
+        out[token] += added / (sampling.temperature or 1.0)
+    return np.asarray(out - np.logaddexp.reduce(out))
 
 
 def _truncated(log_p: Doubles, sampling: Sampling) -> Doubles:

@@ -13,6 +13,8 @@ def check(request: Request, memory: Memory, vocabulary: int) -> None:
         raise InvalidInput("a request needs a prefix of at least one token and room for at least one new one")
     if any(not 0 <= token < vocabulary for token in request.forced):
         raise InvalidInput(f"forced tokens {request.forced} are not all in the vocabulary of {vocabulary}")
+    if any(token >= vocabulary for token, _ in request.sampling.bias):
+        raise InvalidInput(f"logit bias of token {request.sampling.bias[-1][0]}, which a vocabulary of {vocabulary} has not")
     if 0 < limits.context < total:  # no node has another model, so there is no reason that only this one knows
         raise InvalidInput(
             f"a path of {total} tokens ({prefix} of prompt and trunk, {total - prefix} new) is longer than the model's"

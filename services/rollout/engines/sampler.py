@@ -88,6 +88,7 @@ def _draw(
         temperature_D = torch.tensor([s.temperature or 1.0 for s in sampling_D], device=logits_D_V.device)
         lp_D_V = torch.log_softmax(logits_D_V.float() / temperature_D[:, None], -1)
         p_D_V = _padded_exp(lp_D_V)
+    drawn_D_V = _biased(lp_D_V, p_D_V, sampling_D)
     for d, s in enumerate(sampling_D):
         if s.truncated and s.temperature:
             p_D_V[d, : lp_D_V.shape[1]] *= kept(p_D_V[d, : lp_D_V.shape[1]], s)
@@ -95,15 +96,31 @@ def _draw(
     greedy_D = torch.tensor([s.temperature == 0.0 for s in sampling_D])
     if bool(greedy_D.any()):
         greedy_R = greedy_D.to(which.device)[which]
-        tokens = torch.where(greedy_R, lp_D_V.argmax(-1)[which], tokens)
+        tokens = torch.where(greedy_R, drawn_D_V.argmax(-1)[which], tokens)
     told = None
     if extras is not None:
         tokens = _replaced(tokens, extras.forced_R)
         if extras.most_R.any():
             told = likeliest(raw_D_V, which_R, extras.most_R, extras.embeddings_V_H)
     lp_R = lp_D_V[which, tokens]
-    floats = torch.stack((lp_R, lp_R - log_mass.float(), entropy_D[which])).cpu().numpy()
+    sampled_R = drawn_D_V[which, tokens] - log_mass.float()
+    floats = torch.stack((lp_R, sampled_R, entropy_D[which])).cpu().numpy()
     return Drawn(tokens.int().cpu().numpy(), floats[0], floats[1], floats[2], told)
+
+
+def _biased(lp_D_V: torch.Tensor, p_D_V: torch.Tensor, sampling_D: Sequence[Sampling]) -> torch.Tensor:
+    """Log-probs with logit bias, where there is one, and p_D_V with them: log softmax((logits + bias) / T)."""
+    if not any(s.bias for s in sampling_D):
+        return lp_D_V
+    biased_D_V = lp_D_V.clone()
+    for d, s in enumerate(sampling_D):
+        if s.bias:
+            tokens = torch.tensor([token for token, _ in s.bias], device=lp_D_V.device)
+            added = torch.tensor([added for _, added in s.bias], device=lp_D_V.device) / (s.temperature or 1.0)
+            biased_D_V[d].index_add_(0, tokens, added)
+            biased_D_V[d] = torch.log_softmax(biased_D_V[d], -1)
+            p_D_V[d, : lp_D_V.shape[1]] = biased_D_V[d].exp()
+    return biased_D_V
 
 
 def _replaced(tokens_R: torch.Tensor, forced_R: IntTokens) -> torch.Tensor:

@@ -1,0 +1,102 @@
+"""The torch engine in bfloat16: no further from float32 than a plain pass in bfloat16, and to neither side."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from services.rollout.engines import loading
+from services.rollout.engines.forward import Forward
+from services.rollout.engines.memory import Limits
+from services.rollout.engines.port import Policy, Request, Sampled
+from services.rollout.engines.torch_engine import TorchEngine
+from tests.engines.rig import BASE, OTHER, ask, finish, model, of, prompt, taught
+
+RATIO, ERRORS = 1.5, 3.0
+TOKENS = 2000
+
+
+@dataclass
+class Run:
+    """Sampled segments, their requests, and what a plain pass in bfloat16 says of them."""
+
+    requests: list[Request]
+    ended: dict[object, Sampled]
+    plain: np.ndarray
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    from tests.engines.rig import model_folder
+
+    folder: Path = model_folder(tmp_path_factory.mktemp("bfloat16"))
+    made = loading.load_model(folder, torch.bfloat16, torch.device("cpu"))
+    limits = Limits(kv_tokens=16_384, max_branches=32, context=512)
+    tokenizer = loading.ChatTokenizer(folder, made)
+    engine = TorchEngine(Forward(made), tokenizer, limits, Policy(1, 0, b"p0"))
+    tokenizer.eos = frozenset()
+    requests = [
+        ask((n, b), prompt(n, 3), 50 * n + b, temperature=t, max_new_tokens=25)
+        for n, t in ((11, 1.0), (40, 0.7), (63, 1.0), (90, 1.4))
+        for b in range(20)
+    ]
+    ended = finish(engine, requests)
+    plain_model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    plain = np.concatenate([logprobs(plain_model, r, ended[r.key]) for r in requests])
+    return Run(requests, ended, plain)
+
+
+def logprobs(
+    reference: PreTrainedModel, request: Request, one: Sampled, drop: int | None = None, temperature: float | None = None
+) -> np.ndarray:
+    """Of a segment's tokens, by one plain pass; `drop`: without that token of the prefix."""
+    prefix = request.prefix_P if drop is None else np.delete(request.prefix_P, drop)
+    return of(taught(reference, prefix, one.tokens_T, temperature or request.sampling.temperature), one.tokens_T)
+
+
+def off(run: Run, seed: int = BASE, **changed: float) -> np.ndarray:
+    """What the engine said, less what a float32 pass says."""
+    reference = model(seed)
+    expected = [logprobs(reference, r, run.ended[r.key], **changed) for r in run.requests]  # type: ignore[arg-type]
+    return np.concatenate([run.ended[r.key].logprobs_T for r in run.requests]) - np.concatenate(expected)
+
+
+def conforms(off_N: np.ndarray, plain_N: np.ndarray) -> bool:
+    """Mean |Δ| at most 1.5 times that of a plain pass in bfloat16, mean signed Δ within 3 standard errors of 0."""
+    error = off_N.std(ddof=1) / np.sqrt(len(off_N))
+    return bool(np.abs(off_N).mean() <= RATIO * np.abs(plain_N).mean() and abs(off_N.mean()) <= ERRORS * error)
+
+
+def test_it_is_as_near_to_float32_as_a_plain_pass_and_to_neither_side(run):
+    off_N = off(run)
+    plain_N = run.plain - (np.concatenate([run.ended[r.key].logprobs_T for r in run.requests]) - off_N)
+    assert len(off_N) == TOKENS
+    assert conforms(off_N, plain_N), (
+        f"mean |Δ| {np.abs(off_N).mean():.2e} against {np.abs(plain_N).mean():.2e} of a plain pass; mean Δ "
+        f"{off_N.mean():.2e} ± {off_N.std() / np.sqrt(TOKENS):.1e}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "changed"),
+    [
+        ("a position off by one", {"drop": 0}),
+        ("one KV token dropped", {"drop": 5}),
+        ("a temperature that is not applied", {"temperature": 1.0}),
+        ("the previous policy's weights", {"seed": OTHER}),
+    ],
+)
+def test_faults_show(run, fault, changed):
+    off_N = off(run)
+    plain_N = run.plain - (np.concatenate([run.ended[r.key].logprobs_T for r in run.requests]) - off_N)
+    assert not conforms(off(run, **changed), plain_N), fault
+
+
+def test_a_lean_to_one_side_shows(run):
+    """Half the mean |Δ|, added to each: still near enough, but always to the same side."""
+    off_N = off(run)
+    plain_N = run.plain - (np.concatenate([run.ended[r.key].logprobs_T for r in run.requests]) - off_N)
+    assert not conforms(off_N + 0.25 * np.abs(off_N).mean(), plain_N)

@@ -1,0 +1,62 @@
+"""An engine that dies in a living process: its node ends, and another one goes on with its trees."""
+
+import pytest
+import pytest_asyncio
+
+from tests.rollout.growing import TREEPO
+from tests.rollout.test_node import SLOW, TREE, FakeDelivery
+from tests.rollout.world import RUN, World, ids, world
+
+TREES = 3
+
+
+@pytest_asyncio.fixture
+async def small(nats_server, tmp_path):
+    async with world(nats_server.url, tmp_path / "state") as made:
+        yield made
+
+
+async def segments(w: World, trees: list[bytes]) -> int:
+    found = [await w._or_none(tree) for tree in trees]
+    return sum(len(tree.segments) for tree in found if tree is not None)
+
+
+async def grow_until_it_dies(w: World, eventually) -> list[bytes]:
+    """A node whose engine fails in the middle of a step, in its own thread."""
+
+    def fail(*_):
+        raise RuntimeError("the accelerator is gone")
+
+    with pytest.raises(RuntimeError, match="the accelerator is gone"):
+        async with w.node("dying") as dying:
+            opened = await w.open(TREES, TREE, TREEPO, max_new_tokens=12)
+            await eventually(lambda: some(w, opened), 15, "some segments")
+            dying._thread._command(lambda engine: setattr(engine, "step", fail))
+            await eventually(lambda: over(dying), 10, "the node's end")
+    return opened
+
+
+async def some(w: World, opened: list[bytes]) -> bool:
+    return await segments(w, opened) >= 3 * TREES
+
+
+async def over(node) -> bool:
+    return node.task.done()
+
+
+async def test_its_trees_are_finished_by_another_node_from_where_it_stopped(small, eventually):
+    await small.begin(**SLOW)
+    await small.policy(0)
+    opened = await grow_until_it_dies(small, eventually)
+    before = [ids(await small.state(tree)) for tree in opened]
+    assert all(before)
+    async with small.node("heir") as heir:
+        # The broker gives the assignments out again only after ack_wait; claiming by hand is the same without the wait.
+        for tree_id in opened:
+            heir.trees.put(await heir._taker._take(FakeDelivery(RUN, tree_id)))
+        heir._again.set()
+        for kept, tree in zip(before, await small.grown(opened), strict=True):
+            assert kept <= ids(tree) and len(tree.leaves) == 8 and tree.claim_epoch == 2
+            assert {s.producer for s in tree.segments} == {"dying", "heir"}
+            places = [(s.parent, s.fork, s.ordinal) for s in tree.segments]
+            assert len(set(places)) == len(places)
