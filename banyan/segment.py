@@ -74,7 +74,7 @@ class Sampling:
         return self.top_p < 1.0 or self.top_k > 0 or bool(self.bias)
 
     def encode(self) -> bytes:
-        """Fixed little-endian layout, part of encoding v1; the last field holds later parameters: bias, where there is one."""
+        """Fixed little-endian layout, part of encoding v1; the last field holds later parameters: bias, if any."""
         head = struct.pack("<ffiIQ", self.temperature, self.top_p, self.top_k, self.max_new_tokens, self.seed)
         stops = struct.pack("<I", len(self.stop)) + b"".join(packed(s.encode()) for s in self.stop)
         return head + stops + packed(b"".join(struct.pack("<if", token, added) for token, added in self.bias))

@@ -216,7 +216,7 @@ def test_a_logit_bias_says_both_distributions(rig):
     bias = ((5, 6.0), (9, -100.0), (40, 2.5))
     requests = [ask(b, prompt(40), b, temperature=t, bias=bias, max_new_tokens=24) for b, t in enumerate((1.0, 0.7, 1.6))]
     if rig.name == "vllm":
-        with pytest.raises(InvalidInput, match="logit bias .*engine: torch"):
+        with pytest.raises(InvalidInput, match=r"logit bias .*engine: torch"):
             rig.engine.submit(requests[0])
         return
     ended = finish(rig.engine, requests)
