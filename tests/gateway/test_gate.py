@@ -83,9 +83,16 @@ class World(RuleBasedStateMachine):
         self.on_the_wire: set[int] = set()
         self.step = self.newest_step = self.batches = self.missing = 0
         self.views = [self.view()]
+        self.begun()
+
+    def begun(self) -> None:
+        """What else there is in the world."""
 
     def count(self, state: str) -> int:
         return sum(1 for s in self.stored.values() if s == state)
+
+    def published(self) -> None:
+        """What the store does when it gets a policy."""
 
     def view(self) -> Standing:
         opened = next(i for i in range(len(self.stored) + 1) if i not in self.stored)
@@ -137,6 +144,7 @@ class World(RuleBasedStateMachine):
     def learner_publishes(self) -> None:
         self.step = min(self.step + 1, self.batches)
         self.newest_step = max(self.newest_step, self.step)
+        self.published()
         self.ended()
 
     @precondition(lambda self: self.step > 0)
@@ -167,6 +175,7 @@ class World(RuleBasedStateMachine):
                 self.stored |= dict.fromkeys(closed[: self.batch], "consumed")
                 self.batches += 1
             self.step = min(self.step + 1, self.batches)
+            self.published()
         assert self.step == self.steps, f"stalled at step {self.step} of {self.steps}: {self.view()}"
 
 
