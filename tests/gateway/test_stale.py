@@ -42,6 +42,22 @@ class Ageing(World):
                 self.stored[ordinal] = "dropped"
                 self.late.add(ordinal)
 
+    @rule()
+    def a_step_passes_over_the_oldest(self) -> None:
+        """The newest groups close first, so that others grow old: by itself chance seldom comes to this."""
+        self.look(self.view())
+        for ordinal in self.on_the_wire:
+            self.stored.setdefault(ordinal, "open")
+        growing = sorted((o for o, state in self.stored.items() if state == "open"), reverse=True)
+        closed = sorted(o for o, state in self.stored.items() if state == "closed")
+        taken = (closed + growing)[: self.batch]
+        if self.step != self.batches or self.batches == self.steps or len(taken) < self.batch:
+            return
+        assert all(self.step - self.opened[o][0] <= self.gate.max_staleness for o in taken)
+        self.stored |= dict.fromkeys(taken, "consumed")
+        self.batches += 1
+        self.learner_publishes()
+
     @rule(data=st.data())
     def late_results_come(self, data: st.DataObject) -> None:
         """The store keeps them aside: a group that was given up stays so."""
