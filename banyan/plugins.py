@@ -232,9 +232,11 @@ class RowStats:
     newest: int = -1  # the newest ordinal that got it; -1 for none
     groups: tuple[GroupFacts, ...] = ()  # its newest facts, oldest of them first; at most `KEPT_GROUPS`
     longest_success: int | None = None  # tokens of the longest path ever with a reward of at least the curriculum's `right`
+    solved: str = ""  # the newest answer with such a reward, for curricula that say `solved_chars`; of the newest rows only
 
 
 KEPT_GROUPS = 4
+KEPT_SOLVED = 4096  # rows
 NO_STATS = RowStats()
 
 
@@ -281,6 +283,7 @@ class Curriculum(Protocol):
     A curriculum with `fixed = True` looks at no facts: an ordinal always gets the same, in every process. What any
     other decides is stored before the first tree of the group is opened, and what is stored is what holds: after a crash it
     is read, not decided again. `right`: rewards of at least this count as successes in `RowStats`; 0.5 by default.
+    `solved_chars`: characters that it wants of an answer that succeeded, of each row; none by default.
     """
 
     def allocate(self, prompts: PromptStats, budget: Budget, rng: Draws) -> Sequence[Allocation]:
@@ -345,6 +348,7 @@ class Estimator(Protocol):
 
 __all__ = [
     "KEPT_GROUPS",
+    "KEPT_SOLVED",
     "Advantages",
     "Allocation",
     "Branch",

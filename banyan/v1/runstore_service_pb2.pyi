@@ -1734,22 +1734,30 @@ class ReadOutcomesRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     FIRST_BATCH_FIELD_NUMBER: _builtins.int
     BEFORE_BATCH_FIELD_NUMBER: _builtins.int
+    SOLVED_CHARS_FIELD_NUMBER: _builtins.int
+    RIGHT_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     first_batch: _builtins.int
     """From this batch on."""
     before_batch: _builtins.int
     """Up to but without this batch."""
+    solved_chars: _builtins.int
+    """How many characters of an answer that solved a group's problem are wanted, at most 4096; 0 for no answers."""
+    right: _builtins.float
+    """Rewards of at least this solve it."""
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
         first_batch: _builtins.int = ...,
         before_batch: _builtins.int = ...,
+        solved_chars: _builtins.int = ...,
+        right: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_batch", b"before_batch", "first_batch", b"first_batch", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_batch", b"before_batch", "first_batch", b"first_batch", "right", b"right", "run_id", b"run_id", "solved_chars", b"solved_chars"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1794,12 +1802,17 @@ class GroupOutcome(_message.Message):
     GIVEN_UP_FIELD_NUMBER: _builtins.int
     REWARDS_FIELD_NUMBER: _builtins.int
     LENGTHS_FIELD_NUMBER: _builtins.int
+    SOLVED_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     """The group's place in the run."""
     batch: _builtins.int
     """The batch that took it or gave it up."""
     given_up: _builtins.str
     """Why the batch gave it up; empty if it took it."""
+    solved: _builtins.str
+    """The answer of the first leaf that solved it, cut to what was asked for; empty if none did. At most 256 in an answer, of
+    the newest groups.
+    """
     @_builtins.property
     def rewards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Rewards of its scored leaves: the mean of a leaf's scorers."""
@@ -1816,10 +1829,11 @@ class GroupOutcome(_message.Message):
         given_up: _builtins.str = ...,
         rewards: _abc.Iterable[_builtins.float] | None = ...,
         lengths: _abc.Iterable[_builtins.int] | None = ...,
+        solved: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "given_up", b"given_up", "lengths", b"lengths", "ordinal", b"ordinal", "rewards", b"rewards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "given_up", b"given_up", "lengths", b"lengths", "ordinal", b"ordinal", "rewards", b"rewards", "solved", b"solved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,7 +27,9 @@ class Allocator:
         control = recipe.control
         self._curriculum: Curriculum = registry.build("control", control.curriculum, control.curriculum_settings)
         self._fixed = bool(getattr(self._curriculum, "fixed", False))
-        self._history = History(float(getattr(self._curriculum, "right", RIGHT)))
+        self._right = float(getattr(self._curriculum, "right", RIGHT))
+        self._solved_chars = int(getattr(self._curriculum, "solved_chars", 0))
+        self._history = History(self._right)
         self._held: dict[int, Allocation] = {}  # of groups that may be opened again
         self._allocated = 0  # ordinals that the history knows
         self._batches = 0  # batches that it knows
@@ -47,9 +49,9 @@ class Allocator:
             for stored in found:
                 self._take(stored.ordinal, from_wire(stored))
         while self._batches < batches:
-            answer = await self._store.read_outcomes(self._run_id, self._batches, batches)
+            answer = await self._store.read_outcomes(self._run_id, self._batches, batches, self._solved_chars, self._right)
             for group in answer.groups:
-                self._history.became(group.ordinal, group.batch, group.rewards, group.lengths)
+                self._history.became(group.ordinal, group.batch, group.rewards, group.lengths, group.solved)
             self._batches = answer.next_batch
 
     async def _allocate(self, ordinals: range) -> None:

@@ -55,8 +55,11 @@ class Store(Protocol):
         """What was decided from an ordinal on, in order; some of it, and nothing only where there is no more."""
         ...
 
-    async def read_outcomes(self, run_id: str, first: int, before: int) -> runs.ReadOutcomesResponse:
-        """What became of the groups of committed batches, from batch `first` on; some of them, at least one batch."""
+    async def read_outcomes(
+        self, run_id: str, first: int, before: int, solved_chars: int = 0, right: float = 0.5
+    ) -> runs.ReadOutcomesResponse:
+        """What became of the groups of committed batches, from batch `first` on; some of them, at least one batch. With so
+        many characters of an answer of a reward of at least `right`."""
         ...
 
     async def set_desired(self, run_id: str, processes: Mapping[str, int]) -> None:

@@ -73,8 +73,12 @@ class RpcStore:
         request = runs.ReadAllocationsRequest(run_id=run_id, first=first)
         return list((await self._call(self._runs.ReadAllocations, request)).allocations)
 
-    async def read_outcomes(self, run_id: str, first: int, before: int) -> runs.ReadOutcomesResponse:
-        request = runs.ReadOutcomesRequest(run_id=run_id, first_batch=first, before_batch=before)
+    async def read_outcomes(
+        self, run_id: str, first: int, before: int, solved_chars: int = 0, right: float = 0.5
+    ) -> runs.ReadOutcomesResponse:
+        request = runs.ReadOutcomesRequest(
+            run_id=run_id, first_batch=first, before_batch=before, solved_chars=solved_chars, right=right
+        )
         answer: runs.ReadOutcomesResponse = await self._call(self._runs.ReadOutcomes, request)
         return answer
 

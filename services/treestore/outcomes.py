@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, bindparam, select
+from sqlalchemy import BindParameter, Connection, Row, bindparam, func, select
 
 from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore import schema
@@ -16,6 +16,8 @@ from services.treestore.loading import chunks, rows_in
 from services.treestore.rows import ANSWER, CONSUMED, DROPPED, SCORED
 
 _GROUPS = 1000  # in one answer, but for the last batch in it: some 10,000 leaves
+_SOLVED = 256  # answers in it, and groups where they are wanted: they are long
+_CHARS = 4096  # of each
 
 # Made once: building a statement costs as much as running it.
 _TREES: BindParameter[Any] = bindparam("keys", expanding=True)
@@ -28,6 +30,10 @@ _ENDS = (
 _VALUES = select(*(schema.scores.c[name] for name in ("tree_id", "segment", "end", "scorer", "value"))).where(
     schema.scores.c.tree_id.in_(_TREES), schema.scores.c.state == SCORED
 )
+_ANSWERS = select(
+    *(schema.leaves.c[name] for name in ("tree_id", "segment", "end")),
+    func.substr(schema.leaves.c.completion, 1, bindparam("chars")).label("answer"),
+).where(schema.leaves.c.tree_id.in_(_TREES), schema.leaves.c.segment.in_(bindparam("segments", expanding=True)))
 
 
 @dataclass(slots=True)
@@ -52,9 +58,11 @@ def read(connection: Connection, request: rs.ReadOutcomesRequest) -> rs.ReadOutc
         given_up = json.loads(batch.dropped)
         outcomes |= {group: rs.GroupOutcome(batch=batch.ordinal, given_up=reason) for group, reason in given_up}
         response.next_batch = batch.ordinal + 1
-        if len(outcomes) >= _GROUPS:
+        if len(outcomes) >= (_SOLVED if request.solved_chars else _GROUPS):
             break
-    _fill(connection, request.run_id, outcomes)
+    solved = _fill(connection, request, outcomes)
+    if request.solved_chars:
+        _answer(connection, request.solved_chars, solved, outcomes)
     response.groups.extend(sorted(outcomes.values(), key=lambda o: (o.batch, o.ordinal)))
     return response
 
@@ -70,17 +78,38 @@ def _batches(request: rs.ReadOutcomesRequest) -> Any:
     )
 
 
-def _fill(connection: Connection, run_id: str, outcomes: dict[str, rs.GroupOutcome]) -> None:
-    """Ordinals, rewards and lengths: leaves in the order of their trees and segments."""
-    for row in rows_in(connection, schema.groups, "group_id", outcomes, run_id=run_id):
+def _fill(
+    connection: Connection, request: rs.ReadOutcomesRequest, outcomes: dict[str, rs.GroupOutcome]
+) -> dict[tuple[bytes, bytes, int], str]:
+    """Ordinals, rewards and lengths: leaves in the order of their trees and segments. The first leaf to solve each group."""
+    for row in rows_in(connection, schema.groups, "group_id", outcomes, run_id=request.run_id):
         outcomes[row.group_id].ordinal = row.ordinal
-    trees = {tree.tree_id: tree for tree in _trees(connection, run_id, outcomes) if _counts(tree, outcomes[tree.group_id])}
-    leaves = _leaves(connection, trees)
+    found = _trees(connection, request.run_id, outcomes)
+    trees = {tree.tree_id: tree for tree in found if _counts(tree, outcomes[tree.group_id])}
+    leaves, solved = _leaves(connection, trees), dict[str, tuple[bytes, bytes, int]]()
     for tree in sorted(trees.values(), key=lambda t: (t.group_id, t.tree_index)):
-        for _, leaf in sorted(leaves[tree.tree_id].items()):
+        for place, leaf in sorted(leaves[tree.tree_id].items()):
             if leaf.reward is not None:
                 outcomes[tree.group_id].rewards.append(leaf.reward)
                 outcomes[tree.group_id].lengths.append(leaf.length)
+                if leaf.reward >= request.right:
+                    solved.setdefault(tree.group_id, (tree.tree_id, *place))
+    return {leaf: group for group, leaf in solved.items()}
+
+
+def _answer(
+    connection: Connection,
+    chars: int,
+    solved: Mapping[tuple[bytes, bytes, int], str],
+    outcomes: Mapping[str, rs.GroupOutcome],
+) -> None:
+    """The answers of one leaf a group, of the newest groups, cut by the database."""
+    newest = sorted(solved, key=lambda leaf: outcomes[solved[leaf]].ordinal)[-_SOLVED:]
+    keys = {"keys": [tree for tree, _, _ in newest], "segments": [segment for _, segment, _ in newest]}
+    for row in connection.execute(_ANSWERS, {**keys, "chars": min(chars, _CHARS)}) if newest else ():
+        group = solved.get((row.tree_id, row.segment, row.end))
+        if group is not None:
+            outcomes[group].solved = row.answer
 
 
 def _trees(connection: Connection, run_id: str, groups: Iterable[str]) -> Iterator[Any]:

@@ -141,7 +141,9 @@ class MemoryStore(Store, Learners):
     async def read_allocations(self, run_id: str, first: int) -> Sequence[runs.GroupAllocation]:
         return [self.allocations[o] for o in sorted(self.allocations) if o >= first][: self.page]
 
-    async def read_outcomes(self, run_id: str, first: int, before: int) -> runs.ReadOutcomesResponse:
+    async def read_outcomes(
+        self, run_id: str, first: int, before: int, solved_chars: int = 0, right: float = 0.5
+    ) -> runs.ReadOutcomesResponse:
         assert first < before <= self.batches
         return runs.ReadOutcomesResponse(groups=self.outcomes[first], next_batch=first + 1)
 

@@ -87,6 +87,26 @@ def test_outcomes_are_the_rewards_and_lengths_of_the_leaves_of_batches(world: Wo
     assert _outcomes(world, 1, 9) == ([(1, 1, *leaves), (3, 1, *leaves)], 2)
 
 
+def test_answers_that_solved_come_where_they_are_asked_for_and_are_cut(world: World) -> None:
+    for ordinal, rewards in enumerate([(0.0, 0.7), (0.2, 0.4), (1.0, 1.0)]):
+        spec = world.forge.spec(ordinal)
+        epoch = world.open(spec)
+        root = world.forge.root(spec)
+        leaves = [world.forge.child(root, place) for place in range(2)]
+        world.ingest(
+            world.forge.segments(root, *leaves, epoch=epoch),
+            *(world.forge.leaf(leaf, epoch=epoch, completion=f"{ordinal}: {n} is it") for n, leaf in enumerate(leaves)),
+            world.forge.grown(spec.tree_id, *leaves, epoch=epoch),
+            *(world.forge.score(leaf, reward) for leaf, reward in zip(leaves, rewards, strict=True)),
+        )
+    _commit(world, 0, [0, 1], {2: "flat"})
+    asked = rs.ReadOutcomesRequest(run_id=world.forge.run_id, before_batch=1)
+    assert {g.solved for g in world.database.query(lambda c: outcomes.read(c, asked)).groups} == {""}
+    asked.solved_chars, asked.right = 7, 0.5
+    first, second, third = world.database.query(lambda c: outcomes.read(c, asked)).groups
+    assert first.solved == "0: 1 is" and second.solved == "" and third.solved in ("2: 0 is", "2: 1 is")
+
+
 def test_a_leaf_without_a_value_has_no_reward(world: World) -> None:
     spec = world.forge.spec(0, scorers=["number", "regex"])
     epoch = world.open(spec)

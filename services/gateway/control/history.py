@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from banyan.plugins import KEPT_GROUPS, NO_STATS, GroupFacts, RowStats
+from banyan.plugins import KEPT_GROUPS, KEPT_SOLVED, NO_STATS, GroupFacts, RowStats
 
 
 @dataclass
@@ -16,6 +16,7 @@ class History:
     right: float = 0.5
     _stats: dict[int, RowStats] = field(default_factory=dict)
     _rows: dict[int, int] = field(default_factory=dict)  # of groups that are no facts yet, by ordinal
+    _solved: dict[int, None] = field(default_factory=dict)  # rows whose answer is kept, the newest last
 
     @property
     def stats(self) -> Mapping[int, RowStats]:
@@ -28,8 +29,10 @@ class History:
         self._stats[row] = replace(old, opened=old.opened + 1, newest=ordinal)
         self._rows[ordinal] = row
 
-    def became(self, ordinal: int, batch: int, rewards: Iterable[float], lengths: Iterable[int]) -> None:
-        """A batch took a group or gave it up. Batches come in order."""
+    def became(
+        self, ordinal: int, batch: int, rewards: Iterable[float], lengths: Iterable[int], solved: str = ""
+    ) -> None:
+        """A batch took a group or gave it up. Batches come in order. `solved`: an answer that succeeded."""
         row = self._rows.pop(ordinal)
         facts = GroupFacts(ordinal, row, batch, tuple(rewards), tuple(lengths))
         old = self._stats[row]
@@ -38,7 +41,19 @@ class History:
             closed=old.closed + 1,
             groups=(*old.groups, facts)[-KEPT_GROUPS:],
             longest_success=self._longest(old, facts),
+            solved=solved or old.solved,
         )
+        if solved:
+            self._keep(row)
+
+    def _keep(self, row: int) -> None:
+        """Answers are kept of the newest rows only: there may be many rows, and answers are long."""
+        self._solved.pop(row, None)
+        self._solved[row] = None
+        if len(self._solved) > KEPT_SOLVED:
+            oldest = next(iter(self._solved))
+            del self._solved[oldest]
+            self._stats[oldest] = replace(self._stats[oldest], solved="")
 
     def _longest(self, old: RowStats, facts: GroupFacts) -> int | None:
         right = [length for reward, length in zip(facts.rewards, facts.lengths, strict=True) if reward >= self.right]
