@@ -6,7 +6,7 @@ import sys
 
 from banyan import torchenv
 
-NAMES = ("ingest", "step", "overhead", "turns", "branches", "saving", "planning", "diversity")
+NAMES = ("ingest", "step", "overhead", "turns", "branches", "saving", "planning", "diversity", "refresh")
 
 
 def main() -> None:

@@ -38,9 +38,9 @@ class Maps:
             if key in self._held and len(self._held[key][1]) != size:
                 self._drop([key])
             if key not in self._held:
-                memory = mmap.mmap(file.fileno(), size, flags=flags)
-                # Opened anew: a duplicate would share, and outlive, the lock of who writes the file.
-                self._held[key] = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY), memory
+                # Opened anew: a duplicate, which a mapping has too, would share and outlive the lock of who writes the file.
+                anew = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDWR if flags & mmap.MAP_SHARED else os.O_RDONLY)
+                self._held[key] = anew, mmap.mmap(anew, size, flags=flags)
             self._held.move_to_end(key)
             self._drop(list(self._held)[: -self._limit])
             return self._held[key][1]

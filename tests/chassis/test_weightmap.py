@@ -1,5 +1,6 @@
 """Mappings are used again while their file lives, show what is in it now, and are let go of when it is gone."""
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -46,3 +47,15 @@ def test_mappings_of_files_that_are_gone_and_too_many_are_let_go(tmp_path: Path)
     with open(tmp_path / "d", "rb") as file:
         assert maps.private(file, 100)[:1] == b"d"
     assert len(os.listdir("/proc/self/fd")) - open_before == 2
+
+
+def test_a_mapping_does_not_hold_the_lock_of_who_wrote_the_file(tmp_path: Path) -> None:
+    maps = Maps()
+    with open(tmp_path / "a", "w+b") as file:
+        file.write(b"1" * 100)
+        file.flush()
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shared = maps.shared(file, 100)
+    with open(tmp_path / "a", "rb") as reading:
+        fcntl.flock(reading.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        assert maps.private(reading, 100)[:] == shared[:]
