@@ -39,7 +39,7 @@ def check(recipe: Recipe, policy: TreePolicy) -> None:
                 f"generate.policy {recipe.generate.policy} decides by the scores of leaves while its tree grows, and filter "
                 f"{found[0]} scores none before all trees of the group are grown; use another of the two"
             )
-    if getattr(recipe.control, "redundancy", 0):
+    if recipe.control.redundancy:
         raise InvalidInput(
             f"control.redundancy stops trees once enough are closed, and with filter {found[0]} none is closed before all "
             "are grown; use one of the two"
