@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from banyan.errors import InvalidInput
+from banyan.facts import NO_FACTS, Facts
 from banyan.segment import Floats, IntTokens, Kind, Segment
 from banyan.tree import Leaf, Tree
 
@@ -60,15 +61,19 @@ class TreeView:
     """Nodes of one tree in DFS pre-order, with each leaf's path.
 
     rewards: leaf → value; a leaf that is missing or None is unscorable: it keeps its nodes as context but counts in no
-    statistic. `leaves_L`, `rewards_L` (nan where unscorable) are in the given order of leaves.
+    statistic. `leaves_L`, `rewards_L` (nan where unscorable) are in the given order of leaves. facts: what else is known; a
+    node ends where a place has a reward of its own.
     """
 
-    def __init__(self, tree: Tree, leaves: Sequence[Leaf], rewards: Mapping[Leaf, float | None]) -> None:
+    def __init__(
+        self, tree: Tree, leaves: Sequence[Leaf], rewards: Mapping[Leaf, float | None], facts: Facts = NO_FACTS
+    ) -> None:
         if tree.root is None:
             raise InvalidInput(f"tree {tree.tree_id.hex()[:12]} has no root segment")
         if len(set(leaves)) != len(leaves):
             raise InvalidInput(f"tree {tree.tree_id.hex()[:12]} names a leaf twice")
         self.tree = tree
+        self.facts = facts
         self.leaves_L = list(leaves)
         values = [rewards.get(leaf) for leaf in leaves]
         self.rewards_L = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
@@ -89,6 +94,9 @@ class TreeView:
                 )
             for segment, end in self.tree.pieces(leaf.segment, leaf.end):
                 cuts.setdefault(segment.id, set()).add(end)
+        for place in self.facts.rewards:
+            if place.end < max(cuts.get(place.segment, (0,))):
+                cuts[place.segment].add(place.end)
         return cuts
 
     def _build(self) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from banyan import registry
 from banyan.errors import Refused
+from banyan.facts import Facts
 from banyan.plugins import Observation
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
@@ -16,7 +17,16 @@ from services.learner.watched import Observed
 def scored_tree(message: tree_pb2.Tree) -> ScoredTree:
     """A stored tree. Leaves are sorted: floating-point sums must not depend on who answered first."""
     leaves = sorted(leaf_from_wire(leaf) for leaf in message.leaves)
-    return ScoredTree(tree_from_wire(message), leaves, rewards_from_wire(message.scores))
+    return ScoredTree(tree_from_wire(message), leaves, rewards_from_wire(message.scores), facts_of(message))
+
+
+def facts_of(message: tree_pb2.Tree) -> Facts:
+    """The named parts of the leaves' scores. Where two scorers name a part alike, the last by name counts."""
+    parts: dict[Leaf, dict[str, float]] = {}
+    for scored in sorted(message.scores, key=lambda s: (s.scorer, s.scorer_version)):
+        if scored.score.parts:
+            parts.setdefault(leaf_from_wire(scored.leaf), {}).update(scored.score.parts)
+    return Facts(parts=parts)
 
 
 def refuse_untrainable(trees: Sequence[tree_pb2.Tree], held_out: frozenset[bytes]) -> None:

@@ -5,12 +5,13 @@ the batch up for its row in the store.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from banyan.errors import InvalidInput
+from banyan.facts import NO_FACTS, Facts
 from banyan.plugins import Advantages, Estimator, GroupTrees
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
@@ -22,11 +23,12 @@ Stale = Callable[[Tree, Leaf], bool]
 
 @dataclass(frozen=True, slots=True)
 class ScoredTree:
-    """A closed tree with its leaves and their rewards; None where unscorable."""
+    """A closed tree with its leaves and their rewards, None where unscorable, and what else is known of it."""
 
     tree: Tree
     leaves: Sequence[Leaf]
     rewards: Mapping[Leaf, float | None]
+    facts: Facts = NO_FACTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ def view_of(scored: ScoredTree, stale: Stale) -> tuple[TreeView, list[Leaf]]:
     """The view in which stale leaves have no reward; and those of them that had one."""
     old = {leaf for leaf in scored.leaves if scored.rewards.get(leaf) is not None and stale(scored.tree, leaf)}
     rewards = {leaf: None if leaf in old else scored.rewards.get(leaf) for leaf in scored.leaves}
-    return TreeView(scored.tree, scored.leaves, rewards), sorted(old)
+    return TreeView(scored.tree, scored.leaves, rewards, scored.facts), sorted(old)
 
 
 def estimate(group_id: str, trees: Sequence[ScoredTree], estimator: Estimator, stale: Stale) -> Credit:
@@ -102,5 +104,25 @@ def _node_tokens(view: TreeView) -> Floats:
 
 def _replaced(credit: Credit, fresh: Sequence[Floats]) -> Credit:
     node_valued = credit.advantages.node_G_N is not None
-    leaf_G_L = credit.advantages.leaf_G_L if node_valued else tuple(fresh)
-    return Credit(credit.group, Advantages(leaf_G_L, tuple(fresh) if node_valued else None), credit.stale)
+    said = credit.advantages
+    found = replace(said, node_G_N=tuple(fresh)) if node_valued else replace(said, leaf_G_L=tuple(fresh))
+    return replace(credit, advantages=found)
+
+
+def shaped(credits: Sequence[Credit], estimator: Estimator) -> list[Credit]:
+    """The batch's credits with the factors of an estimator that shapes tokens; the others as they are."""
+    factors = getattr(estimator, "factors", None)
+    taught = [c for c in credits if not c.advantages.skip]
+    if factors is None or not taught:
+        return list(credits)
+    parts = iter(factors([view for c in taught for view in c.group.trees]))
+    return [c if c.advantages.skip else _factored(c, [next(parts) for _ in c.group.trees]) for c in credits]
+
+
+def _factored(credit: Credit, factors: Sequence[Sequence[Floats]]) -> Credit:
+    return replace(credit, advantages=replace(credit.advantages, factor_G_N_T=tuple(factors)))
+
+
+def over_batch(credits: Sequence[Credit], estimator: Estimator) -> list[Credit]:
+    """What an estimator asks of the batch as a whole: whitening, and the shaping of tokens."""
+    return shaped(whitened(credits) if getattr(estimator, "whiten", False) else credits, estimator)

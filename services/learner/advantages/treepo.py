@@ -8,15 +8,15 @@ subtree, so that a segment cut by a policy change alters no advantage. `whiten` 
 trained tokens of the batch, as the published recipe does.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from banyan.plugins import Advantages, GroupTrees
-from banyan.view import TreeView
+from services.learner.advantages import checks
 from services.learner.advantages import group as groups
+from services.learner.advantages.grove import Grove, plant
+from services.learner.advantages.stats import EQUAL, Floats
 
 
 @dataclass(frozen=True)
@@ -28,33 +28,31 @@ class TreePO:
     whiten: bool = True
 
     def __post_init__(self) -> None:
-        if self.weighting not in ("average", "group_size"):
-            raise ValueError(f"weighting {self.weighting!r} must be average or group_size")
+        checks.one_of("weighting", self.weighting, ("average", "group_size"))
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """One advantage per scored leaf."""
-        rewards_L = groups.rewards_of(group)
-        reason = groups.lesson_missing(rewards_L)
+        reason = groups.lesson_missing(groups.rewards_of(group))
         if reason:
             return groups.nothing(group, reason)
-        scored_L = rewards_L[np.isfinite(rewards_L)]
-        whole = (float(scored_L.mean()), len(scored_L))
-        return Advantages(tuple(self._tree(view, whole) for view in group.trees))
+        grove = plant(group)
+        return grove.leaf_valued(self._values(grove))
 
-    def _tree(self, view: TreeView, whole: tuple[float, int]) -> groups.Floats:
-        values_L = np.full(len(view.leaves_L), np.nan)
-        for leaf in view.scored_L:
-            peers = [whole, *self._subtrees(view, leaf)]
-            differences = [view.rewards_L[leaf] - mean for mean, _ in peers]
-            sizes = [size for _, size in peers] if self.weighting == "group_size" else None
-            values_L[leaf] = np.average(differences, weights=sizes)
-        return values_L
+    def _values(self, grove: Grove) -> Floats:
+        reward_L = np.where(grove.scored_L, grove.rewards_L, 0.0)
+        mean_S, size_S = grove.mean_leaves(reward_L), grove.paths_S.astype(np.float64)
+        size_S[grove.prompt_S] = grove.scored_L.sum()
+        counts_S = self._counting(grove, reward_L, mean_S)
+        weight_S = counts_S * (size_S if self.weighting == "group_size" else 1.0)
+        total_L = np.maximum(grove.along(weight_S), 1.0)
+        return np.asarray(reward_L - grove.along(weight_S * mean_S) / total_L)
 
-    def _subtrees(self, view: TreeView, leaf: int) -> Iterator[tuple[float, int]]:
-        """Mean and size of each subtree below the root that the leaf lies in."""
-        path = [view.nodes[i] for i in view.path(leaf)]
-        for above, node in pairwise(path):
-            forked = node.paths != above.paths
-            spread = node.reward_sq_sum / node.paths - node.value**2 > 1e-12
-            if forked and node.paths > 1 and (spread or not self.require_spread):
-                yield node.value, node.paths
+    def _counting(self, grove: Grove, reward_L: Floats, mean_S: Floats) -> Floats:
+        counts_S = grove.parted_S & (grove.paths_S > 1)
+        if self.require_spread:
+            leaf_R, step_R = grove.rows
+            apart_R = np.abs(reward_L[leaf_R] - mean_S[step_R])
+            widest_S = np.zeros(len(mean_S))
+            np.maximum.at(widest_S, step_R, apart_R)
+            counts_S &= widest_S > EQUAL * np.maximum(1.0, np.abs(mean_S))
+        return (counts_S | grove.prompt_S).astype(np.float64)

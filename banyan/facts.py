@@ -1,0 +1,40 @@
+"""What may be known of a tree beside its tokens and its leaves' rewards. Estimators read it; none of it is an identity.
+
+A tree that knows nothing of these has `NO_FACTS`. An estimator that needs one of them refuses a group that lacks it, by
+name, and says how it can be given: it never guesses.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from banyan.tree import Leaf
+
+Named = Mapping[str, float | str]
+_NONE: Mapping[str, float | str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """rewards: own reward of a place inside the tree that is no leaf: of a step, of a program that was repaired later.
+    named: numbers and words that a segment carries: `agent`, `state`, a format score.
+    parts: named parts of a leaf's score, as its scorers gave them.
+    """
+
+    rewards: Mapping[Leaf, float] = field(default_factory=dict)
+    named: Mapping[bytes, Named] = field(default_factory=dict)
+    parts: Mapping[Leaf, Mapping[str, float]] = field(default_factory=dict)
+
+    def of_segment(self, segment: bytes, name: str) -> float | str | None:
+        """A segment's attribute; None where it has none of that name."""
+        return self.named.get(segment, _NONE).get(name)
+
+    def of_leaf(self, leaf: Leaf, name: str) -> float | None:
+        """A part of a leaf's score, or a number that its last segment carries; None where there is neither."""
+        if leaf in self.parts and name in self.parts[leaf]:
+            return self.parts[leaf][name]
+        value = self.of_segment(leaf.segment, name)
+        return value if isinstance(value, int | float) else None
+
+
+NO_FACTS = Facts()

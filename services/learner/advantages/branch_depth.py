@@ -1,0 +1,86 @@
+"""Branch-depth: leaf rewards fused upwards, then standardised among the branches of equal depth (BranchGRPO, card 4).
+
+`fusion: mean`: a branch is worth the mean reward of the leaves below. `fusion: likely`: the mean of its children weighted by
+softmax(sharpness · mean log-prob of the child's tokens); a path that ends where others go on is a child with log-prob 0.
+A = (R − mean) / (std + 1e-8), sample std, among the branches of the same tree (`peers: group`: of all its trees) with the
+same number of forks above; alone at its depth or without a spread: 0. What follows without a fork has its branch's.
+`most` bounds |A|; 0 for no bound. Any two different values at a depth of two give ±0.7071: the scale is lost there.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from banyan.plugins import Advantages, GroupTrees
+from services.learner.advantages import checks, stats
+from services.learner.advantages import group as groups
+from services.learner.advantages.grove import Grove, plant
+from services.learner.advantages.stats import Floats, Ints
+
+_TINY = 1e-8
+
+
+@dataclass(frozen=True)
+class BranchDepth:
+    """Settings: how rewards are fused, how sharply, who is compared, and the bound."""
+
+    fusion: str = "mean"
+    sharpness: float = 1.0
+    peers: str = "tree"
+    most: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.one_of("fusion", self.fusion, ("mean", "likely"))
+        checks.within("sharpness", self.sharpness, 0, 1000)
+        checks.one_of("peers", self.peers, ("tree", "group"))
+        checks.within("most", self.most, 0, 1e6)
+
+    def estimate(self, group: GroupTrees) -> Advantages:
+        """One advantage per step."""
+        reason = groups.lesson_missing(groups.rewards_of(group))
+        if reason:
+            return groups.nothing(group, reason)
+        grove = plant(group)
+        reward_L = np.where(grove.scored_L, grove.rewards_L, 0.0)
+        value_S = grove.mean_leaves(reward_L) if self.fusion == "mean" else self.fused(grove, reward_L)
+        return grove.node_valued(self._by_depth(grove, value_S))
+
+    def _by_depth(self, grove: Grove, value_S: Floats) -> Floats:
+        head_S, depth_S = _branches(grove)
+        heads = np.unique(head_S)
+        tree = grove.tree_S[heads] if self.peers == "tree" else np.zeros(len(heads), np.int64)
+        found_S = np.zeros(len(value_S))
+        found_S[heads] = stats.standardised(value_S[heads], stats.labels_of(tree, depth_S[heads]), epsilon=_TINY)
+        if self.most:
+            found_S = np.clip(found_S, -self.most, self.most)
+        return np.where(grove.prompt_S, 0.0, found_S[head_S])
+
+    def fused(self, grove: Grove, reward_L: Floats) -> Floats:
+        """R of each step, from the leaves up, children weighted by how likely they were."""
+        weight_S = np.exp(self.sharpness * _mean_logprobs(grove))
+        total_S, mass_S = np.zeros(len(grove.steps)), np.zeros(len(grove.steps))
+        ends = grove.step_L[grove.scored_L]
+        np.add.at(total_S, ends, reward_L[grove.scored_L])
+        np.add.at(mass_S, ends, 1.0)
+        for rank in range(int(grove.rank_S.max(initial=0)), 0, -1):
+            here = np.flatnonzero(grove.rank_S == rank)
+            np.add.at(total_S, grove.above_S[here], weight_S[here] * total_S[here] / mass_S[here])
+            np.add.at(mass_S, grove.above_S[here], weight_S[here])
+        return total_S / mass_S
+
+
+def _branches(grove: Grove) -> tuple[Ints, Ints]:
+    """The first step of the branch that each step belongs to, and the forks above it."""
+    head_S, depth_S = np.arange(len(grove.steps)), np.zeros(len(grove.steps), np.int64)
+    for rank in range(1, int(grove.rank_S.max(initial=0)) + 1):
+        here = np.flatnonzero(grove.rank_S == rank)
+        above = grove.above_S[here]
+        head_S[here] = np.where(grove.parted_S[here], here, head_S[above])
+        depth_S[here] = depth_S[above] + grove.parted_S[here]
+    return head_S, depth_S
+
+
+def _mean_logprobs(grove: Grove) -> Floats:
+    """Mean behaviour log-prob of each step's sampled tokens; 0 where there is none."""
+    sums = [sum(float(n.logprobs_T.sum(dtype=np.float64)) for n in s.nodes if n.trained) for s in grove.steps]
+    return np.asarray(np.array(sums) / np.maximum(grove.trained_S, 1))

@@ -1,0 +1,55 @@
+"""GiGPO: whole episodes against each other, and steps that were taken in the same state (arXiv 2505.10978).
+
+A = A_E + step_weight · A_S. A_E compares the episode's total reward, over all rows (steps of paths: long episodes weigh
+more), or with `rows: episodes` once a path. A_S compares R_t = r_t + γ · R_{t+1} among the rows whose state is equal; 0 for
+one alone. `scale: mean` (default) or `mean_std`, over (sample std + 1e-6). States and shared steps: see episodes.py.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from banyan.plugins import Advantages, GroupTrees
+from services.learner.advantages import checks
+from services.learner.advantages.episodes import Episodes, episodes, normalised
+from services.learner.advantages.grove import Grove, plant
+from services.learner.advantages.stats import Floats
+from services.learner.advantages.steps import SEGMENTS, TURNS
+
+
+@dataclass(frozen=True)
+class GiGpo:
+    """Settings: discount, weight of the step term, scale, what the episode term counts, and what a step is."""
+
+    gamma: float = 0.95
+    step_weight: float = 1.0
+    scale: str = "mean"
+    rows: str = "steps"
+    steps: str = TURNS
+
+    def __post_init__(self) -> None:
+        checks.within("gamma", self.gamma, 0, 1)
+        checks.within("step_weight", self.step_weight, 0, 100)
+        checks.one_of("scale", self.scale, ("mean", "mean_std"))
+        checks.one_of("rows", self.rows, ("steps", "episodes"))
+        checks.one_of("steps", self.steps, (TURNS, SEGMENTS))
+
+    def estimate(self, group: GroupTrees) -> Advantages:
+        """One advantage per step."""
+        grove = plant(group, self.steps)
+        seen = episodes(grove, self.gamma)
+        step_R = normalised(seen.return_R, seen.state_R, self.scale, ddof=1)
+        value_R = self._episode(seen) + self.step_weight * step_R
+        return grove.node_valued(spread(grove, seen, value_R))
+
+    def _episode(self, seen: Episodes) -> Floats:
+        if self.rows == "steps":
+            return normalised(seen.score_R, None, self.scale, ddof=1)
+        _, first, back = np.unique(seen.leaf_R, return_index=True, return_inverse=True)
+        return normalised(seen.score_R[first], None, self.scale, ddof=1)[back]
+
+
+def spread(grove: Grove, seen: Episodes, value_R: Floats) -> Floats:
+    """The mean over each step's rows; 0 for steps without an action."""
+    total_S = np.bincount(seen.step_R, value_R, len(grove.steps))
+    return np.asarray(total_S / np.maximum(np.bincount(seen.step_R, minlength=len(grove.steps)), 1))

@@ -1,0 +1,57 @@
+"""Overlong shaping and dynamic sampling (DAPO: Yu et al. 2025, arXiv 2503.14476).
+
+`penalty`: 0 up to `longest` − `buffer` sampled tokens, then down to −factor at `longest`, and never below. Lengths are known
+where tokens are, in the learner: a scorer sees text. `dapo` is GRPO on rewards with the penalty added. Dynamic sampling,
+leaving out groups whose leaves are all right or all wrong, goes by the scores BEFORE the penalty: those groups teach nothing
+although lengths would make their shaped rewards differ; a batch gives them up and the gateway opens others.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from banyan.plugins import Advantages, GroupTrees
+from services.learner.advantages import checks, stats
+from services.learner.advantages import group as groups
+from services.learner.advantages.grove import plant
+from services.learner.advantages.stats import Floats
+
+
+@dataclass(frozen=True)
+class Dapo:
+    """Settings: longest answer in sampled tokens and the buffer before it (0: no penalty), its factor, whether constant
+    groups are left out, and GRPO's epsilon."""
+
+    longest: int = 0
+    buffer: int = 0
+    factor: float = 1.0
+    dynamic_sampling: bool = True
+    epsilon: float = 1e-6
+
+    def __post_init__(self) -> None:
+        checks.within("longest", self.longest, 0, 2**31)
+        checks.within("buffer", self.buffer, 0, self.longest)
+        checks.within("factor", self.factor, 0, 1000)
+        checks.epsilon(self.epsilon)
+        if bool(self.longest) != bool(self.buffer):
+            raise ValueError(f"longest {self.longest} and buffer {self.buffer} need each other; 0 and 0 for no penalty")
+
+    def estimate(self, group: GroupTrees) -> Advantages:
+        """One advantage per scored leaf."""
+        rewards_L = groups.rewards_of(group)
+        reason = groups.lesson_missing(rewards_L) if self.dynamic_sampling else ""
+        if reason:
+            return groups.nothing(group, reason)
+        grove = plant(group)
+        if self.longest:
+            lengths_L = grove.along(grove.trained_S.astype(np.float64))
+            rewards_L = rewards_L + penalty(lengths_L, self.longest, self.buffer, self.factor)
+        value_L = np.zeros(len(rewards_L))
+        value_L[grove.scored_L] = stats.standardised(rewards_L[grove.scored_L], epsilon=self.epsilon)
+        return grove.leaf_valued(value_L)
+
+
+def penalty(lengths_L: Floats, longest: int, buffer: int, factor: float = 1.0) -> Floats:
+    """What an answer's length is added to its reward with."""
+    over_L = (lengths_L - (longest - buffer)) / buffer
+    return -np.clip(over_L, 0.0, 1.0) * factor
