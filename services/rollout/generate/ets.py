@@ -1,0 +1,91 @@
+"""ets: step-level search that drops candidates whose branches cost memory and keeps one of each kind (ETS; card 37).
+
+Paths grow a step at a time, to a delimiter or `step` tokens. When all steps of a depth are there, those that ended are
+leaves and take one of the width each. Of the others an integer program keeps the best by the scores of their last steps:
+each node that they need costs something, each cluster of steps that they cover is worth something. The kept ones share the
+remaining width out by REBASE. So a tree has exactly `width` leaves; what is dropped never becomes one.
+
+A step's score is what the policy's learned head says at its last token, or what a scorer says of the path so far. While the
+head says nothing all scores are equal. With λ_b = 0 nothing is dropped: REBASE alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from banyan import registry
+from banyan.draws import Draws
+from banyan.plugins import GrowthView, Observation, Plan, Room, Scored, Scorer
+from banyan.segment import Finish
+from banyan.tree import Leaf, Tree
+from services.rollout.generate.ets_search import Search
+from services.rollout.generate.rollouts import whole_numbers
+
+
+@dataclass(frozen=True)
+class Ets:
+    """Tree search with a cost of memory and a bonus for coverage."""
+
+    width: int = 16
+    """w: leaves of a tree; 16, 64 or 256 in the paper."""
+    step: int = 256
+    """Tokens of a step at most."""
+    delimiter: str = "\n\n"
+    """Text that ends a step."""
+    depth: int = 25
+    """Steps of a path at most."""
+    most: int = 1024
+    """Tokens of a path after which it is a leaf."""
+    lambda_b: float = 1.0
+    """λ_b: cost of a node kept; 0 is REBASE."""
+    lambda_d: float = 1.5
+    """λ_d: worth of covering all clusters; 1.5, 1.4 and 1.45 at the three widths. 0 clusters nothing."""
+    temperature: float = 0.2
+    """T of REBASE's shares: smaller ones follow the scores more closely."""
+    cut: float = 0.05
+    """Cosine distance up to which steps are one cluster."""
+    scorer: str = ""
+    """Who scores steps: empty for the policy's head; else a safe scorer, called with the path's text and an empty row."""
+    scorer_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the scorer."""
+
+    def __post_init__(self) -> None:
+        whole_numbers(self, width=1, step=1, depth=1, most=1)
+        if not self.delimiter:
+            raise ValueError("delimiter must be a text that ends a step")
+        for name, least in (("lambda_b", 0.0), ("lambda_d", 0.0), ("cut", 0.0), ("temperature", 1e-6)):
+            if isinstance(getattr(self, name), bool) or not least <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be a number of at least {least:g}, got {getattr(self, name)!r}")
+        scorer = registry.build("filter", self.scorer, self.scorer_settings) if self.scorer else None
+        if scorer is not None and not (getattr(scorer, "safe", False) and hasattr(scorer, "score")):
+            raise ValueError(f"scorer {self.scorer!r} is not safe to run while a tree is planned; ets needs one that is")
+        object.__setattr__(self, "_scorer", scorer)
+
+    @property
+    def needs_head(self) -> bool:
+        """Whether scores come from the policy's head."""
+        return not self.scorer
+
+    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
+        """Replays the steps; asks for those of the first depth that is not all there."""
+        width = self.width if room.max_leaves is None else min(self.width, room.max_leaves)
+        return Search(self, view, width).plan()
+
+    def observations(self, tree: Tree, leaves: Sequence[Leaf]) -> list[Observation]:
+        """The ends of all steps on the leaves' paths; nothing where the head is not asked."""
+        if self.scorer:
+            return []
+        found = []
+        for leaf in leaves:
+            at = 0
+            for segment in tree.lineage(leaf.segment)[1:]:
+                at += len(segment)
+                if segment.finish is not Finish.ABORTED:
+                    found.append(Observation(leaf, at - 1))
+        return found
+
+    def score(self, text: str) -> float:
+        """What the scorer says of a path's text; 0 where it cannot say."""
+        scorer: Scorer = self._scorer  # type: ignore[attr-defined]
+        said = scorer.score(text, {})
+        return said.value if isinstance(said, Scored) else 0.0
