@@ -1455,7 +1455,7 @@ class RoomFacts(_message.Message):
     leaves: _builtins.int
     """Leaves that ended. 0 where it grows no more, as all below."""
     waited_ms: _builtins.int
-    """Since its last segment or its last round, in milliseconds."""
+    """Since its last segment or its last round, in milliseconds; the store's own absence does not count."""
     @_builtins.property
     def room(self) -> _tree_pb2.TreeRoom:
         """What control gave it; absent before its first round."""

@@ -46,8 +46,8 @@ def _growing(connection: Connection, run_id: str) -> list[int]:
     return list(connection.scalars(_ORDINALS, {"run_id": run_id}))
 
 
-def facts(connection: Connection, request: rs.ReadRoomsRequest, now_ms: int) -> list[rs.RoomFacts]:
-    """The trees of all blocks that still grow."""
+def facts(connection: Connection, request: rs.ReadRoomsRequest, now_ms: int, began_ms: int = 0) -> list[rs.RoomFacts]:
+    """The trees of all blocks that still grow. Time before `began_ms`, when the store was down, is no waiting."""
     if request.block < 1:
         raise InvalidInput("ReadRooms needs the number of groups of a block, at least 1")
     blocks = sorted({ordinal // request.block for ordinal in _growing(connection, request.run_id)})
@@ -55,10 +55,10 @@ def facts(connection: Connection, request: rs.ReadRoomsRequest, now_ms: int) -> 
     for block in blocks:
         span = {"first": block * request.block, "stop": (block + 1) * request.block}
         found += connection.execute(_OF_BLOCK, {"run_id": request.run_id, **span}).all()
-    return _told(connection, found, now_ms)
+    return _told(connection, found, now_ms, began_ms)
 
 
-def _told(connection: Connection, trees: Sequence[Row[Any]], now_ms: int) -> list[rs.RoomFacts]:
+def _told(connection: Connection, trees: Sequence[Row[Any]], now_ms: int, began_ms: int) -> list[rs.RoomFacts]:
     growing = [tree.tree_id for tree in trees if tree.state == GROWING]
     rooms = {row.tree_id: row for row in rows_in(connection, schema.rooms, "tree_id", [tree.tree_id for tree in trees])}
     leaves = Counter(leaf.tree_id for leaf in rows_in(connection, schema.leaves, "tree_id", growing) if leaf.finished)
@@ -70,7 +70,8 @@ def _told(connection: Connection, trees: Sequence[Row[Any]], now_ms: int) -> lis
         told[tree.tree_id] = fact
         if tree.state == GROWING:
             fact.growing, fact.leaves = True, leaves[tree.tree_id]
-            fact.waited_ms = max(0, now_ms - max(last.get(tree.tree_id, now_ms), room.set_ms if room else 0))
+            since = max(last.get(tree.tree_id, now_ms), room.set_ms if room else 0, began_ms)
+            fact.waited_ms = max(0, now_ms - since)
     for score in rows_in(connection, schema.scores, "tree_id", growing):
         told[score.tree_id].scores.append(score_to_wire(score))
     return list(told.values())

@@ -19,6 +19,7 @@ class Control(RunStoreServiceServicer):
     def __init__(self, context: Context) -> None:
         self._context = context
         self._database = context.database
+        self._began = context.now()
 
     async def TakeGatewayEpoch(self, request: rs.TakeGatewayEpochRequest, call: Call) -> rs.TakeGatewayEpochResponse:
         return rs.TakeGatewayEpochResponse(epoch=await self._context.write(runs.take_gateway_epoch))
@@ -50,8 +51,9 @@ class Control(RunStoreServiceServicer):
             lambda seen: seen != request.known,
             min(request.deadline_ms / 1000, _LONGEST_WAIT_S),
         )
-        now = self._context.now()
-        return rs.ReadRoomsResponse(trees=await self._database.read(lambda c: rooms.facts(c, request, now)), seen=seen)
+        now, began = self._context.now(), self._began
+        trees = await self._database.read(lambda c: rooms.facts(c, request, now, began))
+        return rs.ReadRoomsResponse(trees=trees, seen=seen)
 
     async def GrantRooms(self, request: rs.GrantRoomsRequest, call: Call) -> rs.GrantRoomsResponse:
         now = self._context.now()

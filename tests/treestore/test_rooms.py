@@ -84,6 +84,9 @@ def test_facts_are_those_of_blocks_that_grow(world) -> None:
         (3, False, 0, 0),
     ]
     assert told[2].room == room(6) and told[2].waited_ms == 700 and not told[1].HasField("room")
+    asked = rs.ReadRoomsRequest(run_id=forge.run_id, block=2)
+    later = world.database.query(lambda c: rooms.facts(c, asked, world.now(), world.now.ms - 200))
+    assert later[2].waited_ms == 200, "the store was away for the rest"
     assert [f.group_ordinal for f in facts(world, 1)] == [1, 2], "blocks of which nothing grows are left out"
 
 
