@@ -97,6 +97,8 @@ def _check_rooms(recipe: Recipe, policy: Any) -> None:
         )
     if not rooms:
         return
+    if recipe.control.redundancy:
+        raise InvalidInput("control.rooms shares leaves among the trees that there are: set control.redundancy: 0")
     share = registry.build("rooms", rooms, recipe.control.rooms_settings)
     if recipe.generate.trees != 1:
         raise InvalidInput(f"control.rooms shares leaves among prompts: set generate.trees: 1, got {recipe.generate.trees}")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from banyan.errors import InvalidInput
 from banyan.recipe import Control
 from banyan.recipe_file import load
 from services.treestore.rows import CLOSED, GROWING, GroupRow, TreeRow
@@ -59,3 +60,7 @@ def test_recipes_say_what_goes_together() -> None:
         load(RECIPES / "quickstart.yaml", ["deterministic=true", "control.redundancy=1"])
     both = ["deterministic=true", "control.redundancy=1", "control.redundancy_debias=cancel_uniform"]
     assert load(RECIPES / "quickstart.yaml", both).control.redundancy == 1
+    with pytest.raises(InvalidInput, match="none is closed before all are grown"):
+        load(RECIPES / "ttrl.yaml", ["control.redundancy=1"])
+    with pytest.raises(InvalidInput, match="shares leaves among the trees"):
+        load(RECIPES / "xrpo.yaml", ["control.redundancy=1"])

@@ -26,12 +26,14 @@ SETTINGS: dict[str, dict[str, Any]] = {  # a random model is never torn between 
     "latr": {"width": 8, "tau_abs": 0.0, "tau_rel": 1.0, "chunk": 2, "ages": [3, 5]},
 }
 
+CONTROL: dict[str, dict[str, Any]] = {"dots": {"curriculum_settings": {"references": 2}}}  # of a cycle of four groups
+
 
 def small(file: Path, tiny: dict[str, Any]) -> dict[str, Any]:
     """The recipe with another model, task, size and budget; how its trees grow and how they are trained stays."""
     data = load(file).model_dump()
     data["generate"] |= {"max_new_tokens": TOKENS, "settings": data["generate"]["settings"] | SETTINGS.get(file.stem, {})}
-    data["control"] |= {"groups_per_batch": 2}
+    data["control"] |= {"groups_per_batch": 2} | CONTROL.get(file.stem, {})
     data["optimise"] |= {"checkpoint_every": 1000}
     kept = {name: data[name] for name in ("name", "generate", "control", "optimise", "seed", "allow_truncated_sampling")}
     return {**tiny, **kept, **filters(load(file), tiny), "budget": {"steps": STEPS, "minutes": 3.0}}
@@ -68,5 +70,9 @@ async def test_a_recipe_runs_end_to_end(tmp_path: Path, file: Path) -> None:
     vote, truth = data["filter"], {data["task"]["reward"]}
     assert scorers(database, 1) == ({vote[0]["name"]} if vote else truth)
     assert scorers(database, 2) == (truth if vote else set())  # only a vote is measured here, by who knows
+    decided = sqlite3.connect(database).execute("select count(*) from allocations").fetchone()[0]
+    assert (decided >= 2 * STEPS) == (data["control"]["curriculum"] != "uniform")
+    reasons = {reason for (reason,) in sqlite3.connect(database).execute("select distinct reason from trees")}
+    assert ("REDUNDANT" in reasons) == bool(data["control"]["redundancy"])
     kinds = {kind for (kind,) in sqlite3.connect(database).execute("select distinct kind from segments")}
     assert kinds == {int(Kind.PROMPT), int(Kind.POLICY)} | ({int(Kind.FORCED)} if file.stem in SETTINGS else set())
