@@ -1,8 +1,8 @@
 """How different the answers of a tree are: every tree policy on two tasks of reasoning-gym, sampled by SmolLM2, not trained.
 
 A policy's trees stand beside independent samples of the same prompts at equal leaves, and at equal sampled tokens: the
-first of a pool until there are as many leaves, and until as many tokens are spent. What a policy throws away counts as
-spent. Each cell (task, seed, policy) is written when it is done, so a run that was cut goes on where it was.
+first of a pool until there are as many leaves, and until about as many tokens are spent. What a policy throws away counts as
+spent. What is done of a (task, seed) is written at once, so a run that was cut goes on where it was.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from banyan import registry
-from bench.forest import Answer, Forest, Grown, Prompt
+from bench.forest import Answer, Forest, Grown, Job
 from bench.table import RESULTS, Result
 from services.rollout.generate.similarity import edit_distance
 
@@ -37,6 +37,8 @@ POLICIES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "rose": (1, {"width": 8, "epsilon": 0.5}),
     "tree-grpo": (2, {"rounds": 1, "expansions": 3, "node": 20}),
     "dars": (1, {"width": 4, "max_width": 12}),
+    "ets": (1, {"width": 8, "step": 20, "depth": 8, "most": 160}),  # no head is trained here: all scores are equal
+    "arrol": (1, {"width": 16, "detect": 40}),  # the same: half of those that are not done at token 40 are dropped
 }
 FIGURES = ("distinct", "distance", "passed")
 PATH = RESULTS / "diversity-cells.json"
@@ -63,9 +65,10 @@ def _apart(a: Sequence[int], b: Sequence[int]) -> float:
 
 
 def within(pool: Sequence[Answer], tokens: int) -> list[Answer]:
-    """The first answers of a pool that cost as many tokens at most, but one at least."""
+    """The first answers of a pool, one at least, whose tokens come nearest to these."""
     spent = list(itertools.accumulate(len(answer.tokens) for answer in pool))
-    return list(pool[: max(1, sum(cost <= tokens for cost in spent))])
+    count = min(range(1, len(pool) + 1), key=lambda count: abs(spent[count - 1] - tokens))
+    return list(pool[:count])
 
 
 def compare(grown: Sequence[Grown], pools: Sequence[Grown]) -> dict[str, Any]:
@@ -107,20 +110,17 @@ def _measure(forest: Forest, task: str, seed: int, cells: dict[str, Any]) -> Non
     if not missing:
         return
     prompts = forest.prompts(task, TASKS[task], SYSTEM, seed, PROMPTS)
-    pools = _grow(forest, "iid", 1, {"width": POOL}, prompts, 1000 + seed)
-    for policy in missing:
-        trees, settings = POLICIES[policy]
-        cell = compare(_grow(forest, policy, trees, settings, prompts, seed), pools)
-        cells[_key(task, seed, policy)] = cell
-        RESULTS.mkdir(exist_ok=True)
-        PATH.write_text(json.dumps(cells, indent=1))
+    jobs = [_job("iid", 1, {"width": POOL}, 1000 + seed), *(_job(policy, *POLICIES[policy], seed) for policy in missing)]
+    pools, *grown = forest.grow(jobs, prompts)
+    for policy, each in zip(missing, grown, strict=True):
+        cell = cells[_key(task, seed, policy)] = compare(each, pools)
         print(f"  {_key(task, seed, policy):<32} {json.dumps(cell['tree'])} {cell['sampled']} tokens", flush=True)
+    RESULTS.mkdir(exist_ok=True)
+    PATH.write_text(json.dumps(cells, indent=1))
 
 
-def _grow(
-    forest: Forest, policy: str, trees: int, settings: Mapping[str, Any], prompts: Sequence[Prompt], seed: int
-) -> list[Grown]:
-    return forest.grow(lambda: registry.build("generate", policy, dict(settings)), trees, prompts, seed)
+def _job(policy: str, trees: int, settings: Mapping[str, Any], seed: int) -> Job:
+    return Job(lambda: registry.build("generate", policy, dict(settings)), trees, seed)
 
 
 def table(cells: Mapping[str, Any]) -> Result:

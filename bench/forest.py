@@ -45,6 +45,15 @@ class Grown:
     sampled: int
 
 
+@dataclass(frozen=True)
+class Job:
+    """A tree policy, made anew for each tree, and the trees of a group."""
+
+    policy: Callable[[], TreePolicy]
+    trees: int
+    seed: int
+
+
 class Forest:
     """One model, and a fresh engine for each set of trees."""
 
@@ -68,36 +77,54 @@ class Forest:
         task = Task(name="reasoning-gym", dataset=dataset, config=dict(config), size=max(count, 2), seed=seed, system=system)
         return [Prompt(row, tuple(tasks.messages(row, task))) for row in tasks.load(task, Path())[:count]]
 
-    def grow(self, policy: Callable[[], TreePolicy], trees: int, prompts: Sequence[Prompt], seed: int) -> list[Grown]:
-        """A group of `trees` trees of each prompt."""
+    def grow(self, jobs: Sequence[Job], prompts: Sequence[Prompt]) -> list[list[Grown]]:
+        """For each job a group of trees of each prompt; all of them at once, so that batches are full."""
         from services.rollout.engines.memory import Limits
         from services.rollout.engines.port import Policy
         from services.rollout.engines.torch_engine import TorchEngine
 
         engine = TorchEngine(self._forward, self._tokenizer, Limits(max_branches=128), Policy(0, 0, b"bench"))
-        places = [(p, t) for p in range(len(prompts)) for t in range(trees)]
+        places = [(j, p, t) for j, job in enumerate(jobs) for p in range(len(prompts)) for t in range(job.trees)]
         growers = {
-            self._id(p, t): Grower(
-                self._spec(policy(), prompts[p], p, t, seed), Tree(self._id(p, t)), self._tokenizer, "bench"
-            )
-            for p, t in places
+            (tree_id := _id(*place)): Grower(self._spec(jobs, prompts, place), Tree(tree_id), self._tokenizer, "bench")
+            for place in places
         }
-        rows = {self._id(p, t): prompts[p].row for p, t in places}
-        _run(engine, growers, rows)
-        return [self._grown(prompt, [growers[self._id(p, t)] for t in range(trees)]) for p, prompt in enumerate(prompts)]
+        _run(engine, growers, {_id(j, p, t): prompts[p].row for j, p, t in places})
+        return [
+            [_grown(prompt, [growers[_id(j, p, t)] for t in range(job.trees)]) for p, prompt in enumerate(prompts)]
+            for j, job in enumerate(jobs)
+        ]
 
-    def _id(self, prompt: int, tree: int) -> bytes:
-        return prompt.to_bytes(16, "little") + tree.to_bytes(16, "little")
-
-    def _spec(self, policy: TreePolicy, prompt: Prompt, p: int, t: int, seed: int) -> GrowSpec:
-        drawn = key(seed, "bench", p, t)
+    def _spec(self, jobs: Sequence[Job], prompts: Sequence[Prompt], place: tuple[int, int, int]) -> GrowSpec:
+        j, p, t = place
+        drawn = key(jobs[j].seed, "bench", p, t)
         sampling = Sampling(1.0, 1.0, 0, self._longest, (), drawn)
-        return GrowSpec(self._id(p, t), "bench", drawn, prompt.messages, policy, self._longest, sampling, (p, t))
+        policy = jobs[j].policy()
+        return GrowSpec(_id(*place), "bench", drawn, prompts[p].messages, policy, self._longest, sampling, (p, t))
 
-    def _grown(self, prompt: Prompt, growers: Sequence[Grower]) -> Grown:
-        answers = [_answer(grower, leaf, prompt.row) for grower in growers for leaf in grower.leaves]
-        segments = [s for grower in growers for s in grower.tree.segments.values() if s.kind is Kind.POLICY]
-        return Grown(answers, sum(len(s) for s in segments))
+
+def _id(job: int, prompt: int, tree: int) -> bytes:
+    return b"".join(number.to_bytes(8, "little") for number in (job, prompt, tree, 0))
+
+
+def _grown(prompt: Prompt, growers: Sequence[Grower]) -> Grown:
+    """Leaves in order of their places, not of their ends: the first to end are the shortest."""
+    answers = [
+        _answer(grower, leaf, prompt.row)
+        for grower in growers
+        for leaf in sorted(grower.leaves, key=lambda leaf, tree=grower.tree: _place(tree, leaf))  # type: ignore[misc]
+    ]
+    segments = [s for grower in growers for s in grower.tree.segments.values() if s.kind is Kind.POLICY]
+    return Grown(answers, sum(len(s) for s in segments))
+
+
+def _place(tree: Tree, leaf: Leaf) -> tuple[tuple[int, int], ...]:
+    path: list[tuple[int, int]] = [(leaf.end, 0)]
+    segment = tree.segments[leaf.segment]
+    while segment.parent:
+        path.append((segment.fork, segment.ordinal))
+        segment = tree.segments[segment.parent]
+    return tuple(reversed(path))
 
 
 def _answer(grower: Grower, leaf: Leaf, row: Mapping[str, Any]) -> Answer:
