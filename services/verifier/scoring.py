@@ -33,6 +33,8 @@ class Scoring:
         return verdict
 
     async def _score(self, spec: ScorerSpec, completion: str, row: Mapping[str, Any]) -> Verdict:
+        if spec.name in SAFE_GROUPS:
+            raise InvalidInput(f"scorer {spec.name!r} scores whole groups; it has nothing to say of one completion")
         if spec.name not in SAFE:
             return await self._pool.score(spec, completion, row)
         scorer: Scorer = self._built(spec)

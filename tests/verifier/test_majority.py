@@ -90,6 +90,8 @@ async def test_the_verifier_scores_a_group_in_its_own_process_or_in_a_child(tmp_
         assert [v.outcome for v in short] == [Unscorable("EXCEPTION: 1 scores for 2 completions")] * 2
         odd = await scoring.score_group(ScorerSpec("grouped:odd", {}, group=True), ["x", "y"], {"bonus": 0.5})
         assert isinstance(odd[0].outcome, Unscorable) and odd[1].outcome == Scored(0.5)
+        alone = await scoring.score(ScorerSpec("majority", {}), "7", ROW)
+        assert isinstance(alone.outcome, Unscorable) and "scores whole groups" in alone.outcome.reason
         none = await scoring.score_group(ScorerSpec("grouped:absent", {}, group=True), ["x"], ROW)
         assert isinstance(none[0].outcome, Unscorable) and "absent" in none[0].outcome.reason
     finally:
