@@ -92,7 +92,13 @@ def _check_bias(bias: tuple[tuple[int, float], ...]) -> None:
             raise InvalidInput(f"logit bias {added} of token {token} must be a float32 in -{MOST_BIAS}..{MOST_BIAS}, not 0")
 
 
+_NOTHING: Floats = np.zeros(0, np.float32)
+_NOTHING.flags.writeable = False
+
+
 def _frozen(values: Any, dtype: Any, what: str) -> Any:
+    if len(values) == 0 and dtype is np.float32:
+        return _NOTHING
     array = np.array(values, dtype=dtype, copy=True).reshape(-1)
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
@@ -118,8 +124,8 @@ class Segment:
     ordinal: int
     kind: Kind
     tokens_T: IntTokens
-    logprobs_T: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
-    sampled_logprobs_T: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    logprobs_T: Floats = field(default_factory=lambda: _NOTHING)
+    sampled_logprobs_T: Floats = field(default_factory=lambda: _NOTHING)
     origin: Origin = Origin.NONE
     policy: bytes = b""  # digest of the weights that sampled it
     sampling: Sampling = Sampling()
@@ -130,7 +136,7 @@ class Segment:
     producer: str = ""
     text: str = ""
     cached_tokens: int = 0  # of the prefix, that the engine did not prefill again
-    entropies_T: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    entropies_T: Floats = field(default_factory=lambda: _NOTHING)
     signals: Signals = NOTHING_SAID
 
     def __post_init__(self) -> None:
@@ -138,7 +144,8 @@ class Segment:
         object.__setattr__(self, "logprobs_T", _frozen(self.logprobs_T, np.float32, "log-probs"))
         sampled = _frozen(self.sampled_logprobs_T, np.float32, "sampled log-probs")
         object.__setattr__(self, "sampled_logprobs_T", sampled)
-        object.__setattr__(self, "entropies_T", halves(_frozen(self.entropies_T, np.float32, "entropies"), (-1,)))
+        entropies = _frozen(self.entropies_T, np.float32, "entropies")
+        object.__setattr__(self, "entropies_T", halves(entropies, (-1,)) if len(entropies) else entropies)
         self.signals.check(len(self.tokens_T))
         self._check()
 

@@ -100,6 +100,8 @@ NOTHING_SAID = Signals()  # most segments come without signals: one for all of t
 
 def joined(parts: Sequence[Signals]) -> Signals:
     """Signals of runs of tokens that follow each other; a signal that one of them lacks is left out."""
+    if len(parts) == 1:
+        return parts[0]
     tops = [p for p in parts if p.top_ids_T_K.size]
     width = min((p.top_ids_T_K.shape[1] for p in tops), default=0)
     ids = [p.top_ids_T_K[:, :width] for p in tops] if len(tops) == len(parts) else []

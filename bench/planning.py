@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from bench.table import Result, median
 from services.rollout.engines.port import Policy
 from services.rollout.engines.scripted import ScriptedEngine, build
 from services.rollout.grower import Grower, Step
+from services.rollout.planning import planner
 from services.rollout.spec import GrowSpec
 
 TIMES, LEAVES, TREES = 3, 256, 4
@@ -49,20 +50,22 @@ class Spent:
 
 @dataclass
 class _Timed:
-    """A tree policy with a stopwatch."""
+    """A tree policy, or a planner of it, with a stopwatch."""
 
     inner: Any
     spent: Spent
-    width: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.width = int(getattr(self.inner, "width", 1))
 
     def plan(self, *given: Any) -> Any:
+        return self._timed(self.inner.plan, *given)
+
+    def planner(self, *given: Any) -> "_Timed":
+        return _Timed(self._timed(partial(planner, self.inner), *given), self.spent)
+
+    def _timed(self, work: Callable[..., Any], *given: Any) -> Any:
         begun = time.thread_time()
-        plan = self.inner.plan(*given)
+        made = work(*given)
         self.spent.policy += time.thread_time() - begun
-        return plan
+        return made
 
 
 def run() -> Result:

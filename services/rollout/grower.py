@@ -52,6 +52,7 @@ class Grower:
     _room: Room = field(init=False)
     _view: GrowthView = field(init=False)  # changes with what it shows; a policy cannot change it
     _planner: Planner | None = None  # of this room
+    _marked: set[Leaf] = field(default_factory=set)  # by this planner
     _orders: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
     _log: PlanLog = field(init=False)
     _seen: ViewDigest = field(init=False)  # what the view holds, kept as it changes
@@ -157,7 +158,7 @@ class Grower:
         self._seen.segment(segment.id)
 
     def _plan_in(self, room: Room) -> Step:
-        self._room, self._planner = room, None
+        self._room, self._planner, self._marked = room, None, set()
         return self._plan(News())
 
     def _plan(self, news: News) -> Step:
@@ -167,6 +168,7 @@ class Grower:
         plan = self._planned(news)
         wanted = {e.branch: e for e in plan.expansions if self._missing(e.branch)}
         requests = self._requests(wanted.values())
+        self._marked.update(mark.leaf for mark in plan.leaves)
         marks = tuple(mark for mark in plan.leaves if mark.leaf not in self.leaves)
         for mark in marks:
             self.leaves[mark.leaf] = mark.reason
@@ -186,9 +188,8 @@ class Grower:
         return self._planner.plan()
 
     def _grown(self) -> tuple[Leaf, ...]:
-        """All leaves in the order of the whole plan: that in which they came says when they ended."""
-        plan = self.spec.policy.plan(self._view, self._room, Draws(self.spec.seed))
-        return tuple(mark.leaf for mark in plan.leaves)
+        """All leaves by their places: the order in which they came depends on what ended first."""
+        return tuple(sorted(self._marked, key=lambda leaf: (*self._order(leaf.segment), leaf.end)))
 
     def _missing(self, branch: Branch) -> bool:
         return branch not in self.in_flight and self.tree.at(branch.parent, branch.fork, branch.ordinal) is None

@@ -12,6 +12,7 @@ from banyan.plugins import Branch, Expansion
 from banyan.segment import Finish, Sampling, Segment
 from banyan.signals import NO_SIGNALS, Signals, Wanted
 from banyan.tree import Leaf
+from services.rollout.generate.cuts import upto
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Chain:
         else:
             branch = self.branch
         room = min(tokens, self.limit) - self.stop - len(forced)
-        return Expansion(branch, replace(sampling, max_new_tokens=room), forced, signals)
+        return Expansion(branch, upto(sampling, room), forced, signals)
 
 
 def told(segment: Segment) -> Signals:

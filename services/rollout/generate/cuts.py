@@ -6,9 +6,10 @@ the same one.
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from banyan.plugins import Branch, Expansion, GrowthView
-from banyan.segment import Finish, Floats, Kind, Origin, Segment
+from banyan.segment import Finish, Floats, Kind, Origin, Sampling, Segment
 from banyan.signals import MOST_TOP, Wanted
 from banyan.tree import Leaf
 
@@ -65,7 +66,13 @@ def goes_on(segment: Segment) -> bool:
 def rest(segment: Segment, signals: Wanted) -> Expansion:
     """What continues a segment that goes on."""
     left = segment.sampling.max_new_tokens - (len(segment) if segment.kind is Kind.POLICY else 0)
-    return Expansion(Branch(segment.id, len(segment), 0), replace(segment.sampling, max_new_tokens=left), (), signals)
+    return Expansion(Branch(segment.id, len(segment), 0), upto(segment.sampling, left), (), signals)
+
+
+@lru_cache(256)  # a tree names the same few of them for all its paths
+def upto(sampling: Sampling, tokens: int) -> Sampling:
+    """Sampling of so many tokens at most."""
+    return replace(sampling, max_new_tokens=tokens)
 
 
 def continuations(view: GrowthView) -> tuple[Expansion, ...]:

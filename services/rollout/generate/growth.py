@@ -8,7 +8,6 @@ process knows nothing but what it waited for. So its parts must share nothing in
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Coroutine, Generator
-from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from banyan.draws import Draws
@@ -16,10 +15,11 @@ from banyan.plugins import NOTHING_NEW, Branch, Expansion, GrowthView, LeafMark,
 from banyan.segment import Finish, Segment
 from banyan.signals import NO_SIGNALS, Wanted
 from banyan.tree import Leaf
-from services.rollout.generate.cuts import Run, goes_on, rest
+from services.rollout.generate.cuts import Run, goes_on, rest, upto
 
 T = TypeVar("T")
 Place = tuple[bytes, int]  # a segment, and how many of its tokens come before
+_ROOM = "room"
 
 
 class Slot(Generic[T]):
@@ -47,7 +47,7 @@ class Growth:
     def __init__(self, view: GrowthView, room: Room, rng: Draws) -> None:
         self.view, self.room, self.rng = view, room, rng
         self._ready: deque[_Process] = deque()
-        self._awaited: dict[Branch | Leaf, Slot[Any]] = {}
+        self._awaited: dict[Branch | Leaf | str, Slot[Any]] = {}
         self._asked: dict[Branch, Expansion] = {}  # of those, what a branch was asked for with
         self._expansions: list[Expansion] = []
         self._marks: list[LeafMark] = []
@@ -82,6 +82,10 @@ class Growth:
         """A marked leaf's reward."""
         return self._slot(leaf, leaf in self.view.rewards, self.view.rewards.get(leaf))
 
+    def last_room(self) -> Slot[None]:
+        """That control gives no more room. With a later room all processes begin anew."""
+        return self._slot(_ROOM, self.room.final, None)
+
     def mark(self, leaf: Leaf, reason: str) -> None:
         """Ends a path."""
         self._marks.append(LeafMark(leaf, reason))
@@ -95,7 +99,7 @@ class Growth:
 
     async def path(self, branch: Branch, start: int = 0, signals: Wanted = NO_SIGNALS) -> Run:
         """What a branch behind `start` policy tokens becomes when it is sampled to its path's end, which is a leaf."""
-        sampling = replace(self.view.sampling, max_new_tokens=self.view.max_path_tokens - start)
+        sampling = upto(self.view.sampling, self.view.max_path_tokens - start)
         run = await self.run(Expansion(branch, sampling, (), signals))
         self.mark(run.leaf, "stop" if run.last.finish is Finish.STOP else "length")
         return run
@@ -115,7 +119,7 @@ class Growth:
         self._expansions, self._marks = [], []
         return plan
 
-    def _slot(self, of: Branch | Leaf, there: bool, value: Any) -> Slot[Any]:
+    def _slot(self, of: Branch | Leaf | str, there: bool, value: Any) -> Slot[Any]:
         if not there:
             return self._awaited.setdefault(of, Slot())
         slot = Slot[Any]()

@@ -1,13 +1,13 @@
 """Paths of segments, as treepo and treepo-eager grow them: their settings, when a path ends, where a finished one is cut."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from banyan.draws import Draws
 from banyan.plugins import Branch, Expansion, GrowthView
 from banyan.segment import Finish, Floats, Segment
 from banyan.tree import Leaf
 from services.rollout.generate import endings
-from services.rollout.generate.cuts import Run
+from services.rollout.generate.cuts import Run, upto
 from services.rollout.generate.growth import Growing
 
 
@@ -53,7 +53,7 @@ class Paths:
         """The segment at a branch that lies behind so many policy tokens."""
         deepest = self.policy.segment * self.policy.max_depth
         most = min(self.policy.segment, self.view.max_path_tokens - tokens, deepest - tokens)
-        return Expansion(branch, replace(self.view.sampling, max_new_tokens=most))
+        return Expansion(branch, upto(self.view.sampling, most))
 
     def ending(self, run: Run, tokens: int) -> str | None:
         """Why the path ends with this run; None if it goes deeper."""
