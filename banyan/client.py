@@ -76,6 +76,11 @@ class Client:
         request = rs.ReadPoliciesRequest(run_id=run_id, abandoned=abandoned)
         return list(self._call(self._runs.ReadPolicies, request).policies)
 
+    def allocations(self, run_id: str, first: int = 0) -> list[rs.GroupAllocation]:
+        """What the curriculum decided for the training groups from an ordinal on."""
+        request = rs.ReadAllocationsRequest(run_id=run_id, first=first)
+        return list(self._call(self._runs.ReadAllocations, request).allocations)
+
     def members(self, run_id: str) -> list[rs.Member]:
         """The rollout nodes of a run."""
         return list(self._call(self._runs.ReadMembers, rs.ReadMembersRequest(run_id=run_id)).members)

@@ -1,5 +1,6 @@
 """Messages as plain data for tables and JSON. Pure."""
 
+import json
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -79,6 +80,20 @@ def progress(message: rs.ReadProgressResponse) -> dict[str, Any]:
         "sampled_tokens": samples.sampled_tokens,
         "saved_tokens": saved_tokens(samples),
         "evaluations": [evaluation(e) for e in message.evals],
+    }
+
+
+def allocation(message: rs.GroupAllocation) -> dict[str, Any]:
+    """What a curriculum decided for a training group; null where the recipe holds."""
+    return {
+        "group": message.ordinal,
+        "row": message.row,
+        "why": message.why,
+        "batches": message.batches,  # whose outcomes it was decided on
+        "trees": message.trees or None,
+        "settings": json.loads(message.settings_json) if message.settings_json else None,
+        "max_new_tokens": message.max_new_tokens or None,
+        "messages": json.loads(message.messages_json) if message.messages_json else None,
     }
 
 

@@ -46,6 +46,25 @@ def show(run_id: RunId, state: State = DEFAULT_STATE, as_json: Json = False) -> 
         show_module.show(result)
 
 
+@app.command("groups")
+def groups(
+    run_id: RunId,
+    last: Annotated[int, typer.Option(min=1, help="So many of the newest.")] = 20,
+    state: State = DEFAULT_STATE,
+    as_json: Json = False,
+) -> None:
+    """Shows which rows the newest training groups got from the run's curriculum, and why."""
+    with reading(state) as client:
+        run = client.run(run_id)
+        first = client.progress(run.run_id).groups.opened - last
+        rows = [describe.allocation(a) for a in client.allocations(run.run_id, max(0, first))]
+    if rows or as_json:
+        emit(rows, as_json, ("group", "row", "trees", "settings", "max_new_tokens", "batches", "why"))
+    else:
+        curriculum = json.loads(run.recipe_json).get("control", {}).get("curriculum", "uniform")
+        out.print(f"curriculum {curriculum} decided nothing: a group's row follows from the seed and its ordinal alone")
+
+
 @app.command("watch")
 def watch(run_id: RunId, state: State = DEFAULT_STATE, as_json: Json = False) -> None:
     """Prints what happens in a run until it is over or paused."""

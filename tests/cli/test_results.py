@@ -107,3 +107,8 @@ def test_what_is_not_there_is_said(state: Path) -> None:
     assert replay.returncode == 2 and "nothing runs" in replay.stderr
     missing = banyan(state, "trees", "ls", "nope")
     assert missing.returncode == 1 and "there is no run 'nope'" in missing.stderr
+
+
+def test_a_uniform_run_has_nothing_to_explain(state: Path, run_id: str) -> None:
+    assert result(state, "runs", "groups", run_id) == []
+    assert "follows from the seed" in banyan(state, "runs", "groups", run_id).stdout
