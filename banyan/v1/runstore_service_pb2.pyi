@@ -1384,7 +1384,7 @@ class ReadRoomsRequest(_message.Message):
     run_id: _builtins.str
     """The run."""
     block: _builtins.int
-    """Groups of a block, which share their room."""
+    """Groups of a block, which share their room. 0: only `seen` is wanted."""
     known: _builtins.int
     """`seen` of the last answer; 0 answers at once."""
     deadline_ms: _builtins.int

@@ -38,7 +38,8 @@ class Store(Protocol):
         ...
 
     async def read_rooms(self, run_id: str, block: int, known: int, wait_s: float) -> runs.ReadRoomsResponse:
-        """Training trees of blocks that grow; waits while `seen` is still `known`, at most so long."""
+        """Training trees of blocks of so many groups that grow (0: only `seen`); waits while `seen` is still `known`, at
+        most so long."""
         ...
 
     async def grant_rooms(self, run_id: str, grants: Sequence[runs.RoomGrant]) -> None:

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 _WAIT_S = 20.0
 _AGAIN_S = 1.0
+_SOON_S = 0.05  # news that come within it are one
 
 
 class RoomKeeper:
@@ -36,7 +37,9 @@ class RoomKeeper:
     async def look(self) -> None:
         """Decides all rounds that are due. Raises Refused when a newer gateway has taken over."""
         answer = await self._store.read_rooms(self._run_id, self._block, 0, 0.0)
-        for block, grants in self._rooms.grants([self._standing(fact) for fact in answer.trees]).items():
+        standings = [self._standing(fact) for fact in answer.trees]
+        due = await asyncio.to_thread(self._rooms.grants, standings)  # a thousand prompts take a while
+        for block, grants in due.items():
             leaves = sum(grant.leaves for grant in grants)
             log.info("run %s: round %d of block %d: %d leaves", self._run_id, grants[0].round, block, leaves)
             await self._store.grant_rooms(self._run_id, [_wire(grant) for grant in grants])
@@ -46,13 +49,14 @@ class RoomKeeper:
         seen = 0
         while True:
             try:
-                answer = await self._store.read_rooms(self._run_id, self._block, seen, _WAIT_S)
+                answer = await self._store.read_rooms(self._run_id, 0, seen, _WAIT_S)
             except BanyanError as error:
                 log.warning("run %s: rooms are not read: %s", self._run_id, error)
                 await asyncio.sleep(_AGAIN_S)
                 continue
             if answer.seen != seen:
                 news()
+                await asyncio.sleep(_SOON_S)
             seen = answer.seen
 
     def _standing(self, fact: runs.RoomFacts) -> Standing:

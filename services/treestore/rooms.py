@@ -48,8 +48,6 @@ def _growing(connection: Connection, run_id: str) -> list[int]:
 
 def facts(connection: Connection, request: rs.ReadRoomsRequest, now_ms: int, began_ms: int = 0) -> list[rs.RoomFacts]:
     """The trees of all blocks that still grow. Time before `began_ms`, when the store was down, is no waiting."""
-    if request.block < 1:
-        raise InvalidInput("ReadRooms needs the number of groups of a block, at least 1")
     blocks = sorted({ordinal // request.block for ordinal in _growing(connection, request.run_id)})
     found: list[Any] = []
     for block in blocks:

@@ -52,7 +52,7 @@ class Control(RunStoreServiceServicer):
             min(request.deadline_ms / 1000, _LONGEST_WAIT_S),
         )
         now, began = self._context.now(), self._began
-        trees = await self._database.read(lambda c: rooms.facts(c, request, now, began))
+        trees = await self._database.read(lambda c: rooms.facts(c, request, now, began)) if request.block else []
         return rs.ReadRoomsResponse(trees=trees, seen=seen)
 
     async def GrantRooms(self, request: rs.GrantRoomsRequest, call: Call) -> rs.GrantRoomsResponse:

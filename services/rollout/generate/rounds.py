@@ -5,17 +5,14 @@ as many in all as `room.max_leaves` says, `most` (n_max) at most. Which prompt g
 trees that wait with their rewards; the tree is done when its room is final.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from banyan.draws import Draws
-from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Plan, Room
-from banyan.segment import Finish
-from banyan.tree import Leaf
-from services.rollout.generate.cuts import continuations, run_at
+from banyan.plugins import Branch
+from services.rollout.generate.growth import Growing, Growth
 
 
 @dataclass(frozen=True)
-class Rounds:
+class Rounds(Growing):
     """Independent sampling by rooms."""
 
     start: int = 4
@@ -35,16 +32,8 @@ class Rounds:
         """Branches to expect: how many come later is not known."""
         return self.start
 
-    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
+    async def grow(self, growth: Growth) -> None:
         """All branches that there is room for; a leaf at each end."""
-        count = min(self.most, max(self.start, room.max_leaves or 0))
-        sampling = replace(view.sampling, max_new_tokens=view.max_path_tokens)
-        branches = [Branch(view.root.id, len(view.root), ordinal) for ordinal in range(count)]
-        runs = [run_at(view, branch) for branch in branches]
-        leaves = tuple(
-            LeafMark(Leaf(run.last.id, len(run.last)), "stop" if run.last.finish is Finish.STOP else "length")
-            for run in runs
-            if run is not None
-        )
-        expansions = (*(Expansion(branch, sampling) for branch in branches), *continuations(view))
-        return Plan(expansions, leaves, done=room.final and None not in runs)
+        for ordinal in range(min(self.most, max(self.start, growth.room.max_leaves or 0))):
+            growth.start(growth.path(Branch(*growth.root, ordinal)))
+        await growth.last_room()
