@@ -74,7 +74,9 @@ async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, we
     thread = EngineThread(maker(recipe, given.threads), lockstep=recipe.deterministic)
     queue = await consumer.assignments(bus, given.run, given.growth_consumer)
     files = None if recipe.resources.engine == "scripted" else weights
-    node = Node(plan, store, bus, queue, thread, files, consumer.policy_events(bus, given.run))
+    spare = recipe.control.redundancy > 0 or recipe.control.stale_groups == "drop"
+    closings = consumer.closed_events(bus, given.run) if spare and not given.joined else None
+    node = Node(plan, store, bus, queue, thread, files, consumer.policy_events(bus, given.run), closings)
     server = await rpc.serve(
         given.listen, [adder(RolloutServer(node, thread))], [NAME], secret=given.secret, secret_file=given.secret_file
     )

@@ -15,6 +15,11 @@ async def assignments(bus: Bus, run_id: str, made: str = "") -> Assignments:
     return await log.queue(bus, run_id)
 
 
+def closed_events(bus: Bus, run_id: str) -> AsyncIterator[object]:
+    """Something at each TreeClosed of the run. Joined nodes may not hear these; they learn of them as they renew."""
+    return bus.hear(subjects.lineage(run_id, "closed"))
+
+
 def policy_events(bus: Bus, run_id: str) -> AsyncIterator[object]:
     """Something at each PolicyPublished; what it says is read from the store."""
     return bus.hear(subjects.train(run_id, "policy"))

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 _TICK_S = 1.0
 _POLICIES_S = 5.0
 _TAKING_S = 3.0
+_CLOSINGS_S = 0.5
 
 
 class Node:
@@ -52,8 +53,10 @@ class Node:
         thread: EngineThread,
         weights: Weights | None,
         triggers: AsyncIterator[object],
+        closings: AsyncIterator[object] | None = None,  # where trees may be given up while they grow
     ) -> None:
         self.plan, self._store, self._thread, self._triggers = plan, store, thread, triggers
+        self._closings = closings
         # In lockstep a wave starts whole, whatever its width; its branches queue in the engine.
         self.trees = Trees(plan.max_branches if not plan.lockstep else 1 << 30, plan.most_trees)
         self.refresher = Refresher(store, thread, weights, plan.node_id, plan.refresh_s)
@@ -79,7 +82,9 @@ class Node:
         await self.refresher.look()
         sending, taking = asyncio.create_task(self._publisher.run()), asyncio.create_task(self._take())
         self._taking = taking
-        loops = (self._pump(), self._start(), self._watch(), self._keeper.run(), self._presence.run())
+        loops = [self._pump(), self._start(), self._watch(), self._keeper.run(), self._presence.run()]
+        if self._closings is not None:
+            loops.append(self._hear_closings(self._closings))
         try:
             await first_of(*endings, *loops, asyncio.shield(sending), asyncio.shield(taking))
             await self.drain(self.plan.drain_s)
@@ -156,6 +161,11 @@ class Node:
     async def _listen(self, heard: asyncio.Event) -> None:
         async for _ in self._triggers:
             heard.set()
+
+    async def _hear_closings(self, closings: AsyncIterator[object]) -> None:
+        async for _ in closings:
+            await self._keeper.check()
+            await asyncio.sleep(_CLOSINGS_S)  # those that come meanwhile are one
 
     async def _pump(self) -> None:
         while True:

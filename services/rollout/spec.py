@@ -31,6 +31,7 @@ class GrowSpec:
     scorers: int = 1  # that score each leaf
     score_deadline_s: float = 120.0
     width: int = 1  # branches to expect, for deciding how many trees a node takes
+    spare: bool = False  # its group may come to do without it while it grows
 
     def allows(self, step: int) -> bool:
         """Whether a policy of this step may sample the tree."""
@@ -73,6 +74,7 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
         scorers=len(spec.scorers),
         score_deadline_s=spec.score_deadline_ms / 1000,
         width=int(getattr(policy, "width", 1)),
+        spare=spec.group_take > 0 or spec.HasField("last_step"),
     )
 
 

@@ -149,6 +149,25 @@ async def test_a_stale_claim_is_dropped_here(small, eventually):
         await eventually(lambda: idle(node), 5, "the engine to be idle")
 
 
+async def test_a_tree_that_its_group_can_do_without_is_stopped_at_once(small, eventually):
+    await small.begin(**SLOW)
+    await small.policy(0)
+    async with small.node() as node:
+        (stale,) = await small.open(1, {"width": 4}, max_new_tokens=2000, last_step=0)
+        (kept,) = await small.open(2, {"width": 4}, max_new_tokens=2000, first=1)
+        await eventually(lambda: len(node.trees.growing) == 2)
+        await small.policy(1)  # a batch may not take group 0 any more
+        await eventually(lambda: [live.spec.tree_id for live in node.trees] == [kept], 5, "long before the next renewal")
+        dropped = await small.state(stale)
+        assert (dropped.state, dropped.reason) == (tree_pb2.TREE_STATE_DROPPED, "STALE")
+        await eventually(lambda: only(node, 4), 5, "the engine to have its branches stopped")
+
+
+async def only(node, branches):
+    stats = await node._thread.stats()
+    return stats.running + stats.waiting == branches
+
+
 async def idle(node):
     stats = await node._thread.stats()
     return stats.running == stats.waiting == 0

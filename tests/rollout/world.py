@@ -128,7 +128,8 @@ class World:
         made = Plan(run_id=RUN, node_id=name, max_branches=64, lockstep=self.recipe.deterministic, **plan)
         store = GrpcStore(rpc.channel(self.address), RUN, name)
         queue = await consumer.assignments(own, RUN)
-        node = Node(made, store, bus(own) if bus else own, queue, thread, None, consumer.policy_events(own, RUN))
+        heard = consumer.policy_events(own, RUN), consumer.closed_events(own, RUN)
+        node = Node(made, store, bus(own) if bus else own, queue, thread, None, *heard)
         node.task = asyncio.create_task(node.run(stop))  # type: ignore[attr-defined]
         try:
             yield node
