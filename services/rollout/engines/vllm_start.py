@@ -41,7 +41,8 @@ class Chosen:
 def build(folder: Path, resources: Resources, threads: int | None, policy: Policy) -> VllmEngine:
     """Starts vLLM with a model."""
     config = AutoConfig.from_pretrained(folder)
-    dtype = loading.choose_dtype(resources.dtype, loading.choose_device())
+    device = loading.choose_device()
+    dtype = loading.choose_dtype(resources.dtype, device)
     context = loading.context(SimpleNamespace(config=config))
     chosen = Chosen.of(resources.engine_settings)
     settings = CoreSettings(
@@ -54,6 +55,7 @@ def build(folder: Path, resources: Resources, threads: int | None, policy: Polic
         block=chosen.block_size,
         eager=chosen.eager,
         lora_rank=chosen.lora_rank,
+        whole=device.type == "cpu",
         more=chosen.arguments,
     )
     tokenizer = loading.ChatTokenizer(folder, SimpleNamespace(config=config, generation_config=_generation(folder)))

@@ -1,0 +1,173 @@
+"""The vllm engine against vLLM called directly, and on trees: what our side costs, and what shared prefixes save.
+
+Both ask the same running vLLM for the same requests (prompt, seed, length, log-probs) with the same most of them at once, in
+turn, each time under a new cache salt. Trees: 16 leaves, a fork of two at each of four depths; against 16 samples of the
+same length, each by itself; both on our engine. Only in .venv-vllm.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from banyan.segment import IntTokens, Sampling
+from bench.table import Result, median
+
+MODEL = os.environ.get("BENCH_MODEL", "SmolLM2-135M-Instruct")
+RUNS = int(os.environ.get("BENCH_RUNS", "5"))
+PROMPTS, PROMPT, BRANCHES, NEW, AT_ONCE = 16, 64, 8, 32, 64
+TREES, TRUNK, SEGMENT, DEPTH, FORKS = 4, 96, 32, 4, (2, 2, 2, 2)
+BAR = 97.0  # percent
+
+
+def run() -> Result:
+    """The share of direct calls' tokens/s, then trees."""
+    from services.rollout.engines.vllm_engine import VllmEngine
+
+    engine: VllmEngine = _engine()
+    result = Result("vllm")
+    try:
+        _flat(engine, result)
+        _trees(engine, result)
+    finally:
+        engine.close()
+    result.notes.append(f"medians of {RUNS} runs in turn, {AT_ONCE} at once, load {os.getloadavg()[0]:.1f} at the end")
+    return result
+
+
+def _engine() -> Any:
+    from banyan.recipe import Resources
+    from services.chassis import models
+    from services.rollout.engines import vllm_start
+    from services.rollout.engines.make import UNLOADED
+
+    resources = Resources(engine="vllm", kv_tokens=32_768, max_branches=AT_ONCE)
+    engine = vllm_start.build(models.resolve(MODEL, tokenizer=True), resources, None, UNLOADED)
+    engine.tokenizer.eos = frozenset()  # all make the same number of tokens
+    return engine
+
+
+# -- the same requests, ours and directly --
+
+
+def _flat(engine: Any, result: Result) -> None:
+    ours, theirs = [], []
+    for turn in range(RUNS + 1):
+        requests = _requests(turn)
+        seconds = _seconds(_through, engine, requests), _seconds(_directly, engine, requests)
+        if turn:  # the first warms up
+            ours.append(seconds[0])
+            theirs.append(seconds[1])
+    tokens = PROMPTS * BRANCHES * NEW
+    share = 100 * median([b / a for a, b in zip(ours, theirs, strict=True)])
+    result.add("engine vllm", tokens / median(ours), "tok/s")
+    result.add("vLLM called directly", tokens / median(theirs), "tok/s")
+    result.add("share of it (of pairs)", share, "%", f"bar: at least {BAR:g}" + (" MISSED" if share < BAR else ""))
+
+
+def _requests(turn: int) -> list[Any]:
+    from services.rollout.engines.port import Request
+
+    draws = np.random.default_rng(turn)
+    prompts = draws.integers(1000, 40_000, (PROMPTS, PROMPT)).astype(np.int32)
+    return [
+        Request((p, b), prompts[p], int(draws.integers(2**62)), Sampling(max_new_tokens=NEW))
+        for p in range(PROMPTS)
+        for b in range(BRANCHES)
+    ]
+
+
+def _through(engine: Any, requests: Sequence[Any]) -> list[Any]:
+    engine.forget()
+    for request in requests:
+        engine.submit(request)
+    ended = []
+    while engine.busy:
+        ended += engine.step()
+    assert len(ended) == len(requests)
+    return ended
+
+
+def _directly(engine: Any, requests: Sequence[Any]) -> None:
+    """All requests given to vLLM at once; it runs as many as it may, as for us."""
+    from vllm import SamplingParams
+    from vllm.inputs.engine import tokens_input
+    from vllm.sampling_params import RequestOutputKind
+
+    from services.rollout.engines import vllm_params
+
+    llm, salt = engine._core._llm, f"direct-{time.monotonic()}"
+
+    async def one(at: int, request: Any) -> int:
+        params = vllm_params.sampling_params(request, frozenset())
+        sampling = SamplingParams(**params, output_kind=RequestOutputKind.FINAL_ONLY, flat_logprobs=True, ignore_eos=True)
+        last: Any = None
+        async for output in llm.generate(tokens_input(request.prefix_P.tolist(), cache_salt=salt), sampling, f"{salt}-{at}"):
+            last = output
+        return len(last.outputs[0].token_ids)
+
+    async def together() -> list[int]:
+        return await asyncio.gather(*(one(at, request) for at, request in enumerate(requests)))
+
+    assert engine._loop.run_until_complete(together()) == [NEW] * len(requests)
+
+
+# -- trees --
+
+
+def _trees(engine: Any, result: Result) -> None:
+    trees, alone, shares = [], [], []
+    leaves = TREES * int(np.prod(FORKS))
+    for turn in range(RUNS):
+        trunks = list(np.random.default_rng(100 + turn).integers(1000, 40_000, (TREES, TRUNK)).astype(np.int32))
+        before = engine.stats()
+        trees.append(_seconds(_tree, engine, trunks))
+        after = engine.stats()
+        cached, fresh = after.cached_tokens - before.cached_tokens, after.prefilled_tokens - before.prefilled_tokens
+        shares.append(100 * cached / (cached + fresh))
+        alone.append(_seconds(_independent, engine, trunks))
+    tokens = leaves * DEPTH * SEGMENT
+    result.add("trees: cached share of prefix tokens", median(shares), "%")
+    result.add("trees: tokens on paths to leaves", tokens / median(trees), "tok/s")
+    result.add("independent samples: the same", tokens / median(alone), "tok/s")
+    result.add("trees / independent samples", median([b / a for a, b in zip(trees, alone, strict=True)]), "x")
+
+
+def _tree(engine: Any, trunks: Sequence[IntTokens]) -> None:
+    """Each segment that ended forks at once; no tree waits for another."""
+    engine.forget()
+    for t, trunk in enumerate(trunks):
+        for b in range(FORKS[0]):
+            _ask(engine, (t, b), trunk, SEGMENT)
+    paths = {(t,): trunk for t, trunk in enumerate(trunks)}
+    while engine.busy:
+        for one in engine.step():
+            paths[one.key] = np.concatenate((paths[one.key[:-1]], one.tokens_T))
+            if len(one.key) <= DEPTH:
+                for b in range(FORKS[len(one.key) - 1]):
+                    _ask(engine, (*one.key, b), paths[one.key], SEGMENT)
+
+
+def _independent(engine: Any, trunks: Sequence[IntTokens]) -> None:
+    engine.forget()
+    for t, trunk in enumerate(trunks):
+        for b in range(int(np.prod(FORKS))):
+            _ask(engine, (t, b), trunk, DEPTH * SEGMENT)
+    while engine.busy:
+        engine.step()
+
+
+def _ask(engine: Any, key: tuple[int, ...], prefix_P: IntTokens, count: int) -> None:
+    from services.rollout.engines.port import Request
+
+    draw = int(np.random.default_rng([1 + part for part in key]).integers(2**62))
+    engine.submit(Request(key, prefix_P, draw, Sampling(max_new_tokens=count), keep=True))
+
+
+def _seconds(do: Callable[[Any, Sequence[Any]], object], engine: Any, given: Sequence[Any]) -> float:
+    begun = time.perf_counter()
+    do(engine, given)
+    return time.perf_counter() - begun
