@@ -91,13 +91,14 @@ def _mean(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def run() -> Result:
-    """All cells that are missing, then the table."""
+    """All cells that are missing, then the table; what was kept of a run that was cut goes when it is whole."""
     cells = json.loads(PATH.read_text()) if PATH.exists() else {}
     wanted = [(seed, task) for seed in SEEDS for task in TASKS]
     if any(_key(task, seed, policy) not in cells for seed, task in wanted for policy in POLICIES):
         forest = Forest(LONGEST)
         for seed, task in wanted:
             _measure(forest, task, seed, cells)
+    PATH.unlink(missing_ok=True)
     return table(cells)
 
 
