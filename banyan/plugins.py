@@ -145,6 +145,8 @@ class TreePolicy(Protocol):
     A policy with `needs_scores = True` is asked again when leaves that it marked have their rewards, which the view then
     holds: the mean of the scorers' values, None where there is none (one could not score it, or the deadline passed).
 
+    A policy with `needs_entropy = True` looks at segments' entropies; engines that cannot say them are refused.
+
     A policy with `needs_room = True` grows by rooms: `start` leaves at once, then as many in all as `room.max_leaves` says
     (None before control's first word), `most` of them at most. It is asked again with each new room, and is done only when
     the room is final, which it also is where control was silent for too long.

@@ -1,4 +1,4 @@
-"""The vllm engine against vLLM called directly, and on trees: what our side costs, and what shared prefixes save.
+"""The vllm engine against vLLM called directly, on trees, and when it takes a policy: what our side costs, what trees save.
 
 Both ask the same running vLLM for the same requests (prompt, seed, length, log-probs) with the same most of them at once, in
 turn, each time under a new cache salt. Trees: 16 leaves, a fork of two at each of four depths; against 16 samples of the
@@ -6,9 +6,12 @@ same length, each by itself; both on our engine. Only in .venv-vllm.
 """
 
 import asyncio
+import contextlib
 import os
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,7 @@ def run() -> Result:
     try:
         _flat(engine, result)
         _trees(engine, result)
+        _updates(engine, result)
     finally:
         engine.close()
     result.notes.append(f"medians of {RUNS} runs in turn, {AT_ONCE} at once, load {os.getloadavg()[0]:.1f} at the end")
@@ -158,6 +162,43 @@ def _independent(engine: Any, trunks: Sequence[IntTokens]) -> None:
             _ask(engine, (t, b), trunk, DEPTH * SEGMENT)
     while engine.busy:
         engine.step()
+
+
+# -- updates --
+
+
+def _updates(engine: Any, result: Result) -> None:
+    """What a new policy costs: made, taken, read back, its canary scored."""
+    import torch
+
+    from services.chassis import models, weightfile
+    from services.learner import canary, masters, model
+
+    trained = model.load(models.resolve(MODEL))
+    tensors, seconds = masters.Masters(trained, torch.bfloat16).computed(), dict[str, list[float]]()
+    core, ask = engine._core, engine._loop.run_until_complete
+
+    @contextlib.contextmanager
+    def timed(name: str) -> Iterator[None]:
+        begun = time.perf_counter()
+        yield
+        seconds.setdefault(name, []).append(time.perf_counter() - begun)
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        for turn in range(RUNS):
+            tensors["model.norm.weight"][-1] *= 1.01
+            with timed("the learner's canary"):
+                said = canary.of(trained, "bfloat16")
+            path = weightfile.write(Path(folder), f"policy-1-{turn % 2}", tensors, 1, turn).manifest_path
+            with timed("taken by vLLM"):
+                ask(core.update(path))
+            with timed("read back"):
+                found = ask(core.read_back(path))
+            assert found == ([], []), found
+            with timed("canary scored"):
+                ask(core.score(said["tokens"], 1, 1.0, str(turn)))
+    for name, values in seconds.items():
+        result.add(f"update: {name}", median(values), "s")
 
 
 def _ask(engine: Any, key: tuple[int, ...], prefix_P: IntTokens, count: int) -> None:
