@@ -185,7 +185,7 @@ class Optimise(Part):
     """Estimator: a registered name or module:attribute."""
     advantage_settings: dict[str, Any] = {}
     """Settings of the estimator."""
-    loss: Literal["ppo-clip", "reinforce"] = "ppo-clip"
+    loss: Literal["ppo-clip", "reinforce", "decoupled", "gspo", "cispo", "echo-clip", "dpo"] = "ppo-clip"
     """Loss on the gathered path values."""
     loss_settings: dict[str, Any] = {}
     """Settings of the loss."""

@@ -16,7 +16,7 @@ KEPT_NUMBERS = 1 << 28  # probabilities kept for the backward pass: 512 MiB in b
 
 
 class _TokenLogProbs(torch.autograd.Function):
-    """logp_E of predictions (row_E, token_E), sorted by row; and the entropy of each place, which has no gradient."""
+    """logp_E of predictions (row_E, token_E), sorted by row; and the entropy of each place."""
 
     @staticmethod
     def forward(
@@ -41,14 +41,15 @@ class _TokenLogProbs(torch.autograd.Function):
             logp_E[predictions] = logits[at] - total[at[0]]
             entropy_R[places] = total - torch.linalg.vecdot(probabilities, logits)
             kept.append(probabilities.to(hidden_R_H.dtype) if keep else torch.empty(0))
-        ctx.save_for_backward(hidden_R_H, weight_V_H, temperature_R, row_E, token_E, logp_E)
+        ctx.save_for_backward(hidden_R_H, weight_V_H, temperature_R, row_E, token_E, logp_E, entropy_R)
         ctx.kept = kept
-        ctx.mark_non_differentiable(entropy_R)
+        ctx.set_materialize_grads(False)  # entropies without a gradient cost nothing
         return logp_E, entropy_R
 
     @staticmethod
-    def backward(ctx: Any, grad_E: torch.Tensor, _entropy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden_R_H, weight_V_H, temperature_R, row_E, token_E, logp_E = ctx.saved_tensors
+    def backward(ctx: Any, grad_E: torch.Tensor | None, grad_R: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        hidden_R_H, weight_V_H, temperature_R, row_E, token_E, logp_E, entropy_R = ctx.saved_tensors
+        grad_E = torch.zeros_like(logp_E) if grad_E is None else grad_E
         grad_hidden = torch.empty_like(hidden_R_H)
         grad_weight: torch.Tensor | None = None
         spans = list(_chunks(len(hidden_R_H), weight_V_H.shape[0], row_E))
@@ -62,9 +63,12 @@ class _TokenLogProbs(torch.autograd.Function):
                 0, rows, grad_E[predictions]
             )
             cool = temperature_R[places].to(grad_E.dtype)
+            spread = None if grad_R is None else _spread(kept, entropy_R[places], grad_R[places] / cool)
             slope = kept.mul_((-sums / cool).to(kept.dtype)[:, None])
             exact = (grad_E[predictions] - sums[rows] * logp_E[predictions].exp()) / cool[rows]
             slope[rows, token_E[predictions]] = exact.to(slope.dtype)  # 1 − p of a sure token is lost in bfloat16
+            if spread is not None:
+                slope += spread.to(slope.dtype)
             grad_hidden[places] = slope @ weight_V_H
             grad = slope.t() @ hidden
             if len(spans) > 1:
@@ -72,6 +76,12 @@ class _TokenLogProbs(torch.autograd.Function):
             grad_weight = grad if grad_weight is None else grad_weight.add_(grad)
         ctx.kept = []
         return grad_hidden, None if grad_weight is None else grad_weight.to(weight_V_H.dtype), None, None, None
+
+
+def _spread(p: torch.Tensor, entropy_R: torch.Tensor, grad_R: torch.Tensor) -> torch.Tensor:
+    """What the gradients of entropies add to those of logits: −p (log p + H)."""
+    wide = p.to(entropy_R.dtype)
+    return -(torch.xlogy(wide, wide) + wide * entropy_R[:, None]) * grad_R[:, None]
 
 
 def _logits(hidden: torch.Tensor, weight: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:

@@ -40,6 +40,8 @@ class Row:
     drawn_P_T: Floats
     foreign_P_T: Bools
     advantage_P_T: Floats
+    share_P_T: Floats
+    origin_P_T: Ints
     watched: Watched = watched.NOTHING
 
 
@@ -107,6 +109,8 @@ def _row(pieces: Sequence[Piece]) -> Row:
         drawn_P_T=padded("drawn_T", np.float64),
         foreign_P_T=padded("foreign_T", np.bool_),
         advantage_P_T=padded("advantage_T", np.float64),
+        share_P_T=padded("share_T", np.float64),
+        origin_P_T=padded("origin_T", np.int64),
         watched=watched.joined((p.watched, _moved(p.watched.place_S, trunk, at)) for p, at in paths),
     )
 

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from banyan.segment import Kind
 from banyan.view import Node, TreeView
 from services.learner import watched
+from services.learner.taught import PATHS, Taught
 from services.learner.watched import Observed, Watched
 
 Ints = npt.NDArray[np.int64]
@@ -26,8 +28,8 @@ class Path:
     """One trained path: for each trained token the place that predicts it, the token, and what was recorded of it.
 
     behaviour: log softmax(logits / T) at sampling. drawn: log-prob in the distribution drawn from. foreign: sampled by
-    other weights than the ones in training. said: the head's score, nan where there is none. watched: what the path teaches
-    the head.
+    other weights than the ones in training. said: the head's score, nan where there is none. share: 1 / trained paths of the
+    tree that hold the token. origin: who forced it, 0 for the policy's own samples. watched: what the path teaches the head.
     """
 
     predictor_T: Ints
@@ -38,6 +40,8 @@ class Path:
     foreign_T: Bools
     advantage_T: Floats
     said_T: Floats = field(default_factory=lambda: np.zeros(0))
+    share_T: Floats = field(default_factory=lambda: np.zeros(0))
+    origin_T: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     watched: Watched = watched.NOTHING
 
 
@@ -93,22 +97,45 @@ def unroll(
     node_N: Floats | None,
     policy: bytes,
     observed: Observed = MappingProxyType({}),
+    taught: Taught = PATHS,
 ) -> Piece:
     """The piece that holds the paths of `leaves`. `policy` is the digest of the weights in training."""
     order = nodes_of(view, leaves)
+    facts = facts_of(view, order, policy, taught)
+    shares = _shares(view, leaf_L)
+    return piece_of(
+        view, order, [_path(view, leaf, facts, float(leaf_L[leaf]), node_N, shares, observed) for leaf in leaves]
+    )
+
+
+def facts_of(view: TreeView, order: Sequence[int], policy: bytes, taught: Taught = PATHS) -> dict[int, Path]:
+    """What each of the nodes `order`, in DFS order, adds to the paths that run through it."""
+    sizes = [len(view.nodes[i]) for i in order]
+    starts = dict(zip(order, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True)) if order else {}
+    return {i: _facts(view, i, starts, policy, taught) for i in order}
+
+
+def piece_of(view: TreeView, order: Sequence[int], paths: Sequence[Path]) -> Piece:
+    """The nodes `order`, in DFS order, with paths whose places lie in them."""
     nodes = [view.nodes[i] for i in order]
     sizes = [len(n) for n in nodes]
-    starts = dict(zip(order, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True)) if order else {}
     last = _last_descendants(view)
-    facts = {i: _facts(view, i, starts, policy) for i in order}
     empty = np.zeros(0, np.int64)
     return Piece(
         token_N=np.concatenate([empty, *(n.tokens_T.astype(np.int64) for n in nodes)]),
         position_N=np.concatenate([empty, *(n.prefix_len + np.arange(len(n)) for n in nodes)]),
         enter_N=np.repeat(np.array(order, np.int64), sizes),
         leave_N=np.repeat(np.array([last[i] for i in order], np.int64), sizes),
-        paths=tuple(_path(view, leaf, facts, float(leaf_L[leaf]), node_N, observed) for leaf in leaves),
+        paths=tuple(paths),
     )
+
+
+def _shares(view: TreeView, leaf_L: Floats) -> Floats:
+    """Of each node: 1 / paths through it that are trained, in whatever piece."""
+    count = np.zeros(len(view.nodes))
+    for leaf in trained_leaves(leaf_L[: len(view.leaves_L)]):
+        count[view.path(leaf)] += 1
+    return 1.0 / np.maximum(count, 1.0)
 
 
 def _last_descendants(view: TreeView) -> list[int]:
@@ -119,14 +146,15 @@ def _last_descendants(view: TreeView) -> list[int]:
     return last
 
 
-def _facts(view: TreeView, index: int, starts: dict[int, int], policy: bytes) -> Path:
+def _facts(view: TreeView, index: int, starts: dict[int, int], policy: bytes, taught: Taught) -> Path:
     """What one node adds to the paths that run through it; nothing if it is context."""
     node = view.nodes[index]
     place = starts[index] + np.arange(len(node), dtype=np.int64)
     before = _end_above(view, node, starts)
-    keep = slice(0 if before is not None else 1, None) if node.trained else slice(0, 0)
-    predictor_T = np.concatenate([np.array([-1 if before is None else before]), place[:-1]]) if len(node) else place
     segment = node.segment
+    forced = segment.kind is Kind.FORCED and segment.origin in taught.forced
+    keep = slice(0 if before is not None else 1, None) if node.trained or forced else slice(0, 0)
+    predictor_T = np.concatenate([np.array([-1 if before is None else before]), place[:-1]]) if len(node) else place
     drawn = segment.sampled_logprobs_T if len(segment.sampled_logprobs_T) else segment.logprobs_T
     said = segment.signals.head_T
     temperature = segment.sampling.temperature or 1.0  # a greedy token's log-prob is that of the untempered distribution
@@ -137,9 +165,10 @@ def _facts(view: TreeView, index: int, starts: dict[int, int], policy: bytes) ->
         temperature_T=np.full(count, temperature),
         behaviour_T=node.logprobs_T[keep].astype(np.float64),
         drawn_T=drawn[node.start : node.stop][keep].astype(np.float64) if len(drawn) else np.zeros(count),
-        foreign_T=np.full(count, segment.policy != policy),
+        foreign_T=np.full(count, segment.policy != policy and not (forced and not len(segment.logprobs_T))),
         advantage_T=np.zeros(count),
         said_T=said[node.start : node.stop][keep].astype(np.float64) if len(said) else np.full(count, np.nan),
+        origin_T=np.full(count, int(segment.origin) if forced else 0),
     )
 
 
@@ -154,7 +183,13 @@ def _end_above(view: TreeView, node: Node, starts: dict[int, int]) -> int | None
 
 
 def _path(
-    view: TreeView, leaf: int, facts: dict[int, Path], advantage: float, node_N: Floats | None, observed: Observed
+    view: TreeView,
+    leaf: int,
+    facts: dict[int, Path],
+    advantage: float,
+    node_N: Floats | None,
+    share_N: Floats,
+    observed: Observed,
 ) -> Path:
     steps = [(i, facts[i]) for i in view.path(leaf) if len(facts[i].token_T)]
     worth = [np.full(len(f.token_T), advantage if node_N is None else float(node_N[i])) for i, f in steps]
@@ -162,11 +197,13 @@ def _path(
     def joined(name: str, dtype: type) -> Any:
         return np.concatenate([np.zeros(0, dtype), *(getattr(f, name) for _, f in steps)])
 
-    predictor_T, said_T, foreign_T = (
+    predictor_T, said_T, foreign_T, origin_T = (
         joined("predictor_T", np.int64),
         joined("said_T", np.float64),
         joined("foreign_T", np.bool_),
+        joined("origin_T", np.int64),
     )
+    sampled = origin_T == 0
     at, reward = observed.get(view.leaves_L[leaf], ()), float(view.rewards_L[leaf])
     return Path(
         predictor_T=predictor_T,
@@ -177,5 +214,7 @@ def _path(
         foreign_T=foreign_T,
         advantage_T=np.concatenate([np.zeros(0), *worth]),
         said_T=said_T,
-        watched=watched.of_path(at, reward, predictor_T, said_T, foreign_T),
+        share_T=np.concatenate([np.zeros(0), *(np.full(len(f.token_T), share_N[i]) for i, f in steps)]),
+        origin_T=origin_T,
+        watched=watched.of_path(at, reward, predictor_T[sampled], said_T[sampled], foreign_T[sampled]),
     )

@@ -2,11 +2,15 @@
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from banyan.v1 import tree_pb2
 from services.chassis import telemetry
 from services.learner.study import Lesson
 from services.learner.torchthread import Timed
+
+if TYPE_CHECKING:
+    from services.learner.trainer import StepReport
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +25,29 @@ def numbers(lesson: Lesson, timed: Timed, step: int) -> dict[str, float]:
     telemetry.observe("banyan.step.duration", timed.seconds)
     telemetry.observe("banyan.step.reward", lesson.metrics["reward"])
     telemetry.observe("banyan.step.mismatch_kl", report.mismatch_kl)
+    _observe(report)
     said = {name: float(getattr(report, name)) for name in _REPORTED}
     return (
-        lesson.metrics | said | dict(report.head) | {"not_finite": float(not report.finite), "train_seconds": timed.seconds}
+        lesson.metrics
+        | said
+        | dict(report.head)
+        | dict(report.measures)
+        | {"not_finite": float(not report.finite), "train_seconds": timed.seconds}
     )
+
+
+def _observe(report: "StepReport") -> None:
+    """Of a step that saw tokens: how far training is from sampling, and what the loss did about it."""
+    said = report.measures
+    if not said:
+        return
+    telemetry.observe("banyan.step.clip_fraction", report.clip_fraction)
+    telemetry.observe("banyan.step.ess", said["ess"])
+    telemetry.observe("banyan.step.truncated_share", said.get("truncated_share", 0.0))
+    telemetry.observe("banyan.step.rejected_share", said.get("rejected_share", 0.0))
+    for name, share in said.items():
+        if name.startswith("ratio_"):
+            telemetry.observe("banyan.step.ratio_share", share, banyan_bin=name.removeprefix("ratio_"))
 
 
 def note_consumed(trees: Sequence[tree_pb2.Tree], ordinal: int, step: int, batch_trace: str) -> None:

@@ -59,7 +59,7 @@ async def _train(
     try:
         base = await asyncio.to_thread(models.resolve, recipe.model)
         kept = await asyncio.to_thread(checkpoint.newest, folder / "checkpoints", stored.run_id)
-        await torch_thread.load(kept[0] if kept else base, resumed=kept is not None)
+        await torch_thread.load(kept[0] if kept else base, resumed=kept is not None, base=base)
         weights = WeightFolder(choose_folder(settings.weights, stored.run_id, folder, torch_thread.weight_bytes()))
         await torch_thread.reserve(weights)
         keeper = Keeper(folder / "checkpoints", base, torch_thread, recipe.optimise.checkpoint_every)

@@ -10,8 +10,9 @@ import numpy as np
 from banyan.plugins import Estimator
 from banyan.tree import Leaf
 from services.learner import credit as credits_module
-from services.learner import packing, paths
+from services.learner import packing, pairs, paths
 from services.learner.credit import Credit, ScoredTree, Stale
+from services.learner.taught import PATHS, Taught
 from services.learner.watched import Observed
 
 
@@ -31,24 +32,30 @@ def study(
     policy: bytes,
     budget: int,
     observed: Observed = MappingProxyType({}),
+    taught: Taught = PATHS,
 ) -> Lesson:
     """Estimates advantages and packs the paths of groups that teach. `policy`: digest of the weights in training.
-    `observed`: where the trees can teach the policy's head."""
+    `observed`: where the trees can teach the policy's head. `taught`: what the loss is taken on."""
     credits = [credits_module.estimate(group_id, trees, estimator, stale) for group_id, trees in groups]
     if getattr(estimator, "whiten", False):
         credits = credits_module.whitened(credits)
-    pieces = [piece for credit in credits for piece in _pieces(credit, policy, budget, observed)]
+    pieces = [piece for credit in credits for piece in _pieces(credit, policy, budget, observed, taught)]
     return Lesson(packing.pack(pieces, budget), credits, _metrics(credits, pieces))
 
 
-def _pieces(credit: Credit, policy: bytes, budget: int, observed: Observed) -> Iterator[paths.Piece]:
+def _pieces(
+    credit: Credit, policy: bytes, budget: int, observed: Observed, taught: Taught
+) -> Iterator[paths.Piece]:
     if credit.advantages.skip:
         return
     for index, view in enumerate(credit.group.trees):
         leaf_L = credit.advantages.leaf_G_L[index]
         node_N = credit.advantages.node_G_N[index] if credit.advantages.node_G_N else None
+        if taught.pairs:
+            yield from pairs.pieces(view, leaf_L, node_N, policy, budget, taught)
+            continue
         for leaves in paths.divide(view, paths.trained_leaves(leaf_L), budget):
-            yield paths.unroll(view, leaves, leaf_L, node_N, policy, observed)
+            yield paths.unroll(view, leaves, leaf_L, node_N, policy, observed, taught)
 
 
 def _metrics(credits: Sequence[Credit], pieces: Sequence[paths.Piece]) -> dict[str, float]:
@@ -67,7 +74,7 @@ def _metrics(credits: Sequence[Credit], pieces: Sequence[paths.Piece]) -> dict[s
         "unique_tokens": float(sum(v.unique_tokens for v in views)),
         "path_tokens": float(sum(v.path_tokens for v in views)),
         "packed_tokens": float(packed),
-        "repeated_tokens": float(packed - unique),
+        "repeated_tokens": float(max(0, packed - unique)),
         "trained_path_tokens": float(sum(len(path.token_T) for p in pieces for path in p.paths)),
     }
 

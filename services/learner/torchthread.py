@@ -51,19 +51,23 @@ class TorchThread:
         assert self._trainer is not None, "load() comes first"
         return self._trainer
 
-    async def load(self, folder: Path, resumed: bool) -> None:
-        """Loads the model in a folder, and Adam's state if the folder is a checkpoint."""
-        await self.run(lambda: self._load(folder, resumed))
+    async def load(self, folder: Path, resumed: bool, base: Path | None = None) -> None:
+        """Loads the model in a folder, and Adam's state if the folder is a checkpoint. `base`: where the reference policy
+        is, loaded only if the loss needs one."""
+        await self.run(lambda: self._load(folder, resumed, base))
 
-    def _load(self, folder: Path, resumed: bool) -> None:
+    def _load(self, folder: Path, resumed: bool, base: Path | None) -> None:
         from safetensors.torch import load_file
 
-        from services.learner import checkpoint, model, trainer
+        from services.learner import checkpoint, losses, model, reference, trainer
 
         trainer.settle(self._threads)
         dtype = model.compute_dtype(self._recipe.resources.dtype)
         self.dtype_name = str(dtype).removeprefix("torch.")
-        self._trainer = trainer.Trainer(model.load(folder), self._recipe.optimise, dtype, self._recipe.seed)
+        optimise = self._recipe.optimise
+        wanted = base is not None and losses.build(optimise.loss, optimise.loss_settings).needs_reference
+        frozen = reference.load(base, dtype) if base is not None and wanted else None
+        self._trainer = trainer.Trainer(model.load(folder), optimise, dtype, self._recipe.seed, frozen)
         if resumed:
             self._trainer.restore_moments(load_file(folder / checkpoint.OPTIMIZER))
 

@@ -7,16 +7,20 @@ taken in a fixed order: the same batch on the same weights gives the same bits o
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from transformers import PreTrainedModel
 
+from banyan.errors import NotReady
 from banyan.recipe import Optimise
-from services.learner import head, losses
+from services.learner import gathered, head, losses, reference
+from services.learner.credit import ScoredTree
 from services.learner.losses.aggregate import Totals
+from services.learner.losses.tally import Tally
+from services.learner.losses.tokens import Tokens
 from services.learner.masters import Masters
-from services.learner.model import output_weight, predictions, states
+from services.learner.model import forward, output_weight, predictions, states
 from services.learner.packing import Row
 
 
@@ -34,27 +38,45 @@ class StepReport:
     learning_rate: float = 0.0
     finite: bool = True
     head: Mapping[str, float] = field(default_factory=dict)
+    measures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class _Sums:
-    """What the rows add up to; `per_token` sums run over trained path tokens."""
+    """What the rows add up to, over sampled path tokens; `tally` what their loss says of them."""
 
     loss: float = 0.0
     mismatch: float = 0.0
     entropy: float = 0.0
-    clipped: float = 0.0
     foreign: float = 0.0
+    tokens: int = 0
+    tally: Tally = field(default_factory=Tally)
+
+    def watch(self, tokens: Tokens) -> None:
+        """Takes what does not depend on the loss."""
+        sampled = tokens.sampled_P_T
+        self.mismatch += float(mismatch(tokens.drawn_P_T, tokens.proximal_P_T)[sampled].sum())
+        self.entropy += float(tokens.entropy_P_T.detach()[sampled].sum())
+        self.foreign += float((tokens.foreign_P_T & sampled).sum())
+        self.tokens += int(sampled.sum())
+        self.tally.watch(tokens)
 
 
 class Trainer:
     """A model with its master weights and AdamW, and the head that learns beside it where the recipe asks for one."""
 
     def __init__(
-        self, model: PreTrainedModel, optimise: Optimise, dtype: torch.dtype = torch.float32, seed: int = 0
+        self,
+        model: PreTrainedModel,
+        optimise: Optimise,
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+        frozen: PreTrainedModel | None = None,
     ) -> None:
-        self.model, self.optimise = model, optimise
+        self.model, self.optimise, self.reference = model, optimise, frozen
         self.loss = losses.build(optimise.loss, optimise.loss_settings)
+        if self.loss.needs_reference and frozen is None:
+            raise NotReady(f"loss {optimise.loss!r} needs the log-probs of a reference policy, and there is none")
         self.masters = Masters(model, dtype)
         matrices = [w for w in self.masters.weights if w.dim() > 1]
         vectors = [w for w in self.masters.weights if w.dim() <= 1]
@@ -65,9 +87,11 @@ class Trainer:
 
     def step(self, rows: Sequence[Row], step: int) -> StepReport:
         """Trains on the rows of the batch that makes policy `step + 1`."""
-        totals = Totals(sum(int(r.mask_P_T.sum()) for r in rows), sum(len(r.mask_P_T) for r in rows))
+        totals = totals_of(rows)
         if not totals.tokens:
             return StepReport(applied=False)
+        if self.loss.surveys:
+            totals = replace(totals, weight=self._survey(rows))
         self.masters.clear()
         sums = _Sums()
         for row in rows:
@@ -77,9 +101,15 @@ class Trainer:
         finite = math.isfinite(norm) and math.isfinite(sums.loss)
         if finite:
             self._update(rate)
-        n, told = totals.tokens, self._teach(finite)
-        means = (sums.mismatch / n, sums.entropy / n, sums.clipped / n, sums.foreign / n)
-        return StepReport(finite, sums.loss, norm, *means, learning_rate=rate, finite=finite, head=told)
+        n, told, said = max(1, sums.tokens), self._teach(finite), sums.tally.means()
+        means = (sums.mismatch / n, sums.entropy / n, said.pop("clip_fraction", 0.0), sums.foreign / n)
+        return StepReport(finite, sums.loss, norm, *means, learning_rate=rate, finite=finite, head=told, measures=said)
+
+    @torch.no_grad()
+    def _survey(self, rows: Sequence[Row]) -> float:
+        """The batch's mean importance weight."""
+        seen = [self.loss.survey(gathered.tokens(row, *forward(self.model, row))) for row in rows]
+        return sum(total for total, _ in seen) / max(1.0, sum(of for _, of in seen)) or 1.0
 
     def _teach(self, finite: bool) -> Mapping[str, float]:
         """The head's step. A batch that changes nothing in the model changes nothing in the head: the policy is the same."""
@@ -94,20 +124,26 @@ class Trainer:
         if self.head is not None:
             self.head.observe(state_N_H, row.watched)
         logp_E, entropy_R = predictions(self.model, state_N_H, row)
-        facts = {n: torch.from_numpy(getattr(row, f"{n}_P_T")).to(logp_E.device) for n in _FACTS}
-        index, mask = facts["index"], facts["mask"]
-        logp_P_T = logp_E[index]
-        current = logp_P_T.detach()
-        old = torch.where(facts["foreign"], facts["behaviour"].to(current.dtype), current)
-        loss_P_T, clipped = self.loss.per_token(logp_P_T, old, facts["advantage"].to(current.dtype), mask)
-        weight_P_T = self.loss.aggregate.weights(mask, totals, current.dtype)
-        loss = (loss_P_T.masked_fill(~mask, 0.0) * weight_P_T).sum()
+        reference_E = self._reference(row)
+        tokens = gathered.tokens(row, logp_E, entropy_R, None, reference_E)
+        loss, measures = self.loss.of(tokens, totals)
         loss.backward()  # type: ignore[no-untyped-call]
         sums.loss += float(loss.detach())
-        sums.mismatch += float(mismatch(facts["drawn"].to(current.dtype), current)[mask].sum())
-        sums.entropy += float(entropy_R[torch.from_numpy(row.row_E).to(entropy_R.device)][index][mask].sum())
-        sums.clipped += float(clipped.sum())
-        sums.foreign += float((facts["foreign"] & mask).sum())
+        sums.tally.add(measures)
+        sums.watch(tokens)
+
+    def priced(self, one: ScoredTree) -> ScoredTree:
+        """The tree with the rewards that advantages are estimated from: less the KL where the loss asks for that."""
+        kl = self.loss.reward_kl
+        if kl is None or self.reference is None:
+            return one
+        return reference.penalised(one, self.reference, kl, self.optimise.tokens_per_row)
+
+    @torch.no_grad()
+    def _reference(self, row: Row) -> torch.Tensor | None:
+        if self.reference is None or not self.loss.needs_reference or self.loss.reward_kl is not None:
+            return None
+        return forward(self.reference, row)[0]
 
     def _clip(self) -> float:
         gradients = self.masters.gradients()
@@ -143,6 +179,12 @@ class Trainer:
                 self.adam.state[weight] = {kind: moments[f"{kind}.{name}"].clone() for kind in _MOMENTS}
 
 
+def totals_of(rows: Sequence[Row]) -> Totals:
+    """What a batch's rows hold."""
+    tokens, paths = sum(int(r.mask_P_T.sum()) for r in rows), sum(len(r.mask_P_T) for r in rows)
+    return Totals(tokens, paths, sum(float(r.share_P_T.sum()) for r in rows))
+
+
 def learning_rate(optimise: Optimise, step: int) -> float:
     """Rate of the step that makes policy `step + 1`: linear warm-up, then constant or linear decay."""
     warm = min(1.0, (step + 1) / max(1, optimise.warmup_steps))
@@ -150,7 +192,6 @@ def learning_rate(optimise: Optimise, step: int) -> float:
     return optimise.learning_rate * warm * left
 
 
-_FACTS = ("index", "mask", "foreign", "behaviour", "drawn", "advantage")
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 

@@ -9,14 +9,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from banyan.recipe import Optimise
 from banyan.view import TreeView
-from services.learner import attention, logprobs, losses, packing, paths
-from services.learner.losses.aggregate import MODES, Totals
+from services.learner import attention, logprobs, packing, paths
+from services.learner.losses.aggregate import MODES
 from services.learner.model import forward, prepare
-from services.learner.trainer import Trainer
+from tests.learner.flat import Grads, flat_loss, packed
 
-Grads = dict[str, torch.Tensor]
 PROMPT = [3, 1, 4, 1, 5, 2]
 LOOSE = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -39,43 +37,6 @@ def pieces_of(views: list[TreeView], advantages: list[np.ndarray], budget: int) 
     return found
 
 
-def flat_loss(model: Any, views: list[TreeView], advantages: list[np.ndarray], loss: losses.Loss) -> tuple[float, Grads]:
-    """Reference: every path by itself through the plain model, a full softmax, the ordinary per-sequence loss."""
-    model.set_attn_implementation("sdpa")
-    model.zero_grad(set_to_none=True)
-    sequences = []
-    for view, leaf_L in zip(views, advantages, strict=True):
-        for leaf in np.flatnonzero(np.isfinite(leaf_L)):
-            end = view.leaves_L[leaf]
-            tokens = torch.tensor(view.tree.prefix_tokens(end.segment, end.end).astype(np.int64))
-            behaviour = torch.tensor(view.tree.prefix_logprobs(end.segment, end.end)).double()
-            pieces = view.tree.pieces(end.segment, end.end)
-            trained = np.concatenate([np.full(n, s.kind.name == "POLICY") for s, n in pieces])
-            old = np.concatenate([np.full(n, s.policy != b"now") for s, n in pieces])
-            heat = np.concatenate([np.full(n, s.sampling.temperature) for s, n in pieces])
-            sequences.append(
-                (tokens, behaviour, torch.tensor(trained), torch.tensor(old), torch.tensor(heat), float(leaf_L[leaf]))
-            )
-    counts = [int(s[2][1:].sum()) for s in sequences]
-    totals = Totals(sum(counts), sum(c > 0 for c in counts))
-    total = torch.zeros((), dtype=torch.float64)
-    for tokens, behaviour, trained, old, heat, advantage in sequences:
-        logits = model(tokens[None]).logits[0, :-1] / heat[1:, None]
-        logp = logits.log_softmax(-1)[torch.arange(len(tokens) - 1), tokens[1:]]
-        keep = trained[1:]
-        if not keep.any():
-            continue
-        now = logp[keep][None]
-        before = torch.where(old[1:][keep], behaviour[1:][keep], logp[keep].detach())[None]
-        mask = torch.ones_like(now, dtype=torch.bool)
-        value, _ = loss.per_token(now, before, torch.full_like(now, advantage), mask)
-        total = total + (value * loss.aggregate.weights(mask, totals, torch.float64)).sum()
-    if total.requires_grad:
-        total.backward()
-    grads = {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
-    return float(total.detach()), grads
-
-
 def packed_loss(
     model: Any,
     views: list[TreeView],
@@ -86,16 +47,7 @@ def packed_loss(
 ) -> tuple[float, Grads]:
     """The trainer's own path up to the gradients, before clipping."""
     rows = packing.pack(pieces_of(views, advantages, budget), budget)
-    optimise = Optimise(loss=name, loss_settings=loss_settings, clip_norm=1e9)
-    trainer = Trainer(prepare(model), optimise, torch.float64)
-    trainer._update = lambda rate: None  # type: ignore[method-assign]
-    report = trainer.step(rows, 0)
-    grads = (
-        dict(zip(trainer.masters.names, (g.clone() for g in trainer.masters.gradients()), strict=True))
-        if rows
-        else {n: torch.zeros_like(p) for n, p in model.named_parameters()}
-    )
-    return report.loss, grads
+    return packed(model, rows, name, loss_settings)
 
 
 def difference(a: Grads, b: Grads) -> float:
@@ -119,7 +71,7 @@ def test_packed_equals_flat(
     views = [forest.random(rng, segments, begin=PROMPT[: rng.integers(1, 7)] if shared else ()) for _ in range(trees)]
     advantages = [np.where(np.isfinite(v.rewards_L), rng.standard_normal(len(v.rewards_L)), np.nan) for v in views]
     model = exact(tiny_llama(seed % 7))
-    expected, flat = flat_loss(model, views, advantages, losses.build(name, {"mode": mode}))
+    expected, flat = flat_loss(model, views, advantages, name, {"mode": mode})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "DENSE_TOKENS", int(rng.choice([0, 512])))  # either way to attend
         got, packed = packed_loss(model, views, advantages, {"mode": mode}, budget, name)
@@ -149,7 +101,7 @@ def test_a_leaking_mask_changes_the_loss(
 ) -> None:
     views, advantages = fixed(forest)
     model = exact(tiny_llama(1))
-    expected, flat = flat_loss(model, views, advantages, losses.build("reinforce", {}))
+    expected, flat = flat_loss(model, views, advantages, "reinforce", {})
     monkeypatch.setattr(
         attention, "visible", lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril()
     )
@@ -163,7 +115,7 @@ def test_the_packed_neighbour_is_the_wrong_predictor(
 ) -> None:
     views, advantages = fixed(forest)
     model = exact(tiny_llama(1))
-    expected, _ = flat_loss(model, views, advantages, losses.build("reinforce", {}))
+    expected, _ = flat_loss(model, views, advantages, "reinforce", {})
     neighbour = lambda view, node, starts: starts[node.index] - 1 if starts[node.index] else None  # noqa: E731
     monkeypatch.setattr(paths, "_end_above", neighbour)
     got, _ = packed_loss(model, views, advantages, {}, 400)
@@ -175,7 +127,7 @@ def test_positions_along_the_pack_change_the_loss(
 ) -> None:
     views, advantages = fixed(forest)
     model = exact(tiny_llama(1))
-    expected, _ = flat_loss(model, views, advantages, losses.build("reinforce", {}))
+    expected, _ = flat_loss(model, views, advantages, "reinforce", {})
     whole = packing._row
 
     def shifted(pieces: Any) -> packing.Row:
@@ -229,14 +181,22 @@ def test_many_chunks_equal_one_and_so_do_their_gradients(monkeypatch: pytest.Mon
     def reference(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (h @ w.t() / heat[:, None]).log_softmax(1)[row_E, token_E]
 
-    def ours(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return logprobs._TokenLogProbs.apply(h, w, heat, row_E, token_E)[0]  # type: ignore[no-any-return,no-untyped-call]
+    def entropies(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        logp = (h @ w.t() / heat[:, None]).log_softmax(1)
+        return -(logp.exp() * logp).sum(1)
+
+    def ours(h: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return logprobs._TokenLogProbs.apply(h, w, heat, row_E, token_E)  # type: ignore[no-any-return,no-untyped-call]
 
     for chunk, kept in ((10**6, 10**6), (3 * 17, 10**6), (3 * 17, 0)):
         monkeypatch.setattr(logprobs, "CHUNK_NUMBERS", chunk)
         monkeypatch.setattr(logprobs, "KEPT_NUMBERS", kept)
-        torch.testing.assert_close(ours(hidden, weight), reference(hidden, weight))
+        found = ours(hidden, weight)
+        torch.testing.assert_close(found[0], reference(hidden, weight))
+        torch.testing.assert_close(found[1], entropies(hidden, weight))
         assert torch.autograd.gradcheck(ours, (hidden, weight))
+        for side in (0, 1):
+            assert torch.autograd.gradcheck(lambda h, w, side=side: ours(h, w)[side], (hidden, weight))
 
 
 def test_a_sliding_window_is_measured_along_the_path(tiny_llama: Callable[..., Any], forest: Any) -> None:
@@ -255,7 +215,7 @@ def test_a_sliding_window_is_measured_along_the_path(tiny_llama: Callable[..., A
     )
     model = exact(MistralForCausalLM(config).double().eval())
     views, advantages = fixed(forest)
-    expected, flat = flat_loss(model, views, advantages, losses.build("reinforce", {}))
+    expected, flat = flat_loss(model, views, advantages, "reinforce", {})
     got, packed = packed_loss(model, views, advantages, {}, 60)
     assert got == pytest.approx(expected, abs=1e-10)
     assert difference(flat, packed) < 1e-9
@@ -265,7 +225,7 @@ def test_temperature_divides_the_logits(tiny_llama: Callable[..., Any], forest: 
     warm = type(forest)(temperature=0.6)
     views, advantages = fixed(warm)
     model = exact(tiny_llama(0))
-    expected, flat = flat_loss(model, views, advantages, losses.build("reinforce", {}))
+    expected, flat = flat_loss(model, views, advantages, "reinforce", {})
     got, packed = packed_loss(model, views, advantages, {}, 60)
     assert got == pytest.approx(expected, abs=1e-10)
     assert difference(flat, packed) < 1e-9

@@ -1,49 +1,113 @@
 """Losses on gathered path values: the ordinary per-sequence losses, whatever tree the values came from.
 
-`P_T` tensors hold one path a row and one trained token a column; `mask_P_T` says which columns are real.
+`P_T` tensors hold one path a row and one trained token a column; `mask_P_T` says which columns are real. A recipe names a
+loss in `optimise.loss`; its settings are those of its surrogate, of the aggregation, and the parts that any loss may have.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from banyan.errors import InvalidInput
-from services.learner.losses.aggregate import Aggregate
+from services.learner.losses.aggregate import Aggregate, Totals
+from services.learner.losses.cispo import Cispo
+from services.learner.losses.composed import Composed, Measures
+from services.learner.losses.dpo import Dpo
+from services.learner.losses.echo_clip import EchoClip
+from services.learner.losses.gspo import Gspo
+from services.learner.losses.importance import Importance, Rejection
+from services.learner.losses.kl import Kl
 from services.learner.losses.ppo_clip import PpoClip
 from services.learner.losses.reinforce import Reinforce
+from services.learner.losses.settings import made, names, refuse_unknown
+from services.learner.losses.tokens import Tokens
+from services.learner.taught import Taught
 
 
 class Loss(Protocol):
-    """A loss per token, and how the tokens of a batch become one number."""
+    """What a row of gathered values adds to the loss of a batch, and what that takes."""
 
     @property
-    def aggregate(self) -> Aggregate:
-        """How tokens are weighted."""
+    def needs_reference(self) -> bool:
+        """Whether `Tokens.reference_P_T` is needed, or the reward's penalty."""
         ...
 
-    def per_token(
-        self, logp_P_T: torch.Tensor, old_P_T: torch.Tensor, advantage_P_T: torch.Tensor, mask_P_T: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss of each token, and whether its ratio was clipped."""
+    @property
+    def reward_kl(self) -> Kl | None:
+        """The penalty that is taken from rewards before advantages are estimated."""
+        ...
+
+    @property
+    def surveys(self) -> bool:
+        """Whether `survey` must have seen all rows before the first gradient."""
+        ...
+
+    @property
+    def entropy(self) -> float:
+        """Factor of the entropy bonus."""
+        ...
+
+    @property
+    def taught(self) -> Taught:
+        """Which tokens it is taken on."""
+        ...
+
+    def survey(self, tokens: Tokens) -> tuple[float, float]:
+        """A row's sum of importance weights, and how many they are; their mean is `Totals.weight`."""
+        ...
+
+    def of(self, tokens: Tokens, totals: Totals) -> tuple[torch.Tensor, Measures]:
+        """A row's part of the loss, and what it says of it."""
         ...
 
 
-_LOSSES: dict[str, type[PpoClip] | type[Reinforce]] = {"ppo-clip": PpoClip, "reinforce": Reinforce}
-_AGGREGATE = {"mode", "length"}
+class _Kind(NamedTuple):
+    surrogate: type[Any]
+    defaults: Mapping[str, Any] = {}
+
+
+_UNBOUNDED = {"level": "token", "cap": 0.0}
+_LOSSES = {
+    "ppo-clip": _Kind(PpoClip),
+    "reinforce": _Kind(Reinforce),
+    "decoupled": _Kind(PpoClip, {"old": "proximal", "importance": _UNBOUNDED}),
+    "gspo": _Kind(Gspo, {"mode": Gspo.MODE}),
+    "cispo": _Kind(Cispo),
+    "echo-clip": _Kind(EchoClip),
+}
+NAMES = (*_LOSSES, "dpo")
+_PARTS: Mapping[str, type[Any]] = {"importance": Importance, "reject": Rejection, "kl": Kl}
+_OWN = {"old", "entropy", "forced", "shaping"}
 
 
 def build(name: str, settings: Mapping[str, Any]) -> Loss:
-    """The loss of a recipe. Settings of the aggregation stand beside the loss's own."""
-    cls = _LOSSES[name]
-    own = {f.name for f in fields(cls)} - {"aggregate"}
-    unknown = sorted(set(settings) - own - _AGGREGATE)
-    if unknown:
-        known = ", ".join(sorted(own | _AGGREGATE))
-        raise InvalidInput(f"loss {name!r} has no setting {unknown[0]!r}; it has {known}")
+    """The loss of a recipe. Settings of the aggregation stand beside the loss's own. Raises InvalidInput."""
     try:
-        aggregate = Aggregate(**{k: v for k, v in settings.items() if k in _AGGREGATE})
-        return cls(aggregate=aggregate, **{k: v for k, v in settings.items() if k in own})
+        return made(Dpo, settings, "it") if name == "dpo" else _composed(name, settings)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"loss {name!r}: {error}") from None
+
+
+def _composed(name: str, given: Mapping[str, Any]) -> Composed:
+    kind = _LOSSES[name]
+    own, shared = names(kind.surrogate), names(Aggregate)
+    refuse_unknown(given, own | shared | set(_PARTS) | _OWN, "it")
+    settings = {**kind.defaults, **given}
+    mode = getattr(kind.surrogate, "MODE", settings.get("mode"))
+    if mode != settings.get("mode"):
+        raise ValueError(f"it is the mean over paths, mode {mode}, always; got {settings['mode']!r}")
+    parts: dict[str, Any] = {
+        part: made(cls, settings[part], part) for part, cls in _PARTS.items() if settings.get(part) is not None
+    }
+    rest: dict[str, Any] = {"old": "", "entropy": 0.0, "forced": {}, "shaping": 0.1} | {
+        n: settings[n] for n in _OWN & set(settings)
+    }
+    if not isinstance(rest["forced"], Mapping):
+        raise ValueError(f"forced {rest['forced']!r} must map origins to policy or shaped")
+    return Composed(
+        surrogate=made(kind.surrogate, {n: v for n, v in settings.items() if n in own}, "it"),
+        aggregate=made(Aggregate, {n: v for n, v in settings.items() if n in shared}, "it"),
+        **rest,
+        **parts,
+    )

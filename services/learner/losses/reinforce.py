@@ -1,20 +1,19 @@
-"""REINFORCE: −A log π (Williams 1992). No ratio, no clip; right only for data of the policy itself."""
+"""REINFORCE: −A log π (Williams 1992). No ratio, no clip; right for data of the policy itself, or with weights."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
-from services.learner.losses.aggregate import Aggregate
+from services.learner.losses.tokens import Tokens
 
 
 @dataclass(frozen=True)
 class Reinforce:
     """No settings of its own."""
 
-    aggregate: Aggregate = field(default_factory=Aggregate)
+    uses_ratio: ClassVar[bool] = False
 
-    def per_token(
-        self, logp_P_T: torch.Tensor, old_P_T: torch.Tensor, advantage_P_T: torch.Tensor, mask_P_T: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def per_token(self, tokens: Tokens, old_P_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss of each token; nothing is ever clipped."""
-        return -advantage_P_T * logp_P_T, torch.zeros_like(mask_P_T)
+        return -tokens.advantage_P_T * tokens.logp_P_T, torch.zeros_like(tokens.mask_P_T)
