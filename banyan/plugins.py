@@ -347,7 +347,7 @@ class Estimator(Protocol):
 
     An estimator with `whiten = True` asks that advantages are whitened over all trained path tokens of the batch. One with
     `factors(trees: Sequence[TreeView]) -> list[list[array]]` is asked once for the batch, with all trees that teach: the
-    factor of each token of each node.
+    factor of each token of each node. `needs_logprobs`: it reads the behaviour log-probs of sampled tokens.
     """
 
     def estimate(self, group: GroupTrees) -> Advantages:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from banyan.cli import dead, doctor, join, lineage, recipes, runs, simulate, train, trees
+from banyan.cli import advantages, dead, doctor, join, lineage, recipes, runs, simulate, train, trees
 from banyan.cli.output import err
 from banyan.errors import BanyanError, InvalidInput
 
@@ -46,6 +46,7 @@ app.command("join")(join.join)
 app.command("token")(join.token)
 app.add_typer(dead.app, name="dead")
 app.command("doctor")(doctor.doctor)
+app.command("advantages")(advantages.advantages)
 app.command("export")(runs.export)
 
 

@@ -5,17 +5,16 @@ from typing import Any
 
 import numpy as np
 
+from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
-from banyan.wire import rewards_from_wire
+from banyan.wire import leaf_from_wire, rewards_from_wire
 
 
 def line(tree: tree_pb2.Tree) -> str:
-    """One tree as JSON, without a line end."""
-    rewards: dict[bytes, tuple[int, float | None]] = {}
-    for leaf, reward in rewards_from_wire(tree.scores).items():  # where several leaves end in a segment, its last one counts
-        if leaf.segment not in rewards or rewards[leaf.segment][0] < leaf.end:
-            rewards[leaf.segment] = (leaf.end, reward)
-    spec = tree.spec
+    """One tree as JSON, without a line end. A node's `leaves` are the paths that end in it, first end first, with the parts
+    of their scores; its `reward` is that of the last of them."""
+    spec, rewards = tree.spec, rewards_from_wire(tree.scores)
+    ends, last = _ends(tree, rewards), {leaf.segment: rewards[leaf] for leaf in sorted(rewards)}
     return json.dumps(
         {
             "tree_id": spec.tree_id.hex(),
@@ -25,15 +24,27 @@ def line(tree: tree_pb2.Tree) -> str:
             "purpose": tree_pb2.TreePurpose.Name(spec.purpose).removeprefix("TREE_PURPOSE_"),
             "label": spec.label,
             "state": tree_pb2.TreeState.Name(tree.state).removeprefix("TREE_STATE_"),
-            "nodes": [_node(segment, rewards.get(segment.id, (0, None))[1]) for segment in tree.segments],
+            "nodes": [_node(segment, last.get(segment.id), ends.get(segment.id, [])) for segment in tree.segments],
         },
         ensure_ascii=False,
     )
 
 
-def _node(segment: tree_pb2.Segment, reward: float | None) -> dict[str, Any]:
+def _ends(tree: tree_pb2.Tree, rewards: dict[Leaf, float | None]) -> dict[bytes, list[dict[str, Any]]]:
+    """The leaves of each segment."""
+    parts: dict[Leaf, dict[str, float]] = {}
+    for scored in sorted(tree.scores, key=lambda s: (s.scorer, s.scorer_version)):
+        parts.setdefault(leaf_from_wire(scored.leaf), {}).update(scored.score.parts)
+    found: dict[bytes, list[dict[str, Any]]] = {}
+    for leaf in sorted({leaf_from_wire(leaf) for leaf in tree.leaves}):
+        said = {"end": leaf.end, "reward": rewards.get(leaf)}
+        found.setdefault(leaf.segment, []).append(said | ({"parts": parts[leaf]} if parts.get(leaf) else {}))
+    return found
+
+
+def _node(segment: tree_pb2.Segment, reward: float | None, leaves: list[dict[str, Any]]) -> dict[str, Any]:
     sampled = segment.kind == tree_pb2.SEGMENT_KIND_POLICY
-    return {
+    node = {
         "id": segment.id.hex(),
         "parent": segment.parent.hex() or None,
         "fork": segment.fork,
@@ -44,5 +55,9 @@ def _node(segment: tree_pb2.Segment, reward: float | None) -> dict[str, Any]:
         "policy_version": segment.policy.step if sampled else None,
         "finish": tree_pb2.SegmentFinish.Name(segment.finish).removeprefix("SEGMENT_FINISH_"),
         "reward": reward,
+        "leaves": leaves,
         "text": segment.text,
     }
+    if segment.origin:
+        node["origin"] = tree_pb2.SegmentOrigin.Name(segment.origin).removeprefix("SEGMENT_ORIGIN_")
+    return node | ({"entropies": np.frombuffer(segment.entropies, "<f2").tolist()} if segment.entropies else {})

@@ -35,6 +35,11 @@ class BranchDepth:
         checks.one_of("peers", self.peers, ("tree", "group"))
         checks.within("most", self.most, 0, 1e6)
 
+    @property
+    def needs_logprobs(self) -> bool:
+        """Whether values depend on the behaviour log-probs."""
+        return self.fusion == "likely"
+
     def estimate(self, group: GroupTrees) -> Advantages:
         """One advantage per step."""
         reason = groups.lesson_missing(groups.rewards_of(group))

@@ -8,6 +8,7 @@ range per sequence is a loss's.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,6 +31,7 @@ class Echo:
     bound: float = 2.0
     scale: str = "std"
     epsilon: float = 1e-6
+    needs_logprobs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("strength", "entropy_weight", "doubt_weight", "bound"):

@@ -112,10 +112,11 @@ class Grove:
 
     @cached_property
     def end_S(self) -> Ints:
-        """Tokens from the end of the prompt to the end of the step."""
-        stop = [s.nodes[-1].prefix_len + len(s.nodes[-1]) for s in self.steps]
-        root = [len(self.group.trees[t].nodes[0]) for t in self.tree_S]
-        return np.array(stop, np.int64) - np.array(root, np.int64)
+        """Tokens that the policy sampled down to the end of the step."""
+        end_S = self.trained_S.copy()
+        for index, above in enumerate(self.above_S):  # parents come first
+            end_S[index] += end_S[above] if above >= 0 else 0
+        return end_S
 
     @cached_property
     def reward_S(self) -> Floats:

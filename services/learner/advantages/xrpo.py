@@ -5,6 +5,7 @@ and above its group's mean, A⁺ = A + min(max(novelty · (1 − η), 0), bound 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ class Xrpo:
     bound: float = 0.5
     right: float = 0.5
     epsilon: float = 1e-6
+    needs_logprobs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checks.within("novelty", self.novelty, 0, 1000)

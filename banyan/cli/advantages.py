@@ -1,0 +1,176 @@
+"""`banyan advantages`: what an estimator makes of stored trees, without training."""
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+import yaml
+
+from banyan import registry, yaml_text
+from banyan.cli.options import Json
+from banyan.cli.treelines import TreeLine, read
+from banyan.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from services.learner.credit import Credit
+
+_MOST_SEGMENTS = 200_000  # held at a time: a group, or the whole batch where an estimator needs it
+Group = list[TreeLine]
+
+
+def advantages(
+    trees: Annotated[str, typer.Argument(metavar="TREES.jsonl", help="File of `banyan trees export`; - for input.")],
+    estimator: Annotated[str, typer.Option("--estimator", help="Name of an estimator, or module:attribute.")] = "grpo",
+    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value, such as whiten=true")] = None,
+    as_json: Json = False,
+) -> None:
+    """Prints the advantage of each segment as JSON lines, with or without --json. Trees of one task_id form a group."""
+    given = _settings(settings or ())
+    whiten = given.pop("whiten", False)
+    if not isinstance(whiten, bool):
+        raise InvalidInput(f"--set whiten={whiten!r} must be true or false")
+    built = _built(estimator, given, whiten)
+    with _opened(trees) as file:
+        for group, credit in _credits(file, built, whiten, trees):
+            _print(group, credit)
+
+
+def _settings(overrides: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for override in overrides:
+        key, separator, value = override.partition("=")
+        if not separator or not key.strip():
+            raise InvalidInput(f"--set {override!r} must be key=value, such as whiten=true")
+        try:
+            found[key.strip()] = yaml_text.parsed(value)
+        except yaml.YAMLError:
+            raise InvalidInput(f"--set {override!r}: {value!r} is not a YAML value") from None
+    return found
+
+
+def _built(name: str, given: dict[str, Any], whiten: bool) -> Any:
+    """The estimator. Whether the batch is whitened is this command's to say, for every estimator."""
+    known = getattr(registry.find("optimise", name), "__dataclass_fields__", {})
+    return registry.build("optimise", name, given | ({"whiten": whiten} if "whiten" in known else {}))
+
+
+def _opened(name: str) -> BinaryIO:
+    """The file; what comes as input is kept in a temporary one, because it is read twice."""
+    try:
+        source: BinaryIO = sys.stdin.buffer if name == "-" else Path(name).open("rb")  # noqa: SIM115
+    except OSError as error:
+        raise InvalidInput(f"cannot read {name}: {error.strerror}") from None
+    if source.seekable() and name != "-":
+        return source
+    kept = tempfile.TemporaryFile()  # noqa: SIM115
+    shutil.copyfileobj(source, kept)
+    kept.seek(0)
+    return kept
+
+
+def _credits(file: BinaryIO, built: Any, whiten: bool, name: str) -> Iterator[tuple[Group, "Credit"]]:
+    """Groups with their advantages, in the order in which the file begins them: one at a time, or the batch as a whole."""
+    groups = _groups(file, name)
+    if not whiten and not hasattr(built, "factors"):
+        yield from ((group, _estimated(group, built)) for group in groups)
+        return
+    from services.learner import credit as credits_module
+
+    held = []
+    for group in groups:
+        held.append((group, _estimated(group, built)))
+        _check_size((line for each, _ in held for line in each), "whitening and shaping hold the whole file")
+    found = [credit for _, credit in held]
+    found = credits_module.shaped(credits_module.whitened(found) if whiten else found, built)
+    yield from ((group, credit) for (group, _), credit in zip(held, found, strict=True))
+
+
+def _groups(file: BinaryIO, name: str) -> Iterator[Group]:
+    """Trees by task. The whole file is checked first; then a group at a time is in memory, wherever its lines stand."""
+    places: dict[str, list[tuple[int, int]]] = {}
+    at = 0
+    for number, raw in enumerate(file, start=1):
+        if raw.strip():
+            places.setdefault(read(_text(raw, number), number).task_id, []).append((at, number))
+        at += len(raw)
+    if not places:
+        raise InvalidInput(f"{name} holds no trees; give the lines that `banyan trees export` prints")
+    for spots in places.values():
+        group = [_line_at(file, place, number) for place, number in spots]
+        _check_twice(group)
+        _check_size(group, "a group is held whole")
+        yield group
+
+
+def _text(raw: bytes, number: int) -> str:
+    try:
+        return raw.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError:
+        raise InvalidInput(f"line {number}: not UTF-8 text") from None
+
+
+def _line_at(file: BinaryIO, place: int, number: int) -> TreeLine:
+    file.seek(place)
+    return read(_text(file.readline(), number), number)
+
+
+def _check_twice(group: Group) -> None:
+    seen: dict[str, int] = {}
+    for line in group:
+        if line.tree_id in seen:
+            raise InvalidInput(
+                f"line {line.number}: tree {line.tree_id!r} stands in line {seen[line.tree_id]} already; leave one out"
+            )
+        seen[line.tree_id] = line.number
+
+
+def _check_size(lines: Any, what: str) -> None:
+    segments = 0
+    for line in lines:
+        segments += len(line.tree)
+        if segments > _MOST_SEGMENTS:
+            raise InvalidInput(f"line {line.number}: more than {_MOST_SEGMENTS} segments; {what}: split the file by task_id")
+
+
+def _estimated(group: Group, built: Any) -> "Credit":
+    from services.learner import credit as credits_module
+
+    _check_spoken(group, built)
+    trees = [credits_module.ScoredTree(g.tree, g.leaves, g.rewards, g.facts) for g in group]
+    try:
+        return credits_module.estimate(group[0].task_id, trees, built, lambda _tree, _leaf: False)
+    except InvalidInput as error:
+        raise InvalidInput(_as_in_file(str(error), group)) from None
+
+
+def _check_spoken(group: Group, built: Any) -> None:
+    silent = next((line for line in group if line.silent), None)
+    if silent and getattr(built, "needs_logprobs", False):
+        raise InvalidInput(f"line {silent.number}: node {silent.silent!r} has no `logprobs`, which this estimator needs")
+
+
+def _as_in_file(message: str, group: Group) -> str:
+    """The message with the line and the id that the file gives a segment, for the digest that we know it by."""
+    for line in group:
+        for segment, name in line.names.items():
+            if (digest := segment.hex()[:12]) in message:
+                return f"line {line.number}: {message.replace(digest, name)}"
+    return f"line {group[0].number}: {message}"
+
+
+def _print(group: Group, credit: "Credit") -> None:
+    from services.learner import explain
+
+    for index, line in enumerate(group):
+        found = {said.segment: said for said in explain.lines(credit, index)}
+        for segment, name in line.names.items():
+            said = found[segment]
+            row = {"tree_id": line.tree_id, "id": name, "paths": said.paths, "advantage": said.advantage}
+            print(
+                json.dumps(row | {"positive": said.positive, "negative": said.negative}, ensure_ascii=False, allow_nan=False)
+            )

@@ -1,0 +1,207 @@
+"""`banyan advantages`: JSON lines in, JSON lines out, one clear message for bad input."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from banyan.cli import main
+from banyan.cli.treelines import read
+from banyan.errors import InvalidInput
+
+
+def tree(tree_id: str, nodes: Any, task: str = "t") -> str:
+    return json.dumps({"tree_id": tree_id, "task_id": task, "nodes": [{"id": "root", "parent": None}, *nodes]})
+
+
+def node(name: str, parent: str = "root", reward: float | None = None, **more: Any) -> dict[str, Any]:
+    return {"id": name, "parent": parent, "reward": reward, "tokens": [1, 2], "logprobs": [-1.0, -1.0], **more}
+
+
+def flat(tree_id: str, *rewards: float | None, task: str = "t") -> str:
+    return tree(tree_id, [node(f"{tree_id}{i}", reward=r) for i, r in enumerate(rewards)], task)
+
+
+CARD_2 = tree("t1", [node("a"), node("a1", "a", 1), node("a2", "a", 0), node("b"), node("b1", "b", 0), node("b2", "b", 0)])
+
+
+def told(capsys: Any, tmp_path: Path, lines: list[str], *options: str) -> dict[str, dict[str, Any]]:
+    file = tmp_path / "trees.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    assert run("advantages", str(file), *options) == 0, capsys.readouterr().err
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return {row["id"]: row for row in rows}
+
+
+def run(*arguments: str) -> int:
+    before, sys.argv = sys.argv, ["banyan", *arguments]
+    try:
+        main.main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+def test_treepo_on_the_cards_tree(capsys: Any, tmp_path: Path) -> None:
+    rows = told(capsys, tmp_path, [CARD_2], "--estimator", "treepo", "--json")
+    assert [rows[k]["advantage"] for k in ("a1", "a2", "b1", "b2")] == [0.625, -0.375, -0.125, -0.125]
+    assert rows["a"] == {"tree_id": "t1", "id": "a", "paths": 2, "advantage": 0.125, "positive": 0.625, "negative": -0.375}
+    assert rows["root"]["paths"] == 4 and rows["root"]["positive"] == 0.625 and rows["root"]["negative"] == -0.625
+
+
+def test_whitening_is_off_unless_asked_for(capsys: Any, tmp_path: Path) -> None:
+    rows = told(capsys, tmp_path, [CARD_2], "--estimator", "treepo", "--set", "whiten=true")
+    values = [rows[k]["advantage"] for k in ("a1", "a2", "b1", "b2")]
+    tokens = 16  # four paths of four trained tokens each
+    assert values[0] == pytest.approx(0.625 / (0.5625 / 4 * tokens / (tokens - 1)) ** 0.5, abs=1e-6)
+    raw = told(capsys, tmp_path, [flat("x", 1, 0), flat("y", 1, 1, task="u")], "--estimator", "reinforce++")
+    assert [raw[k]["advantage"] for k in ("x0", "x1", "y0", "y1")] == [1, 0, 1, 1]
+
+
+def test_trees_of_a_task_are_a_group_wherever_they_stand(capsys: Any, tmp_path: Path) -> None:
+    lines = [flat("x", 1, 0), flat("y", 1, 0, task="u"), flat("z", 0, 0)]
+    rows = told(capsys, tmp_path, lines)
+    assert [rows[k]["advantage"] for k in ("x0", "x1", "z0", "z1")] == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-5)
+    assert rows["y0"]["advantage"] == pytest.approx(0.7071, abs=1e-4)
+
+
+def test_node_values_and_branches_that_no_leaf_uses(capsys: Any, tmp_path: Path) -> None:
+    nodes = [node("a", reward=1), node("b"), node("b1", "b", 0), node("b2", "b", 1), node("dead")]
+    rows = told(capsys, tmp_path, [tree("t1", nodes)], "--estimator", "treerl")
+    assert [rows[k]["advantage"] for k in ("a", "b", "b1", "b2")] == pytest.approx([1.0, -0.5, -1.75, 1.25])
+    assert rows["b"]["negative"] == -1.0 and rows["b"]["paths"] == 2
+    assert rows["dead"] == {"tree_id": "t1", "id": "dead", "paths": 0, "advantage": None, "positive": 0, "negative": 0}
+
+
+def test_inner_rewards_are_read_where_an_estimator_uses_them(capsys: Any, tmp_path: Path) -> None:
+    nodes = [node("P", reward=0.4), node("c1", "P", 0.8), node("c2", "P", 0.2), node("Q", reward=0.6)]
+    rows = told(capsys, tmp_path, [tree("t1", nodes)], "--estimator", "mars2", "--set", "parent=raw")
+    assert [rows[k]["advantage"] for k in ("P", "Q", "c1", "c2")] == pytest.approx(
+        [-0.463, 0.4086, 1.1712, -1.1167], abs=1e-4
+    )
+    plain = told(capsys, tmp_path, [tree("t1", nodes)], "--estimator", "dr-grpo")
+    assert plain["c1"]["advantage"] == pytest.approx(0.8 - 1.6 / 3)
+
+
+def test_a_leaf_inside_a_segment_is_where_leaves_say(capsys: Any, tmp_path: Path) -> None:
+    nodes = [node("a", leaves=[{"end": 1, "reward": 1}, {"end": 2, "reward": 0}]), node("b", leaves=[])]
+    rows = told(capsys, tmp_path, [tree("t1", nodes)], "--estimator", "dr-grpo")
+    assert rows["a"]["paths"] == 2 and rows["a"]["positive"] == 0.5 and rows["b"]["paths"] == 0
+
+
+def test_named_states_reach_gigpo(capsys: Any, tmp_path: Path) -> None:
+    def step(name: str, parent: str, state: str, reward: float | None = None) -> dict[str, Any]:
+        return node(name, parent, reward, named={"state": state}, finish="TOOL_CALL")
+
+    nodes = [
+        step("1", "root", "A"),
+        step("2", "1", "B"),
+        step("3", "2", "C", 10),
+        step("4", "root", "A"),
+        step("5", "4", "D", 0),
+    ]
+    rows = told(capsys, tmp_path, [tree("t1", nodes)], "--estimator", "gigpo")
+    assert [rows[k]["advantage"] for k in "12345"] == pytest.approx([8.5125, 4, 4, -10.5125, -6])
+
+
+def test_trees_come_as_input_too(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(flat("x", 1, 0).encode())))
+    assert run("advantages", "-", "--estimator", "rloo") == 0
+    assert [json.loads(line)["advantage"] for line in capsys.readouterr().out.splitlines()] == [0, 1, -1]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", ("line 2", "not JSON", "banyan trees export")),
+        ("[1]", ("line 2", "JSON object", "[1]")),
+        ('{"task_id": "t", "tree_id": "x"}', ("line 2", "`nodes`", "null")),
+        ('{"task_id": 7, "tree_id": "x", "nodes": [{"id": "a"}]}', ("line 2", "'task_id'", "a string, got 7")),
+        (tree("x", [node("a", "nobody")]), ("line 2", "node 'a'", "'nobody'")),
+        (tree("x", [node("a"), node("a")]), ("line 2", "'a' stands twice")),
+        (tree("x", [node("a", reward=True)]), ("line 2", "node 'a' has reward true", "finite number")),  # type: ignore[arg-type]
+        (tree("x", [node("a", reward=float("nan"))]), ("line 2", "node 'a' has reward NaN")),
+        (tree("x", [node("a", kind="WOOD")]), ("line 2", "kind \"WOOD\"", "POLICY")),
+        (tree("x", [node("a", fork=5)]), ("line 2", "fork 5")),
+        (tree("x", [node("a", tokens=[-1])]), ("line 2", "token -1")),
+        (tree("x", [node("a", logprobs=[-1.0])]), ("line 2", "node 'a'", "2 tokens", "1 log-probs")),
+        (tree("x", [{"id": "a", "parent": "b"}, {"id": "b", "parent": "a"}]), ("line 2", "its own ancestor")),
+        (flat("w", 1, 0), ("line 2", "tree 'w' stands in line 1 already")),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_message(capsys: Any, tmp_path: Path, line: str, words: tuple[str, ...]) -> None:
+    file = tmp_path / "trees.jsonl"
+    file.write_text(flat("w", 1, 0) + "\n" + line + "\n")
+    assert run("advantages", str(file)) == 2
+    said = capsys.readouterr()
+    assert said.err.count("error:") == 1 and "Traceback" not in said.err and not said.out
+    for word in words:
+        assert word in " ".join(said.err.split()), said.err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--estimator", "gripo"), ("'gripo'", "known:", "grpo")),
+        (("--set", "scale=batch"), ("'batch'", "std or none")),
+        (("--set", "whiten=maybe"), ("whiten='maybe'", "true or false")),
+        (("--set", "whiten"), ("key=value",)),
+        (("--set", "colour=red"), ("'colour'", "scale, epsilon")),
+        (("--estimator", "mars2"), ("line 1", "segment b of", "score every program")),
+        (("--estimator", "xrpo"), ("line 1", "node 'b1'", "logprobs")),
+        (("--estimator", "echo"), ("line 1", "b1", "logprobs")),
+    ],
+)
+def test_bad_options_and_missing_facts_are_one_message(capsys: Any, tmp_path: Path, options: Any, words: Any) -> None:
+    file = tmp_path / "trees.jsonl"
+    file.write_text(tree("t1", [node("b"), node("b1", "b", 0, logprobs=None), node("b2", "b", 1)]))
+    assert run("advantages", str(file), *options) == 2
+    said = capsys.readouterr()
+    assert said.err.count("error:") == 1 and not said.out
+    for word in words:
+        assert word in " ".join(said.err.split()), said.err
+
+
+def test_no_file_and_no_trees_are_said(capsys: Any, tmp_path: Path) -> None:
+    assert run("advantages", str(tmp_path / "none.jsonl")) == 2
+    assert "No such file" in capsys.readouterr().err
+    (tmp_path / "empty.jsonl").write_text("\n")
+    assert run("advantages", str(tmp_path / "empty.jsonl")) == 2
+    assert "holds no trees" in capsys.readouterr().err
+
+
+def test_what_the_store_prints_is_read_as_it_was() -> None:
+    from banyan.segment import Kind, Segment
+    from banyan.v1 import tree_pb2
+    from banyan.wire import segment_to_wire
+    from services.treestore import export
+
+    root = Segment(b"t" * 32, b"", 0, 0, Kind.PROMPT, [1, 2])
+    made = Segment(b"t" * 32, root.id, 2, 0, Kind.POLICY, [3, 4, 5], [-1, -2, -3], entropies_T=[0.5, 1, 2])
+    scores = [
+        tree_pb2.ScoredLeaf(
+            leaf=tree_pb2.LeafRef(segment=made.id, end=end),
+            scorer="s",
+            score=tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value, parts={"used": 1.0}),
+        )
+        for end, value in ((2, 1.0), (3, 0.5))
+    ]
+    message = tree_pb2.Tree(
+        spec=tree_pb2.TreeSpec(tree_id=b"t" * 32, row_digest=b"r" * 32),
+        segments=[segment_to_wire(s) for s in (root, made)],
+        leaves=[s.leaf for s in scores],
+        scores=scores,
+    )
+    line = read(export.line(message), 1)
+    assert [(leaf.end, line.rewards[leaf]) for leaf in line.leaves] == [(2, 1.0), (3, 0.5)]
+    assert line.names[line.leaves[0].segment] == made.id.hex()
+    assert line.facts.of_leaf(line.leaves[0], "used") == 1.0
+    assert list(line.tree.segments[line.leaves[0].segment].entropies_T) == [0.5, 1, 2]
+    assert json.loads(export.line(message))["nodes"][1]["reward"] == 0.5
+    with pytest.raises(InvalidInput, match="line 3: not JSON"):
+        read("nothing", 3)

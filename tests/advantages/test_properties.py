@@ -1,0 +1,231 @@
+"""What holds for every estimator on every tree: nothing that decides nothing changes an advantage."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from banyan import registry
+from banyan.plugins import Advantages, GroupTrees
+from banyan.view import TreeView
+from tests.advantages.planting import Twig, bare, copied, cut, flat, forests, group, leaf, planted, words
+
+NAMES = sorted(registry.names("optimise"))
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in NAMES),
+    ("treepo", {"weighting": "group_size", "require_spread": True}),
+    ("tree-grpo", {"peers": "nested"}),
+    ("treerl", {"discount": "sqrt"}),
+    ("rose", {"length_penalty": 1.0}),
+    ("portool", {"join": "max"}),
+    ("mars2", {"parent": "raw"}),
+    ("gigpo", {"scale": "mean_std", "rows": "episodes"}),
+    ("hgpo", {"scale": "mean", "episode_term": True}),
+    ("branch-depth", {"fusion": "likely", "peers": "group"}),
+    ("mc-grpo", {"floor": 0.1}),
+    ("dapo", {"longest": 6, "buffer": 3}),
+]
+each = pytest.mark.parametrize(("name", "changes"), VARIANTS, ids=lambda v: v if isinstance(v, str) else "-".join(v))
+lightly = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+NOBODY = {"reinforce++", "otr"}  # they compare a group's leaves with nobody in it
+
+
+def fitted(name: str, trees: list[list[Twig]]) -> list[list[Twig]]:
+    """Trees with the facts that an estimator needs: programs that all have a reward; a first task with one."""
+    for children in trees:
+        words(children)
+    if name == "mars2":
+        return trees
+    plain = [[bare(twig) for twig in children] for children in trees]
+    if name != "sage-skill":
+        return plain
+    return [[Twig([twig], inner=1.0, word=30 + i) for i, twig in enumerate(children)] for children in plain]
+
+
+def grown(trees: list[list[Twig]]) -> GroupTrees:
+    return group(*(planted(children, bytes([i]) * 32).view for i, children in enumerate(trees)))
+
+
+def estimated(name: str, changes: dict[str, Any], trees: GroupTrees) -> Advantages:
+    return registry.build("optimise", name, changes).estimate(trees)
+
+
+def told(trees: GroupTrees, found: Advantages) -> list[np.ndarray]:
+    """Of each scored leaf, in DFS order: its advantage, and that of each trained token on its path."""
+    said = []
+    for index, view in enumerate(trees.trees):
+        for one in sorted(view.scored_L, key=view.leaf_node_L.__getitem__):
+            value = found.leaf_G_L[index][one]
+            node_N = found.node_G_N[index] if found.node_G_N else np.full(len(view.nodes), value)
+            tokens = [np.full(len(view.nodes[i]), node_N[i]) for i in view.path(one) if view.nodes[i].trained]
+            said.append(np.concatenate([[value], *tokens]))
+    return said
+
+
+def same(left: list[np.ndarray], right: list[np.ndarray]) -> None:
+    assert len(left) == len(right)
+    for a, b in zip(left, right, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-7)
+
+
+def _who_takes_part_has_a_finite_advantage_and_nobody_else(name: str, changes: dict[str, Any], trees: Any) -> None:
+    made = grown(fitted(name, trees))
+    found = estimated(name, changes, made)
+    assert len(found.leaf_G_L) == len(made.trees)
+    missing = 0
+    for index, view in enumerate(made.trees):
+        value_L, scored_L = found.leaf_G_L[index], np.isfinite(view.rewards_L)
+        assert value_L.shape == view.rewards_L.shape and not np.isinf(value_L).any()
+        assert np.isnan(value_L[~scored_L]).all()
+        missing += int(np.isnan(value_L[scored_L]).sum())
+        if name == "otr":
+            np.testing.assert_array_equal(np.isfinite(value_L), scored_L & (view.rewards_L >= 0.5))
+        if found.node_G_N:
+            below = np.array([node.paths > 0 for node in view.nodes])
+            np.testing.assert_array_equal(np.isfinite(found.node_G_N[index]), below)
+        if found.skip:
+            assert (np.abs(np.nan_to_num(value_L)) < 1e-9).all()
+    if name != "otr":
+        assert missing == (1 if name == "mc-grpo" and not found.skip else 0)
+
+
+@lightly
+@given(forests)
+def test_who_takes_part_has_a_finite_advantage_and_nobody_else(trees: Any) -> None:
+    for name, changes in VARIANTS:
+        note(f"{name} {changes}")
+        _who_takes_part_has_a_finite_advantage_and_nobody_else(name, changes, trees)
+
+
+def _a_segment_that_ends_without_a_fork_changes_nothing(name: str, changes: dict[str, Any], trees: Any, data: Any) -> None:
+    whole = fitted(name, trees)
+    parted = [[cut(twig, data.draw) for twig in children] for children in whole]
+    before, after = grown(whole), grown(parted)
+    same(told(before, estimated(name, changes, before)), told(after, estimated(name, changes, after)))
+
+
+@lightly
+@given(forests, st.data())
+def test_a_segment_that_ends_without_a_fork_changes_nothing(trees: Any, data: Any) -> None:
+    for name, changes in VARIANTS:
+        note(f"{name} {changes}")
+        _a_segment_that_ends_without_a_fork_changes_nothing(name, changes, trees, data)
+
+
+def _the_order_of_leaves_and_trees_changes_nothing(name: str, changes: dict[str, Any], trees: Any, rng: Any) -> None:
+    made = grown(fitted(name, trees))
+    order = list(range(len(made.trees)))
+    rng.shuffle(order)
+    mixed = []
+    for index in order:
+        view = made.trees[index]
+        leaves = list(view.leaves_L)
+        rng.shuffle(leaves)
+        rewards = dict(zip(view.leaves_L, view.rewards_L, strict=True))
+        mixed.append(
+            TreeView(view.tree, leaves, {k: float(v) if np.isfinite(v) else None for k, v in rewards.items()}, view.facts)
+        )
+    found = told(group(*mixed), estimated(name, changes, group(*mixed)))
+    sizes = [len(view.scored_L) for view in mixed]
+    parts = dict(zip(order, np.split(np.arange(len(found)), np.cumsum(sizes)[:-1]), strict=True))
+    back = [found[i] for index in range(len(order)) for i in parts[index]]
+    same(told(made, estimated(name, changes, made)), back)
+
+
+@lightly
+@given(forests, st.randoms(use_true_random=False))
+def test_the_order_of_leaves_and_trees_changes_nothing(trees: Any, rng: Any) -> None:
+    for name, changes in VARIANTS:
+        note(f"{name} {changes}")
+        _the_order_of_leaves_and_trees_changes_nothing(name, changes, trees, rng)
+
+
+def without_the_useless(twig: Twig) -> Twig | None:
+    """The branch without what no scored leaf is below."""
+    children = [c for c in map(without_the_useless, twig.children) if c]
+    scored = twig.leaf and twig.reward is not None
+    return replace(twig, children=children, leaf=scored) if children or scored else None
+
+
+def _pruned_branches_and_unscorable_leaves_change_nothing(name: str, changes: dict[str, Any], trees: Any) -> None:
+    whole = fitted(name, trees)
+    pruned = [[c for c in map(without_the_useless, children) if c] for children in whole]
+    before, after = grown(whole), grown(pruned)
+    same(told(before, estimated(name, changes, before)), told(after, estimated(name, changes, after)))
+
+
+@lightly
+@given(forests)
+def test_pruned_branches_and_unscorable_leaves_change_nothing(trees: Any) -> None:
+    for name, changes in VARIANTS:
+        note(f"{name} {changes}")
+        _pruned_branches_and_unscorable_leaves_change_nothing(name, changes, trees)
+
+
+def lengthened(twig: Twig) -> Twig:
+    forced = twig.kind == "forced"
+    return replace(twig, tokens=twig.tokens + 2 * forced, children=[lengthened(c) for c in twig.children])
+
+
+def _the_number_of_forced_tokens_changes_nothing(name: str, changes: dict[str, Any], trees: Any) -> None:
+    short = fitted(name, trees)
+    long = [[lengthened(copied(twig)) for twig in children] for children in short]
+    before, after = grown(short), grown(long)
+    same(told(before, estimated(name, changes, before)), told(after, estimated(name, changes, after)))
+
+
+@lightly
+@given(forests)
+def test_the_number_of_forced_tokens_changes_nothing(trees: Any) -> None:
+    for name, changes in VARIANTS:
+        note(f"{name} {changes}")
+        _the_number_of_forced_tokens_changes_nothing(name, changes, trees)
+
+
+@each
+@pytest.mark.parametrize("rewards", [[1.0], [None, 1.0], [1.0, 1.0, 1.0], [0.3, 0.1 + 0.2], [None, None]])
+def test_nothing_to_compare_teaches_nothing(name: str, changes: Any, rewards: list[float | None]) -> None:
+    if name == "sage-skill":
+        made = group(planted([Twig([leaf(r, parts={"used": 0.0})], inner=1.0) for r in rewards]).view)
+    else:
+        made = group(flat(rewards))
+    found = estimated(name, changes, made)
+    scored = np.array([r is not None for r in rewards])
+    if name in NOBODY:
+        assert bool(found.skip) == (not scored.any() or (name == "otr" and max(r for r in rewards if r is not None) < 0.5))
+        return
+    assert found.skip
+    assert (found.leaf_G_L[0][scored] == 0).all()
+    assert np.isnan(found.leaf_G_L[0][~scored]).all()
+
+
+@lightly
+@given(forests)
+def test_portool_without_forks_is_the_mean_of_grpo(trees: Any) -> None:
+    made = grown(fitted("portool", trees))
+    grpo, found = estimated("grpo", {}, made), estimated("portool", {"fork": 0.0}, made)
+    for index, view in enumerate(made.trees):
+        for node in view.nodes:
+            below = [i for i in view.scored_L if node.index in view.path(i)]
+            if below and node.parent >= 0:
+                mean = np.mean(grpo.leaf_G_L[index][below])
+                np.testing.assert_allclose(found.node_G_N[index][node.index], mean, atol=1e-9)
+
+
+@lightly
+@given(forests)
+def test_treeps_differences_of_children_cancel(trees: Any) -> None:
+    made = grown(fitted("treeps", trees))
+    found = estimated("treeps", {"terms": "local"}, made)
+    if found.node_G_N is None:
+        return
+    for index, view in enumerate(made.trees):
+        for node in view.nodes:
+            own = node.leaf is not None and np.isfinite(view.rewards_L[node.leaf])
+            children = [view.nodes[c] for c in node.children if view.nodes[c].paths]
+            if node.parent >= 0 and len(children) > 1 and not own:
+                total = sum(c.paths * found.node_G_N[index][c.index] for c in children)
+                assert total == pytest.approx(0, abs=1e-9)
