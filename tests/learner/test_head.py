@@ -114,7 +114,7 @@ def test_the_step_is_that_of_the_weighted_loss() -> None:
     assert told["head_loss"] == pytest.approx(float(loss.detach()), abs=1e-6)
     assert told["head_brier"] == pytest.approx(float((p.detach() - torch.tensor(label)).square().mean()), abs=1e-6)
     assert (told["head_observations"], told["head_positives"]) == (3.0, pytest.approx(2 / 3))
-    gaps = [float((a - b).abs().max()) for a, b in zip(one.head.parameters(), two.head.parameters(), strict=True)]
+    gaps = [float((a - b).detach().abs().max()) for a, b in zip(one.head.parameters(), two.head.parameters(), strict=True)]
     assert max(gaps) < 1e-6
     assert "head_mismatch" not in told and HeadTrainer(6, SETTINGS, 8, torch.device("cpu")).step() == {
         "head_observations": 0.0

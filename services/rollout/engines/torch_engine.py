@@ -8,7 +8,6 @@ longer than `prefill_tokens` takes a chunk a step. What does not fit waits. A po
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from banyan.segment import Finish, Floats, IntTokens
 from services.chassis.head import Head
 from services.rollout.engines import loading
 from services.rollout.engines.admission import Group, batches, next_wave
+from services.rollout.engines.asking import extras, scored
 from services.rollout.engines.choosing import Chosen, choose
 from services.rollout.engines.drawn import Drawn
 from services.rollout.engines.filling import Filling
@@ -29,7 +29,7 @@ from services.rollout.engines.memory import Limits, Memory
 from services.rollout.engines.port import EngineStats, Key, Policy, Request, Sampled, Tokenizer
 from services.rollout.engines.refusals import check
 from services.rollout.engines.rows import Row, unstarted
-from services.rollout.engines.sampler import Extras, draw
+from services.rollout.engines.sampler import draw
 from services.rollout.engines.slots import Slots
 
 log = logging.getLogger(__name__)
@@ -236,8 +236,9 @@ class TorchEngine:
                     samplings.append(request.sampling)
                 which.append(len(sources) - 1)
         shared = logits if sources == list(range(len(groups))) else logits[sources]
-        drawn = draw(shared, samplings, which, self._uniforms(rows), self._extras(rows))
-        return self._take(self._scored(drawn, rows, [sources[d] for d in which]), rows, first)
+        drawn = draw(shared, samplings, which, self._uniforms(rows), extras(rows, self._forward.embeddings))
+        drawn = scored(drawn, rows, self._head, self._forward.states, [sources[d] for d in which])
+        return self._take(drawn, rows, first)
 
     def _decode(self) -> list[Sampled]:
         rows = self._rows
@@ -251,31 +252,15 @@ class TorchEngine:
         for row in rows:
             row.written += 1
         samplings = [row.request.sampling for row in rows]
-        drawn = draw(logits[: len(rows)], samplings, range(len(rows)), self._uniforms(rows), self._extras(rows))
-        return self._take(self._scored(drawn, rows, range(len(rows))), rows, 0)
-
-    def _scored(self, drawn: Drawn, rows: Sequence[Row], state_R: Sequence[int]) -> Drawn:
-        """The draw with the head's scores of the states that it was made from, if a row wants them."""
-        states = self._forward.states
-        if self._head is None or states is None or not any(row.request.signals.head for row in rows):
-            return drawn
-        with torch.inference_mode():
-            head_R = self._head(states[list(state_R)]).cpu().numpy()
-        return replace(drawn, head_R=head_R)
+        drawn = draw(
+            logits[: len(rows)], samplings, range(len(rows)), self._uniforms(rows), extras(rows, self._forward.embeddings)
+        )
+        return self._take(scored(drawn, rows, self._head, self._forward.states, range(len(rows))), rows, 0)
 
     @staticmethod
     def _uniforms(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
         keys = np.array([row.request.draw_key for row in rows], np.uint64)
         return uniforms(keys, np.array([row.position for row in rows], np.uint64))
-
-    def _extras(self, rows: Sequence[Row]) -> Extras | None:
-        """What rows ask for beyond a draw; None if nothing, which costs nothing."""
-        wanted = [row.request.signals for row in rows]
-        forced = np.array([-1 if row.forced is None else row.forced for row in rows], np.int32)
-        if not any(w.top or w.semantic for w in wanted) and (forced < 0).all():
-            return None
-        most = np.array([max(w.top, w.semantic) for w in wanted], np.int64).clip(max=self._forward.vocabulary)
-        return Extras(forced, most, self._forward.embeddings if any(w.semantic for w in wanted) else None)
 
     def _take(self, drawn: Drawn, rows: Sequence[Row], first: int) -> list[Sampled]:
         """Appends a draw to its rows, which begin at slot `first`; what has ended leaves its slot."""
