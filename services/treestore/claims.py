@@ -6,9 +6,9 @@ from banyan.errors import NotFound, Refused
 from banyan.v1 import tree_pb2
 from services.treestore import growth, schema
 from services.treestore.book import Book
-from services.treestore.endings import drop
+from services.treestore.endings import drop, thin
 from services.treestore.flush import flush
-from services.treestore.loading import load_groups, load_tallies, load_trees
+from services.treestore.loading import load_groups, load_spares, load_tallies, load_trees
 from services.treestore.rows import GROWING, TreeRow
 from services.treestore.settings import Settings
 
@@ -107,8 +107,10 @@ def _open(connection: Connection, tree_id: bytes, now_ms: int, settings: Setting
 
 def _drop(connection: Connection, book: Book, tree: TreeRow, reason: str) -> None:
     load_groups(connection, book, [(tree.run_id, tree.group_id)])
+    load_spares(connection, book)
     load_tallies(connection, book, [tree.run_id])
     drop(book, tree, reason)
+    thin(book, book.group(tree))
 
 
 def _in_force(tree: TreeRow, epoch: int) -> None:

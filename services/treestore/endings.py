@@ -16,10 +16,10 @@ def settle(book: Book) -> None:
             if not closing.owed(part.leaves, tree.scorers, part.scores):
                 _close(book, tree)
     for group in [group for group in {id(g): g for g in map(book.group, book.ended)}.values() if group.take]:
-        _thin(book, group)
+        thin(book, group)
 
 
-def _thin(book: Book, group: GroupRow) -> None:
+def thin(book: Book, group: GroupRow) -> None:
     """Gives up the trees that a group needs no more."""
     for tree in surplus.surplus(group, [t for t in book.trees.values() if t.group_id == group.group_id]):
         give_up(book, tree, surplus.REASON)

@@ -71,7 +71,7 @@ def load_for(connection: Connection, book: Book, events: Collection[Event], keys
     load_runs(connection, book, {e.run_id for e in opened})
     _load_siblings(connection, book, opened)
     load_groups(connection, book, _groups_of(book))
-    _load_spares(connection, book)
+    load_spares(connection, book)
     load_tallies(connection, book, {e.run_id for e in everything})
     load_segments(connection, book, everything)
     load_parts(connection, book, {e.tree_id for e in everything if not isinstance(e, (Grew, Opened, Planned))})
@@ -99,7 +99,7 @@ def _groups_of(book: Book) -> set[tuple[str, str]]:
     return {(t.run_id, t.group_id) for t in book.trees.values()}
 
 
-def _load_spares(connection: Connection, book: Book) -> None:
+def load_spares(connection: Connection, book: Book) -> None:
     """All trees of the groups that do not need all of them: one that closes may make others needless."""
     for run_id in {group.run_id for group in book.groups.values() if group.take}:
         groups = {g.group_id for g in book.groups.values() if g.take and g.run_id == run_id}
@@ -192,6 +192,6 @@ def load_whole(connection: Connection, book: Book, tree_ids: Collection[bytes]) 
     """Trees with their groups, sums, leaves and scores: what closing, dropping and consuming need."""
     load_trees(connection, book, tree_ids)
     load_groups(connection, book, _groups_of(book))
-    _load_spares(connection, book)
+    load_spares(connection, book)
     load_tallies(connection, book, {t.run_id for t in book.trees.values()})
     load_parts(connection, book, tree_ids)

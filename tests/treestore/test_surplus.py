@@ -76,6 +76,19 @@ def test_trees_that_close_in_one_transaction_are_not_too_many_either(world: Worl
     assert world.one(schema.groups).state == GroupState.CLOSED
 
 
+def test_a_spare_takes_the_place_of_a_tree_that_is_given_up(world: World) -> None:
+    specs = [world.forge.spec(0, i, 4, group_take=2, take_in_order=True) for i in range(4)]
+    epochs = [world.open(spec) for spec in specs]
+    for index in (3, 2, 0):
+        _finish(world, specs[index], epochs[index])
+    assert [s for s, _ in _states(world)] == [CLOSED, GROWING, CLOSED, CLOSED], "it waits for tree 1, not for what is quick"
+    world.database.transact(
+        lambda c: claims.hand_back(c, specs[1].tree_id, epochs[1], "UNUSABLE: no", world.now(), world.settings)
+    )
+    assert _states(world) == [(CLOSED, ""), (DROPPED, "UNUSABLE: no"), (CLOSED, ""), (DROPPED, "REDUNDANT")]
+    assert world.one(schema.groups).state == GroupState.CLOSED
+
+
 def _policy(world: World, step: int) -> None:
     ref = tree_pb2.PolicyRef(learner_epoch=1, step=step, digest=bytes([step]) * 32)
     published = events_pb2.PolicyPublished(run_id=world.forge.run_id, policy=ref)
