@@ -130,8 +130,9 @@ def node_advantages(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tr
     sums: dict[int, list[float]] = {}
     for leaf in views[mine].scored_L:
         for node in views[mine].path(leaf):
-            sums.setdefault(node, []).append(float(result.leaf_G_L[mine][leaf]))
-    return {node: sum(values) / len(values) for node, values in sums.items()}
+            value = result.node_G_N[mine][node] if result.node_G_N else result.leaf_G_L[mine][leaf]
+            sums.setdefault(node, []).extend([float(value)] if value == value else [])
+    return {node: sum(values) / len(values) for node, values in sums.items() if values}
 
 
 def _label(node: Node, view: TreeView, advantages: dict[int, float]) -> str:

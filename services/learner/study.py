@@ -10,7 +10,7 @@ import numpy as np
 from banyan.plugins import Estimator
 from banyan.tree import Leaf
 from services.learner import credit as credits_module
-from services.learner import packing, pairs, paths
+from services.learner import packing, pairs, paths, shaping
 from services.learner.credit import Credit, ScoredTree, Stale
 from services.learner.taught import PATHS, Taught
 from services.learner.watched import Observed
@@ -37,25 +37,24 @@ def study(
     """Estimates advantages and packs the paths of groups that teach. `policy`: digest of the weights in training.
     `observed`: where the trees can teach the policy's head. `taught`: what the loss is taken on."""
     credits = [credits_module.estimate(group_id, trees, estimator, stale) for group_id, trees in groups]
-    if getattr(estimator, "whiten", False):
-        credits = credits_module.whitened(credits)
+    credits = credits_module.over_batch(credits, estimator)
     pieces = [piece for credit in credits for piece in _pieces(credit, policy, budget, observed, taught)]
     return Lesson(packing.pack(pieces, budget), credits, _metrics(credits, pieces))
 
 
-def _pieces(
-    credit: Credit, policy: bytes, budget: int, observed: Observed, taught: Taught
-) -> Iterator[paths.Piece]:
+def _pieces(credit: Credit, policy: bytes, budget: int, observed: Observed, taught: Taught) -> Iterator[paths.Piece]:
     if credit.advantages.skip:
         return
     for index, view in enumerate(credit.group.trees):
         leaf_L = credit.advantages.leaf_G_L[index]
         node_N = credit.advantages.node_G_N[index] if credit.advantages.node_G_N else None
+        factor_N_T = credit.advantages.factor_G_N_T[index] if credit.advantages.factor_G_N_T else None
         if taught.pairs:
             yield from pairs.pieces(view, leaf_L, node_N, policy, budget, taught)
             continue
         for leaves in paths.divide(view, paths.trained_leaves(leaf_L), budget):
-            yield paths.unroll(view, leaves, leaf_L, node_N, policy, observed, taught)
+            piece = paths.unroll(view, leaves, leaf_L, node_N, policy, observed, taught)
+            yield piece if factor_N_T is None else shaping.shaped(piece, view, leaves, factor_N_T, taught)
 
 
 def _metrics(credits: Sequence[Credit], pieces: Sequence[paths.Piece]) -> dict[str, float]:

@@ -398,3 +398,21 @@ def test_a_stored_success_teaches_a_group_that_failed() -> None:
     assert np.isnan(found[0][3]), "the oldest leaf gave its place"
     np.testing.assert_allclose(found[2], (2.475,), atol=1e-3)
     np.testing.assert_allclose((*found[0][:3], *found[1]), np.full(7, -0.3536), atol=1e-4)
+
+
+def test_the_learner_multiplies_each_token_by_its_factor() -> None:
+    from services.learner import paths, shaping
+    from services.learner.credit import Credit, over_batch
+    from services.learner.taught import PATHS
+
+    view = planted([leaf(1, tokens=3, logprob=-0.1), leaf(0, tokens=2, logprob=-3.0, word=4)]).view
+    estimator = by_name("echo")
+    made = Credit(group(view), estimator.estimate(group(view)))
+    shaped = over_batch([made], estimator)[0].advantages
+    assert shaped.factor_G_N_T is not None
+    plain = paths.unroll(view, [0, 1], shaped.leaf_G_L[0], None, b"now")
+    piece = shaping.shaped(plain, view, [0, 1], shaped.factor_G_N_T[0], PATHS)
+    factors = estimator.factors([view])[0]
+    for index, path in enumerate(piece.paths):
+        np.testing.assert_allclose(path.advantage_T, shaped.leaf_G_L[0][index] * factors[view.leaf_node_L[index]])
+    assert np.ptp(piece.paths[0].advantage_T) == 0 and piece.paths[0].advantage_T[0] != plain.paths[0].advantage_T[0]

@@ -1,5 +1,6 @@
 """What holds for every estimator on every tree: nothing that decides nothing changes an advantage."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from banyan import registry
 from banyan.plugins import Advantages, GroupTrees
 from banyan.view import TreeView
-from tests.advantages.planting import Twig, bare, copied, cut, flat, forests, group, leaf, planted, words
+from tests.advantages.planting import Twig, bare, cut, flat, forests, group, leaf, planted, words
 
 NAMES = sorted(registry.names("optimise"))
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -29,8 +30,23 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dapo", {"longest": 6, "buffer": 3}),
 ]
 each = pytest.mark.parametrize(("name", "changes"), VARIANTS, ids=lambda v: v if isinstance(v, str) else "-".join(v))
-lightly = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+lightly = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 NOBODY = {"reinforce++", "otr"}  # they compare a group's leaves with nobody in it
+
+
+FORMS = {"mars2": "mars2", "sage-skill": "sage-skill"}  # the facts that an estimator needs of a tree
+Written = Callable[[list[list[Twig]]], list[list[Twig]]]
+
+
+def each_of(trees: list[list[Twig]], write: Written) -> Iterator[tuple[str, dict[str, Any], GroupTrees, GroupTrees]]:
+    """Every variant with the group as it is, and written in another way."""
+    made = {}
+    for form in ("plain", "mars2", "sage-skill"):
+        fit = fitted(form, trees)
+        made[form] = grown(fit), grown(write(fit))
+    for name, changes in VARIANTS:
+        note(f"{name} {changes}")
+        yield name, changes, *made[FORMS.get(name, "plain")]
 
 
 def fitted(name: str, trees: list[list[Twig]]) -> list[list[Twig]]:
@@ -71,9 +87,14 @@ def same(left: list[np.ndarray], right: list[np.ndarray]) -> None:
         np.testing.assert_allclose(a, b, atol=1e-7)
 
 
-def _who_takes_part_has_a_finite_advantage_and_nobody_else(name: str, changes: dict[str, Any], trees: Any) -> None:
-    made = grown(fitted(name, trees))
-    found = estimated(name, changes, made)
+@lightly
+@given(forests)
+def test_who_takes_part_has_a_finite_advantage_and_nobody_else(trees: Any) -> None:
+    for name, changes, made, _ in each_of(trees, list):
+        _check_who_takes_part(name, made, estimated(name, changes, made))
+
+
+def _check_who_takes_part(name: str, made: GroupTrees, found: Advantages) -> None:
     assert len(found.leaf_G_L) == len(made.trees)
     missing = 0
     for index, view in enumerate(made.trees):
@@ -93,54 +114,31 @@ def _who_takes_part_has_a_finite_advantage_and_nobody_else(name: str, changes: d
 
 
 @lightly
-@given(forests)
-def test_who_takes_part_has_a_finite_advantage_and_nobody_else(trees: Any) -> None:
-    for name, changes in VARIANTS:
-        note(f"{name} {changes}")
-        _who_takes_part_has_a_finite_advantage_and_nobody_else(name, changes, trees)
-
-
-def _a_segment_that_ends_without_a_fork_changes_nothing(name: str, changes: dict[str, Any], trees: Any, data: Any) -> None:
-    whole = fitted(name, trees)
-    parted = [[cut(twig, data.draw) for twig in children] for children in whole]
-    before, after = grown(whole), grown(parted)
-    same(told(before, estimated(name, changes, before)), told(after, estimated(name, changes, after)))
-
-
-@lightly
 @given(forests, st.data())
 def test_a_segment_that_ends_without_a_fork_changes_nothing(trees: Any, data: Any) -> None:
-    for name, changes in VARIANTS:
-        note(f"{name} {changes}")
-        _a_segment_that_ends_without_a_fork_changes_nothing(name, changes, trees, data)
-
-
-def _the_order_of_leaves_and_trees_changes_nothing(name: str, changes: dict[str, Any], trees: Any, rng: Any) -> None:
-    made = grown(fitted(name, trees))
-    order = list(range(len(made.trees)))
-    rng.shuffle(order)
-    mixed = []
-    for index in order:
-        view = made.trees[index]
-        leaves = list(view.leaves_L)
-        rng.shuffle(leaves)
-        rewards = dict(zip(view.leaves_L, view.rewards_L, strict=True))
-        mixed.append(
-            TreeView(view.tree, leaves, {k: float(v) if np.isfinite(v) else None for k, v in rewards.items()}, view.facts)
-        )
-    found = told(group(*mixed), estimated(name, changes, group(*mixed)))
-    sizes = [len(view.scored_L) for view in mixed]
-    parts = dict(zip(order, np.split(np.arange(len(found)), np.cumsum(sizes)[:-1]), strict=True))
-    back = [found[i] for index in range(len(order)) for i in parts[index]]
-    same(told(made, estimated(name, changes, made)), back)
+    for name, changes, whole, parted in each_of(trees, lambda t: [[cut(twig, data.draw) for twig in c] for c in t]):
+        same(told(whole, estimated(name, changes, whole)), told(parted, estimated(name, changes, parted)))
 
 
 @lightly
 @given(forests, st.randoms(use_true_random=False))
 def test_the_order_of_leaves_and_trees_changes_nothing(trees: Any, rng: Any) -> None:
-    for name, changes in VARIANTS:
-        note(f"{name} {changes}")
-        _the_order_of_leaves_and_trees_changes_nothing(name, changes, trees, rng)
+    order = list(range(len(trees)))
+    rng.shuffle(order)
+    for name, changes, made, _ in each_of(trees, list):
+        mixed = group(*(_mixed(made.trees[index], rng) for index in order))
+        found = told(mixed, estimated(name, changes, mixed))
+        ends = np.cumsum([len(view.scored_L) for view in mixed.trees])[:-1]
+        parts = dict(zip(order, np.split(np.arange(len(found)), ends), strict=True))
+        back = [found[i] for index in range(len(order)) for i in parts[index]]
+        same(told(made, estimated(name, changes, made)), back)
+
+
+def _mixed(view: TreeView, rng: Any) -> TreeView:
+    leaves = list(view.leaves_L)
+    rng.shuffle(leaves)
+    rewards = {k: float(v) if np.isfinite(v) else None for k, v in zip(view.leaves_L, view.rewards_L, strict=True)}
+    return TreeView(view.tree, leaves, rewards, view.facts)
 
 
 def without_the_useless(twig: Twig) -> Twig | None:
@@ -150,19 +148,15 @@ def without_the_useless(twig: Twig) -> Twig | None:
     return replace(twig, children=children, leaf=scored) if children or scored else None
 
 
-def _pruned_branches_and_unscorable_leaves_change_nothing(name: str, changes: dict[str, Any], trees: Any) -> None:
-    whole = fitted(name, trees)
-    pruned = [[c for c in map(without_the_useless, children) if c] for children in whole]
-    before, after = grown(whole), grown(pruned)
-    same(told(before, estimated(name, changes, before)), told(after, estimated(name, changes, after)))
+def scored_only(trees: list[list[Twig]]) -> list[list[Twig]]:
+    return [[c for c in map(without_the_useless, children) if c] for children in trees]
 
 
 @lightly
 @given(forests)
 def test_pruned_branches_and_unscorable_leaves_change_nothing(trees: Any) -> None:
-    for name, changes in VARIANTS:
-        note(f"{name} {changes}")
-        _pruned_branches_and_unscorable_leaves_change_nothing(name, changes, trees)
+    for name, changes, whole, pruned in each_of(trees, scored_only):
+        same(told(whole, estimated(name, changes, whole)), told(pruned, estimated(name, changes, pruned)))
 
 
 def lengthened(twig: Twig) -> Twig:
@@ -170,19 +164,11 @@ def lengthened(twig: Twig) -> Twig:
     return replace(twig, tokens=twig.tokens + 2 * forced, children=[lengthened(c) for c in twig.children])
 
 
-def _the_number_of_forced_tokens_changes_nothing(name: str, changes: dict[str, Any], trees: Any) -> None:
-    short = fitted(name, trees)
-    long = [[lengthened(copied(twig)) for twig in children] for children in short]
-    before, after = grown(short), grown(long)
-    same(told(before, estimated(name, changes, before)), told(after, estimated(name, changes, after)))
-
-
 @lightly
 @given(forests)
 def test_the_number_of_forced_tokens_changes_nothing(trees: Any) -> None:
-    for name, changes in VARIANTS:
-        note(f"{name} {changes}")
-        _the_number_of_forced_tokens_changes_nothing(name, changes, trees)
+    for name, changes, short, long in each_of(trees, lambda t: [[lengthened(twig) for twig in c] for c in t]):
+        same(told(short, estimated(name, changes, short)), told(long, estimated(name, changes, long)))
 
 
 @each

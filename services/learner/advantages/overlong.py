@@ -3,7 +3,7 @@
 `penalty`: 0 up to `longest` − `buffer` sampled tokens, then down to −factor at `longest`, and never below. Lengths are known
 where tokens are, in the learner: a scorer sees text. `dapo` is GRPO on rewards with the penalty added. Dynamic sampling,
 leaving out groups whose leaves are all right or all wrong, goes by the scores BEFORE the penalty: those groups teach nothing
-although lengths would make their shaped rewards differ; a batch gives them up and the gateway opens others.
+although lengths would make their shaped rewards differ. A batch consumes them with a reason and packs nothing of them.
 """
 
 from dataclasses import dataclass

@@ -3,9 +3,9 @@
 V(n) = mean reward of the scored leaves at or below a step; on the tokens of the step A(n) = V(n) − V(parent), so that the
 advantages along a path add up to R − V(root), the root being the group's prompt. Values belong to places of the tree, not
 to offsets: the published code merges all forks at the same offset. Length term (`length_penalty` λ > 0): among leaves with
-|R| > 1e-6, of which there must be two, with the shortest L_s sampled tokens long; for a leaf of L > L_s tokens that leaves it after
-k tokens, f = 1 − ((L_s − k) / (L − k))^λ, and A − |A| · f on what it does not share with it. A step that several paths share
-gets the mean over them. Of several shortest leaves that counts which shares the most.
+|R| > 1e-6, of which there must be two, with the shortest L_s sampled tokens long; for a leaf of L > L_s tokens that leaves
+it after k tokens, f = 1 − ((L_s − k) / (L − k))^λ, and A − |A| · f on what it does not share with it. A step that several
+paths share gets the mean over them. Of several shortest leaves that counts which shares the most.
 """
 
 from dataclasses import dataclass
