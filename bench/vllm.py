@@ -21,8 +21,8 @@ from bench.table import Result, median
 
 MODEL = os.environ.get("BENCH_MODEL", "SmolLM2-135M-Instruct")
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))
-PROMPTS, PROMPT, BRANCHES, NEW, AT_ONCE = 16, 64, 8, 32, 64
-TREES, TRUNK, SEGMENT, DEPTH, FORKS = 4, 96, 32, 4, (2, 2, 2, 2)
+PROMPTS, PROMPT, BRANCHES, NEW, AT_ONCE = 8, 64, 8, 32, 32
+TREES, TRUNK, SEGMENT, DEPTH, FORKS = 2, 96, 16, 4, (2, 2, 2, 2)
 BAR = 97.0  # percent
 
 
