@@ -119,6 +119,9 @@ def flat_loss(
 ) -> tuple[float, Grads]:
     """Loss of the batch and the gradient of every parameter."""
     loss = losses.build(name, settings)
+    for one in (model, reference):
+        if one is not None:
+            one.set_attn_implementation("sdpa")
     return summed(model, [gathered(model, s, reference) for s in _of(loss, views, leaf_G_L, node_G_N)], loss)
 
 

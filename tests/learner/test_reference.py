@@ -1,0 +1,94 @@
+"""The reference policy: refused while there is none, the run's base model where there is, its KL taken from rewards."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from banyan.errors import NotReady
+from banyan.recipe import Optimise
+from services.learner import losses, pairs, reference
+from services.learner.credit import ScoredTree
+from services.learner.losses.kl import Kl
+from services.learner.model import prepare
+from services.learner.taught import Taught
+from services.learner.torchthread import TorchThread
+from services.learner.trainer import Trainer
+from tests.learner.flat import gathered, sequences
+from tests.learner.rig import recipe
+
+
+@pytest.mark.parametrize(("name", "settings"), [("dpo", {}), ("gspo", {"kl": {"where": "reward"}}), ("cispo", {"kl": {}})])
+def test_a_loss_that_needs_a_reference_is_refused_without_one(
+    tiny_llama: Callable[..., Any], name: str, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(NotReady, match=f"loss '{name}' needs the log-probs of a reference policy"):
+        Trainer(prepare(tiny_llama(0)), Optimise(loss=name, loss_settings=settings))  # type: ignore[arg-type]
+
+
+def test_kl_is_taken_from_rewards_by_leaf(tiny_llama: Callable[..., Any], forest: Any) -> None:
+    """Against each path by itself: coef · Σ (logμ − logπ_ref); masked leaves stay masked."""
+    view = forest.random(np.random.default_rng(4), 8)
+    one = ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, view.rewards_L.tolist(), strict=True)))
+    one = ScoredTree(one.tree, one.leaves, {leaf: None if np.isnan(r) else r for leaf, r in one.rewards.items()})
+    leaf_L = np.where(np.isfinite(view.rewards_L), 0.0, np.nan)
+    model = tiny_llama(1)
+    model.set_attn_implementation("sdpa")
+    expected = {}
+    for leaf, sequence in zip(np.flatnonzero(np.isfinite(leaf_L)), sequences([view], [leaf_L]), strict=True):
+        seen = gathered(model, sequence)
+        each = 0.0 if seen is None else float((seen.behaviour_P_T - seen.logp_P_T).sum().detach())
+        expected[view.leaves_L[leaf]] = view.rewards_L[leaf] - 0.05 * each
+    got = reference.penalised(one, prepare(model), Kl(coef=0.05, estimator="k1", where="reward"), 30)
+    assert {leaf: r for leaf, r in got.rewards.items() if r is not None} == pytest.approx(expected, abs=1e-5)
+    assert sum(r is None for r in got.rewards.values()) == int(np.isnan(view.rewards_L).sum())
+
+
+async def test_the_reference_is_the_runs_base_model_and_never_moves(tiny_folder: Path) -> None:
+    thread = TorchThread(recipe(1, loss="ppo-clip", loss_settings={"kl": {"coef": 0.1}}), 1)
+    try:
+        await thread.load(tiny_folder, resumed=False, base=tiny_folder)
+        frozen = thread.trainer.reference
+        assert frozen is not None
+        pairs_ = zip(frozen.parameters(), thread.trainer.model.parameters(), strict=True)
+        assert all(torch.equal(a, b) and a.data_ptr() != b.data_ptr() for a, b in pairs_)
+        assert not any(p.requires_grad for p in frozen.parameters())
+    finally:
+        thread.done()
+
+
+async def test_no_reference_is_loaded_where_none_is_needed(tiny_folder: Path) -> None:
+    thread = TorchThread(recipe(1), 1)
+    try:
+        await thread.load(tiny_folder, resumed=False, base=tiny_folder)
+        assert thread.trainer.reference is None
+    finally:
+        thread.done()
+
+
+def test_pairs_are_siblings_the_better_one_first(forest: Any) -> None:
+    """Leaves 1, 0 under one node and 0, 0 under the other: the nodes are a pair, and so are the first two leaves."""
+    view = forest.two_level([1, 0, 0, 0])
+    leaf_L = np.array([1.5, -0.5, -0.5, -0.5])
+    names = {(n.segment.tokens_T.tolist()[0], n.parent): n.index for n in view.nodes}
+    found = pairs.pairs(view, leaf_L, None, Taught(pairs="best", margin=1e-6))
+    nodes = [n.index for n in view.nodes if n.depth == 1]
+    leaves = [view.leaf_node_L[i] for i in range(4)]
+    assert found == [(nodes[0], nodes[1]), (leaves[0], leaves[1])], names
+    row = losses.build("dpo", {}).taught
+    piece = next(pairs.pieces(view, leaf_L, None, b"now", 99, row))
+    assert [p.token_T.tolist() for p in piece.paths] == [[4, 6], [5, 6], [8], [9]]
+    assert [p.advantage_T[0] for p in piece.paths] == [1, -1, 1, -1]
+    masked = pairs.pairs(view, np.array([np.nan, -0.5, -0.5, -0.5]), None, row)
+    assert masked == []
+
+
+def test_three_siblings_make_two_pairs_or_three(forest: Any) -> None:
+    view, leaf_L = forest.flat([2, 1, 0]), np.array([1.0, 0.0, -1.0])
+    assert len(pairs.pairs(view, leaf_L, None, Taught(pairs="best", margin=1e-6))) == 2
+    assert len(pairs.pairs(view, leaf_L, None, Taught(pairs="all", margin=1e-6))) == 3
+    assert len(pairs.pairs(view, leaf_L, None, Taught(pairs="all", margin=1.5))) == 1
+    assert pairs.pairs(view, np.zeros(3), None, Taught(pairs="all", margin=1e-6)) == []
