@@ -6,7 +6,7 @@ import sys
 
 from banyan import torchenv
 
-NAMES = ("ingest", "step", "overhead", "turns", "branches", "saving", "planning", "diversity", "refresh")
+NAMES = ("ingest", "step", "overhead", "turns", "branches", "saving", "planning", "pruning", "diversity", "refresh")
 ONLY_WITH_VLLM = ("vllm",)  # in .venv-vllm
 
 
