@@ -416,3 +416,9 @@ def test_the_learner_multiplies_each_token_by_its_factor() -> None:
     for index, path in enumerate(piece.paths):
         np.testing.assert_allclose(path.advantage_T, shaped.leaf_G_L[0][index] * factors[view.leaf_node_L[index]])
     assert np.ptp(piece.paths[0].advantage_T) == 0 and piece.paths[0].advantage_T[0] != plain.paths[0].advantage_T[0]
+
+
+def test_an_answer_that_is_a_step_of_its_own_takes_no_time() -> None:
+    tree = planted([Twig([Twig([leaf(1)], kind="tool"), Twig([leaf(0)], kind="tool")])])
+    seen = episodes.episodes(plant(group(tree.view)), 0.5)
+    np.testing.assert_allclose(seen.return_R, (0.5, 1, 0, 0))

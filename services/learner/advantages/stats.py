@@ -17,8 +17,11 @@ EQUAL = 1e-9
 
 def labels_of(*columns: npt.ArrayLike) -> Ints:
     """A label for each distinct row of the columns."""
-    rows = np.stack([np.asarray(c, np.int64) for c in columns], axis=1)
-    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+    label_R: Ints | None = None
+    for column in columns:
+        found, fresh_R = np.unique(np.asarray(column, np.int64), return_inverse=True)
+        label_R = fresh_R if label_R is None else np.unique(label_R * len(found) + fresh_R, return_inverse=True)[1]
+    return np.zeros(0, np.int64) if label_R is None else np.asarray(label_R, np.int64).reshape(-1)
 
 
 def _whole(value_R: Floats, label_R: Ints | None) -> Ints:
