@@ -145,7 +145,7 @@ class Rig:
         torch_thread = TorchThread(self.recipe, 1)
         try:
             kept = checkpoint.newest(self.folder / "checkpoints", RUN)
-            await torch_thread.load(kept[0] if kept else self.model, resumed=kept is not None)
+            await torch_thread.load(kept[0] if kept else self.model, resumed=kept is not None, base=self.model)
             keeper = Keeper(self.folder / "checkpoints", self.model, torch_thread, self.recipe.optimise.checkpoint_every)
             parts = (self.store, ClosedTrees(), torch_thread, self.weights, keeper, "here:1", 0.05)
             self.learner = Learner(RUN, self.recipe, self.held_out, *parts)

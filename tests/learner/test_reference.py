@@ -18,7 +18,7 @@ from services.learner.taught import Taught
 from services.learner.torchthread import TorchThread
 from services.learner.trainer import Trainer
 from tests.learner.flat import gathered, sequences
-from tests.learner.rig import recipe
+from tests.learner.rig import Rig, recipe, straight
 
 
 @pytest.mark.parametrize(("name", "settings"), [("dpo", {}), ("gspo", {"kl": {"where": "reward"}}), ("cispo", {"kl": {}})])
@@ -92,3 +92,29 @@ def test_three_siblings_make_two_pairs_or_three(forest: Any) -> None:
     assert len(pairs.pairs(view, leaf_L, None, Taught(pairs="all", margin=1e-6))) == 3
     assert len(pairs.pairs(view, leaf_L, None, Taught(pairs="all", margin=1.5))) == 1
     assert pairs.pairs(view, np.zeros(3), None, Taught(pairs="all", margin=1e-6)) == []
+
+
+@pytest.mark.parametrize(
+    ("loss", "settings", "says"),
+    [
+        ("dpo", {}, ("pairs_right", "pairs_margin")),
+        ("gspo", {"kl": {"coef": 0.01, "estimator": "k1", "where": "reward"}}, ("clip_fraction", "ess", "ratio_0.8_1.25")),
+        ("decoupled", {"kl": {"coef": 0.01}}, ("truncated_share", "importance_mean", "reference_kl", "path_ess")),
+    ],
+)
+async def test_a_run_with_a_reference_goes_on_as_if_it_had_never_stopped(
+    tmp_path: Path, tiny_folder: Path, loss: str, settings: dict[str, Any], says: tuple[str, ...]
+) -> None:
+    """Two steps and two more from the checkpoint give the weights of four: the reference stays the base model."""
+    optimise = {"loss": loss, "loss_settings": settings}
+    whole = await straight(tmp_path, tiny_folder, 4, **optimise)
+    metrics = whole.store.puts[-1].metrics
+    assert metrics["applied"] == 1
+    assert all(np.isfinite(metrics[name]) for name in says)
+    halved = Rig(tmp_path / "halved", tiny_folder, type(whole.store)(whole.store.make), recipe(2, **optimise))
+    await halved.run()
+    again = Rig(halved.folder, tiny_folder, halved.store, recipe(4, **optimise))
+    await again.run()
+    one, two = whole.final(), again.final()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert metrics["reward"] < 0.25 if settings.get("kl", {}).get("where") == "reward" else metrics["reward"] == 0.25
