@@ -41,9 +41,7 @@ class SageSkill:
         values = [leaves[i][0].facts.of_leaf(leaves[i][1], self.used) for i in scored]
         for index, value in zip(scored, values, strict=True):
             if value is None:
-                what = (
-                    f"sage-skill needs the part {self.used!r} of every leaf's score: 1 where a skill was used, else 0"
-                )
+                what = f"sage-skill needs the part {self.used!r} of every leaf's score: 1 where a skill was used, else 0"
                 raise grove.lacks(int(grove.step_L[index]), what, "let the scorer say it")
         return np.array(values, np.float64)
 
