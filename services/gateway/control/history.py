@@ -29,9 +29,7 @@ class History:
         self._stats[row] = replace(old, opened=old.opened + 1, newest=ordinal)
         self._rows[ordinal] = row
 
-    def became(
-        self, ordinal: int, batch: int, rewards: Iterable[float], lengths: Iterable[int], solved: str = ""
-    ) -> None:
+    def became(self, ordinal: int, batch: int, rewards: Iterable[float], lengths: Iterable[int], solved: str = "") -> None:
         """A batch took a group or gave it up. Batches come in order. `solved`: an answer that succeeded."""
         row = self._rows.pop(ordinal)
         facts = GroupFacts(ordinal, row, batch, tuple(rewards), tuple(lengths))
