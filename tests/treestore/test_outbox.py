@@ -78,7 +78,7 @@ async def test_a_database_that_cannot_write_for_a_while_stops_nothing(world: Wor
 
     monkeypatch.setattr(world.database, "write", full)
     task = asyncio.ensure_future(outbox.run())
-    await eventually(lambda: not world.rows(schema.outbox))
+    await eventually(lambda: not world.rows(schema.outbox), 30.0)
     assert len(log.said) == 2 and len(set(log.said)) == 1  # the broker drops the second by its id
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
