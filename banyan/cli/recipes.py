@@ -1,14 +1,17 @@
 """`banyan recipes`: the recipes that come with Banyan, and what one resolves to."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import yaml
 
+from banyan.cli import searchpath
 from banyan.cli.options import Json
 from banyan.cli.output import emit
 from banyan.errors import InvalidInput
+from banyan.recipe import Recipe
 from banyan.recipe_file import load
 
 app = typer.Typer(help="Recipes.", no_args_is_help=True)
@@ -25,6 +28,18 @@ def find(name: str) -> Path:
     return known[name]
 
 
+def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe by file or name. The user's plugins may lie in the working folder or beside it."""
+    file = find(name)
+    with searchpath.searched(folders(file)):
+        return load(file, overrides)
+
+
+def folders(file: Path) -> list[Path]:
+    """Where a recipe's own code is looked for."""
+    return [Path.cwd(), file.resolve().parent]
+
+
 def folder() -> Path:
     """The folder of recipes: of the working folder if it has one, else of the source tree."""
     here = Path("recipes")
@@ -36,7 +51,7 @@ def list_recipes(as_json: Json = False) -> None:
     """Lists the recipes."""
     rows = []
     for path in sorted(folder().glob("*.yaml")):
-        recipe = load(path)
+        recipe = read(str(path))
         rows.append({"name": recipe.name, "description": recipe.description, "source": recipe.source, "file": str(path)})
     emit(rows, as_json, ("name", "description", "source"))
 
@@ -44,7 +59,7 @@ def list_recipes(as_json: Json = False) -> None:
 @app.command("show")
 def show(name: Annotated[str, typer.Argument(help="Name or file.")], as_json: Json = False) -> None:
     """Shows a recipe with every default filled in."""
-    recipe = load(find(name)).model_dump(mode="json")
+    recipe = read(name).model_dump(mode="json")
     if as_json:
         emit(recipe, True)
     else:

@@ -1,10 +1,10 @@
 """A user's scorers, tried before a run is begun: one that is not there, or takes something else, is said at once."""
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from banyan.cli import searchpath
 from banyan.recipe import Filter, Recipe
 
 
@@ -18,10 +18,6 @@ def check(recipe: Recipe, folders: Sequence[Path]) -> None:
     from services.verifier.probe import probe
 
     row = file.first(recipe.task, Path.cwd()) if recipe.task.name == "file" else None
-    known = list(sys.path)
-    sys.path[:0] = map(str, folders)  # what the child is told; the services get it as PYTHONPATH
-    try:
+    with searchpath.searched(folders):  # the child is told
         for scorer in own:
             asyncio.run(probe(scorer.name, scorer.settings, row, group=scorer.group))
-    finally:
-        sys.path[:] = known

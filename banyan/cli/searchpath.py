@@ -1,7 +1,9 @@
 """Folders in which a state folder's runs find their own code: kept, so that a resumed run finds its reward function, too."""
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 _FILE = "search-path.json"
@@ -22,3 +24,14 @@ def keep(state: Path, folders: Sequence[str]) -> None:
     partial = state / f"{_FILE}.partial"
     partial.write_text(json.dumps(list(folders)))
     partial.rename(state / _FILE)
+
+
+@contextmanager
+def searched(folders: Sequence[Path]) -> Iterator[None]:
+    """Finds modules in these folders too, as services do that get them as PYTHONPATH."""
+    known = list(sys.path)
+    sys.path[:0] = map(str, folders)
+    try:
+        yield
+    finally:
+        sys.path[:] = known

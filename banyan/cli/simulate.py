@@ -4,10 +4,9 @@ from typing import Annotated
 
 import typer
 
-from banyan.cli import recipes
+from banyan.cli import recipes, searchpath
 from banyan.cli.options import Json
 from banyan.cli.output import emit
-from banyan.recipe_file import load
 
 
 def simulate(
@@ -21,5 +20,6 @@ def simulate(
     """
     from services.rollout.simulate import simulate as run
 
-    result = run(load(recipes.find(recipe), overrides or ()))
+    with searchpath.searched(recipes.folders(recipes.find(recipe))):
+        result = run(recipes.read(recipe, overrides or ()))
     emit(result, as_json)

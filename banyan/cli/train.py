@@ -14,7 +14,6 @@ from banyan.cli.options import DEFAULT_STATE, State
 from banyan.cli.output import emit, err
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
-from banyan.recipe_file import load
 
 
 def train(
@@ -35,8 +34,8 @@ def train(
         raise InvalidInput("name a recipe, such as recipes/quickstart.yaml, or use --resume")
     if as_json and not dry_run:
         raise InvalidInput("--json goes with --dry-run; banyan runs watch RUN --json tells a run's progress to programs")
-    loaded = None if resume else _absolute(load(recipes.find(recipe), overrides or ()), recipes.find(recipe))
-    folders = [Path.cwd()] + ([recipes.find(recipe).resolve().parent] if recipe else [])
+    loaded = None if resume else _absolute(recipes.read(recipe, overrides or ()), recipes.find(recipe))
+    folders = recipes.folders(recipes.find(recipe)) if recipe else [Path.cwd()]
     if loaded is not None:
         _check_listen(loaded, listen)
         scorers.check(loaded, folders)

@@ -102,6 +102,16 @@ def test_a_reward_function_beside_the_recipe_is_found_also_as_a_filter(tmp_path:
     assert result.returncode == 0, result.stderr
 
 
+def test_plugins_beside_the_recipe_are_found(tmp_path: Path) -> None:
+    code = "from services.rollout.generate.iid import Iid\nfrom services.gateway.control.uniform import Uniform\n"
+    reward = "def f(completion, answer, **row):\n    return 1.0\n"
+    own = {"generate": {"policy": "own_rewards:Iid"}, "control": {"curriculum": "own_rewards:Uniform"}}
+    file = own_reward(tmp_path, code + reward, **own)
+    for command in (["train", file, "--dry-run"], ["simulate", file], ["recipes", "show", file]):
+        result = banyan(*command)
+        assert result.returncode == 0, result.stderr
+
+
 def test_a_task_path_that_is_a_folder(tmp_path: Path) -> None:
     file = own_reward(tmp_path, "def f(completion, **row): return 1.0\n")
     refused(banyan("train", file, "--dry-run", "--set", "task.path=/tmp"), "'/tmp' is a folder")
