@@ -3,16 +3,43 @@
 Unknown keys, wrong types and impossible combinations are refused at once, with the line and the reason.
 """
 
+import math
 import struct
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 Steps = Annotated[int, Field(ge=0, le=10_000_000)]
+_DEEPEST = 32  # levels of settings within settings
+
+
+def _finite(settings: dict[str, Any]) -> dict[str, Any]:
+    """JSON, as which a recipe is stored, has no word for nan and inf."""
+    _check_finite(settings, ())
+    return settings
+
+
+def _check_finite(value: Any, at: tuple[str | int, ...]) -> None:
+    """Raises an error that knows where in the settings a number is not finite."""
+    if len(at) > _DEEPEST:
+        raise PydanticCustomError("too_deep", "has more than {levels} levels of settings", {"levels": _DEEPEST})
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PydanticCustomError("not_finite", "{number} is not a finite number", {"number": str(value), "below": at})
+    if isinstance(value, dict):
+        for key, below in value.items():
+            _check_finite(key, (*at, str(key)))
+            _check_finite(below, (*at, str(key)))
+    elif isinstance(value, list | tuple | set | frozenset):
+        for index, below in enumerate(value):
+            _check_finite(below, (*at, index))
+
+
+Settings = Annotated[dict[str, Any], AfterValidator(_finite)]
 
 
 class Part(BaseModel):
@@ -33,7 +60,7 @@ class Task(Part):
     """reasoning-gym: name of the generator."""
     size: Annotated[int, Field(ge=2, le=10_000_000)] = 1000
     """reasoning-gym: number of rows to generate."""
-    config: dict[str, Any] = {}
+    config: Settings = {}
     """reasoning-gym: settings of the generator."""
     path: str = ""
     """file: rows, one JSON object a line or a Parquet table."""
@@ -64,7 +91,7 @@ class Generate(Part):
 
     policy: Name = "iid"
     """Tree policy: a registered name or module:attribute."""
-    settings: dict[str, Any] = {}
+    settings: Settings = {}
     """Settings of the tree policy."""
     trees: Annotated[int, Field(ge=1, le=1024)] = 1
     """Trees per group (prompt row)."""
@@ -105,7 +132,7 @@ class Filter(Part):
 
     name: Name
     """A registered scorer or module:function."""
-    settings: dict[str, Any] = {}
+    settings: Settings = {}
     """Settings of the scorer."""
     group: bool = False
     """module:function only: it scores all completions of a group together, `def reward(completions: list[str], **row)`."""
@@ -134,7 +161,7 @@ class Control(Part):
     """Groups that are grown beyond those that a step needs (APRIL); the first to close are taken, the rest go on first."""
     curriculum: Name = "uniform"
     """Which row each training group gets, and how it is sampled: a registered name or module:attribute."""
-    curriculum_settings: dict[str, Any] = {}
+    curriculum_settings: Settings = {}
     """Settings of the curriculum."""
     redundancy: Annotated[int, Field(ge=0, le=1024)] = 0
     """Trees that a group is opened with beyond those that it takes; once it has enough, the others are stopped."""
@@ -145,7 +172,7 @@ class Control(Part):
     """drop: groups that were opened more than max_staleness steps ago are given up. keep: only their stale leaves are."""
     rooms: Annotated[str, Field(max_length=200)] = ""
     """How room is shared out among trees while they grow (xrpo), for a tree policy that grows by rooms; empty for none."""
-    rooms_settings: dict[str, Any] = {}
+    rooms_settings: Settings = {}
     """Settings of `rooms`."""
     max_claims: Annotated[int, Field(ge=1, le=1000)] = 5
     """Claims of a tree without a new segment after which it is dropped."""
@@ -183,11 +210,11 @@ class Optimise(Part):
 
     advantage: Name = "grpo"
     """Estimator: a registered name or module:attribute."""
-    advantage_settings: dict[str, Any] = {}
+    advantage_settings: Settings = {}
     """Settings of the estimator."""
     loss: Literal["ppo-clip", "reinforce", "decoupled", "gspo", "cispo", "echo-clip", "dpo"] = "ppo-clip"
     """Loss on the gathered path values."""
-    loss_settings: dict[str, Any] = {}
+    loss_settings: Settings = {}
     """Settings of the loss."""
     learning_rate: Annotated[float, Field(gt=0, le=1.0)] = 1e-6
     """AdamW's step size."""
@@ -255,7 +282,7 @@ class Resources(Part):
     """Branches that a rollout node decodes at once."""
     engine: Literal["torch", "vllm", "scripted"] = "torch"
     """vllm: for large models (`make vllm`). scripted: a tiny known token distribution without torch, for tests."""
-    engine_settings: dict[str, Any] = {}
+    engine_settings: Settings = {}
     """Settings of the engine. vllm: block_size, eager, lora_rank, arguments."""
     refresh: Literal["cut", "drain"] = "cut"
     """A new policy. cut: running branches end and go on under it. drain: they may end first, and nothing new is begun."""

@@ -52,14 +52,14 @@ def _place(error: Any, data: Mapping[str, Any]) -> Place:
             at = at[part]
         except (KeyError, IndexError, TypeError):
             return where[: depth + 1]
-    return where
+    return (*where, *error.get("ctx", {}).get("below", ()))
 
 
 def _line(place: Place, errors: list[Any], name: str, places: Places) -> str:
     said = next((places[place[:n]] for n in range(len(place), -1, -1) if place[:n] in places), name)
     key = ".".join(str(part) for part in place) or "recipe"
     reason = " or ".join(dict.fromkeys(_reason(error) for error in errors))
-    silent = errors[0]["type"] in ("missing", "extra_forbidden") or not place
+    silent = errors[0]["type"] in ("missing", "extra_forbidden", "not_finite", "too_deep") or not place
     return f"{said}: {key}: {reason}" + ("" if silent else f" (got {_brief(errors[0]['input'])})")
 
 

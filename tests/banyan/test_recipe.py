@@ -59,6 +59,16 @@ def test_a_logit_bias_is_the_same_through_json() -> None:
         (MINIMAL + "optimise: {learning_rate: .nan}\n", r"learning_rate: must be a finite number"),
         (MINIMAL + "resources: {threads: -1}\n", r"threads: must be at least 1 or must be 'auto' \(got -1\)$"),
         (MINIMAL + "budget: {steps: 1e3}\n", r"budget.steps: must be an integer \(got 1000.0\)"),
+        (
+            MINIMAL + "optimise: {loss_settings: {entropy: .nan}}\n",
+            r"line 4: optimise.loss_settings.entropy: nan is not a f",
+        ),
+        (
+            MINIMAL + "generate:\n  settings:\n    a: [1, {b: -.inf}]\n",
+            r"line 6: generate.settings.a.1.b: -inf is not a finite",
+        ),
+        (MINIMAL + "filter: [{name: number, settings: {a: .inf}}]\n", r"filter.0.settings.a: inf is not a finite number$"),
+        (MINIMAL.replace("tic}", "tic, config: {a: {.nan: 1}}}"), r"line 3: task.config.a.nan: nan is not a finite number$"),
         ("a: [", r"not YAML"),
         ("- a\n", r"must be a YAML mapping, got list"),
     ],
@@ -66,6 +76,31 @@ def test_a_logit_bias_is_the_same_through_json() -> None:
 def test_bad_recipes_are_refused(text: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         parse(text, name="r.yaml")
+
+
+def test_settings_that_hold_themselves_are_refused() -> None:
+    inside: dict[str, object] = {}
+    inside["x"] = inside
+    data = {"name": "x", "model": "m", "task": {"name": "arithmetic"}, "generate": {"settings": inside}}
+    with pytest.raises(InvalidInput, match=r"generate.settings: has more than 32 levels"):
+        resolve(data)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "generate.settings",
+        "control.curriculum_settings",
+        "control.rooms_settings",
+        "resources.engine_settings",
+        "optimise.advantage_settings",
+        "optimise.loss_settings",
+        "task.config",
+    ],
+)
+def test_no_settings_take_what_json_has_no_word_for(part: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"^--set {part}.a=.nan: {part}.a: nan is not a finite number$"):
+        parse(MINIMAL, [f"{part}.a=.nan"])
 
 
 @pytest.mark.parametrize("override", ["budget.steps", "=3", "name.x=1"])
