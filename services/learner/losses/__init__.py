@@ -20,7 +20,7 @@ from services.learner.losses.importance import Importance, Rejection
 from services.learner.losses.kl import Kl
 from services.learner.losses.ppo_clip import PpoClip
 from services.learner.losses.reinforce import Reinforce
-from services.learner.losses.settings import made, names, refuse_unknown
+from services.learner.losses.settings import check, made, names, refuse_unknown
 from services.learner.losses.tokens import Tokens
 from services.learner.taught import Taught
 
@@ -103,8 +103,10 @@ def _composed(name: str, given: Mapping[str, Any]) -> Composed:
     rest: dict[str, Any] = {"old": "", "entropy": 0.0, "forced": {}, "shaping": 0.1} | {
         n: settings[n] for n in _OWN & set(settings)
     }
-    if not isinstance(rest["forced"], Mapping):
-        raise ValueError(f"forced {rest['forced']!r} must map origins to policy or shaped")
+    check(Composed, rest, "it")
+    forced = rest["forced"]
+    if not isinstance(forced, Mapping) or not all(isinstance(word, str) for pair in forced.items() for word in pair):
+        raise ValueError(f"forced {forced!r} must map origins to policy or shaped")
     return Composed(
         surrogate=made(kind.surrogate, {n: v for n, v in settings.items() if n in own}, "it"),
         aggregate=made(Aggregate, {n: v for n, v in settings.items() if n in shared}, "it"),
