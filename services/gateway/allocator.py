@@ -5,16 +5,20 @@ with what holds: an earlier gateway may have decided already. So this keeps noth
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from banyan import registry
 from banyan.draws import Draws
+from banyan.errors import InvalidInput
 from banyan.plugins import Allocation, Budget, Curriculum, PromptStats
 from banyan.recipe import Recipe
 from services.gateway.control.allocation import check, from_wire, to_wire
 from services.gateway.control.history import History
 from services.gateway.ports import Store
 from services.gateway.rows import Prompts, Rows
+
+log = logging.getLogger(__name__)
 
 RIGHT = 0.5  # rewards of at least this are successes where the curriculum says nothing
 
@@ -71,5 +75,12 @@ class Allocator:
         budget = Budget(
             ordinals, batches, control.groups_per_batch, generate.trees, generate.max_new_tokens, generate.settings
         )
-        decided: Sequence[Allocation] = self._curriculum.allocate(stats, budget, Draws(self._recipe.seed))
-        return check(decided, self._recipe, budget, len(self._rows.train))
+        try:
+            decided: Sequence[Allocation] = self._curriculum.allocate(stats, budget, Draws(self._recipe.seed))
+            return check(decided, self._recipe, budget, len(self._rows.train))
+        except InvalidInput:
+            raise
+        except (Exception, SystemExit) as error:  # the curriculum may be the user's own
+            log.warning("run %s: control.curriculum %s raised", self._run_id, control.curriculum, exc_info=True)
+            cause = f"control.curriculum {control.curriculum} raised {type(error).__name__}: {error}"
+            raise InvalidInput(cause) from error

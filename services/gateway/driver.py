@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from banyan.errors import PermanentError, Refused, TemporaryError
+from banyan.errors import BanyanError, Refused, TemporaryError
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
@@ -91,10 +91,18 @@ class Driver:
             log.info("run %s: %s; looking again", self.run_id, error)
         except TemporaryError as error:
             log.warning("run %s: %s; looking again", self.run_id, error)
-        except PermanentError as error:
-            self._broken = str(error)
-            self.kick()
+        except BanyanError as error:
+            self._break(str(error))
+        except Exception as error:  # a fault of this run's is not the other runs'
+            log.exception("run %s: unexpected", self.run_id)
+            self._break(f"{type(error).__name__}: {error}")
         return False
+
+    def _break(self, cause: str) -> None:
+        """The next look fails the run with the first cause. Where that too meets a fault, there is no hurry."""
+        if not self._broken:
+            self._broken = cause
+            self.kick()
 
     async def look(self) -> bool:
         """Looks once and acts. True when the run is over or paused, and wants nothing any more."""

@@ -17,6 +17,7 @@ from services.gateway.driver import Driver
 from services.gateway.ports import Learners, Log, Store
 from services.gateway.rows import Rows
 from services.gateway.runs import machine
+from services.gateway.runs.machine import State
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +72,11 @@ class Fleet:
 
     async def _set_aside(self, run: runs.Run, cause: str) -> None:
         """Pauses a run that cannot go on as things are: all that it has is kept until a person has mended them."""
+        await self._leave(run, S.RUN_STATE_PAUSED, cause)
+
+    async def _leave(self, run: runs.Run, state: State, cause: str) -> None:
         try:
-            await self._store.move_run(run.run_id, run.state, S.RUN_STATE_PAUSED, cause)
+            await self._store.move_run(run.run_id, run.state, state, cause)
         except Refused as error:
             if error.reason == "STALE_EPOCH":
                 raise
@@ -95,7 +99,26 @@ class Fleet:
         for run_id, task in list(self._tasks.items()):
             if task.done():
                 del self._tasks[run_id], self._drivers[run_id]
-                task.result()
+                await self._ended(run_id, task)
+
+    async def _ended(self, run_id: str, task: asyncio.Task[None]) -> None:
+        """A fault of a driver fails its run, not the gateway; only a newer gateway ends this one."""
+        error = task.exception()
+        if error is None:
+            return
+        if isinstance(error, Refused) and error.reason == "STALE_EPOCH":
+            raise error
+        log.error("run %s: its driver ended", run_id, exc_info=error)
+        try:
+            run = (await self._store.read_run(run_id)).run
+            if machine.working(run.state):
+                await self._fail(run, f"{type(error).__name__}: {error}")
+        except TemporaryError as later:
+            log.warning("run %s: %s; looking again", run_id, later)  # the next sweep puts a driver on it
+
+    async def _fail(self, run: runs.Run, cause: str) -> None:
+        """Ends a run that cannot be driven."""
+        await self._leave(run, S.RUN_STATE_FAILED, cause)
 
     def kick(self, run_id: str) -> None:
         """Looks at the run again, now: somebody moved it."""

@@ -1,6 +1,7 @@
 """Curricula that decide by facts: decided once, stored before anything is opened, the same for whoever goes on."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,32 @@ async def test_what_a_curriculum_may_not_say_is_named(recipe_of, store) -> None:
     recipe = recipe_of(control={**AGAIN, "curriculum_settings": {"beyond": 10_000}})
     allocator = Allocator(store, "r", recipe, await rows_module.load(recipe, Path.cwd()))
     with pytest.raises(InvalidInput, match=r"curricula:Again, group 0: there is no row 10000; there are \d+"):
+        await allocator.fill(range(2), 0)
+    assert not store.allocations
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("raise", " raised ZeroDivisionError: "),
+        ("exit", " raised SystemExit: 3"),
+        ("nothing", " gave NoneType where a list of Allocation was asked for"),
+        ("none", ", group 0: an Allocation is wanted, got NoneType"),
+        ("row", ", group 0: row must be an int, got 'x' (str)"),
+        ("bool", ", group 0: row must be an int, got True (bool)"),
+        ("trees", ", group 0: trees must be an int, got 2.0 (float)"),
+        ("settings", ", group 0: settings must be JSON"),
+        ("content", ", group 0: role and content of a message are strings"),
+        ("surrogate", ", group 0: a text is not Unicode"),
+        ("long", ", group 0: messages of 5000004 bytes; a group has at most 4194304"),
+    ],
+)
+@pytest.mark.parametrize("plugin", ["Rude", "RudeFixed"])
+async def test_a_curriculum_that_breaks_its_word_is_named(recipe_of, store, way, said, plugin) -> None:
+    control = {"curriculum": f"tests.gateway.curricula:{plugin}", "curriculum_settings": {"way": way}}
+    recipe = recipe_of(control=control)
+    allocator = Allocator(store, "r", recipe, await rows_module.load(recipe, Path.cwd()))
+    with pytest.raises(InvalidInput, match=re.escape(f"control.curriculum {control['curriculum']}{said}")):
         await allocator.fill(range(2), 0)
     assert not store.allocations
 

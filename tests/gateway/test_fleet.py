@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from banyan.errors import Refused
+from banyan.errors import BanyanError, Refused
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway import rows as rows_module
+from services.gateway.driver import Driver
 from services.gateway.fleet import Fleet
 from services.gateway.runs.create import new_run
 
@@ -26,10 +27,10 @@ async def driving(store: Any, bus: Any):
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def begin(store: Any, recipe: Any):
+async def begin(store: Any, recipe: Any, request: str = "request"):
     rows = await rows_module.load(recipe, Path.cwd())
     run = new_run(recipe, rows, "/folder", Path("s")).run
-    await store.put_run(run, "request")
+    await store.put_run(run, request)
     return run
 
 
@@ -74,6 +75,46 @@ async def test_a_run_that_moves_while_it_is_taken_on_does_not_end_the_gateway(
         await eventually(lambda: run.state == S.RUN_STATE_CANCELLED)
         await eventually(lambda: store.desired.get(run.run_id) == {})
         assert not task.done()
+
+
+async def test_a_curriculum_that_raises_fails_its_run_and_no_other(store, bus, recipe_of, eventually) -> None:
+    store.publish(0)
+    plain = {"task": {"holdout": 0.0}, "eval": {"samples": 0}}
+    rude = await begin(store, recipe_of(name="rude", control={"curriculum": "tests.gateway.curricula:Rude"}, **plain), "1")
+    other = await begin(store, recipe_of(name="other", **plain), "2")
+    async with driving(store, bus) as (task, _):
+        await eventually(lambda: rude.state == S.RUN_STATE_FAILED or task.done())
+        assert rude.cause.startswith("control.curriculum tests.gateway.curricula:Rude raised ZeroDivisionError: ")
+        await eventually(lambda: other.state == S.RUN_STATE_TRAINING)
+        assert not task.done()
+
+
+@pytest.mark.parametrize("fault", [BanyanError("treestore: INTERNAL: broken"), KeyError("gone")])
+async def test_a_fault_that_nobody_foresaw_fails_its_run_and_no_other(
+    store, bus, recipe_of, eventually, monkeypatch, fault
+) -> None:
+    run = await begin(store, recipe_of())
+
+    async def broken(_: str) -> Any:
+        raise fault
+
+    monkeypatch.setattr(store, "read_progress", broken)
+    async with driving(store, bus) as (task, _):
+        await eventually(lambda: run.state == S.RUN_STATE_FAILED or task.done())
+        assert not task.done() and run.cause in ("treestore: INTERNAL: broken", "KeyError: 'gone'")
+
+
+async def test_a_driver_that_dies_fails_its_run_and_no_other(store, bus, recipe_of, eventually, monkeypatch) -> None:
+    run = await begin(store, recipe_of())
+
+    async def dies(*_: Any) -> bool:
+        raise ZeroDivisionError("in the driver itself")
+
+    monkeypatch.setattr(Driver, "_try_look", dies)
+    async with driving(store, bus) as (task, _):
+        await eventually(lambda: run.state == S.RUN_STATE_FAILED or task.done())
+        assert not task.done() and run.cause == "ZeroDivisionError: in the driver itself"
+        await eventually(lambda: store.desired.get(run.run_id) == {})
 
 
 async def test_watchers_that_left_are_forgotten(store, bus) -> None:

@@ -1,7 +1,7 @@
 """Allocations: whether they can be opened, and as messages. Pure."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from banyan import registry
 from banyan.errors import InvalidInput
@@ -10,18 +10,62 @@ from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 
 MOST_TREES = 1024  # of a group, as in recipes
+MOST_BYTES = 4 << 20  # of a group's messages: of a gRPC message of 64 MiB, with room for others
 
 
 def check(decided: Sequence[Allocation], recipe: Recipe, budget: Budget, rows: int) -> list[Allocation]:
     """The allocations. Raises InvalidInput that names the curriculum, the group, the value and the rule."""
     name, wanted = recipe.control.curriculum, len(budget.ordinals)
+    if not isinstance(decided, Sequence) or isinstance(decided, str | bytes):
+        raise InvalidInput(f"control.curriculum {name} gave {_type(decided)} where a list of Allocation was asked for")
     if len(decided) != wanted:
         raise InvalidInput(f"control.curriculum {name} filled {len(decided)} groups where {wanted} were asked for")
     for ordinal, allocation in zip(budget.ordinals, decided, strict=True):
-        wrong = _wrong(allocation, recipe, budget, rows)
+        wrong = _mistyped(allocation) or _wrong(allocation, recipe, budget, rows)
         if wrong:
             raise InvalidInput(f"control.curriculum {name}, group {ordinal}: {wrong}")
     return list(decided)
+
+
+def _mistyped(allocation: object) -> str:
+    """What of an allocation could not be stored, and so not be opened; a user's curriculum may say anything."""
+    if not isinstance(allocation, Allocation):
+        return f"an Allocation is wanted, got {_type(allocation)}"
+    for name, optional in (("row", False), ("trees", True), ("max_new_tokens", True)):
+        value: object = getattr(allocation, name)
+        if not (type(value) is int or (optional and value is None)):
+            return f"{name} must be an int, got {value!r} ({_type(value)})"
+    if not isinstance(allocation.settings, Mapping) or not all(isinstance(key, str) for key in allocation.settings):
+        return f"settings must be a mapping by name, got {allocation.settings!r}"
+    if not isinstance(allocation.messages, tuple | list):
+        return f"messages must be a tuple, got {_type(allocation.messages)}"
+    for message in allocation.messages:
+        if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
+            return "a message has role and content, nothing else"
+        if not all(isinstance(text, str) for text in message.values()):
+            return "role and content of a message are strings"
+    return _unstorable(allocation)
+
+
+def _unstorable(allocation: Allocation) -> str:
+    try:
+        json.dumps(dict(allocation.settings), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        return f"settings must be JSON: {error}"
+    if not isinstance(allocation.why, str):
+        return f"why must be a string, got {_type(allocation.why)}"
+    try:
+        size = sum(len(text.encode()) for message in allocation.messages for text in message.values())
+        size += len(allocation.why.encode())
+    except UnicodeEncodeError as error:
+        return f"a text is not Unicode: {error}"
+    if size > MOST_BYTES:
+        return f"messages of {size} bytes; a group has at most {MOST_BYTES}"
+    return ""
+
+
+def _type(value: object) -> str:
+    return type(value).__name__
 
 
 def _wrong(allocation: Allocation, recipe: Recipe, budget: Budget, rows: int) -> str:
@@ -31,10 +75,12 @@ def _wrong(allocation: Allocation, recipe: Recipe, budget: Budget, rows: int) ->
         return f"{allocation.trees} trees; a group has 1 to {MOST_TREES}"
     if allocation.max_new_tokens is not None and not 1 <= allocation.max_new_tokens <= budget.max_new_tokens:
         return f"{allocation.max_new_tokens} new tokens; the recipe allows 1 to {budget.max_new_tokens}"
-    if any(set(message) != {"role", "content"} for message in allocation.messages):
-        return "a message has role and content, nothing else"
-    if allocation.settings:
+    if not allocation.settings:
+        return ""
+    try:
         registry.build("generate", recipe.generate.policy, {**recipe.generate.settings, **allocation.settings})
+    except InvalidInput as error:
+        return str(error)
     return ""
 
 
