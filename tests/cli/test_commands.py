@@ -49,6 +49,10 @@ def test_dry_run_prints_json_for_programs() -> None:
     assert shown["budget"]["steps"] == 3 and shown["name"] == "quickstart"
 
 
+def test_settings_that_a_loss_has_not_are_refused_before_a_run_is_begun() -> None:
+    refused(banyan("train", QUICKSTART, "--dry-run", "--set", "optimise.loss_settings.entropy=x"), "entropy 'x'", "a number")
+
+
 def test_the_version_is_printed() -> None:
     assert banyan("--version").stdout.split() == ["banyan", version("banyan")]
 
