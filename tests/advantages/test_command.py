@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from banyan import registry
 from banyan.cli import main
 from banyan.cli.treelines import read
 from banyan.errors import InvalidInput
@@ -165,6 +166,36 @@ def test_bad_options_and_missing_facts_are_one_message(capsys: Any, tmp_path: Pa
     assert said.err.count("error:") == 1 and not said.out
     for word in words:
         assert word in " ".join(said.err.split()), said.err
+
+
+@pytest.mark.parametrize(
+    ("estimator", "setting", "words"),
+    [
+        ("xrpo", "right=x", "right 'x' must be a finite number"),
+        ("xrpo", "right=.inf", "right inf must be a finite number"),
+        ("otr", "right=[1]", "right [1] must be a finite number"),
+        ("otr", "right=true", "right True must be a finite number"),
+        ("portool", "format=[1]", "format [1] must be a name"),
+        ("mars2", "agent=7", "agent 7 must be a name"),
+        ("sage-skill", "used=[1]", "used [1] must be a name"),
+        ("dapo", "dynamic_sampling=x", "dynamic_sampling 'x' must be true or false"),
+        ("dapo", "longest=1.5", "longest 1.5 must be a whole number"),
+        ("hgpo", "episode_term=x", "episode_term 'x' must be true or false"),
+        ("hgpo", "history=2.5", "history 2.5 must be a whole number"),
+        ("treepo", "require_spread=x", "require_spread 'x' must be true or false"),
+    ],
+)
+def test_settings_of_another_kind_are_refused(capsys: Any, tmp_path: Path, estimator: str, setting: str, words: str) -> None:
+    (tmp_path / "trees.jsonl").write_text(CARD_2)
+    assert run("advantages", str(tmp_path / "trees.jsonl"), "--estimator", estimator, "--set", setting) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("error:") == 1 and words in said
+
+
+def test_whiten_of_a_recipe_is_true_or_false() -> None:
+    for name in ("reinforce++", "reinforce++-baseline", "treepo"):
+        with pytest.raises(InvalidInput, match="whiten 'x' must be true or false"):
+            registry.build("optimise", name, {"whiten": "x"})
 
 
 def test_no_file_and_no_trees_are_said(capsys: Any, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Settings of estimators, refused with the value and what is possible."""
 
+import sys
 from collections.abc import Sequence
 
 
@@ -19,3 +20,27 @@ def epsilon(value: float) -> None:
     """Raises ValueError unless the value can be added to a divisor."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise ValueError(f"epsilon {value!r} must lie in [0, 1)")
+
+
+def flag(name: str, value: bool) -> None:
+    """Raises ValueError unless the value is true or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} {value!r} must be true or false")
+
+
+def word(name: str, value: str) -> None:
+    """Raises ValueError unless the value is a text."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} {value!r} must be a name")
+
+
+def number(name: str, value: float) -> None:
+    """Raises ValueError unless the value is a number, and finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        raise ValueError(f"{name} {value!r} must be a finite number")
+
+
+def whole(name: str, value: int, least: int, most: int) -> None:
+    """Raises ValueError unless the value is a whole number with least ≤ value ≤ most."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{name} {value!r} must be a whole number from {least} to {most}")

@@ -33,9 +33,10 @@ class Hgpo:
 
     def __post_init__(self) -> None:
         checks.within("gamma", self.gamma, 0, 1)
-        checks.within("history", self.history, 0, 100)
+        checks.whole("history", self.history, 0, 100)
         checks.within("power", self.power, 0, 10)
         checks.one_of("scale", self.scale, ("mean", "mean_std"))
+        checks.flag("episode_term", self.episode_term)
         checks.one_of("steps", self.steps, (TURNS, SEGMENTS))
 
     def estimate(self, group: GroupTrees) -> Advantages:

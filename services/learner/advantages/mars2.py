@@ -34,6 +34,7 @@ class Mars2:
         checks.within("alpha", self.alpha, 0, 10)
         checks.within("beta", self.beta, 0, 1)
         checks.one_of("parent", self.parent, ("shaped", "raw"))
+        checks.word("agent", self.agent)
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """One advantage per node, 0 for those of other agents."""

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from banyan.plugins import Advantages, GroupTrees
+from services.learner.advantages import checks
 from services.learner.advantages import group as groups
 from services.learner.advantages.stats import Floats
 
@@ -22,6 +23,9 @@ class Otr:
     """Settings: the reward from which a leaf is a label."""
 
     right: float = 0.5
+
+    def __post_init__(self) -> None:
+        checks.number("right", self.right)
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """1 for each leaf that is a label, nan for the others."""

@@ -29,9 +29,10 @@ class Dapo:
     epsilon: float = 1e-6
 
     def __post_init__(self) -> None:
-        checks.within("longest", self.longest, 0, 2**31)
-        checks.within("buffer", self.buffer, 0, self.longest)
+        checks.whole("longest", self.longest, 0, 2**31)
+        checks.whole("buffer", self.buffer, 0, self.longest)
         checks.within("factor", self.factor, 0, 1000)
+        checks.flag("dynamic_sampling", self.dynamic_sampling)
         checks.epsilon(self.epsilon)
         if bool(self.longest) != bool(self.buffer):
             raise ValueError(f"longest {self.longest} and buffer {self.buffer} need each other; 0 and 0 for no penalty")

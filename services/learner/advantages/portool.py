@@ -36,6 +36,7 @@ class PorTool:
         checks.within("trajectory", self.trajectory, 0, 100)
         checks.within("fork", self.fork, 0, 100)
         checks.one_of("join", self.join, ("mean", "max"))
+        checks.word("format", self.format)
         checks.one_of("steps", self.steps, (TURNS, SEGMENTS))
         checks.epsilon(self.epsilon)
 

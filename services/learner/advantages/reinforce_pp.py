@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from banyan.plugins import Advantages, GroupTrees
+from services.learner.advantages import checks, stats
 from services.learner.advantages import group as groups
-from services.learner.advantages import stats
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,9 @@ class ReinforcePP:
     """Settings: whether the batch is whitened."""
 
     whiten: bool = True
+
+    def __post_init__(self) -> None:
+        checks.flag("whiten", self.whiten)
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """The reward of each scored leaf."""
@@ -32,6 +35,9 @@ class ReinforcePPBaseline:
     """Settings: whether the batch is whitened."""
 
     whiten: bool = True
+
+    def __post_init__(self) -> None:
+        checks.flag("whiten", self.whiten)
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """The reward of each scored leaf against the mean of its group."""

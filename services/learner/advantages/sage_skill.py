@@ -12,7 +12,7 @@ import numpy as np
 
 from banyan.errors import InvalidInput
 from banyan.plugins import Advantages, GroupTrees
-from services.learner.advantages import stats
+from services.learner.advantages import checks, stats
 from services.learner.advantages.grove import Grove, plant
 from services.learner.advantages.stats import Bools, Floats, Ints
 
@@ -22,6 +22,9 @@ class SageSkill:
     """Settings: the part of a leaf's score that says whether a skill was used."""
 
     used: str = "used"
+
+    def __post_init__(self) -> None:
+        checks.word("used", self.used)
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """One advantage per step."""

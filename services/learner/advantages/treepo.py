@@ -29,6 +29,8 @@ class TreePO:
 
     def __post_init__(self) -> None:
         checks.one_of("weighting", self.weighting, ("average", "group_size"))
+        checks.flag("require_spread", self.require_spread)
+        checks.flag("whiten", self.whiten)
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """One advantage per scored leaf."""

@@ -29,6 +29,7 @@ class Xrpo:
     def __post_init__(self) -> None:
         checks.within("novelty", self.novelty, 0, 1000)
         checks.within("bound", self.bound, 0, 10)
+        checks.number("right", self.right)
         checks.epsilon(self.epsilon)
 
     def estimate(self, group: GroupTrees) -> Advantages:
