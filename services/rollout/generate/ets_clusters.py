@@ -13,17 +13,34 @@ Floats = npt.NDArray[np.float64]
 
 def clusters(embeddings_N_D: Sequence[Sequence[float]] | Floats, cut: float = 0.05) -> list[int]:
     """The cluster of each candidate, numbered in the order of their first members."""
-    distance_N_N = cosine_distances(embeddings_N_D)
-    groups = [[i] for i in range(len(distance_N_N))]
-    while len(groups) > 1:
-        pairs = [(_mean(distance_N_N, a, b), i, j) for i, a in enumerate(groups) for j, b in enumerate(groups[:i])]
-        least, i, j = min(pairs)
-        if least > cut:
+    return linked(cosine_distances(embeddings_N_D), cut)
+
+
+def linked(distance_N_N: Floats, cut: float) -> list[int]:
+    """The same from distances.
+
+    Sums between clusters are kept and added when two are joined, so a join costs a row. Of equal means that pair is joined
+    whose later cluster has the smallest first member, then whose earlier one has.
+    """
+    sum_N_N = np.array(distance_N_N, np.float64)
+    many = len(sum_N_N)
+    mean_N_N = np.where(np.tri(many, k=-1, dtype=bool), sum_N_N, np.inf)  # [later, earlier], each by its first member
+    size_N = np.ones(many)
+    first_N = np.arange(many)
+    for _ in range(many - 1):
+        later, earlier = divmod(int(mean_N_N.argmin()), many)
+        if mean_N_N[later, earlier] > cut:
             break
-        groups[j] += groups.pop(i)
-    groups.sort(key=min)
-    named = {member: number for number, group in enumerate(groups) for member in group}
-    return [named[i] for i in range(len(named))]
+        first_N[first_N == later] = earlier
+        size_N[earlier] += size_N[later]
+        size_N[later] = np.inf  # no more
+        sum_N_N[earlier] += sum_N_N[later]
+        sum_N_N[:, earlier] = sum_N_N[earlier]
+        mean_N = np.where(np.isfinite(size_N), sum_N_N[earlier] / (size_N * size_N[earlier]), np.inf)
+        mean_N_N[later], mean_N_N[:, later] = np.inf, np.inf
+        mean_N_N[earlier, :earlier] = mean_N[:earlier]
+        mean_N_N[earlier + 1 :, earlier] = mean_N[earlier + 1 :]
+    return [int(number) for number in np.unique(first_N, return_inverse=True)[1]]
 
 
 def cosine_distances(embeddings_N_D: Sequence[Sequence[float]] | Floats) -> Floats:
@@ -32,7 +49,3 @@ def cosine_distances(embeddings_N_D: Sequence[Sequence[float]] | Floats) -> Floa
     length = np.linalg.norm(given, axis=1, keepdims=True)
     unit = given / np.where(length > 0, length, 1.0)
     return np.asarray(1.0 - unit @ unit.T)
-
-
-def _mean(distance_N_N: Floats, a: Sequence[int], b: Sequence[int]) -> float:
-    return float(distance_N_N[np.ix_(a, b)].mean())

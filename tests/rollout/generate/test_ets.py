@@ -2,13 +2,14 @@
 
 import itertools
 import random
+import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.rollout.generate.ets_clusters import clusters
+from services.rollout.generate.ets_clusters import clusters, linked
 from services.rollout.generate.ets_rebase import counts, shares, width_left
 from services.rollout.generate.ets_select import Choice, exact, greedy, kv_tokens, select
 
@@ -132,3 +133,33 @@ def test_clusters_are_joined_by_their_mean_distance():
 def test_memory_counts_each_node_once():
     paths = [[("root", 10), ("A", 5), ("a1", 2)], [("root", 10), ("A", 5), ("a2", 3)], [("root", 10), ("B", 7)]]
     assert kv_tokens(paths) == 10 + 5 + 2 + 3 + 7
+
+
+def as_defined(distance, cut):
+    """Average linkage by its definition: every mean of every two clusters, again after each join."""
+    groups = [[i] for i in range(len(distance))]
+    while len(groups) > 1:
+        pairs = [(distance[np.ix_(a, b)].mean(), i, j) for i, a in enumerate(groups) for j, b in enumerate(groups[:i])]
+        least, i, j = min(pairs)
+        if least > cut:
+            break
+        groups[j] += groups.pop(i)
+    named = {member: number for number, group in enumerate(sorted(groups, key=min)) for member in group}
+    return [named[i] for i in range(len(named))]
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(0, 14), st.sampled_from([1, 3, 1 << 20]), st.sampled_from([0.1, 0.5, 0.8]))
+def test_clusters_are_those_of_the_definition(data, many, values, cut):
+    """`values`: how many distances there are; few make ties."""
+    ints = data.draw(st.lists(st.integers(0, values), min_size=many * many, max_size=many * many))
+    half = np.tril(np.array(ints, float).reshape(many, many), -1) / (1 << values.bit_length() - 1)
+    assert linked(half + half.T, cut) == as_defined(half + half.T, cut)
+
+
+def test_many_candidates_are_clustered_while_the_node_waits():
+    rng = np.random.default_rng(3)
+    given_embeddings = rng.normal(size=(256, 8))
+    begun = time.process_time()
+    assert max(clusters(given_embeddings, 0.9)) < 255
+    assert time.process_time() - begun < 2.0, "20 s by the definition"
