@@ -67,10 +67,8 @@ class Node:
         self._finisher = Finisher(store, self._publisher, self.trees, plan.run_id, plan.node_id)
         self._keeper = Keeper(store, thread, self.trees, self._drop, plan.segment_deadline_s)
         self._presence = Presence(store, self.trees, plan.joined)
-        self._scores = ScoreWaits(
-            store, self._act, self.trees.holds, lambda live, error: self._give_up(live, returns.here(error))
-        )
-        self._turns = Turns(lambda: self.trees.growing, self._act_all)
+        self._scores = ScoreWaits(store, self._act, self.trees.holds, self._give_up_here)
+        self._turns = Turns(lambda: self.trees.growing, self._act_all, self._give_up_here)
         self._spans = Spans()
         self._again = asyncio.Event()
         self._drained = asyncio.Event()
@@ -237,6 +235,9 @@ class Node:
     def _give_up(self, live: Live, reason: str) -> None:
         live.finishing = True
         self._finisher.spawn(self._cut_and_return(live, reason))
+
+    def _give_up_here(self, live: Live, error: Exception) -> None:
+        self._give_up(live, returns.here(error))
 
     async def _cut_and_return(self, live: Live, reason: str) -> None:
         await self._cut(live)

@@ -213,7 +213,7 @@ async def test_in_lockstep_trees_go_on_together_in_their_order() -> None:
     async def act(works) -> None:
         acted.append([(live.number, work().requests) for live, work in works])
 
-    turns = Turns(lambda: growing, act)
+    turns = Turns(lambda: growing, act, lambda live, error: None)
     tasks = [asyncio.create_task(turns.take(live, Step)) for live in (lives[2], lives[0])]
     await asyncio.sleep(0)
     assert not acted, "the second has nothing yet"
@@ -227,6 +227,24 @@ async def test_in_lockstep_trees_go_on_together_in_their_order() -> None:
     async with asyncio.timeout(5):
         await waits
     assert acted[1:] == [[(0, ())]]
+
+
+async def test_a_turn_that_cannot_be_carried_out_gives_up_all_of_its_trees() -> None:
+    lives = [_Live(n) for n in range(3)]
+    growing, given_up = list(lives), []
+
+    async def act(works) -> None:
+        growing.remove(lives[1])  # it was given up alone, for what its policy raised
+        raise Refused("the log takes nothing")
+
+    def give_up(live, error) -> None:
+        given_up.append((live.number, str(error)))
+        growing.remove(live)
+
+    turns = Turns(lambda: growing, act, give_up)
+    async with asyncio.timeout(5):
+        await asyncio.gather(*(turns.take(live, Step) for live in lives))
+    assert given_up == [(0, "the log takes nothing"), (2, "the log takes nothing")]
 
 
 class _Live:
