@@ -31,8 +31,12 @@ class Allocator:
         control = recipe.control
         self._curriculum: Curriculum = registry.build("control", control.curriculum, control.curriculum_settings)
         self._fixed = bool(getattr(self._curriculum, "fixed", False))
-        self._right = float(getattr(self._curriculum, "right", RIGHT))
-        self._solved_chars = int(getattr(self._curriculum, "solved_chars", 0))
+        try:
+            self._right = float(getattr(self._curriculum, "right", RIGHT))
+            self._solved_chars = int(getattr(self._curriculum, "solved_chars", 0))
+        except Exception as error:
+            what = "right must be a number and solved_chars a whole number"
+            raise InvalidInput(f"control.curriculum {control.curriculum}: {what}: {error}") from error
         self._history = History(self._right)
         self._held: dict[int, Allocation] = {}  # of groups that may be opened again
         self._allocated = 0  # ordinals that the history knows

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from banyan import recipe_file
-from banyan.errors import InvalidInput, PermanentError, Refused, TemporaryError
+from banyan.errors import BanyanError, InvalidInput, PermanentError, Refused, TemporaryError
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
@@ -66,9 +66,18 @@ class Fleet:
             rows = await rows_module.load(recipe, Path.cwd())
             if rows.digest != run.split_digest:
                 raise InvalidInput("the task's rows are not those that the run began with; restore them and resume it")
+        except TemporaryError:
+            raise
         except PermanentError as error:
             return await self._set_aside(run, str(error))
-        self.start(run.run_id, recipe, rows)
+        except Exception as error:  # the task or a plugin may be the user's own
+            log.warning("run %s cannot be taken on", run.run_id, exc_info=True)
+            return await self._set_aside(run, f"{type(error).__name__}: {error}")
+        try:
+            self.start(run.run_id, recipe, rows)
+        except Exception as error:
+            log.warning("run %s cannot be driven", run.run_id, exc_info=True)
+            await self._fail(run, str(error) if isinstance(error, BanyanError) else f"{type(error).__name__}: {error}")
 
     async def _set_aside(self, run: runs.Run, cause: str) -> None:
         """Pauses a run that cannot go on as things are: all that it has is kept until a person has mended them."""
@@ -87,9 +96,16 @@ class Fleet:
         """Puts a driver on a run, unless there is one."""
         if run_id in self._tasks:
             return
-        driver = Driver(self._store, self._bus, self._learners, recipe, rows, run_id, self._epoch)
+        driver = self._driver(run_id, recipe, rows)
         self._drivers[run_id] = driver
         self._tasks[run_id] = asyncio.create_task(driver.run(lambda: self._tell(run_id)), name=f"drive-{run_id}")
+
+    def check(self, run_id: str, recipe: Recipe, rows: Rows) -> None:
+        """Raises what would keep a driver from being put on a run, before the run is stored."""
+        self._driver(run_id, recipe, rows)
+
+    def _driver(self, run_id: str, recipe: Recipe, rows: Rows) -> Driver:
+        return Driver(self._store, self._bus, self._learners, recipe, rows, run_id, self._epoch)
 
     async def _wait(self) -> None:
         woken = asyncio.create_task(self._wake.wait())

@@ -40,6 +40,7 @@ class Gateway(GatewayServiceServicer):
         await asyncio.to_thread(check_model, recipe)
         rows = await rows_module.load(recipe, Path.cwd())
         new = new_run(recipe, rows, request.folder, self._state)
+        self._fleet.check(new.run.run_id, recipe, rows)
         stored = await self._put(new.run, request.request_id or uuid.uuid4().hex)
         if stored.run_id == new.run.run_id and machine.working(stored.state):
             self._fleet.start(stored.run_id, recipe, rows)

@@ -58,3 +58,9 @@ class RudeFixed(Rude):
     """The same for every ordinal, in every process."""
 
     fixed = True
+
+
+class Unclear(Again):
+    """Says what is no number."""
+
+    right = "x"

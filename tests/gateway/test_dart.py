@@ -1,5 +1,7 @@
 """DART (card 47): rollouts by success rate, length by the longest success."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -62,4 +64,21 @@ def test_the_average_falls_where_rows_are_mastered_and_lengths_never_exceed_a_su
 @pytest.mark.parametrize("settings", [{"least": 9}, {"mastered": 1.0}, {"slack": 0.5}])
 def test_settings_that_make_no_sense_are_refused(settings: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
+        Dart(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"right": "x"}, "right must be a finite number, got 'x'"),
+        ({"right": float("nan")}, "right must be a finite number, got nan"),
+        ({"rollouts": 4.5}, "rollouts must be a whole number in 1..1024, got 4.5"),
+        ({"rollouts": 2000}, "rollouts must be a whole number in 1..1024, got 2000"),
+        ({"slack": float("inf")}, "slack must be a finite number"),
+        ({"setting": 3}, "setting must name a setting"),
+        ({"caps": "no"}, "caps must be true or false"),
+    ],
+)
+def test_settings_have_types_and_bounds(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
         Dart(**settings)

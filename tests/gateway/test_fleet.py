@@ -117,6 +117,13 @@ async def test_a_driver_that_dies_fails_its_run_and_no_other(store, bus, recipe_
         await eventually(lambda: store.desired.get(run.run_id) == {})
 
 
+async def test_a_run_that_cannot_be_driven_fails_and_no_other(store, bus, recipe_of, eventually) -> None:
+    run = await begin(store, recipe_of(control={"curriculum": "tests.gateway.curricula:Unclear"}))
+    async with driving(store, bus) as (task, _):
+        await eventually(lambda: run.state == S.RUN_STATE_FAILED or task.done())
+        assert not task.done() and "curricula:Unclear: right must be a number" in run.cause
+
+
 async def test_watchers_that_left_are_forgotten(store, bus) -> None:
     fleet = Fleet(store, bus, store, 1)
     with fleet.watching("r"), fleet.watching("r") as second:

@@ -125,3 +125,17 @@ async def test_trees_are_opened_with_the_examples_which_come_from_the_store(stor
     assert [m["role"] for m in messages] == ["system", "user", "assistant", "user", "assistant", "user"]
     assert messages[-1] == json.loads(rows.prompt(rows.train[failed]).messages_json)[-1]
     assert messages[2]["content"].startswith("answer ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"right": "x"}, "right must be a finite number, got 'x'"),
+        ({"examples": 65}, "examples must be a whole number in 1..64, got 65"),
+        ({"examples": True}, "examples must be a whole number in 1..64, got True"),
+        ({"alike": float("nan")}, "alike must be a finite number"),
+    ],
+)
+def test_settings_have_types_and_bounds(settings, said) -> None:
+    with pytest.raises(ValueError, match=said):
+        Seeds(**settings)

@@ -54,6 +54,13 @@ async def test_a_run_is_created_once_per_request(gateway, store, recipe_of) -> N
     assert json.loads(first.run.recipe_json)["name"] == "tiny"
 
 
+async def test_a_run_that_could_not_be_driven_is_not_stored(gateway, store, recipe_of) -> None:
+    recipe = recipe_of(control={"curriculum": "tests.gateway.curricula:Unclear"})
+    with pytest.raises(InvalidInput, match="curricula:Unclear: right must be a number"):
+        await _create(gateway, recipe)
+    assert not store.runs
+
+
 async def test_a_deterministic_run_has_one_id_and_is_refused_twice(gateway, recipe_of, store) -> None:
     first = await _create(gateway, recipe_of(deterministic=True))
     with pytest.raises(Refused, match=f"{first.run.run_id} is STARTING here already.*--resume.*seed.*--state"):

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from banyan.draws import Draws
 from banyan.plugins import Allocation, Budget, PromptStats, RowStats
+from services.gateway.control import values
+from services.gateway.control.allocation import MOST_TREES
 from services.gateway.control.uniform import row_of
 
 SETTING_OF_TREES = "trees"
@@ -36,6 +38,12 @@ class Dart:
     """Rewards of at least this are successes."""
 
     def __post_init__(self) -> None:
+        values.whole(self, ("rollouts", "least"), 1, MOST_TREES)
+        values.finite(self, ("mastered", "slack", "right"))
+        if not isinstance(self.caps, bool):
+            raise ValueError(f"caps must be true or false, got {self.caps!r}")
+        if not isinstance(self.setting, str) or not self.setting:
+            raise ValueError(f"setting must name a setting of the tree policy, or be trees, got {self.setting!r}")
         if not 1 <= self.least <= self.rollouts:
             raise ValueError(f"least must lie in 1..rollouts={self.rollouts}, got {self.least!r}")
         if not 0.0 <= self.mastered < 1.0:

@@ -18,10 +18,12 @@ import numpy as np
 
 from banyan.draws import Draws
 from banyan.plugins import Allocation, Budget, PromptStats, RowStats
+from services.gateway.control import values
 from services.gateway.control.ngrams import F32, embed
 from services.gateway.control.uniform import row_of
 
 MOST_CHARS = 4000  # the store gives some more
+MOST_EXAMPLES = 64
 _CUT = " …"
 
 
@@ -39,11 +41,9 @@ class Seeds:
     """Rewards of at least this are successes."""
 
     def __post_init__(self) -> None:
-        for name in ("examples", "chars"):
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
-        if self.chars > MOST_CHARS:
-            raise ValueError(f"chars must be at most {MOST_CHARS}, got {self.chars}")
+        values.whole(self, ("examples",), 1, MOST_EXAMPLES)
+        values.whole(self, ("chars",), 1, MOST_CHARS)
+        values.finite(self, ("alike", "right"))
         if not -1.0 <= self.alike <= 1.0:
             raise ValueError(f"alike must lie between -1 and 1, got {self.alike!r}")
 
