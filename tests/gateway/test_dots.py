@@ -99,6 +99,23 @@ def test_a_task_that_is_smaller_than_a_cycle_comes_again() -> None:
     assert len(world.given) == 64 and {a.row for a in world.given} <= set(range(10))
 
 
+@pytest.mark.parametrize("rows", [10, 3, 20])
+@pytest.mark.parametrize("facts", [0, 1, 2])
+def test_a_small_tasks_draws_do_not_depend_on_how_many_are_filled_at_a_time(rows: int, facts: int) -> None:
+    given = []
+    for at_a_time in (1, 3, 48):
+        world = _world(Dots(references=8, mu=1), rows=rows)
+        for _ in range(facts):
+            world.step()
+        for first in range(0, 48, at_a_time):
+            world.fill(min(at_a_time, 48 - first))
+        given.append([a.row for a in world.given])
+    assert given[0] == given[1] == given[2]
+    for cycle in range(3):
+        chosen = given[0][16 * cycle + 8 : 16 * cycle + 16]
+        assert len(set(chosen)) == min(8, rows), "each as often as the others"
+
+
 def test_references_leave_something_to_choose() -> None:
     with pytest.raises(InvalidInput, match="32 references leave nothing of a cycle of 32 groups"):
         _world(Dots(references=32)).fill(1)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from banyan.draws import Draws, key, uniforms
 from banyan.errors import InvalidInput
 from banyan.plugins import Allocation, Budget, PromptStats
-from services.gateway.control import ngrams
+from services.gateway.control import ngrams, values
 from services.gateway.control.difficulty import Predictor
 
 F64 = npt.NDArray[np.float64]
@@ -47,12 +47,11 @@ class Dots:
     _embed: list[Callable[[str], Any]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("references", "mu", "candidates"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
+        values.whole(self, ("references", "mu", "candidates"), 1)
+        values.finite(self, ("alpha", "tau"))
         if not 0.0 <= self.alpha <= 1.0 or self.tau <= 0.0:
             raise ValueError(f"alpha must lie in [0, 1] and tau above 0, got {self.alpha!r} and {self.tau!r}")
-        if self.embedding != "ngrams" and ":" not in self.embedding:
+        if not isinstance(self.embedding, str) or (self.embedding != "ngrams" and ":" not in self.embedding):
             raise ValueError(f"embedding must be ngrams or module:function, got {self.embedding!r}")
 
     def allocate(self, prompts: PromptStats, budget: Budget, rng: Draws) -> Sequence[Allocation]:
@@ -78,25 +77,31 @@ class Dots:
             Allocation(int(drawn[(o - first) % len(drawn)]), why=f"reference {o - first + 1} of {self.references}")
             for o in part[: len(part) - len(chosen)]
         ]
-        return filled + (self._choose(prompts, cycle, size, len(chosen), seed) if chosen else [])
+        if not chosen:
+            return filled
+        return filled + self._choose(prompts, cycle, size, chosen.start - first - self.references, len(chosen), seed)
 
     def _drawn(self, rows: int, cycle: int, seed: int) -> npt.NDArray[np.int64]:
         """All rows in an order drawn for the cycle."""
         return np.argsort(_uniforms(seed, "references", cycle, np.arange(rows)), kind="stable")
 
-    def _choose(self, prompts: PromptStats, cycle: int, size: int, count: int, seed: int) -> list[Allocation]:
+    def _choose(self, prompts: PromptStats, cycle: int, size: int, place: int, count: int, seed: int) -> list[Allocation]:
+        """Rows for so many groups from a place after the cycle's references on."""
         drawn = self._drawn(len(prompts.rows), cycle, seed)
-        pool = drawn[self.references : self.references + self.candidates]
-        rows = np.sort([row for row in pool.tolist() if prompts.of(row).newest < cycle * size])
-        if len(rows) < count:  # the task is smaller than a cycle: rows come again
-            rows = np.sort(drawn[: max(count, self.candidates)])
+        wanted, first = size - self.references, 0
+        pool = drawn[self.references : self.references + max(self.candidates, wanted)]
+        if len(pool) < wanted:  # the task is smaller than a cycle: rows come again, each as often as the others
+            rows, first = np.arange(len(drawn)), place
+        else:
+            rows = np.sort([row for row in pool.tolist() if prompts.of(row).newest < cycle * size])
         known, predictor = self._predictor(prompts, cycle, size, seed)
         noise = -np.log(-np.log(np.maximum(_uniforms(seed, "select", cycle, rows), 2.0**-54)))
         if predictor is None:
             best = rows[np.argsort(-noise, kind="stable")]
-            return [Allocation(int(row), why="drawn: no reference has a reward yet") for row in _cycled(best, count)]
+            return [Allocation(int(row), why="drawn: no reference has a reward yet") for row in _cycled(best, first, count)]
         rates = predictor.predict(self._embedded(prompts, rows.tolist()))
-        order = _cycled(np.argsort(-(log_weights(rates, self.alpha, self.tau) + noise), kind="stable"), count)
+        weights = log_weights(rates, self.alpha, self.tau)
+        order = _cycled(np.argsort(-(weights + noise), kind="stable"), first, count)
         why = f"by {len(predictor.rewards_R)} references of cycle {known}"
         return [Allocation(int(rows[i]), why=f"predicted success {rates[i]:.3f} {why}") for i in order]
 
@@ -144,5 +149,5 @@ def _uniforms(seed: int, purpose: str, cycle: int, rows: npt.NDArray[np.int64]) 
     return uniforms(keys, rows.astype(np.uint64))
 
 
-def _cycled(order: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-    return np.resize(order, count)
+def _cycled(order: npt.NDArray[np.int64], first: int, count: int) -> npt.NDArray[np.int64]:
+    return np.asarray(order[np.arange(first, first + count) % len(order)])
