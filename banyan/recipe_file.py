@@ -65,7 +65,7 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
     registry.build("control", recipe.control.curriculum, recipe.control.curriculum_settings)
     _refuse_deaf(recipe, policy)
     _check_rooms(recipe, policy)
-    registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
+    registry.estimator(recipe.optimise.advantage, recipe.optimise.advantage_settings)
     for scorer in (*recipe.filter, *recipe.eval.filter):
         if ":" not in scorer.name:
             registry.build("filter", scorer.name, scorer.settings)

@@ -37,7 +37,7 @@ def _attribute(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
+    except (ImportError, ValueError) as error:  # a name that is none
         raise InvalidInput(f"cannot import {module!r} of {name!r}: {error}; is its folder on PYTHONPATH?") from None
     except AttributeError:
         raise InvalidInput(f"module {module!r} has no attribute {attribute!r}") from None
@@ -58,3 +58,11 @@ def build(axis: str, name: str, settings: Mapping[str, Any]) -> Any:
         return plugin(**settings)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{axis} plugin {name!r}: {error}") from None
+
+
+def estimator(name: str, settings: Mapping[str, Any]) -> Any:
+    """The estimator with its settings. Raises InvalidInput, also for what is none."""
+    built = build("optimise", name, settings)
+    if not callable(getattr(built, "estimate", None)):
+        raise InvalidInput(f"optimise plugin {name!r} is no estimator: it has no method `estimate(group)`")
+    return built

@@ -56,7 +56,7 @@ def _settings(overrides: Sequence[str]) -> dict[str, Any]:
 def _built(name: str, given: dict[str, Any], whiten: bool) -> Any:
     """The estimator. Whether the batch is whitened is this command's to say, for every estimator."""
     known = getattr(registry.find("optimise", name), "__dataclass_fields__", {})
-    return registry.build("optimise", name, given | ({"whiten": whiten} if "whiten" in known else {}))
+    return registry.estimator(name, given | ({"whiten": whiten} if "whiten" in known else {}))
 
 
 def _opened(name: str) -> BinaryIO:

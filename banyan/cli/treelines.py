@@ -7,7 +7,7 @@ on any other node is its own. `named` holds a node's attributes, `parts` those o
 """
 
 import json
-import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +41,8 @@ def read(text: str, number: int) -> TreeLine:
         return _read(text, number)
     except InvalidInput as error:
         raise InvalidInput(f"line {number}: {error}") from None
+    except RecursionError:
+        raise InvalidInput(f"line {number}: lists and objects within each other, deeper than can be read") from None
 
 
 def _read(text: str, number: int) -> TreeLine:
@@ -64,7 +66,7 @@ def _read(text: str, number: int) -> TreeLine:
 def _object(text: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # JSON that is none, or a number of thousands of digits
         raise InvalidInput(f"not JSON ({error}); give one tree a line, as `banyan trees export` prints them") from None
     if not isinstance(data, dict):
         raise InvalidInput(f"a tree is a JSON object, got {text[:40]!r}")
@@ -88,6 +90,10 @@ def _word(data: Mapping[str, Any], name: str, whose: str) -> str:
     value = data.get(name)
     if not isinstance(value, str) or not value:
         raise InvalidInput(f"{whose} needs {name!r}, a string, got {json.dumps(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{whose} has {name!r} {json.dumps(value)}, which holds half a character") from None
     return value
 
 
@@ -104,7 +110,7 @@ def _parents_first(nodes: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
     known = {node["id"] for node in nodes}
     for node in nodes:
         parent = node.get("parent") or None
-        if parent is not None and parent not in known:
+        if parent is not None and (not isinstance(parent, str) or parent not in known):
             raise InvalidInput(f"node {node['id']!r} has parent {parent!r}, which is not a node of the tree")
         waiting.setdefault(parent, []).append(node)
     ready = list(waiting.pop(None, []))
@@ -147,7 +153,7 @@ def _enum(node: Mapping[str, Any], name: str, kinds: Any, plain: Any) -> Any:
     value = node.get(name)
     if value is None:
         return plain
-    if value not in kinds.__members__:
+    if not isinstance(value, str) or value not in kinds.__members__:
         raise InvalidInput(f"node {node['id']!r} has {name} {json.dumps(value)}; known: {', '.join(kinds.__members__)}")
     return kinds[value]
 
@@ -161,8 +167,12 @@ def _count(node: Mapping[str, Any], name: str, plain: int) -> int:
     return value
 
 
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+
+
 def _number(value: Any, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not _finite(value):
         raise InvalidInput(f"{what} {json.dumps(value)} must be a finite number, or null where there is none")
     return float(value)
 
@@ -226,6 +236,6 @@ def _parts(data: Mapping[str, Any], name: str) -> dict[str, float]:
 
 def _named(node: Mapping[str, Any]) -> dict[str, float | str]:
     named = node["named"]
-    if not isinstance(named, dict) or not all(isinstance(v, str | int | float) for v in named.values()):
+    if not isinstance(named, dict) or not all(isinstance(v, str) or _finite(v) for v in named.values()):
         raise InvalidInput(f"node {node['id']!r} has named {json.dumps(named)[:40]}; give an object of numbers and words")
     return named

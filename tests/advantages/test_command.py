@@ -132,6 +132,13 @@ def test_trees_come_as_input_too(capsys: Any, monkeypatch: pytest.MonkeyPatch) -
         (tree("x", [node("a", tokens=[-1])]), ("line 2", "token -1")),
         (tree("x", [node("a", logprobs=[-1.0])]), ("line 2", "node 'a'", "2 tokens", "1 log-probs")),
         (tree("x", [{"id": "a", "parent": "b"}, {"id": "b", "parent": "a"}]), ("line 2", "its own ancestor")),
+        ("[" * 100_000, ("line 2", "deeper than can be read")),
+        ('{"tree_id": ' + "7" * 5000 + "}", ("line 2", "not JSON", "4300")),
+        (tree("x", [node("\ud800", reward=1)]), ("line 2", "'id' \"\\ud800\"", "half a character")),
+        (tree("x", [node("a", reward=10**400)]), ("line 2", "node 'a' has reward 1", "finite number")),
+        (tree("x", [node("a", parent=["root"])]), ("line 2", "node 'a' has parent ['root']")),  # type: ignore[arg-type]
+        (tree("x", [node("a", kind=["POLICY"])]), ("line 2", "node 'a' has kind")),
+        (tree("x", [node("a", named={"f": 10**400})]), ("line 2", "node 'a' has named")),
         (flat("w", 1, 0), ("line 2", "tree 'w' stands in line 1 already")),
     ],
 )  # fmt: skip
@@ -149,6 +156,8 @@ def test_bad_input_is_one_message(capsys: Any, tmp_path: Path, line: str, words:
     ("options", "words"),
     [
         (("--estimator", "gripo"), ("'gripo'", "known:", "grpo")),
+        (("--estimator", "os:getcwd"), ("'os:getcwd'", "no estimator", "estimate")),
+        (("--estimator", ":x"), ("cannot import ''",)),
         (("--set", "scale=batch"), ("'batch'", "std or none")),
         (("--set", "whiten=maybe"), ("whiten='maybe'", "true or false")),
         (("--set", "whiten"), ("key=value",)),

@@ -68,6 +68,7 @@ def test_a_logit_bias_is_the_same_through_json() -> None:
             r"line 6: generate.settings.a.1.b: -inf is not a finite",
         ),
         (MINIMAL + "filter: [{name: number, settings: {a: .inf}}]\n", r"filter.0.settings.a: inf is not a finite number$"),
+        (MINIMAL + "optimise: {advantage: os:getcwd}\n", r"'os:getcwd' is no estimator"),
         (MINIMAL.replace("tic}", "tic, config: {a: {.nan: 1}}}"), r"line 3: task.config.a.nan: nan is not a finite number$"),
         ("a: [", r"not YAML"),
         ("- a\n", r"must be a YAML mapping, got list"),
