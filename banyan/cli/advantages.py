@@ -6,13 +6,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 import yaml
 
 from banyan import registry, yaml_text
 from banyan.cli.options import Json
+from banyan.cli.output import err
 from banyan.cli.treelines import TreeLine, read
 from banyan.errors import InvalidInput
 
@@ -21,22 +22,28 @@ if TYPE_CHECKING:
 
 _MOST_SEGMENTS = 200_000  # held at a time: a group, or the whole batch where an estimator needs it
 Group = list[TreeLine]
+By = Literal["task", "group"]
 
 
 def advantages(
     trees: Annotated[str, typer.Argument(metavar="TREES.jsonl", help="File of `banyan trees export`; - for input.")],
     estimator: Annotated[str, typer.Option("--estimator", help="Name of an estimator, or module:attribute.")] = "grpo",
     settings: Annotated[list[str] | None, typer.Option("--set", help="key=value, such as whiten=true")] = None,
+    by: Annotated[
+        By, typer.Option("--by", help="task: trees of one task_id are compared. group: as training did.")
+    ] = "task",
+    evaluations: Annotated[bool, typer.Option("--eval", help="Takes trees of evaluations (purpose EVAL) too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Prints the advantage of each segment as JSON lines, with or without --json. Trees of one task_id form a group."""
+    """Prints the advantage of each segment as JSON lines, with or without --json. Trees of one task_id form a group, or with
+    --by group those of one group_id. Trees of evaluations are left out unless --eval is given."""
     given = _settings(settings or ())
     whiten = given.pop("whiten", False)
     if not isinstance(whiten, bool):
         raise InvalidInput(f"--set whiten={whiten!r} must be true or false")
     built = _built(estimator, given, whiten)
     with _opened(trees) as file:
-        for group, credit in _credits(file, built, whiten, trees):
+        for group, credit in _credits(_groups(file, trees, by, evaluations), built, whiten):
             _print(group, credit)
 
 
@@ -73,9 +80,8 @@ def _opened(name: str) -> BinaryIO:
     return kept
 
 
-def _credits(file: BinaryIO, built: Any, whiten: bool, name: str) -> Iterator[tuple[Group, "Credit"]]:
+def _credits(groups: Iterator[Group], built: Any, whiten: bool) -> Iterator[tuple[Group, "Credit"]]:
     """Groups with their advantages, in the order in which the file begins them: one at a time, or the batch as a whole."""
-    groups = _groups(file, name)
     if not whiten and not hasattr(built, "factors"):
         yield from ((group, _estimated(group, built)) for group in groups)
         return
@@ -90,14 +96,23 @@ def _credits(file: BinaryIO, built: Any, whiten: bool, name: str) -> Iterator[tu
     yield from ((group, credit) for (group, _), credit in zip(held, found, strict=True))
 
 
-def _groups(file: BinaryIO, name: str) -> Iterator[Group]:
-    """Trees by task. The whole file is checked first; then a group at a time is in memory, wherever its lines stand."""
+def _groups(file: BinaryIO, name: str, by: By, evaluations: bool) -> Iterator[Group]:
+    """Trees by task, or as they were grown. The whole file is checked first; then a group at a time is in memory, wherever
+    its lines stand."""
     places: dict[str, list[tuple[int, int]]] = {}
-    at = 0
+    at = left_out = 0
     for number, raw in enumerate(file, start=1):
         if raw.strip():
-            places.setdefault(read(_text(raw, number), number).task_id, []).append((at, number))
+            line = read(_text(raw, number), number)
+            if line.evaluates and not evaluations:
+                left_out += 1
+            else:
+                places.setdefault(_key(line, by), []).append((at, number))
         at += len(raw)
+    if left_out and not places:
+        raise InvalidInput(f"{name} holds trees of evaluations only ({left_out}); --eval takes them")
+    if left_out:
+        err.print(f"left out: {left_out} trees of evaluations; --eval takes them too")
     if not places:
         raise InvalidInput(f"{name} holds no trees; give the lines that `banyan trees export` prints")
     for spots in places.values():
@@ -105,6 +120,15 @@ def _groups(file: BinaryIO, name: str) -> Iterator[Group]:
         _check_twice(group)
         _check_size(group, "a group is held whole")
         yield group
+
+
+def _key(line: TreeLine, by: By) -> str:
+    """What trees of one group share."""
+    if by == "task":
+        return line.task_id
+    if not line.group_id:
+        raise InvalidInput(f"line {line.number}: tree {line.tree_id!r} has no `group_id`, which --by group needs")
+    return line.group_id
 
 
 def _text(raw: bytes, number: int) -> str:
@@ -134,7 +158,7 @@ def _check_size(lines: Any, what: str) -> None:
     for line in lines:
         segments += len(line.tree)
         if segments > _MOST_SEGMENTS:
-            raise InvalidInput(f"line {line.number}: more than {_MOST_SEGMENTS} segments; {what}: split the file by task_id")
+            raise InvalidInput(f"line {line.number}: more than {_MOST_SEGMENTS} segments; {what}: split the file by group")
 
 
 def _estimated(group: Group, built: Any) -> "Credit":

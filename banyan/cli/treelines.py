@@ -3,7 +3,8 @@
 Needed: `tree_id`, `task_id`, and of each node `id` and `parent` (null for the prompt). The rest is as stored; what a person
 leaves out has a plain value: a continuation of all of its parent, of kind POLICY (the first node: PROMPT), one token long.
 `leaves` says where paths end; in a tree without that word every node without children ends one, with its `reward`. A reward
-on any other node is its own. `named` holds a node's attributes, `parts` those of its leaf's score.
+on any other node is its own. `named` holds a node's attributes, `parts` those of its leaf's score. A tree's `purpose` EVAL
+says that it is an evaluation's, its `group_id` with which it was grown.
 """
 
 import json
@@ -22,7 +23,8 @@ from banyan.tree import Leaf, Tree
 
 @dataclass(frozen=True, slots=True)
 class TreeLine:
-    """A tree of a file. names: the id that the file gives each segment; silent: a sampled segment without log-probs."""
+    """A tree of a file. group_id: with which it was grown, empty where that is not said; names: the id that the file gives
+    each segment; silent: a sampled segment without log-probs; evaluates: whether it is an evaluation's."""
 
     task_id: str
     tree_id: str
@@ -33,6 +35,8 @@ class TreeLine:
     facts: Facts
     names: dict[bytes, str]
     silent: str = ""
+    group_id: str = ""
+    evaluates: bool = False
 
 
 def read(text: str, number: int) -> TreeLine:
@@ -60,7 +64,9 @@ def _read(text: str, number: int) -> TreeLine:
     leaves, rewards, facts = _ends(nodes, made)
     silent = next((n["id"] for n in nodes if made[n["id"]].kind is Kind.POLICY and not n.get("logprobs")), "")
     names = {made[n["id"]].id: n["id"] for n in nodes}
-    return TreeLine(task_id, tree_id, number, tree, leaves, rewards, facts, names, silent)
+    group_id = _word(data, "group_id", "the tree") if data.get("group_id") else ""
+    evaluates = data.get("purpose") == "EVAL"
+    return TreeLine(task_id, tree_id, number, tree, leaves, rewards, facts, names, silent, group_id, evaluates)
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -71,6 +71,43 @@ def test_trees_of_a_task_are_a_group_wherever_they_stand(capsys: Any, tmp_path: 
     assert rows["y0"]["advantage"] == pytest.approx(0.7071, abs=1e-4)
 
 
+def said_of(line: str, **more: str) -> str:
+    return json.dumps(json.loads(line) | more)
+
+
+def test_trees_of_evaluations_are_left_out_unless_asked_for(capsys: Any, tmp_path: Path) -> None:
+    lines = [
+        said_of(flat("x", 1, 0), purpose="TRAIN"),
+        said_of(flat("b", 0, 0), purpose="EVAL", label="before"),
+        said_of(flat("a", 0, 0), purpose="EVAL", label="after"),
+    ]
+    (tmp_path / "trees.jsonl").write_text("\n".join(lines))
+    assert run("advantages", str(tmp_path / "trees.jsonl"), "--estimator", "dr-grpo") == 0
+    printed = capsys.readouterr()
+    rows = {row["id"]: row["advantage"] for row in map(json.loads, printed.out.splitlines())}
+    assert rows == {"root": 0.0, "x0": 0.5, "x1": -0.5}
+    assert "2 trees of evaluations" in printed.err and "--eval" in printed.err
+    rows = told(capsys, tmp_path, lines, "--estimator", "dr-grpo", "--eval")
+    assert rows["x0"]["advantage"] == pytest.approx(1 - 1 / 6) and rows["b0"]["advantage"] == pytest.approx(-1 / 6)
+    (tmp_path / "trees.jsonl").write_text(lines[1])
+    assert run("advantages", str(tmp_path / "trees.jsonl")) == 2
+    assert "evaluations only (1); --eval takes them" in " ".join(capsys.readouterr().err.split())
+
+
+def test_trees_are_compared_as_they_were_grown_where_asked_for(capsys: Any, tmp_path: Path) -> None:
+    lines = [
+        said_of(flat("x", 1, 0), group_id="g1"),
+        said_of(flat("y", 1, 1), group_id="g2"),
+        said_of(flat("z", 0, 0), group_id="g2"),
+    ]
+    rows = told(capsys, tmp_path, lines, "--estimator", "dr-grpo", "--by", "group")
+    assert [rows[k]["advantage"] for k in ("x0", "x1", "y0", "z0")] == [0.5, -0.5, 0.5, -0.5]
+    assert told(capsys, tmp_path, lines, "--estimator", "rloo")["x0"]["advantage"] == pytest.approx(1 - 2 / 5)
+    (tmp_path / "trees.jsonl").write_text(flat("w", 1, 0))
+    assert run("advantages", str(tmp_path / "trees.jsonl"), "--by", "group") == 2
+    assert "line 1: tree 'w' has no `group_id`" in " ".join(capsys.readouterr().err.split())
+
+
 def test_node_values_and_branches_that_no_leaf_uses(capsys: Any, tmp_path: Path) -> None:
     nodes = [node("a", reward=1), node("b"), node("b1", "b", 0), node("b2", "b", 1), node("dead")]
     rows = told(capsys, tmp_path, [tree("t1", nodes)], "--estimator", "treerl")
