@@ -131,8 +131,7 @@ class Driver:
         self._streak = self._streak.after(standing)
         if not self._streak.hopeless(standing, self._recipe.control.groups_per_batch):
             return ""
-        count = standing.dropped - self._streak.dropped
-        return f"{count} groups in a row were dropped and none closed{await self._why('')}"
+        return f"{self._streak.words(standing)}{await self._why('')}"
 
     async def _why(self, label: str) -> str:
         reasons = list(await self._store.troubles(self.run_id, label))

@@ -16,6 +16,7 @@ from services.gateway.runs.machine import State
 
 PATIENCE_S = 20.0  # the store may be starting again; longer than its start, shorter than a person's
 _TROUBLES = 4
+_ENDED = [tree_pb2.TREE_STATE_DROPPED, tree_pb2.TREE_STATE_CLOSED, tree_pb2.TREE_STATE_CONSUMED]
 
 
 class RpcStore:
@@ -121,7 +122,7 @@ class RpcStore:
 
     async def troubles(self, run_id: str, label: str) -> list[str]:
         purpose = tree_pb2.TREE_PURPOSE_EVAL if label else tree_pb2.TREE_PURPOSE_TRAIN
-        states = [] if label else [tree_pb2.TREE_STATE_DROPPED]
+        states = [] if label else _ENDED
         some = lineage.TreeFilter(run_id=run_id, purpose=purpose, label=label, states=states, limit=_TROUBLES)
         listed = await self._call(self._trees.ListTrees, lineage.ListTreesRequest(filter=some))
         found = [f"tree dropped: {tree.reason}" for tree in listed.trees if tree.reason]

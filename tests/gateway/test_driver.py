@@ -1,16 +1,20 @@
 """A driver over a store in memory: a run from start to end, and the same trees after a crash at any point."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import grpc.aio
 import pytest
 
 from banyan.errors import DeadlineMissed, Refused
 from banyan.v1 import tree_pb2
+from banyan.v1 import treestore_service_pb2 as lineage
 from banyan.v1.runstore_service_pb2 import PROCESS_EVENT_GIVEN_UP, ReportProcessRequest
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway import rows as rows_module
 from services.gateway.driver import Driver
 from services.gateway.runs.create import new_run
+from services.gateway.store import RpcStore
 
 EVAL, TRAIN = tree_pb2.TREE_PURPOSE_EVAL, tree_pb2.TREE_PURPOSE_TRAIN
 
@@ -203,6 +207,25 @@ async def test_without_held_out_rows_the_run_says_that_it_was_not_measured(store
     assert all("no evaluation" in cause for _, cause in store.moves)
 
 
+async def test_reasons_are_those_of_closed_trees_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of trees that grow none is asked for: they would hide those that say why."""
+    tree = lineage.GetTreeResponse()
+    tree.tree.scores.add(scorer="gs:raises").score.reason = "it raised"
+
+    async def call(method: str, request):
+        if method == "GetTree":
+            return tree
+        over = {tree_pb2.TREE_STATE_CLOSED, tree_pb2.TREE_STATE_CONSUMED, tree_pb2.TREE_STATE_DROPPED}
+        assert set(request.filter.states) == over
+        return lineage.ListTreesResponse(trees=[lineage.TreeSummary(tree_id=b"t")])
+
+    async with grpc.aio.insecure_channel("localhost:1") as channel:
+        store = RpcStore(channel)
+        monkeypatch.setattr(store, "_call", call)
+        monkeypatch.setattr(store, "_trees", SimpleNamespace(ListTrees="ListTrees", GetTree="GetTree"))
+        assert await store.troubles("r", "") == ["gs:raises: it raised"]
+
+
 async def test_a_process_that_was_given_up_fails_the_run_with_its_words(store, bus, recipe_of) -> None:
     driver = await _driver(store, bus, recipe_of())
     store.given_up.append(
@@ -232,6 +255,24 @@ async def test_a_run_whose_groups_are_all_dropped_fails_with_the_reason(store, b
             break
         store.finish("dropped")
     assert store.moves[-1] == ("FAILED", "40 groups in a row were dropped and none closed: tree dropped: NO_PROGRESS")
+
+
+@pytest.mark.parametrize("from_batch", [0, 5])
+async def test_a_run_whose_leaves_no_scorer_scores_fails_with_its_reason(store, bus, recipe_of, from_batch: int) -> None:
+    """After ten such batches in a row, however many came before."""
+    recipe = recipe_of(task={"holdout": 0.0}, budget={"steps": 40}, control={"groups_per_batch": 2})
+    driver = await _driver(store, bus, recipe)
+    store.reasons = ["gs:raises: it raised"]
+    store.publish(0)
+    for _ in range(80):
+        if await driver.look():
+            break
+        if store.batches == from_batch:
+            store.scores[""] = (await store.read_progress(driver.run_id)).samples.scored  # stays as it is
+        store.finish()
+        store.train(2)
+    assert store.moves[-1] == ("FAILED", "20 groups in a row have no scored leaf: gs:raises: it raised")
+    assert store.batches == from_batch + 10
 
 
 async def test_an_evaluation_without_any_value_fails_with_the_scorers_reason(store, bus, recipe_of) -> None:

@@ -28,7 +28,7 @@ class Facts:
     given_up: tuple[str, ...] = ()  # processes that the supervisor gave up, in words
     live_minutes: float = 0.0
     held_out: int = 0
-    hopeless: str = ""  # why no group will ever close, in words
+    hopeless: str = ""  # why no group will ever teach, in words
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,18 @@ class Standing:
     closed: int  # groups that no batch holds yet
     dropped: int = 0  # groups given up
     opened: int = 0  # all of them: ordinals 0..opened-1 are stored
+    consumed: int = 0  # groups that a batch holds
+    scored: int = 0  # leaves with a value, of trees that were closed
 
     @property
     def in_hand(self) -> int:
         """Groups that a coming batch can still take."""
         return self.open + self.closed
+
+    @property
+    def over(self) -> int:
+        """Groups of which nothing comes any more."""
+        return self.closed + self.consumed + self.dropped
 
 
 @dataclass(frozen=True, slots=True)

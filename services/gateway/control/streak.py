@@ -1,25 +1,33 @@
-"""Groups dropped since the last batch: the sign of a run that can never go on, such as a model that no scorer can read."""
+"""Groups without a scored leaf in a row: the sign of a run that can never go on, such as a model that no scorer can read."""
 
 from dataclasses import dataclass
 
 from services.gateway.control.gate import Standing
 
-HOPELESS_BATCHES = 10  # batches' worth of dropped groups with none closed between; one bad batch is no reason to end a run
+HOPELESS_BATCHES = 10  # batches' worth of groups with no scored leaf between; one bad batch is no reason to end a run
 
 
 @dataclass(frozen=True, slots=True)
 class Streak:
-    """What was dropped when the last batch was committed. Only in memory: a restart counts from the restart."""
+    """What stood when a leaf was last scored. Only in memory: a restart counts from the restart."""
 
-    batches: int = -1
+    scored: int = -1
+    over: int = 0
     dropped: int = 0
 
     def after(self, standing: Standing) -> "Streak":
-        """The streak as it stands now; a batch or a closed group ends it."""
-        if standing.batches != self.batches or standing.closed:
-            return Streak(standing.batches, standing.dropped)
+        """The streak as it stands now; a closed tree with a scored leaf ends it."""
+        if standing.scored != self.scored:
+            return Streak(standing.scored, standing.over, standing.dropped)
         return self
 
     def hopeless(self, standing: Standing, groups_per_batch: int) -> bool:
-        """Whether nothing but dropped groups came for too long."""
-        return standing.dropped - self.dropped >= HOPELESS_BATCHES * groups_per_batch
+        """Whether nothing but dropped groups, and groups without a scored leaf, came for too long."""
+        return standing.over - self.over >= HOPELESS_BATCHES * groups_per_batch
+
+    def words(self, standing: Standing) -> str:
+        """What came instead."""
+        over, dropped = standing.over - self.over, standing.dropped - self.dropped
+        if over == dropped:
+            return f"{over} groups in a row were dropped and none closed"
+        return f"{over} groups in a row have no scored leaf"

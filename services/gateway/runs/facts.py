@@ -11,7 +11,16 @@ def standing_of(progress: runs.ReadProgressResponse) -> Standing | None:
     if not progress.HasField("step"):
         return None
     groups = progress.groups
-    return Standing(progress.step, int(progress.batches), groups.open, groups.closed, groups.dropped, groups.opened)
+    return Standing(
+        step=progress.step,
+        batches=int(progress.batches),
+        open=groups.open,
+        closed=groups.closed,
+        dropped=groups.dropped,
+        opened=groups.opened,
+        consumed=groups.consumed,
+        scored=int(progress.samples.scored),
+    )
 
 
 def facts_of(answer: runs.ReadRunResponse, progress: runs.ReadProgressResponse, held_out: int, hopeless: str = "") -> Facts:
