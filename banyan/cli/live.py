@@ -39,6 +39,7 @@ class LiveView:
         self._seen: set[tuple[int, int]] = set()  # a gateway that was started again tells everything once more
         self._news = gw.WatchRunResponse()
         self._rewards: deque[float] = deque(maxlen=_CURVE)
+        self._reward = "-"  # of the last batch
         self._begun = time.monotonic()
         self._training_from: tuple[float, int] | None = None  # when, and at which step
         self._phase = ""
@@ -71,10 +72,12 @@ class LiveView:
 
     def _note(self, policy: events_pb2.PolicyPublished) -> None:
         version = policy.policy.learner_epoch, policy.policy.step
-        if "reward" not in policy.metrics or version in self._seen:
+        if not policy.metrics or version in self._seen:
             return  # the base model, what a learner that was started again publishes anew, or told before
         self._seen.add(version)
-        self._rewards.append(policy.metrics["reward"])
+        self._reward = f"{policy.metrics['reward']:.3f}" if "reward" in policy.metrics else "-"
+        if "reward" in policy.metrics:
+            self._rewards.append(policy.metrics["reward"])
         if not self._terminal and not self._silent:
             out.print(self._line(policy), markup=False, soft_wrap=True)
 
@@ -82,7 +85,7 @@ class LiveView:
         samples = self._news.progress.samples
         return (
             f"[{self._elapsed():6.1f} s] step {policy.policy.step:>3}/{self._recipe.budget.steps}"
-            f"  reward {policy.metrics['reward']:.3f}"
+            f"  reward {self._reward}"
             f"  sampled {samples.sampled_tokens:,}  saved {describe.saved_tokens(samples):,}"
             f"  members {describe.present(self._news.members)}  left {self._left()}"
         )
@@ -102,13 +105,12 @@ class LiveView:
         progress = self._news.progress
         facts = Table.grid(padding=(0, 2))
         samples, steps = progress.samples, self._recipe.budget.steps
-        mean = f"{self._rewards[-1]:.3f}" if self._rewards else "-"
         facts.add_row("phase", self._phase.lower().replace("_", " "), "step", f"{progress.step} of {steps}")
         facts.add_row(
             "tokens sampled", f"{samples.sampled_tokens:,}", "saved by the tree", f"{describe.saved_tokens(samples):,}"
         )
         facts.add_row("members", str(describe.present(self._news.members)), "time left", self._left())
         facts.add_row("leaves", f"{samples.leaves:,}", "unscorable", f"{samples.unscorable:,}")
-        reward = Text.assemble(("reward ", "bold"), (curve(list(self._rewards)), "green"), f" {mean}")
+        reward = Text.assemble(("reward ", "bold"), (curve(list(self._rewards)), "green"), f" {self._reward}")
         head = Text.assemble((self._news.run.run_id, "bold cyan"), f"  {self._elapsed():.0f} s")
         return Group(head, facts, reward, ProgressBar(total=steps, completed=progress.step, width=60))

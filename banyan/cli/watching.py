@@ -27,8 +27,8 @@ class Watch:
             emit(line | {"metrics": [dict(p.metrics) for p in news.policies]}, True)
         elif self._seen != (line["state"], line["step"]):
             self._seen = line["state"], line["step"]
-            rewards = [p.metrics["reward"] for p in news.policies if "reward" in p.metrics]
-            _print(line, rewards[-1] if rewards else line["mean_reward"])
+            steps = [p.metrics for p in news.policies if p.metrics]
+            _print(line, steps[-1].get("reward") if steps else line["mean_reward"])
 
 
 def end(run: rs.Run, progress: rs.ReadProgressResponse, state: Path, as_json: bool) -> None:

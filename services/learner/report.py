@@ -23,7 +23,8 @@ def numbers(lesson: Lesson, timed: Timed, step: int) -> dict[str, float]:
     if not report.finite:
         log.error("step %d has a loss or a gradient that is not finite; the weights stay as they were", step)
     telemetry.observe("banyan.step.duration", timed.seconds)
-    telemetry.observe("banyan.step.reward", lesson.metrics["reward"])
+    if "reward" in lesson.metrics:
+        telemetry.observe("banyan.step.reward", lesson.metrics["reward"])
     telemetry.observe("banyan.step.mismatch_kl", report.mismatch_kl)
     _observe(report)
     said = {name: float(getattr(report, name)) for name in _REPORTED}

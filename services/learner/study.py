@@ -63,8 +63,8 @@ def _metrics(credits: Sequence[Credit], pieces: Sequence[paths.Piece]) -> dict[s
     scored = rewards[np.isfinite(rewards)]
     packed = sum(len(p) for p in pieces)
     unique = sum(_needed(credit) for credit in credits)
-    return {
-        "reward": float(scored.mean()) if len(scored) else 0.0,
+    reward = {"reward": float(scored.mean())} if len(scored) else {}  # a batch that nobody could score has none
+    return reward | {
         "leaves": float(len(rewards)),
         "unscorable_leaves": float(len(rewards) - len(scored)),
         "stale_leaves": float(sum(len(c.stale) for c in credits)),

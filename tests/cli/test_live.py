@@ -38,6 +38,17 @@ def test_each_step_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert steps(capsys.readouterr().out) == [1, 2, 3, 3]
 
 
+def test_a_batch_that_nobody_could_score_has_no_reward(capsys: pytest.CaptureFixture[str]) -> None:
+    message = news(0, 1, 2)
+    del message.policies[2].metrics["reward"]
+    message.policies[2].metrics["leaves"] = 8
+    with LiveView(RECIPE) as view:
+        view.update(message)
+    watching.Watch(as_json=False).update(message)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "reward " in line]
+    assert [line.split("reward ")[1].split()[0] for line in lines] == ["0.143", "-", "-"]
+
+
 def test_a_resumed_run_prints_only_what_is_new(capsys: pytest.CaptureFixture[str]) -> None:
     with LiveView(RECIPE, resumed=True) as view:
         for message in (news(0, 1, 2), news(3), news(0, 1, 2, 3, 4)):

@@ -15,8 +15,11 @@ from services.learner.advantages.grpo import Grpo
 from services.learner.batch import Ready, assemble
 from services.learner.checkpoint import due
 from services.learner.credit import ScoredTree
+from services.learner.report import numbers
 from services.learner.staleness import History
 from services.learner.study import recorded_stale, study, summary
+from services.learner.torchthread import Timed
+from services.learner.trainer import StepReport
 
 
 def ready(*ordinals: int) -> list[Ready]:
@@ -93,6 +96,16 @@ def test_a_tree_above_the_budget_repeats_its_trunk_and_says_so(forest: Any) -> N
     assert lesson.metrics["unique_tokens"] == 40
     assert lesson.metrics["path_tokens"] == 90
     assert [len(row.token_N) for row in lesson.rows] == [25, 25]
+
+
+def test_a_batch_that_nobody_could_score_has_no_reward(forest: Any) -> None:
+    view = spread(forest)
+    for value, said in ((None, {}), (0.0, {"reward": 0.0})):
+        tree = ScoredTree(view.tree, view.leaves_L, dict.fromkeys(view.leaves_L, value))
+        lesson = study([("g", [tree])], Grpo(), lambda _tree, _leaf: False, b"now", 99)
+        metrics = numbers(lesson, Timed(StepReport(applied=False), 0.0), 1)
+        assert {name: metrics[name] for name in metrics if name == "reward"} == said
+        assert metrics["unscorable_leaves"] == (6.0 if value is None else 0.0)
 
 
 def test_the_card_tree_counts_its_tokens(forest: Any) -> None:
