@@ -17,6 +17,8 @@ def simulate(
     """Grows one group's trees of a recipe and prints what they cost against independent samples.
 
     Control is not simulated: a tree that grows by the room it is given gets all that its prompt brings to the pot, at once.
+
+    Tokens of rollouts that the policy stops count, and the saving is against the leaves that are left: it may be below 0.
     """
     from services.rollout.simulate import simulate as run
 
