@@ -78,8 +78,14 @@ class Client:
 
     def allocations(self, run_id: str, first: int = 0) -> list[rs.GroupAllocation]:
         """What the curriculum decided for the training groups from an ordinal on."""
-        request = rs.ReadAllocationsRequest(run_id=run_id, first=first)
-        return list(self._call(self._runs.ReadAllocations, request).allocations)
+        found: list[rs.GroupAllocation] = []
+        while True:  # an answer is bounded; only an empty one says that there are no more
+            request = rs.ReadAllocationsRequest(run_id=run_id, first=first)
+            answer = list(self._call(self._runs.ReadAllocations, request).allocations)
+            if not answer:
+                return found
+            found += answer
+            first = answer[-1].ordinal + 1
 
     def members(self, run_id: str) -> list[rs.Member]:
         """The rollout nodes of a run."""

@@ -4,7 +4,7 @@ asks again, so that a group that is opened twice has the same trees.
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from banyan.errors import InvalidInput
 from banyan.v1 import runstore_service_pb2 as rs
@@ -15,6 +15,8 @@ from services.treestore.runs import check_gateway, run_row
 
 _MOST = 100_000
 _DEFAULT_LIMIT = 10_000
+_PAGE = 256
+_MOST_BYTES = 8 << 20  # of an answer, but for its last row
 
 
 def put(connection: Connection, request: rs.PutAllocationsRequest, now_ms: int) -> rs.PutAllocationsResponse:
@@ -22,6 +24,7 @@ def put(connection: Connection, request: rs.PutAllocationsRequest, now_ms: int) 
     check_gateway(connection, request.gateway_epoch)
     run_id = run_row(connection, request.run_id).run_id
     ordinals = _checked(request.allocations)
+    _refuse_gap(connection, run_id, ordinals)
     rows: list[dict[str, object]] = [
         {
             "run_id": run_id,
@@ -46,10 +49,32 @@ def _checked(allocations: Sequence[rs.GroupAllocation]) -> list[int]:
     return ordinals
 
 
-def read(connection: Connection, request: rs.ReadAllocationsRequest) -> rs.ReadAllocationsResponse:
-    """Allocations in order of ordinal."""
+def _refuse_gap(connection: Connection, run_id: str, ordinals: Sequence[int]) -> None:
+    """Who reads on from an ordinal takes all before it for decided."""
     table = schema.allocations
-    mine = (table.c.run_id == request.run_id) & (table.c.ordinal >= request.first)
-    records = select(table.c.record).where(mine).order_by(table.c.ordinal).limit(request.limit or _DEFAULT_LIMIT)
-    found = [rs.GroupAllocation.FromString(record) for record in connection.scalars(records)]
-    return rs.ReadAllocationsResponse(allocations=found)
+    newest = connection.scalar(select(func.max(table.c.ordinal)).where(table.c.run_id == run_id))
+    following = -1 if newest is None else newest
+    for ordinal in sorted(o for o in ordinals if o > following):
+        following += 1
+        if ordinal != following:
+            raise InvalidInput(f"PutAllocations names group {ordinal}, and group {following} has no allocation yet")
+
+
+def read(connection: Connection, request: rs.ReadAllocationsRequest) -> rs.ReadAllocationsResponse:
+    """Allocations in order of ordinal; at least one where there is one, then as many as an answer holds."""
+    answer = rs.ReadAllocationsResponse()
+    limit, first, size = request.limit or _DEFAULT_LIMIT, request.first, 0
+    while page := _page(connection, request.run_id, first, min(_PAGE, limit - len(answer.allocations))):
+        for record in page:
+            answer.allocations.append(rs.GroupAllocation.FromString(record))
+            size += len(record)
+            if size >= _MOST_BYTES:
+                return answer
+        first = answer.allocations[-1].ordinal + 1
+    return answer
+
+
+def _page(connection: Connection, run_id: str, first: int, count: int) -> Sequence[bytes]:
+    table = schema.allocations
+    mine = (table.c.run_id == run_id) & (table.c.ordinal >= first)
+    return connection.scalars(select(table.c.record).where(mine).order_by(table.c.ordinal).limit(count)).all()

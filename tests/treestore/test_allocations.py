@@ -30,9 +30,9 @@ def test_an_allocation_is_stored_whole(world: World) -> None:
         "why": "hard",
         "batches": 3,
     }
-    (stored,) = _put(world, (5, 7), **more)
-    assert stored == rs.GroupAllocation(ordinal=5, row=7, **more)  # type: ignore[arg-type]
-    assert _put(world, (5, 7), **more) == [stored], "the same again changes nothing"
+    (stored,) = _put(world, (0, 7), **more)
+    assert stored == rs.GroupAllocation(ordinal=0, row=7, **more)  # type: ignore[arg-type]
+    assert _put(world, (0, 7), **more) == [stored], "the same again changes nothing"
 
 
 def test_the_first_allocation_of_an_ordinal_holds_also_against_a_newer_gateway(world: World) -> None:
@@ -59,6 +59,33 @@ def test_allocations_are_read_in_pages(world: World) -> None:
     _put(world, *((o, o + 100) for o in reversed(range(7))))
     assert _read(world, limit=3) == [(0, 100), (1, 101), (2, 102)]
     assert _read(world, first=5) == [(5, 105), (6, 106)]
+
+
+def test_an_answer_holds_about_eight_megabytes(world: World) -> None:
+    for ordinal in range(7):
+        _put(world, (ordinal, ordinal), messages_json="x" * (3 << 20))
+    assert [_read(world), _read(world, 3), _read(world, 6)] == [
+        [(0, 0), (1, 1), (2, 2)],
+        [(3, 3), (4, 4), (5, 5)],
+        [(6, 6)],
+    ]
+
+
+def test_more_than_a_page_is_read_at_once(world: World) -> None:
+    _put(world, *((o, o) for o in range(600)))
+    assert _read(world) == [(o, o) for o in range(600)]
+    assert len(_read(world, limit=300)) == 300 and len(_read(world, limit=256)) == 256
+
+
+def test_a_gap_is_refused(world: World) -> None:
+    with pytest.raises(InvalidInput, match="names group 1, and group 0 has no allocation yet"):
+        _put(world, (1, 1))
+    _put(world, (0, 0), (1, 1))
+    with pytest.raises(InvalidInput, match="names group 4, and group 3 has no allocation yet"):
+        _put(world, (4, 4), (1, 1), (2, 2))
+    assert _read(world) == [(0, 0), (1, 1)]
+    _put(world, (3, 3), (2, 2), (0, 9))
+    assert _read(world) == [(0, 0), (1, 1), (2, 2), (3, 3)]
 
 
 def _commit(world: World, ordinal: int, taken: list[int], given_up: dict[int, str] | None = None) -> None:
