@@ -4,22 +4,24 @@ A fixed curriculum needs no store. What any other decides is stored before a tre
 with what holds: an earlier gateway may have decided already. So this keeps nothing but a cache of what the store says.
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from banyan import registry
 from banyan.draws import Draws
 from banyan.errors import InvalidInput
 from banyan.plugins import Allocation, Budget, Curriculum, PromptStats
 from banyan.recipe import Recipe
-from services.gateway.control.allocation import check, from_wire, to_wire
+from services.gateway.control.allocation import check, from_wire, parts, to_wire
 from services.gateway.control.history import History
+from services.gateway.control.within import within
 from services.gateway.ports import Store
 from services.gateway.rows import Prompts, Rows
 
 log = logging.getLogger(__name__)
 
+PATIENCE_S = 60.0  # for one answer of a curriculum
 RIGHT = 0.5  # rewards of at least this are successes where the curriculum says nothing
 
 
@@ -45,7 +47,7 @@ class Allocator:
     async def fill(self, ordinals: range, batches: int) -> list[Allocation]:
         """What these groups get; the same at any time and in every process. Decides on the outcomes of `batches` batches."""
         if self._fixed:
-            return self._decide(ordinals, batches)
+            return await self._decided(ordinals, batches) if ordinals else []
         self._held = {ordinal: a for ordinal, a in self._held.items() if ordinal >= ordinals.start}
         await self._catch_up(batches)
         if ordinals.stop > self._allocated:
@@ -63,15 +65,24 @@ class Allocator:
             self._batches = answer.next_batch
 
     async def _allocate(self, ordinals: range) -> None:
-        decided = await asyncio.to_thread(self._decide, ordinals, self._batches)  # it may look at every row
+        decided = await self._decided(ordinals, self._batches)
         asked = [to_wire(o, allocation, self._batches) for o, allocation in zip(ordinals, decided, strict=True)]
-        for stored in await self._store.put_allocations(self._run_id, asked):
-            self._take(stored.ordinal, from_wire(stored))
+        for part in parts(asked):
+            for stored in await self._store.put_allocations(self._run_id, part):
+                self._take(stored.ordinal, from_wire(stored))
 
     def _take(self, ordinal: int, allocation: Allocation) -> None:
         self._history.allocated(ordinal, allocation.row)
         self._held[ordinal] = allocation
         self._allocated = ordinal + 1
+
+    async def _decided(self, ordinals: range, batches: int) -> list[Allocation]:
+        """In a thread of its own: it may look at every row, and a user's may never come back."""
+        try:
+            return await within(PATIENCE_S, partial(self._decide, ordinals, batches), f"curriculum-{self._run_id}")
+        except TimeoutError:
+            name = self._recipe.control.curriculum
+            raise InvalidInput(f"control.curriculum {name} gave no answer within {PATIENCE_S:g} s") from None
 
     def _decide(self, ordinals: range, batches: int) -> list[Allocation]:
         generate, control = self._recipe.generate, self._recipe.control
@@ -84,7 +95,7 @@ class Allocator:
             return check(decided, self._recipe, budget, len(self._rows.train))
         except InvalidInput:
             raise
-        except (Exception, SystemExit) as error:  # the curriculum may be the user's own
+        except BaseException as error:  # the curriculum may be the user's own; signals go to another thread
             log.warning("run %s: control.curriculum %s raised", self._run_id, control.curriculum, exc_info=True)
             cause = f"control.curriculum {control.curriculum} raised {type(error).__name__}: {error}"
             raise InvalidInput(cause) from error

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from banyan.errors import InvalidInput, Refused
 from banyan.plugins import KEPT_GROUPS, Allocation, GroupFacts, PromptStats, RowStats
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1 import tree_pb2
+from services.gateway import allocator as allocator_module
 from services.gateway import rows as rows_module
 from services.gateway.allocator import Allocator
-from services.gateway.control.allocation import from_wire, to_wire
+from services.gateway.control.allocation import from_wire, parts, to_wire
 from services.gateway.control.history import History
 from services.gateway.driver import Driver
 from services.gateway.runs.create import new_run
@@ -166,6 +168,26 @@ async def test_a_curriculum_that_breaks_its_word_is_named(recipe_of, store, way,
     with pytest.raises(InvalidInput, match=re.escape(f"control.curriculum {control['curriculum']}{said}")):
         await allocator.fill(range(2), 0)
     assert not store.allocations
+
+
+@pytest.mark.parametrize("plugin", ["Rude", "RudeFixed"])
+async def test_a_curriculum_that_hangs_is_given_up(recipe_of, store, monkeypatch, plugin) -> None:
+    monkeypatch.setattr(allocator_module, "PATIENCE_S", 0.2)
+    control = {"curriculum": f"tests.gateway.curricula:{plugin}", "curriculum_settings": {"way": "hang"}}
+    recipe = recipe_of(control=control)
+    allocator = Allocator(store, "r", recipe, await rows_module.load(recipe, Path.cwd()))
+    began = time.monotonic()
+    with pytest.raises(InvalidInput, match=f"curricula:{plugin} gave no answer within 0.2 s"):
+        await allocator.fill(range(2), 0)
+    assert time.monotonic() - began < 5.0
+
+
+def test_allocations_are_stored_in_parts_that_a_message_holds() -> None:
+    long = [to_wire(o, Allocation(o, messages=({"role": "user", "content": "ä" * 1_500_000},)), 0) for o in range(7)]
+    assert long[0].ByteSize() < 3_100_000, "no character is written as six"
+    assert [[a.ordinal for a in part] for part in parts(long)] == [[0, 1], [2, 3], [4, 5], [6]]
+    many = [runs.GroupAllocation(ordinal=o) for o in range(20_001)]
+    assert [len(part) for part in parts(many)] == [10_000, 10_000, 1] and not list(parts([]))
 
 
 def test_an_allocation_survives_the_wire() -> None:

@@ -1,7 +1,7 @@
 """Allocations: whether they can be opened, and as messages. Pure."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from banyan import registry
 from banyan.errors import InvalidInput
@@ -11,6 +11,8 @@ from banyan.v1 import runstore_service_pb2 as runs
 
 MOST_TREES = 1024  # of a group, as in recipes
 MOST_BYTES = 4 << 20  # of a group's messages: of a gRPC message of 64 MiB, with room for others
+
+PART_GROUPS, PART_BYTES = 10_000, 8 << 20  # that are stored by one message
 
 
 def check(decided: Sequence[Allocation], recipe: Recipe, budget: Budget, rows: int) -> list[Allocation]:
@@ -92,10 +94,24 @@ def to_wire(ordinal: int, allocation: Allocation, batches: int) -> runs.GroupAll
         trees=allocation.trees or 0,
         settings_json=json.dumps(dict(allocation.settings), sort_keys=True) if allocation.settings else "",
         max_new_tokens=allocation.max_new_tokens or 0,
-        messages_json=json.dumps([dict(m) for m in allocation.messages]) if allocation.messages else "",
+        messages_json=json.dumps([dict(m) for m in allocation.messages], ensure_ascii=False) if allocation.messages else "",
         why=allocation.why,
         batches=batches,
     )
+
+
+def parts(allocations: Iterable[runs.GroupAllocation]) -> Iterator[list[runs.GroupAllocation]]:
+    """Pieces that a message holds, in order."""
+    part: list[runs.GroupAllocation] = []
+    size = 0
+    for allocation in allocations:
+        if part and (len(part) == PART_GROUPS or size + allocation.ByteSize() > PART_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(allocation)
+        size += allocation.ByteSize()
+    if part:
+        yield part
 
 
 def from_wire(stored: runs.GroupAllocation) -> Allocation:
