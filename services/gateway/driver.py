@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from banyan.errors import BanyanError, Refused, TemporaryError
+from banyan.errors import BanyanError, PermanentError, Refused, TemporaryError
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
@@ -28,6 +28,7 @@ from services.gateway.runs.machine import State
 log = logging.getLogger(__name__)
 
 TICK_S = 2.0  # the safety net under lost triggers
+MOST_ODD = 4  # unforeseen errors in a row that end a run
 SOON_S = 0.02  # triggers that come within it are one: a wave of trees closes at once
 
 
@@ -50,6 +51,7 @@ class Driver:
         self._desired: dict[str, int] | None = None
         self._recovered = False
         self._broken = ""
+        self._odd = 0  # looks in a row that ended in what nobody foresaw
         self._wake = asyncio.Event()
 
     def kick(self) -> None:
@@ -84,18 +86,23 @@ class Driver:
 
     async def _try_look(self) -> bool:
         try:
-            return await self.look()
+            if await self.look():
+                return True
         except Refused as error:
             if error.reason == "STALE_EPOCH":
                 raise
             log.info("run %s: %s; looking again", self.run_id, error)
         except TemporaryError as error:
             log.warning("run %s: %s; looking again", self.run_id, error)
-        except BanyanError as error:
+        except PermanentError as error:
             self._break(str(error))
         except Exception as error:  # a fault of this run's is not the other runs'
             log.exception("run %s: unexpected", self.run_id)
-            self._break(f"{type(error).__name__}: {error}")
+            self._odd += 1  # a connection that breaks in the middle of an answer may look like this, too
+            if self._odd >= MOST_ODD:
+                self._break(str(error) if isinstance(error, BanyanError) else f"{type(error).__name__}: {error}")
+        else:
+            self._odd = 0
         return False
 
     def _break(self, cause: str) -> None:
