@@ -12,6 +12,8 @@ from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from banyan.recipe_errors import Place, Places, explained
 
+ROOM_SETTINGS = frozenset({"start", "most"})  # of tree policies that grow by rooms: who shares counts on the recipe's
+
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe in a file. Raises InvalidInput that names the file, the line, the value and the reason."""
@@ -99,6 +101,13 @@ def _check_rooms(recipe: Recipe, policy: Any) -> None:
         return
     if recipe.control.redundancy:
         raise InvalidInput("control.rooms shares leaves among the trees that there are: set control.redundancy: 0")
+    curriculum = registry.build("control", recipe.control.curriculum, recipe.control.curriculum_settings)
+    setting = getattr(curriculum, "setting", "")
+    if isinstance(setting, str) and setting in ROOM_SETTINGS:
+        raise InvalidInput(
+            f"control.curriculum {recipe.control.curriculum} with setting {setting} changes what control.rooms {rooms} "
+            "counts on; leave one of them out"
+        )
     share = registry.build("rooms", rooms, recipe.control.rooms_settings)
     if recipe.generate.trees != 1:
         raise InvalidInput(f"control.rooms shares leaves among prompts: set generate.trees: 1, got {recipe.generate.trees}")

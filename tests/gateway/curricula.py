@@ -49,6 +49,7 @@ class Rude:
             "settings": [Allocation(0, settings={"width": {1}})],
             "content": [Allocation(0, messages=({"role": "user", "content": 3},))],  # type: ignore[dict-item]
             "surrogate": [Allocation(0, messages=({"role": "user", "content": "\ud800"},))],
+            "start": [Allocation(0, settings={"start": 3})],
             "long": [Allocation(0, messages=({"role": "user", "content": "x" * 5_000_000},))],
         }[self.way]
         return said * len(budget.ordinals) if said else said

@@ -182,6 +182,19 @@ async def test_a_curriculum_that_hangs_is_given_up(recipe_of, store, monkeypatch
     assert time.monotonic() - began < 5.0
 
 
+ROUNDS = {"generate": {"policy": "rounds"}}
+
+
+async def test_what_rooms_count_on_is_not_changed(recipe_of, store) -> None:
+    with pytest.raises(InvalidInput, match=r"dart with setting start changes what control\.rooms xrpo counts on"):
+        recipe_of(control={"rooms": "xrpo", "curriculum": "dart", "curriculum_settings": {"setting": "start"}}, **ROUNDS)
+    own = {"curriculum": "tests.gateway.curricula:Rude", "curriculum_settings": {"way": "start"}}
+    recipe = recipe_of(control={"rooms": "xrpo", **own}, **ROUNDS)
+    allocator = Allocator(store, "r", recipe, await rows_module.load(recipe, Path.cwd()))
+    with pytest.raises(InvalidInput, match=r"group 0: setting start changes what control\.rooms xrpo counts on"):
+        await allocator.fill(range(2), 0)
+
+
 def test_allocations_are_stored_in_parts_that_a_message_holds() -> None:
     long = [to_wire(o, Allocation(o, messages=({"role": "user", "content": "ä" * 1_500_000},)), 0) for o in range(7)]
     assert long[0].ByteSize() < 3_100_000, "no character is written as six"

@@ -7,6 +7,7 @@ from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.plugins import Allocation, Budget
 from banyan.recipe import Recipe
+from banyan.recipe_file import ROOM_SETTINGS
 from banyan.v1 import runstore_service_pb2 as runs
 
 MOST_TREES = 1024  # of a group, as in recipes
@@ -79,6 +80,9 @@ def _wrong(allocation: Allocation, recipe: Recipe, budget: Budget, rows: int) ->
         return f"{allocation.max_new_tokens} new tokens; the recipe allows 1 to {budget.max_new_tokens}"
     if not allocation.settings:
         return ""
+    changed = sorted(ROOM_SETTINGS & set(allocation.settings)) if recipe.control.rooms else []
+    if changed:
+        return f"setting {changed[0]} changes what control.rooms {recipe.control.rooms} counts on"
     try:
         registry.build("generate", recipe.generate.policy, {**recipe.generate.settings, **allocation.settings})
     except InvalidInput as error:
