@@ -57,7 +57,9 @@ class Fleet:
             for run in await self._store.read_runs(live_only=True):
                 if machine.working(run.state) and run.run_id not in self._tasks:
                     await self._adopt(run)
-        except TemporaryError as error:
+        except PermanentError:
+            raise
+        except BanyanError as error:  # also one that does not say whether it may pass: no run is at fault
             log.warning("%s; looking again", error)
 
     async def _adopt(self, run: runs.Run) -> None:
@@ -129,7 +131,9 @@ class Fleet:
             run = (await self._store.read_run(run_id)).run
             if machine.working(run.state):
                 await self._fail(run, f"{type(error).__name__}: {error}")
-        except TemporaryError as later:
+        except BanyanError as later:
+            if later.reason == "STALE_EPOCH":
+                raise
             log.warning("run %s: %s; looking again", run_id, later)  # the next sweep puts a driver on it
 
     async def _fail(self, run: runs.Run, cause: str) -> None:

@@ -124,6 +124,26 @@ async def test_a_run_that_cannot_be_driven_fails_and_no_other(store, bus, recipe
         assert not task.done() and "curricula:Unclear: right must be a number" in run.cause
 
 
+async def test_a_store_that_cannot_say_which_runs_there_are_is_asked_again(
+    store, bus, recipe_of, eventually, monkeypatch
+) -> None:
+    run = await begin(store, recipe_of())
+    read, asked = store.read_runs, []
+
+    async def broken(live_only: bool) -> Any:
+        asked.append(live_only)
+        if len(asked) == 2:  # the first sweep
+            raise BanyanError("treestore: RESOURCE_EXHAUSTED: too much")
+        return await read(live_only)
+
+    monkeypatch.setattr(store, "read_runs", broken)
+    async with driving(store, bus) as (task, fleet):
+        await eventually(lambda: len(asked) == 2)
+        fleet.kick("")
+        await eventually(lambda: run.run_id in store.desired or task.done())
+        assert not task.done()
+
+
 async def test_watchers_that_left_are_forgotten(store, bus) -> None:
     fleet = Fleet(store, bus, store, 1)
     with fleet.watching("r"), fleet.watching("r") as second:
