@@ -3,6 +3,8 @@
 import asyncio
 import os
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -201,3 +203,25 @@ async def test_children_are_bounded_and_reused(monkeypatch):
         assert not any(Path(f"/proc/{pid}").exists() for pid in first)
     finally:
         await pool.close()
+
+
+ORPHAN = """
+import os, sys
+from services.verifier.filter.number import Number
+from services.verifier.sandbox import attempt, limits
+reply, inner = os.pipe()
+keep = attempt.Confinement(limits.Limits(), 0, False, (), os.getpid() if sys.argv[1] == "there" else 1 << 22)
+process = os.fork()
+if process == 0:
+    attempt.run(Number(), {"completion": "7", "row": {"answer": "7"}}, inner, keep, os.getcwd())
+os.close(inner)
+print(len(os.read(reply, 1000)) > 0, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(("parent", "said"), [("there", "True 0"), ("gone", "False 1")])
+def test_an_attempt_whose_parent_is_gone_does_not_begin(tmp_path, parent, said):
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", ORPHAN, parent]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30)
+    assert done.stdout.strip() == said, done.stderr

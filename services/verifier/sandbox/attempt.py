@@ -24,6 +24,7 @@ class Confinement:
     threads_now: int
     drop_user: bool
     readable: tuple[str, ...]
+    parent: int  # the process that forks attempts; none outlives it
 
 
 def run(scorer: Scorer | GroupScorer, request: Mapping[str, Any], reply: int, keep: Confinement, folder: str) -> None:
@@ -79,6 +80,8 @@ def confine(keep: Confinement, reply: int, folder: str) -> None:
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # the change of user clears it
+    if os.getppid() != keep.parent:  # it died before the kernel knew
+        os._exit(1)
     seccomp.apply(network=network, processes=processes)
 
 

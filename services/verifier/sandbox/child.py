@@ -73,7 +73,7 @@ def _confinement(opening: dict[str, Any]) -> attempt.Confinement:
     readable = _readable(allowed)
     drop = os.geteuid() == 0 and reach.make_reachable(readable)
     user = attempt.NOBODY if drop else os.getuid()
-    return attempt.Confinement(allowed, limits.threads_of(user), drop, readable)
+    return attempt.Confinement(allowed, limits.threads_of(user), drop, readable, os.getpid())
 
 
 def _readable(allowed: limits.Limits) -> tuple[str, ...]:
