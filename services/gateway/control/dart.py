@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from banyan import checks
 from banyan.draws import Draws
 from banyan.plugins import Allocation, Budget, PromptStats, RowStats
-from services.gateway.control import values
 from services.gateway.control.allocation import MOST_TREES
 from services.gateway.control.uniform import row_of
 
@@ -38,8 +38,8 @@ class Dart:
     """Rewards of at least this are successes."""
 
     def __post_init__(self) -> None:
-        values.whole(self, ("rollouts", "least"), 1, MOST_TREES)
-        values.finite(self, ("mastered", "slack", "right"))
+        checks.whole(self, ("rollouts", "least"), 1, MOST_TREES)
+        checks.finite(self, ("mastered", "slack", "right"))
         if not isinstance(self.caps, bool):
             raise ValueError(f"caps must be true or false, got {self.caps!r}")
         if not isinstance(self.setting, str) or not self.setting:

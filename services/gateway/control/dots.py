@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from banyan import checks
 from banyan.draws import Draws, key, uniforms
 from banyan.errors import InvalidInput
 from banyan.plugins import Allocation, Budget, PromptStats
-from services.gateway.control import ngrams, values
+from services.gateway.control import ngrams
 from services.gateway.control.difficulty import Predictor
 
 F64 = npt.NDArray[np.float64]
@@ -47,8 +48,8 @@ class Dots:
     _embed: list[Callable[[str], Any]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        values.whole(self, ("references", "mu", "candidates"), 1)
-        values.finite(self, ("alpha", "tau"))
+        checks.whole(self, ("references", "mu", "candidates"), 1)
+        checks.finite(self, ("alpha", "tau"))
         if not 0.0 <= self.alpha <= 1.0 or self.tau <= 0.0:
             raise ValueError(f"alpha must lie in [0, 1] and tau above 0, got {self.alpha!r} and {self.tau!r}")
         if not isinstance(self.embedding, str) or (self.embedding != "ngrams" and ":" not in self.embedding):

@@ -16,9 +16,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from banyan import checks
 from banyan.draws import Draws
 from banyan.plugins import Allocation, Budget, PromptStats, RowStats
-from services.gateway.control import values
 from services.gateway.control.ngrams import F32, embed
 from services.gateway.control.uniform import row_of
 
@@ -41,9 +41,9 @@ class Seeds:
     """Rewards of at least this are successes."""
 
     def __post_init__(self) -> None:
-        values.whole(self, ("examples",), 1, MOST_EXAMPLES)
-        values.whole(self, ("chars",), 1, MOST_CHARS)
-        values.finite(self, ("alike", "right"))
+        checks.whole(self, ("examples",), 1, MOST_EXAMPLES)
+        checks.whole(self, ("chars",), 1, MOST_CHARS)
+        checks.finite(self, ("alike", "right"))
         if not -1.0 <= self.alike <= 1.0:
             raise ValueError(f"alike must lie between -1 and 1, got {self.alike!r}")
 

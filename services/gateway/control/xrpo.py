@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from banyan import checks
 from banyan.plugins import Waiting
 from services.gateway.control.student import quantile
 
@@ -32,9 +33,7 @@ class Xrpo:
     """The confidence interval holds the mean with probability 1 − alpha."""
 
     def __post_init__(self) -> None:
-        for name, least in (("rollouts", 2), ("phases", 2)):
-            if type(getattr(self, name)) is not int or getattr(self, name) < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, got {getattr(self, name)!r}")
+        checks.whole(self, ("rollouts", "phases"), 2)
         if not 0.0 < self.alpha < 1.0:
             raise ValueError(f"alpha must lie between 0 and 1, got {self.alpha!r}")
         if not (math.isfinite(self.bonus) and self.bonus >= 0.0):

@@ -9,6 +9,7 @@ share K is kept. The rule looks at one tree, so a group should be one tree.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from banyan import checks
 from banyan.draws import Draws
 from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Observation, Plan, Room
 from banyan.segment import Finish
@@ -16,7 +17,6 @@ from banyan.signals import Wanted
 from banyan.tree import Leaf, Tree
 from services.rollout.generate import survival
 from services.rollout.generate.cuts import Run, continuations, run_at
-from services.rollout.generate.rollouts import whole_numbers
 
 _HEAD = Wanted(head=True)
 
@@ -37,7 +37,7 @@ class Arrol:
     needs_head = True
 
     def __post_init__(self) -> None:
-        whole_numbers(self, width=1, detect=1)
+        checks.whole(self, ("width", "detect"), 1)
         if isinstance(self.keep, bool) or not 0.0 < self.keep <= 1.0:
             raise ValueError(f"keep must be more than 0 and at most 1, got {self.keep!r}")
         if isinstance(self.share, bool) or not 0.0 < self.share < 1.0:

@@ -18,10 +18,11 @@ from itertools import islice
 
 import numpy as np
 
+from banyan import checks
 from banyan.segment import Finish
 from services.rollout.generate.cuts import Run
 from services.rollout.generate.growth import Growing, Growth, Place
-from services.rollout.generate.rollouts import Rollout, roll_out, whole_numbers
+from services.rollout.generate.rollouts import Rollout, roll_out
 
 Fork = tuple[Place, int]  # where, and behind how many policy tokens
 
@@ -42,7 +43,8 @@ class EPTree(Growing):
     """Words, in any case, after which a chain is not forked any more: what follows states the result."""
 
     def __post_init__(self) -> None:
-        whole_numbers(self, chains=1, forks=1, rounds=0, continuations=1)
+        checks.whole(self, ("chains", "forks", "continuations"), 1)
+        checks.whole(self, ("rounds",), 0)
         if isinstance(self.masked, str) or not all(isinstance(word, str) and word for word in self.masked):
             raise ValueError(f"masked must be a list of words, got {self.masked!r}")
 

@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from banyan import registry
+from banyan import checks, registry
 from banyan.draws import Draws
 from banyan.plugins import GrowthView, Observation, Plan, Room, Scored, Scorer
 from banyan.segment import Finish
 from banyan.tree import Leaf, Tree
 from services.rollout.generate.ets_search import Search
-from services.rollout.generate.rollouts import whole_numbers
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Ets:
     """Settings of the scorer."""
 
     def __post_init__(self) -> None:
-        whole_numbers(self, width=1, step=1, depth=1, most=1)
+        checks.whole(self, ("width", "step", "depth", "most"), 1)
         if not self.delimiter:
             raise ValueError("delimiter must be a text that ends a step")
         for name, least in (("lambda_b", 0.0), ("lambda_d", 0.0), ("cut", 0.0), ("temperature", 1e-6)):

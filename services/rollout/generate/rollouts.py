@@ -42,11 +42,3 @@ async def roll_out(growth: Growth, number: int, place: Place, start: int, signal
     """A rollout behind `start` policy tokens, when it is sampled to its end."""
     branch = Branch(*place, number)
     return Rollout(branch, start, await growth.path(branch, start, signals))
-
-
-def whole_numbers(policy: object, **least: int) -> None:
-    """Raises ValueError where a setting is not a whole number of at least so much."""
-    for name, bound in least.items():
-        value = getattr(policy, name)
-        if type(value) is not int or value < bound:
-            raise ValueError(f"{name} must be a whole number of at least {bound}, got {value!r}")

@@ -15,11 +15,12 @@ from heapq import heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
+from banyan import checks
 from banyan.errors import InvalidInput
 from banyan.signals import MOST_TOP, NO_SIGNALS, Signals, Wanted, joined
 from services.rollout.generate.cuts import Run
 from services.rollout.generate.growth import Growing, Growth, Place
-from services.rollout.generate.rollouts import Rollout, roll_out, whole_numbers
+from services.rollout.generate.rollouts import Rollout, roll_out
 
 METRICS = ("entropy", "cosine", "cosine-entropy")
 Scores = npt.NDArray[np.float64]
@@ -41,7 +42,7 @@ class Rose(Growing):
     """Whether a token may be chosen again, as in the published code; else the next best is."""
 
     def __post_init__(self) -> None:
-        whole_numbers(self, width=1, top=1)
+        checks.whole(self, ("width", "top"), 1)
         if self.top > MOST_TOP:
             raise ValueError(f"top must be at most {MOST_TOP}, got {self.top!r}")
         if isinstance(self.epsilon, bool) or not 0.0 <= self.epsilon <= 1.0:

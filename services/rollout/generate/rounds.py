@@ -7,6 +7,7 @@ trees that wait with their rewards; the tree is done when its room is final.
 
 from dataclasses import dataclass
 
+from banyan import checks
 from banyan.plugins import Branch
 from services.rollout.generate.growth import Growing, Growth
 
@@ -23,9 +24,8 @@ class Rounds(Growing):
     needs_room = True
 
     def __post_init__(self) -> None:
-        for name, least in (("start", 2), ("most", self.start)):
-            if type(getattr(self, name)) is not int or getattr(self, name) < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, got {getattr(self, name)!r}")
+        checks.whole(self, ("start",), 2)
+        checks.whole(self, ("most",), self.start)
 
     @property
     def width(self) -> int:

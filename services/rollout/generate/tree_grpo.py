@@ -9,8 +9,9 @@ wait for each other. A recipe's `trees` is the paper's m.
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from banyan import checks
 from services.rollout.generate.growth import Growing, Growth, Place
-from services.rollout.generate.rollouts import Rollout, roll_out, whole_numbers
+from services.rollout.generate.rollouts import Rollout, roll_out
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class TreeGRPO(Growing):
     """Tokens of a node."""
 
     def __post_init__(self) -> None:
-        whole_numbers(self, rounds=0, expansions=1, node=1)
+        checks.whole(self, ("expansions", "node"), 1)
+        checks.whole(self, ("rounds",), 0)
 
     @property
     def width(self) -> int:

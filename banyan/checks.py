@@ -1,4 +1,4 @@
-"""Settings of curricula: numbers are numbers, and within bounds. The registry names the plugin of a ValueError."""
+"""Settings of plugins: numbers are numbers, and within bounds. The registry names the plugin of a ValueError."""
 
 import math
 from collections.abc import Iterable
