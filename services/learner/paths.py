@@ -54,6 +54,7 @@ class Piece:
     enter_N: Ints
     leave_N: Ints
     paths: tuple[Path, ...]
+    tree: bytes = b""
 
     def __len__(self) -> int:
         return len(self.token_N)
@@ -127,6 +128,7 @@ def piece_of(view: TreeView, order: Sequence[int], paths: Sequence[Path]) -> Pie
         enter_N=np.repeat(np.array(order, np.int64), sizes),
         leave_N=np.repeat(np.array([last[i] for i in order], np.int64), sizes),
         paths=tuple(paths),
+        tree=view.tree.tree_id,
     )
 
 
