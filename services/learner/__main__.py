@@ -15,6 +15,10 @@ def main() -> None:
 
     async def run(stop: asyncio.Event) -> None:
         settings = read(LearnerSettings)
+        if os.environ.get("RANK", "0") != "0":  # torchrun, or rank 0, started this one
+            from services.learner.ranks import follower
+
+            return await follower.run(settings)
         from services.learner import service
 
         await service.run(settings, stop)

@@ -4,6 +4,7 @@ An engine that took the weights says the same of them (DESIGN 7). The tokens are
 what an engine says of two versions can be compared. One forward pass; its cost is in docs/benchmarks.md.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ from transformers import PreTrainedModel
 
 from banyan.draws import key, uniforms
 from services.learner.model import forward
-from services.learner.packing import pack
+from services.learner.packing import Row, pack
 from services.learner.paths import Ints, Path, Piece
 
+Compute = Callable[[Row], tuple[torch.Tensor, ...]]
 TOKENS = 32
 TOLERANCES = {"float32": 0.01, "bfloat16": 0.2}  # nats, mean; three times what two implementations differ by in bfloat16
 
@@ -26,18 +28,18 @@ def tokens(vocabulary: int, count: int = TOKENS) -> Ints:
 
 
 @torch.no_grad()
-def logprobs(model: PreTrainedModel, token_N: Ints) -> list[float]:
-    """Log-probs, untempered, of all tokens but the first, as the model computes."""
+def logprobs(model: PreTrainedModel, token_N: Ints, compute: Compute | None = None) -> list[float]:
+    """Log-probs, untempered, of all tokens but the first, as the model computes. `compute`: a pass of a model in shards."""
     rows = pack([_piece(token_N)], len(token_N))
-    logp_E, _ = forward(model, rows[0])
+    logp_E = compute(rows[0])[1] if compute else forward(model, rows[0])[0]
     return [float(value) for value in logp_E[torch.from_numpy(rows[0].index_P_T[0])]]
 
 
-def of(model: PreTrainedModel, dtype: str) -> dict[str, Any]:
+def of(model: PreTrainedModel, dtype: str, compute: Compute | None = None) -> dict[str, Any]:
     """The canary as a weight manifest carries it."""
     embeddings: Any = model.get_input_embeddings()
     token_N = tokens(len(embeddings.weight))
-    return {"tokens": token_N.tolist(), "logprobs": logprobs(model, token_N), "tolerance": TOLERANCES[dtype]}
+    return {"tokens": token_N.tolist(), "logprobs": logprobs(model, token_N, compute), "tolerance": TOLERANCES[dtype]}
 
 
 def _piece(token_N: Ints) -> Piece:

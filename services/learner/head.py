@@ -6,7 +6,7 @@ each step, and what came of it, is kept for the last `window` observations; the 
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -39,6 +39,15 @@ class HeadTrainer:
         if len(watched):
             place_S = torch.from_numpy(watched.place_S).to(state_N_H.device)
             self._batch.append((state_N_H.detach()[place_S].float(), watched))
+
+    def handed_over(self) -> list[Batch]:
+        """What this batch showed, for the rank that learns from it; here it is gone."""
+        batch, self._batch = self._batch, []
+        return batch
+
+    def take_over(self, shown: Iterable[Batch]) -> None:
+        """Takes what a batch showed to all ranks."""
+        self._batch = list(shown)
 
     def forget(self) -> None:
         """Drops what this batch showed: nothing is learned from it."""

@@ -18,5 +18,7 @@ class LearnerSettings(Settings):
     """Folder that weights are handed out from; empty for shared memory where it fits, else the run's folder."""
     advertise: str = ""
     """host:port at which other hosts reach this process's gRPC server; empty for the address it listens on."""
+    rank_timeout_s: float = 60.0
+    """How long ranks wait for each other in a collective, before they end and say which one is to blame."""
     tick_s: float = 2.0
     """Longest wait for a trigger before the store is asked anyway."""

@@ -28,6 +28,10 @@ class Tally:
             self._sum[name] += total
             self._of[name] += of
 
+    def join(self, other: "Tally") -> None:
+        """Takes what another tally holds."""
+        self.add({name: (total, other._of[name]) for name, total in other._sum.items()})
+
     def watch(self, tokens: Tokens) -> None:
         """Takes how far training is from sampling in a row."""
         log, sampled = tokens.drift().double(), tokens.sampled_P_T

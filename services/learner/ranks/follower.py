@@ -1,0 +1,84 @@
+"""A rank other than 0: it does what rank 0 orders. It knows no store, no broker and no run, and ends with rank 0."""
+
+import asyncio
+import logging
+import os
+
+from banyan.recipe import Recipe
+from services.learner.ranks.orders import Order, Orders
+from services.learner.ranks.thread import Opening
+from services.learner.ranks.trainer import RankTrainer
+from services.learner.ranks.world import Place, World, place
+from services.learner.settings import LearnerSettings
+from services.learner.torchthread import TorchThread
+
+log = logging.getLogger(__name__)
+
+
+async def run(settings: LearnerSettings) -> None:
+    """Until rank 0 says stop, or is gone. Signals are rank 0's to heed: it may have a checkpoint to write first."""
+    at = place(os.environ)
+    assert at is not None, "RANK is set"
+    await asyncio.to_thread(_serve, settings, at)
+
+
+def _serve(settings: LearnerSettings, at: Place) -> None:
+    world = World(at, settings.rank_timeout_s)
+    try:
+        _Follower(world, settings).serve()
+    except BaseException as error:
+        world.pulse.fail(f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        world.close()
+
+
+class _Thread(TorchThread):
+    """Loads as rank 0 does, in the thread that asks."""
+
+    def __init__(self, world: World, opening: Opening, threads: int | None) -> None:
+        super().__init__(Recipe.model_validate_json(opening.recipe_json), threads)
+        self._world = world
+        self._load(opening.folder, opening.resumed, opening.base)
+
+    def _made(self, *given: object) -> RankTrainer:
+        return RankTrainer(self._world, *given)
+
+
+class _Follower:
+    def __init__(self, world: World, settings: LearnerSettings) -> None:
+        self._world, self._settings, self._orders = world, settings, Orders(world)
+        self._thread: _Thread | None = None
+
+    def serve(self) -> None:
+        """Order after order."""
+        while (order := self._orders.take()) is not Order.STOP:
+            self._obey(order)
+        log.info("rank %d: rank 0 is done", self._world.rank)
+
+    def _obey(self, order: Order) -> None:
+        if order is Order.LOAD:
+            self._thread = _Thread(self._world, self._orders.told(), self._settings.threads)
+            return self._orders.meet()
+        trainer = self._trainer
+        if order is Order.STEP:
+            trainer.step(*self._orders.told())
+        elif order is Order.PUBLISH:
+            trainer.published()
+        elif order is Order.KEEP:
+            trainer.exact()
+            trainer.moments()
+        elif order is Order.CANARY:
+            self._say_canary(trainer)
+
+    @property
+    def _trainer(self) -> RankTrainer:
+        assert self._thread is not None, "load comes first"
+        assert isinstance(self._thread.trainer, RankTrainer)
+        return self._thread.trainer
+
+    def _say_canary(self, trainer: RankTrainer) -> None:
+        from services.learner import canary
+
+        assert self._thread is not None
+        canary.of(trainer.model, self._thread.dtype_name, trainer.compute)

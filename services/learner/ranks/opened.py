@@ -1,0 +1,41 @@
+"""Whether a learner has ranks, and how they came to be: by torchrun, or started here as the recipe asks."""
+
+import os
+
+from banyan.errors import InvalidInput
+from banyan.recipe import Recipe
+from services.learner.settings import LearnerSettings
+from services.learner.torchthread import TorchThread
+
+
+def torch_thread(recipe: Recipe, settings: LearnerSettings) -> TorchThread:
+    """The torch thread of this learner; of rank 0, with the others joined. Raises InvalidInput, RankLost."""
+    wanted = recipe.resources.learner_ranks
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started == 1 and wanted == 1:
+        return TorchThread(recipe, settings.threads)
+    if started > 1 and recipe.deterministic and started != wanted:
+        raise InvalidInput(
+            f"torchrun started {started} ranks; a deterministic run has those that its recipe names, "
+            f"resources.learner_ranks: {wanted}"
+        )
+    return _of_ranks(recipe, settings, wanted, started)
+
+
+def _of_ranks(recipe: Recipe, settings: LearnerSettings, wanted: int, started: int) -> TorchThread:
+    from services.learner.ranks.crew import Crew
+    from services.learner.ranks.orders import Orders
+    from services.learner.ranks.thread import RankThread
+    from services.learner.ranks.world import Place, World, place
+
+    at = place(os.environ)
+    if at is not None and started > 1:
+        return RankThread(recipe, settings.threads, Orders(World(at, settings.rank_timeout_s)))
+    threads = max(1, (settings.threads or os.cpu_count() or 1) // wanted)
+    crew = Crew(wanted, threads)
+    try:
+        world = World(Place(0, wanted), settings.rank_timeout_s, crew.store, crew.look)
+        return RankThread(recipe, threads, Orders(world), crew)
+    except BaseException:
+        crew.end()
+        raise

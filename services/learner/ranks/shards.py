@@ -1,0 +1,101 @@
+"""The weights that a rank holds: its rows of every parameter, in float32, and how the whole is had of them.
+
+Stands where Masters does: AdamW works on the shards, each rank on its own. A shard is a run of rows of the first axis, all
+equally long but for the last ones, which may be shorter or empty.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from services.learner.ranks.whole import Whole
+
+
+class Shards:
+    """`names`, `weights` and gradients of this rank's rows of the parameters that are trained."""
+
+    def __init__(self, whole: Whole, dtype: torch.dtype, rank: int, size: int) -> None:
+        self._whole, self._dtype, self._rank, self._size = whole, dtype, rank, size
+        named = list(whole.policy.named_parameters())  # a tied parameter comes once
+        self.names = [name for name, _ in named]
+        self._parameters = [p for _, p in named]
+        self._shapes = [tuple(p.shape) for p in self._parameters]
+        with torch.no_grad():  # the shard itself, not a copy: FSDP2 gathers what AdamW has written
+            self.weights = [p.to_local() for p in self._parameters if isinstance(p, DTensor)]
+        tensors = whole.policy.state_dict(keep_vars=True)
+        first = {id(p): name for name, p in named}
+        self._tied = {name: first[id(t)] for name, t in tensors.items() if first.get(id(t), name) != name}
+        self._rest = {n: t.detach() for n, t in tensors.items() if id(t) not in first}
+
+    def clear(self) -> None:
+        """Before the first row of a batch."""
+        for parameter, weight in zip(self._parameters, self.weights, strict=True):
+            parameter.grad, weight.grad = None, None
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Gradients of this rank's rows, in the order of `names`; zeros for parameters that no row touched."""
+        for parameter, weight in zip(self._parameters, self.weights, strict=True):
+            gradient = parameter.grad
+            weight.grad = gradient.to_local() if isinstance(gradient, DTensor) else torch.zeros_like(weight)
+        return [weight.grad for weight in self.weights if weight.grad is not None]
+
+    def publish(self) -> None:
+        """Nothing to do: the next pass gathers the shards."""
+
+    # -- the whole: every rank calls these, and rank 0 gets what it asks for, one tensor after the other --
+
+    def computed(self) -> dict[str, torch.Tensor]:
+        """All tensors of the model by name, as it computes with them; tied names share storage. Empty on other ranks."""
+        found = dict(self.whole(w.to(self._dtype) for w in self.weights))
+        return self._with_rest(found) | {name: found[first] for name, first in self._tied.items()} if found else {}
+
+    def exact(self) -> dict[str, torch.Tensor]:
+        """All tensors that a checkpoint needs, once each. Empty on other ranks."""
+        found = dict(self.whole(self.weights))
+        return self._with_rest(found) if found else {}
+
+    def _with_rest(self, found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return self._rest | found
+
+    def whole(self, local: "Iterator[torch.Tensor] | list[torch.Tensor]") -> Iterator[tuple[str, torch.Tensor]]:
+        """Name and tensor of what every rank holds a shard of, in the order of `names`; nothing on other ranks. They are
+        held in the machine's memory; the accelerator's holds one at a time."""
+        for name, shape, shard in zip(self.names, self._shapes, local, strict=True):
+            found = gathered(shard, shape[0], self._rank, self._size)
+            if found is not None:
+                yield name, found.cpu()
+
+    def own(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """This rank's rows of a whole tensor."""
+        held, rows = self.weights[self.names.index(name)], rows_each(len(tensor), self._size)
+        start = min(len(tensor), self._rank * rows)
+        return tensor[start : start + len(held)].to(held.device)
+
+
+def rows_each(rows: int, size: int) -> int:
+    """Rows of all shards but the last ones."""
+    return -(-rows // size)
+
+
+def gathered(shard: torch.Tensor, rows: int, rank: int, size: int) -> torch.Tensor | None:
+    """The whole tensor on rank 0, None on others."""
+    each = rows_each(rows, size)
+    padded = shard.new_zeros((each, *shard.shape[1:]))
+    padded[: len(shard)] = shard.detach()
+    parts = [torch.empty_like(padded) for _ in range(size)] if rank == 0 else None
+    dist.gather(padded, parts, dst=0)
+    return torch.cat(parts)[:rows] if parts else None
+
+
+def restored(
+    shards: Shards, moments: Mapping[str, torch.Tensor], kinds: tuple[str, ...]
+) -> dict[str, dict[str, torch.Tensor]]:
+    """By parameter, this rank's rows of what a checkpoint keeps of it; scalars as they are."""
+    held = {name: {k: moments[f"{k}.{name}"] for k in kinds if f"{k}.{name}" in moments} for name in shards.names}
+    return {
+        name: {kind: (shards.own(name, t) if t.dim() else t).clone() for kind, t in found.items()}
+        for name, found in held.items()
+        if found
+    }
