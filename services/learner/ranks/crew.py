@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from services.chassis.parent import PARENT_VARIABLE
 from services.learner.ranks.lost import RankLost
@@ -32,7 +32,7 @@ class Crew:
         listening = socket.create_server((HOST, 0))
         port = listening.getsockname()[1]
         handle = listening.detach()  # the store's from here on
-        self.store = dist.TCPStore(HOST, port, self.size, is_master=True, wait_for_workers=False, master_listen_fd=handle)
+        self.store = TCPStore(HOST, port, self.size, is_master=True, wait_for_workers=False, master_listen_fd=handle)
         for rank in range(1, self.size):
             self.ranks[rank] = self._started(rank, port)
 

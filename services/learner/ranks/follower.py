@@ -1,6 +1,7 @@
 """A rank other than 0: it does what rank 0 orders. It knows no store, no broker and no run, and ends with rank 0."""
 
 import asyncio
+import contextlib
 import logging
 import os
 
@@ -27,7 +28,8 @@ def _serve(settings: LearnerSettings, at: Place) -> None:
     try:
         _Follower(world, settings).serve()
     except BaseException as error:
-        world.pulse.fail(f"{type(error).__name__}: {error}")
+        with contextlib.suppress(RuntimeError):  # nobody may be there to hear it
+            world.pulse.fail(f"{type(error).__name__}: {error}")
         raise
     finally:
         world.close()

@@ -9,9 +9,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
-from torch.distributed import Store
+from torch._C._distributed_c10d import Store
 
 from services.learner.ranks.lost import RankLost
 
@@ -22,7 +22,7 @@ BEAT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """count: grows while the rank lives. place: grows with what it has done. doing: for people. failure: why it ends."""
+    """count: grows while the rank lives. place: passes that it has begun. doing: for people. failure: why it ends."""
 
     count: int = 0
     place: int = 0
@@ -35,6 +35,7 @@ class Pulse:
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
         self._store, self._rank, self._beat = store, rank, Beat(doing="starting")
+        self._count = 0
         self._keys = [f"pulse/{other}" for other in range(size)]
         self._end = threading.Event()
         self._lock = threading.Lock()
@@ -43,12 +44,16 @@ class Pulse:
         self._thread.start()
 
     def at(self, doing: str) -> None:
-        """Notes that this rank has come to the next place."""
-        self._beat = Beat(self._beat.count, self._beat.place + 1, doing)
+        """Notes what this rank is about to do."""
+        self._beat = replace(self._beat, doing=doing)
+
+    def passed(self) -> None:
+        """Notes that it has begun another pass; all ranks make as many."""
+        self._beat = replace(self._beat, place=self._beat.place + 1)
 
     def fail(self, cause: str) -> None:
         """Says why this rank ends, at once."""
-        self._beat = Beat(self._beat.count, self._beat.place, self._beat.doing, cause)
+        self._beat = replace(self._beat, failure=cause)
         self._say()
 
     def _run(self) -> None:
@@ -60,9 +65,8 @@ class Pulse:
 
     def _say(self) -> None:
         with self._lock:
-            beat = self._beat
-            self._beat = Beat(beat.count + 1, beat.place, beat.doing, beat.failure)
-            self._store.set(f"pulse/{self._rank}", json.dumps(asdict(self._beat)))
+            self._count += 1
+            self._store.set(self._keys[self._rank], json.dumps(asdict(replace(self._beat, count=self._count))))
 
     def await_all(self, deadline_s: float, look: Callable[[], None]) -> None:
         """Waits until every rank has said something, while `look` finds nothing wrong. Raises RankLost."""
@@ -97,5 +101,7 @@ def suspects(before: Mapping[int, Beat], after: Mapping[int, Beat], asking: int)
     if failed or gone:
         return "; ".join([*failed, *gone])
     least = min(beat.place for beat in after.values())
-    late = [f"rank {rank} is only at {beat.doing}" for rank, beat in others.items() if beat.place == least]
+    late = [
+        f"rank {rank} is only at {beat.doing}, pass {beat.place}" for rank, beat in others.items() if beat.place == least
+    ]
     return "; ".join(late) or f"rank {asking} itself is behind the others"

@@ -100,6 +100,10 @@ class RankThread(TorchThread):
 
         return await self.run(take)
 
+    def trained_bytes(self) -> int:
+        """Bytes of what a checkpoint holds, of all ranks."""
+        return super().trained_bytes() * self._world.size
+
     async def watch(self) -> None:
         """Until cancelled; raises RankLost once another rank is lost, also while nothing is asked of it."""
         watch = Watch(self._world.pulse, range(1, self._world.size), self._world.timeout_s)

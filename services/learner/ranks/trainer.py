@@ -41,7 +41,7 @@ class RankTrainer(Trainer):
 
     def compute(self, row: Row) -> Pass:
         """One pass; parameters are gathered layer by layer."""
-        self._world.pulse.at("a row")
+        self._world.pulse.passed()
         found: Pass = self._whole(row)
         return found
 

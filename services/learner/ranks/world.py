@@ -13,6 +13,8 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from banyan.errors import InvalidInput
 from services.chassis.parent import orphaned
@@ -62,14 +64,14 @@ class World:
     """The group, joined. Every rank makes one."""
 
     def __init__(
-        self, at: Place, timeout_s: float = TIMEOUT_S, store: dist.Store | None = None, look: Look = _nothing
+        self, at: Place, timeout_s: float = TIMEOUT_S, store: Store | None = None, look: Look = _nothing
     ) -> None:
         self.rank, self.size, self.timeout_s = at.rank, at.size, timeout_s
         if store is not None or os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # ranks of one machine are reached by nobody else
         met = store or _met(at)
-        self._store = dist.PrefixStore("banyan", met)
-        self.pulse = Pulse(dist.PrefixStore("banyan", met.clone()), at.rank, at.size)
+        self._store = PrefixStore("banyan", met)
+        self.pulse = Pulse(PrefixStore("banyan", _apart(met)), at.rank, at.size)
         backend, limit = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timedelta(seconds=timeout_s)
         with self.named("meeting"):
             self.pulse.await_all(MEETING_S, look)
@@ -128,7 +130,7 @@ class World:
         try:
             yield
         except RuntimeError as error:
-            said = str(error).splitlines()[0][:300]
+            said = str(error).splitlines()[0].split(". This is")[0][:300]
             if not isinstance(error, dist.DistError) and not any(sign in str(error) for sign in _SIGNS):
                 raise
             raise RankLost(f"rank {self.rank} at {doing}: {self._who()} ({said})") from None
@@ -142,10 +144,17 @@ class World:
             return "rank 0 or the launcher, which held the ranks' store, is gone"
 
 
-def _met(at: Place) -> dist.Store:
+def _apart(store: Store) -> Store:
+    """A connection of its own: what waits on the other one does not hold it up."""
+    found = store.clone()
+    found.set_timeout(timedelta(seconds=TIMEOUT_S))
+    return found
+
+
+def _met(at: Place) -> Store:
     """The store that the launcher or rank 0 holds."""
     try:
-        return next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=MEETING_S))))[0]
+        return next(iter(rendezvous("env://", timeout=timedelta(seconds=MEETING_S))))[0]
     except RuntimeError as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise RankLost(f"rank {at.rank} cannot reach rank 0 at {where}: {str(error).splitlines()[0][:300]}") from None

@@ -1,0 +1,81 @@
+"""Two ranks: rank 0 in the test's process, rank 1 a real follower."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from banyan.recipe import Recipe
+from services.learner import paths
+from services.learner.paths import Piece
+from services.learner.ranks.crew import Crew
+from services.learner.ranks.orders import Orders
+from services.learner.ranks.thread import RankThread
+from services.learner.ranks.world import Place, World
+from tests.learner import rig
+from tests.learner.test_service import world as world  # a fixture
+
+BUDGET = 60
+
+
+@dataclass
+class Pair:
+    """Two ranks that have met, for one learner after the other."""
+
+    crew: Crew
+    orders: Orders
+
+    def thread(self, recipe: Recipe) -> RankThread:
+        """Rank 0's thread of a learner."""
+        return RankThread(recipe, 1, self.orders)
+
+
+def recipe(**changes: Any) -> Recipe:
+    """Clipped, with a budget that makes several rows."""
+    data = rig.recipe(5).model_dump(mode="json")
+    dtype = changes.pop("dtype", "float32")
+    data["optimise"] |= {"tokens_per_row": BUDGET, "clip_norm": 0.05, "learning_rate": 1e-3, **changes}
+    data["resources"] |= {"dtype": dtype, "learner_ranks": 2}
+    return Recipe.model_validate(data)
+
+
+def pieces_of(forest: Any, seed: int, trees: int = 5) -> list[Piece]:
+    """Unequal trees with advantages drawn by the seed."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for number in range(trees):
+        view = forest.random(rng, 2 + 2 * number)
+        leaf_L = np.where(np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan)
+        for run in paths.divide(view, paths.trained_leaves(leaf_L), BUDGET):
+            piece = paths.unroll(view, run, leaf_L, None, b"now")
+            found.append(Piece(**{**{n: getattr(piece, n) for n in Piece.__slots__}, "tree": bytes([number])}))
+    return found
+
+
+def met(timeout_s: float = 30.0) -> Pair:
+    """A follower started, and met."""
+    crew = Crew(2, 1)
+    try:
+        return Pair(crew, Orders(World(Place(0, 2), timeout_s, crew.store, crew.look)))
+    except BaseException:
+        crew.end()
+        raise
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _environment() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BANYAN_RUN", rig.RUN)
+        patch.setenv("BANYAN_RANK_TIMEOUT_S", "30")
+        patch.delenv("RANK", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def pair(_environment: Any) -> Any:
+    made = met()
+    yield made
+    thread = made.thread(recipe())
+    thread._crew = made.crew
+    thread.done()

@@ -1,0 +1,100 @@
+"""Dealing trees out to ranks: whole trees, the same number of rows everywhere, nothing lost, near the best balance."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from services.learner import packing, paths
+from services.learner.paths import Piece
+from services.learner.ranks import split
+from services.learner.ranks.cost import Costs, costs_of
+
+COSTS = Costs(pair=0.01, prediction=0.5)
+LOOSE = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def pieces_of(forest: Any, seed: int, trees: int, budget: int) -> list[Piece]:
+    rng = np.random.default_rng(seed)
+    found = []
+    for number in range(trees):
+        view = forest.random(rng, int(rng.integers(1, 9)))
+        leaf_L = np.where(np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan)
+        for run in paths.divide(view, paths.trained_leaves(leaf_L), budget):
+            piece = paths.unroll(view, run, leaf_L, None, b"now")
+            found.append(Piece(**{**{n: getattr(piece, n) for n in piece.__slots__}, "tree": bytes([number])}))
+    return found
+
+
+def worth(rows: list[packing.Row]) -> list[tuple[float, ...]]:
+    """What the paths of rows say, whatever their order."""
+    return sorted(
+        tuple(np.concatenate([row.advantage_P_T[p][m], row.behaviour_P_T[p][m]]).tolist())
+        for row in rows
+        for p, m in enumerate(row.mask_P_T)
+        if m.any()
+    )
+
+
+@LOOSE
+@given(seed=st.integers(0, 10**6), trees=st.integers(0, 9), ranks=st.integers(1, 5), budget=st.sampled_from([8, 30, 4000]))
+def test_every_rank_has_as_many_rows_and_no_path_is_lost(
+    forest: Any, seed: int, trees: int, ranks: int, budget: int
+) -> None:
+    pieces = pieces_of(forest, seed, trees, budget)
+    rows = split.pack(pieces, budget, ranks, COSTS)
+    shares = [split.of_rank(rows, rank, ranks) for rank in range(ranks)]
+    assert len({len(share) for share in shares}) == 1
+    assert worth(rows) == worth(packing.pack(pieces, budget))
+    assert not rows or any(not split.is_empty(row) for row in rows[-ranks:]), "no turn is empty on all ranks"
+    for share in shares:  # what is computed at the same time is alike
+        assert all(COSTS.of_row(a) >= COSTS.of_row(b) for a, b in pairwise(share) if not split.is_empty(b))
+
+
+@LOOSE
+@given(seed=st.integers(0, 10**6), trees=st.integers(1, 9), ranks=st.integers(1, 5), budget=st.sampled_from([8, 30, 4000]))
+def test_the_leaves_of_a_tree_stay_on_one_rank(forest: Any, seed: int, trees: int, ranks: int, budget: int) -> None:
+    pieces = pieces_of(forest, seed, trees, budget)
+    shares = split.deal(pieces, ranks, COSTS)
+    held = [{piece.tree for piece in share} for share in shares]
+    assert sum(len(trees) for trees in held) == len({piece.tree for piece in pieces})
+    order = {id(piece): at for at, piece in enumerate(pieces)}
+    assert sorted(order[id(p)] for share in shares for p in share) == list(range(len(pieces)))
+    assert all(order[id(a)] < order[id(b)] for share in shares for a, b in pairwise(share))
+
+
+@LOOSE
+@given(seed=st.integers(0, 10**6), trees=st.integers(1, 9), ranks=st.integers(1, 5))
+def test_no_rank_has_more_than_the_bound_of_longest_first(forest: Any, seed: int, trees: int, ranks: int) -> None:
+    pieces = pieces_of(forest, seed, trees, 4000)
+    cost: dict[bytes, float] = {}
+    for piece in pieces:
+        cost[piece.tree] = cost.get(piece.tree, 0.0) + COSTS.of(piece)
+    load = [sum(COSTS.of(piece) for piece in share) for share in split.deal(pieces, ranks, COSTS)]
+    largest = max(cost.values(), default=0.0)
+    assert max(load) <= sum(cost.values()) / ranks + largest * (1 - 1 / ranks) + 1e-9
+
+
+def test_a_cost_by_hand() -> None:
+    """Two tokens above three: 5 tokens, pairs 1 + 2 + 3 + 4 + 5 = 15, three places predict."""
+    empty = np.zeros(0)
+    three = np.arange(3)
+    path = paths.Path(three + 1, three, three + 1.0, three * 0.0, three * 0.0, three > 9, three * 0.0, empty)
+    piece = Piece(np.arange(5), np.arange(5), np.zeros(5, np.int64), np.zeros(5, np.int64), (path,))
+    assert COSTS.of(piece) == 5 + 0.01 * 15 + 0.5 * 3
+
+
+def test_costs_are_of_the_models_sizes() -> None:
+    class Config:
+        hidden_size, num_hidden_layers, vocab_size = 576, 30, 49152
+
+    found = costs_of(Config())
+    assert found.pair == pytest.approx(1 / (6 * 576)) and found.prediction == pytest.approx(49152 / (12 * 576 * 30))
+
+
+def test_an_empty_row_is_what_it_says() -> None:
+    row = split.empty_row()
+    assert split.is_empty(row) and len(row.token_N) == 2 and len(row.watched) == 0

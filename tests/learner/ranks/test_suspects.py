@@ -1,0 +1,46 @@
+"""Who is to blame for a broken collective, by two looks at the signs of life; and what the environment says of a rank."""
+
+import pytest
+
+from banyan.errors import InvalidInput
+from services.learner.ranks.pulse import Beat, suspects
+from services.learner.ranks.world import Place, place
+
+HERE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+def test_a_rank_without_a_sign_of_life_is_named() -> None:
+    before = {0: Beat(5, 7, "step 3"), 1: Beat(5, 7, "step 3"), 2: Beat(9, 7, "step 3")}
+    after = {0: Beat(9, 7, "step 3"), 1: Beat(5, 7, "step 3"), 2: Beat(13, 7, "step 3")}
+    assert suspects(before, after, 0) == "rank 1 gives no sign of life (last at step 3)"
+
+
+def test_a_rank_that_said_why_it_ends_is_named_with_that() -> None:
+    before = {0: Beat(5), 1: Beat(5, failure="MemoryError: 4 GiB")}
+    assert suspects(before, {0: Beat(9), 1: before[1]}, 0) == "rank 1 failed: MemoryError: 4 GiB"
+
+
+def test_a_rank_that_lives_and_is_late_is_named() -> None:
+    before = {0: Beat(5, 8, "step 3"), 1: Beat(5, 4, "a row"), 2: Beat(5, 8, "step 3")}
+    after = {rank: Beat(beat.count + 4, beat.place, beat.doing) for rank, beat in before.items()}
+    assert suspects(before, after, 0) == "rank 1 is only at a row, pass 4"
+    assert suspects(before, after, 1) == "rank 1 itself is behind the others"
+
+
+def test_a_rank_by_its_environment() -> None:
+    assert place({}) is None
+    assert place({"RANK": "1", "WORLD_SIZE": "2", **HERE}) == Place(1, 2)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"RANK": "1"},
+        {"RANK": "x", "WORLD_SIZE": "2"},
+        {"RANK": "2", "WORLD_SIZE": "2", **HERE},
+        {"RANK": "0", "WORLD_SIZE": "2"},
+    ],
+)
+def test_an_environment_that_says_nonsense_is_refused(environ: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput, match="torchrun"):
+        place(environ)

@@ -1,0 +1,32 @@
+"""A whole run whose learner has two ranks; one of them dies in the middle, and the run succeeds all the same."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from banyan.v1 import runstore_service_pb2 as rs
+from tests.faults.audit import audit
+from tests.faults.harness import STEPS, System, recipe, system, tiny_model
+
+pytestmark = pytest.mark.slow
+
+
+def follower(made: System) -> int:
+    """The rank that the learner's process has started."""
+    tasks = Path(f"/proc/{made.pid('learner')}/task").glob("*/children")
+    (pid,) = [int(child) for path in tasks for child in path.read_text().split()]
+    return pid
+
+
+async def test_a_run_with_two_ranks_succeeds_though_one_dies(tmp_path: Path) -> None:
+    async with system(tmp_path / "s") as made:
+        run_id = await made.create(recipe(tiny_model(tmp_path / "model"), resources__learner_ranks=2))
+        await made.reach(2)
+        os.kill(follower(made), signal.SIGKILL)
+        run = await made.finish()
+        (log,) = (tmp_path / "s").rglob(f"learner-{run_id}-0.log")
+        assert "rank 1 of this learner ended by SIGKILL" in log.read_text()
+    assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
+    assert audit(tmp_path / "s" / "store.sqlite", run_id, STEPS) == []
