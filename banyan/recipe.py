@@ -203,10 +203,29 @@ class Head(Part):
     """Gradient steps before it is heard (card 18: about 20)."""
 
 
+class Lora(Part):
+    """Trains small matrices beside the model's own, which stay as they are (Hu et al. 2021, arXiv 2106.09685)."""
+
+    rank: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Rows of A and columns of B: what is added to a matrix W is alpha / rank · B A."""
+    alpha: Annotated[float, Field(gt=0, le=1_000_000)] = 32.0
+    """Factor of what is added, over the rank."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Only 0: a loss compares the policy that sampled with the one in training, which must be the same function."""
+    targets: Annotated[list[Name], Field(min_length=1, max_length=1000)] | Literal["all-linear"] = "all-linear"
+    """Ends of the names of the matrices, such as [q_proj, v_proj]. all-linear: every one but the output layer."""
+
+    @model_validator(mode="after")
+    def _same(self) -> "Lora":
+        if self.dropout:
+            raise ValueError(f"dropout {self.dropout} makes another function of each pass, and ratios compare two; set 0")
+        return self
+
+
 class Optimise(Part):
     """How closed groups become an update."""
 
-    LATER = frozenset({"head"})
+    LATER = frozenset({"lora", "head"})
 
     advantage: Name = "grpo"
     """Estimator: a registered name or module:attribute."""
@@ -232,6 +251,8 @@ class Optimise(Part):
     """Token budget of one packed row: bounds the learner's memory."""
     head: Head | None = None
     """Trains a head and publishes it with the policy; none unless it is asked for (`head: {}` for its defaults)."""
+    lora: Lora | None = None
+    """Trains an adapter instead of the model's own weights; none unless it is asked for (`lora: {}` for its defaults)."""
     checkpoint_every: Steps = 0
     """Steps between checkpoints; 0 lets the learner choose so that they cost at most 5 % of the time."""
 

@@ -72,6 +72,7 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
         if ":" not in scorer.name:
             registry.build("filter", scorer.name, scorer.settings)
     groups.check(recipe, policy)
+    _check_adapters(recipe)
     return recipe
 
 
@@ -86,6 +87,19 @@ def _refuse_deaf(recipe: Recipe, policy: Any) -> None:
         raise InvalidInput(f"generate.policy {name} needs the score of a learned head; train one with `optimise.head: {{}}`")
     if recipe.optimise.head is not None and not hasattr(policy, "observations"):
         raise InvalidInput(f"generate.policy {name} asks no head for its score; leave `optimise.head` out")
+
+
+def _check_adapters(recipe: Recipe) -> None:
+    """vLLM is started for adapters of some rank, or for whole weights."""
+    resources, lora = recipe.resources, recipe.optimise.lora
+    most = resources.engine_settings.get("lora_rank") if resources.engine == "vllm" else None
+    if most and lora is None:
+        raise InvalidInput(
+            f"resources.engine_settings.lora_rank {most} starts vLLM for adapters, and without optimise.lora whole weights "
+            "are trained; leave lora_rank out, or set optimise.lora"
+        )
+    if isinstance(most, int) and lora is not None and 0 < most < lora.rank:
+        raise InvalidInput(f"optimise.lora.rank {lora.rank} is above resources.engine_settings.lora_rank {most}; raise that")
 
 
 def _check_rooms(recipe: Recipe, policy: Any) -> None:

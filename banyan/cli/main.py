@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from banyan.cli import advantages, dead, doctor, join, lineage, recipes, runs, simulate, train, trees
+from banyan.cli import advantages, dead, doctor, export, join, lineage, recipes, runs, simulate, train, trees
 from banyan.cli.output import err
 from banyan.errors import BanyanError, InvalidInput
 
@@ -47,7 +47,7 @@ app.command("token")(join.token)
 app.add_typer(dead.app, name="dead")
 app.command("doctor")(doctor.doctor)
 app.command("advantages")(advantages.advantages)
-app.command("export")(runs.export)
+app.command("export")(export.export)
 
 
 def main() -> None:

@@ -1,8 +1,7 @@
-"""`banyan runs`, `ps` and `export`."""
+"""`banyan runs` and `ps`."""
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ from banyan.cli import show as show_module
 from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.output import emit, out
 from banyan.cli.store import commanding, reading, running
-from banyan.errors import InvalidInput, NotFound, Refused
+from banyan.errors import NotFound, Refused
 from banyan.v1 import runstore_service_pb2 as rs
 
 app = typer.Typer(help="Runs.", no_args_is_help=True)
@@ -119,29 +118,6 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def export(
-    run_id: RunId,
-    to: Annotated[Path, typer.Option("--to", help="Folder to write.")],
-    state: State = DEFAULT_STATE,
-    as_json: Json = False,
-) -> None:
-    """Copies a run's last checkpoint, as a Hugging Face folder, and its trees as JSON lines."""
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise InvalidInput(f"{to} exists and is {'not empty' if to.is_dir() else 'not a folder'}; name a new folder")
-    with reading(state) as client:
-        run = client.run(run_id)
-        checkpoint = newest_checkpoint(Path(run.folder))
-        to.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(checkpoint, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns("optimizer*", "manifest.json"))
-        with (to / "trees.jsonl").open("w", encoding="utf-8") as lines:
-            count = sum(bool(lines.write(line + "\n")) for line in client.export(run.run_id))
-        (to / "run.json").write_text(json.dumps(describe.run(run) | {"recipe": json.loads(run.recipe_json)}, indent=1))
-    if as_json:
-        emit({"run_id": run.run_id, "folder": str(to.resolve()), "checkpoint": checkpoint.name, "trees": count}, True)
-    else:
-        out.print(f"{checkpoint.name} of {run.run_id} and its {count} trees are in {to}", soft_wrap=True)
 
 
 def newest_checkpoint(folder: Path) -> Path:

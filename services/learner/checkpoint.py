@@ -1,4 +1,5 @@
 """Checkpoints: Hugging Face folders that load with `from_pretrained`, plus Adam's state and a manifest written last.
+Of a run that trains an adapter: PEFT's folder, and in the manifest the digest of the base that it belongs to.
 
 A folder `step-<step>-epoch-<epoch>` is written aside, fsynced and renamed, so a kill at any byte leaves the older ones as
 they were. A folder counts only if its manifest is whole and every file has the size and digest that the manifest says.
@@ -24,8 +25,10 @@ log = logging.getLogger(__name__)
 MODEL, OPTIMIZER, MANIFEST = "model.safetensors", "optimizer.safetensors", "manifest.json"
 KEEP = 2
 _FORMAT = "banyan.checkpoint.v1"
+ADAPTER, CONFIG = "adapter_model.safetensors", "adapter_config.json"  # as PEFT names them
 _COPIED = ("*.json", "*.jinja", "*.txt", "*.model")  # config and tokenizer of the base model
 _OWN = {MANIFEST, "banyan.json", "model.safetensors.index.json"}
+_WHOLE = {"config.json", "generation_config.json"}  # of a model; a folder that has them is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,21 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapter:
+    """That the weights are an adapter: PEFT's configuration of it, and the digest of its base."""
+
+    config: Mapping[str, Any]
+    base: str
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Tensors that nobody changes any more, with their mark."""
 
     mark: Mark
     weights: Mapping[str, torch.Tensor]
     moments: Mapping[str, torch.Tensor]
+    adapter: Adapter | None = None
 
     def apart(self) -> "Snapshot":
         """A copy, so that training may go on while a thread writes it."""
@@ -83,18 +95,36 @@ def write(folder: Path, snapshot: Snapshot, base: Path) -> Path:
 def _fill(aside: Path, snapshot: Snapshot, base: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    files: dict[str, dict[str, Any]] = {}
-    for source in sorted({path for pattern in _COPIED for path in base.glob(pattern)} - {base / n for n in _OWN}):
+    adapter = snapshot.adapter
+    for source in beside(base, whole=adapter is None):
         shutil.copyfile(source, aside / source.name)
-        _fsync(aside / source.name)
-        files[source.name] = {"bytes": source.stat().st_size, "digest": digest_of(aside / source.name).hex()}
-    for name, tensors in ((MODEL, snapshot.weights), (OPTIMIZER, snapshot.moments)):
+    if adapter is not None:
+        (aside / CONFIG).write_text(json.dumps(dict(adapter.config), sort_keys=True, indent=2))
+    files = {path.name: _said(path) for path in sorted(aside.iterdir())}
+    for name, tensors in ((ADAPTER if adapter else MODEL, snapshot.weights), (OPTIMIZER, snapshot.moments)):
         size, digest = flatfile.write(aside / name, tensors)
         files[name] = {"bytes": size, "digest": digest.hex()}
-    text = json.dumps({"format": _FORMAT, "mark": asdict(snapshot.mark), "files": files}, sort_keys=True)
+    said: dict[str, Any] = {"format": _FORMAT, "mark": asdict(snapshot.mark), "files": files}
+    text = json.dumps(said | ({"base": adapter.base} if adapter else {}), sort_keys=True)
     (aside / MANIFEST).write_text(text)
     _fsync(aside / MANIFEST)
     _fsync(aside)
+
+
+def beside(base: Path, whole: bool) -> list[Path]:
+    """What lies beside the weights: a model's tokenizer, and its configuration with `whole`."""
+    found = {path for pattern in _COPIED for path in base.glob(pattern)}
+    return sorted(path for path in found if path.name not in _OWN and (whole or path.name not in _WHOLE))
+
+
+def _said(path: Path) -> dict[str, Any]:
+    _fsync(path)
+    return {"bytes": path.stat().st_size, "digest": digest_of(path).hex()}
+
+
+def base_of(path: Path) -> str:
+    """Digest of the base that a checkpoint's adapter belongs to; empty where it holds a whole model."""
+    return str(json.loads((path / MANIFEST).read_text()).get("base", ""))
 
 
 def _fsync(path: Path) -> None:
@@ -126,7 +156,7 @@ def read_mark(path: Path, digests: bool = True) -> Mark | None:
         whole = sizes and (not digests or all(digest_of(path / n).hex() == said["digest"] for n, said in files.items()))
     except (OSError, KeyError, TypeError):
         return None
-    return mark if whole and {MODEL, OPTIMIZER} <= set(files) else None
+    return mark if whole and OPTIMIZER in files and (MODEL in files or ADAPTER in files) else None
 
 
 def _order(path: Path) -> tuple[int, int]:

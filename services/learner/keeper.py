@@ -15,7 +15,6 @@ from services.learner.torchthread import TorchThread
 log = logging.getLogger(__name__)
 
 _GUESSED_BYTES_PER_S = 200e6  # until the first one has been measured
-_BYTES_PER_WEIGHT_BYTE = 6  # float32 weights and two float32 moments, against bfloat16
 
 
 class Keeper:
@@ -24,7 +23,7 @@ class Keeper:
     def __init__(self, folder: Path, base: Path, torch_thread: TorchThread, every: int) -> None:
         self.folder, self._base, self._torch, self._every = folder, base, torch_thread, every
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._cost_s = torch_thread.weight_bytes() * _BYTES_PER_WEIGHT_BYTE / _GUESSED_BYTES_PER_S
+        self._cost_s = torch_thread.trained_bytes() / _GUESSED_BYTES_PER_S
         self._since = time.monotonic()
         self._last_step = -1
         self._writing: asyncio.Task[Path] | None = None

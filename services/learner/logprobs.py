@@ -70,6 +70,8 @@ class _TokenLogProbs(torch.autograd.Function):
             if spread is not None:
                 slope += spread.to(slope.dtype)
             grad_hidden[places] = slope @ weight_V_H
+            if not ctx.needs_input_grad[1]:  # a frozen output layer
+                continue
             grad = slope.t() @ hidden
             if len(spans) > 1:
                 grad = grad.to(grad_E.dtype)

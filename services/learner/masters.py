@@ -1,4 +1,5 @@
-"""Master weights in float32 under a model that computes in its own precision, and the gradients between them.
+"""Master weights in float32 under a model that computes in its own precision, and the gradients between them. Parameters
+that are frozen have neither.
 
 With bfloat16 the model's parameters are a copy: each row's gradients are added to the masters' in float32 as soon as they
 are made, and `publish` copies the masters back. With float32 (or float64, in tests) masters and parameters are the same.
@@ -9,21 +10,27 @@ from functools import partial
 import torch
 from transformers import PreTrainedModel
 
+from services.learner import adapter
+
 
 class Masters:
-    """`names`, `weights` and (in `weights[i].grad`) gradients of the parameters that are trained."""
+    """`names`, `weights` and (in `weights[i].grad`) gradients of the parameters that are trained. `adapted`: they are an
+    adapter's."""
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
         self._model = model
+        self.adapted = adapter.has(model)
         named = list(model.named_parameters())  # a tied parameter comes once
-        self.names = [name for name, _ in named]
-        self._parameters = [p.requires_grad_(True) for _, p in named]
+        self.names = [name for name, p in named if p.requires_grad]
+        self._parameters = [p for _, p in named if p.requires_grad]
         self._apart = dtype not in (torch.float32, torch.float64)
         self._touched: set[int] = set()
         if not self._apart:
             self.weights: list[torch.Tensor] = list(self._parameters)
             return
         self.weights = [p.detach().clone() for p in self._parameters]
+        for frozen in (p for _, p in named if not p.requires_grad):
+            frozen.data = frozen.data.to(dtype)
         for index, (parameter, master) in enumerate(zip(self._parameters, self.weights, strict=True)):
             master.grad = torch.zeros_like(master)
             parameter.data = parameter.data.to(dtype)
@@ -63,11 +70,19 @@ class Masters:
                 parameter.copy_(master)
 
     def computed(self) -> dict[str, torch.Tensor]:
-        """All tensors of the model by name, as it computes with them; tied names share storage."""
+        """All tensors of the model by name, as it computes with them; tied names share storage. An adapter is merged."""
+        if self.adapted:
+            return adapter.merged(self._model, self._named())
         return {name: tensor.detach() for name, tensor in self._model.state_dict().items()}
 
     def exact(self) -> dict[str, torch.Tensor]:
-        """All tensors that a checkpoint needs, once each: masters for parameters, and the model's own for the rest."""
+        """All tensors that a checkpoint needs, once each: masters for parameters, and the model's own for the rest; of an
+        adapter its own alone, as PEFT names them."""
+        if self.adapted:
+            return {adapter.stored_name(name): weight for name, weight in self._named().items()}
         tied = {p.data_ptr() for p in self._parameters}
         rest = {n: t.detach() for n, t in self._model.state_dict().items() if t.data_ptr() not in tied}
-        return rest | {n: w.detach() for n, w in zip(self.names, self.weights, strict=True)}
+        return rest | self._named()
+
+    def _named(self) -> dict[str, torch.Tensor]:
+        return {name: weight.detach() for name, weight in zip(self.names, self.weights, strict=True)}

@@ -5,7 +5,7 @@ Decides nothing; holds the trainer between steps and says how long things took.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from banyan.recipe import Recipe
 from services.chassis import weightfile
 from services.chassis.weightfile import WeightManifest
-from services.learner.checkpoint import Mark, Snapshot
+from services.learner.checkpoint import Adapter, Mark, Snapshot
 from services.learner.packing import Row
 from services.learner.weights import WeightFolder
 
 if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from services.learner.adapter import BaseModel
     from services.learner.trainer import StepReport, Trainer
 
 T = TypeVar("T")
@@ -40,6 +44,7 @@ class TorchThread:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="torch")
         self._trainer: Trainer | None = None
         self.dtype_name = ""
+        self._base: BaseModel | None = None  # of a run that trains an adapter
 
     async def run(self, function: Callable[[], T]) -> T:
         """Runs a function in the torch thread."""
@@ -67,9 +72,20 @@ class TorchThread:
         optimise = self._recipe.optimise
         wanted = base is not None and losses.build(optimise.loss, optimise.loss_settings).needs_reference
         frozen = reference.load(base, dtype) if base is not None and wanted else None
-        self._trainer = trainer.Trainer(model.load(folder), optimise, dtype, self._recipe.seed, frozen)
+        self._trainer = trainer.Trainer(self._model(folder, resumed, base), optimise, dtype, self._recipe.seed, frozen)
         if resumed:
             self._trainer.restore_moments(load_file(folder / checkpoint.OPTIMIZER))
+
+    def _model(self, folder: Path, resumed: bool, base: Path | None) -> "PreTrainedModel":
+        """The model to train: of a run that trains an adapter the base with it, as the checkpoint has it if there is one."""
+        from services.learner import adapter, model
+
+        lora = self._recipe.optimise.lora
+        if lora is None:
+            return model.load(folder)
+        assert base is not None, "an adapter needs its base"
+        self._base = adapter.BaseModel.of(base, self._recipe.model)
+        return adapter.load(base, lora, self._recipe.seed, folder if resumed else None, self._base)
 
     async def step(self, rows: Sequence[Row], step: int) -> Timed:
         """One optimizer step."""
@@ -82,15 +98,29 @@ class TorchThread:
 
     async def reserve(self, weights: WeightFolder) -> None:
         """Gets room for the weights that will be handed out."""
-        await self.run(lambda: weights.reserve(weightfile.size_of(self.trainer.published(), self.dtype_name)))
+        await self.run(lambda: weights.reserve(weightfile.size_of(self._published()[0], self.dtype_name)))
 
     async def hand_out(self, weights: WeightFolder, epoch: int, step: int) -> WeightManifest:
         """Writes the weights as the model computes with them."""
 
         def put() -> WeightManifest:
-            return weights.put(self.trainer.published(), epoch, step, self.dtype_name, self._canary())
+            tensors, adapter = self._published()
+            return weights.put(tensors, epoch, step, self.dtype_name, self._canary(), adapter)
 
         return await self.run(put)
+
+    def _published(self) -> "tuple[Mapping[str, torch.Tensor], Mapping[str, Any] | None]":
+        """Whole weights, which any engine takes; an adapter with its configuration where the engine was started for one."""
+        resources, masters = self._recipe.resources, self.trainer.masters
+        if masters.adapted and resources.engine == "vllm" and resources.engine_settings.get("lora_rank"):
+            return masters.exact(), self._config()
+        return self.trainer.published(), None
+
+    def _config(self) -> dict[str, Any]:
+        from services.learner import adapter
+
+        assert self._base is not None
+        return adapter.config(self.trainer.model, self._base.name)
 
     def _canary(self) -> dict[str, Any] | None:
         """Only for engines whose weights cannot be looked at: it costs a forward pass."""
@@ -104,14 +134,21 @@ class TorchThread:
         """The exact state; copied where training goes on while it is written."""
 
         def take() -> Snapshot:
-            held = Snapshot(mark, self.trainer.masters.exact(), self.trainer.moments())
+            held = Snapshot(mark, self.trainer.masters.exact(), self.trainer.moments(), self._adapter())
             return held.apart() if apart else held
 
         return await self.run(take)
 
+    def _adapter(self) -> Adapter | None:
+        return None if self._base is None else Adapter(self._config(), self._base.digest)
+
     def weight_bytes(self) -> int:
-        """Bytes of one version as it is handed out."""
-        return sum(w.numel() for w in self.trainer.masters.weights) * (2 if self.dtype_name == "bfloat16" else 4)
+        """Bytes of one version as it is handed out, at most."""
+        return sum(p.numel() for p in self.trainer.model.parameters()) * (2 if self.dtype_name == "bfloat16" else 4)
+
+    def trained_bytes(self) -> int:
+        """Bytes of what a checkpoint holds: float32 weights that are trained, and two moments of each."""
+        return sum(w.numel() for w in self.trainer.masters.weights) * 12
 
     def done(self) -> None:
         """Ends the thread after what it is doing."""

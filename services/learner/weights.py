@@ -56,11 +56,13 @@ class WeightFolder:
         step: int,
         dtype: str,
         canary: Mapping[str, Any] | None = None,
+        adapter: Mapping[str, Any] | None = None,
     ) -> WeightManifest:
-        """Writes a new version. Raises TemporaryError where there is no room."""
+        """Writes a new version; `adapter`: PEFT's configuration where it is one. Raises TemporaryError where there is no
+        room."""
         with self._room():
             name, spare = f"policy-{epoch}-{step}", self._spare()
-            return self._hold(weightfile.write(self.folder, name, tensors, epoch, step, dtype, spare, canary))
+            return self._hold(weightfile.write(self.folder, name, tensors, epoch, step, dtype, spare, canary, adapter))
 
     @contextlib.contextmanager
     def _room(self) -> Iterator[None]:

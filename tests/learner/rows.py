@@ -1,0 +1,20 @@
+"""Rows of random trees for steps of a trainer."""
+
+from typing import Any
+
+import numpy as np
+
+from services.learner import packing, paths
+from services.learner.packing import Row
+
+
+def rows_of(forest: Any, seed: int, budget: int = 400) -> list[Row]:
+    """Rows of four trees, with advantages drawn by the seed."""
+    rng = np.random.default_rng(seed)
+    pieces = []
+    for _ in range(4):
+        view = forest.random(rng, 7)
+        leaf_L = np.where(np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan)
+        for run in paths.divide(view, paths.trained_leaves(leaf_L), budget):
+            pieces.append(paths.unroll(view, run, leaf_L, None, b"now"))
+    return packing.pack(pieces, budget)
