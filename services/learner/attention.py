@@ -1,11 +1,10 @@
-"""Tree attention for Hugging Face models: each block of a row by itself, a token sees its ancestors and itself only.
+"""Tree attention for Hugging Face models: a token sees its ancestors and itself only. Registered as `banyan_tree`.
 
-Linear layers run over all tokens of a row without padding; only attention is cut into blocks, so that trees in one row do
-not pay for each other. A trunk that all blocks share is computed once and seen by all of them. Registered with
-transformers as the attention `banyan_tree`; the row's mask comes as `tree=`.
+Linear layers run over all tokens of a row without padding; only attention knows the tree, which comes as `tree=`. Of the
+ways to compute it the row's cost model takes the cheapest (ADR 029). What all blocks of a row share is computed once.
 """
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -13,87 +12,28 @@ import torch.nn.functional as F
 from transformers import AttentionInterface
 
 from banyan.errors import NotReady
-from services.learner.packing import Row
+from services.learner import flex, nodeattention
+from services.learner.costs import Way
+from services.learner.treemask import TreeMask
 
 NAME = "banyan_tree"
 
 
-# Up to this many tokens a block's scores are cheap to hold, and one batched product beats a kernel call per block.
-DENSE_TOKENS = 512
-PADDING_BOUND = 2.0  # padded scores may be at most so many times the exact ones
+class Heads(NamedTuple):
+    """Each [1, heads, tokens, width]."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
 
 
-class TreeMask:
-    """Who sees whom in a row. Masks are made once a row and kind of layer (full, or a sliding window along the path)."""
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What a layer says of its scores: a factor, a window along the path, and a soft cap."""
 
-    def __init__(self, row: Row, dtype: torch.dtype, device: torch.device) -> None:
-        self.trunk = row.trunk
-        self.sizes = [stop - start for start, stop in row.blocks]
-        self.longest = max(self.sizes, default=0)
-        wide = self.trunk + self.longest
-        padded, exact = len(self.sizes) * self.longest * wide, sum(n * (self.trunk + n) for n in self.sizes)
-        self.dense = wide <= DENSE_TOKENS and padded <= PADDING_BOUND * exact
-        self._dtype = torch.promote_types(dtype, torch.float32) if self.dense else dtype
-        names = (row.enter_N, row.leave_N, row.position_N)
-        self._facts = [torch.from_numpy(a).to(device) for a in names]
-        self._made: dict[tuple[str, int], Any] = {}
-
-    def _once(self, kind: str, window: int | None, make: Callable[[int], Any]) -> Any:
-        key = (kind, window or 0)
-        if key not in self._made:
-            self._made[key] = make(window or 0)
-        return self._made[key]
-
-    def of_trunk(self, window: int | None) -> torch.Tensor:
-        """Additive mask [trunk, trunk]: 0 where row sees column, −inf elsewhere."""
-        position = self._facts[2][: self.trunk]
-        order = torch.arange(self.trunk, device=position.device)
-        mask: torch.Tensor = self._once(
-            "trunk", window, lambda w: self._additive((order[None] <= order[:, None]) & _near(position, position, w))
-        )
-        return mask
-
-    def blocks(self, window: int | None) -> list[torch.Tensor]:
-        """One additive mask [n, trunk + n] a block."""
-        masks: list[torch.Tensor] = self._once("blocks", window, self._blocks)
-        return masks
-
-    def padded(self, window: int | None) -> torch.Tensor:
-        """The blocks as [blocks, 1, longest, trunk + longest]; padding sees one token, and nothing sees padding."""
-        mask: torch.Tensor = self._once("padded", window, self._padded)
-        return mask
-
-    def _blocks(self, window: int) -> list[torch.Tensor]:
-        cut = [torch.split_with_sizes(fact, [self.trunk, *self.sizes]) for fact in self._facts]
-        above = cut[2][0]
-        return [
-            self._additive(torch.cat([_near(p, above, window), visible(e, v) & _near(p, p, window)], 1))
-            for e, v, p in zip(*(parts[1:] for parts in cut), strict=True)
-        ]
-
-    def _padded(self, window: int) -> torch.Tensor:
-        masks = self.blocks(window)
-        whole = masks[0].new_full((len(masks), 1, self.longest, self.trunk + self.longest), float("-inf"))
-        whole[:, :, :, 0] = 0.0
-        for at, mask in enumerate(masks):
-            whole[at, 0, : mask.shape[0], : mask.shape[1]] = mask
-        return whole
-
-    def _additive(self, sees: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(sees.shape, dtype=self._dtype, device=sees.device).masked_fill_(~sees, float("-inf"))
-
-
-def _near(position: torch.Tensor, seen: torch.Tensor, window: int) -> torch.Tensor:
-    """[n, m]: whether the second position lies within the window of the first; a window of 0 has no end."""
-    distance = position[:, None] - seen[None, :]
-    return distance < window if window else torch.ones_like(distance, dtype=torch.bool)
-
-
-def visible(enter: torch.Tensor, leave: torch.Tensor) -> torch.Tensor:
-    """[n, n]: whether token i sees token j: j is not behind i, and j's node is i's or above it."""
-    order = torch.arange(len(enter), device=enter.device)
-    behind = order[None, :] <= order[:, None]
-    return behind & (enter[None, :] <= enter[:, None]) & (enter[:, None] <= leave[None, :])
+    scale: float
+    window: int | None
+    cap: float | None
 
 
 def tree_attention(
@@ -105,56 +45,74 @@ def tree_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     tree: TreeMask | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Scaled dot-product attention, block by block. Tensors are [1, heads, tokens, width]."""
+    """Scaled dot-product attention. Tensors are [1, heads, tokens, width], the output [1, tokens, heads, width]."""
     if tree is None:
         raise NotReady(f"{type(module).__name__} does not hand `tree=` to its attention; this model cannot be packed yet")
-    odd = [name for name in ("softcap", "s_aux", "position_bias") if more.get(name) is not None]
+    odd = [name for name in ("s_aux", "position_bias") if more.get(name) is not None]
     if odd:
         raise NotReady(f"{type(module).__name__} attends with {odd[0]}, which tree attention does not do yet")
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    cut = [torch.split_with_sizes(x, [tree.trunk, x.shape[2] - tree.trunk], 2) for x in (query, key, value)]
-    trunk, own = (_Heads(*parts) for parts in zip(*cut, strict=True))
-    seen = (_dense if tree.dense else _by_block)(own, trunk, tree, scale, sliding_window)
+    return attend(Heads(query, key, value), tree, Layer(scale, tree.window(sliding_window), softcap)), None
+
+
+def attend(heads: Heads, tree: TreeMask, layer: Layer, way: Way | None = None) -> torch.Tensor:
+    """Tree attention by the cheapest way, or by the one that is named. Heads of keys may be fewer than those of queries."""
+    way = tree.way(layer.window, layer.cap is not None) if way is None else way
+    if way is Way.BLOCK_MASK:
+        return flex.attend(*heads, tree, layer.scale, layer.window, layer.cap)
+    full = Heads(heads.query, *(_repeated(x, heads.query.shape[1]) for x in heads[1:]))
+    if way is Way.NODES:
+        return nodeattention.attend(*full, tree.calls(), layer.scale)
+    cut = [torch.split_with_sizes(x, [tree.trunk, x.shape[2] - tree.trunk], 2) for x in full]
+    trunk, own = (Heads(*parts) for parts in zip(*cut, strict=True))
+    seen = (_padded if way is Way.PADDED else _by_block)(own, trunk, tree, layer)
     if tree.trunk:
-        mask = tree.of_trunk(sliding_window).to(query.dtype)
-        seen = torch.cat([F.scaled_dot_product_attention(*trunk, attn_mask=mask[None, None], scale=scale), seen], 2)
-    return seen.transpose(1, 2).contiguous(), None
+        seen = torch.cat([_masked(trunk, tree.of_trunk(layer.window), layer), seen], 2)
+    return seen.transpose(1, 2).contiguous()
 
 
-class _Heads(NamedTuple):
-    """Each [1, heads, tokens, width]."""
-
-    query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
+def _repeated(tensor: torch.Tensor, heads: int) -> torch.Tensor:
+    """As many heads as queries have."""
+    groups = heads // tensor.shape[1]
+    return tensor.repeat_interleave(groups, 1) if groups > 1 else tensor
 
 
-def _by_block(own: _Heads, trunk: _Heads, tree: TreeMask, scale: float, window: int | None) -> torch.Tensor:
-    """A kernel call per block: memory linear in its tokens."""
+def _by_block(own: Heads, trunk: Heads, tree: TreeMask, layer: Layer) -> torch.Tensor:
+    """A product per block."""
     cut = (torch.split_with_sizes(x, tree.sizes, 2) for x in own)
     seen = [
-        F.scaled_dot_product_attention(
-            q, torch.cat([trunk.key, k], 2), torch.cat([trunk.value, v], 2), attn_mask=mask[None, None], scale=scale
-        )
-        for q, k, v, mask in zip(*cut, tree.blocks(window), strict=True)
+        _masked(Heads(q, torch.cat([trunk.key, k], 2), torch.cat([trunk.value, v], 2)), mask, layer)
+        for q, k, v, mask in zip(*cut, tree.blocks(layer.window), strict=True)
     ]
     return torch.cat(seen, 2)
 
 
-def _dense(own: _Heads, trunk: _Heads, tree: TreeMask, scale: float, window: int | None) -> torch.Tensor:
-    """All blocks at once, padded to the longest. Scores and softmax in at least float32, as the fused kernel does."""
-    wide = torch.promote_types(own.query.dtype, torch.float32)
+def _masked(heads: Heads, mask: torch.Tensor, layer: Layer) -> torch.Tensor:
+    """The fused kernel, which cannot cap: then scores are held."""
+    if layer.cap is not None:
+        return _held(heads, mask, layer)
+    return F.scaled_dot_product_attention(*heads, attn_mask=mask.to(heads.query.dtype), scale=layer.scale)
+
+
+def _held(heads: Heads, mask: torch.Tensor, layer: Layer) -> torch.Tensor:
+    """Scores and softmax in at least float32, as in the fused kernel."""
+    wide = torch.promote_types(heads.query.dtype, torch.float32)
+    scores = torch.matmul(heads.query.to(wide) * layer.scale, heads.key.to(wide).transpose(2, 3))
+    if layer.cap is not None:
+        scores = layer.cap * torch.tanh(scores / layer.cap)
+    return torch.matmul((scores + mask).softmax(-1).to(heads.value.dtype), heads.value)
+
+
+def _padded(own: Heads, trunk: Heads, tree: TreeMask, layer: Layer) -> torch.Tensor:
+    """All blocks at once, padded to the longest."""
     q, k, v = (_stacked(x, tree) for x in own)
     if tree.trunk:
         k, v = (torch.cat([above.expand(len(x), -1, -1, -1), x], 2) for above, x in ((trunk.key, k), (trunk.value, v)))
-    scores = torch.matmul(q.to(wide) * scale, k.to(wide).transpose(2, 3)) + tree.padded(window)
-    seen = torch.matmul(scores.softmax(-1).to(v.dtype), v)
+    seen = _held(Heads(q, k, v), tree.padded(layer.window), layer)
     return torch.cat([part[:, :n] for part, n in zip(seen, tree.sizes, strict=True)], 1)[None]
 
 

@@ -26,14 +26,15 @@ class _TokenLogProbs(torch.autograd.Function):
         temperature_R: torch.Tensor,
         row_E: torch.Tensor,
         token_E: torch.Tensor,
+        cap: float | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         wide = torch.promote_types(hidden_R_H.dtype, torch.float32)
         logp_E = torch.empty(len(row_E), dtype=wide, device=hidden_R_H.device)
         entropy_R = torch.empty(len(hidden_R_H), dtype=wide, device=hidden_R_H.device)
-        keep = hidden_R_H.shape[0] * weight_V_H.shape[0] <= KEPT_NUMBERS
+        keep = hidden_R_H.shape[0] * weight_V_H.shape[0] <= KEPT_NUMBERS and cap is None
         kept: list[torch.Tensor] = []
         for places, predictions in _chunks(len(hidden_R_H), weight_V_H.shape[0], row_E):
-            logits = _logits(hidden_R_H[places], weight_V_H, temperature_R[places])
+            logits = _logits(hidden_R_H[places], weight_V_H, temperature_R[places], cap)
             probabilities = logits.softmax(1)
             top, at_top = logits.max(1)
             total = top - probabilities.gather(1, at_top[:, None])[:, 0].log()  # log-sum-exp without a second exponential
@@ -42,7 +43,7 @@ class _TokenLogProbs(torch.autograd.Function):
             entropy_R[places] = total - torch.linalg.vecdot(probabilities, logits)
             kept.append(probabilities.to(hidden_R_H.dtype) if keep else torch.empty(0))
         ctx.save_for_backward(hidden_R_H, weight_V_H, temperature_R, row_E, token_E, logp_E, entropy_R)
-        ctx.kept = kept
+        ctx.kept, ctx.cap = kept, cap
         ctx.set_materialize_grads(False)  # entropies without a gradient cost nothing
         return logp_E, entropy_R
 
@@ -56,8 +57,11 @@ class _TokenLogProbs(torch.autograd.Function):
         held = ctx.kept or [torch.empty(0)] * len(spans)  # used up by the first backward pass
         for (places, predictions), kept in zip(spans, held, strict=True):
             hidden = hidden_R_H[places]
+            bend: torch.Tensor | None = None
             if not len(kept):
-                kept = _logits(hidden, weight_V_H, temperature_R[places]).softmax(1).to(hidden.dtype)
+                logits = _logits(hidden, weight_V_H, temperature_R[places], ctx.cap)
+                bend = None if ctx.cap is None else _bend(logits, temperature_R[places], ctx.cap)
+                kept = logits.softmax(1).to(hidden.dtype)
             rows = row_E[predictions] - places.start
             sums = torch.zeros(len(hidden), dtype=grad_E.dtype, device=grad_E.device).index_add_(
                 0, rows, grad_E[predictions]
@@ -69,6 +73,8 @@ class _TokenLogProbs(torch.autograd.Function):
             slope[rows, token_E[predictions]] = exact.to(slope.dtype)  # 1 − p of a sure token is lost in bfloat16
             if spread is not None:
                 slope += spread.to(slope.dtype)
+            if bend is not None:
+                slope *= bend.to(slope.dtype)
             grad_hidden[places] = slope @ weight_V_H
             if not ctx.needs_input_grad[1]:  # a frozen output layer
                 continue
@@ -77,7 +83,7 @@ class _TokenLogProbs(torch.autograd.Function):
                 grad = grad.to(grad_E.dtype)
             grad_weight = grad if grad_weight is None else grad_weight.add_(grad)
         ctx.kept = []
-        return grad_hidden, None if grad_weight is None else grad_weight.to(weight_V_H.dtype), None, None, None
+        return grad_hidden, None if grad_weight is None else grad_weight.to(weight_V_H.dtype), None, None, None, None
 
 
 def _spread(p: torch.Tensor, entropy_R: torch.Tensor, grad_R: torch.Tensor) -> torch.Tensor:
@@ -86,9 +92,17 @@ def _spread(p: torch.Tensor, entropy_R: torch.Tensor, grad_R: torch.Tensor) -> t
     return -(torch.xlogy(wide, wide) + wide * entropy_R[:, None]) * grad_R[:, None]
 
 
-def _logits(hidden: torch.Tensor, weight: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
+def _logits(hidden: torch.Tensor, weight: torch.Tensor, temperature: torch.Tensor, cap: float | None) -> torch.Tensor:
     wide = torch.promote_types(hidden.dtype, torch.float32)
-    return torch.nn.functional.linear(hidden, weight).to(wide).div_(temperature.to(wide)[:, None])
+    logits = torch.nn.functional.linear(hidden, weight).to(wide)
+    if cap is not None:
+        logits = logits.div_(cap).tanh_().mul_(cap)
+    return logits.div_(temperature.to(wide)[:, None])
+
+
+def _bend(logits: torch.Tensor, temperature: torch.Tensor, cap: float) -> torch.Tensor:
+    """Slope of the soft cap c · tanh(x / c), from what came out of it over the temperature."""
+    return 1 - (logits * (temperature.to(logits.dtype)[:, None] / cap)).square()
 
 
 def _chunks(places: int, vocabulary: int, row_E: torch.Tensor) -> Iterator[tuple[slice, slice]]:
@@ -100,12 +114,14 @@ def _chunks(places: int, vocabulary: int, row_E: torch.Tensor) -> Iterator[tuple
         yield slice(start, stop), slice(first, last)
 
 
-def token_logprobs(hidden_N_H: torch.Tensor, weight_V_H: torch.Tensor, row: Row) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-prob of each prediction of a row, and the entropy of the (tempered) distribution at each place."""
+def token_logprobs(
+    hidden_N_H: torch.Tensor, weight_V_H: torch.Tensor, row: Row, cap: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-prob of each prediction of a row, and the entropy of the (tempered) distribution at each place. cap: of logits."""
 
     def tensor(values: Any) -> torch.Tensor:
         return torch.from_numpy(values).to(hidden_N_H.device)
 
     place_R = tensor(row.place_R)
     temperature_R, row_E, token_E = tensor(row.temperature_R), tensor(row.row_E), tensor(row.token_E)
-    return _TokenLogProbs.apply(hidden_N_H[place_R], weight_V_H, temperature_R, row_E, token_E)  # type: ignore[no-any-return,no-untyped-call]
+    return _TokenLogProbs.apply(hidden_N_H[place_R], weight_V_H, temperature_R, row_E, token_E, cap)  # type: ignore[no-any-return,no-untyped-call]

@@ -1,20 +1,29 @@
-"""Loads a Hugging Face causal LM for tree packing, and refuses by name what tree packing does not do yet."""
+"""Loads a Hugging Face causal LM for tree packing. Those that cannot be packed are trained flat: a path is a row.
 
+Packing needs layers that see through a mask only. What carries a state from token to token (Mamba, Jamba, the linear layers
+of Qwen3-Next) would carry it from one branch into the next.
+"""
+
+import logging
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
-from transformers.utils import logging
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import logging as transformers_logging
 
 from banyan.errors import InvalidInput, NotReady
 from services.learner import attention
-from services.learner.attention import TreeMask
 from services.learner.logprobs import token_logprobs
 from services.learner.packing import Row
+from services.learner.treemask import TreeMask
+
+log = logging.getLogger(__name__)
 
 _LAYERS = {"full_attention", "sliding_attention"}
-_SCALED = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0, "attn_logit_softcapping": None}
+_SCALED = {"logit_scale": 1.0, "logits_scaling": 1.0}
+_STATEFUL = {"rwkv": "divides its own weights while it is not training"}
 
 
 def compute_dtype(wanted: str) -> torch.dtype:
@@ -27,10 +36,10 @@ def compute_dtype(wanted: str) -> torch.dtype:
 
 def load(folder: Path) -> PreTrainedModel:
     """The model in a folder, in float32, ready for tree attention. Raises InvalidInput, NotReady."""
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a service's log is lines
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a service's log is lines
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        refuse_unpackable(config)
+        refuse_untrainable(config)
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     except (OSError, ValueError) as error:
         if isinstance(error, InvalidInput):
@@ -40,41 +49,89 @@ def load(folder: Path) -> PreTrainedModel:
 
 
 def prepare(model: Any) -> PreTrainedModel:
-    """A loaded model with tree attention, and without dropout: ratios compare the same function twice."""
-    refuse_unpackable(model.config)
+    """A loaded model without dropout: ratios compare the same function twice. With tree attention where it can be packed."""
+    refuse_untrainable(model.config)
     head = model.get_output_embeddings()
     if head is None or getattr(head, "bias", None) is not None:
-        raise NotReady(f"{type(model).__name__} has a biased or no output layer; tree packing does not do that yet")
-    if not getattr(model, "_supports_attention_backend", False):
-        raise NotReady(f"{type(model).__name__} takes no other attention function; it cannot be packed yet")
-    model.config._attn_implementation = attention.NAME
+        raise NotReady(f"{type(model).__name__} has a biased or no output layer, which the learner does not train yet")
+    why = unpackable(model)
+    if why:
+        log.warning("%s: trees are not packed, each path is trained as a row of its own", why)
+    else:
+        model.config._attn_implementation = attention.NAME
     return model.eval()  # type: ignore[no-any-return]
 
 
-def refuse_unpackable(config: Any) -> None:
-    """Raises NotReady for models whose layers need more than a mask over tokens."""
-    kinds = set(getattr(config, "layer_types", None) or ()) - _LAYERS
+def unpackable(model: Any) -> str:
+    """Why a model cannot be packed; empty if it can."""
+    kinds = sorted(set(getattr(model.config, "layer_types", None) or ()) - _LAYERS)
     if kinds:
-        raise NotReady(
-            f"model type {config.model_type!r} has {sorted(kinds)[0]} layers; only attention layers can be packed yet"
-        )
+        return f"model type {model.config.model_type!r} has {kinds[0]} layers, and only attention layers can be packed"
+    if not getattr(model, "_supports_attention_backend", False):
+        return f"model type {model.config.model_type!r} has layers that take no other attention function"
+    if getattr(model, "_is_stateful", False):
+        return f"model type {model.config.model_type!r} carries a state from token to token"
+    return ""
+
+
+def is_packed(model: PreTrainedModel) -> bool:
+    """Whether a prepared model takes rows of many paths."""
+    return bool(model.config._attn_implementation == attention.NAME)
+
+
+def budget(model: PreTrainedModel, tokens_per_row: int) -> int:
+    """Tokens of a row; 0, with which each path is a row of its own, for models that are trained flat."""
+    return tokens_per_row if is_packed(model) else 0
+
+
+def recompute(model: PreTrainedModel) -> None:
+    """Makes layers keep only what goes into them, and compute the rest again in the backward pass. Raises NotReady.
+
+    Layers recompute only while they are training; what is inside them stays as it is, so there is still no dropout."""
+    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    if not layers or not model.supports_gradient_checkpointing:
+        raise NotReady(f"optimise.recompute: model type {model.config.model_type!r} cannot do that; set it to false")
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[no-untyped-call]
+    for layer in layers:
+        layer.training = True
+
+
+def refuse_untrainable(config: Any) -> None:
+    """Raises NotReady for models whose log-probs would be wrong."""
+    kind = getattr(config, "model_type", "")
+    if kind in _STATEFUL:
+        raise NotReady(f"model type {kind!r} {_STATEFUL[kind]}; the learner does not do that yet: take another model")
     for name, neutral in _SCALED.items():
         if getattr(config, name, neutral) not in (None, neutral):
-            raise NotReady(f"model type {config.model_type!r} sets {name}; tree packing does not do that yet")
+            raise NotReady(f"model type {kind!r} sets {name}, which the learner does not do yet: take another model")
 
 
 def states(model: PreTrainedModel, row: Row) -> torch.Tensor:
     """The last layer's state of each unique token of a row: what its output layer reads."""
     weight: Any = model.get_input_embeddings().weight
+    if not is_packed(model):
+        return _flat(model, row, weight.device)
     mask = TreeMask(row, weight.dtype, weight.device)
     tokens, positions = (torch.from_numpy(a).to(weight.device)[None] for a in (row.token_N, row.position_N))
     found = model.base_model(input_ids=tokens, position_ids=positions, use_cache=False, tree=mask)
     return found.last_hidden_state[0]  # type: ignore[no-any-return]
 
 
+def _flat(model: PreTrainedModel, row: Row, device: torch.device) -> torch.Tensor:
+    """States of a row that is one path."""
+    if len(row.mask_P_T) != 1 or not (row.position_N == range(len(row.position_N))).all():
+        raise NotReady(
+            f"model type {model.config.model_type!r} is trained flat, and a row holds {len(row.mask_P_T)} paths: pairs of "
+            f"siblings cannot be; choose a loss of paths instead of dpo"
+        )
+    found = model.base_model(input_ids=torch.from_numpy(row.token_N).to(device)[None], use_cache=False)
+    return found.last_hidden_state[0]  # type: ignore[no-any-return]
+
+
 def predictions(model: PreTrainedModel, state_N_H: torch.Tensor, row: Row) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-prob of each prediction of a row, and entropies, from its states."""
-    return token_logprobs(state_N_H, output_weight(model), row)
+    cap: float | None = getattr(model.config, "final_logit_softcapping", None)
+    return token_logprobs(state_N_H, output_weight(model), row, cap)
 
 
 def output_weight(model: PreTrainedModel) -> torch.Tensor:

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from banyan.view import TreeView
-from services.learner import attention, logprobs, packing, paths
+from services.learner import logprobs, packing, paths, treemask
+from services.learner.costs import Way
 from services.learner.losses.aggregate import MODES
 from services.learner.model import forward, prepare
 from tests.learner.flat import Grads, flat_loss, packed
@@ -73,7 +74,8 @@ def test_packed_equals_flat(
     model = exact(tiny_llama(seed % 7))
     expected, flat = flat_loss(model, views, advantages, name, {"mode": mode})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "DENSE_TOKENS", int(rng.choice([0, 512])))  # either way to attend
+        way = rng.choice([Way.PADDED, Way.NODES, Way.BLOCKS])  # any way to attend
+        patch.setattr(treemask, "choose", lambda row, calls, masked: way)
         got, packed = packed_loss(model, views, advantages, {"mode": mode}, budget, name)
     assert got == pytest.approx(expected, abs=1e-10)
     assert difference(flat, packed) < 1e-9
@@ -102,8 +104,9 @@ def test_a_leaking_mask_changes_the_loss(
     views, advantages = fixed(forest)
     model = exact(tiny_llama(1))
     expected, flat = flat_loss(model, views, advantages, "reinforce", {})
+    monkeypatch.setattr(treemask, "choose", lambda row, calls, masked: Way.PADDED)
     monkeypatch.setattr(
-        attention, "visible", lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril()
+        treemask, "visible", lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril()
     )
     got, packed = packed_loss(model, views, advantages, {}, 400)
     assert abs(got - expected) > 1e-3

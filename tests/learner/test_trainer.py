@@ -11,7 +11,7 @@ import torch
 from banyan.errors import InvalidInput, NotReady
 from banyan.recipe import Optimise
 from services.learner import packing, paths
-from services.learner.model import load, prepare, refuse_unpackable
+from services.learner.model import load, prepare, refuse_untrainable
 from services.learner.packing import Row
 from services.learner.trainer import Trainer, settle
 
@@ -125,15 +125,11 @@ def test_on_policy_data_has_no_mismatch_and_stale_data_is_measured(tiny_llama: C
     assert report.clip_fraction > 0.2  # e^0.5 is above 1.2 wherever the advantage is positive
 
 
-def test_models_that_cannot_be_packed_are_refused_by_name(tiny_llama: Callable[..., Any], tmp_path: Path) -> None:
-    from transformers import Gemma2Config, MambaConfig, Qwen3NextConfig
+def test_models_that_cannot_be_trained_are_refused_by_name(tiny_llama: Callable[..., Any], tmp_path: Path) -> None:
+    from transformers import CohereConfig, RwkvConfig
 
-    for config, word in (
-        (MambaConfig(), "linear_attention"),
-        (Qwen3NextConfig(), "linear_attention"),
-        (Gemma2Config(), "softcapping"),
-    ):
+    for config, word in ((RwkvConfig(), "'rwkv' divides its own weights"), (CohereConfig(), "'cohere' sets logit_scale")):
         with pytest.raises(NotReady, match=word):
-            refuse_unpackable(config)
+            refuse_untrainable(config)
     with pytest.raises(InvalidInput, match="cannot load a causal LM"):
         load(tmp_path)

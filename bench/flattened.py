@@ -1,0 +1,180 @@
+"""A tree trained packed, and flattened to its paths: what `packing` and `gpu` time. Random weights of a model's shape."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from banyan.segment import Kind, Sampling, Segment
+from banyan.tree import Leaf, Tree
+from banyan.view import TreeView
+from services.learner import attention, gathered, losses, packing, paths, spans
+from services.learner.logprobs import token_logprobs
+from services.learner.model import forward, output_weight, prepare
+from services.learner.packing import Row
+from services.learner.trainer import totals_of
+
+VOCABULARY = 49_152
+
+
+def model(dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
+    """The shape of SmolLM2-135M, prepared for packing."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
+        num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True,
+    )  # fmt: skip
+    return prepare(LlamaForCausalLM(config).to(dtype))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tree: a prompt, and below it `depth` levels of nodes with `branches` children of `new` tokens each."""
+
+    prompt: int
+    branches: int
+    new: int
+    depth: int = 1
+
+    @property
+    def leaves(self) -> int:
+        """Paths."""
+        return int(self.branches**self.depth)
+
+    @property
+    def length(self) -> int:
+        """Tokens of a path; all are equally long, so that flattened paths need no padding."""
+        return self.prompt + self.depth * self.new
+
+    @property
+    def unique(self) -> int:
+        """Tokens of the tree."""
+        return self.prompt + self.new * sum(self.branches**level for level in range(1, self.depth + 1))
+
+    def __str__(self) -> str:
+        deep = f", depth {self.depth}" if self.depth > 1 else ""
+        return f"{self.prompt} x {self.branches} x {self.new}{deep}"
+
+
+def tree(shape: Shape, seed: int = 0) -> tuple[Tree, list[Leaf]]:
+    """Random tokens in that shape."""
+    rng = np.random.default_rng(seed)
+    made = Tree(rng.bytes(32))
+
+    def segment(parent: Segment | None, count: int, ordinal: int, kind: Kind) -> Segment:
+        tokens = rng.integers(0, VOCABULARY, count).astype(np.int32)
+        values = np.full(count if kind is Kind.POLICY else 0, -10, np.float32)
+        above, fork = (b"", 0) if parent is None else (parent.id, len(parent))
+        policy = b"now" if kind is Kind.POLICY else b""
+        one = Segment(
+            made.tree_id, above, fork, ordinal, kind, tokens, values, policy=policy, sampling=Sampling(temperature=1.0)
+        )
+        made.add(one)
+        return one
+
+    level = [segment(None, shape.prompt, 0, Kind.PROMPT)]
+    for _ in range(shape.depth):
+        level = [segment(parent, shape.new, i, Kind.POLICY) for parent in level for i in range(shape.branches)]
+    return made, [Leaf(one.id, len(one)) for one in level]
+
+
+class Rivals:
+    """One tree and one model, trained packed and flat: forward and backward, the same loss, log-probs only where needed."""
+
+    def __init__(self, model: PreTrainedModel, shape: Shape) -> None:
+        self.model, self.shape = model, shape
+        grown, leaves = tree(shape)
+        view = TreeView(grown, leaves, dict.fromkeys(leaves, 1.0))
+        worth_L = np.random.default_rng(0).standard_normal(len(leaves))
+        self.row = packing.pack([paths.unroll(view, range(len(leaves)), worth_L, None, b"now")], shape.unique)[0]
+        alone = [packing.pack([paths.unroll(view, [leaf], worth_L, None, b"now")], 0)[0] for leaf in range(len(leaves))]
+        self.flat, self._totals = alone, totals_of([self.row])
+        self._loss = losses.build("ppo-clip", {})
+
+    def packed(self) -> None:
+        """Forward and backward of the packed tree."""
+        self._backward(self.row, *forward(self.model, self.row))
+
+    def flattened(self, batch: int, count: int | None = None) -> None:
+        """Forward and backward of the paths, or of the first `count`, `batch` at once, by transformers' own attention."""
+        rows = self.flat[:count]
+        for first in range(0, len(rows), batch):
+            self._batch(rows[first : first + batch])
+
+    def _batch(self, rows: list[Row]) -> None:
+        device = output_weight(self.model).device
+        tokens = torch.stack([torch.from_numpy(row.token_N) for row in rows]).to(device)
+        self.model.config._attn_implementation = "sdpa"
+        try:
+            states = self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+        finally:
+            self.model.config._attn_implementation = attention.NAME
+        joined = _joined(rows, self.shape.length)
+        self._backward(joined, *token_logprobs(states.flatten(0, 1), output_weight(self.model), joined))
+
+    def _backward(self, row: Row, logp_E: torch.Tensor, entropy_R: torch.Tensor) -> None:
+        self._loss.of(gathered.tokens(row, logp_E, entropy_R), self._totals)[0].backward()  # type: ignore[no-untyped-call]
+
+    def forget(self) -> None:
+        """Drops gradients."""
+        for parameter in self.model.parameters():
+            parameter.grad = None
+
+    def work(self, tokens: int, predicted: int, pairs: int) -> float:
+        """FLOPs forward and backward by the cost model: matrices of the body, output layer, attention."""
+        config: Any = self.model.config
+        body = sum(p.numel() for name, p in self.model.named_parameters() if p.dim() > 1 and "embed" not in name)
+        head = config.vocab_size * config.hidden_size
+        return 6.0 * (body * tokens + head * predicted + 2 * config.num_hidden_layers * config.hidden_size * pairs)
+
+    @property
+    def bound(self) -> float:
+        """How many times less work packing is."""
+        s = self.shape
+        flat = self.work(
+            s.leaves * s.length, sum(len(r.place_R) for r in self.flat), s.leaves * s.length * (s.length + 1) // 2
+        )
+        seen = spans.pairs_of(spans.calls(spans.spans(self.row)))
+        return flat / self.work(s.unique, len(self.row.place_R), seen)
+
+
+def _joined(rows: list[Row], length: int) -> Row:
+    """One row that holds the predictions of several, with places in one run of states."""
+    first = rows[0]
+    offset = np.cumsum([0, *(len(row.row_E) for row in rows[:-1])])
+    places = np.cumsum([0, *(len(row.place_R) for row in rows[:-1])])
+
+    def joined(name: str) -> Any:
+        return np.concatenate([getattr(row, name) for row in rows])
+
+    return replace(
+        first,
+        place_R=np.concatenate([row.place_R + i * length for i, row in enumerate(rows)]),
+        temperature_R=joined("temperature_R"),
+        row_E=np.concatenate([row.row_E + at for row, at in zip(rows, places, strict=True)]),
+        token_E=joined("token_E"),
+        index_P_T=np.concatenate([row.index_P_T + at for row, at in zip(rows, offset, strict=True)]),
+        **{n: joined(n) for n in (f"{part}_P_T" for part in _OF_PATHS)},
+    )
+
+
+_OF_PATHS = ("mask", "behaviour", "drawn", "foreign", "advantage", "share", "origin")
+
+
+def kept(model: PreTrainedModel, do: Callable[[], None]) -> int:
+    """Bytes that a pass keeps for going backward, weights apart."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    seen: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        held = tensor.untyped_storage()
+        if held.data_ptr() not in weights:
+            seen[held.data_ptr()] = held.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        do()
+    return sum(seen.values())

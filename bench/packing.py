@@ -1,0 +1,115 @@
+"""Training on packed trees against their flattened paths: how many times faster, beside what a cost model bounds it by.
+
+Random weights of SmolLM2-135M's shape in bfloat16. Both take log-probs only where the loss needs them; the flattened paths
+go through transformers' own attention, as many at once as is fastest of those tried. The optimizer is apart.
+"""
+
+import os
+import time
+from collections.abc import Callable
+
+import torch
+
+from banyan import registry
+from banyan.recipe import Optimise
+from bench.flattened import Rivals, Shape, kept, model, tree
+from bench.table import Result, median
+from services.learner.credit import ScoredTree
+from services.learner.study import Lesson, study
+from services.learner.trainer import Trainer, settle
+
+BAR = Shape(512, 16, 64)
+CURVE = (
+    Shape(192, 4, 64),
+    Shape(384, 8, 64),
+    Shape(512, 16, 32),
+    Shape(512, 32, 16),
+    Shape(64, 2, 32, depth=4),
+    Shape(128, 2, 16, depth=6),
+)
+LEAST, SHARE, WIDTHS = 4.5, 0.85, (1, 4, 8)  # paths at once: flattened ones are slower by 16
+RUNS = int(os.environ.get("BENCH_RUNS", "3"))
+PARTS = os.environ.get("BENCH_PARTS", "bar,curve,step").split(",")  # a part at a time where runs must be short
+FLAT_TOKENS = 4096  # of the curve's flattened paths so many are timed, and the rest is reckoned: all are equal
+
+
+def run() -> Result:
+    """The bar, the curve, and what estimating and packing take of a step."""
+    settle(None)
+    result, trained = Result("packing"), model()
+    if "bar" in PARTS:
+        _bar(result, Rivals(trained, BAR))
+    if "curve" in PARTS:
+        for shape in CURVE:
+            _curve(result, Rivals(trained, shape))
+    if "step" in PARTS:
+        _step(result)
+    threads = f"{torch.get_num_threads()} threads, bfloat16, load {os.getloadavg()[0]:.1f} at the end"
+    result.notes.append(f"prompt x branches x new tokens; medians of {RUNS} alternating runs (1 in the curve); {threads}")
+    return result
+
+
+def _bar(result: Result, rivals: Rivals) -> None:
+    rivals.packed()
+    tried = {width: _seconds(lambda width=width: rivals.flattened(width, max(WIDTHS))) for width in WIDTHS}  # type: ignore[misc]
+    width = min(tried, key=lambda width: tried[width])
+    turns = [(_seconds(rivals.packed), _seconds(lambda: rivals.flattened(width))) for _ in range(RUNS)]
+    rivals.forget()
+    result.add(f"{BAR}: packed", median([ours for ours, _ in turns]), "s")
+    result.add(f"{BAR}: flattened, {width} paths at once", median([theirs for _, theirs in turns]), "s")
+    _ratio(result, rivals, median([theirs / ours for ours, theirs in turns]), LEAST)
+    memory = kept(rivals.model, rivals.packed), kept(rivals.model, lambda: rivals.flattened(1, 1))
+    rivals.forget()
+    result.add(f"{BAR}: kept for the backward pass, packed", memory[0] / 2**30, "GiB")
+    result.add(f"{BAR}: the same, flattened, all paths at once", memory[1] * BAR.leaves / 2**30, "GiB")
+
+
+def _curve(result: Result, rivals: Rivals) -> None:
+    shape = rivals.shape
+    count = max(1, min(shape.leaves, FLAT_TOKENS // shape.length))
+    rivals.packed()
+    ours = median([_seconds(rivals.packed) for _ in range(3)])
+    theirs = _seconds(lambda: rivals.flattened(min(4, count), count)) * shape.leaves / count
+    rivals.forget()
+    _ratio(result, rivals, theirs / ours)
+
+
+def _ratio(result: Result, rivals: Rivals, ratio: float, least: float = 0.0) -> None:
+    shape, share = rivals.shape, ratio / rivals.bound
+    bar = f"bar: at least {least}" + (" MISSED" if ratio < least else "") if least else ""
+    result.add(f"{shape}: tokens flattened / packed", shape.leaves * shape.length / shape.unique, "x")
+    result.add(f"{shape}: bound by the cost model", rivals.bound, "x")
+    result.add(f"{shape}: flattened / packed, forward and backward", ratio, "x", bar)
+    missed = " MISSED" if share < SHARE else ""
+    result.add(f"{shape}: share of the bound", 100 * share, "%", f"bar: at least {100 * SHARE:.0f}{missed}")
+
+
+def _step(result: Result) -> None:
+    """512 leaves in the quick start's shape, of which estimating and packing take the largest share."""
+    shape, settings = Shape(45, 8, 8), Optimise()
+    groups = []
+    for number in range(512 // shape.leaves):
+        grown, leaves = tree(shape, number)
+        groups.append((str(number), [ScoredTree(grown, leaves, {leaf: float(i % 2) for i, leaf in enumerate(leaves)})]))
+    estimator = registry.build("optimise", settings.advantage, settings.advantage_settings)
+
+    def prepared() -> Lesson:
+        return study(groups, estimator, lambda tree, leaf: False, b"now", settings.tokens_per_row)
+
+    lesson = prepared()
+    first = median([_seconds(prepared) for _ in range(RUNS)])
+    trainer = Trainer(model(torch.float32), settings, torch.bfloat16)
+    trainer.step(lesson.rows[:1], 0)
+    whole = _seconds(lambda: trainer.step(lesson.rows, 1))
+    optimizer = _seconds(lambda: trainer._update(1e-6))
+    share = 100 * first / (first + whole)
+    result.add("512 leaves: estimating and packing", first, "s")
+    result.add("512 leaves: the optimizer step, forward and backward in it", whole, "s")
+    result.add("512 leaves: AdamW and the copy of the weights alone", optimizer, "s")
+    result.add("512 leaves: share of estimating and packing", share, "%", "bar: below 2" + (" MISSED" if share >= 2 else ""))
+
+
+def _seconds(do: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    do()
+    return time.perf_counter() - begun

@@ -1,0 +1,68 @@
+"""Which way to attend costs least for a row: a model of what was measured, and the choice. Pure.
+
+Seconds of one layer's forward and backward pass are linear in what a way does: products of a query and a key, padded or
+exact; calls of a kernel; and parts that are merged. Factors are of two AVX-512 cores in bfloat16, per head of width 64
+(bench/packing.py prints what they predict beside what it measures). Only their ratios decide.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from services.learner.packing import Row
+from services.learner.spans import Calls, pairs_of
+
+DENSE_TOKENS = 512  # up to this many tokens a block's scores are cheap to hold in float32 for all blocks at once
+
+
+class Way(StrEnum):
+    """How a row's attention is computed."""
+
+    PADDED = "padded"
+    """All blocks in one product, padded to the longest, with a mask."""
+    NODES = "nodes"
+    """Node by node, without a mask."""
+    BLOCKS = "blocks"
+    """Block by block, with a mask."""
+    BLOCK_MASK = "block-mask"
+    """FlexAttention, on CUDA."""
+
+
+# Nanoseconds a head.
+PADDED_TOKEN, PADDED_PAIR = 860.0, 4.9
+NODES_CALL, NODES_TOKEN, NODES_MERGED, NODES_PAIR = 28_000.0, 1_350.0, 1_600.0, 3.0
+BLOCKS_CALL, BLOCKS_TOKEN, BLOCKS_PAIR = 173_000.0, 570.0, 5.6
+
+
+def padded_pairs(row: Row) -> int:
+    """Products of all blocks padded to the longest, and of the trunk with itself."""
+    longest = max((stop - start for start, stop in row.blocks), default=0)
+    return len(row.blocks) * longest * (row.trunk + longest) + row.trunk**2
+
+
+def block_pairs(row: Row) -> int:
+    """Products of each block with itself and the trunk, masked or not."""
+    return sum((stop - start) * (row.trunk + stop - start) for start, stop in row.blocks) + row.trunk**2
+
+
+def costs(row: Row, calls: Calls) -> Mapping[Way, float]:
+    """What each way costs on a CPU."""
+    tokens = len(row.token_N)
+    number, merged = len(calls.own) + len(calls.below), sum(span.below for span in calls.below)
+    return {
+        Way.PADDED: PADDED_TOKEN * tokens + PADDED_PAIR * padded_pairs(row),
+        Way.NODES: (NODES_CALL * number + NODES_TOKEN * tokens + NODES_MERGED * merged + NODES_PAIR * pairs_of(calls)),
+        Way.BLOCKS: (
+            BLOCKS_CALL * (len(row.blocks) + bool(row.trunk)) + BLOCKS_TOKEN * tokens + BLOCKS_PAIR * block_pairs(row)
+        ),
+    }
+
+
+def choose(row: Row, calls: Calls, masked: bool) -> Way:
+    """The cheapest way that the row allows. masked: a layer with a window or a cap, which needs scores or a mask."""
+    found = dict(costs(row, calls))
+    longest = max((stop - start for start, stop in row.blocks), default=0)
+    if row.trunk + longest > DENSE_TOKENS:
+        del found[Way.PADDED]
+    if masked:
+        del found[Way.NODES]
+    return min(found, key=lambda way: found[way])

@@ -1,0 +1,231 @@
+"""Every way to attend gives the same values and gradients, equal to those of the whole mask; a leaking one does not."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from services.learner import attention, flex, nodeattention, packing, paths, spans
+from services.learner.attention import Heads, Layer
+from services.learner.costs import Way, choose, costs
+from services.learner.packing import Row
+from services.learner.treemask import TreeMask
+
+CPU = torch.device("cpu")
+SOME = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def row_of(forest: Any, seed: int, trees: int, segments: int, shared: bool) -> Row:
+    rng = np.random.default_rng(seed)
+    begin = [3, 1, 4, 1][: rng.integers(1, 5)] if shared else ()
+    views = [forest.random(rng, segments, begin=begin) for _ in range(trees)]
+    pieces = [paths.unroll(v, range(len(v.leaves_L)), np.ones(len(v.leaves_L)), None, b"now") for v in views]
+    return packing.pack(pieces, 10_000)[0]
+
+
+def truth(row: Row, window: int | None) -> torch.Tensor:
+    """Who sees whom, token by token, from nothing but the row's facts."""
+    count = len(row.token_N)
+    block = np.full(count, -1)
+    for number, (start, stop) in enumerate(row.blocks):
+        block[start:stop] = number
+    seen = np.zeros((count, count), np.bool_)
+    for i in range(count):
+        for j in range(i + 1):
+            above = block[i] == block[j] and row.enter_N[j] <= row.enter_N[i] <= row.leave_N[j]
+            near = window is None or row.position_N[i] - row.position_N[j] < window
+            seen[i, j] = (j < row.trunk or above) and near
+    return torch.from_numpy(seen)
+
+
+def heads_of(row: Row, seed: int, dtype: torch.dtype = torch.float64) -> Heads:
+    torch.manual_seed(seed)
+    shape = (1, len(row.token_N))
+    q, k, v = (torch.randn(*shape, heads, 8, dtype=dtype).transpose(1, 2) for heads in (4, 2, 2))
+    return Heads(*(x.requires_grad_() for x in (q, k, v)))
+
+
+def plain(heads: Heads, seen: torch.Tensor, layer: Layer) -> torch.Tensor:
+    k, v = (x.repeat_interleave(2, 1) for x in heads[1:])
+    scores = heads.query @ k.transpose(2, 3) * layer.scale
+    if layer.cap is not None:
+        scores = layer.cap * torch.tanh(scores / layer.cap)
+    return (scores.masked_fill(~seen, float("-inf")).softmax(-1) @ v).transpose(1, 2)
+
+
+def furthest(heads: Heads, got: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference of values and gradients."""
+    torch.manual_seed(1)
+    slope = torch.randn_like(expected)
+    found = [torch.autograd.grad(x, heads, slope, retain_graph=True) for x in (got, expected)]
+    return max(float((a - b).detach().abs().max()) for a, b in ((got, expected), *zip(*found, strict=True)))
+
+
+@SOME
+@given(
+    seed=st.integers(0, 10**6),
+    trees=st.integers(1, 4),
+    segments=st.integers(1, 12),
+    shared=st.booleans(),
+    window=st.sampled_from([None, 1, 3, 7]),
+    cap=st.sampled_from([None, 0.7]),
+)
+def test_all_ways_are_one(
+    forest: Any, seed: int, trees: int, segments: int, shared: bool, window: int | None, cap: float | None
+) -> None:
+    row = row_of(forest, seed, trees, segments, shared)
+    tree, heads = TreeMask(row, torch.float64, CPU), heads_of(row, seed)
+    layer = Layer(0.4, tree.window(window), cap)
+    expected = plain(heads, truth(row, window), layer)
+    ways = [Way.PADDED, Way.BLOCKS] + ([Way.NODES] if layer.window is None and cap is None else [])
+    for way in ways:
+        assert furthest(heads, attention.attend(heads, tree, layer, way), expected) < 1e-12, way
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize(("window", "cap"), [(None, None), (3, None), (None, 0.7), (3, 0.7)])
+def test_flex_attention_sees_the_same(forest: Any, window: int | None, cap: float | None) -> None:
+    for seed in range(3):
+        row = row_of(forest, seed, 3, 8, seed > 0)
+        tree, heads = TreeMask(row, torch.float64, CPU), heads_of(row, seed)
+        layer = Layer(0.4, tree.window(window), cap)
+        expected = plain(heads, truth(row, window), layer)
+        fixed = Heads(*(x.detach() for x in heads))  # without CUDA it makes no gradients
+        got = attention.attend(fixed, tree, layer, Way.BLOCK_MASK)
+        assert float((got - expected).detach().abs().max()) < 1e-12
+
+
+def test_the_block_mask_of_flex_attention_is_the_whole_mask(forest: Any) -> None:
+    row = row_of(forest, 5, 3, 10, True)
+    count = len(row.token_N)
+    for window in (None, 2, 5):
+        tree = TreeMask(row, torch.float64, CPU)
+        made = flex.block_mask(tree, tree.window(window))
+        at = torch.arange(count)
+        seen = made.mask_mod(torch.tensor(0), torch.tensor(0), at[:, None], at[None, :])
+        assert torch.equal(seen, truth(row, window))
+
+
+def test_a_window_that_reaches_over_all_paths_is_none(forest: Any) -> None:
+    row = row_of(forest, 2, 2, 9, False)
+    tree, longest = TreeMask(row, torch.float64, CPU), int(row.position_N.max()) + 1
+    assert tree.window(longest) is None
+    assert tree.window(longest - 1) == longest - 1
+    assert torch.equal(truth(row, longest), truth(row, None))
+
+
+def test_spans_are_products_without_a_mask(forest: Any) -> None:
+    for seed in range(20):
+        row = row_of(forest, seed, 3, 9, seed % 2 == 0)
+        made = spans.calls(spans.spans(row))
+        count = np.zeros((len(row.token_N),) * 2, np.int64)
+        for own in made.own:
+            for start in range(own.start, own.stop, own.size):
+                stop = start + own.size
+                count[start:stop, start:stop] += np.tri(own.size, dtype=np.int64)
+        for span in made.below:
+            count[span.stop : span.end, span.start : span.stop] += 1
+        assert np.array_equal(count, truth(row, None).numpy().astype(np.int64))  # every pair once
+        assert spans.pairs_of(made) == count.sum()
+
+
+def test_equal_siblings_are_one_product(forest: Any) -> None:
+    view = forest.flat([1.0] * 5, lengths=[3, 3, 3, 2, 2])
+    row = packing.pack([paths.unroll(view, range(5), np.ones(5), None, b"now")], 99)[0]
+    made = spans.calls(spans.spans(row))
+    assert [(o.start, o.size, o.count) for o in made.own] == [(0, 3, 1), (3, 3, 3), (12, 2, 2)]
+    assert [(s.start, s.stop, s.end) for s in made.below] == [(0, 3, 16)]
+
+
+def test_a_node_and_its_only_child_are_one_product(forest: Any) -> None:
+    view = forest.flat([1.0])
+    row = packing.pack([paths.unroll(view, [0], np.ones(1), None, b"now")], 99)[0]
+    assert spans.spans(row) == [spans.Span(0, 5, 5)]
+
+
+def test_a_leaking_span_changes_values_and_gradients(forest: Any) -> None:
+    row = row_of(forest, 4, 2, 9, False)
+    tree, heads, layer = TreeMask(row, torch.float64, CPU), heads_of(row, 4), Layer(0.4, None, None)
+    expected = plain(heads, truth(row, None), layer)
+    made = tree.calls()
+    leak = next(i for i, span in enumerate(made.below) if span.end < len(row.token_N))
+    wrong = tuple(replace(s, end=s.end + 1) if i == leak else s for i, s in enumerate(made.below))
+    full = [heads.query, *(x.repeat_interleave(2, 1) for x in heads[1:])]
+    got = nodeattention.attend(*full, spans.Calls(made.own, wrong), 0.4)
+    assert furthest(heads, got, expected) > 1e-3
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
+def test_node_by_node_in_lower_precision(forest: Any, dtype: torch.dtype, bound: float) -> None:
+    row = row_of(forest, 6, 3, 12, True)
+    heads, layer = heads_of(row, 6), Layer(0.4, None, None)
+    low = Heads(*(x.detach().to(dtype).requires_grad_() for x in heads))
+    exact = Heads(*(x.detach().double().requires_grad_() for x in low))
+    got = attention.attend(low, TreeMask(row, dtype, CPU), layer, Way.NODES)
+    expected = plain(exact, truth(row, None), layer)
+    assert float((got.double() - expected).detach().abs().max()) < bound
+    slope = torch.randn_like(got)
+    made = torch.autograd.grad(got, low, slope), torch.autograd.grad(expected, exact, slope.double())
+    assert all(float((a.double() - b).abs().max()) < bound for a, b in zip(*made, strict=True))
+
+
+def test_node_by_node_is_the_same_bit_for_bit(forest: Any) -> None:
+    row = row_of(forest, 7, 3, 12, False)
+    heads = heads_of(row, 7, torch.bfloat16)
+
+    def once() -> list[torch.Tensor]:
+        seen = attention.attend(heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES)
+        return [seen, *torch.autograd.grad(seen, heads, torch.ones_like(seen))]
+
+    assert all(torch.equal(a, b) for a, b in zip(once(), once(), strict=True))
+
+
+def shape(trunk: int, trees: list[tuple[int, int, int]]) -> Row:
+    """A row of trees (prompt, branches, new tokens), of which only the shape counts."""
+    enter: list[int] = []
+    leave: list[int] = []
+    blocks = []
+    if trunk:
+        enter, leave = [0] * trunk, [10**6] * trunk
+    for prompt, branches, new in trees:
+        start = len(enter)
+        enter += [0] * prompt + [1 + i // new for i in range(branches * new)]
+        leave += [branches] * prompt + [1 + i // new for i in range(branches * new)]
+        blocks.append((start, len(enter)))
+    none, empty = np.zeros(0, np.int64), np.zeros((0, 0))
+    facts = {"token_N": np.zeros(len(enter), np.int64), "enter_N": np.array(enter), "leave_N": np.array(leave)}
+    rest = dict.fromkeys(("position_N", "place_R", "temperature_R", "row_E", "token_E"), none)
+    paths_of = ("index", "mask", "behaviour", "drawn", "foreign", "advantage", "share", "origin")
+    return Row(**facts, **rest, **{f"{n}_P_T": empty for n in paths_of}, trunk=trunk, blocks=tuple(blocks))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("row", "way"),
+    [
+        (shape(25, [(20, 8, 8)] * 8), Way.PADDED),  # the quick start
+        (shape(0, [(45, 8, 8)]), Way.PADDED),
+        (shape(0, [(512, 16, 64)]), Way.NODES),
+        (shape(0, [(256, 128, 8)]), Way.NODES),
+    ],
+)
+def test_the_cheapest_way_is_the_one_that_was_measured_to_be(row: Row, way: Way) -> None:
+    made = spans.calls(spans.spans(row))
+    assert choose(row, made, masked=False) is way
+    found = costs(row, made)
+    assert found[way] == min(found.values())
+
+
+def test_a_layer_with_a_window_or_a_cap_is_never_done_without_scores() -> None:
+    row = shape(0, [(512, 16, 64)])
+    assert choose(row, spans.calls(spans.spans(row)), masked=True) is Way.BLOCKS  # too long to hold all scores
+
+
+def test_what_node_by_node_costs() -> None:
+    row = shape(0, [(3, 2, 2)])  # own: 3 causal, two of 2; below: 3 keys, 4 queries
+    made = spans.calls(spans.spans(row))
+    assert spans.pairs_of(made) == 6 + 2 * 3 + 12
+    assert costs(row, made)[Way.NODES] == 3 * 28_000 + 7 * 1_350 + 4 * 1_600 + 24 * 3
