@@ -225,7 +225,7 @@ class Lora(Part):
 class Optimise(Part):
     """How closed groups become an update."""
 
-    LATER = frozenset({"lora", "head"})
+    LATER = frozenset({"lora", "head", "recompute"})
 
     advantage: Name = "grpo"
     """Estimator: a registered name or module:attribute."""
@@ -249,6 +249,8 @@ class Optimise(Part):
     """Largest gradient norm."""
     tokens_per_row: Annotated[int, Field(ge=16, le=100_000_000)] = 4096
     """Token budget of one packed row: bounds the learner's memory."""
+    recompute: bool = False
+    """Keeps only what goes into a layer and computes the rest again going backward: less memory, a third more work."""
     head: Head | None = None
     """Trains a head and publishes it with the policy; none unless it is asked for (`head: {}` for its defaults)."""
     lora: Lora | None = None

@@ -6,15 +6,16 @@ import sys
 
 from banyan import torchenv
 
-NAMES = ("ingest", "step", "overhead", "turns", "branches", "saving", "planning", "pruning", "diversity", "refresh")
+NAMES = ("ingest", "step", "overhead", "turns", "branches", "packing", "saving", "planning", "pruning", "diversity", "refresh")
 ONLY_WITH_VLLM = ("vllm",)  # in .venv-vllm
+ONLY_WITH_CUDA = ("gpu",)
 
 
 def main() -> None:
     """All benches that need no vLLM, or those that are named."""
     torchenv.settle(os.environ)
     wanted = sys.argv[1:] or NAMES
-    known = (*NAMES, *ONLY_WITH_VLLM)
+    known = (*NAMES, *ONLY_WITH_VLLM, *ONLY_WITH_CUDA)
     unknown = [name for name in wanted if name not in known]
     if unknown:
         sys.exit(f"there is no bench {unknown[0]!r}; known: {', '.join(known)}")

@@ -162,9 +162,9 @@ class Learner:
         stale = self._too_old if fresh else lambda _tree, leaf: leaf in recorded
         teaches = self.recipe.optimise.head is not None
         seen = convert.observed(trees, [one for _, members in groups for one in members]) if teaches else {}
-        budget, trainer = self.recipe.optimise.tokens_per_row, self._torch.trainer
+        trainer = self._torch.trainer
         groups = [(name, [trainer.priced(one) for one in members]) for name, members in groups]
-        return study(groups, self.estimator, stale, self.at.digest, budget, seen, trainer.loss.taught)
+        return study(groups, self.estimator, stale, self.at.digest, trainer.budget, seen, trainer.loss.taught)
 
     def _too_old(self, tree: Tree, leaf: Leaf) -> bool:
         ages = (self.at.history.age(s, self.at.step) for s, _ in tree.pieces(leaf.segment, leaf.end))

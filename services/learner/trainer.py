@@ -20,7 +20,7 @@ from services.learner.losses.aggregate import Totals
 from services.learner.losses.tally import Tally
 from services.learner.losses.tokens import Tokens
 from services.learner.masters import Masters
-from services.learner.model import forward, output_weight, predictions, states
+from services.learner.model import budget, forward, output_weight, predictions, recompute, states
 from services.learner.packing import Row
 
 
@@ -77,6 +77,9 @@ class Trainer:
         self.loss = losses.build(optimise.loss, optimise.loss_settings)
         if self.loss.needs_reference and frozen is None:
             raise NotReady(f"loss {optimise.loss!r} needs the log-probs of a reference policy, and there is none")
+        self.budget = budget(model, optimise.tokens_per_row)
+        if optimise.recompute:
+            recompute(model)
         self.masters = Masters(model, dtype)
         matrices = [w for w in self.masters.weights if w.dim() > 1]
         vectors = [w for w in self.masters.weights if w.dim() <= 1]
@@ -137,7 +140,7 @@ class Trainer:
         kl = self.loss.reward_kl
         if kl is None or self.reference is None:
             return one
-        return reference.penalised(one, self.reference, kl, self.optimise.tokens_per_row)
+        return reference.penalised(one, self.reference, kl, self.budget)
 
     @torch.no_grad()
     def _reference(self, row: Row) -> torch.Tensor | None:
