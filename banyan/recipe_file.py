@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from banyan import groups, registry, yaml_text
+from banyan import groups, losses, registry, yaml_text
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from banyan.recipe_errors import Place, Places, explained
@@ -71,6 +71,7 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
     for scorer in (*recipe.filter, *recipe.eval.filter):
         if ":" not in scorer.name:
             registry.build("filter", scorer.name, scorer.settings)
+    losses.check(recipe.optimise.loss, recipe.optimise.loss_settings)
     groups.check(recipe, policy)
     _check_adapters(recipe)
     return recipe

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from banyan.cli import losses, recipes, scorers, searchpath
+from banyan.cli import recipes, scorers, searchpath
 from banyan.cli.options import DEFAULT_STATE, State
 from banyan.cli.output import emit, err
 from banyan.errors import InvalidInput
@@ -38,7 +38,6 @@ def train(
     folders = recipes.folders(recipes.find(recipe)) if recipe else [Path.cwd()]
     if loaded is not None:
         _check_listen(loaded, listen)
-        losses.check(loaded)
         scorers.check(loaded, folders)
     if dry_run:
         _print(loaded, as_json)

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from banyan.segment import Origin
 
-PAIRS = ("best", "all")
-
 
 @dataclass(frozen=True, slots=True)
 class Taught:

@@ -217,17 +217,17 @@ def test_bad_options_and_missing_facts_are_one_message(capsys: Any, tmp_path: Pa
 @pytest.mark.parametrize(
     ("estimator", "setting", "words"),
     [
-        ("xrpo", "right=x", "right 'x' must be a finite number"),
-        ("xrpo", "right=.inf", "right inf must be a finite number"),
-        ("otr", "right=[1]", "right [1] must be a finite number"),
-        ("otr", "right=true", "right True must be a finite number"),
+        ("xrpo", "right=x", "right must be a finite number, got 'x'"),
+        ("xrpo", "right=.inf", "right must be a finite number, got inf"),
+        ("otr", "right=[1]", "right must be a finite number, got [1]"),
+        ("otr", "right=true", "right must be a finite number, got True"),
         ("portool", "format=[1]", "format [1] must be a name"),
         ("mars2", "agent=7", "agent 7 must be a name"),
         ("sage-skill", "used=[1]", "used [1] must be a name"),
         ("dapo", "dynamic_sampling=x", "dynamic_sampling 'x' must be true or false"),
-        ("dapo", "longest=1.5", "longest 1.5 must be a whole number"),
+        ("dapo", "longest=1.5", "longest must be a whole number in 0..2147483648, got 1.5"),
         ("hgpo", "episode_term=x", "episode_term 'x' must be true or false"),
-        ("hgpo", "history=2.5", "history 2.5 must be a whole number"),
+        ("hgpo", "history=2.5", "history must be a whole number in 0..100, got 2.5"),
         ("treepo", "require_spread=x", "require_spread 'x' must be true or false"),
     ],
 )

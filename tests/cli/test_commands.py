@@ -50,7 +50,8 @@ def test_dry_run_prints_json_for_programs() -> None:
 
 
 def test_settings_that_a_loss_has_not_are_refused_before_a_run_is_begun() -> None:
-    refused(banyan("train", QUICKSTART, "--dry-run", "--set", "optimise.loss_settings.entropy=x"), "entropy 'x'", "a number")
+    said = banyan("train", QUICKSTART, "--dry-run", "--set", "optimise.loss_settings.entropy=x")
+    refused(said, "entropy must be a finite number, got 'x'")
 
 
 def test_the_version_is_printed() -> None:

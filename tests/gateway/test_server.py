@@ -75,6 +75,13 @@ async def test_bad_recipes_are_refused_with_the_key(gateway) -> None:
             await rpc.call(gateway.CreateRun, pb.CreateRunRequest(recipe_json=text))
 
 
+async def test_settings_that_a_loss_does_not_take_are_refused(gateway, store, recipe_of) -> None:
+    for settings, words in (({"clip": 0.2}, "no setting 'clip'"), ({"clip_low": 3.0}, "clip_low 3.0 must lie in")):
+        with pytest.raises(InvalidInput, match=f"loss 'ppo-clip'.*{words}"):
+            await _create(gateway, recipe_of(optimise={"loss_settings": settings}))
+    assert not store.runs
+
+
 async def test_a_broken_model_folder_is_refused_before_a_run_is_begun(gateway, store, recipe_of, tmp_path) -> None:
     model = whole_model(tmp_path)
     (Path(model) / "tokenizer.json").unlink()

@@ -1,6 +1,5 @@
-"""Settings of estimators, refused with the value and what is possible."""
+"""Settings of estimators, refused with the value and what is possible; kinds of numbers are in banyan/checks.py."""
 
-import sys
 from collections.abc import Sequence
 
 
@@ -32,15 +31,3 @@ def word(name: str, value: str) -> None:
     """Raises ValueError unless the value is a text."""
     if not isinstance(value, str):
         raise ValueError(f"{name} {value!r} must be a name")
-
-
-def number(name: str, value: float) -> None:
-    """Raises ValueError unless the value is a number, and finite."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        raise ValueError(f"{name} {value!r} must be a finite number")
-
-
-def whole(name: str, value: int, least: int, most: int) -> None:
-    """Raises ValueError unless the value is a whole number with least ≤ value ≤ most."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ValueError(f"{name} {value!r} must be a whole number from {least} to {most}")

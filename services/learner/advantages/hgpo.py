@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from banyan import checks as shared
 from banyan.plugins import Advantages, GroupTrees
 from services.learner.advantages import checks, stats
 from services.learner.advantages.episodes import Episodes, episodes, normalised
@@ -33,7 +34,7 @@ class Hgpo:
 
     def __post_init__(self) -> None:
         checks.within("gamma", self.gamma, 0, 1)
-        checks.whole("history", self.history, 0, 100)
+        shared.whole(self, ("history",), 0, 100)
         checks.within("power", self.power, 0, 10)
         checks.one_of("scale", self.scale, ("mean", "mean_std"))
         checks.flag("episode_term", self.episode_term)

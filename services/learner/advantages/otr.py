@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from banyan import checks as shared
 from banyan.plugins import Advantages, GroupTrees
-from services.learner.advantages import checks
 from services.learner.advantages import group as groups
 from services.learner.advantages.stats import Floats
 
@@ -25,7 +25,7 @@ class Otr:
     right: float = 0.5
 
     def __post_init__(self) -> None:
-        checks.number("right", self.right)
+        shared.finite(self, ("right",))
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """1 for each leaf that is a label, nan for the others."""

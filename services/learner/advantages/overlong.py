@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from banyan import checks as shared
 from banyan.plugins import Advantages, GroupTrees
 from services.learner.advantages import checks, stats
 from services.learner.advantages import group as groups
@@ -29,8 +30,8 @@ class Dapo:
     epsilon: float = 1e-6
 
     def __post_init__(self) -> None:
-        checks.whole("longest", self.longest, 0, 2**31)
-        checks.whole("buffer", self.buffer, 0, self.longest)
+        shared.whole(self, ("longest",), 0, 2**31)
+        shared.whole(self, ("buffer",), 0, self.longest)
         checks.within("factor", self.factor, 0, 1000)
         checks.flag("dynamic_sampling", self.dynamic_sampling)
         checks.epsilon(self.epsilon)

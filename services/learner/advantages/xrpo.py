@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from banyan import checks as shared
 from banyan.plugins import Advantages, GroupTrees
 from services.learner.advantages import checks, stats
 from services.learner.advantages import group as groups
@@ -29,7 +30,7 @@ class Xrpo:
     def __post_init__(self) -> None:
         checks.within("novelty", self.novelty, 0, 1000)
         checks.within("bound", self.bound, 0, 10)
-        checks.number("right", self.right)
+        shared.finite(self, ("right",))
         checks.epsilon(self.epsilon)
 
     def estimate(self, group: GroupTrees) -> Advantages:

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-MODES = (
-    "token-mean",
-    "seq-mean-token-mean",
-    "seq-mean-token-sum",
-    "seq-mean-token-sum-norm",
-    "seq-mean-token-sum-const",
-)
-_CONSTANT = MODES[3:]
+from banyan.losses import parts as settings
+from banyan.losses.parts import MODES
+
+__all__ = ["MODES", "Aggregate", "Totals"]
 
 
 @dataclass(frozen=True)
@@ -28,30 +24,8 @@ class Totals:
     weight: float = 1.0
 
 
-@dataclass(frozen=True)
-class Aggregate:
-    """token-mean: Σ l / tokens. seq-mean-token-mean: mean over paths of their mean. seq-mean-token-sum: mean over paths of
-    their sum. seq-mean-token-sum-norm: Σ l / `length`, a constant (Dr. GRPO). seq-mean-token-sum-const: mean over paths of
-    their sum / `length` (TRL's form of it).
-
-    count: how often a token counts that several paths hold. paths: once a path. nodes: once, its loss being the mean over
-    its paths; with an advantage per node that is the node's loss. A path's own mean would then be of nothing, so
-    seq-mean-token-mean is refused.
-    """
-
-    mode: str = "token-mean"
-    length: int = 0
-    count: str = "paths"
-
-    def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"mode {self.mode!r} must be one of {', '.join(MODES)}")
-        if self.mode in _CONSTANT and self.length < 1:
-            raise ValueError(f"mode {self.mode} needs `length`, a constant of at least 1 (got {self.length})")
-        if self.count not in ("paths", "nodes"):
-            raise ValueError(f"count {self.count!r} must be paths or nodes")
-        if self.count == "nodes" and self.mode == "seq-mean-token-mean":
-            raise ValueError("count nodes counts a token once, mode seq-mean-token-mean once a path; use token-mean")
+class Aggregate(settings.Aggregate):
+    """The weights of tokens, with their settings."""
 
     def weights(
         self,

@@ -1,22 +1,13 @@
 """CISPO: −sg[clip(r)] A log π (MiniMax-M1 2025). The clip bounds the weight of a token, never takes its gradient."""
 
-from dataclasses import dataclass
-
 import torch
 
-from services.learner.losses.ppo_clip import check_clip
+from banyan.losses import surrogates as settings
 from services.learner.losses.tokens import Tokens
 
 
-@dataclass(frozen=True)
-class Cispo:
-    """The weight stays in 1 − clip_low .. 1 + clip_high. By default it has no lower bound, and 5 as the upper one."""
-
-    clip_low: float = 1.0
-    clip_high: float = 4.0
-
-    def __post_init__(self) -> None:
-        check_clip(self.clip_low, self.clip_high)
+class Cispo(settings.Cispo):
+    """The surrogate with its settings."""
 
     def per_token(self, tokens: Tokens, old_P_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss of each token, and whether its weight was bounded."""

@@ -1,21 +1,20 @@
 """A loss = surrogate × importance weight + regularisers, aggregated: the ordinary per-sequence loss of gathered values."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
 import torch
 
+from banyan.losses import parts as settings
 from banyan.segment import Origin
 from services.learner.losses.aggregate import Aggregate, Totals
 from services.learner.losses.importance import Importance, Rejection
 from services.learner.losses.kl import Kl, estimate
-from services.learner.losses.tokens import OLD, Tokens
+from services.learner.losses.tokens import Tokens
 from services.learner.taught import Taught
 
 Measures = dict[str, tuple[float, float]]  # name → sum, and of how many it is
-FORCED = ("policy", "shaped")
 
 
 class Surrogate(Protocol):
@@ -26,37 +25,13 @@ class Surrogate(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Composed:
-    """old: what ratios are taken to (Tokens.old); by default proximal where importance weights correct for sampling, else
-    sampled. forced: origin → how its tokens take a loss: `policy`, as if the policy had sampled them, or `shaped`, −A π / (π
-    + shaping) without a ratio (LUFFY). Origins that are not named are context."""
+class Composed(settings.Composed):
+    """A loss with its parts."""
 
     surrogate: Surrogate
-    aggregate: Aggregate = field(default_factory=Aggregate)
-    old: str = ""
-    importance: Importance | None = None
-    reject: Rejection | None = None
-    kl: Kl | None = None
-    entropy: float = 0.0
-    forced: Mapping[str, str] = field(default_factory=dict)
-    shaping: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.old not in ("", *OLD):
-            raise ValueError(f"old {self.old!r} must be one of {', '.join(OLD)}")
-        if self.importance and self.old in ("sampled", "behaviour"):
-            raise ValueError(
-                f"old {self.old} corrects for sampling already; with `importance` leave it out, or set proximal"
-            )
-        if self.old and not getattr(self.surrogate, "uses_ratio", True):
-            raise ValueError("there is no ratio, so no `old` either; leave it out")
-        if self.shaping <= 0:
-            raise ValueError(f"shaping {self.shaping} must be above 0")
-        for origin, how in self.forced.items():
-            if origin.upper() not in Origin.__members__ or origin.upper() == "NONE" or how not in FORCED:
-                known = ", ".join(o.name.lower() for o in Origin if o)
-                raise ValueError(f"forced {origin}: {how!r} must be an origin ({known}) with one of {', '.join(FORCED)}")
+    aggregate: Aggregate
+    importance: Importance | None
+    reject: Rejection | None
 
     # -- what it needs --
 

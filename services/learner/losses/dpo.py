@@ -4,39 +4,25 @@ A pair is two children of one node, so both were sampled after the same tokens; 
 is chosen. Rows hold pairs instead of paths: the chosen child's tokens, then the rejected one's.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
+from banyan.losses import surrogates as settings
 from services.learner.losses.aggregate import Totals
 from services.learner.losses.composed import Measures
 from services.learner.losses.kl import Kl
 from services.learner.losses.tokens import Tokens
-from services.learner.taught import PAIRS, Taught
+from services.learner.taught import Taught
 
 
-@dataclass(frozen=True)
-class Dpo:
-    """beta: how far the policy may leave the reference. pairs: `best`, the best child with each that is worse; `all`, each
-    child with each that is worse. margin: by how much the advantages must differ at least."""
-
-    beta: float = 0.1
-    pairs: str = "best"
-    margin: float = 1e-6
+class Dpo(settings.Dpo):
+    """The loss with its settings."""
 
     needs_reference: ClassVar[bool] = True
     reward_kl: ClassVar[Kl | None] = None
     surveys: ClassVar[bool] = False
     entropy: ClassVar[float] = 0.0
-
-    def __post_init__(self) -> None:
-        if self.beta <= 0:
-            raise ValueError(f"beta {self.beta} must be above 0")
-        if self.pairs not in PAIRS:
-            raise ValueError(f"pairs {self.pairs!r} must be one of {', '.join(PAIRS)}")
-        if self.margin <= 0:
-            raise ValueError(f"margin {self.margin} must be above 0")
 
     @property
     def taught(self) -> Taught:

@@ -3,31 +3,15 @@
 ε = ε_min + (ε_max − ε_min) σ(κ (1 − C)); C is the mean probability, when sampled, of the path's last `tail` tokens.
 """
 
-from dataclasses import dataclass
-
 import torch
 
+from banyan.losses import surrogates as settings
 from services.learner.losses.ppo_clip import clipped
 from services.learner.losses.tokens import Tokens
 
 
-@dataclass(frozen=True)
-class EchoClip:
-    """Settings: the range of ε, its slope κ, the tail that confidence is measured over, and PPO's dual clip (0 for none)."""
-
-    eps_min: float = 0.05
-    eps_max: float = 0.2
-    kappa: float = 4.0
-    tail: int = 16
-    dual_clip: float = 3.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.eps_min <= self.eps_max <= 1:
-            raise ValueError(f"eps_min {self.eps_min} and eps_max {self.eps_max} must be ordered within [0, 1]")
-        if self.tail < 1:
-            raise ValueError(f"tail {self.tail} must be at least 1")
-        if self.dual_clip and self.dual_clip <= 1 + self.eps_max:
-            raise ValueError(f"dual_clip {self.dual_clip} must be above 1 + eps_max, or 0 for none")
+class EchoClip(settings.EchoClip):
+    """The surrogate with its settings."""
 
     def per_token(self, tokens: Tokens, old_P_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss of each token, and whether a bound took its gradient."""

@@ -4,31 +4,17 @@ Each token has the value s and its own gradient s ∇logp, so that with one adva
 with an advantage a token it is the token variant of the paper. `over: product` takes exp(Σ_t …), the whole path's ratio.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 
-from services.learner.losses.ppo_clip import check_clip, clipped
+from banyan.losses import surrogates as settings
+from services.learner.losses.ppo_clip import clipped
 from services.learner.losses.tokens import LARGEST_LOG_RATIO, Tokens
 
 _LARGEST = 10.0
 
 
-@dataclass(frozen=True)
-class Gspo:
-    """Settings: the clip range of the path's ratio, which a mean over many tokens keeps near 1, and what s is made over."""
-
-    MODE: ClassVar[str] = "seq-mean-token-mean"
-
-    clip_low: float = 3e-4
-    clip_high: float = 4e-4
-    over: str = "mean"
-
-    def __post_init__(self) -> None:
-        check_clip(self.clip_low, self.clip_high)
-        if self.over not in ("mean", "product"):
-            raise ValueError(f"over {self.over!r} must be mean or product")
+class Gspo(settings.Gspo):
+    """The surrogate with its settings."""
 
     def per_token(self, tokens: Tokens, old_P_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss of each token, and whether its path's ratio was clipped."""

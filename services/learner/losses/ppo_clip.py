@@ -7,31 +7,16 @@ The decoupled form (`decoupled`) is this one to the proximal policy times the we
 r_old = π_old / μ it is max(−A r, −A clip(r, r_old (1 − clip_low), r_old (1 + clip_high))).
 """
 
-from dataclasses import dataclass
-
 import torch
 
+from banyan.losses import surrogates as settings
 from services.learner.losses.tokens import Tokens
 
 Bound = float | torch.Tensor
 
 
-@dataclass(frozen=True)
-class PpoClip:
-    """Settings: how far a ratio may leave 1 below and above, and the bounds for negative advantages (0 for none; a `delta`
-    of 0 for the same as dual_clip)."""
-
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    dual_clip: float = 3.0
-    delta: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_clip(self.clip_low, self.clip_high)
-        for name in ("dual_clip", "delta"):
-            value = getattr(self, name)
-            if value and value <= 1 + self.clip_high:
-                raise ValueError(f"{name} {value} must be above 1 + clip_high, or 0 for none")
+class PpoClip(settings.PpoClip):
+    """The surrogate with its settings."""
 
     def per_token(self, tokens: Tokens, old_P_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss of each token, and whether a bound took its gradient."""
@@ -41,14 +26,6 @@ class PpoClip:
             ceiling = own.masked_fill(tokens.foreign_P_T, self.delta)
         ratio = tokens.ratio(old_P_T)
         return clipped(ratio, tokens, 1 - self.clip_low, 1 + self.clip_high, ceiling)
-
-
-def check_clip(low: float, high: float) -> None:
-    """Raises ValueError for a range that is none."""
-    if not 0 <= low <= 1:
-        raise ValueError(f"clip_low {low} must lie in [0, 1]")
-    if high < 0:
-        raise ValueError(f"clip_high {high} must be at least 0")
 
 
 def clipped(

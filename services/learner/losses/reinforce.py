@@ -1,18 +1,13 @@
 """REINFORCE: −A log π (Williams 1992). No ratio, no clip; right for data of the policy itself, or with weights."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 
+from banyan.losses import surrogates as settings
 from services.learner.losses.tokens import Tokens
 
 
-@dataclass(frozen=True)
-class Reinforce:
-    """No settings of its own."""
-
-    uses_ratio: ClassVar[bool] = False
+class Reinforce(settings.Reinforce):
+    """The surrogate; it has no settings."""
 
     def per_token(self, tokens: Tokens, old_P_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss of each token; nothing is ever clipped."""

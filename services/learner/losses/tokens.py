@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 LARGEST_LOG_RATIO = 20.0
-OLD = ("sampled", "proximal", "behaviour")
 
 
 @dataclass(frozen=True)

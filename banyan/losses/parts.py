@@ -1,0 +1,145 @@
+"""Settings of what any loss but dpo may have: aggregation, importance weights, rejection, KL, and how it is put together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from banyan.segment import Origin
+
+MODES = (
+    "token-mean",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum",
+    "seq-mean-token-sum-norm",
+    "seq-mean-token-sum-const",
+)
+_CONSTANT = MODES[3:]
+LEVELS = ("token", "sequence")
+BOUNDS = ("truncate", "mask")
+STATISTICS = ("k1", "k2", "k3")
+OVER = ("token", "worst", "sum", "mean")
+ESTIMATORS = ("k1", "k2", "k3", "k3+")
+OLD = ("sampled", "proximal", "behaviour")
+FORCED = ("policy", "shaped")
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """token-mean: Σ l / tokens. seq-mean-token-mean: mean over paths of their mean. seq-mean-token-sum: mean over paths of
+    their sum. seq-mean-token-sum-norm: Σ l / `length`, a constant (Dr. GRPO). seq-mean-token-sum-const: mean over paths of
+    their sum / `length` (TRL's form of it).
+
+    count: how often a token counts that several paths hold. paths: once a path. nodes: once, its loss being the mean over
+    its paths; with an advantage per node that is the node's loss. A path's own mean would then be of nothing, so
+    seq-mean-token-mean is refused.
+    """
+
+    mode: str = "token-mean"
+    length: int = 0
+    count: str = "paths"
+
+    def __post_init__(self) -> None:
+        _known("mode", self.mode, MODES)
+        if self.mode in _CONSTANT and self.length < 1:
+            raise ValueError(f"mode {self.mode} needs `length`, a constant of at least 1 (got {self.length})")
+        if self.count not in ("paths", "nodes"):
+            raise ValueError(f"count {self.count!r} must be paths or nodes")
+        if self.count == "nodes" and self.mode == "seq-mean-token-mean":
+            raise ValueError("count nodes counts a token once, mode seq-mean-token-mean once a path; use token-mean")
+
+
+@dataclass(frozen=True)
+class Importance:
+    """level: a weight a token, or one a path (the product of its tokens'). bound: what is beyond `cap` or `floor` (0 for
+    none) is brought back to it, or weighs nothing. normalise: weights are divided by their mean over the batch."""
+
+    level: str = "sequence"
+    bound: str = "truncate"
+    cap: float = 2.0
+    floor: float = 0.0
+    normalise: bool = False
+
+    def __post_init__(self) -> None:
+        _known("level", self.level, LEVELS)
+        _known("bound", self.bound, BOUNDS)
+        if self.cap < 0 or self.floor < 0 or (self.cap and self.floor > self.cap):
+            raise ValueError(f"floor {self.floor} and cap {self.cap} must be ordered, at least 0, and 0 for none")
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Rejects a token (over: token) or a path by how far sampling and training are apart there.
+
+    by: k1, the ratio itself; k2, half the squared log-ratio; k3, e^d − d − 1. over: each token by itself; a path by its
+    worst token, by its sum (k1: the ratio of the path) or by its mean (k1: the geometric mean). k1 must lie in low..high, k2
+    and k3 must be at most high.
+    """
+
+    by: str = "k1"
+    over: str = "sum"
+    low: float = 0.5
+    high: float = 2.0
+
+    def __post_init__(self) -> None:
+        _known("by", self.by, STATISTICS)
+        _known("over", self.over, OVER)
+        if self.high <= 0 or not 0 <= self.low < self.high:
+            raise ValueError(f"low {self.low} and high {self.high} must be ordered and at least 0")
+
+
+@dataclass(frozen=True)
+class Kl:
+    """coef: factor of the estimate. where: `loss` adds it to each token's loss, times the ratio with `by_ratio`; `reward`
+    takes the sum over a leaf's path, at the log-probs that it was sampled with, from the leaf's reward."""
+
+    coef: float = 0.001
+    estimator: str = "k3"
+    where: str = "loss"
+    by_ratio: bool = False
+
+    def __post_init__(self) -> None:
+        if self.coef <= 0:
+            raise ValueError(f"kl.coef {self.coef} must be above 0; leave kl out for none")
+        _known("kl.estimator", self.estimator, ESTIMATORS)
+        if self.where not in ("loss", "reward"):
+            raise ValueError(f"kl.where {self.where!r} must be loss or reward")
+        if self.by_ratio and self.where == "reward":
+            raise ValueError("kl.by_ratio is for kl.where loss")
+
+
+@dataclass(frozen=True)
+class Composed:
+    """old: what ratios are taken to (Tokens.old); by default proximal where importance weights correct for sampling, else
+    sampled. forced: origin → how its tokens take a loss: `policy`, as if the policy had sampled them, or `shaped`, −A π / (π
+    + shaping) without a ratio (LUFFY). Origins that are not named are context."""
+
+    surrogate: Any
+    aggregate: Aggregate = field(default_factory=Aggregate)
+    old: str = ""
+    importance: Importance | None = None
+    reject: Rejection | None = None
+    kl: Kl | None = None
+    entropy: float = 0.0
+    forced: Mapping[str, str] = field(default_factory=dict)
+    shaping: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.old not in ("", *OLD):
+            raise ValueError(f"old {self.old!r} must be one of {', '.join(OLD)}")
+        if self.importance and self.old in ("sampled", "behaviour"):
+            raise ValueError(
+                f"old {self.old} corrects for sampling already; with `importance` leave it out, or set proximal"
+            )
+        if self.old and not getattr(self.surrogate, "uses_ratio", True):
+            raise ValueError("there is no ratio, so no `old` either; leave it out")
+        if self.shaping <= 0:
+            raise ValueError(f"shaping {self.shaping} must be above 0")
+        for origin, how in self.forced.items():
+            if origin.upper() not in Origin.__members__ or origin.upper() == "NONE" or how not in FORCED:
+                known = ", ".join(o.name.lower() for o in Origin if o)
+                raise ValueError(f"forced {origin}: {how!r} must be an origin ({known}) with one of {', '.join(FORCED)}")
+
+
+def _known(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} {value!r} must be one of {', '.join(known)}")
