@@ -78,6 +78,11 @@ class Trainer:
         if self.loss.needs_reference and frozen is None:
             raise NotReady(f"loss {optimise.loss!r} needs the log-probs of a reference policy, and there is none")
         self.budget = budget(model, optimise.tokens_per_row)
+        if not self.budget and self.loss.taught.pairs:
+            kind = model.config.model_type
+            raise NotReady(
+                f"loss {optimise.loss!r} takes pairs, and model type {kind!r} is trained flat: take a loss of paths"
+            )
         if optimise.recompute:
             recompute(model)
         self.masters = Masters(model, dtype)
