@@ -225,7 +225,7 @@ class Lora(Part):
 class Optimise(Part):
     """How closed groups become an update."""
 
-    LATER = frozenset({"lora", "head", "recompute"})
+    LATER = frozenset({"lora", "schedule", "decay_floor", "max_not_finite", "head", "recompute"})
 
     advantage: Name = "grpo"
     """Estimator: a registered name or module:attribute."""
@@ -244,7 +244,13 @@ class Optimise(Part):
     warmup_steps: Steps = 0
     """Steps over which the learning rate rises linearly from 0."""
     decay_steps: Steps = 0
-    """Steps after which the learning rate would reach 0, falling linearly from the first; 0 for a constant rate."""
+    """Steps after which the learning rate reaches its floor, falling from the first; 0 for a constant rate."""
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    """How it falls. linear and cosine: over decay_steps. constant: it does not, and decay_steps must be 0."""
+    decay_floor: Annotated[float, Field(ge=0, le=1.0)] = 0.0
+    """Share of learning_rate that it falls to."""
+    max_not_finite: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    """Steps in a row that are skipped for a loss or a gradient that is not finite, after which the run fails."""
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     """Largest gradient norm."""
     tokens_per_row: Annotated[int, Field(ge=16, le=100_000_000)] = 4096
@@ -264,6 +270,18 @@ class Optimise(Part):
         if isinstance(values, dict) and isinstance(values.get("betas"), list):
             values = {**values, "betas": tuple(values["betas"])}
         return values
+
+    @model_validator(mode="after")
+    def _scheduled(self) -> "Optimise":
+        if self.schedule == "constant" and (self.decay_steps or self.decay_floor):
+            raise ValueError(
+                "schedule constant has no decay: leave decay_steps and decay_floor out, or name another schedule"
+            )
+        if not self.decay_steps and (self.schedule == "cosine" or self.decay_floor):
+            raise ValueError(
+                f"schedule {self.schedule} with decay_floor {self.decay_floor:g} falls over decay_steps: set them"
+            )
+        return self
 
 
 class Budget(Part):

@@ -18,7 +18,7 @@ from banyan.recipe import Recipe
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from services.chassis import telemetry
-from services.learner import convert, report
+from services.learner import convert, finite, report
 from services.learner.announcer import Announcer
 from services.learner.batch import assemble
 from services.learner.checkpoint import Mark
@@ -56,6 +56,7 @@ class Learner:
         optimise = recipe.optimise
         self.estimator: Estimator = registry.build("optimise", optimise.advantage, optimise.advantage_settings)
         self.at = Position()
+        self._not_finite = 0  # steps in a row
         self._busy = asyncio.Lock()  # one of: a step, a checkpoint asked for
         self._taken_over = False  # the policy in memory is the run's newest
 
@@ -71,6 +72,9 @@ class Learner:
             async with self._busy:
                 await self._advance(chosen, fresh=True)
                 await self.keeper.consider(self.at.mark(self.run_id))
+            if self._not_finite >= self.recipe.optimise.max_not_finite:
+                await self._keep()
+            self._refuse_stuck()
         await self._keep()
         self.at.activity = "serving"
 
@@ -106,6 +110,9 @@ class Learner:
         stored = [(p.published, p.abandoned) for p in await self._store.policies()]
         at.history.live = {p.policy.digest: p.policy.step for p, gone in stored if not gone}
         at.history.note_abandoned([(p.policy.learner_epoch, p.policy.step) for p, gone in stored if gone])
+        live = [(policy.policy.step, policy.metrics) for policy, gone in stored if not gone]
+        self._not_finite = finite.trailing(live, at.step)
+        self._refuse_stuck()
         self.keeper.begin(at.step)
         at.hold((await self._torch.hand_out(self.weights, at.epoch, at.step)).digest)
         if until == at.next_ordinal:
@@ -126,6 +133,11 @@ class Learner:
             if batch is None:
                 raise NotFound(f"batch {ordinal} of run {self.run_id} is not in the store, though {until} were committed")
             await self._advance(batch, fresh=False, known=frozenset() if ordinal == until - 1 else known)
+            self._refuse_stuck()
+
+    def _refuse_stuck(self) -> None:
+        """Ends a run in which nothing is learned any more. Raises InvalidInput."""
+        finite.refuse(self._not_finite, self.recipe.optimise.max_not_finite, self.at.step)
 
     # -- one batch --
 
@@ -154,6 +166,7 @@ class Learner:
             with telemetry.span("learner.step", span.traceparent, banyan_run=self.run_id, banyan_batch=batch.ordinal):
                 timed = await self._torch.step(lesson.rows, self.at.step)
             metrics = report.numbers(lesson, timed, self.at.step + 1) | {"prepare_seconds": prepared}
+            self._not_finite = finite.after(self._not_finite, metrics)
             await self._hand_out(batch, timed, metrics, known)
 
     def _study(self, trees: Sequence[tree_pb2.Tree], batch: StoredBatch, fresh: bool) -> Lesson:

@@ -33,7 +33,7 @@ def numbers(lesson: Lesson, timed: Timed, step: int) -> dict[str, float]:
         | said
         | dict(report.head)
         | dict(report.measures)
-        | {"not_finite": float(not report.finite), "train_seconds": timed.seconds}
+        | {"not_finite": float(not report.finite), "rows": float(len(lesson.rows)), "train_seconds": timed.seconds}
     )
 
 

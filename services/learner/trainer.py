@@ -22,6 +22,7 @@ from services.learner.losses.tokens import Tokens
 from services.learner.masters import Masters
 from services.learner.model import budget, forward, output_weight, predictions, recompute, states
 from services.learner.packing import Row
+from services.learner.schedule import learning_rate
 
 
 @dataclass(frozen=True)
@@ -191,13 +192,6 @@ def totals_of(rows: Sequence[Row]) -> Totals:
     """What a batch's rows hold."""
     tokens, paths = sum(int(r.mask_P_T.sum()) for r in rows), sum(len(r.mask_P_T) for r in rows)
     return Totals(tokens, paths, sum(float(r.share_P_T.sum()) for r in rows))
-
-
-def learning_rate(optimise: Optimise, step: int) -> float:
-    """Rate of the step that makes policy `step + 1`: linear warm-up, then constant or linear decay."""
-    warm = min(1.0, (step + 1) / max(1, optimise.warmup_steps))
-    left = max(0.0, 1.0 - step / optimise.decay_steps) if optimise.decay_steps else 1.0
-    return optimise.learning_rate * warm * left
 
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")

@@ -1,0 +1,43 @@
+"""bfloat16 with float32 masters against torch.autocast: two ways to the same gradient, each off by what bfloat16 rounds."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from banyan.recipe import Optimise
+from services.learner import gathered
+from services.learner.model import forward, prepare
+from services.learner.trainer import Trainer, settle, totals_of
+from tests.learner.rows import rows_of
+
+EXACT = 0.1  # of a gradient's norm: bfloat16 keeps 8 bits, and a model of two layers some 30 products one after the other
+APART = 0.1
+
+
+def norm_of(difference: torch.Tensor, of: torch.Tensor) -> float:
+    return float(difference.norm() / of.norm())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_gradients_are_those_of_autocast_within_rounding(tiny_llama: Callable[..., Any], forest: Any, seed: int) -> None:
+    settle(1)
+    found = {}
+    for kind in ("float32", "bfloat16", "autocast"):
+        dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
+        trainer = Trainer(prepare(tiny_llama(seed, torch.float32)), Optimise(loss="reinforce"), dtype)
+        rows = rows_of(forest, seed)
+        totals = totals_of(rows)
+        trainer.masters.clear()
+        for row in rows:
+            with torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
+                said = forward(trainer.model, row)
+            loss, _ = trainer.loss.of(gathered.tokens(row, *said), totals)
+            loss.backward()
+        found[kind] = torch.cat([g.flatten() for g in trainer.masters.gradients()])
+        assert found[kind].dtype is torch.float32
+    errors = {kind: norm_of(found[kind] - found["float32"], found["float32"]) for kind in ("bfloat16", "autocast")}
+
+    assert 1e-4 < errors["autocast"] < EXACT and 1e-4 < errors["bfloat16"] < EXACT, errors
+    assert norm_of(found["bfloat16"] - found["autocast"], found["float32"]) < APART
