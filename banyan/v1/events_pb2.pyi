@@ -526,6 +526,42 @@ class PolicyPublished(_message.Message):
 Global___PolicyPublished: _TypeAlias = PolicyPublished  # noqa: Y015
 
 @_typing.final
+class WeightsWanted(_message.Message):
+    """rollout → `weights.<run>.wanted`, in no stream: a node cannot rebuild a policy's weights and asks for a whole version."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    node_id: _builtins.str
+    """The node that asks."""
+    reason: _builtins.str
+    """What is missing or wrong."""
+    @_builtins.property
+    def policy(self) -> _tree_pb2.PolicyRef:
+        """Which weights."""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+        policy: _tree_pb2.PolicyRef | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "policy", b"policy", "reason", b"reason", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WeightsWanted: _TypeAlias = WeightsWanted  # noqa: Y015
+
+@_typing.final
 class SharedTree(_message.Message):
     """rollout → `swarm.<swarm>.tree`: a tree shared with other members. Not produced yet."""
 

@@ -86,12 +86,17 @@ class Bus:
 
     async def close(self) -> None:
         """Sends what is buffered and closes, within two seconds."""
-        with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
+        with contextlib.suppress(nats.errors.Error, OSError):
             async with asyncio.timeout(1.0):
                 await self._client.flush()
-        with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
+        with contextlib.suppress(nats.errors.Error, OSError):
             async with asyncio.timeout(1.0):
                 await self._client.close()
+
+    @property
+    def client(self) -> Client:
+        """The connection, for what is not a stream of the log: object stores and hints."""
+        return self._client
 
     @property
     def connected(self) -> bool:

@@ -64,6 +64,21 @@ def train(run_id: str, kind: str) -> str:
     return f"train.{run_id}.{kind}"
 
 
+def weights_bucket(run_id: str) -> str:
+    """Object store that a run's weights go out through, where its recipe says so."""
+    return f"weights-{run_id}"
+
+
+def weights_run(bucket: str) -> str:
+    """The run of an object store of weights; empty for other names."""
+    return bucket.removeprefix("weights-") if bucket.startswith("weights-") else ""
+
+
+def weights_wanted(run_id: str) -> str:
+    """Where a node asks for a whole version. No stream holds it: who needs one asks until it is there."""
+    return f"weights.{run_id}.wanted"
+
+
 def dead(stream: str) -> str:
     """`dead.<stream>`."""
     return f"dead.{stream}"
