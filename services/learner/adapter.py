@@ -1,4 +1,4 @@
-"""LoRA: a base that stays as it is, and two small matrices beside each of its layers that are trained (ADR 031).
+"""LoRA: a base that stays as it is, and two small matrices beside each of its layers that are trained (ADR 030).
 
 PEFT puts the matrices into the model; tensors, configuration and files are named as PEFT names them. `merged` gives the
 plain model that computes the same: W + alpha / rank · B A, in float32, for engines that know no adapters and for export.
