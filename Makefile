@@ -36,6 +36,10 @@ $(STAMP_VLLM): $(STAMP) requirements-vllm.lock
 .PHONY: vllm
 vllm: $(STAMP_VLLM) ## make .venv-vllm: vLLM for CPUs, over .venv
 
+.PHONY: trl
+trl: $(STAMP) ## make .venv-trl: TRL, the rival of `python -m bench trl`, in an environment of its own
+	@$(BIN)/python -m bench.trl.environment
+
 .PHONY: model
 model: $(STAMP) ## prepare the quick start's model
 	@$(BIN)/python -m services.chassis.models
@@ -81,4 +85,4 @@ lock: ## write requirements.lock from pyproject.toml, in a fresh environment
 
 .PHONY: clean
 clean: ## remove the environment and all runs
-	rm -rf $(VENV) $(VENV_VLLM) .banyan .banyan-node
+	rm -rf $(VENV) $(VENV_VLLM) .venv-trl .banyan .banyan-node

@@ -1,0 +1,42 @@
+"""One run through all five services, looked at seldom so that looking takes no part in what is measured."""
+
+import asyncio
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from banyan.recipe import Recipe
+from banyan.v1 import runstore_service_pb2 as rs
+from bench import curve
+from bench.curve import Curve
+from tests.faults.harness import OVER, system
+
+
+def run(recipe: Recipe, enough: Callable[[Curve], bool] = lambda _: False, deadline_s: float = 900.0) -> Curve:
+    """The recipe's run in new processes, to its end or until there is enough of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(_run(recipe, Path(folder), enough, deadline_s))
+
+
+async def _run(recipe: Recipe, state: Path, enough: Callable[[Curve], bool], deadline_s: float) -> Curve:
+    end = time.monotonic() + deadline_s
+    async with system(state) as made:
+        run_id = await made.create(recipe.model_dump())
+        while time.monotonic() < end:
+            seen = (await made.look()).run
+            so_far = _read(state / "store.sqlite", run_id)
+            if seen.state == rs.RUN_STATE_SUCCEEDED or enough(so_far):
+                return so_far
+            if seen.state in OVER:
+                raise RuntimeError(f"{run_id} failed: {seen.cause}")
+            await asyncio.sleep(1.0)
+    raise TimeoutError(f"{run_id} is not over after {deadline_s:.0f} s")
+
+
+def _read(database: Path, run_id: str) -> Curve:
+    try:
+        return curve.read(database, run_id)
+    except sqlite3.OperationalError:  # the store is about to make its tables
+        return Curve()

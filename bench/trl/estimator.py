@@ -1,0 +1,21 @@
+"""GRPO on rewards that always vary in place of those that were scored: every group teaches."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from banyan.plugins import Advantages, GroupTrees
+from bench.trl.reward import varied
+from services.learner.advantages import group as groups
+from services.learner.advantages import stats
+from services.learner.advantages.grpo import Grpo
+
+
+@dataclass(frozen=True)
+class Varied(Grpo):
+    """An estimator for `optimise.advantage`; answers are scored as ever."""
+
+    def estimate(self, group: GroupTrees) -> Advantages:
+        """One advantage per leaf, half of them above 0."""
+        reward_L = np.array(varied(len(groups.rewards_of(group))))
+        return groups.leaf_valued(group, stats.standardised(reward_L, epsilon=self.epsilon))

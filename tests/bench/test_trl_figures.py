@@ -1,0 +1,98 @@
+"""The choice of TRL's best, ratios, seconds to an accuracy, and what the table says of a bar that is missed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.cells import Cells
+from bench.table import Result
+from bench.trl import figures
+from bench.trl.reward import varied
+
+
+def cell(*seconds: float, **more: Any) -> dict[str, Any]:
+    return {"seconds": list(seconds), "tokens": [512] * len(seconds), **more}
+
+
+def test_the_best_is_the_fastest_after_the_first_step() -> None:
+    sweep = {"slow": cell(1.0, 9.0, 9.0), "warm": cell(30.0, 8.0, 8.5), "equal": cell(2.0, 8.25, 8.25)}
+    assert figures.best(sweep) == "warm"
+    assert figures.steady(sweep["warm"]) == 8.25
+
+
+def test_reaching_counts_all_steps_before_the_first_policy_that_is_good_enough() -> None:
+    learned = cell(5.0, 4.0, 4.0, 4.0, 4.0, 4.0, accuracy={"2": 0.5, "4": 0.91, "6": 0.89})
+    assert figures.reached(learned) == figures.Reached(4, 17.0, 0.89)
+    assert figures.reached(learned, 0.95) == figures.Reached(None, None, 0.89)
+    assert figures.reached(learned, 0.5) == figures.Reached(2, 9.0, 0.89)
+
+
+def test_steps_are_compared_in_order_of_numbers_not_of_texts() -> None:
+    assert figures.reached(cell(*[1.0] * 12, accuracy={"10": 0.95, "2": 0.92, "12": 0.99})).step == 2
+    assert figures.reached(cell(*[1.0] * 12, accuracy={"10": 0.95, "2": 0.1, "9": 0.2})).final == 0.95
+
+
+def test_an_arm_has_the_ratio_and_its_bar() -> None:
+    result = Result("trl")
+    figures.add_arm(result, "same-work", cell(20.0, 16.0, 16.0, 16.0), cell(6.0, 4.0, 4.0, 4.0))
+    what, figure, unit, bar = result.rows[-1]
+    assert (what, figure, unit, bar) == ("same-work: TRL / Banyan", 4.0, "x", "bar: at least 3")
+    figures.add_arm(result, "as-shipped", cell(20.0, 14.0), cell(6.0, 4.0))
+    assert result.rows[-1][3] == "bar: at least 4 MISSED"
+
+
+def test_learning_says_who_is_there_first_and_whose_end_is_worse() -> None:
+    ours = cell(4.0, 4.0, accuracy={"1": 0.8, "2": 0.93})
+    theirs = cell(16.0, 16.0, accuracy={"1": 0.92, "2": 0.95})
+    result = Result("trl")
+    figures.add_learning(result, theirs, ours)
+    assert result.rows[-1][:2] == ("learning: TRL / Banyan, seconds to 90%", 2.0)
+    assert result.rows[-1][3].endswith("MISSED")
+    assert "learning: final accuracy is WORSE than TRL's" in result.notes
+
+
+def test_learning_without_an_end_has_no_ratio() -> None:
+    result = Result("trl")
+    figures.add_learning(result, cell(16.0, 16.0, accuracy={"2": 0.5}), cell(4.0, 4.0, accuracy={"2": 0.95}))
+    assert not any("seconds to" in row[0] for row in result.rows)
+    assert "learning: TRL did not reach 90%" in result.notes
+
+
+def test_half_of_the_varied_rewards_are_1_whatever_is_said() -> None:
+    assert varied(8) == [0.0, 1.0] * 4
+
+
+def test_a_cell_is_measured_once_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "cells.json"
+    calls: list[int] = []
+
+    def measure() -> dict[str, Any]:
+        calls.append(1)
+        return {"x": 1}
+
+    assert Cells(path, ["b"]).get("a/1", measure) is None
+    first = Cells(path, ["a"]).get("a/1", measure)
+    again = Cells(path).get("a/1", measure)
+    assert first is not None and first["x"] == 1 and again == first and len(calls) == 1
+
+
+@pytest.mark.parametrize("figure, said", [(3.0, "bar: at least 3"), (2.99, "bar: at least 3 MISSED")])
+def test_a_bar_is_met_from_its_value_on(figure: float, said: str) -> None:
+    assert figures.verdict(figure, 3.0) == said
+
+
+def test_the_fastest_learns_and_float32_too_where_bfloat16_did_not() -> None:
+    sweep = {"bfloat16/64": cell(9.0, 1.0), "float32+autocast/64": cell(9.0, 3.0), "float32+autocast/8": cell(9.0, 2.0)}
+    poor, good = cell(1.0, 1.0, accuracy={"2": 0.5}), cell(1.0, 1.0, accuracy={"2": 0.95})
+    assert figures.learners(sweep, {}) == ["bfloat16/64"]
+    assert figures.learners(sweep, {"bfloat16/64": good}) == ["bfloat16/64"]
+    assert figures.learners(sweep, {"bfloat16/64": poor}) == ["bfloat16/64", "float32+autocast/8"]
+    assert figures.learners({"float32+autocast/8": poor}, {"float32+autocast/8": poor}) == ["float32+autocast/8"]
+
+
+def test_the_one_that_was_there_first_is_trls_best() -> None:
+    slow, quick = cell(9.0, 9.0, accuracy={"2": 0.95}), cell(1.0, 1.0, accuracy={"2": 0.92})
+    never, nearly = cell(0.1, 0.1, accuracy={"2": 0.5}), cell(0.1, 0.1, accuracy={"2": 0.8})
+    assert figures.soonest({"slow": slow, "quick": quick, "never": never}) == "quick"
+    assert figures.soonest({"never": never, "nearly": nearly}) == "nearly"
