@@ -1,6 +1,6 @@
 #!/bin/sh
 # Writes requirements.lock: exact versions of all extras, resolved by pip in a fresh environment; and requirements-vllm.lock:
-# what vLLM needs beyond them.
+# what vLLM needs beyond them; and requirements-trl.lock: the bench's rival, by itself.
 set -eu
 cd "$(dirname "$0")"
 export LC_ALL=C
@@ -23,3 +23,11 @@ frozen > "$folder/both"
   echo "# torchvision, torchaudio, torchcodec and a triton without CPU backend, none of which a text model on a CPU imports."
   grep -vxF -f requirements.lock "$folder/both" | grep -vE '^(torchvision|torchaudio|torchcodec|triton)=='
 } > requirements-vllm.lock
+"${PYTHON:-python3.11}" -m venv "$folder/trl"
+pip="$folder/trl/bin/pip"
+"$pip" install --quiet torch==2.13.0
+"$pip" install --quiet torch==2.13.0 transformers==5.19.0 trl==1.16.0
+{
+  echo "# What .venv-trl holds: the rival of \`python -m bench trl\`; written by lock.sh. torch 2.13.0 installs as a CPU build."
+  frozen
+} > requirements-trl.lock

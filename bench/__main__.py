@@ -7,7 +7,9 @@ import sys
 from banyan import torchenv
 
 NAMES = ("ingest", "step", "overhead", "turns", "branches", "packing", "saving", "planning", "pruning", "diversity", "refresh")
+LONG = ("trl", "equal")  # many minutes each, in cells: by name alone
 ONLY_WITH_VLLM = ("vllm",)  # in .venv-vllm
+LONG = ("trl", "equal")  # many minutes each, in cells: by name alone
 ONLY_WITH_CUDA = ("gpu",)
 
 
@@ -15,7 +17,7 @@ def main() -> None:
     """All benches that need no vLLM, or those that are named."""
     torchenv.settle(os.environ)
     wanted = sys.argv[1:] or NAMES
-    known = (*NAMES, *ONLY_WITH_VLLM, *ONLY_WITH_CUDA)
+    known = (*NAMES, *LONG, *ONLY_WITH_VLLM, *ONLY_WITH_CUDA)
     unknown = [name for name in wanted if name not in known]
     if unknown:
         sys.exit(f"there is no bench {unknown[0]!r}; known: {', '.join(known)}")
