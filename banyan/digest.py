@@ -6,19 +6,17 @@ import struct
 from typing import Any
 
 DIGEST_BYTES = 32
+_LENGTH = struct.Struct("<I")
 
 
 def blake(*parts: bytes) -> bytes:
     """BLAKE2b-256 of the parts, joined as they are: 32 bytes."""
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for part in parts:
-        digest.update(part)
-    return digest.digest()
+    return hashlib.blake2b(b"".join(parts), digest_size=DIGEST_BYTES).digest()
 
 
 def packed(data: bytes) -> bytes:
     """`data` behind its length as a little-endian u32, so that no two field lists encode alike."""
-    return struct.pack("<I", len(data)) + data
+    return _LENGTH.pack(len(data)) + data
 
 
 def canonical(value: Any) -> bytes:

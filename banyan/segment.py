@@ -100,8 +100,8 @@ def _frozen(values: Any, dtype: Any, what: str) -> Any:
     if len(values) == 0 and dtype is np.float32:
         return _NOTHING
     array = np.array(values, dtype=dtype, copy=True).reshape(-1)
-    if array.dtype.kind == "f":
-        if not np.isfinite(array).all():
+    if dtype is np.float32:
+        if np.count_nonzero(np.isfinite(array)) < len(array):
             raise InvalidInput(f"{what} holds a NaN or an infinity; a segment must hold finite numbers only")
         array += 0.0  # −0 becomes 0, so that equal numbers have equal bits
     array.flags.writeable = False
@@ -146,7 +146,8 @@ class Segment:
         object.__setattr__(self, "sampled_logprobs_T", sampled)
         entropies = _frozen(self.entropies_T, np.float32, "entropies")
         object.__setattr__(self, "entropies_T", halves(entropies, (-1,)) if len(entropies) else entropies)
-        self.signals.check(len(self.tokens_T))
+        if self.signals is not NOTHING_SAID:
+            self.signals.check(len(self.tokens_T))
         self._check()
 
     def _check(self) -> None:
@@ -169,9 +170,9 @@ class Segment:
                 packed(self.tree_id),
                 packed(self.parent),
                 struct.pack("<IIBB", self.fork, self.ordinal, self.kind, self.origin),
-                packed(self.tokens_T.astype("<i4").tobytes()),
-                packed(self.logprobs_T.astype("<f4").tobytes()),
-                packed(self.sampled_logprobs_T.astype("<f4").tobytes()),
+                packed(self.tokens_T.astype("<i4", copy=False).tobytes()),
+                packed(self.logprobs_T.astype("<f4", copy=False).tobytes()),
+                packed(self.sampled_logprobs_T.astype("<f4", copy=False).tobytes()),
                 packed(self.policy),
                 packed(self.sampling.encode()),
                 struct.pack("<B", self.finish),

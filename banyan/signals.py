@@ -40,10 +40,14 @@ class Wanted:
 
 
 NO_SIGNALS = Wanted()
+_NO_FLOATS: Floats = np.zeros(0, np.float32)
+_NO_FLOATS.flags.writeable = False
 
 
 def halves(values: Any, shape: tuple[int, ...]) -> Floats:
     """float32 values that half floats can hold exactly."""
+    if shape == (-1,) and len(values) == 0:
+        return _NO_FLOATS
     array = np.asarray(values, np.float32).astype(np.float16).astype(np.float32).reshape(shape)
     array.flags.writeable = False
     return array
@@ -67,13 +71,13 @@ class Signals:
     head_T: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
 
     def __post_init__(self) -> None:
-        ids = np.array(self.top_ids_T_K, np.int32)
-        if ids.ndim != 2 or np.shape(self.top_logprobs_T_K) != ids.shape:
-            shapes = f"{np.shape(self.top_ids_T_K)} and {np.shape(self.top_logprobs_T_K)}"
+        ids, logprobs = np.array(self.top_ids_T_K, np.int32), np.asarray(self.top_logprobs_T_K)
+        if ids.ndim != 2 or logprobs.shape != ids.shape:
+            shapes = f"{ids.shape} and {logprobs.shape}"
             raise InvalidInput(f"likeliest tokens and their log-probs have shapes {shapes}; they need one [T, K]")
         ids.flags.writeable = False
         object.__setattr__(self, "top_ids_T_K", ids)
-        object.__setattr__(self, "top_logprobs_T_K", halves(self.top_logprobs_T_K, ids.shape))
+        object.__setattr__(self, "top_logprobs_T_K", halves(logprobs, ids.shape))
         object.__setattr__(self, "semantic_T", halves(self.semantic_T, (-1,)))
         object.__setattr__(self, "head_T", halves(self.head_T, (-1,)))
 
@@ -82,15 +86,19 @@ class Signals:
 
     def __getitem__(self, tokens: slice) -> "Signals":
         """Signals of a run of the tokens."""
-        if not self:
+        if not self or (tokens.start == 0 and tokens.stop == self._tokens):
             return self
         top = slice(0, 0) if not self.top_ids_T_K.size else tokens
         return Signals(self.top_ids_T_K[top], self.top_logprobs_T_K[top], self.semantic_T[tokens], self.head_T[tokens])
 
+    @property
+    def _tokens(self) -> int:
+        return len(self.top_ids_T_K) or len(self.semantic_T) or len(self.head_T)
+
     def check(self, tokens: int) -> None:
         """Raises InvalidInput unless each signal has a value a token, or none."""
-        said = {"likeliest tokens": self.top_ids_T_K, "semantic values": self.semantic_T, "scores of a head": self.head_T}
-        for name, count in ((name, len(values)) for name, values in said.items()):
+        counts = len(self.top_ids_T_K), len(self.semantic_T), len(self.head_T)
+        for name, count in zip(("likeliest tokens", "semantic values", "scores of a head"), counts, strict=True):
             if count not in (0, tokens):
                 raise InvalidInput(f"a segment of {tokens} tokens has {count} {name}; give one per token")
 

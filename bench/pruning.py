@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from banyan.plugins import GrowthView
+from banyan.draws import Draws
+from banyan.plugins import GrowthView, Room
 from banyan.recipe_file import resolve
 from bench.table import Result
 from services.rollout.generate.ets import Ets
 from services.rollout.generate.ets_search import Search
-from services.rollout.simulate import Growth, grow
+from services.rollout.generate.growth import Growth
+from services.rollout.simulate import Growth as Grown
+from services.rollout.simulate import grow
 
 TREES, WIDTH = 200, 16
 _BASE: dict[str, Any] = {
@@ -53,7 +56,7 @@ def run() -> Result:
     return result
 
 
-def _grown(policy: str, settings: Mapping[str, Any], most: int, index: int, engine: Mapping[str, Any]) -> Growth:
+def _grown(policy: str, settings: Mapping[str, Any], most: int, index: int, engine: Mapping[str, Any]) -> Grown:
     generate = {"policy": policy, "settings": dict(settings), "max_new_tokens": most}
     return grow(resolve({**_BASE, "generate": generate}), index, dict(engine))
 
@@ -70,7 +73,7 @@ def _without_spread(scores: Mapping[str, float]) -> float:
     return lost / mixed
 
 
-def _ends(growth: Growth) -> set[str]:
+def _ends(growth: Grown) -> set[str]:
     """The last letters of paths of full length: right or wrong."""
     return {segment.text[-1] for segment in growth.tree if segment.fork and len(segment) > 2}
 
@@ -80,8 +83,9 @@ def _searched(changed: Mapping[str, Any]) -> tuple[float, float]:
     memory, kinds = [], []
     for index in range(TREES // 8):
         grown = _grown("ets", settings, 40, index, {"chain": STEPS, "scores": LIKED})
-        search = Search(Ets(**settings), GrowthView(grown.tree, 0, 40), WIDTH)
-        search.plan()
+        search = Search(Ets(**settings), Growth(GrowthView(grown.tree, 0, 40), Room(), Draws(0)), WIDTH)
+        search.growth.start(search.grow())
+        search.growth.plan()
         memory.append(sum(depth.kv_tokens for depth in search.depths))
         for depth in search.depths:
             going = [n for n in depth.candidates if grown.tree.at(n.id, len(n.run.last), 0) is not None]

@@ -6,6 +6,7 @@ resumed from the store goes on with exactly the branches that have no segment.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 
 from banyan.draws import Draws, branch_key
@@ -177,8 +178,8 @@ class Grower:
         self._pruned.update(aborts)
         self._over = plan.done and not self.in_flight
         prunes = [(branch, end) for branch, end in plan.prunes if branch in aborts]
-        view_digest = viewdigest.digest(self._view, seen, self._room)
-        record = self._log.record(view_digest, list(wanted.values()), marks, prunes, plan.done)
+        digest = partial(viewdigest.digest, self._view, seen, self._room)
+        record = self._log.record(digest, list(wanted.values()), marks, prunes, plan.done)
         return Step(requests, tuple(news.segments), marks, aborts, self._grown() if self._over else None, record)
 
     def _planned(self, news: News) -> Plan:
@@ -216,7 +217,7 @@ class Grower:
             prefix_P=prefix,
             draw_key=branch_key(self.spec.seed, branch.parent, branch.fork, branch.ordinal),
             sampling=sampling,
-            keep=self._path_tokens(branch) + most < self.spec.max_path_tokens,
+            keep=len(prefix) - len(self._view.root) + most < self.spec.max_path_tokens,
             order=(*self.spec.order, *self._order(branch.parent), branch.fork, branch.ordinal),
             forced=expansion.forced,
             signals=expansion.signals,

@@ -4,11 +4,13 @@ A record names the segments that entered the view since the last one, so that th
 tree; its digest says whether it is the same. Draws are keyed by the tree's seed, so the same view gives the same plan.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from banyan import wire
 from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Room
+from banyan.segment import Sampling
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from services.rollout.spec import GrowSpec
@@ -34,7 +36,7 @@ class PlanLog:
 
     def record(
         self,
-        view_digest: bytes,
+        view_digest: Callable[[], bytes],
         expansions: Sequence[Expansion],
         marks: Sequence[LeafMark],
         prunes: Sequence[tuple[Branch, int]],
@@ -46,7 +48,7 @@ class PlanLog:
         record = tree_pb2.PlanRecord(
             claim_epoch=self.claim,
             number=self._number,
-            view_digest=view_digest,
+            view_digest=view_digest(),
             segments=self.fresh,
             gone=[_ref(branch) for branch in self.gone],
             found=[wire.leaf_to_wire(leaf) for leaf in self.found],
@@ -71,6 +73,11 @@ class PlanLog:
         return record
 
 
+@lru_cache(256)  # a plan names the same few of them for all its branches; a message that takes one copies it
+def _sampling(sampling: Sampling) -> tree_pb2.SamplingParams:
+    return wire.sampling_to_wire(sampling)
+
+
 def _ref(branch: Branch) -> tree_pb2.BranchRef:
     return tree_pb2.BranchRef(parent=branch.parent, fork=branch.fork, ordinal=branch.ordinal)
 
@@ -82,7 +89,7 @@ def _branch(ref: tree_pb2.BranchRef) -> Branch:
 def _expansion(expansion: Expansion) -> tree_pb2.PlannedExpansion:
     return tree_pb2.PlannedExpansion(
         branch=_ref(expansion.branch),
-        sampling=wire.sampling_to_wire(expansion.sampling),
+        sampling=_sampling(expansion.sampling),
         forced=expansion.forced,
         top=expansion.signals.top,
         semantic=expansion.signals.semantic,

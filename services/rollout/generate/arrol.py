@@ -7,22 +7,22 @@ share K is kept. The rule looks at one tree, so a group should be one tree.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from banyan import checks
-from banyan.draws import Draws
-from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Observation, Plan, Room
+from banyan.plugins import Branch, Expansion, GrowthView, Observation
 from banyan.segment import Finish
 from banyan.signals import Wanted
 from banyan.tree import Leaf, Tree
 from services.rollout.generate import survival
-from services.rollout.generate.cuts import Run, continuations, run_at
+from services.rollout.generate.cuts import Run, run_at, upto
+from services.rollout.generate.growth import Growing, Growth
 
 _HEAD = Wanted(head=True)
 
 
 @dataclass(frozen=True)
-class Arrol:
+class Arrol(Growing):
     """Pruning by a learned head, in flight."""
 
     width: int = 16
@@ -43,25 +43,14 @@ class Arrol:
         if isinstance(self.share, bool) or not 0.0 < self.share < 1.0:
             raise ValueError(f"share must lie between 0 and 1, got {self.share!r}")
 
-    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
+    async def grow(self, growth: Growth) -> None:
         """All rollouts up to where they are judged; then the rest of those that survive."""
-        width = self.width if room.max_leaves is None else min(self.width, room.max_leaves)
-        branches = [Branch(view.root.id, len(view.root), i) for i in range(width)]
-        begun = [run_at(view, branch) for branch in branches]
-        sampling = replace(view.sampling, max_new_tokens=min(self.detect, view.max_path_tokens))
-        asked = [Expansion(branch, sampling, signals=_HEAD) for branch in branches]
-        asked += [replace(rest, signals=_HEAD) for rest in continuations(view)]
-        there = [run for run in begun if run is not None]
-        marks = [_mark(run) for run in there if not _judged(run)]
-        if len(there) < width:
-            return Plan(tuple(asked), tuple(marks))
-        kept = self._survivors(there, rng.uniform("arrol.survivors", view.root.id))
-        after = [Branch(run.last.id, len(run.last), 0) for run in kept]
-        left = [replace(view.sampling, max_new_tokens=view.max_path_tokens - len(run)) for run in kept]
-        asked += [Expansion(branch, each) for branch, each in zip(after, left, strict=True)]
-        rests = [run_at(view, branch) for branch in after]
-        marks += [_mark(run) for run in rests if run is not None]
-        return Plan(tuple(asked), tuple(marks), done=None not in rests)
+        sampling = upto(growth.view.sampling, min(self.detect, growth.view.max_path_tokens))
+        branches = [Branch(*growth.root, ordinal) for ordinal in range(growth.width(self.width))]
+        started = [growth.start(_begin(growth, Expansion(b, sampling, (), _HEAD))) for b in branches]
+        begun = [await one for one in started]
+        for run in self._survivors(begun, growth.rng.uniform("arrol.survivors", growth.view.root.id)):
+            growth.start(growth.path(Branch(run.last.id, len(run.last), 0), len(run)))
 
     def observations(self, tree: Tree, leaves: Sequence[Leaf]) -> list[Observation]:
         """Where the survivors were judged, with the chance that each had."""
@@ -89,6 +78,14 @@ class Arrol:
         return list(zip(judged, survival.fitted(wanted, count), strict=True))
 
 
+async def _begin(growth: Growth, expansion: Expansion) -> Run:
+    """A rollout up to where it is judged, or to its end."""
+    run = await growth.run(expansion)
+    if not _judged(run):
+        growth.end(run)
+    return run
+
+
 def _judged(run: Run) -> bool:
     """Whether the rollout goes on where it is judged."""
     return run.last.finish is Finish.BOUNDARY
@@ -105,8 +102,3 @@ def _begun(tree: Tree) -> list[Run]:
     view = GrowthView(tree, 0, 0)
     places = [Branch(s.parent, s.fork, s.ordinal) for s in tree.children.get(view.root.id, ())]
     return [run for run in (run_at(view, branch) for branch in places) if run is not None]
-
-
-def _mark(run: Run) -> LeafMark:
-    reason = "stop" if run.last.finish is Finish.STOP else "length"
-    return LeafMark(Leaf(run.last.id, len(run.last)), reason)

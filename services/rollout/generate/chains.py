@@ -4,8 +4,7 @@ A chain goes on at the end of its last segment with ordinal 0, whatever ended th
 policy. So its next place is a function of recorded facts, and a resumed tree asks for the same one.
 """
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 
 from banyan.errors import InvalidInput
 from banyan.plugins import Branch, Expansion
@@ -15,7 +14,7 @@ from banyan.tree import Leaf
 from services.rollout.generate.cuts import upto
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Chain:
     """What grew at a branch that lies behind `start` policy tokens of a path of at most `limit`. Parents first."""
 
@@ -23,11 +22,10 @@ class Chain:
     start: int
     limit: int
     pieces: tuple[Segment, ...] = ()
+    stop: int = field(init=False)  # policy tokens of the path
 
-    @cached_property
-    def stop(self) -> int:
-        """Policy tokens of the path."""
-        return self.start + sum(len(piece) for piece in self.pieces)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", self.start + sum([len(piece) for piece in self.pieces]))
 
     @property
     def ended(self) -> bool:
@@ -41,7 +39,7 @@ class Chain:
 
     def and_then(self, piece: Segment) -> "Chain":
         """The chain with its next piece."""
-        return replace(self, pieces=(*self.pieces, piece))
+        return Chain(self.branch, self.start, self.limit, (*self.pieces, piece))
 
     def place(self, position: int) -> tuple[bytes, int]:
         """The segment and the fork before the token at a position of the path; its first token's place is its branch."""

@@ -129,13 +129,13 @@ class Echo(Growing):
         """The branch rule on the scale of a chain."""
         high, low, theta = self.levels
         if self.thresholds == "quantile":
-            high, low = (float(np.quantile(path.entropy_T, q)) for q in (high, low))
-            theta = float(np.quantile(path.group_T, theta))
+            high, low = confidence.quantiles(path.entropy_T, (high, low))
+            (theta,) = confidence.quantiles(path.group_T, (theta,))
         return Width(high, low, theta, self.rise, self.alpha, self.beta, self.min_branches, self.max_branches)
 
     async def grow(self, growth: Growth) -> None:
         """The base chains; their branches and what else there is room for as they end."""
-        _Paths(self, growth, growth.width(self.width)).begin()
+        _Paths(self, growth, growth.width(self.width), self.measured, self.cuts, Wanted(top=self.top)).begin()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -165,6 +165,9 @@ class _Paths:
     policy: Echo
     growth: Growth
     width: int
+    measured: str
+    cuts: Cuts
+    wanted: Wanted
     opened: list[list[tuple[_Looked, int]] | None] = field(default_factory=list)
     begun: list[int] = field(default_factory=list)
 
@@ -201,7 +204,8 @@ class _Paths:
 
     def _branches(self, path: _Looked) -> list[tuple[_Looked, int]]:
         """A base chain's branches at its first uncertain token: before its cut, and with room for one more token."""
-        profile, chain, cut = self._profile(path), path.chain, self._cut(path)
+        profile, chain = self._profile(path), path.chain
+        cut = self._cut(profile)
         rule = self.policy.branching(profile if cut is None else profile.first(cut[0] + 1))
         at = rule.first(profile, self.policy.min_depth, min(chain.limit - 1, len(profile) if cut is None else cut[0]))
         if at is None:
@@ -224,20 +228,20 @@ class _Paths:
         while mark is None:
             begun = path.chain.stop + (0 if path.chain.pieces else len(forced))
             looked = (begun // p.segment + 1) * p.segment
-            more = path.chain.more(self.growth.view.sampling, looked, forced, Wanted(top=p.top))
-            path = path.and_then(await self.growth.ask(more), p.confidence_k, p.measured)
+            more = path.chain.more(self.growth.view.sampling, looked, forced, self.wanted)
+            path = path.and_then(await self.growth.ask(more), p.confidence_k, self.measured)
             mark = self._ending(path)
         self.growth.mark(*mark)
         return path
 
     def _ending(self, path: _Looked) -> tuple[Leaf, str] | None:
-        chain, cut = path.chain, self._cut(path)
+        chain, cut = path.chain, self._cut(self._profile(path)) if self.policy.cut else None
         if cut is not None and not (chain.ended and cut[0] + 1 == chain.stop):
             return chain.leaf(cut[0] + 1), cut[1]
         return (chain.leaf(), "stop" if chain.stopped else "length") if chain.ended else None
 
-    def _cut(self, path: _Looked) -> tuple[int, str] | None:
-        return self.policy.cuts.first(self._profile(path)) if self.policy.cut else None
+    def _cut(self, profile: Profile) -> tuple[int, str] | None:
+        return self.cuts.first(profile) if self.policy.cut else None
 
     def _profile(self, path: _Looked) -> Profile:
         p = self.policy

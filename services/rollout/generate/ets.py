@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from banyan import checks, registry
-from banyan.draws import Draws
-from banyan.plugins import GrowthView, Observation, Plan, Room, Scored, Scorer
+from banyan.plugins import Observation, Scored, Scorer
 from banyan.segment import Finish
 from banyan.tree import Leaf, Tree
 from services.rollout.generate.ets_search import Search
+from services.rollout.generate.growth import Growing, Growth
 
 
 @dataclass(frozen=True)
-class Ets:
+class Ets(Growing):
     """Tree search with a cost of memory and a bonus for coverage."""
 
     width: int = 16
@@ -65,10 +65,9 @@ class Ets:
         """Whether scores come from the policy's head."""
         return not self.scorer
 
-    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
-        """Replays the steps; asks for those of the first depth that is not all there."""
-        width = self.width if room.max_leaves is None else min(self.width, room.max_leaves)
-        return Search(self, view, width).plan()
+    async def grow(self, growth: Growth) -> None:
+        """The search, depth by depth."""
+        await Search(self, growth, growth.width(self.width)).grow()
 
     def observations(self, tree: Tree, leaves: Sequence[Leaf]) -> list[Observation]:
         """The ends of all steps on the leaves' paths; nothing where the head is not asked."""

@@ -65,7 +65,7 @@ class Growth:
 
     def start(self, process: Coroutine[Any, None, T]) -> Slot[T]:
         """Runs a process beside those that run; the slot is for its result."""
-        slot = Slot[T]()
+        slot: Slot[T] = Slot()
         self._ready.append((process, slot))
         return slot
 
@@ -90,6 +90,10 @@ class Growth:
         """Ends a path."""
         self._marks.append(LeafMark(leaf, reason))
 
+    def end(self, run: Run) -> None:
+        """Ends a path with a run that the model or its limit ended."""
+        self.mark(run.leaf, "stop" if run.last.finish is Finish.STOP else "length")
+
     async def run(self, expansion: Expansion) -> Run:
         """The segment at the expansion's branch with all that continues it where it was cut, or forced."""
         pieces = [await self.ask(expansion)]
@@ -101,7 +105,7 @@ class Growth:
         """What a branch behind `start` policy tokens becomes when it is sampled to its path's end, which is a leaf."""
         sampling = upto(self.view.sampling, self.view.max_path_tokens - start)
         run = await self.run(Expansion(branch, sampling, (), signals))
-        self.mark(run.leaf, "stop" if run.last.finish is Finish.STOP else "length")
+        self.end(run)
         return run
 
     # -- for the grower --
@@ -122,7 +126,7 @@ class Growth:
     def _slot(self, of: Branch | Leaf | str, there: bool, value: Any) -> Slot[Any]:
         if not there:
             return self._awaited.setdefault(of, Slot())
-        slot = Slot[Any]()
+        slot: Slot[Any] = Slot()
         slot.there, slot.value = True, value
         return slot
 

@@ -51,4 +51,7 @@ def openings(segment: Segment, rule: Rule) -> dict[int, Choices]:
         return {}
     ids = told(segment).top_ids_T_K[:, : rule.candidates]
     fires = rule.fires(np.exp(segment.signals.top_logprobs_T_K)) & (ids != segment.tokens_T[:, None])
-    return {int(t): tuple((int(k), int(ids[t, k])) for k in np.flatnonzero(fires[t])) for t in np.flatnonzero(fires.any(1))}
+    found: dict[int, Choices] = {}
+    for t, rank, token in zip(*(at.tolist() for at in fires.nonzero()), ids[fires].tolist(), strict=True):
+        found[t] = (*found.get(t, ()), (rank, token))
+    return found

@@ -4,7 +4,6 @@ Tokens are counted from the prompt, for all branches alike, and only those where
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from banyan.plugins import Branch, Expansion
@@ -97,13 +96,17 @@ class Lookahead:
 
     def _next(self, at: int) -> int:
         """The next place where something may happen: an opening, a comparison, an end, or tokens that are not there."""
-        return min([self.last - 1, *(e for row in self.rows for e in self._events(row, at) if e > at)])
+        return min([self.last - 1, *(e for row in self.rows for e in self._events(row) if e > at), *self._openings(at)])
 
-    def _events(self, row: _Row, at: int) -> Iterator[int]:
-        yield row.chain.stop - 1 if row.chain.ended else row.known
-        if len(self.rows) < self.of_tree and row.places[-1:] > [at]:
-            yield row.places[bisect_right(row.places, at)]
-        yield from (row.birth + age - 1 for age in self.ages)
+    def _events(self, row: _Row) -> list[int]:
+        """Places where a row ends or must be sampled further, and where it is compared."""
+        return [row.chain.stop - 1 if row.chain.ended else row.known, *[row.birth + age - 1 for age in self.ages]]
+
+    def _openings(self, at: int) -> list[int]:
+        """The next opening of each row, where there is room for it."""
+        if len(self.rows) >= self.of_tree:
+            return []
+        return [r.places[bisect_right(r.places, at)] for r in self.rows if r.places and r.places[-1] > at]
 
     def _row(self, branch: Branch, start: int, forced: tuple[int, ...] = (), parent: _Row | None = None) -> _Row:
         chain = Chain(branch, start, self.growth.view.max_path_tokens)
@@ -111,24 +114,26 @@ class Lookahead:
 
     async def _tokens(self, at: int) -> None:
         """Waits until all rows have the token at this place. Chunks end at multiples, so that rows ask together."""
-        upto, signals = min((at // self.chunk + 1) * self.chunk, self.last), Wanted(top=self.rule.candidates)
         while lacking := [row for row in self.rows if row.known <= at and not row.over(at)]:
+            upto, signals = min((at // self.chunk + 1) * self.chunk, self.last), Wanted(top=self.rule.candidates)
             asked = [self.growth.ask(row.chain.more(self.greedy, upto, row.forced, signals)) for row in lacking]
             for row, piece in zip(lacking, asked, strict=True):
                 row.take(await piece, self.rule)
 
     def _open(self, at: int) -> None:
         """Branches at this place, all second choices before all third ones, by row, while there is room."""
-        if at + 1 >= self.growth.view.max_path_tokens:
-            return  # no room for a token after the forced one
+        if at + 1 >= self.growth.view.max_path_tokens or len(self.rows) >= self.of_tree:
+            return  # no room for a token after the forced one, or for a branch
         rows = [(row, row.choices.get(at, ())) for row in self.rows]
         most = max(len(choices) for _, choices in rows)
         wanted = [(row, *choices[n]) for n in range(most) for row, choices in rows if n < len(choices)]
-        for row, rank, token in wanted[: max(0, self.of_tree - len(self.rows))]:
+        for row, rank, token in wanted[: self.of_tree - len(self.rows)]:
             self.rows.append(self._row(Branch(*row.chain.place(at), 1 + rank), at, (token,), row))
 
     def _prune(self, at: int) -> None:
         gone = {id(row) for row in self.rows if self._repeats(row, at)}
+        if not gone:
+            return
         for row in list(self.rows):  # parents come before their children
             if row.parent is not None and id(row.parent) in gone:
                 gone.add(id(row))

@@ -126,5 +126,5 @@ def scores(signals: Signals, metric: str, tokens: int) -> Scores:
     if metric == "cosine":
         return np.asarray(-semantic)
     logprobs = signals.top_logprobs_T_K.astype(np.float64)
-    entropy = -(np.exp(logprobs) * np.where(np.isneginf(logprobs), 0.0, logprobs)).sum(axis=1)
+    entropy = -np.add.reduce(np.exp(logprobs) * np.where(logprobs == -np.inf, 0.0, logprobs), 1)
     return np.asarray(entropy if metric == "entropy" else -semantic * entropy)

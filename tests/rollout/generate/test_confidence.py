@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.rollout.generate import confidence
 from services.rollout.generate.confidence import Cuts, Profile, Width, entropy_and_confidence, profile
@@ -14,6 +16,34 @@ def made(entropy=(), group=(), tail=(), rise=()):
     n = max(map(len, (entropy, group, tail, rise)))
     given = ((entropy, 0), (group, 9), (tail, 9), (rise, 0))
     return Profile(*(np.array(values if len(values) else np.full(n, calm), float) for values, calm in given))
+
+
+VALUES = st.lists(st.floats(0.0, 9.0) | st.sampled_from([0.0, 0.5]), min_size=1, max_size=20)
+
+
+@given(VALUES, st.integers(1, 9))
+def test_windows_end_at_their_token_and_equal_ones_have_equal_means(values, window):
+    path = profile(np.zeros(len(values)), np.array(values), window, window, window)
+    parts = [values[max(0, t + 1 - window) : t + 1] for t in range(len(values))]
+    assert path.group_T.tolist() == path.tail_T.tolist() == [in_turn(part) / len(part) for part in parts]
+
+
+def in_turn(values):
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+@given(VALUES, st.lists(st.floats(0.0, 1.0), min_size=1, max_size=3))
+def test_quantiles_are_those_of_numpy_to_the_last_bit(values, levels):
+    assert confidence.quantiles(np.array(values), levels) == np.quantile(values, levels).tolist()
+
+
+@given(st.lists(st.booleans(), max_size=12), st.integers(1, 4))
+def test_a_rule_that_must_hold_for_some_tokens_holds_at_the_last_of_them(holds, times):
+    found = confidence._in_a_row(np.array(holds, bool), times)
+    assert found.tolist() == [t + 1 >= times and all(holds[t + 1 - times : t + 1]) for t in range(len(holds))]
 
 
 def test_the_width_of_a_branch():

@@ -18,6 +18,7 @@ from banyan.tree import Leaf
 from services.rollout.generate.ets import Ets
 from services.rollout.generate.ets_meaning import embeddings
 from services.rollout.generate.ets_search import Rule, Search, decided
+from services.rollout.generate.growth import Growth
 from services.rollout.grower import Grower
 from tests.rollout.generate.forests import Hand, asked, grow_anyhow
 from tests.rollout.growing import engine, grow, shape, spec, survivors
@@ -195,8 +196,9 @@ def test_every_tree_has_its_width_and_neither_order_nor_a_death_changes_it(
 
 def searched(grower: Grower, policy: Ets) -> Search:
     """The search of a grown tree."""
-    search = Search(policy, GrowthView(grower.tree, 0, 40), policy.width)
-    assert search.plan().done
+    search = Search(policy, Growth(GrowthView(grower.tree, 0, 40), Room(), Draws(0)), policy.width)
+    search.growth.start(search.grow())
+    assert search.growth.plan().done
     return search
 
 
@@ -204,7 +206,7 @@ def kinds(search: Search) -> float:
     """Letters among the candidates of a depth that go on, on average over depths."""
     found = []
     for depth in search.depths:
-        going = [n for n in depth.candidates if search.view.tree.at(n.id, len(n.run.last), 0) is not None]
+        going = [n for n in depth.candidates if search.growth.view.tree.at(n.id, len(n.run.last), 0) is not None]
         found.append(len({node.run.text[0] for node in going}))
     return float(np.mean(found))
 

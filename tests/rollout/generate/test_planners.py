@@ -53,6 +53,19 @@ SETTINGS = {
             "cut_confidence": st.sampled_from([0.15, 0.3, 0.5]),
         }
     ),
+    "arrol": st.fixed_dictionaries(
+        {"width": st.integers(1, 7), "detect": st.integers(1, 9), "keep": st.sampled_from([0.2, 0.5, 1.0])}
+    ),
+    "ets": st.fixed_dictionaries(
+        {
+            "width": st.integers(1, 7),
+            "step": st.integers(1, 5),
+            "delimiter": st.sampled_from(["b", "ab"]),
+            "depth": st.integers(1, 5),
+            "lambda_b": st.sampled_from([0.0, 1.0]),
+            "lambda_d": st.sampled_from([0.0, 1.5]),
+        }
+    ),
     "latr": st.fixed_dictionaries(
         {
             "width": st.integers(1, 9),
@@ -130,6 +143,7 @@ class World:
                 np.tile(np.arange(1, top + 1), (count, 1)) if top else np.zeros((0, 0)),
                 np.log(p) if top else np.zeros((0, 0)),
                 np.array([draw.choice([-0.5, 0.0, 0.5]) for _ in tokens if expansion.signals.semantic]),
+                np.array([draw.choice([0.1, 0.5, 0.9]) for _ in tokens if expansion.signals.head]),
             ),
         )
 
