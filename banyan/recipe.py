@@ -225,7 +225,7 @@ class Lora(Part):
 class Optimise(Part):
     """How closed groups become an update."""
 
-    LATER = frozenset({"lora", "schedule", "decay_floor", "max_not_finite", "head", "recompute"})
+    LATER = frozenset({"decay_floor", "epochs", "head", "lora", "max_not_finite", "minibatches", "recompute", "schedule"})
 
     advantage: Name = "grpo"
     """Estimator: a registered name or module:attribute."""
@@ -239,6 +239,10 @@ class Optimise(Part):
     """AdamW's step size."""
     weight_decay: Annotated[float, Field(ge=0, le=1.0)] = 0.0
     """AdamW's decoupled decay."""
+    epochs: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Passes over each batch (PPO epochs). Beyond the first step ratios leave 1, and clipping begins to act."""
+    minibatches: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """Optimizer steps of a pass: the batch's groups are divided into so many parts, or as many as groups teach."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """AdamW's decay of first and second moments."""
     warmup_steps: Steps = 0

@@ -164,7 +164,7 @@ class Learner:
             report.note_consumed(trees, batch.ordinal, self.at.step + 1, span.traceparent)
             prepared = time.monotonic() - begun
             with telemetry.span("learner.step", span.traceparent, banyan_run=self.run_id, banyan_batch=batch.ordinal):
-                timed = await self._torch.step(lesson.rows, self.at.step)
+                timed = await self._torch.step(lesson.rows, self.at.step, lesson.sizes)
             metrics = report.numbers(lesson, timed, self.at.step + 1) | {"prepare_seconds": prepared}
             self._not_finite = finite.after(self._not_finite, metrics)
             await self._hand_out(batch, timed, metrics, known)
@@ -177,7 +177,8 @@ class Learner:
         seen = convert.observed(trees, [one for _, members in groups for one in members]) if teaches else {}
         trainer = self._torch.trainer
         groups = [(name, [trainer.priced(one) for one in members]) for name, members in groups]
-        return study(groups, self.estimator, stale, self.at.digest, trainer.budget, seen, trainer.loss.taught)
+        minibatches = self.recipe.optimise.minibatches
+        return study(groups, self.estimator, stale, self.at.digest, trainer.budget, seen, trainer.loss.taught, minibatches)
 
     def _too_old(self, tree: Tree, leaf: Leaf) -> bool:
         ages = (self.at.history.age(s, self.at.step) for s, _ in tree.pieces(leaf.segment, leaf.end))

@@ -18,11 +18,12 @@ from services.learner.watched import Observed
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What one step learns from."""
+    """What one step learns from. sizes: rows of each minibatch, in order; empty where all are one."""
 
     rows: list[packing.Row]
     credits: list[Credit]
     metrics: dict[str, float] = field(default_factory=dict)
+    sizes: tuple[int, ...] = ()
 
 
 def study(
@@ -33,13 +34,26 @@ def study(
     budget: int,
     observed: Observed = MappingProxyType({}),
     taught: Taught = PATHS,
+    minibatches: int = 1,
 ) -> Lesson:
     """Estimates advantages and packs the paths of groups that teach. `policy`: digest of the weights in training.
-    `observed`: where the trees can teach the policy's head. `taught`: what the loss is taken on."""
+    `observed`: where the trees can teach the policy's head. `taught`: what the loss is taken on. `minibatches`: that the
+    groups which teach are dealt to, in order; a group is never divided."""
     credits = [credits_module.estimate(group_id, trees, estimator, stale) for group_id, trees in groups]
     credits = credits_module.over_batch(credits, estimator)
-    pieces = [piece for credit in credits for piece in _pieces(credit, policy, budget, observed, taught)]
-    return Lesson(packing.pack(pieces, budget), credits, _metrics(credits, pieces))
+    by_group = [list(_pieces(credit, policy, budget, observed, taught)) for credit in credits]
+    packed = [packing.pack(pieces, budget) for pieces in _dealt(by_group, minibatches)]
+    rows, sizes = [row for rows in packed for row in rows], tuple(len(rows) for rows in packed)
+    return Lesson(rows, credits, _metrics(credits, [p for pieces in by_group for p in pieces]), sizes)
+
+
+def _dealt(by_group: Sequence[list[paths.Piece]], minibatches: int) -> Iterator[list[paths.Piece]]:
+    """The pieces of each minibatch: runs of groups, as many that teach in each as in any other, or one more."""
+    teaching = [pieces for pieces in by_group if pieces]
+    count = max(1, min(minibatches, len(teaching)))
+    for number in range(count):
+        run = teaching[len(teaching) * number // count : len(teaching) * (number + 1) // count]
+        yield [piece for pieces in run for piece in pieces]
 
 
 def _pieces(credit: Credit, policy: bytes, budget: int, observed: Observed, taught: Taught) -> Iterator[paths.Piece]:

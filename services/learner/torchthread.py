@@ -87,12 +87,12 @@ class TorchThread:
         self._base = adapter.BaseModel.of(base, self._recipe.model)
         return adapter.load(base, lora, self._recipe.seed, folder if resumed else None, self._base)
 
-    async def step(self, rows: Sequence[Row], step: int) -> Timed:
-        """One optimizer step."""
+    async def step(self, rows: Sequence[Row], step: int, sizes: Sequence[int] = ()) -> Timed:
+        """The optimizer steps of a batch; sizes: rows of each minibatch."""
 
         def train() -> Timed:
             begun = time.monotonic()
-            return Timed(self.trainer.step(rows, step), time.monotonic() - begun)
+            return Timed(self.trainer.step(rows, step, sizes), time.monotonic() - begun)
 
         return await self.run(train)
 

@@ -1,13 +1,15 @@
-"""One optimizer step on the rows of a batch: forward and backward row by row, clip, AdamW, guard against NaN.
+"""The optimizer steps of a batch: forward and backward row by row, clip, AdamW, guard against NaN.
 
-The loss is normalised over the whole batch, so the number of rows changes nothing but memory. Rows and parameters are
-taken in a fixed order: the same batch on the same weights gives the same bits on one machine and thread count.
+The loss is normalised over the whole minibatch, so the number of rows changes nothing but memory. Rows and parameters are
+taken in a fixed order: the same batch on the same weights gives the same bits on one machine and thread count. Where a batch
+has several steps, ratios are taken to the log-probs of the weights that it began with.
 """
 
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import torch
 from transformers import PreTrainedModel
@@ -27,7 +29,8 @@ from services.learner.schedule import learning_rate
 
 @dataclass(frozen=True)
 class StepReport:
-    """Numbers of one step. `applied` is False where nothing was learned: no row, or a gradient that is not finite."""
+    """Numbers of a batch's steps. `applied` is False where nothing was learned: no row, or no gradient that is finite.
+    loss, grad_norm and what the loss measures are means over the steps; the others are of its first epoch."""
 
     applied: bool
     loss: float = 0.0
@@ -44,9 +47,11 @@ class StepReport:
 
 @dataclass
 class _Sums:
-    """What the rows add up to, over sampled path tokens; `tally` what their loss says of them."""
+    """What the rows add up to, over sampled path tokens; `tally` what their loss says of them. losses, norms: by step."""
 
-    loss: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    applied: int = 0
     mismatch: float = 0.0
     entropy: float = 0.0
     foreign: float = 0.0
@@ -94,30 +99,57 @@ class Trainer:
         output = output_weight(model)
         self.head = head.made(output.shape[1], optimise.head, seed, output.device)
 
-    def step(self, rows: Sequence[Row], step: int) -> StepReport:
-        """Trains on the rows of the batch that makes policy `step + 1`."""
-        totals = totals_of(rows)
-        if not totals.tokens:
+    def step(self, rows: Sequence[Row], step: int, sizes: Sequence[int] = ()) -> StepReport:
+        """Trains on the rows of the batch that makes policy `step + 1`. sizes: rows of each minibatch, an optimizer step
+        of each epoch; all rows are one by default."""
+        minibatches = [rows for rows in _split(rows, sizes) if totals_of(rows).tokens]
+        if not minibatches:
             return StepReport(applied=False)
-        if self.loss.surveys:
-            totals = replace(totals, weight=self._survey(rows))
-        self.masters.clear()
-        sums = _Sums()
-        for row in rows:
-            self._row(row, totals, sums)
-        norm = self._clip()
-        rate = learning_rate(self.optimise, step)
-        finite = math.isfinite(norm) and math.isfinite(sums.loss)
-        if finite:
-            self._update(rate)
-        n, told, said = max(1, sums.tokens), self._teach(finite), sums.tally.means()
+        rate, sums = learning_rate(self.optimise, step), _Sums()
+        # Those of the first minibatch are what its first pass says.
+        proximal_M: list[list[torch.Tensor | None]] = [[None] * len(minibatches[0])]
+        proximal_M += [self._proximal(rows) for rows in minibatches[1:]]
+        for epoch in range(self.optimise.epochs):
+            for number, minibatch in enumerate(minibatches):
+                seen = self._minibatch(minibatch, proximal_M[number], rate, sums, epoch == 0)
+                if not epoch and not number:
+                    proximal_M[0] = seen
+        return self._report(rate, sums)
+
+    def _report(self, rate: float, sums: _Sums) -> StepReport:
+        n, told, said, steps = max(1, sums.tokens), self._teach(sums.applied > 0), sums.tally.means(), len(sums.losses)
         means = (sums.mismatch / n, sums.entropy / n, said.pop("clip_fraction", 0.0), sums.foreign / n)
-        return StepReport(finite, sums.loss, norm, *means, learning_rate=rate, finite=finite, head=told, measures=said)
+        loss, norm, said = sum(sums.losses) / steps, sum(sums.norms) / steps, said | {"optimizer_steps": float(sums.applied)}
+        applied, finite = sums.applied > 0, sums.applied == steps
+        return StepReport(applied, loss, norm, *means, learning_rate=rate, finite=finite, head=told, measures=said)
 
     @torch.no_grad()
-    def _survey(self, rows: Sequence[Row]) -> float:
-        """The batch's mean importance weight."""
-        seen = [self.loss.survey(gathered.tokens(row, *forward(self.model, row))) for row in rows]
+    def _proximal(self, rows: Sequence[Row]) -> list[torch.Tensor | None]:
+        """By row: the log-probs of its predictions, of the weights that the batch begins with."""
+        return [forward(self.model, row)[0] for row in rows]
+
+    def _minibatch(
+        self, rows: Sequence[Row], proximal: Sequence[torch.Tensor | None], rate: float, sums: _Sums, first: bool
+    ) -> list[torch.Tensor | None]:
+        """One optimizer step; the log-probs before it. first: whether these rows are seen for the first time."""
+        totals = totals_of(rows)
+        if self.loss.surveys:
+            totals = replace(totals, weight=self._survey(rows, proximal))
+        self.masters.clear()
+        done = [self._row(row, old_E, totals, sums, first) for row, old_E in zip(rows, proximal, strict=True)]
+        loss, norm = sum(value for value, _ in done), self._clip()
+        if math.isfinite(norm) and math.isfinite(loss):
+            self._update(rate)
+            sums.applied += 1
+        sums.losses.append(loss)
+        sums.norms.append(norm)
+        return [logp_E for _, logp_E in done]
+
+    @torch.no_grad()
+    def _survey(self, rows: Sequence[Row], proximal: Sequence[torch.Tensor | None]) -> float:
+        """The minibatch's mean importance weight."""
+        pairs = zip(rows, proximal, strict=True)
+        seen = [self.loss.survey(gathered.tokens(row, *forward(self.model, row), old_E)) for row, old_E in pairs]
         return sum(total for total, _ in seen) / max(1.0, sum(of for _, of in seen)) or 1.0
 
     def _teach(self, finite: bool) -> Mapping[str, float]:
@@ -128,18 +160,22 @@ class Trainer:
             return {}
         return self.head.step()
 
-    def _row(self, row: Row, totals: Totals, sums: _Sums) -> None:
+    def _row(
+        self, row: Row, proximal_E: torch.Tensor | None, totals: Totals, sums: _Sums, first: bool
+    ) -> tuple[float, torch.Tensor]:
+        """Adds a row's gradients; its loss, and the log-probs of its predictions."""
         state_N_H = states(self.model, row)
-        if self.head is not None:
+        if self.head is not None and first:
             self.head.observe(state_N_H, row.watched)
         logp_E, entropy_R = predictions(self.model, state_N_H, row)
         reference_E = self._reference(row)
-        tokens = gathered.tokens(row, logp_E, entropy_R, None, reference_E)
+        tokens = gathered.tokens(row, logp_E, entropy_R, proximal_E, reference_E)
         loss, measures = self.loss.of(tokens, totals)
         loss.backward()  # type: ignore[no-untyped-call]
-        sums.loss += float(loss.detach())
         sums.tally.add(measures)
-        sums.watch(tokens)
+        if first:
+            sums.watch(tokens)
+        return float(loss.detach()), logp_E.detach()
 
     def priced(self, one: ScoredTree) -> ScoredTree:
         """The tree with the rewards that advantages are estimated from: less the KL where the loss asks for that."""
@@ -186,6 +222,12 @@ class Trainer:
         for name, weight in zip(self.masters.names, self.masters.weights, strict=True):
             if f"step.{name}" in moments:
                 self.adam.state[weight] = {kind: moments[f"{kind}.{name}"].clone() for kind in _MOMENTS}
+
+
+def _split(rows: Sequence[Row], sizes: Sequence[int]) -> list[Sequence[Row]]:
+    """The rows of each minibatch."""
+    ends = list(accumulate(sizes or [len(rows)]))
+    return [rows[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def totals_of(rows: Sequence[Row]) -> Totals:
