@@ -16,6 +16,8 @@ from services.learner.ranks.whole import Whole
 class Shards:
     """`names`, `weights` and gradients of this rank's rows of the parameters that are trained."""
 
+    adapted = False  # as Masters says it: no adapter
+
     def __init__(self, whole: Whole, dtype: torch.dtype, rank: int, size: int) -> None:
         self._whole, self._dtype, self._rank, self._size = whole, dtype, rank, size
         named = list(whole.policy.named_parameters())  # a tied parameter comes once

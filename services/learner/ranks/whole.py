@@ -26,9 +26,9 @@ class Whole(torch.nn.Module):
         self.policy = policy
 
     def forward(self, row: Row) -> Pass:
-        """One pass over the row's unique tokens."""
+        """One pass over the row's unique tokens. Only what is predicted has a gradient: the states are for the head."""
         state_N_H = states(self.policy, row)
-        return state_N_H, *predictions(self.policy, state_N_H, row)
+        return state_N_H.detach(), *predictions(self.policy, state_N_H, row)
 
 
 def sharded(policy: PreTrainedModel, dtype: torch.dtype, size: int) -> Whole:

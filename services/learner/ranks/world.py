@@ -63,9 +63,7 @@ def place(environ: Mapping[str, str]) -> Place | None:
 class World:
     """The group, joined. Every rank makes one."""
 
-    def __init__(
-        self, at: Place, timeout_s: float = TIMEOUT_S, store: Store | None = None, look: Look = _nothing
-    ) -> None:
+    def __init__(self, at: Place, timeout_s: float = TIMEOUT_S, store: Store | None = None, look: Look = _nothing) -> None:
         self.rank, self.size, self.timeout_s = at.rank, at.size, timeout_s
         if store is not None or os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # ranks of one machine are reached by nobody else
@@ -146,7 +144,7 @@ class World:
 
 def _apart(store: Store) -> Store:
     """A connection of its own: what waits on the other one does not hold it up."""
-    found = store.clone()
+    found: Store = store.clone()  # type: ignore[attr-defined]  # torch's stubs leave it out
     found.set_timeout(timedelta(seconds=TIMEOUT_S))
     return found
 
@@ -154,7 +152,8 @@ def _apart(store: Store) -> Store:
 def _met(at: Place) -> Store:
     """The store that the launcher or rank 0 holds."""
     try:
-        return next(iter(rendezvous("env://", timeout=timedelta(seconds=MEETING_S))))[0]
+        found: Store = next(iter(rendezvous("env://", timeout=timedelta(seconds=MEETING_S))))[0]
+        return found
     except RuntimeError as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise RankLost(f"rank {at.rank} cannot reach rank 0 at {where}: {str(error).splitlines()[0][:300]}") from None

@@ -80,6 +80,16 @@ async def test_several_steps_stay_together(pair: Pair, tiny_folder: Path, forest
     assert apart(whole.weights, state.weights) < 1e-5
 
 
+async def test_rows_that_two_ranks_do_not_divide(
+    pair: Pair, tiny_llama: Callable[..., Any], forest: Any, tmp_path: Path
+) -> None:
+    tiny_llama(dtype=torch.float32, vocab_size=41, intermediate_size=47, tie_word_embeddings=False).save_pretrained(tmp_path)
+    _, state = await trained(pair.thread(recipe()), tmp_path, batches_of(forest))
+    _, whole = await alone(tmp_path, batches_of(forest), recipe())
+    assert state.weights["lm_head.weight"].shape == (41, 32)
+    assert apart(whole.weights, state.weights) < 1e-5
+
+
 async def test_a_rank_without_a_tree_takes_part(pair: Pair, tiny_folder: Path, forest: Any) -> None:
     batches = [pieces_of(forest, 3, 1)]
     said, state = await trained(pair.thread(recipe()), tiny_folder, batches)
@@ -97,8 +107,6 @@ async def test_a_batch_that_teaches_nothing_moves_nothing(pair: Pair, tiny_folde
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 async def test_the_same_batches_give_the_same_bits(pair: Pair, tiny_folder: Path, forest: Any, dtype: str) -> None:
     states = [(await trained(pair.thread(recipe(dtype=dtype)), tiny_folder, batches_of(forest)))[1] for _ in range(2)]
-    for one, two in ((s.weights, s.moments) for s in states[:1]), ((s.weights, s.moments) for s in states[1:]):
-        assert one and two
     assert all(torch.equal(states[0].weights[n], states[1].weights[n]) for n in states[0].weights)
     assert all(torch.equal(states[0].moments[n], states[1].moments[n]) for n in states[0].moments)
 
@@ -125,9 +133,6 @@ async def test_tied_names_go_out_as_one_tensor(pair: Pair, tiny_folder: Path) ->
     expected = (await single.run(single._published))[0]
     single.done()
     assert set(out) == set(expected) and all(torch.equal(out[n], expected[n]) for n in expected)
-
-
-Go = Callable[[Path, Batches, int], Any]
 
 
 @pytest.mark.parametrize("order", [(2, 1), (1, 2), (2, 2)])
