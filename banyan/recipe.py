@@ -315,10 +315,13 @@ class Eval(Part):
 class Resources(Part):
     """What the run takes of the machine."""
 
-    LATER = frozenset({"refresh", "drain_s"})
+    LATER = frozenset({"learner_ranks", "refresh", "drain_s"})
 
     rollout_nodes: Annotated[int, Field(ge=1, le=64)] = 1
     """Rollout processes that the launcher starts; more may join."""
+    learner_ranks: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Processes that train one model together, its weights cut over them (FSDP2). Above 1 the learner starts the others on
+    its machine, unless torchrun has started all of them; they share its threads."""
     threads: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"
     """Torch threads per process. auto: all cores with max_staleness 0, else the cores divided."""
     kv_tokens: Annotated[int, Field(ge=256, le=2**40)] = 65_536
@@ -385,6 +388,8 @@ class Recipe(Part):
                 raise ValueError(
                     f"eval.filter and filter name {scorer.name!r} with different settings; lineage knows it by name"
                 )
+        if self.resources.learner_ranks > 1 and self.optimise.lora is not None:
+            raise ValueError("optimise.lora trains on one rank: set resources.learner_ranks to 1, or leave lora out")
         if self.deterministic and (self.control.max_staleness or self.resources.rollout_nodes != 1):
             raise ValueError("deterministic: true needs control.max_staleness: 0 and resources.rollout_nodes: 1")
         if self.deterministic and self.control.redundancy and self.control.redundancy_debias == "none":

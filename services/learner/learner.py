@@ -178,7 +178,8 @@ class Learner:
         trainer = self._torch.trainer
         groups = [(name, [trainer.priced(one) for one in members]) for name, members in groups]
         minibatches = self.recipe.optimise.minibatches
-        return study(groups, self.estimator, stale, self.at.digest, trainer.budget, seen, trainer.loss.taught, minibatches)
+        taught, pack = trainer.loss.taught, self._torch.pack
+        return study(groups, self.estimator, stale, self.at.digest, trainer.budget, seen, taught, minibatches, pack)
 
     def _too_old(self, tree: Tree, leaf: Leaf) -> bool:
         ages = (self.at.history.age(s, self.at.step) for s, _ in tree.pieces(leaf.segment, leaf.end))

@@ -12,6 +12,7 @@ from services.learner import checkpoint, server
 from services.learner.consumer import ClosedTrees
 from services.learner.keeper import Keeper
 from services.learner.learner import Learner
+from services.learner.ranks import opened
 from services.learner.settings import LearnerSettings
 from services.learner.store import GrpcStore
 from services.learner.torchthread import TorchThread
@@ -54,7 +55,7 @@ async def _train(
     stored = await store.run()
     recipe = Recipe.model_validate_json(stored.recipe_json)
     folder = Path(stored.folder) if stored.folder else settings.state / "runs" / stored.run_id
-    torch_thread = TorchThread(recipe, settings.threads)
+    torch_thread = await asyncio.to_thread(opened.torch_thread, recipe, settings)
     weights: WeightFolder | None = None
     try:
         base = await asyncio.to_thread(models.resolve, recipe.model)
@@ -66,13 +67,18 @@ async def _train(
         address = settings.advertise or grpc_server.address
         servicer.learner = _learner(stored, recipe, store, trigger, torch_thread, weights, keeper, address, settings.tick_s)
         await grpc_server.set_serving(True)
-        await servicer.learner.work(kept[1] if kept else None, stop)
-        await stop.wait()
+        working = _work(servicer.learner, kept[1] if kept else None, stop)
+        await process.first_of(working, torch_thread.watch())
         keeper.done()
     finally:
         torch_thread.done()
         if weights is not None:
             weights.clean()
+
+
+async def _work(learner: Learner, resumed: checkpoint.Mark | None, stop: asyncio.Event) -> None:
+    await learner.work(resumed, stop)
+    await stop.wait()
 
 
 def _learner(

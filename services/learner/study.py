@@ -1,6 +1,6 @@
 """A batch's trees, studied: advantages, the rows to train on, and the summary that its row in the store keeps. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +14,8 @@ from services.learner import packing, pairs, paths, shaping
 from services.learner.credit import Credit, ScoredTree, Stale
 from services.learner.taught import PATHS, Taught
 from services.learner.watched import Observed
+
+Pack = Callable[[Iterable[paths.Piece], int], list[packing.Row]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +37,16 @@ def study(
     observed: Observed = MappingProxyType({}),
     taught: Taught = PATHS,
     minibatches: int = 1,
+    pack: Pack = packing.pack,
 ) -> Lesson:
     """Estimates advantages and packs the paths of groups that teach. `policy`: digest of the weights in training.
     `observed`: where the trees can teach the policy's head. `taught`: what the loss is taken on. `minibatches`: that the
-    groups which teach are dealt to, in order; a group is never divided."""
+    groups which teach are dealt to, in order; a group is never divided.
+    `pack`: how pieces become rows."""
     credits = [credits_module.estimate(group_id, trees, estimator, stale) for group_id, trees in groups]
     credits = credits_module.over_batch(credits, estimator)
     by_group = [list(_pieces(credit, policy, budget, observed, taught)) for credit in credits]
-    packed = [packing.pack(pieces, budget) for pieces in _dealt(by_group, minibatches)]
+    packed = [pack(pieces, budget) for pieces in _dealt(by_group, minibatches)]
     rows, sizes = [row for rows in packed for row in rows], tuple(len(rows) for rows in packed)
     return Lesson(rows, credits, _metrics(credits, [p for pieces in by_group for p in pieces]), sizes)
 

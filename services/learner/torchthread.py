@@ -5,7 +5,7 @@ Decides nothing; holds the trainer between steps and says how long things took.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from banyan.recipe import Recipe
 from services.chassis import weightfile
 from services.chassis.weightfile import WeightManifest
+from services.learner import packing
 from services.learner.checkpoint import Adapter, Mark, Snapshot
 from services.learner.packing import Row
+from services.learner.paths import Piece
 from services.learner.weights import WeightFolder
 
 if TYPE_CHECKING:
@@ -72,9 +74,23 @@ class TorchThread:
         optimise = self._recipe.optimise
         wanted = base is not None and losses.build(optimise.loss, optimise.loss_settings).needs_reference
         frozen = reference.load(base, dtype) if base is not None and wanted else None
-        self._trainer = trainer.Trainer(self._model(folder, resumed, base), optimise, dtype, self._recipe.seed, frozen)
+        self._trainer = self._made(self._model(folder, resumed, base), optimise, dtype, self._recipe.seed, frozen)
         if resumed:
             self._trainer.restore_moments(load_file(folder / checkpoint.OPTIMIZER))
+
+    def _made(self, *given: Any) -> "Trainer":
+        """A trainer of what it is made of; one of several ranks has another (services/learner/ranks)."""
+        from services.learner import trainer
+
+        return trainer.Trainer(*given)
+
+    def pack(self, pieces: Iterable[Piece], budget: int) -> list[Row]:
+        """Pieces of trees → rows that this trainer takes."""
+        return packing.pack(pieces, budget)
+
+    async def watch(self) -> None:
+        """Until cancelled; raises what ends the learner while nothing is asked of it. For one process there is nothing."""
+        await asyncio.Event().wait()
 
     def _model(self, folder: Path, resumed: bool, base: Path | None) -> "PreTrainedModel":
         """The model to train: of a run that trains an adapter the base with it, as the checkpoint has it if there is one."""

@@ -91,7 +91,7 @@ class Trainer:
             )
         if optimise.recompute:
             recompute(model)
-        self.masters = Masters(model, dtype)
+        self.masters = self._held(model, dtype)
         matrices = [w for w in self.masters.weights if w.dim() > 1]
         vectors = [w for w in self.masters.weights if w.dim() <= 1]
         groups = [{"params": matrices, "weight_decay": optimise.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
@@ -102,7 +102,7 @@ class Trainer:
     def step(self, rows: Sequence[Row], step: int, sizes: Sequence[int] = ()) -> StepReport:
         """Trains on the rows of the batch that makes policy `step + 1`. sizes: rows of each minibatch, an optimizer step
         of each epoch; all rows are one by default."""
-        minibatches = [rows for rows in _split(rows, sizes) if totals_of(rows).tokens]
+        minibatches = [rows for rows in _split(rows, sizes) if self._totals(rows).tokens]
         if not minibatches:
             return StepReport(applied=False)
         rate, sums = learning_rate(self.optimise, step), _Sums()
@@ -114,7 +114,7 @@ class Trainer:
                 seen = self._minibatch(minibatch, proximal_M[number], rate, sums, epoch == 0)
                 if not epoch and not number:
                     proximal_M[0] = seen
-        return self._report(rate, sums)
+        return self._report(rate, self._joined(sums))
 
     def _report(self, rate: float, sums: _Sums) -> StepReport:
         n, told, said, steps = max(1, sums.tokens), self._teach(sums.applied > 0), sums.tally.means(), len(sums.losses)
@@ -126,18 +126,18 @@ class Trainer:
     @torch.no_grad()
     def _proximal(self, rows: Sequence[Row]) -> list[torch.Tensor | None]:
         """By row: the log-probs of its predictions, of the weights that the batch begins with."""
-        return [forward(self.model, row)[0] for row in rows]
+        return [self.compute(row)[1] for row in rows]
 
     def _minibatch(
         self, rows: Sequence[Row], proximal: Sequence[torch.Tensor | None], rate: float, sums: _Sums, first: bool
     ) -> list[torch.Tensor | None]:
         """One optimizer step; the log-probs before it. first: whether these rows are seen for the first time."""
-        totals = totals_of(rows)
+        totals = self._totals(rows)
         if self.loss.surveys:
             totals = replace(totals, weight=self._survey(rows, proximal))
         self.masters.clear()
         done = [self._row(row, old_E, totals, sums, first) for row, old_E in zip(rows, proximal, strict=True)]
-        loss, norm = sum(value for value, _ in done), self._clip()
+        loss, norm = self._pooled([sum(value for value, _ in done)])[0], self._clip()
         if math.isfinite(norm) and math.isfinite(loss):
             self._update(rate)
             sums.applied += 1
@@ -149,8 +149,38 @@ class Trainer:
     def _survey(self, rows: Sequence[Row], proximal: Sequence[torch.Tensor | None]) -> float:
         """The minibatch's mean importance weight."""
         pairs = zip(rows, proximal, strict=True)
-        seen = [self.loss.survey(gathered.tokens(row, *forward(self.model, row), old_E)) for row, old_E in pairs]
-        return sum(total for total, _ in seen) / max(1.0, sum(of for _, of in seen)) or 1.0
+        seen = [self.loss.survey(gathered.tokens(row, *self.compute(row)[1:], old_E)) for row, old_E in pairs]
+        total, of = self._pooled([sum(total for total, _ in seen), sum(of for _, of in seen)])
+        return total / max(1.0, of) or 1.0
+
+    # -- what one of several ranks does otherwise (services/learner/ranks/trainer.py) --
+
+    def _held(self, model: PreTrainedModel, dtype: torch.dtype) -> Masters:
+        """The weights that are trained."""
+        return Masters(model, dtype)
+
+    def compute(self, row: Row) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """States of a row's tokens, log-probs of its predictions, entropies: the only way to a pass of the policy."""
+        state_N_H = states(self.model, row)
+        return state_N_H, *predictions(self.model, state_N_H, row)
+
+    def _pooled(self, sums: Sequence[float]) -> Sequence[float]:
+        """Sums over this process's rows, made sums over the batch's."""
+        return sums
+
+    def _totals(self, rows: Sequence[Row]) -> Totals:
+        return totals_of(rows)
+
+    def _joined(self, sums: _Sums) -> _Sums:
+        return sums
+
+    def _norm(self, gradients: list[torch.Tensor]) -> float:
+        return float(torch.nn.utils.get_total_norm(gradients))
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    # -- its parts --
 
     def _teach(self, finite: bool) -> Mapping[str, float]:
         """The head's step. A batch that changes nothing in the model changes nothing in the head: the policy is the same."""
@@ -164,14 +194,13 @@ class Trainer:
         self, row: Row, proximal_E: torch.Tensor | None, totals: Totals, sums: _Sums, first: bool
     ) -> tuple[float, torch.Tensor]:
         """Adds a row's gradients; its loss, and the log-probs of its predictions."""
-        state_N_H = states(self.model, row)
+        state_N_H, logp_E, entropy_R = self.compute(row)
         if self.head is not None and first:
             self.head.observe(state_N_H, row.watched)
-        logp_E, entropy_R = predictions(self.model, state_N_H, row)
         reference_E = self._reference(row)
         tokens = gathered.tokens(row, logp_E, entropy_R, proximal_E, reference_E)
         loss, measures = self.loss.of(tokens, totals)
-        loss.backward()  # type: ignore[no-untyped-call]
+        self._backward(loss)
         sums.tally.add(measures)
         if first:
             sums.watch(tokens)
@@ -192,7 +221,7 @@ class Trainer:
 
     def _clip(self) -> float:
         gradients = self.masters.gradients()
-        norm = float(torch.nn.utils.get_total_norm(gradients))
+        norm = self._norm(gradients)
         if math.isfinite(norm) and norm > self.optimise.clip_norm:
             torch._foreach_mul_(gradients, self.optimise.clip_norm / norm)
         return norm
