@@ -1,0 +1,79 @@
+"""The protocols that plugins implement, one per axis (DESIGN 6). A plugin is one file of one idea.
+
+Plugins are pure: they see recorded facts and return decisions. They never see tensors, weights, sockets or clocks.
+Registered by entry point (`banyan.generate`, `banyan.filter`, `banyan.control`, `banyan.optimise`) or named as
+module:attribute.
+"""
+
+from banyan.plugins.control import (
+    KEPT_GROUPS,
+    KEPT_SOLVED,
+    NO_STATS,
+    Allocation,
+    Budget,
+    Curriculum,
+    GroupFacts,
+    PromptStats,
+    RoomShare,
+    RowStats,
+    Waiting,
+)
+from banyan.plugins.filter import GroupScorer, Row, Scored, Scorer, Transcript, Unscorable
+from banyan.plugins.generate import (
+    NOTHING_NEW,
+    Branch,
+    Event,
+    Expansion,
+    GrowthView,
+    LeafMark,
+    News,
+    Observation,
+    Plan,
+    Planner,
+    Rewards,
+    Room,
+    TreePolicy,
+)
+from banyan.plugins.optimise import Advantages, Estimator, GroupTrees
+from banyan.segment import Finish, Sampling
+from banyan.signals import Signals, Wanted
+
+__all__ = [
+    "KEPT_GROUPS",
+    "KEPT_SOLVED",
+    "NOTHING_NEW",
+    "NO_STATS",
+    "Advantages",
+    "Allocation",
+    "Branch",
+    "Budget",
+    "Curriculum",
+    "Estimator",
+    "Event",
+    "Expansion",
+    "Finish",
+    "GroupFacts",
+    "GroupScorer",
+    "GroupTrees",
+    "GrowthView",
+    "LeafMark",
+    "News",
+    "Observation",
+    "Plan",
+    "Planner",
+    "PromptStats",
+    "Rewards",
+    "Room",
+    "RoomShare",
+    "Row",
+    "RowStats",
+    "Sampling",
+    "Scored",
+    "Scorer",
+    "Signals",
+    "Transcript",
+    "TreePolicy",
+    "Unscorable",
+    "Waiting",
+    "Wanted",
+]
