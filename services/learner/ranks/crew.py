@@ -39,6 +39,7 @@ class Crew:
     def _started(self, rank: int, port: int) -> "subprocess.Popen[bytes]":
         said = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.size, "MASTER_ADDR": HOST, "MASTER_PORT": port}
         said |= {"BANYAN_THREADS": self.threads, "OMP_NUM_THREADS": self.threads, PARENT_VARIABLE: os.getpid()}
+        said |= {"OMP_PROC_BIND": "false"}  # bound, the first thread of every rank would keep to the first core
         environ = {**os.environ, **{name: str(value) for name, value in said.items()}}
         command = [sys.executable, "-m", "services.learner"]
         return subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL)

@@ -36,6 +36,7 @@ async def test_a_rank_killed_while_nothing_is_asked_of_it(fresh: Pair) -> None:
         await asyncio.wait_for(watching, 10)
 
 
+@pytest.mark.slow
 async def test_a_rank_that_hangs_while_nothing_is_asked_of_it(fresh: Pair) -> None:
     watching = asyncio.create_task(fresh.thread(recipe()).watch())  # as under torchrun: nobody here is its parent
     os.kill(fresh.crew.ranks[1].pid, signal.SIGSTOP)
@@ -43,7 +44,7 @@ async def test_a_rank_that_hangs_while_nothing_is_asked_of_it(fresh: Pair) -> No
         await asyncio.wait_for(watching, 15)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 async def test_a_rank_lost_in_a_step(fresh: Pair, tiny_folder: Path, forest: Any, how: signal.Signals) -> None:
     thread = fresh.thread(recipe())
     await thread.load(tiny_folder, resumed=False, base=tiny_folder)

@@ -55,6 +55,7 @@ LOSSES: list[dict[str, Any]] = [
     {"loss_settings": {"mode": "seq-mean-token-mean", "kl": {"coef": 0.1, "estimator": "k3"}}},
     {"loss": "gspo", "loss_settings": {"importance": {"normalise": True}}},
     {"loss_settings": {"count": "nodes", "entropy": 0.01}},
+    {"recompute": True},
 ]
 
 
@@ -73,9 +74,11 @@ async def test_two_ranks_equal_one(pair: Pair, tiny_folder: Path, forest: Any, c
     assert apart(whole.weights, state.weights) < 1e-5
 
 
-async def test_several_steps_stay_together(pair: Pair, tiny_folder: Path, forest: Any) -> None:
-    said, state = await trained(pair.thread(recipe()), tiny_folder, batches_of(forest))
-    expected, whole = await alone(tiny_folder, batches_of(forest), recipe())
+@pytest.mark.parametrize("changes", [{}, {"epochs": 2}])
+async def test_several_steps_stay_together(pair: Pair, tiny_folder: Path, forest: Any, changes: dict[str, Any]) -> None:
+    how = recipe(**changes)
+    said, state = await trained(pair.thread(how), tiny_folder, batches_of(forest))
+    expected, whole = await alone(tiny_folder, batches_of(forest), how)
     assert [t.report.loss for t in said] == pytest.approx([t.report.loss for t in expected], rel=1e-4)
     assert apart(whole.weights, state.weights) < 1e-5
 
