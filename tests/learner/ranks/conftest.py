@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from banyan.plugins import Observation
 from banyan.recipe import Recipe
+from banyan.view import TreeView
 from services.learner import paths
 from services.learner.paths import Piece
 from services.learner.ranks.crew import Crew
@@ -41,23 +43,28 @@ def recipe(**changes: Any) -> Recipe:
 
 
 def pieces_of(forest: Any, seed: int, trees: int = 5) -> list[Piece]:
-    """Unequal trees with advantages drawn by the seed."""
+    """Unequal trees with advantages drawn by the seed; each leaf's first token is observed for a head."""
     rng = np.random.default_rng(seed)
     found = []
     for number in range(trees):
         view = forest.random(rng, 2 + 2 * number)
         leaf_L = np.where(np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan)
+        observed = {leaf: [Observation(leaf, 0, 0.5)] if _sampled(view, at) else [] for at, leaf in enumerate(view.leaves_L)}
         for run in paths.divide(view, paths.trained_leaves(leaf_L), BUDGET):
-            piece = paths.unroll(view, run, leaf_L, None, b"now")
+            piece = paths.unroll(view, run, leaf_L, None, b"now", observed)
             found.append(Piece(**{**{n: getattr(piece, n) for n in Piece.__slots__}, "tree": bytes([number])}))
     return found
 
 
-def met(timeout_s: float = 30.0) -> Pair:
-    """A follower started, and met."""
-    crew = Crew(2, 1)
+def _sampled(view: TreeView, leaf: int) -> int:
+    return sum(len(view.nodes[i]) for i in view.path(leaf) if view.nodes[i].trained)
+
+
+def met(timeout_s: float = 30.0, size: int = 2) -> Pair:
+    """Followers started, and met."""
+    crew = Crew(size, 1)
     try:
-        return Pair(crew, Orders(World(Place(0, 2), timeout_s, crew.store, crew.look)))
+        return Pair(crew, Orders(World(Place(0, size), timeout_s, crew.store, crew.look)))
     except BaseException:
         crew.end()
         raise
@@ -76,6 +83,9 @@ def _environment() -> Any:
 def pair(_environment: Any) -> Any:
     made = met()
     yield made
-    thread = made.thread(recipe())
-    thread._crew = made.crew
-    thread.done()
+    part(made)
+
+
+def part(made: Pair) -> None:
+    """Sends the followers home."""
+    RankThread(recipe(), 1, made.orders, made.crew).done()

@@ -12,7 +12,7 @@ import pytest
 from services.learner.ranks import split
 from services.learner.ranks.lost import RankLost
 from services.learner.ranks.thread import RankThread
-from tests.learner.ranks.conftest import Pair, met, pieces_of, recipe
+from tests.learner.ranks.conftest import Pair, met, part, pieces_of, recipe
 
 DEADLINE_S = 3.0
 
@@ -24,8 +24,7 @@ def fresh() -> Iterator[Pair]:
         yield made
     finally:
         made.crew.ranks[1].kill()
-        thread = RankThread(recipe(), 1, made.orders, made.crew)
-        thread.done()
+        part(made)
 
 
 async def test_a_rank_killed_while_nothing_is_asked_of_it(fresh: Pair) -> None:

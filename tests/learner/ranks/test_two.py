@@ -93,11 +93,23 @@ async def test_rows_that_two_ranks_do_not_divide(
     assert apart(whole.weights, state.weights) < 1e-5
 
 
+async def test_a_head_learns_from_what_all_ranks_saw(pair: Pair, tiny_folder: Path, forest: Any) -> None:
+    how = recipe(head={"width": 8, "learning_rate": 1e-2})
+    said, state = await trained(pair.thread(how), tiny_folder, batches_of(forest, 2))
+    expected, whole = await alone(tiny_folder, batches_of(forest, 2), how)
+    assert expected[0].report.head["head_observations"] > 5
+    for one, two in zip(expected, said, strict=True):
+        assert two.report.head == pytest.approx(dict(one.report.head), rel=1e-4, abs=1e-6)
+    heads = ({n: t for n, t in s.moments.items() if "banyan.head" in n and "weight" in n} for s in (whole, state))
+    assert apart(*heads) < 1e-4
+
+
 async def test_a_rank_without_a_tree_takes_part(pair: Pair, tiny_folder: Path, forest: Any) -> None:
     batches = [pieces_of(forest, 3, 1)]
     said, state = await trained(pair.thread(recipe()), tiny_folder, batches)
     expected, whole = await alone(tiny_folder, batches, recipe())
     assert said[0].report.loss == pytest.approx(expected[0].report.loss, rel=1e-5)
+    assert said[0].report.grad_norm == pytest.approx(expected[0].report.grad_norm, rel=1e-5)
     assert said[0].report.applied and apart(whole.weights, state.weights) < 1e-5
 
 
