@@ -58,6 +58,8 @@ METRICS: dict[str, tuple[str, str]] = {
     "banyan.step.rejected_share": ("1", "share of sampled path tokens that were rejected"),
     "banyan.step.ratio_share": ("1", "share of sampled path tokens by the ratio training / sampling"),
     "banyan.weights.bytes": ("By", "bytes of weights published or loaded"),
+    "banyan.weights.sent": ("By", "bytes of weights sent through an object store, whole or what changed"),
+    "banyan.weights.fallbacks": ("1", "policies that a node fetched from the learner because the object store did not give them"),
     "banyan.weights.unproven": ("1", "policies loaded of which nothing shows that the engine computes with them"),
     "banyan.dead_letters": ("{message}", "messages given up"),
 }

@@ -6,7 +6,20 @@ import sys
 
 from banyan import torchenv
 
-NAMES = ("ingest", "step", "overhead", "turns", "branches", "packing", "saving", "planning", "pruning", "diversity", "refresh")
+NAMES = (
+    "ingest",
+    "step",
+    "overhead",
+    "turns",
+    "branches",
+    "packing",
+    "saving",
+    "planning",
+    "pruning",
+    "diversity",
+    "deltas",
+    "refresh",
+)
 LONG = ("trl", "equal")  # many minutes each, in cells: by name alone
 ONLY_WITH_VLLM = ("vllm",)  # in .venv-vllm
 LONG = ("trl", "equal")  # many minutes each, in cells: by name alone

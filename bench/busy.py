@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -41,11 +41,11 @@ class Busy:
     running: dict[object, Request] = field(default_factory=dict)
     first: dict[Policy, float] = field(default_factory=dict)  # when the first segment of each policy ended
 
-    async def change(self, publish: Callable[[], Published], weights: Weights, drain_s: float) -> Change:
+    async def change(self, publish: Callable[[], Awaitable[Published]], weights: Weights, drain_s: float) -> Change:
         """A new policy amid steady work."""
         async with background(self._pump()):
             self._ask([self._fresh() for _ in range(BRANCHES - len(self.running))])
-            published = await asyncio.to_thread(publish)
+            published = await publish()
             await asyncio.sleep(STEADY_S / 2)
             marks = [await self._mark()]
             await asyncio.sleep(STEADY_S)

@@ -3,6 +3,7 @@
 A learner's weight folder, its gRPC server, and a node's refresher on an engine that always runs 32 branches; versions follow
 each other on the same engine, cut and drain in turn. Time counts from when the node hears of a policy (broker and store add
 milliseconds). Segments are of 16 tokens; a branch has up to 64. What a cut branch had is kept: it goes on as a new request.
+In each version as many words moved by one unit as in a step of the quick start (`deltas`): what `nats` sends depends on it.
 
 `python -m bench refresh` measures the torch engine; in .venv-vllm vLLM, which maps the file in its worker.
 """
@@ -13,7 +14,7 @@ import itertools
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,17 +25,22 @@ from banyan.recipe_file import load
 from banyan.v1 import learner_service_pb2_grpc
 from bench.busy import BRANCHES, Busy, Change
 from bench.table import Result, median
-from services.chassis import models, rpc
+from services.chassis import models, nats_server, rpc
+from services.chassis.bucket import Bucket
+from services.chassis.bus import Bus
 from services.chassis.weightfile import WeightManifest
+from services.learner.outlet import BucketOutlet
 from services.learner.weights import WeightFolder
 from services.rollout.engines.make import maker
 from services.rollout.engines.port import Policy
 from services.rollout.engines.thread import EngineThread
 from services.rollout.policies import Published
+from services.rollout.rebuild import Rebuilder
 from services.rollout.store import WeightServer
 from services.rollout.weights import Weights
 
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))
+MOVED = float(os.environ.get("BENCH_MOVED", "0.02"))  # share of the words; of the quick start: bench/deltas.py
 DRAIN_S = 10.0
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.yaml"
 
@@ -45,7 +51,7 @@ def run() -> Result:
     result = Result(f"refresh-{engine}" if engine == "vllm" else "refresh")
     asyncio.run(_measure(engine, result))
     result.notes.append(f"engine {engine}, {BRANCHES} branches, medians of {RUNS}, load {os.getloadavg()[0]:.1f} at the end")
-    result.notes.append("weight store `nats`: does not exist")
+    result.notes.append(f"{100 * MOVED:.1f} % of the words move from one version to the next")
     if engine == "torch":
         result.notes.append("vLLM is not installed here: `.venv-vllm/bin/python -m bench refresh` measures its updates")
     return result
@@ -55,7 +61,7 @@ async def _measure(engine: str, result: Result) -> None:
     changes = [f"resources.engine={engine}", f"resources.max_branches={BRANCHES}", "resources.kv_tokens=16384"]
     recipe = load(RECIPE, changes)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        async with learning(recipe, Path(folder) / "learner") as learner:
+        async with broker() as url, learning(recipe, Path(folder) / "learner", url) as learner:
             thread = EngineThread(maker(recipe, None))
             await thread.start()
             try:
@@ -64,6 +70,9 @@ async def _measure(engine: str, result: Result) -> None:
                     for name, says in _SAYS.items():
                         figure = median([getattr(one, name) for one in found])
                         result.add(f"{store}, {how}: {says}", figure, "s" if name.endswith("_s") else "tokens")
+                for name, numbers in learner.told.items():
+                    unit = "s" if name.endswith("_s") else "MB"
+                    result.add(f"nats, the learner: {name}", median(numbers), unit)
             finally:
                 await thread.stop()
 
@@ -78,36 +87,80 @@ _SAYS = {
 
 async def _cells(learner: "Learner", busy: "Busy", folder: Path) -> dict[tuple[str, str], list[Change]]:
     fetch = WeightServer().fetch
-    stores = {"file": Weights(folder / "node", fetch), "fetched over gRPC": Weights(folder / "joined", fetch, local=False)}
+    stores = {
+        "file": Weights(folder / "node", fetch),
+        "fetched over gRPC": Weights(folder / "joined", fetch, local=False),
+        "nats": Weights(folder / "rebuilt", None, rebuilder=Rebuilder(learner.bucket, _nobody)),
+    }
     found: dict[tuple[str, str], list[Change]] = {}
-    await busy.change(learner.publish, stores["file"], 0.0)  # warms up
+    await busy.change(learner.publish, stores["nats"], 0.0)  # warms up, and is the whole version that changes build upon
     for _ in range(RUNS):
         for (store, weights), (how, drain_s) in itertools.product(stores.items(), (("cut", 0.0), ("drain", DRAIN_S))):
+            if store == "nats":  # a node that has the version before, as nodes have
+                async with weights.held(await learner.publish()):
+                    pass
             found.setdefault((store, how), []).append(await busy.change(learner.publish, weights, drain_s))
     return found
 
 
+async def _nobody(published: Published, reason: str) -> None:
+    raise AssertionError(f"step {published.policy.step} cannot be rebuilt: {reason}")
+
+
+@contextlib.asynccontextmanager
+async def broker() -> AsyncIterator[str]:
+    """A NATS server of its own, with its files on a disk; its address."""
+    address = f"127.0.0.1:{nats_server.free_port()}"
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "nats.log"
+        process = nats_server.start(nats_server.write_config(Path(folder), address), log)
+        try:
+            nats_server.await_listening(address, process, log)
+            yield f"nats://{address}"
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
 @dataclass
 class Learner:
-    """Versions of a model that differ, in a weight folder that is served."""
+    """Versions of a model that differ, in a weight folder that is served, and in an object store."""
 
     tensors: dict[str, Any]
     weights: WeightFolder
     canary: Callable[[], dict[str, Any]] | None
+    bucket: Bucket
+    outlet: BucketOutlet
     address: str = ""
     step: int = 0
+    told: dict[str, list[float]] = field(default_factory=dict)
 
-    def publish(self) -> Published:
-        """Writes the next version."""
+    async def publish(self) -> Published:
+        """Hands the next version out, by every way."""
+        made = await asyncio.to_thread(self._write)
+        told = await self.outlet.put(made)
+        whole = "a whole version" if told["weights_whole"] else "what changed"
+        self.told.setdefault(f"{whole}, sent", []).append(told["weights_sent_bytes"] / 1e6)
+        self.told.setdefault(f"{whole}, in seconds_s", []).append(told["weights_seconds"])
+        return self._published(made)
+
+    def _write(self) -> WeightManifest:
+        import torch
+
         self.step += 1
-        self.tensors["model.norm.weight"][-1] *= 1.01
+        with torch.no_grad():
+            for tensor in self.tensors.values():
+                flat = tensor.view(-1).view(torch.int16)
+                flat[torch.rand(len(flat)) < MOVED] += 1
         said = self.canary() if self.canary else None
-        made: WeightManifest = self.weights.put(self.tensors, 1, self.step, "bfloat16", said)
+        return self.weights.put(self.tensors, 1, self.step, "bfloat16", said)
+
+    def _published(self, made: WeightManifest) -> Published:
         return Published(Policy(1, self.step, made.digest), self.weights.folder.resolve(), self.address, made.bytes)
 
 
 @contextlib.asynccontextmanager
-async def learning(recipe: Recipe, folder: Path) -> AsyncIterator[Learner]:
+async def learning(recipe: Recipe, folder: Path, nats_url: str) -> AsyncIterator[Learner]:
     """A learner that hands out weights and does nothing else."""
     import torch
 
@@ -116,7 +169,9 @@ async def learning(recipe: Recipe, folder: Path) -> AsyncIterator[Learner]:
     trained = model.load(models.resolve(recipe.model))
     held = masters.Masters(trained, torch.bfloat16)
     says = (lambda: canary.of(trained, "bfloat16")) if recipe.resources.engine == "vllm" else None
-    learner = Learner(held.computed(), WeightFolder(folder), says)
+    bus = await Bus.connect(nats_url, "learner")
+    bucket = Bucket(bus.client, "weights-bench")
+    learner = Learner(held.computed(), WeightFolder(folder), says, bucket, BucketOutlet(bucket, every=1000))
     servicer: Any = server.LearnerServicer()
     servicer.learner = SimpleNamespace(weights=learner.weights)
     add = learner_service_pb2_grpc.add_LearnerServiceServicer_to_server
@@ -125,4 +180,6 @@ async def learning(recipe: Recipe, folder: Path) -> AsyncIterator[Learner]:
     try:
         yield learner
     finally:
+        learner.outlet.close()
         await serving.stop()
+        await bus.close()

@@ -23,6 +23,7 @@ from services.learner.announcer import Announcer
 from services.learner.batch import assemble
 from services.learner.checkpoint import Mark
 from services.learner.keeper import Keeper
+from services.learner.outlet import Outlet
 from services.learner.ports import Store, StoredBatch, Trigger
 from services.learner.position import Position
 from services.learner.study import Lesson, recorded_stale, study, summary
@@ -49,10 +50,11 @@ class Learner:
         keeper: Keeper,
         address: str = "",
         tick_s: float = 2.0,
+        outlet: Outlet | None = None,
     ) -> None:
         self.run_id, self.recipe, self.weights, self.keeper = run_id, recipe, weights, keeper
         self._held_out, self._store, self._trigger, self._torch = held_out, store, trigger, torch_thread
-        self._announcer, self._tick_s = Announcer(run_id, store, weights, address), tick_s
+        self._announcer, self._tick_s = Announcer(run_id, store, weights, address, outlet), tick_s
         optimise = recipe.optimise
         self.estimator: Estimator = registry.build("optimise", optimise.advantage, optimise.advantage_settings)
         self.at = Position()
@@ -121,7 +123,7 @@ class Learner:
         else:
             await self._replay(until, frozenset((p.policy.step, p.policy.digest) for p, _ in stored), stop)
         self._taken_over = self.at.next_ordinal == until
-        self.weights.drop_foreign()
+        await self._announcer.settle()
         log.info("run %s: learner epoch %d at step %d", self.run_id, at.epoch, at.step)
 
     async def _replay(self, until: int, known: Known, stop: asyncio.Event) -> None:
@@ -195,4 +197,4 @@ class Learner:
         at.hold(manifest.digest)
         metrics |= {"publish_seconds": time.monotonic() - begun}
         replayed = (at.step, manifest.digest) in known
-        await self._announcer.announce(at, parent, batch.ordinal, metrics, replayed)
+        metrics |= await self._announcer.announce(at, parent, batch.ordinal, metrics, replayed)

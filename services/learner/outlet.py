@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Protocol
 
-from banyan.errors import BanyanError, TemporaryError
+from banyan.errors import BanyanError, NotFound, TemporaryError
 from banyan.recipe import Recipe
 from banyan.v1 import events_pb2
 from services.chassis import hints, process, subjects, telemetry, weighthold
@@ -105,7 +105,7 @@ class BucketOutlet:
         while True:
             try:
                 return await self._send(manifest, whole)
-            except TemporaryError as error:
+            except (TemporaryError, NotFound) as error:  # not found: the broker lost the store amid the sending
                 if time.monotonic() > deadline:
                     raise
                 log.warning("weights of step %d are not sent: %s; trying again", manifest.step, error)
@@ -157,7 +157,7 @@ class BucketOutlet:
         """Lets versions go. One that stays because NATS is away goes with the next learner, or with the run."""
         self._held = [one for one in self._held if one not in gone]
         for one in gone:
-            with contextlib.suppress(TemporaryError):
+            with contextlib.suppress(TemporaryError, NotFound):
                 await self._bucket.drop(one.object)
 
     async def settle(self) -> None:
@@ -165,7 +165,7 @@ class BucketOutlet:
         try:
             async with self._lock:
                 await self._bucket.keep_only(one.object for one in self._held)
-        except TemporaryError as error:
+        except (TemporaryError, NotFound) as error:
             log.warning("older weights are not removed: %s; the next learner will", error)
 
     # -- what nodes ask for --

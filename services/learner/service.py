@@ -12,6 +12,7 @@ from services.learner import checkpoint, server
 from services.learner.consumer import ClosedTrees
 from services.learner.keeper import Keeper
 from services.learner.learner import Learner
+from services.learner.outlet import Outlet, handing_out
 from services.learner.ranks import opened
 from services.learner.settings import LearnerSettings
 from services.learner.store import GrpcStore
@@ -35,7 +36,7 @@ async def run(settings: LearnerSettings, stop: asyncio.Event) -> None:
         store = GrpcStore(channel, settings.run)
         trigger = ClosedTrees()
         await grpc_server.set_serving(False)
-        training = _train(settings, store, trigger, servicer, grpc_server, stop)
+        training = _train(settings, store, bus, trigger, servicer, grpc_server, stop)
         await process.first_of(training, trigger.listen(bus, settings.run))
     finally:
         await grpc_server.stop()
@@ -46,6 +47,7 @@ async def run(settings: LearnerSettings, stop: asyncio.Event) -> None:
 async def _train(
     settings: LearnerSettings,
     store: GrpcStore,
+    bus: Bus,
     trigger: ClosedTrees,
     servicer: server.LearnerServicer,
     grpc_server: rpc.RpcServer,
@@ -65,10 +67,12 @@ async def _train(
         await torch_thread.reserve(weights)
         keeper = Keeper(folder / "checkpoints", base, torch_thread, recipe.optimise.checkpoint_every)
         address = settings.advertise or grpc_server.address
-        servicer.learner = _learner(stored, recipe, store, trigger, torch_thread, weights, keeper, address, settings.tick_s)
-        await grpc_server.set_serving(True)
-        working = _work(servicer.learner, kept[1] if kept else None, stop)
-        await process.first_of(working, torch_thread.watch())
+        async with handing_out(recipe, bus, stored.run_id) as outlet:
+            parts = stored, recipe, store, trigger, torch_thread, weights, keeper, address, settings.tick_s
+            servicer.learner = _learner(*parts, outlet=outlet)
+            await grpc_server.set_serving(True)
+            working = _work(servicer.learner, kept[1] if kept else None, stop)
+            await process.first_of(working, torch_thread.watch())
         keeper.done()
     finally:
         torch_thread.done()
@@ -91,6 +95,8 @@ def _learner(
     keeper: Keeper,
     address: str,
     tick_s: float,
+    outlet: Outlet,
 ) -> Learner:
     held_out = frozenset(stored.held_out)
-    return Learner(stored.run_id, recipe, held_out, store, trigger, torch_thread, weights, keeper, address, tick_s)
+    parts = store, trigger, torch_thread, weights, keeper, address, tick_s
+    return Learner(stored.run_id, recipe, held_out, *parts, outlet=outlet)

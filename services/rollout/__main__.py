@@ -7,12 +7,14 @@ import grpc.aio
 
 from banyan import torchenv
 from banyan.recipe import Recipe
-from services.chassis import process, rpc, settings
+from services.chassis import process, rpc, settings, subjects
+from services.chassis.bucket import Bucket
 from services.chassis.bus import Bus
 from services.rollout import consumer
 from services.rollout.engines.make import maker
 from services.rollout.engines.thread import EngineThread
 from services.rollout.node import Node
+from services.rollout.rebuild import Rebuilder, asker
 from services.rollout.role import Plan
 from services.rollout.server import NAME, RolloutServer, adder
 from services.rollout.settings import Settings
@@ -34,18 +36,21 @@ async def run(stop: asyncio.Event) -> None:
         recipe = Recipe.model_validate_json((await store.run()).recipe_json)
         if not given.joined:
             await bus.ensure_streams()
-        weights = _weights(given, channel)
+        weights = _weights(given, recipe, channel, bus)
         await _serve(given, recipe, store, bus, weights, stop)
     finally:
         await channel.close(None)
         await bus.close()
 
 
-def _weights(given: Settings, channel: grpc.aio.Channel) -> Weights:
-    folder = given.state / "weights" / given.node_id
-    if given.joined:  # whatever a far host says of its paths, this host's files are not meant
-        return Weights(folder, WeightServer(channel).fetch, local=False)
-    return Weights(folder, WeightServer(secret=given.secret).fetch)
+def _weights(given: Settings, recipe: Recipe, channel: grpc.aio.Channel, bus: Bus) -> Weights:
+    folder, resources = given.state / "weights" / given.node_id, recipe.resources
+    fetch = WeightServer(channel).fetch if given.joined else WeightServer(secret=given.secret).fetch
+    if resources.weights == "nats":
+        rebuilder = Rebuilder(Bucket(bus.client, subjects.weights_bucket(given.run)), asker(bus, given.run, given.node_id))
+        return Weights(folder, fetch if resources.weights_fallback == "fetch" else None, rebuilder=rebuilder)
+    # Whatever a far host says of its paths, this host's files are not meant.
+    return Weights(folder, fetch, local=not given.joined)
 
 
 async def _bus(given: Settings) -> Bus:
@@ -71,6 +76,8 @@ async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, we
         drain_s=given.drain_s,
         refresh_s=recipe.resources.drain_s if recipe.resources.refresh == "drain" else 0.0,
     )
+    if recipe.resources.engine == "torch":  # vLLM places its threads itself
+        torchenv.bind(os.environ, given.threads)
     thread = EngineThread(maker(recipe, given.threads), lockstep=recipe.deterministic)
     queue = await consumer.assignments(bus, given.run, given.growth_consumer)
     files = None if recipe.resources.engine == "scripted" else weights

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from blake3 import blake3
 
-from banyan.errors import InvalidInput, NotFound, PermanentError, TemporaryError
+from banyan.errors import BanyanError, InvalidInput, NotFound, PermanentError, TemporaryError
 from banyan.v1 import events_pb2, tree_pb2
 from services.chassis import hints, subjects, weightfile, weightlinks, weightstream
 from services.chassis.objects import Object
@@ -67,9 +67,10 @@ class Rebuilder:
         """
         try:
             return await self._write(published, part, {digest: path for path, digest in checked.items() if path.is_file()})
-        except PermanentError as error:
+        except BanyanError as error:
             part.unlink(missing_ok=True)
-            await self._ask(published, str(error))
+            if isinstance(error, PermanentError):
+                await self._ask(published, str(error))
             raise
 
     async def _write(self, published: Published, part: Path, at_hand: Mapping[bytes, Path]) -> str:

@@ -1,28 +1,37 @@
 """Gets a policy's weights onto this host and checks their digest once (PROTOCOL 6).
 
-The folder that the learner names is read in place if it is on this host; else the bytes come over gRPC in chunks, and a
-broken transfer goes on where it stopped.
+Weight store `file`: the folder that the learner names is read in place if it is on this host; else the bytes come over gRPC
+in chunks, and a broken transfer goes on where it stopped. Weight store `nats`: they are rebuilt from the run's object store
+(rebuild.py), and come over gRPC only where the recipe says so.
 """
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from banyan.errors import InvalidInput, NotFound
+from banyan.errors import BanyanError, InvalidInput, NotFound
 from banyan.v1 import learner_service_pb2
-from services.chassis import private, weightfile, weighthold
+from services.chassis import private, telemetry, weightfile, weighthold
 from services.rollout.policies import Published
+from services.rollout.rebuild import Rebuilder
+
+log = logging.getLogger(__name__)
 
 Fetch = Callable[[Published, int], AsyncIterator[learner_service_pb2.FetchWeightsResponse]]
 _KEEP = 2
 
 
 class Weights:
-    """Weight files on this host. `fetch` streams a policy's bytes from an offset on; always, unless `local`."""
+    """Weight files on this host. `fetch` streams a policy's bytes from an offset on; always, unless `local`.
 
-    def __init__(self, folder: Path, fetch: Fetch, local: bool = True) -> None:
-        self._folder, self._fetch, self._local = folder, fetch, local
+    With a `rebuilder` nothing is read in place, and `fetch` is what the recipe lets it fall back to, if it does.
+    """
+
+    def __init__(self, folder: Path, fetch: Fetch | None, local: bool = True, rebuilder: Rebuilder | None = None) -> None:
+        self._folder, self._fetch, self._rebuilder = folder, fetch, rebuilder
+        self._local = local and rebuilder is None
         self._checked: dict[Path, bytes] = {}
 
     @contextlib.asynccontextmanager
@@ -56,10 +65,7 @@ class Weights:
         if target.is_file() and weightfile.from_json(target.read_text(), target).digest == published.policy.digest:
             return target
         private.folder(self._folder)
-        part = self._folder / f"{published.policy.digest.hex()[:16]}.part"
-        text, total = await self._receive(published, part)
-        if not text or part.stat().st_size != total:
-            raise NotFound(f"weights of step {published.policy.step} from {published.address} came without an end")
+        part, text = await self._bring(published)
         part.replace(target.with_suffix(".bin"))
         aside = target.with_suffix(".aside")
         aside.write_text(text)
@@ -67,12 +73,31 @@ class Weights:
         self._tidy(target)
         return target
 
-    async def _receive(self, published: Published, part: Path) -> tuple[str, int]:
+    async def _bring(self, published: Published) -> tuple[Path, str]:
+        """A file with the bytes of a policy's weights, and their manifest."""
+        stem = self._folder / published.policy.digest.hex()[:16]
+        if self._rebuilder is not None:
+            try:
+                part = stem.with_suffix(".rebuilt")
+                return part, await self._rebuilder.rebuild(published, part, self._checked)
+            except BanyanError as error:
+                if self._fetch is None:
+                    raise
+                log.warning("%s; fetching it from the learner, as resources.weights_fallback says", error)
+                telemetry.count("banyan.weights.fallbacks")
+        assert self._fetch is not None, "weights come from somewhere"
+        part = stem.with_suffix(".part")
+        text, total = await self._receive(self._fetch, published, part)
+        if not text or part.stat().st_size != total:
+            raise NotFound(f"weights of step {published.policy.step} from {published.address} came without an end")
+        return part, text
+
+    async def _receive(self, fetch: Fetch, published: Published, part: Path) -> tuple[str, int]:
         """Appends to what an earlier try left; the manifest and the size of the whole."""
         text, total = "", 0
         with open(part, "ab") as file:
             at = file.tell()
-            async for piece in self._fetch(published, at):
+            async for piece in fetch(published, at):
                 if piece.offset != at:
                     raise InvalidInput(f"weights came from byte {piece.offset} on where {at} was asked for")
                 text, total = piece.manifest_json or text, piece.total
@@ -86,3 +111,5 @@ class Weights:
         for path in [p for p in old if p != newest]:
             path.unlink(missing_ok=True)
             path.with_suffix(".bin").unlink(missing_ok=True)
+        for path in self._folder.glob("*.rebuilt"):  # of a node that was killed at it
+            path.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """What the store does by itself: looks at deadlines, notices a log that was lost, and purges what everybody has."""
 
 import asyncio
+import contextlib
 import logging
 
 import nats.errors
@@ -8,7 +9,7 @@ from nats.js.errors import Error as JetStreamError
 from sqlalchemy import Connection
 
 from banyan.errors import TemporaryError
-from services.chassis import subjects
+from services.chassis import bucket, subjects
 from services.chassis.bus import Bus
 from services.treestore import deadlines, meta, runs
 from services.treestore.consumer import tell
@@ -17,6 +18,7 @@ from services.treestore.outbox import Outbox
 
 log = logging.getLogger(__name__)
 _BEAT_MS = 5_000
+_LEAVE_S = 2.0
 _FLOOR, _BORN = "lineage_floor", "lineage_born"
 
 
@@ -55,8 +57,15 @@ class Keeper:
                 await self.check_log()
                 await self.purge()
                 await self.clear_growth()
+                await self.clear_weights()
             except (TimeoutError, nats.errors.Error, JetStreamError, TemporaryError) as error:
                 log.debug("cannot look after the log now: %s", error)
+
+    async def leave(self) -> None:
+        """The last look at what is left of runs that are over: with the last one the whole system often ends."""
+        with contextlib.suppress(TimeoutError, nats.errors.Error, JetStreamError, TemporaryError):
+            async with asyncio.timeout(_LEAVE_S):
+                await self.clear_weights()
 
     async def check_log(self) -> bool:
         """Whether the log lost its messages since the last look; if so, what was in it is due again."""
@@ -92,6 +101,13 @@ class Keeper:
             await self._bus.purge_subject(subjects.GROWTH, subjects.growth(run_id))
             if subjects.growth_durable(run_id) in durables:
                 await self._bus.delete_consumer(subjects.GROWTH, subjects.growth_durable(run_id))
+
+    async def clear_weights(self) -> None:
+        """Removes the object stores that the weights of runs went out through which are over."""
+        held = {subjects.weights_run(name) for name in await bucket.names(self._bus.client)} - {""}
+        if held:
+            for run_id in await self._context.database.read(lambda c: runs.over(c, held)):
+                await bucket.delete(self._bus.client, subjects.weights_bucket(run_id))
 
 
 def _known_log(connection: Connection) -> tuple[str, int]:

@@ -111,6 +111,7 @@ async def _connected(context: Context) -> AsyncIterator["asyncio.Future[None]"]:
             loops.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await loops
+            await keeper.leave()
     finally:
         await bus.close()
 

@@ -15,6 +15,7 @@ class Scope:
     run_id: str
     growth_consumer: str
     inbox_prefix: str
+    weights: bool = False  # whether the run's weights go out through an object store
 
     def permissions(self) -> dict[str, Any]:
         """The claims of the node's user JWT."""
@@ -25,6 +26,10 @@ class Scope:
             f"$JS.API.CONSUMER.INFO.{subjects.GROWTH}.{growth}",
             f"$JS.ACK.{subjects.GROWTH}.{growth}.>",
         ]
+        if self.weights:
+            # Direct reads of one stream: nothing is made in the broker, and no other bucket opens.
+            publish += [f"$JS.API.DIRECT.GET.OBJ_{subjects.weights_bucket(self.run_id)}"]
+            publish += [subjects.weights_wanted(self.run_id)]
         return {
             "type": "user",
             "pub": {"allow": publish},

@@ -1,0 +1,118 @@
+"""Both ends of each weight store: a learner's folder with what it hands out through, and nodes that get weights from it."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from banyan.v1 import events_pb2, learner_service_pb2_grpc
+from services.chassis import hints, process, rpc, subjects
+from services.chassis.bucket import Bucket
+from services.chassis.bus import Bus
+from services.learner import server
+from services.learner.outlet import BucketOutlet, FolderOnly, Outlet
+from services.learner.weights import WeightFolder
+from services.rollout.engines.port import Policy
+from services.rollout.policies import Published
+from services.rollout.rebuild import Rebuilder, asker
+from services.rollout.store import WeightServer
+from services.rollout.weights import Weights
+
+RUN = "run-1"
+STORES = ("file", "fetched", "nats")
+WORDS = 700_000  # more than two blocks
+
+
+@dataclass
+class Learner:
+    """Versions of a model, each moved a little from the one before."""
+
+    folder: WeightFolder
+    outlet: Outlet
+    epoch: int = 1
+    address: str = ""
+    told: dict[str, float] = field(default_factory=dict)
+    step: int = -1
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        torch.manual_seed(self.epoch)
+        self.tensors = {"a": torch.randn(WORDS).bfloat16(), "b": torch.randn(33, 3).bfloat16()}
+
+    async def publish(self, moves: float = 0.01, step: int | None = None) -> Published:
+        """A new version in which so large a part of the weights moved; none: the one before under another number."""
+        self.step = self.step + 1 if step is None else step
+        if moves:
+            at = torch.rand(WORDS) < moves
+            self.tensors["a"].view(torch.int16)[at] += 1
+            made = self.folder.put(self.tensors, self.epoch, self.step, "bfloat16")
+        else:
+            made = self.folder.repeat(self.epoch, self.step)
+        self.told = dict(await self.outlet.put(made))
+        policy = Policy(self.epoch, self.step, made.digest)
+        return Published(policy, self.folder.folder.resolve(), self.address, made.bytes)
+
+
+@dataclass
+class Site:
+    """A learner, and the makers of a second one and of nodes."""
+
+    learner: Learner
+    node: Callable[..., Weights]
+    successor: Callable[[], Learner]
+    bus: Bus | None = None
+    bucket: Bucket | None = None
+
+
+def weights_of(kind: str, folder: Path, bus: Bus | None, fallback: bool = False) -> Weights:
+    fetch = WeightServer().fetch
+    if kind != "nats":
+        return Weights(folder, fetch, local=kind == "file")
+    assert bus is not None
+    rebuilder = Rebuilder(Bucket(bus.client, subjects.weights_bucket(RUN)), asker(bus, RUN, "node"))
+    return Weights(folder, fetch if fallback else None, rebuilder=rebuilder)
+
+
+@contextlib.asynccontextmanager
+async def site(kind: str, folder: Path, url: str, every: int = 4) -> AsyncIterator[Site]:
+    """One weight store at work."""
+    bus = await Bus.connect(url, "test") if kind == "nats" else None
+    bucket = Bucket(bus.client, subjects.weights_bucket(RUN)) if bus else None
+
+    def learner(epoch: int) -> Learner:
+        outlet: Outlet = BucketOutlet(bucket, every, patience_s=20.0) if bucket else FolderOnly()
+        return Learner(WeightFolder(folder / "learner"), outlet, epoch)
+
+    first = learner(1)
+    servicer: Any = server.LearnerServicer()
+    servicer.learner = SimpleNamespace(weights=first.folder)
+    add = learner_service_pb2_grpc.add_LearnerServiceServicer_to_server
+    serving = await rpc.serve("127.0.0.1:0", [lambda s: add(servicer, s)], [server.SERVICE])
+    first.address = serving.address
+
+    def successor() -> Learner:
+        second = learner(2)
+        second.address, servicer.learner = serving.address, SimpleNamespace(weights=second.folder)
+        return second
+
+    def node(**more: Any) -> Weights:
+        return weights_of(kind, Path(tempfile.mkdtemp(dir=folder)), bus, **more)
+
+    asks = []
+    if bus is not None and isinstance(first.outlet, BucketOutlet):
+        heard = hints.heard(bus.client, subjects.weights_wanted(RUN), events_pb2.WeightsWanted)
+        asks.append(asyncio.create_task(first.outlet.serve(heard)))
+        await asyncio.sleep(0)
+    try:
+        yield Site(first, node, successor, bus, bucket)
+    finally:
+        await process.cancelled(asks)
+        await serving.stop()
+        if bus is not None:
+            await bus.close()
