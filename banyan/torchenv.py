@@ -6,9 +6,13 @@ for each costs a third of the step (PROTOCOL 7, ADR 010).
 Tensors lie on huge pages where the kernel gives them: training is a fifteenth faster for it, sampling a seventh (ADR 013).
 The C library's one arena too: activations of a short batch are small tensors, and 50,000 small pages of them cost 0.4 s.
 It reads its own setting when a process starts, so only a parent that sets it helps there.
+Where a process has a thread for each core, each thread keeps to its own: the kernel moves threads about whenever a service
+wakes, and for some milliseconds two of them then share a core and the rest wait (ADR 032).
 """
 
-from collections.abc import MutableMapping
+import os
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 
 SETTINGS = {
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -22,3 +26,31 @@ def settle(environ: MutableMapping[str, str]) -> None:
     """Sets what is not set."""
     for name, value in SETTINGS.items():
         environ.setdefault(name, value)
+
+
+def bind(environ: MutableMapping[str, str], threads: int | None) -> None:
+    """Before torch is imported: its `threads` keep to their cores, if there is one for each core that this process has.
+
+    Fewer must be free to move: two processes of one thread each would both keep to the first core.
+    """
+    if threads == len(CORES):
+        environ.setdefault("OMP_PROC_BIND", "true")
+
+
+def roam() -> None:
+    """After torch was imported: the calling thread, which the import bound, and those that it starts move freely again."""
+    os.sched_setaffinity(0, CORES)
+
+
+@contextmanager
+def roaming() -> Iterator[None]:
+    """Threads that are started within move freely, though the calling thread may be bound."""
+    bound = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, CORES)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, bound)
+
+
+CORES = frozenset(os.sched_getaffinity(0))

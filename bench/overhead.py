@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import multiprocessing
+import os
 import tempfile
 import time
 import uuid
@@ -13,6 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from banyan import torchenv
 from banyan.recipe import Recipe
 from banyan.recipe_file import load
 from banyan.v1 import gateway_service_pb2 as gw
@@ -67,8 +69,12 @@ class Alone:
 
 def alone(recipe: Recipe, run_id: str) -> Alone:
     """The steps in a new process: memory that an earlier turn had touched would cost nothing any more."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_alone, recipe.model_dump_json(), run_id).result(timeout=900.0)
+    torchenv.bind(os.environ, len(torchenv.CORES))  # as the services do; what is spawned reads it
+    try:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            return pool.submit(_alone, recipe.model_dump_json(), run_id).result(timeout=900.0)
+    finally:
+        os.environ.pop("OMP_PROC_BIND", None)
 
 
 def _alone(recipe_json: str, run_id: str) -> Alone:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from blake3 import blake3
 
+from banyan import torchenv
 from banyan.errors import InvalidInput
 from services.chassis import private, weighthold
 from services.chassis.weightmap import Maps
@@ -110,9 +111,15 @@ def _count(shape: Iterable[int]) -> int:
     return count
 
 
+def _hasher() -> "blake3":
+    """Its threads start here. They may run anywhere, also where the thread that asks keeps to one core."""
+    with torchenv.roaming():
+        return blake3(max_threads=HASH_THREADS)
+
+
 def digest_of(path: Path) -> bytes:
     """BLAKE3-256 of a file, read through the page cache by HASH_THREADS threads."""
-    return blake3(max_threads=HASH_THREADS).update_mmap(path).digest()
+    return _hasher().update_mmap(path).digest()
 
 
 def write(
@@ -177,7 +184,7 @@ def _fill(file: BinaryIO, entries: Iterable[TensorEntry], tensors: Mapping[str, 
         return blake3().digest()
     memory = reserve(file, size)
     _copy(memory, entries, tensors)
-    return blake3(max_threads=HASH_THREADS).update(memory).digest()
+    return _hasher().update(memory).digest()
 
 
 def reserve(file: BinaryIO, size: int) -> "mmap":
@@ -235,7 +242,7 @@ def open_verified(manifest_path: Path) -> WeightManifest:
         size = manifest.path.stat().st_size
         if size != manifest.bytes:
             raise InvalidInput(f"{manifest.path} holds {size} bytes, its manifest says {manifest.bytes}; fetch it again")
-        found = blake3(max_threads=HASH_THREADS).update(_map(manifest) if size else b"").digest()
+        found = _hasher().update(_map(manifest) if size else b"").digest()
     if found != manifest.digest:
         said = manifest.digest.hex()[:16]
         raise InvalidInput(f"{manifest.path} digests to {found.hex()[:16]} instead of {said}; fetch it again")

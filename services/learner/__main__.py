@@ -19,8 +19,11 @@ def main() -> None:
             from services.learner.ranks import follower
 
             return await follower.run(settings)
+        if os.environ.get("WORLD_SIZE", "1") == "1":  # ranks share the cores
+            torchenv.bind(os.environ, settings.threads)
         from services.learner import service
 
+        torchenv.roam()
         await service.run(settings, stop)
 
     process.main("learner", run)

@@ -27,3 +27,40 @@ def test_threads_are_settled_before_torch_is_imported(service: str, own: dict[st
     name, torch, environ = json.loads(said)
     assert name == service and not torch
     assert {key: environ.get(key) for key in torchenv.SETTINGS} == {**torchenv.SETTINGS, **own}
+
+
+_BOUND = """
+import json, os, threading
+from banyan import torchenv
+torchenv.bind(os.environ, {threads})
+import torch
+torchenv.roam()
+seen = {{}}
+
+def look(name):
+    seen[name] = len(os.sched_getaffinity(0))
+
+def compute():
+    torch.randn(4_000_000).relu()
+    look("compute")
+    from services.chassis import weightfile
+    before = set(os.listdir("/proc/self/task"))
+    kept = weightfile._hasher()
+    new = set(os.listdir("/proc/self/task")) - before
+    seen["digest"] = min(len(os.sched_getaffinity(int(t))) for t in new)
+
+thread = threading.Thread(target=compute)
+thread.start()
+thread.join()
+look("main")
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.skipif(len(torchenv.CORES) < 2, reason="one core: nothing to keep to")
+@pytest.mark.parametrize(("threads", "compute"), [(len(torchenv.CORES), 1), (1, len(torchenv.CORES))])
+def test_threads_keep_to_their_cores_where_there_is_one_for_each(threads: int, compute: int) -> None:
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+    command = [sys.executable, "-c", _BOUND.format(threads=threads)]
+    said = json.loads(subprocess.run(command, env=bare, capture_output=True, text=True, check=True, timeout=60).stdout)
+    assert said == {"compute": compute, "main": len(torchenv.CORES), "digest": len(torchenv.CORES)}
