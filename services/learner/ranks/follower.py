@@ -7,9 +7,10 @@ import os
 
 from banyan.recipe import Recipe
 from services.learner.ranks.orders import Order, Orders
+from services.learner.ranks.place import Place, place
 from services.learner.ranks.thread import Opening
 from services.learner.ranks.trainer import RankTrainer
-from services.learner.ranks.world import Place, World, place
+from services.learner.ranks.world import World
 from services.learner.settings import LearnerSettings
 from services.learner.torchthread import TorchThread
 

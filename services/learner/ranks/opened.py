@@ -4,6 +4,7 @@ import os
 
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
+from services.learner.ranks.place import Place, place
 from services.learner.settings import LearnerSettings
 from services.learner.torchthread import TorchThread
 
@@ -11,7 +12,8 @@ from services.learner.torchthread import TorchThread
 def torch_thread(recipe: Recipe, settings: LearnerSettings) -> TorchThread:
     """The torch thread of this learner; of rank 0, with the others joined. Raises InvalidInput, RankLost."""
     wanted = recipe.resources.learner_ranks
-    started = int(os.environ.get("WORLD_SIZE", "1"))
+    at = place(os.environ)
+    started = at.size if at is not None else 1
     if started == 1 and wanted == 1:
         return TorchThread(recipe, settings.threads)
     if started > 1 and recipe.deterministic and started != wanted:
@@ -19,18 +21,18 @@ def torch_thread(recipe: Recipe, settings: LearnerSettings) -> TorchThread:
             f"torchrun started {started} ranks; a deterministic run has those that its recipe names, "
             f"resources.learner_ranks: {wanted}"
         )
-    return _of_ranks(recipe, settings, wanted, started)
+    return _of_ranks(recipe, settings, at if started > 1 else None)
 
 
-def _of_ranks(recipe: Recipe, settings: LearnerSettings, wanted: int, started: int) -> TorchThread:
+def _of_ranks(recipe: Recipe, settings: LearnerSettings, at: Place | None) -> TorchThread:
     from services.learner.ranks.crew import Crew
     from services.learner.ranks.orders import Orders
     from services.learner.ranks.thread import RankThread
-    from services.learner.ranks.world import Place, World, place
+    from services.learner.ranks.world import World
 
-    at = place(os.environ)
-    if at is not None and started > 1:
+    if at is not None:
         return RankThread(recipe, settings.threads, Orders(World(at, settings.rank_timeout_s)))
+    wanted = recipe.resources.learner_ranks
     threads = max(1, (settings.threads or os.cpu_count() or 1) // wanted)
     crew = Crew(wanted, threads)
     try:

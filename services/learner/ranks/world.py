@@ -6,9 +6,8 @@ unchanged. Collectives end after `timeout_s`; waiting for orders is not a collec
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -16,9 +15,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from banyan.errors import InvalidInput
 from services.chassis.parent import orphaned
 from services.learner.ranks.lost import RankLost
+from services.learner.ranks.place import Place
 from services.learner.ranks.pulse import BEAT_S, Pulse, suspects
 from services.learner.ranks.watch import Watch
 
@@ -33,31 +32,6 @@ Look = Callable[[], None]  # raises RankLost if it sees that a rank is gone
 
 def _nothing() -> None:
     """Where somebody else looks: torchrun."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Which rank this process is, by its environment."""
-
-    rank: int
-    size: int
-
-
-def place(environ: Mapping[str, str]) -> Place | None:
-    """None where nobody started ranks. Raises InvalidInput."""
-    if "RANK" not in environ and "WORLD_SIZE" not in environ:
-        return None
-    try:
-        found = Place(int(environ["RANK"]), int(environ["WORLD_SIZE"]))
-    except (KeyError, ValueError):
-        said = {name: environ.get(name) for name in ("RANK", "WORLD_SIZE")}
-        raise InvalidInput(f"RANK and WORLD_SIZE must both be numbers, got {said}; start ranks with torchrun") from None
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
-    if missing or not 0 <= found.rank < found.size:
-        raise InvalidInput(
-            f"rank {found.rank} of {found.size} with {missing or 'no variable'} missing; start ranks with torchrun"
-        )
-    return found
 
 
 class World:

@@ -13,8 +13,9 @@ from services.learner import paths
 from services.learner.paths import Piece
 from services.learner.ranks.crew import Crew
 from services.learner.ranks.orders import Orders
+from services.learner.ranks.place import Place
 from services.learner.ranks.thread import RankThread
-from services.learner.ranks.world import Place, World
+from services.learner.ranks.world import World
 from tests.learner import rig
 from tests.learner.test_service import world as world  # a fixture
 

@@ -27,6 +27,7 @@ def fresh() -> Iterator[Pair]:
         part(made)
 
 
+@pytest.mark.slow
 async def test_a_rank_killed_while_nothing_is_asked_of_it(fresh: Pair) -> None:
     watching = asyncio.create_task(RankThread(recipe(), 1, fresh.orders, fresh.crew).watch())
     await asyncio.sleep(0)

@@ -3,8 +3,8 @@
 import pytest
 
 from banyan.errors import InvalidInput
+from services.learner.ranks.place import Place, place
 from services.learner.ranks.pulse import Beat, suspects
-from services.learner.ranks.world import Place, place
 
 HERE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
