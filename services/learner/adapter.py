@@ -69,7 +69,10 @@ def attach(model: PreTrainedModel, lora: Lora, seed: int) -> PreTrainedModel:
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        inject_adapter_in_model(config, model)
+        try:
+            inject_adapter_in_model(config, model)
+        except ValueError as error:  # such as a matrix of Mamba that its kernels read past the layer
+            raise InvalidInput(f"optimise.lora: {' '.join(str(error).split())}") from None
     _refuse_untrainable(model)
     model.eval()  # type: ignore[no-untyped-call]
     return model

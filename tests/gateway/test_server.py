@@ -77,8 +77,10 @@ async def test_bad_recipes_are_refused_with_the_key(gateway) -> None:
 
 async def test_settings_that_a_loss_does_not_take_are_refused(gateway, store, recipe_of) -> None:
     for settings, words in (({"clip": 0.2}, "no setting 'clip'"), ({"clip_low": 3.0}, "clip_low 3.0 must lie in")):
+        recipe = recipe_of()
+        optimise = recipe.optimise.model_copy(update={"loss_settings": settings})
         with pytest.raises(InvalidInput, match=f"loss 'ppo-clip'.*{words}"):
-            await _create(gateway, recipe_of(optimise={"loss_settings": settings}))
+            await _create(gateway, recipe.model_copy(update={"optimise": optimise}))
     assert not store.runs
 
 
