@@ -2,7 +2,7 @@
 
 A whole version, then changes. A node that comes new reads all of the last chain, so its changes never come to more than half
 of a whole version; and with three versions that can be rebuilt, and one on its way, the store never holds more than four
-whole ones.
+and a half whole ones.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Sent:
 
 def limit_bytes(weights: int) -> int:
     """Bytes that a store of versions of so many bytes may hold."""
-    return (KEEP + 1) * (weights + weights // 64) + _SLACK_BYTES
+    return int((KEEP + 1 + _SHARE) * (weights + weights // 64)) + _SLACK_BYTES
 
 
 def room(held: Sequence[Sent], weights: int, every: int) -> int:

@@ -18,8 +18,8 @@ from blake3 import blake3
 from banyan.errors import BanyanError, InvalidInput, NotFound, PermanentError, TemporaryError
 from banyan.v1 import events_pb2, tree_pb2
 from services.chassis import hints, subjects, weightfile, weightlinks, weightstream
-from services.chassis.objects import Object
 from services.chassis.bus import Bus
+from services.chassis.objects import Object
 from services.chassis.weightdelta import Words
 from services.chassis.weightlinks import Link, Version
 from services.chassis.weightstream import Blocks, Header, Records

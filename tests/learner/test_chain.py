@@ -40,8 +40,8 @@ def test_whatever_changes_the_store_stays_within_its_bytes(sizes: list[int], eve
         room = chain.room(held, WEIGHTS, every)
         whole = not room or size > room
         held.append(sent(step % 256, WEIGHTS if whole else size, whole))
-        assert sum(one.object.size for one in held) <= (KEEP + 1) * WEIGHTS <= chain.limit_bytes(WEIGHTS)
+        assert sum(one.object.size for one in held) <= (KEEP + 1.5) * WEIGHTS <= chain.limit_bytes(WEIGHTS)
         gone = chain.unneeded(held)
         held = [one for one in held if one not in gone]
         assert held[0].whole and len(held) >= min(KEEP, step + 1)
-        assert sum(one.object.size for one in held) <= KEEP * WEIGHTS
+        assert sum(one.object.size for one in held) <= (KEEP + 0.5) * WEIGHTS
