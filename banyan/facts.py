@@ -4,7 +4,7 @@ A tree that knows nothing of these has `NO_FACTS`. An estimator that needs one o
 name, and says how it can be given: it never guesses.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -38,3 +38,37 @@ class Facts:
 
 
 NO_FACTS = Facts()
+
+STEPS = "steps"
+"""A reward at the end of every step: where a tree policy `gives` it, no step goes on after it was scored."""
+INSIDE = "inside"
+"""A reward of its own at a place inside a path."""
+
+
+def attribute(name: str) -> str:
+    """An attribute of every segment that the policy sampled."""
+    return f"attribute:{name}"
+
+
+def part(name: str) -> str:
+    """A part of every leaf's score."""
+    return f"part:{name}"
+
+
+def lacking(needs: Collection[str], gives: Collection[str]) -> list[str]:
+    """In words, what an estimator needs and nobody gives. A segment that ends with a score has its parts as attributes, so
+    where every step does they are there on all."""
+    given = set(gives)
+    if STEPS in given:
+        given |= {attribute(name.removeprefix("part:")) for name in gives if name.startswith("part:")}
+    return [_in_words(need) for need in sorted(set(needs) - given)]
+
+
+def _in_words(need: str) -> str:
+    kind, _, name = need.partition(":")
+    return {
+        STEPS: "a reward at the end of every step",
+        INSIDE: "a reward of its own at a place inside each path",
+        "attribute": f"the attribute {name!r} on every segment",
+        "part": f"the part {name!r} of every leaf's score",
+    }[kind]

@@ -222,6 +222,31 @@ class Lora(Part):
         return self
 
 
+class Replay(Part):
+    """What a batch trains on again, beside its own groups. Needs a loss that corrects for the policy that sampled."""
+
+    policy: Name = "dots"
+    """Who draws groups: a registered name or module:attribute. dots: those of which some leaves fail. recent: any."""
+    settings: Settings = {}
+    """Settings of the policy."""
+    fraction: Annotated[float, Field(ge=0.0, le=0.99)] = 0.0
+    """Share of a batch's groups that are replayed, as far as they are stored; groups_per_batch counts the fresh ones."""
+    capacity: Annotated[int, Field(ge=1, le=100_000)] = 512
+    """Groups that are drawn from: the newest ones, one a row (card 41)."""
+    rescue: bool = False
+    """A group of which every leaf fails gets, in the place of one of them, the newest stored success of its row."""
+    right: float = 0.5
+    """rescue: rewards of at least this count as successes."""
+    max_age: Steps = 0
+    """Batches after which a tree is not replayed any more; 0 for never."""
+
+    @model_validator(mode="after")
+    def _something(self) -> "Replay":
+        if not self.fraction and not self.rescue:
+            raise ValueError("replay replays nothing: set fraction above 0, or rescue: true, or leave replay out")
+        return self
+
+
 class Optimise(Part):
     """How closed groups become an update."""
 
@@ -267,6 +292,11 @@ class Optimise(Part):
     """Trains an adapter instead of the model's own weights; none unless it is asked for (`lora: {}` for its defaults)."""
     checkpoint_every: Steps = 0
     """Steps between checkpoints; 0 lets the learner choose so that they cost at most 5 % of the time."""
+
+    @property
+    def corrects(self) -> bool:
+        """Whether the loss has importance weights of the policy that sampled."""
+        return self.loss_settings.get("importance", {} if self.loss == "decoupled" else None) is not None
 
     @model_validator(mode="before")
     @classmethod
@@ -362,6 +392,8 @@ class Resources(Part):
 class Recipe(Part):
     """One run."""
 
+    LATER = frozenset({"replay"})
+
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
     """Short name; part of the run's id and of its subjects on the log, so without dots."""
     description: str = ""
@@ -375,6 +407,8 @@ class Recipe(Part):
     filter: list[Filter] = []
     """Scorers; empty for the task's own. A leaf's reward is the mean of their values."""
     control: Control = Control()
+    replay: Replay | None = None
+    """What batches train on again; nothing unless it is asked for."""
     optimise: Optimise = Optimise()
     budget: Budget = Budget()
     eval: Eval = Eval()
@@ -409,6 +443,11 @@ class Recipe(Part):
                 )
         if self.resources.learner_ranks > 1 and self.optimise.lora is not None:
             raise ValueError("optimise.lora trains on one rank: set resources.learner_ranks to 1, or leave lora out")
+        if self.replay is not None and not self.optimise.corrects:
+            raise ValueError(
+                f"replay trains on what older policies sampled, and optimise.loss {self.optimise.loss} does not correct "
+                "for that: set optimise.loss: decoupled, or optimise.loss_settings.importance"
+            )
         if self.deterministic and (self.control.max_staleness or self.resources.rollout_nodes != 1):
             raise ValueError("deterministic: true needs control.max_staleness: 0 and resources.rollout_nodes: 1")
         if self.deterministic and self.control.redundancy and self.control.redundancy_debias == "none":

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from banyan import groups, losses, registry, yaml_text
+from banyan import facts, groups, losses, registry, yaml_text
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from banyan.recipe_errors import Place, Places, explained
@@ -65,9 +65,11 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
             "allow_truncated_sampling: true to train on them"
         )
     registry.build("control", recipe.control.curriculum, recipe.control.curriculum_settings)
+    if recipe.replay is not None:
+        registry.build("replay", recipe.replay.policy, recipe.replay.settings)
     _refuse_deaf(recipe, policy)
     _check_rooms(recipe, policy)
-    registry.estimator(recipe.optimise.advantage, recipe.optimise.advantage_settings)
+    _check_estimator(recipe, policy)
     for scorer in (*recipe.filter, *recipe.eval.filter):
         if ":" not in scorer.name:
             registry.build("filter", scorer.name, scorer.settings)
@@ -101,6 +103,30 @@ def _check_adapters(recipe: Recipe) -> None:
         )
     if isinstance(most, int) and lora is not None and 0 < most < lora.rank:
         raise InvalidInput(f"optimise.lora.rank {lora.rank} is above resources.engine_settings.lora_rank {most}; raise that")
+
+
+def _check_estimator(recipe: Recipe, policy: Any) -> None:
+    """Raises InvalidInput where the estimator needs to know of trees what nothing in the recipe says."""
+    optimise, engine = recipe.optimise, recipe.resources.engine
+    built = registry.estimator(optimise.advantage, optimise.advantage_settings)
+    if getattr(built, "needs_entropy", False) and engine == "vllm":
+        raise InvalidInput(
+            f"optimise.advantage {optimise.advantage} needs entropies, which resources.engine vllm cannot say; use torch"
+        )
+    needs, given = set(getattr(built, "needs", ())), set(getattr(policy, "gives", ()))
+    for scorer in recipe.filter:
+        if ":" in scorer.name:  # the user's own: what parts it gives is known when it does
+            needs = {need for need in needs if not need.startswith(("part:", "attribute:"))}
+        else:
+            named = getattr(registry.find("filter", scorer.name), "parts", ())
+            given |= {facts.part(name) for name in named}
+    missing = facts.lacking(needs, given)
+    if missing:
+        raise InvalidInput(
+            f"optimise.advantage {optimise.advantage} needs {' and '.join(missing)}, which neither generate.policy "
+            f"{recipe.generate.policy} nor a scorer of this recipe gives; use another, or `banyan advantages` on trees that "
+            "have it"
+        )
 
 
 def _check_rooms(recipe: Recipe, policy: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from banyan.errors import InvalidInput
 
-AXES = ("generate", "filter", "control", "rooms", "optimise")
+AXES = ("generate", "filter", "control", "rooms", "replay", "optimise")
 
 
 @functools.cache

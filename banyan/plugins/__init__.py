@@ -1,8 +1,8 @@
 """The protocols that plugins implement, one per axis (DESIGN 6). A plugin is one file of one idea.
 
 Plugins are pure: they see recorded facts and return decisions. They never see tensors, weights, sockets or clocks.
-Registered by entry point (`banyan.generate`, `banyan.filter`, `banyan.control`, `banyan.optimise`) or named as
-module:attribute.
+Registered by entry point (`banyan.generate`, `banyan.filter`, `banyan.control`, `banyan.replay`, `banyan.optimise`) or named
+as module:attribute.
 """
 
 from banyan.plugins.control import (
@@ -35,6 +35,7 @@ from banyan.plugins.generate import (
     TreePolicy,
 )
 from banyan.plugins.optimise import Advantages, Estimator, GroupTrees
+from banyan.plugins.replay import Replay, StoredGroup
 from banyan.segment import Finish, Sampling
 from banyan.signals import Signals, Wanted
 
@@ -62,6 +63,7 @@ __all__ = [
     "Plan",
     "Planner",
     "PromptStats",
+    "Replay",
     "Rewards",
     "Room",
     "RoomShare",
@@ -71,6 +73,7 @@ __all__ = [
     "Scored",
     "Scorer",
     "Signals",
+    "StoredGroup",
     "Transcript",
     "TreePolicy",
     "Unscorable",

@@ -38,7 +38,9 @@ class Estimator(Protocol):
 
     An estimator with `whiten = True` asks that advantages are whitened over all trained path tokens of the batch. One with
     `factors(trees: Sequence[TreeView]) -> list[list[array]]` is asked once for the batch, with all trees that teach: the
-    factor of each token of each node. `needs_logprobs`: it reads the behaviour log-probs of sampled tokens.
+    factor of each token of each node. `needs_logprobs`: it reads the behaviour log-probs of sampled tokens; `needs_entropy`
+    their entropies. `needs`: what else it must know of a tree (banyan.facts: STEPS, INSIDE, attribute, part); a recipe in
+    which neither the tree policy's `gives` nor the `parts` of a scorer say so is refused.
     """
 
     def estimate(self, group: GroupTrees) -> Advantages:

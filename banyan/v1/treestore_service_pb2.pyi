@@ -808,6 +808,7 @@ class CommitBatchRequest(_message.Message):
     GROUP_IDS_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
     SUMMARY_JSON_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     ordinal: _builtins.int
@@ -826,6 +827,10 @@ class CommitBatchRequest(_message.Message):
     def dropped(self) -> _containers.RepeatedCompositeFieldContainer[Global___DroppedGroup]:
         """Groups that are dropped because they teach nothing (zero variance …), with the reason."""
 
+    @_builtins.property
+    def replayed(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplayedTree]:
+        """Trees of earlier batches that it trains on again. Their own batches keep them."""
+
     def __init__(
         self,
         *,
@@ -836,14 +841,47 @@ class CommitBatchRequest(_message.Message):
         group_ids: _abc.Iterable[_builtins.str] | None = ...,
         dropped: _abc.Iterable[Global___DroppedGroup] | None = ...,
         summary_json: _builtins.str = ...,
+        replayed: _abc.Iterable[Global___ReplayedTree] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "group_ids", b"group_ids", "learner_epoch", b"learner_epoch", "ordinal", b"ordinal", "run_id", b"run_id", "summary_json", b"summary_json", "use", b"use"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "group_ids", b"group_ids", "learner_epoch", b"learner_epoch", "ordinal", b"ordinal", "replayed", b"replayed", "run_id", b"run_id", "summary_json", b"summary_json", "use", b"use"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CommitBatchRequest: _TypeAlias = CommitBatchRequest  # noqa: Y015
+
+@_typing.final
+class ReplayedTree(_message.Message):
+    """A tree of an earlier batch that a batch trains on again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREE_ID_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    LEAF_FIELD_NUMBER: _builtins.int
+    tree_id: _builtins.bytes
+    """The tree."""
+    group_id: _builtins.str
+    """The group of the batch that it is compared in: its own, where that is replayed whole."""
+    @_builtins.property
+    def leaf(self) -> _tree_pb2.LeafRef:
+        """The only leaf of it that takes part; absent for all."""
+
+    def __init__(
+        self,
+        *,
+        tree_id: _builtins.bytes = ...,
+        group_id: _builtins.str = ...,
+        leaf: _tree_pb2.LeafRef | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["leaf", b"leaf"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "leaf", b"leaf", "tree_id", b"tree_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplayedTree: _TypeAlias = ReplayedTree  # noqa: Y015
 
 @_typing.final
 class DroppedGroup(_message.Message):
@@ -953,6 +991,7 @@ class Batch(_message.Message):
     GROUP_IDS_FIELD_NUMBER: _builtins.int
     TREE_IDS_FIELD_NUMBER: _builtins.int
     SUMMARY_JSON_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     ordinal: _builtins.int
@@ -971,6 +1010,10 @@ class Batch(_message.Message):
     def tree_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Trees consumed, in the order of groups and indices."""
 
+    @_builtins.property
+    def replayed(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplayedTree]:
+        """Trees of earlier batches that it trained on again, in the order in which it was committed."""
+
     def __init__(
         self,
         *,
@@ -981,10 +1024,11 @@ class Batch(_message.Message):
         group_ids: _abc.Iterable[_builtins.str] | None = ...,
         tree_ids: _abc.Iterable[_builtins.bytes] | None = ...,
         summary_json: _builtins.str = ...,
+        replayed: _abc.Iterable[Global___ReplayedTree] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_ids", b"group_ids", "learner_epoch", b"learner_epoch", "ordinal", b"ordinal", "run_id", b"run_id", "summary_json", b"summary_json", "tree_ids", b"tree_ids", "use", b"use"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_ids", b"group_ids", "learner_epoch", b"learner_epoch", "ordinal", b"ordinal", "replayed", b"replayed", "run_id", b"run_id", "summary_json", b"summary_json", "tree_ids", b"tree_ids", "use", b"use"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1339,7 +1383,7 @@ class ListConsumersResponse(_message.Message):
     CONSUMERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def consumers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Consumer]:
-        """One per batch that holds its tree."""
+        """One per batch that trained on it: first the one that consumed its tree, then those that replayed it (use "replay")."""
 
     def __init__(
         self,
@@ -1395,26 +1439,82 @@ class SampleReplayRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    SETTINGS_JSON_FIELD_NUMBER: _builtins.int
+    BEFORE_BATCH_FIELD_NUMBER: _builtins.int
+    FIRST_BATCH_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    RIGHT_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     count: _builtins.int
-    """How many."""
+    """How many groups at most."""
     seed: _builtins.int
     """Seed of the draw."""
+    policy: _builtins.str
+    """Who draws groups: a registered replay plugin, or module:attribute."""
+    settings_json: _builtins.str
+    """Its settings as JSON."""
+    before_batch: _builtins.int
+    """Only batches before this one count."""
+    first_batch: _builtins.int
+    """Only batches from this one on count."""
+    capacity: _builtins.int
+    """Groups that are drawn from: the newest so many, one a row; 0 for the service's default."""
+    right: _builtins.float
+    """Rewards of at least this count as successes."""
+    @_builtins.property
+    def failed(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedGroup]:
+        """Groups of which every leaf failed: each gets a success of its row, if there is one."""
+
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
         count: _builtins.int = ...,
         seed: _builtins.int = ...,
+        policy: _builtins.str = ...,
+        settings_json: _builtins.str = ...,
+        before_batch: _builtins.int = ...,
+        first_batch: _builtins.int = ...,
+        capacity: _builtins.int = ...,
+        failed: _abc.Iterable[Global___FailedGroup] | None = ...,
+        right: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "run_id", b"run_id", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_batch", b"before_batch", "capacity", b"capacity", "count", b"count", "failed", b"failed", "first_batch", b"first_batch", "policy", b"policy", "right", b"right", "run_id", b"run_id", "seed", b"seed", "settings_json", b"settings_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SampleReplayRequest: _TypeAlias = SampleReplayRequest  # noqa: Y015
+
+@_typing.final
+class FailedGroup(_message.Message):
+    """A group of which every leaf failed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    ROW_DIGEST_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.str
+    """The group."""
+    row_digest: _builtins.bytes
+    """Digest of its row."""
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.str = ...,
+        row_digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "row_digest", b"row_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailedGroup: _TypeAlias = FailedGroup  # noqa: Y015
 
 @_typing.final
 class SampleReplayResponse(_message.Message):
@@ -1423,18 +1523,24 @@ class SampleReplayResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TREE_IDS_FIELD_NUMBER: _builtins.int
+    TREES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tree_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Their ids."""
+
+    @_builtins.property
+    def trees(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplayedTree]:
+        """The same trees with what they are for: groups in the order drawn, each by index; then the successes."""
 
     def __init__(
         self,
         *,
         tree_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+        trees: _abc.Iterable[Global___ReplayedTree] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tree_ids", b"tree_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tree_ids", b"tree_ids", "trees", b"trees"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

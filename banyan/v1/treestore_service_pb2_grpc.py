@@ -262,7 +262,8 @@ class TreeStoreServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SampleReplay(self, request, context):
-        """Trees for replay. UNIMPLEMENTED until a replay plugin exists.
+        """Draws trees of earlier batches to train on again: whole groups, and successes of rows that failed. Changes nothing: what
+        is replayed is what a batch says that it replayed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

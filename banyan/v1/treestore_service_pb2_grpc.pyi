@@ -70,7 +70,9 @@ class TreeStoreServiceStub:
     ListConsumers: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ListConsumersRequest, _treestore_service_pb2.ListConsumersResponse]
     """The batches that used a segment's tree, and the policies they made."""
     SampleReplay: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.SampleReplayRequest, _treestore_service_pb2.SampleReplayResponse]
-    """Trees for replay. UNIMPLEMENTED until a replay plugin exists."""
+    """Draws trees of earlier batches to train on again: whole groups, and successes of rows that failed. Changes nothing: what
+    is replayed is what a batch says that it replayed.
+    """
     ExportTrees: _grpc.UnaryStreamMultiCallable[_treestore_service_pb2.ExportTreesRequest, _treestore_service_pb2.ExportTreesResponse]
     """Trees as JSON lines, in the format of `banyan trees export`."""
     GetStats: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.GetStatsRequest, _treestore_service_pb2.GetStatsResponse]
@@ -118,7 +120,9 @@ class TreeStoreServiceAsyncStub(TreeStoreServiceStub):
     ListConsumers: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ListConsumersRequest, _treestore_service_pb2.ListConsumersResponse]  # type: ignore[assignment]
     """The batches that used a segment's tree, and the policies they made."""
     SampleReplay: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.SampleReplayRequest, _treestore_service_pb2.SampleReplayResponse]  # type: ignore[assignment]
-    """Trees for replay. UNIMPLEMENTED until a replay plugin exists."""
+    """Draws trees of earlier batches to train on again: whole groups, and successes of rows that failed. Changes nothing: what
+    is replayed is what a batch says that it replayed.
+    """
     ExportTrees: _aio.UnaryStreamMultiCallable[_treestore_service_pb2.ExportTreesRequest, _treestore_service_pb2.ExportTreesResponse]  # type: ignore[assignment]
     """Trees as JSON lines, in the format of `banyan trees export`."""
     GetStats: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.GetStatsRequest, _treestore_service_pb2.GetStatsResponse]  # type: ignore[assignment]
@@ -271,7 +275,9 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _treestore_service_pb2.SampleReplayRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.SampleReplayResponse, _abc.Awaitable[_treestore_service_pb2.SampleReplayResponse]]:
-        """Trees for replay. UNIMPLEMENTED until a replay plugin exists."""
+        """Draws trees of earlier batches to train on again: whole groups, and successes of rows that failed. Changes nothing: what
+        is replayed is what a batch says that it replayed.
+        """
 
     @_abc_1.abstractmethod
     def ExportTrees(

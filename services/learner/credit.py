@@ -23,26 +23,31 @@ Stale = Callable[[Tree, Leaf], bool]
 
 @dataclass(frozen=True, slots=True)
 class ScoredTree:
-    """A closed tree with its leaves and their rewards, None where unscorable, and what else is known of it."""
+    """A closed tree with its leaves and their rewards, None where unscorable, and what else is known of it. replayed: an
+    earlier batch consumed it; how old it may be was decided when it was drawn."""
 
     tree: Tree
     leaves: Sequence[Leaf]
     rewards: Mapping[Leaf, float | None]
     facts: Facts = NO_FACTS
+    replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """A group with its advantages. `stale`: the leaves that left it because of their age."""
+    """A group with its advantages. `stale`: the leaves that left it because of their age. `replayed`: places of the trees
+    that an earlier batch consumed."""
 
     group: GroupTrees
     advantages: Advantages
     stale: tuple[Leaf, ...] = ()
+    replayed: frozenset[int] = frozenset()
 
 
 def view_of(scored: ScoredTree, stale: Stale) -> tuple[TreeView, list[Leaf]]:
     """The view in which stale leaves have no reward; and those of them that had one."""
-    old = {leaf for leaf in scored.leaves if scored.rewards.get(leaf) is not None and stale(scored.tree, leaf)}
+    aging = [] if scored.replayed else [leaf for leaf in scored.leaves if scored.rewards.get(leaf) is not None]
+    old = {leaf for leaf in aging if stale(scored.tree, leaf)}
     rewards = {leaf: None if leaf in old else scored.rewards.get(leaf) for leaf in scored.leaves}
     return TreeView(scored.tree, scored.leaves, rewards, scored.facts), sorted(old)
 
@@ -53,7 +58,8 @@ def estimate(group_id: str, trees: Sequence[ScoredTree], estimator: Estimator, s
     group = GroupTrees(group_id, [view for view, _ in seen])
     advantages = estimator.estimate(group)
     _check(group, advantages)
-    return Credit(group, advantages, tuple(leaf for _, old in seen for leaf in old))
+    again = frozenset(index for index, tree in enumerate(trees) if tree.replayed)
+    return Credit(group, advantages, tuple(leaf for _, old in seen for leaf in old), again)
 
 
 def _check(group: GroupTrees, advantages: Advantages) -> None:

@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from banyan import registry
 from banyan.errors import NotFound, TemporaryError
@@ -18,7 +19,7 @@ from banyan.recipe import Recipe
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from services.chassis import telemetry
-from services.learner import convert, finite, report
+from services.learner import convert, finite, replay, report
 from services.learner.announcer import Announcer
 from services.learner.batch import assemble
 from services.learner.checkpoint import Mark
@@ -157,13 +158,16 @@ class Learner:
         self.at.activity = "training"
         begun = time.monotonic()
         trees = await self._store.trees(batch.tree_ids)
-        convert.refuse_untrainable(trees, self._held_out)
+        batch = await self._replaying(batch, trees) if fresh else batch
+        again = await self._store.trees(list(dict.fromkeys(one.tree_id for one in batch.replayed)))
+        convert.refuse_untrainable([*trees, *again], self._held_out)
         links = [t.spec.traceparent for t in trees]
         with telemetry.span("learner.batch", links=links, banyan_run=self.run_id, banyan_batch=batch.ordinal) as span:
-            lesson = await self._torch.run(lambda: self._study(trees, batch, fresh))
+            lesson = await self._torch.run(lambda: self._study(trees, again, batch, fresh))
             if fresh:
-                await self._store.commit(batch.ordinal, self.at.epoch, batch.group_ids, summary(lesson, self.at.step))
-            report.note_consumed(trees, batch.ordinal, self.at.step + 1, span.traceparent)
+                said = summary(lesson, self.at.step)
+                await self._store.commit(batch.ordinal, self.at.epoch, batch.group_ids, said, batch.replayed)
+            report.note_consumed([*trees, *again], batch.ordinal, self.at.step + 1, span.traceparent)
             prepared = time.monotonic() - begun
             with telemetry.span("learner.step", span.traceparent, banyan_run=self.run_id, banyan_batch=batch.ordinal):
                 timed = await self._torch.step(lesson.rows, self.at.step, lesson.sizes)
@@ -171,12 +175,24 @@ class Learner:
             self._not_finite = finite.after(self._not_finite, metrics)
             await self._hand_out(batch, timed, metrics, known)
 
-    def _study(self, trees: Sequence[tree_pb2.Tree], batch: StoredBatch, fresh: bool) -> Lesson:
+    async def _replaying(self, batch: StoredBatch, trees: Sequence[tree_pb2.Tree]) -> StoredBatch:
+        """A fresh batch with what it trains on again. The store answers from earlier batches alone."""
+        if self.recipe.replay is None:
+            return batch
+        rows = {tree.spec.group_id: tree.spec.row_digest for tree in trees}
         groups = convert.by_group(trees, batch.group_ids)
+        wanted = replay.wanted(self.recipe.replay, self.recipe.seed, batch.ordinal, groups, rows)
+        return replace(batch, replayed=await self._store.replays(wanted))
+
+    def _study(
+        self, trees: Sequence[tree_pb2.Tree], again: Sequence[tree_pb2.Tree], batch: StoredBatch, fresh: bool
+    ) -> Lesson:
+        members = convert.by_group(trees, batch.group_ids)
+        groups = replay.joined(members, batch.replayed, {tree.spec.tree_id: convert.scored_tree(tree) for tree in again})
         recorded = recorded_stale(batch.summary)
         stale = self._too_old if fresh else lambda _tree, leaf: leaf in recorded
         teaches = self.recipe.optimise.head is not None
-        seen = convert.observed(trees, [one for _, members in groups for one in members]) if teaches else {}
+        seen = convert.observed(trees, [one for _, grown in members for one in grown]) if teaches else {}
         trainer = self._torch.trainer
         groups = [(name, [trainer.priced(one) for one in members]) for name, members in groups]
         minibatches = self.recipe.optimise.minibatches

@@ -6,16 +6,19 @@ from typing import Any, Protocol
 
 from banyan.v1 import events_pb2, runstore_service_pb2, tree_pb2
 from services.learner.batch import Ready
+from services.learner.replay import Replayed, Wanted
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A committed batch: its groups, its trees in order of groups and indices, and what it said of its advantages."""
+    """A committed batch: its groups, its trees in order of groups and indices, what it said of its advantages, and what it
+    trained on again."""
 
     ordinal: int
     group_ids: tuple[str, ...]
     tree_ids: tuple[bytes, ...]
     summary: Mapping[str, Any]
+    replayed: tuple[Replayed, ...] = ()
 
 
 class Store(Protocol):
@@ -37,7 +40,18 @@ class Store(Protocol):
         """Whole trees, in the order asked for."""
         ...
 
-    async def commit(self, ordinal: int, epoch: int, group_ids: Sequence[str], summary: Mapping[str, Any]) -> None:
+    async def replays(self, wanted: Wanted) -> tuple[Replayed, ...]:
+        """Trees of earlier batches to train on again. The same question has the same answer."""
+        ...
+
+    async def commit(
+        self,
+        ordinal: int,
+        epoch: int,
+        group_ids: Sequence[str],
+        summary: Mapping[str, Any],
+        replayed: Sequence[Replayed] = (),
+    ) -> None:
         """Commits a batch. Raises Refused with STALE_EPOCH where a newer learner has taken over."""
         ...
 

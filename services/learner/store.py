@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -19,9 +19,11 @@ from banyan.v1 import (
     treestore_service_pb2,
     treestore_service_pb2_grpc,
 )
+from banyan.wire import leaf_from_wire, leaf_to_wire
 from services.chassis import rpc
 from services.learner.batch import Ready
 from services.learner.ports import StoredBatch
+from services.learner.replay import Replayed, Wanted
 
 USE = "train"
 PATIENCE_S = 120.0
@@ -81,7 +83,30 @@ class GrpcStore:
                     raise meant from None
             await asyncio.sleep(0.25)
 
-    async def commit(self, ordinal: int, epoch: int, group_ids: Sequence[str], summary: Mapping[str, Any]) -> None:
+    async def replays(self, wanted: Wanted) -> tuple[Replayed, ...]:
+        replay = wanted.replay
+        request = treestore_service_pb2.SampleReplayRequest(
+            run_id=self._run_id,
+            count=wanted.groups,
+            seed=wanted.seed,
+            policy=replay.policy,
+            settings_json=json.dumps(replay.settings),
+            before_batch=wanted.batch,
+            first_batch=wanted.first_batch,
+            capacity=replay.capacity,
+            failed=[treestore_service_pb2.FailedGroup(group_id=g, row_digest=row) for g, row in wanted.failed],
+            right=replay.right,
+        )
+        return _replayed((await self._call(self._trees.SampleReplay, request)).trees)
+
+    async def commit(
+        self,
+        ordinal: int,
+        epoch: int,
+        group_ids: Sequence[str],
+        summary: Mapping[str, Any],
+        replayed: Sequence[Replayed] = (),
+    ) -> None:
         request = treestore_service_pb2.CommitBatchRequest(
             run_id=self._run_id,
             ordinal=ordinal,
@@ -89,6 +114,7 @@ class GrpcStore:
             use=USE,
             group_ids=group_ids,
             summary_json=json.dumps(summary, sort_keys=True),
+            replayed=[_to_wire(one) for one in replayed],
         )
         await self._call(self._trees.CommitBatch, request)
 
@@ -99,7 +125,8 @@ class GrpcStore:
             return None
         batch = answer.batch
         summary = json.loads(batch.summary_json) if batch.summary_json else {}
-        return StoredBatch(batch.ordinal, tuple(batch.group_ids), tuple(batch.tree_ids), summary)
+        again = _replayed(batch.replayed)
+        return StoredBatch(batch.ordinal, tuple(batch.group_ids), tuple(batch.tree_ids), summary, again)
 
     async def policies(self) -> list[runstore_service_pb2.StoredPolicy]:
         request = runstore_service_pb2.ReadPoliciesRequest(run_id=self._run_id, abandoned=True)
@@ -107,3 +134,12 @@ class GrpcStore:
 
     async def put_policy(self, policy: events_pb2.PolicyPublished, replayed: bool = False) -> None:
         await self._call(self._runs.PutPolicy, runstore_service_pb2.PutPolicyRequest(policy=policy, replayed=replayed))
+
+
+def _replayed(trees: Iterable[treestore_service_pb2.ReplayedTree]) -> tuple[Replayed, ...]:
+    return tuple(Replayed(t.tree_id, t.group_id, leaf_from_wire(t.leaf) if t.HasField("leaf") else None) for t in trees)
+
+
+def _to_wire(one: Replayed) -> treestore_service_pb2.ReplayedTree:
+    leaf = None if one.leaf is None else leaf_to_wire(one.leaf)
+    return treestore_service_pb2.ReplayedTree(tree_id=one.tree_id, group_id=one.group_id, leaf=leaf)

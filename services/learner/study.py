@@ -9,6 +9,7 @@ import numpy as np
 
 from banyan.plugins import Estimator
 from banyan.tree import Leaf
+from banyan.view import TreeView
 from services.learner import credit as credits_module
 from services.learner import packing, pairs, paths, shaping
 from services.learner.credit import Credit, ScoredTree, Stale
@@ -79,9 +80,11 @@ def _metrics(credits: Sequence[Credit], pieces: Sequence[paths.Piece]) -> dict[s
     views = [view for credit in credits for view in credit.group.trees]
     rewards = np.concatenate([np.zeros(0), *(view.rewards_L for view in views)])
     scored = rewards[np.isfinite(rewards)]
+    now = np.concatenate([np.zeros(0), *(view.rewards_L for credit in credits for view in _fresh(credit))])
+    now = now[np.isfinite(now)]
     packed = sum(len(p) for p in pieces)
     unique = sum(_needed(credit) for credit in credits)
-    reward = {"reward": float(scored.mean())} if len(scored) else {}  # a batch that nobody could score has none
+    reward = {"reward": float(now.mean())} if len(now) else {}  # a batch that nobody could score has none
     return reward | {
         "leaves": float(len(rewards)),
         "unscorable_leaves": float(len(rewards) - len(scored)),
@@ -92,8 +95,26 @@ def _metrics(credits: Sequence[Credit], pieces: Sequence[paths.Piece]) -> dict[s
         "path_tokens": float(sum(v.path_tokens for v in views)),
         "packed_tokens": float(packed),
         "repeated_tokens": float(max(0, packed - unique)),
+        "replay_share": _replayed(credits),
         "trained_path_tokens": float(sum(len(path.token_T) for p in pieces for path in p.paths)),
     }
+
+
+def _fresh(credit: Credit) -> list[TreeView]:
+    """What the policy of today made of the group."""
+    return [view for index, view in enumerate(credit.group.trees) if index not in credit.replayed]
+
+
+def _replayed(credits: Sequence[Credit]) -> float:
+    """Share of the trained path tokens that stand on paths of replayed trees."""
+    again = total = 0
+    for credit in credits:
+        for index, leaf_L in enumerate(() if credit.advantages.skip else credit.advantages.leaf_G_L):
+            view = credit.group.trees[index]
+            nodes = (view.nodes[i] for leaf in paths.trained_leaves(leaf_L) for i in view.path(leaf))
+            tokens = sum(len(node) for node in nodes if node.trained)
+            total, again = total + tokens, again + tokens * (index in credit.replayed)
+    return again / total if total else 0.0
 
 
 def _needed(credit: Credit) -> int:
@@ -115,6 +136,8 @@ def _group(credit: Credit) -> dict[str, Any]:
     rewards = np.concatenate([np.zeros(0), *(v.rewards_L for v in credit.group.trees)])
     scored = rewards[np.isfinite(rewards)]
     said: dict[str, Any] = {"group_id": credit.group.group_id, "leaves": len(rewards), "scored": len(scored)}
+    if credit.replayed:
+        said["replayed_trees"] = len(credit.replayed)
     if len(scored):
         said["reward_mean"] = float(scored.mean())
     if len(values):

@@ -13,6 +13,7 @@ from services.treestore import endings, schema
 from services.treestore.book import Book
 from services.treestore.flush import flush
 from services.treestore.loading import load_groups, load_whole
+from services.treestore.replay import record
 from services.treestore.rows import CLOSED, TRAIN, GroupRow, GroupState, TreeRow
 from services.treestore.runs import run_row
 from services.treestore.settings import Settings
@@ -65,6 +66,7 @@ def commit(connection: Connection, request: ts.CommitBatchRequest, now_ms: int, 
     taken, given_up = _load(connection, book, request)
     held = {run.held_out[i : i + 32] for i in range(0, len(run.held_out), 32)}
     _check(connection, book, [*taken, *given_up], held)
+    record.check(connection, request, held)
     rows = _take(book, request, taken)
     _give_up(book, request, given_up)
     _store(connection, book, request, rows)
@@ -78,6 +80,7 @@ def _repeats(connection: Connection, request: ts.CommitBatchRequest) -> bool:
     if stored is None:
         return False
     same = json.loads(stored.group_ids) == list(request.group_ids) and json.loads(stored.dropped) == _dropped(request)
+    same = same and record.of_batch(connection, request.run_id, request.ordinal) == list(request.replayed)
     if not same or stored.learner_epoch != request.learner_epoch:
         raise Refused(
             f"batch {request.ordinal} of run {request.run_id} holds other groups or is another learner's; read it instead",
@@ -167,6 +170,7 @@ def _store(connection: Connection, book: Book, request: ts.CommitBatchRequest, r
     )
     if rows:
         connection.execute(insert(schema.batch_trees), rows)
+    record.store(connection, request)
     connection.execute(
         update(schema.runs).where(schema.runs.c.run_id == request.run_id).values(batches=schema.runs.c.batches + 1)
     )
@@ -192,4 +196,5 @@ def read(connection: Connection, run_id: str, ordinal: int) -> ts.Batch | None:
         group_ids=json.loads(row.group_ids),
         tree_ids=list(connection.scalars(trees)),
         summary_json=row.summary_json,
+        replayed=record.of_batch(connection, run_id, ordinal),
     )

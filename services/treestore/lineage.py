@@ -8,6 +8,7 @@ from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore import batches, policies, schema
 from services.treestore import trees as stored
 from services.treestore.claims import spec_of
+from services.treestore.replay import record
 
 
 def ancestry(connection: Connection, prefix: bytes) -> ts.GetAncestryResponse:
@@ -37,17 +38,33 @@ def _above(rows: dict[bytes, Row[Any]], upper: bytes, lower: bytes) -> bool:
 
 
 def consumers(connection: Connection, prefix: bytes) -> ts.ListConsumersResponse:
-    """The batches that hold a segment's tree, with the policies that they made."""
+    """The batches that trained on a segment's tree, the one that consumed it first, with the policies that they made."""
     segment = stored.find(connection, schema.segments, schema.segments.c.id, prefix, "segment")
     tree_id = connection.execute(select(schema.segments.c.tree_id).where(schema.segments.c.id == segment)).scalar_one()
     used = schema.batch_trees
+    consumed = connection.execute(select(used).where(used.c.tree_id == tree_id).order_by(used.c.n))
+    found = [(row.run_id, row.ordinal, row.use) for row in consumed]
+    again = record.of_tree(connection, tree_id, _below(connection, tree_id, segment))
+    found += dict.fromkeys((row.run_id, row.ordinal, record.USE) for row in again)
     response = ts.ListConsumersResponse()
-    for row in connection.execute(select(used).where(used.c.tree_id == tree_id).order_by(used.c.n)):
-        batch = batches.read(connection, row.run_id, row.ordinal)
-        consumer = response.consumers.add()
-        if batch is not None:
-            consumer.batch.CopyFrom(batch)
-        made = policies.of_batch(connection, row.run_id, row.ordinal)
-        if made is not None:
-            consumer.policy.CopyFrom(made.policy)
+    for run_id, ordinal, use in found:
+        _add(connection, response.consumers.add(), run_id, ordinal, use)
     return response
+
+
+def _below(connection: Connection, tree_id: bytes, segment: bytes) -> set[bytes]:
+    """The segment and all that go on from it."""
+    table = schema.segments
+    rows = connection.execute(select(table.c.id, table.c.parent).where(table.c.tree_id == tree_id).order_by(table.c.n))
+    parents = {row.id: row for row in rows}  # parents first
+    return {i for i in parents if _above(parents, segment, i)}
+
+
+def _add(connection: Connection, consumer: ts.Consumer, run_id: str, ordinal: int, use: str) -> None:
+    batch = batches.read(connection, run_id, ordinal)
+    if batch is not None:
+        consumer.batch.CopyFrom(batch)
+        consumer.batch.use = use
+    made = policies.of_batch(connection, run_id, ordinal)
+    if made is not None:
+        consumer.policy.CopyFrom(made.policy)

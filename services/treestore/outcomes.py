@@ -37,7 +37,9 @@ _ANSWERS = select(
 
 
 @dataclass(slots=True)
-class _Leaf:
+class ScoredLeaf:
+    """A listed leaf with the scores that it has so far."""
+
     scorers: int  # that it needs
     length: int
     scores: list[tuple[str, float]] = field(default_factory=list)
@@ -86,9 +88,9 @@ def _fill(
         outcomes[row.group_id].ordinal = row.ordinal
     found = _trees(connection, request.run_id, outcomes)
     trees = {tree.tree_id: tree for tree in found if _counts(tree, outcomes[tree.group_id])}
-    leaves, solved = _leaves(connection, trees), dict[str, tuple[bytes, bytes, int]]()
+    held, solved = leaves(connection, trees), dict[str, tuple[bytes, bytes, int]]()
     for tree in sorted(trees.values(), key=lambda t: (t.group_id, t.tree_index)):
-        for place, leaf in sorted(leaves[tree.tree_id].items()):
+        for place, leaf in sorted(held[tree.tree_id].items()):
             if leaf.reward is not None:
                 outcomes[tree.group_id].rewards.append(leaf.reward)
                 outcomes[tree.group_id].lengths.append(leaf.length)
@@ -126,13 +128,14 @@ def _counts(tree: Row[Any], outcome: rs.GroupOutcome) -> bool:
     return bool(tree.state == CONSUMED)
 
 
-def _leaves(connection: Connection, trees: Mapping[bytes, Row[Any]]) -> dict[bytes, dict[tuple[bytes, int], _Leaf]]:
-    found: dict[bytes, dict[tuple[bytes, int], _Leaf]] = {tree_id: {} for tree_id in trees}
+def leaves(connection: Connection, trees: Mapping[bytes, Row[Any]]) -> dict[bytes, dict[tuple[bytes, int], ScoredLeaf]]:
+    """The listed leaves of trees by place; of each tree its columns `tree_id` and `scorers` are needed."""
+    found: dict[bytes, dict[tuple[bytes, int], ScoredLeaf]] = {tree_id: {} for tree_id in trees}
     wanted = {tree_id: json.loads(tree.scorers) for tree_id, tree in trees.items()}
     for chunk in chunks(sorted(trees)):
         for row in connection.execute(_ENDS, {"keys": chunk}):
             length = row.prefix_sampled + (row.end if row.kind in ANSWER else 0)
-            found[row.tree_id][(row.segment, row.end)] = _Leaf(len(wanted[row.tree_id]), length)
+            found[row.tree_id][(row.segment, row.end)] = ScoredLeaf(len(wanted[row.tree_id]), length)
         for row in connection.execute(_VALUES, {"keys": chunk}):
             leaf = found[row.tree_id].get((row.segment, row.end))
             if leaf is not None and row.scorer in wanted[row.tree_id]:

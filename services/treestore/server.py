@@ -6,7 +6,6 @@ from typing import Any
 
 import grpc.aio
 
-from banyan.errors import NotReady
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceServicer
@@ -14,6 +13,7 @@ from services.chassis.rpc import RUN_KEY
 from services.treestore import awaiting, batches, blobs, claiming, claims, export, lineage, stats, transcripts, trees, wholes
 from services.treestore import schema as tables
 from services.treestore.context import Context
+from services.treestore.replay import sampling
 
 Call = grpc.aio.ServicerContext[Any, Any]
 _LONGEST_WAIT_S = 120.0
@@ -152,7 +152,7 @@ class Lineage(TreeStoreServiceServicer):
         return await self._database.read(lambda c: lineage.consumers(c, request.segment))
 
     async def SampleReplay(self, request: ts.SampleReplayRequest, call: Call) -> ts.SampleReplayResponse:
-        raise NotReady("SampleReplay needs a replay plugin, and this version has none")
+        return await self._database.read(lambda c: sampling.sample(c, request))
 
     async def GetStats(self, request: ts.GetStatsRequest, call: Call) -> ts.GetStatsResponse:
         return ts.GetStatsResponse(counts=await self._database.read(lambda c: stats.read(c, request.run_id)))

@@ -94,6 +94,12 @@ def _batches(db: sqlite3.Connection, run_id: str, steps: int) -> list[str]:
     ]
     if ordinals != list(range(steps)):
         wrong.append(f"batches {ordinals}, expected 0..{steps - 1}")
+    early = db.execute(
+        "select r.tree_id, r.ordinal from batch_replays r left join batch_trees b on b.tree_id = r.tree_id and"
+        " b.run_id = r.run_id and b.ordinal < r.ordinal where r.run_id = ? and b.n is null",
+        (run_id,),
+    )
+    wrong += [f"batch {row['ordinal']} replays tree {row['tree_id'].hex()[:12]}, which none before it had" for row in early]
     uses = db.execute(
         "select tree_id, count(*) times from batch_trees where run_id = ? group by tree_id, use having times > 1", (run_id,)
     )

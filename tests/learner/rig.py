@@ -21,6 +21,7 @@ from services.learner.consumer import ClosedTrees
 from services.learner.keeper import Keeper
 from services.learner.learner import Learner
 from services.learner.ports import StoredBatch
+from services.learner.replay import Replayed, Wanted
 from services.learner.torchthread import TorchThread
 from services.learner.weights import WeightFolder
 
@@ -41,6 +42,8 @@ class MemoryStore:
     stored: list[runstore_service_pb2.StoredPolicy] = field(default_factory=list)
     die_after_commit: int = -1
     lookahead: int = 2
+    replay: Callable[["MemoryStore", Wanted], tuple[Replayed, ...]] = lambda _store, _wanted: ()
+    asked: list[Wanted] = field(default_factory=list)
 
     async def run(self) -> runstore_service_pb2.Run:
         raise AssertionError("the loop does not read the run")
@@ -64,13 +67,24 @@ class MemoryStore:
     async def trees(self, tree_ids: Sequence[bytes]) -> list[tree_pb2.Tree]:
         return [self.trees_by_id[t] for t in tree_ids]
 
-    async def commit(self, ordinal: int, epoch: int, group_ids: Sequence[str], summary: Mapping[str, Any]) -> None:
+    async def replays(self, wanted: Wanted) -> tuple[Replayed, ...]:
+        self.asked.append(wanted)
+        return self.replay(self, wanted)
+
+    async def commit(
+        self,
+        ordinal: int,
+        epoch: int,
+        group_ids: Sequence[str],
+        summary: Mapping[str, Any],
+        replayed: Sequence[Replayed] = (),
+    ) -> None:
         if epoch != self.epoch:
             raise Refused(f"learner epoch {epoch} is over, {self.epoch} has taken the run", "STALE_EPOCH")
         assert ordinal == len(self.batches)
         ids = [t for g in group_ids for t in self.groups[int(g.rsplit("/", 1)[1])]]
         said = json.loads(json.dumps(summary))
-        self.batches.append((StoredBatch(ordinal, tuple(group_ids), tuple(ids), said), epoch))
+        self.batches.append((StoredBatch(ordinal, tuple(group_ids), tuple(ids), said, tuple(replayed)), epoch))
         if ordinal == self.die_after_commit:
             raise ConnectionAbortedError("killed")
 

@@ -26,7 +26,9 @@ SETTINGS: dict[str, dict[str, Any]] = {  # a random model is never torn between 
     "latr": {"width": 8, "tau_abs": 0.0, "tau_rel": 1.0, "chunk": 2, "ages": [3, 5]},
 }
 
-CONTROL: dict[str, dict[str, Any]] = {"dots": {"curriculum_settings": {"references": 2}}}  # of a cycle of four groups
+CONTROL: dict[str, dict[str, Any]] = {  # of a cycle of four groups
+    name: {"curriculum_settings": {"references": 2}} for name in ("dots", "dots-replay")
+}
 
 
 def small(file: Path, tiny: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +37,8 @@ def small(file: Path, tiny: dict[str, Any]) -> dict[str, Any]:
     data["generate"] |= {"max_new_tokens": TOKENS, "settings": data["generate"]["settings"] | SETTINGS.get(file.stem, {})}
     data["control"] |= {"groups_per_batch": 2} | CONTROL.get(file.stem, {})
     data["optimise"] |= {"checkpoint_every": 1000}
-    kept = {name: data[name] for name in ("name", "generate", "control", "optimise", "seed", "allow_truncated_sampling")}
+    parts = ("name", "generate", "control", "replay", "optimise", "seed", "allow_truncated_sampling")
+    kept = {name: data[name] for name in parts}
     return {**tiny, **kept, **filters(load(file), tiny), "budget": {"steps": STEPS, "minutes": 3.0}}
 
 

@@ -175,7 +175,7 @@ async def test_letters_of_other_services_and_advisories_become_rows(store: Store
 
 async def test_errors_keep_their_reason_over_the_wire(store: Store) -> None:
     with pytest.raises(NotReady):
-        await rpc.call(store.trees.SampleReplay, ts.SampleReplayRequest(run_id=store.forge.run_id))
+        await rpc.call(store.trees.ReadyGroups, ts.ReadyGroupsRequest(run_id=store.forge.run_id, use="swarm"))
     with pytest.raises(InvalidInput, match="too short"):
         await rpc.call(store.trees.GetTree, ts.GetTreeRequest(tree_id=b"ab"))
     with pytest.raises(LookupError, match="no run"):

@@ -5,6 +5,7 @@ clock. Rows are never removed, but for `parked`, `outbox` and `blobs`, which are
 from services.treestore.schema.columns import metadata
 from services.treestore.schema.control import (
     allocations,
+    batch_replays,
     batch_trees,
     batches,
     dead,
@@ -34,6 +35,7 @@ from services.treestore.schema.lineage import (
 
 __all__ = [
     "allocations",
+    "batch_replays",
     "batch_trees",
     "batches",
     "blobs",

@@ -53,6 +53,21 @@ batch_trees = Table(
     Index("ix_batch_trees_batch", "run_id", "ordinal"),
 )
 
+# Trees of earlier batches that a batch trained on again; `batch_trees` keeps saying which batch consumed them.
+batch_replays = Table(
+    "batch_replays",
+    metadata,
+    serial(),
+    Column("run_id", Text, nullable=False),
+    int_("ordinal"),
+    bytes_("tree_id"),
+    text("group_id"),  # of the batch, in which it is compared
+    bytes_("segment"),  # of the only leaf that takes part; empty for all
+    int_("end"),
+    Index("ix_batch_replays_batch", "run_id", "ordinal"),
+    Index("ix_batch_replays_tree", "tree_id"),
+)
+
 policies = Table(
     "policies",
     metadata,

@@ -93,6 +93,7 @@ trees = Table(
     Index("ix_trees_state_growth", "state", "growth_due_ms"),
     Index("ix_trees_state_score", "state", "score_due_ms"),
     Index("ix_trees_run_state", "run_id", "state"),
+    Index("ix_trees_run_row", "run_id", "row_digest"),
 )
 
 segments = Table(

@@ -1,0 +1,48 @@
+"""The newest stored success of a row: what a group of which every leaf failed gets (DART's experience pool, card 47)."""
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from banyan.v1 import tree_pb2
+from banyan.v1 import treestore_service_pb2 as ts
+from services.treestore import outcomes, schema
+from services.treestore.rows import CONSUMED, SCORED, TRAIN
+
+_TREES = 16  # of a row that are looked at: those with a single score that is right, which the mean need not be
+
+
+def success(
+    connection: Connection, request: ts.SampleReplayRequest, row_digest: bytes
+) -> tuple[bytes, tree_pb2.LeafRef] | None:
+    """Tree and leaf: of the newest tree that has one the best leaf, of equals the first by place."""
+    rows = {row.tree_id: row for row in _trees(connection, request, row_digest)}
+    held = outcomes.leaves(connection, rows)
+    for tree_id in rows:
+        right = [
+            (-leaf.reward, place)
+            for place, leaf in held[tree_id].items()
+            if leaf.reward is not None and leaf.reward >= request.right
+        ]
+        if right:
+            _, (segment, end) = min(right)
+            return tree_id, tree_pb2.LeafRef(segment=segment, end=end)
+    return None
+
+
+def _trees(connection: Connection, request: ts.SampleReplayRequest, row_digest: bytes) -> list[Row[Any]]:
+    """Consumed trees of a row, newest first, in which a scorer said that a leaf is right."""
+    trees, used, scores = schema.trees, schema.batch_trees, schema.scores
+    right = select(scores.c.n).where(
+        scores.c.tree_id == trees.c.tree_id, scores.c.state == SCORED, scores.c.value >= request.right
+    )
+    query = (
+        select(trees.c.tree_id, trees.c.scorers)
+        .join(used, (used.c.tree_id == trees.c.tree_id) & (used.c.run_id == trees.c.run_id))
+        .where(trees.c.run_id == request.run_id, trees.c.row_digest == row_digest)
+        .where(trees.c.state == CONSUMED, trees.c.purpose == TRAIN, right.exists())
+        .where(used.c.ordinal.between(request.first_batch, request.before_batch - 1))
+        .order_by(used.c.n.desc())
+        .limit(_TREES)
+    )
+    return list(connection.execute(query))

@@ -1,0 +1,213 @@
+"""Replay: what is asked for, how it joins a batch, what it weighs, and that a killed learner replays the same again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from banyan.errors import InvalidInput, Refused
+from banyan.recipe import Recipe, Replay
+from banyan.recipe_file import resolve
+from banyan.tree import Leaf
+from banyan.v1 import tree_pb2
+from banyan.wire import leaf_from_wire
+from services.learner import losses, replay
+from services.learner.advantages.grpo import Grpo
+from services.learner.credit import ScoredTree
+from services.learner.losses.aggregate import Totals
+from services.learner.replay import Replayed, Wanted
+from services.learner.study import study
+from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe
+from tests.learner.tokens import tokens
+
+DECOUPLED = {"loss": "decoupled", "loss_settings": {"importance": {"level": "token", "cap": 1.0}}}
+
+
+def scored(forest: Any, rewards: Sequence[float | None], number: int = 1) -> ScoredTree:
+    view = forest.flat(list(rewards), bytes([number]) * 32)
+    return ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, rewards, strict=True)))
+
+
+def never(_tree: Any, _leaf: Leaf) -> bool:
+    return False
+
+
+# -- what is asked for --
+
+
+def test_a_group_failed_if_none_of_its_scored_leaves_is_right(forest: Any) -> None:
+    for rewards, expected in (([0, 0], True), ([0, 0.5], False), ([None, 0], True), ([None, None], False)):
+        assert replay.failed([scored(forest, rewards)], 0.5) is expected
+    assert not replay.failed([scored(forest, [0]), scored(forest, [1], 2)], 0.5)
+
+
+def test_a_batch_asks_for_its_share_of_groups_and_for_those_that_failed(forest: Any) -> None:
+    fresh = [("g0", [scored(forest, [0, 0])]), ("g1", [scored(forest, [0, 1], 2)])]
+    rows = {"g0": b"r" * 32, "g1": b"s" * 32}
+    both = replay.wanted(Replay(fraction=0.5, rescue=True, max_age=3), 7, 9, fresh, rows)
+    assert (both.groups, both.failed, both.first_batch) == (2, (("g0", b"r" * 32),), 6)
+    assert replay.wanted(Replay(fraction=0.5), 7, 9, fresh, rows).failed == ()
+    assert replay.wanted(Replay(rescue=True), 7, 9, fresh, rows).groups == 0
+    assert replay.wanted(Replay(rescue=True), 7, 9, fresh, rows).first_batch == 0
+    half = [(f"g{n}", fresh[0][1]) for n in range(256)]  # card 41: σ B fresh of B = 512, σ = 0.5
+    assert replay.wanted(Replay(fraction=0.5), 0, 1, half, {}).groups == 256
+    assert replay.wanted(Replay(fraction=0.01), 0, 1, fresh, {}).groups == 1
+
+
+# -- how it joins --
+
+
+def test_the_cards_pool_makes_a_hopeless_group_teach(forest: Any) -> None:
+    """Card 47, 2: eight rewards of 0 and one stored success: (1, 0 × 7), A = (+2.475, −0.354 × 7)."""
+    fresh, stored = scored(forest, [0] * 8), scored(forest, [0, 1, 0], 2)
+    success = Replayed(stored.tree.tree_id, "g", stored.leaves[1])
+    groups = replay.joined([("g", [fresh])], [success], {stored.tree.tree_id: stored})
+    (credit,) = study(groups, Grpo(), never, b"now", 400).credits
+    advantage = np.concatenate(credit.advantages.leaf_G_L)
+    assert advantage == pytest.approx([-0.354] * 7 + [2.475], abs=1e-3)
+    assert credit.group.trees[0].leaves_L == fresh.leaves[1:]  # the first one made room
+    assert credit.replayed == {1} and credit.group.trees[1].leaves_L == [stored.leaves[1]]
+    assert study([("g", [fresh])], Grpo(), never, b"now", 400).credits[0].advantages.skip
+
+
+def test_a_tree_without_a_leaf_left_leaves_the_group(forest: Any) -> None:
+    fresh, stored = [scored(forest, [None]), scored(forest, [0], 2), scored(forest, [0, 0], 3)], scored(forest, [1], 4)
+    success = Replayed(stored.tree.tree_id, "g", stored.leaves[0])
+    ((_, trees),) = replay.joined([("g", fresh)], [success], {stored.tree.tree_id: stored})
+    assert [(t.tree.tree_id[0], len(t.leaves), t.replayed) for t in trees] == [(1, 1, False), (3, 2, False), (4, 1, True)]
+
+
+def test_groups_replayed_whole_come_after_the_fresh_ones_and_count_no_reward(forest: Any) -> None:
+    fresh, stored = scored(forest, [0, 1]), [scored(forest, [1, 1], 2), scored(forest, [1, 0], 3)]
+    again = [Replayed(t.tree.tree_id, "old") for t in stored]
+    groups = replay.joined([("new", [fresh])], again, {t.tree.tree_id: t for t in stored})
+    assert [(name, len(trees)) for name, trees in groups] == [("new", 1), ("old", 2)]
+    lesson = study(groups, Grpo(), never, b"now", 400)
+    assert lesson.metrics["reward"] == 0.5  # of what the policy of today did
+    assert lesson.metrics["groups"] == 2 and lesson.metrics["replay_share"] == pytest.approx(4 / 6)
+    assert study([("new", [fresh])], Grpo(), never, b"now", 400).metrics["replay_share"] == 0.0
+
+
+def test_the_age_of_replayed_trees_is_not_looked_at(forest: Any) -> None:
+    fresh, stored = scored(forest, [0, 1]), scored(forest, [1, 0], 2)
+    groups = replay.joined([("new", [fresh])], [Replayed(stored.tree.tree_id, "old")], {stored.tree.tree_id: stored})
+    credits = study(groups, Grpo(), lambda _tree, _leaf: True, b"now", 400).credits
+    assert (len(credits[0].stale), len(credits[1].stale)) == (2, 0) and not credits[1].advantages.skip
+
+
+# -- what it weighs --
+
+
+def test_the_cards_numbers_of_the_decoupled_loss() -> None:
+    """Card 41: μ = .2, π_old = .4, π = .5, ε = .2: r = 2.5 in [1.6, 2.4]: −2.4 for A = 1, +2.5 for A = −1. Card 47, 1: the
+    cap of 1 takes e^0.2 = 1.221 to 1 and leaves e^−0.5 = 0.607."""
+    loss = losses.build("decoupled", {"dual_clip": 0.0})
+    for advantage, expected in ((1.0, -2.4), (-1.0, 2.5)):
+        one = tokens([[np.log(0.5)]], behaviour=[[np.log(0.2)]], proximal=[[np.log(0.4)]], advantage=[[advantage]])
+        assert float(loss.of(one, Totals(1, 1))[0]) == pytest.approx(expected)
+    capped = losses.build("decoupled", DECOUPLED["loss_settings"])  # type: ignore[arg-type]
+    for now, drawn, weight in ((-1.0, -1.2, 1.0), (-1.5, -1.0, 0.607)):
+        one = tokens([[now]], behaviour=[[drawn]], proximal=[[now]], advantage=[[1.0]])
+        assert float(capped.of(one, Totals(1, 1))[0]) == pytest.approx(-weight, abs=1e-3)
+
+
+# -- recipes --
+
+
+@pytest.mark.parametrize(
+    ("optimise", "fine"),
+    [
+        ({}, False),
+        ({"loss": "gspo"}, False),
+        ({"loss": "dpo"}, False),
+        ({"loss": "decoupled"}, True),
+        ({"loss": "decoupled", "loss_settings": {"importance": None}}, False),
+        ({"loss": "ppo-clip", "loss_settings": {"importance": {}}}, True),
+    ],
+)
+def test_replay_needs_a_loss_that_corrects(optimise: dict[str, Any], fine: bool) -> None:
+    data = {"name": "r", "model": "m", "task": {"name": "arithmetic"}, "optimise": optimise, "replay": {"fraction": 0.5}}
+    if fine:
+        assert resolve(data).replay == Replay(fraction=0.5)
+        return
+    with pytest.raises(InvalidInput, match=r"does not correct for that: set optimise\.loss: decoupled"):
+        resolve(data)
+
+
+def test_replay_of_nothing_or_by_nobody_is_refused() -> None:
+    data: dict[str, Any] = {"name": "r", "model": "m", "task": {"name": "arithmetic"}, "optimise": {"loss": "decoupled"}}
+    with pytest.raises(InvalidInput, match="replays nothing"):
+        resolve({**data, "replay": {}})
+    with pytest.raises(InvalidInput, match="no replay plugin 'nobody'"):
+        resolve({**data, "replay": {"fraction": 0.5, "policy": "nobody"}})
+    with pytest.raises(InvalidInput, match="nearest must be a whole number"):
+        resolve({**data, "replay": {"fraction": 0.5, "settings": {"nearest": 0.5}}})
+
+
+# -- the loop --
+
+
+def hopeless(ordinal: int, policy: bytes) -> list[tree_pb2.Tree]:
+    """Every other group fails altogether."""
+    trees = grown(ordinal, policy)
+    for scored_leaf in trees[0].scores if ordinal % 2 else ():
+        scored_leaf.score.value = 0.0
+    return trees
+
+
+def drawn(store: MemoryStore, wanted: Wanted) -> tuple[Replayed, ...]:
+    """The first group of the batch before, whole, and its best leaf for every group that failed."""
+    if not wanted.batch:
+        return ()
+    tree = store.trees_by_id[store.batches[wanted.batch - 1][0].tree_ids[0]]
+    best = next(s.leaf for s in tree.scores if s.score.value == 1.0)
+    whole = Replayed(tree.spec.tree_id, tree.spec.group_id)
+    return (whole, *(Replayed(tree.spec.tree_id, group, leaf_from_wire(best)) for group, _ in wanted.failed))
+
+
+def asking(**more: Any) -> Recipe:
+    data = recipe(5, checkpoint_every=2, **DECOUPLED).model_dump()
+    return Recipe.model_validate({**data, "replay": {"fraction": 0.34, "rescue": True, **more}})
+
+
+@pytest.mark.parametrize("die", [1, 4])
+async def test_a_killed_learner_replays_what_its_batches_recorded(tmp_path: Path, tiny_folder: Path, die: int) -> None:
+    whole = Rig(tmp_path / "whole", tiny_folder, MemoryStore(hopeless, replay=drawn), asking())
+    await whole.run()
+    asked = whole.store.asked
+    assert [(w.batch, w.groups, [g for g, _ in w.failed]) for w in asked] == [
+        (n, 1, [f"{RUN}/train/{2 * n + 1}"]) for n in range(5)
+    ]
+    assert [len(batch.replayed) for batch, _ in whole.store.batches] == [0, 2, 2, 2, 2]
+    shares = [p.metrics["replay_share"] for p in whole.store.live if p.policy.step]
+    assert shares[0] == 0.0 and all(share > 0.3 for share in shares[1:])
+    plain = Rig(tmp_path / "plain", tiny_folder, MemoryStore(hopeless), asking())
+    await plain.run()
+    store = MemoryStore(hopeless, replay=drawn, die_after_commit=die)
+    with pytest.raises(ConnectionAbortedError):
+        await Rig(tmp_path / "killed", tiny_folder, store, asking()).run()
+    store.die_after_commit, before = -1, len(store.asked)
+    again = Rig(tmp_path / "killed", tiny_folder, store, asking())
+    await again.run()
+    assert [w.batch for w in store.asked[before:]] == list(range(die + 1, 5))  # what was committed is never drawn again
+    assert [b.replayed for b, _ in store.batches] == [b.replayed for b, _ in whole.store.batches]
+    assert all(torch.equal(whole.final()[n], t) for n, t in again.final().items())
+    assert not all(torch.equal(plain.final()[n], t) for n, t in again.final().items())
+
+
+async def test_a_held_out_row_is_refused_however_it_came(tmp_path: Path, tiny_folder: Path) -> None:
+    def make(ordinal: int, policy: bytes) -> list[tree_pb2.Tree]:
+        return grown(ordinal, policy, row=bytes([ordinal]) * 32)
+
+    def strange(store: MemoryStore, wanted: Wanted) -> tuple[Replayed, ...]:
+        (tree,) = grown(77, b"p", row=b"h" * 32)
+        store.trees_by_id[tree.spec.tree_id] = tree
+        return (Replayed(tree.spec.tree_id, tree.spec.group_id),)
+
+    store = MemoryStore(make, replay=strange)
+    with pytest.raises(Refused, match="held-out row"):
+        await Rig(tmp_path, tiny_folder, store, asking(), held_out=frozenset({b"h" * 32})).run()
+    assert not store.batches

@@ -1,0 +1,72 @@
+"""Replay over the real store, by a real learner that is killed: it trains again exactly what its batches recorded."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from banyan.recipe import Recipe
+from banyan.v1 import treestore_service_pb2 as ts
+from services.chassis import rpc
+from tests.learner.test_service import RUN, World, recipe, world
+
+__all__ = ["world"]  # the fixture
+
+
+def replaying(model: Path) -> Recipe:
+    data = recipe(model).model_dump()
+    data["optimise"] |= {"loss": "decoupled", "epochs": 2}
+    return Recipe.model_validate({**data, "replay": {"policy": "recent", "fraction": 0.5, "max_age": 2}})
+
+
+async def batch(world: World, ordinal: int) -> ts.Batch:
+    return (await rpc.call(world.trees.ReadBatch, ts.ReadBatchRequest(run_id=RUN, ordinal=ordinal))).batch
+
+
+async def test_a_killed_learner_trains_what_was_replayed_again(
+    world: World, tiny_folder: Path, eventually: Callable[..., Awaitable[None]]
+) -> None:
+    await world.begin(replaying(tiny_folder))
+    process = await world.start()
+
+    async def at(step: int) -> None:
+        async def reached() -> bool:
+            assert world.processes[-1].returncode is None, "the learner ended"
+            return await world.step() >= step
+
+        await eventually(reached, 60, f"policy step {step}")
+
+    await at(0)
+    for step in range(3):
+        await world.grow_group()
+        await world.grow_group()
+        await at(step + 1)
+    process.send_signal(signal.SIGKILL)
+    await process.wait()
+    before = {p.published.policy.step: p.published.policy.digest for p in await world.policies()}
+    process = await world.start()
+    await world.grow_group()
+    await world.grow_group()
+    await at(4)
+    stored = await world.policies()
+    live = {p.published.policy.step: p.published for p in stored if not p.abandoned}
+    assert [live[step].policy.digest for step in range(4)] == [before[step] for step in range(4)]
+    assert {p.published.policy.learner_epoch for p in stored if not p.abandoned and p.published.policy.step} == {2}
+    batches = [await batch(world, ordinal) for ordinal in range(4)]
+    assert [len(one.replayed) for one in batches] == [0, 2, 2, 2]
+    consumed = {tree: one.ordinal for one in batches for tree in one.tree_ids}
+    assert all(one.ordinal - 2 <= consumed[r.tree_id] < one.ordinal for one in batches for r in one.replayed)
+    assert [live[step].metrics["replay_share"] for step in (1, 2)] == [0.0, 0.5]
+    await _lineage(world, batches)
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), 20) == 0
+
+
+async def _lineage(world: World, batches: list[ts.Batch]) -> None:
+    """A segment knows the batch that consumed it, and those that replayed it, with their policies."""
+    tree: Any = (await rpc.call(world.trees.GetTree, ts.GetTreeRequest(tree_id=batches[1].replayed[0].tree_id))).tree
+    answer = await rpc.call(world.trees.ListConsumers, ts.ListConsumersRequest(segment=tree.segments[1].id))
+    expected = [one.ordinal for one in batches if tree.spec.tree_id in {r.tree_id for r in one.replayed}]
+    found = [(one.batch.ordinal, one.batch.use, one.policy.step) for one in answer.consumers]
+    assert found == [(0, "train", 1)] + [(ordinal, "replay", ordinal + 1) for ordinal in expected]

@@ -1,0 +1,218 @@
+"""Replay: drawn from consumed groups alone, recorded with the batch, shown as lineage; never held out or dropped."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from banyan import digest
+from banyan.draws import Draws
+from banyan.errors import BanyanError, InvalidInput, NotFound
+from banyan.plugins import StoredGroup
+from banyan.tree import Leaf
+from banyan.v1 import tree_pb2
+from banyan.v1 import treestore_service_pb2 as ts
+from banyan.wire import leaf_to_wire
+from services.treestore import batches, lineage, schema
+from services.treestore.replay import buffer, sampling
+from services.treestore.replay.dots import Dots
+from services.treestore.replay.recent import Recent
+from services.treestore.rows import CLOSED, CONSUMED
+from tests.treestore.forge import World
+
+
+def _grown(world: World, ordinal: int, rewards: Sequence[float | None], row: int | None = None) -> tree_pb2.TreeSpec:
+    """A group of one tree with a leaf per reward; of the same row as another group, where that is asked for."""
+    forge = world.forge
+    like = forge.spec(ordinal if row is None else row)
+    tree_id = digest.tree_id(forge.run_id, forge.spec(ordinal).group_id, like.row_digest, 0)
+    spec = forge.spec(ordinal, row_digest=like.row_digest, row_json=like.row_json, tree_id=tree_id)
+    epoch, root = world.open(spec), forge.root(spec)
+    branches = [forge.child(root, number) for number in range(len(rewards))]
+    world.ingest(forge.segments(root, *branches, epoch=epoch), *(forge.leaf(b, epoch=epoch) for b in branches))
+    world.ingest(forge.grown(spec.tree_id, *branches, epoch=epoch))
+    world.ingest(*(forge.score(b, value) for b, value in zip(branches, rewards, strict=True)))
+    return spec
+
+
+def _leaf(world: World, spec: tree_pb2.TreeSpec, number: int) -> tree_pb2.LeafRef:
+    branch = world.forge.child(world.forge.root(spec), number)
+    return leaf_to_wire(Leaf(branch.id, len(branch)))
+
+
+def _request(
+    world: World, ordinal: int, groups: Sequence[str], replayed: Sequence[ts.ReplayedTree] = (), dropped: Sequence[str] = ()
+) -> ts.CommitBatchRequest:
+    given_up = [ts.DroppedGroup(group_id=group, reason="ZERO_VARIANCE") for group in dropped]
+    return ts.CommitBatchRequest(
+        run_id=world.forge.run_id,
+        ordinal=ordinal,
+        learner_epoch=1,
+        use="train",
+        group_ids=groups,
+        replayed=replayed,
+        dropped=given_up,
+    )
+
+
+def _commit(world: World, *args: object, **more: object) -> None:
+    request = _request(world, *args, **more)  # type: ignore[arg-type]
+    world.database.transact(lambda c: batches.commit(c, request, world.now(), world.settings))
+
+
+def _sample(world: World, **asked: object) -> list[ts.ReplayedTree]:
+    fields: dict[str, object] = {"run_id": world.forge.run_id, "policy": "recent", "before_batch": 100, "right": 0.5}
+    request = ts.SampleReplayRequest(**{**fields, **asked})  # type: ignore[arg-type]
+    answer = world.database.query(lambda c: sampling.sample(c, request))
+    assert list(answer.tree_ids) == [one.tree_id for one in answer.trees]
+    return list(answer.trees)
+
+
+def _stored(world: World, **asked: int) -> list[StoredGroup]:
+    request = ts.SampleReplayRequest(run_id=world.forge.run_id, **{"before_batch": 100, **asked})  # type: ignore[arg-type]
+    return world.database.query(lambda c: buffer.stored(c, request))
+
+
+def test_only_consumed_groups_are_stored_the_newest_of_each_row(world: World) -> None:
+    specs = [_grown(world, n, [0, n]) for n in range(3)]
+    again = _grown(world, 3, [1, 1, 0], row=0)
+    given_up, waiting = _grown(world, 4, [1, 1]), _grown(world, 5, [0, 1])
+    _commit(world, 0, [specs[0].group_id, specs[1].group_id])
+    _commit(world, 1, [specs[2].group_id, again.group_id], dropped=[given_up.group_id])
+    found = _stored(world)
+    assert [(g.group_id, g.batch, sorted(g.rewards)) for g in found] == [
+        (specs[1].group_id, 0, [0, 1]),
+        (specs[2].group_id, 1, [0, 2]),
+        (again.group_id, 1, [0, 1, 1]),
+    ]
+    assert found[2].row == specs[0].row_digest and [g.ordinal for g in found] == [1, 2, 3]
+    assert given_up.group_id not in {g.group_id for g in found} and world.one(schema.trees, tree_id=waiting.tree_id)
+    assert [g.group_id for g in _stored(world, before_batch=1)] == [specs[0].group_id, specs[1].group_id]
+    assert [g.group_id for g in _stored(world, first_batch=1)] == [specs[2].group_id, again.group_id]
+    assert [g.group_id for g in _stored(world, capacity=2)] == [specs[2].group_id, again.group_id]
+
+
+def test_a_draw_is_the_same_whatever_was_committed_since(world: World) -> None:
+    specs = [_grown(world, n, [0, 1]) for n in range(8)]
+    _commit(world, 0, [s.group_id for s in specs[:6]])
+    asked = {"count": 3, "seed": 7, "before_batch": 1}
+    first = _sample(world, **asked)
+    assert len({one.group_id for one in first}) == 3 and all(not one.HasField("leaf") for one in first)
+    _commit(world, 1, [s.group_id for s in specs[6:]])
+    assert _sample(world, **asked) == first
+    draws = {tuple(one.group_id for one in _sample(world, **{**asked, "seed": seed})) for seed in range(20)}
+    assert len(draws) > 10
+    assert len(_sample(world, count=50)) == 8 and _sample(world, count=50, before_batch=0) == []
+
+
+def test_a_success_of_the_row_is_found_in_the_newest_tree_that_has_one(world: World) -> None:
+    old, newer, newest = _grown(world, 0, [1, 0]), _grown(world, 1, [0, 1, 0.6], row=0), _grown(world, 2, [0, 0.4], row=0)
+    other, mixed = _grown(world, 3, [0, 0]), _grown(world, 4, [1, None])
+    for number, spec in enumerate((old, newer, newest, other, mixed)):
+        _commit(world, number, [spec.group_id])
+    ask = [ts.FailedGroup(group_id=f"g{n}", row_digest=s.row_digest) for n, s in enumerate((old, other, mixed))]
+    assert _sample(world, failed=ask) == [
+        ts.ReplayedTree(tree_id=newer.tree_id, group_id="g0", leaf=_leaf(world, newer, 1)),
+        ts.ReplayedTree(tree_id=mixed.tree_id, group_id="g2", leaf=_leaf(world, mixed, 0)),
+    ]
+    before = _sample(world, failed=ask[:1], before_batch=1)
+    assert [(one.tree_id, one.leaf) for one in before] == [(old.tree_id, _leaf(world, old, 0))]
+    assert _sample(world, failed=ask[:1], first_batch=2) == [] == _sample(world, failed=ask, right=1.5)
+
+
+def _again(spec: tree_pb2.TreeSpec, leaf: tree_pb2.LeafRef | None = None, group: str = "") -> ts.ReplayedTree:
+    return ts.ReplayedTree(tree_id=spec.tree_id, group_id=group or spec.group_id, leaf=leaf)
+
+
+def test_what_a_batch_replayed_is_kept_in_order_and_consumed_once(world: World) -> None:
+    specs = [_grown(world, n, [0, 1]) for n in range(4)]
+    _commit(world, 0, [specs[0].group_id, specs[1].group_id])
+    said = [_again(specs[1]), _again(specs[0], _leaf(world, specs[0], 1), specs[2].group_id)]
+    _commit(world, 1, [specs[2].group_id], said)
+    _commit(world, 1, [specs[2].group_id], said)  # the same again changes nothing
+    stored = world.database.query(lambda c: batches.read(c, world.forge.run_id, 1))
+    assert stored is not None and list(stored.replayed) == said and list(stored.tree_ids) == [specs[2].tree_id]
+    assert len(world.rows(schema.batch_replays)) == 2 and len(world.rows(schema.batch_trees)) == 3
+    with pytest.raises(BanyanError) as refused:
+        _commit(world, 1, [specs[2].group_id], said[:1])
+    assert refused.value.reason == "ORDINAL_TAKEN"
+    _commit(world, 2, [specs[3].group_id], [_again(specs[1])])  # as often as it is drawn
+    assert {t.state for t in world.rows(schema.trees)} == {CONSUMED}
+
+
+def test_what_must_not_be_replayed_is_refused_and_changes_nothing(world: World) -> None:
+    specs = [_grown(world, n, [0, 1]) for n in range(3)]
+    given_up, measured = _grown(world, 3, [0, 0]), world.forge.spec(0, label="before-greedy")
+    world.live(measured)
+    _commit(world, 0, [specs[0].group_id], dropped=[given_up.group_id])
+    fresh = specs[1].group_id
+
+    def refusal(one: ts.ReplayedTree) -> str:
+        with pytest.raises(BanyanError) as refused:
+            _commit(world, 1, [fresh], [one])
+        assert world.one(schema.trees, tree_id=specs[1].tree_id).state == CLOSED and not world.rows(schema.batch_replays)
+        return refused.value.reason
+
+    strange = ts.ReplayedTree(tree_id=b"x" * 32, group_id=fresh)
+    assert {refusal(_again(s)) for s in (specs[1], specs[2], given_up, measured)} | {refusal(strange)} == {"NOT_REPLAYABLE"}
+    assert refusal(_again(specs[0], group=fresh)) == refusal(_again(specs[0], _leaf(world, specs[0], 1))) == "INVALID_INPUT"
+    assert refusal(_again(specs[0], _leaf(world, specs[1], 1), fresh)) == "INVALID_INPUT"
+    held = world.one(schema.runs)
+    world.database.transact(lambda c: c.execute(schema.runs.update().values(held_out=held.held_out + specs[0].row_digest)))
+    assert refusal(_again(specs[0])) == "HELD_OUT"
+
+
+def test_a_segment_knows_every_batch_that_trained_on_it(world: World) -> None:
+    specs = [_grown(world, n, [0, 1]) for n in range(3)]
+    for number, spec in enumerate(specs):
+        again = [[], [_again(specs[0])], [_again(specs[0], _leaf(world, specs[0], 1), spec.group_id)]][number]
+        _commit(world, number, [spec.group_id], again)
+    root = world.forge.root(specs[0])
+
+    def uses(segment: bytes) -> list[tuple[int, str]]:
+        found = world.database.query(lambda c: lineage.consumers(c, segment)).consumers
+        return [(one.batch.ordinal, one.batch.use) for one in found]
+
+    assert uses(root.id) == uses(world.forge.child(root, 1).id) == [(0, "train"), (1, "replay"), (2, "replay")]
+    assert uses(world.forge.child(root, 0).id) == [(0, "train"), (1, "replay")]  # only the path of the success was replayed
+
+
+def test_a_policy_that_draws_nonsense_is_refused_by_name(world: World) -> None:
+    spec = _grown(world, 0, [0, 1])
+    _commit(world, 0, [spec.group_id])
+    with pytest.raises(InvalidInput, match="no replay plugin 'nobody'"):
+        _sample(world, count=1, policy="nobody")
+    with pytest.raises(InvalidInput, match="JSON object"):
+        _sample(world, count=1, settings_json="[]")
+    with pytest.raises(InvalidInput, match="not in the buffer"):
+        _sample(world, count=1, policy=f"{__name__}:Stranger")
+    with pytest.raises(NotFound):
+        _sample(world, run_id="nobody")
+
+
+class Stranger:
+    def sample(self, groups: Sequence[StoredGroup], count: int, rng: Draws) -> Sequence[str]:
+        return ["elsewhere"]
+
+
+def _group(ordinal: int, *rewards: float) -> StoredGroup:
+    return StoredGroup(f"g{ordinal}", ordinal, bytes([ordinal]) * 32, ordinal, rewards)
+
+
+def test_dots_draws_from_groups_that_teach() -> None:
+    groups = [_group(0, 0, 0), _group(1, 1, 1), _group(2, 0, 1), _group(3, 0, 0, 0, 1), _group(4, 1), _group(5)]
+    assert set(Dots().sample(groups, 9, Draws(1))) == {"g2", "g3"}
+    assert Dots(nearest=1).sample(groups, 9, Draws(1)) == ["g2"]
+    assert set(Recent().sample(groups, 9, Draws(1))) == {g.group_id for g in groups}
+    with pytest.raises(ValueError, match="nearest"):
+        Dots(nearest=-1)
+
+
+def test_draws_are_uniform_and_a_groups_number_does_not_hang_on_the_others() -> None:
+    groups = [_group(n, 0, 1) for n in range(10)]
+    counts = {g.group_id: 0 for g in groups}
+    for seed in range(600):
+        for group_id in Recent().sample(groups, 3, Draws(seed)):
+            counts[group_id] += 1
+    assert all(130 < count < 230 for count in counts.values())  # 180 ± 11
+    order = list(Recent().sample(groups, 10, Draws(5)))
+    assert list(Recent().sample(groups[1:], 10, Draws(5))) == [g for g in order if g != "g0"]
