@@ -13,6 +13,8 @@ from banyan.wire import leaf_from_wire, rewards_from_wire, tree_from_wire
 from services.learner.credit import ScoredTree
 from services.learner.watched import Observed
 
+_TOKEN_BYTES = 4
+
 
 def scored_tree(message: tree_pb2.Tree) -> ScoredTree:
     """A stored tree. Leaves are sorted: floating-point sums must not depend on who answered first."""
@@ -21,12 +23,15 @@ def scored_tree(message: tree_pb2.Tree) -> ScoredTree:
 
 
 def facts_of(message: tree_pb2.Tree) -> Facts:
-    """The named parts of the leaves' scores. Where two scorers name a part alike, the last by name counts."""
+    """The named parts of the leaves' scores, which are also attributes of the segments that they end. Where two scorers name
+    a part alike, the last by name counts."""
     parts: dict[Leaf, dict[str, float]] = {}
     for scored in sorted(message.scores, key=lambda s: (s.scorer, s.scorer_version)):
         if scored.score.parts:
             parts.setdefault(leaf_from_wire(scored.leaf), {}).update(scored.score.parts)
-    return Facts(parts=parts)
+    lengths = {segment.id: len(segment.tokens) // _TOKEN_BYTES for segment in message.segments}
+    whole = {leaf.segment: said for leaf, said in parts.items() if leaf.end == lengths.get(leaf.segment)}
+    return Facts(parts=parts, named=whole)
 
 
 def refuse_untrainable(trees: Sequence[tree_pb2.Tree], held_out: frozenset[bytes]) -> None:

@@ -1,6 +1,7 @@
 """The reference policy: the run's base model, frozen. Its log-probs go into losses, or its KL is taken from rewards."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ def penalised(one: ScoredTree, model: PreTrainedModel, kl: Kl, budget: int) -> S
     alone, so a batch that is trained again has the same rewards."""
     penalty = penalties(one, model, kl, budget)
     rewards = {leaf: None if r is None else r - penalty.get(leaf, 0.0) for leaf, r in one.rewards.items()}
-    return ScoredTree(one.tree, one.leaves, rewards)
+    return replace(one, rewards=rewards)
 
 
 @torch.no_grad()

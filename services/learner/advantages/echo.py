@@ -32,6 +32,7 @@ class Echo:
     scale: str = "std"
     epsilon: float = 1e-6
     needs_logprobs: ClassVar[bool] = True
+    needs_entropy: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("strength", "entropy_weight", "doubt_weight", "bound"):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from banyan import facts
 from banyan.plugins import Advantages, GroupTrees
 from services.learner.advantages import checks, stats
 from services.learner.advantages.grove import Grove, plant
@@ -35,6 +36,11 @@ class Mars2:
         checks.within("beta", self.beta, 0, 1)
         checks.one_of("parent", self.parent, ("shaped", "raw"))
         checks.word("agent", self.agent)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Rewards on all nodes, and their writers where only one is credited."""
+        return frozenset({facts.STEPS} | ({facts.attribute("agent")} if self.agent else set()))
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """One advantage per node, 0 for those of other agents."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from banyan import facts
 from banyan.errors import InvalidInput
 from banyan.plugins import Advantages, GroupTrees
 from services.learner.advantages import checks, stats
@@ -39,6 +40,11 @@ class PorTool:
         checks.word("format", self.format)
         checks.one_of("steps", self.steps, (TURNS, SEGMENTS))
         checks.epsilon(self.epsilon)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The format score, where one is named."""
+        return frozenset({facts.attribute(self.format)} if self.format else ())
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """One advantage per step."""

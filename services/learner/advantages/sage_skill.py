@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from banyan import facts
 from banyan.errors import InvalidInput
 from banyan.plugins import Advantages, GroupTrees
 from services.learner.advantages import checks, stats
@@ -25,6 +26,11 @@ class SageSkill:
 
     def __post_init__(self) -> None:
         checks.word("used", self.used)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The reward of the first task, and whether the second used what it made."""
+        return frozenset({facts.INSIDE, facts.part(self.used)})
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """One advantage per step."""

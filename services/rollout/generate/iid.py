@@ -4,7 +4,9 @@ A tree of depth one: `width` branches from the root, each sampled to its end. Th
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from banyan.facts import STEPS
 from banyan.plugins import Branch
 from services.rollout.generate.growth import Growing, Growth
 
@@ -13,6 +15,7 @@ from services.rollout.generate.growth import Growing, Growth
 class Iid(Growing):
     """Independent sampling."""
 
+    gives: ClassVar[frozenset[str]] = frozenset({STEPS})
     width: int = 8
     """Leaves of a tree."""
 

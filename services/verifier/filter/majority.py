@@ -8,6 +8,7 @@ tie. Where no completion has an answer there is no label, the ratio is 0, and so
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from banyan.digest import blake
 from banyan.plugins import Row, Scored
@@ -18,6 +19,7 @@ from services.verifier.filter.answers import EXTRACTORS
 class Majority:
     """Agreement with the most frequent answer."""
 
+    parts: ClassVar[tuple[str, ...]] = ("majority_ratio",)
     extract: str = "number"
     """What a completion's answer is: number, tag (what stands in the last <answer> tag) or text (all of it)."""
     take: str = "only"
