@@ -6,7 +6,8 @@ ordinary groups, trained on like the others, and their mean rewards, once a batc
 newest references that are known; until some are, evenly. A draw is keyed by cycle and row, so it does not depend on how
 many groups are filled at a time. Of tasks with more rows than `candidates`, a drawn share is looked at in each cycle.
 
-Not here: the paper's other half, which replays stored groups for half of each batch (so σ, the fresh share, is 1).
+The paper's other half, which replays stored groups for half of each batch, is `replay` in the recipe (`fraction: 0.5`); all
+groups that are counted here are fresh ones.
 """
 
 import importlib
