@@ -11,9 +11,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 from banyan.errors import BanyanError
-from banyan.v1 import events_pb2
 from services.chassis.process import first_of
-from services.rollout import events, returns, waves
+from services.rollout import returns, waves
 from services.rollout.blobs import Blobs
 from services.rollout.engines.port import Key, Request, Sampled
 from services.rollout.engines.thread import EngineThread, Refusal
@@ -29,6 +28,7 @@ from services.rollout.role import Plan
 from services.rollout.scorewaits import ScoreWaits
 from services.rollout.spans import Spans
 from services.rollout.taker import Taker
+from services.rollout.teller import Teller
 from services.rollout.turns import Turns, Work
 from services.rollout.waiting import background, first
 from services.rollout.weights import Weights
@@ -62,14 +62,14 @@ class Node:
         self.refresher = Refresher(store, thread, weights, plan.node_id, plan.refresh_s)
         self.draining = False
         self.visitors: dict[Key, asyncio.Queue[Sampled]] = {}
-        self._publisher, self._blobs = Publisher(bus), Blobs(store)
+        self._publisher, self._spans = Publisher(bus), Spans()
+        self._teller = Teller(plan, self._publisher, Blobs(store), self._spans, self._grown)
         self._taker = Taker(queue, store, lambda: thread.tokenizer, plan.node_id)
         self._finisher = Finisher(store, self._publisher, self.trees, plan.run_id, plan.node_id)
         self._keeper = Keeper(store, thread, self.trees, self._drop, plan.segment_deadline_s)
         self._presence = Presence(store, self.trees, plan.joined)
         self._scores = ScoreWaits(store, self._act, self.trees.holds, self._give_up_here)
         self._turns = Turns(lambda: self.trees.growing, self._act_all, self._give_up_here)
-        self._spans = Spans()
         self._again = asyncio.Event()
         self._drained = asyncio.Event()
         self._taking: asyncio.Task[None] | None = None
@@ -210,7 +210,7 @@ class Node:
             self._ask(requests)
         if turn and self.plan.lockstep:
             self._thread.turn()
-        await self._publish(steps)
+        await self._teller.tell(steps)
         for live, step in steps:
             if step.aborts:
                 await self._digest(await self._thread.abort([live.grower.key(b) for b in step.aborts]))
@@ -243,32 +243,9 @@ class Node:
         await self._cut(live)
         await self._finisher.give_back(live, reason)
 
-    async def _publish(self, steps: Sequence[tuple[Live, Step]]) -> None:
-        run, node = self.plan.run_id, self.plan.node_id
-        made = [(segment, live.epoch) for live, step in steps for segment in step.segments]
-        for live, step in steps:
-            live.segments += step.segments
-            self._spans.ended(live, step.segments)
-        plans = [
-            events_pb2.GrownPlan(tree_id=live.spec.tree_id, plan=step.plan) for live, step in steps if step.plan is not None
-        ]
-        for event in events.segments(run, node, made, steps[0][0].traceparent if steps else "", plans):
-            await self._publisher.put(await self._blobs.light(event))
-        for live, step in steps:
-            await self._tell(live, step)
-
-    async def _tell(self, live: Live, step: Step) -> None:
-        run, tree_id, trace = self.plan.run_id, live.spec.tree_id, live.traceparent
-        for mark in step.leaves:
-            event = events.leaf(run, tree_id, live.epoch, mark, live.grower.completion(mark.leaf), trace)
-            live.told.append(event)
-            await self._publisher.put(event)
-        if step.grown is not None and not live.finishing:
-            event = events.grown(run, self.plan.node_id, tree_id, live.epoch, step.grown, trace)
-            live.told.append(event)
-            await self._publisher.put(event, live.grown)
-            self._finisher.begin(live)
-            self._again.set()
+    def _grown(self, live: Live) -> None:
+        self._finisher.begin(live)
+        self._again.set()
 
     # -- letting go --
 
