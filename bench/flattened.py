@@ -126,9 +126,12 @@ class Rivals:
     def work(self, tokens: int, predicted: int, pairs: int) -> float:
         """FLOPs forward and backward by the cost model: matrices of the body, output layer, attention."""
         config: Any = self.model.config
-        body = sum(p.numel() for name, p in self.model.named_parameters() if p.dim() > 1 and "embed" not in name)
+        body = sum(p.numel() for name, p in self._body() if p.dim() > 1 and "embed" not in name)
         head = config.vocab_size * config.hidden_size
         return 6.0 * (body * tokens + head * predicted + 2 * config.num_hidden_layers * config.hidden_size * pairs)
+
+    def _body(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return list(self.model.base_model.named_parameters())
 
     @property
     def bound(self) -> float:

@@ -82,4 +82,5 @@ def _merge(seen: torch.Tensor, total: torch.Tensor, part: torch.Tensor, said: to
 
 def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, made: Calls, scale: float) -> torch.Tensor:
     """Tree attention of one row, [1, heads, tokens, width] → [1, tokens, heads, width]; equally many heads in all."""
-    return _NodeAttention.apply(query, key, value, made, scale)  # type: ignore[no-any-return,no-untyped-call]
+    same = (x.to(value.dtype) for x in (query, key))  # autocast turns rotated ones to float32
+    return _NodeAttention.apply(*same, value, made, scale)  # type: ignore[no-any-return,no-untyped-call]

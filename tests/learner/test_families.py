@@ -1,0 +1,213 @@
+"""Tiny random models of each family, packed or flat, equal their paths one by one in loss and gradients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from banyan.errors import NotReady
+from banyan.recipe import Optimise
+from banyan.view import TreeView
+from services.learner import model as models
+from services.learner import packing, paths, treemask
+from services.learner.costs import Way
+from services.learner.model import prepare
+from services.learner.trainer import Trainer
+from tests.learner.flat import Grads, flat_loss, packed
+
+SIZES = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
+MORE = {"initializer_range": 0.3, "max_position_embeddings": 256, "head_dim": 8, "pad_token_id": 0}
+WINDOWED = {"sliding_window": 6, "num_hidden_layers": 4}
+LAYERS = ["sliding_attention", "full_attention"] * 2
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Llama": {"num_hidden_layers": 2},
+    "Mistral": {"num_hidden_layers": 2, "sliding_window": 6},
+    "Qwen2": {"num_hidden_layers": 2},
+    "Qwen3": {"num_hidden_layers": 2},
+    "Gemma2": {**WINDOWED, "layer_types": LAYERS, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    "Gemma3": {**WINDOWED, "layer_types": LAYERS},
+}
+
+
+def made(name: str, seed: int = 0) -> Any:
+    """In float64, with norms that do not go through float32, so that sums in another order agree to the last digits."""
+    torch.manual_seed(seed)
+    config = getattr(transformers, {"Gemma3": "Gemma3TextConfig"}.get(name, f"{name}Config"))
+    model = getattr(transformers, f"{name}ForCausalLM")(config(**SIZES, **MORE, **FAMILIES[name])).double().eval()
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = _norm(module, plus_one=name.startswith("Gemma"))
+        if hasattr(module, "embed_scale") and isinstance(module.embed_scale, torch.Tensor):
+            module.embed_scale = module.embed_scale.double()
+    return model
+
+
+def _norm(module: Any, plus_one: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    eps = module.eps if hasattr(module, "eps") else module.variance_epsilon
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        normed = x * (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
+        found: torch.Tensor = normed * (1 + module.weight if plus_one else module.weight)
+        return found
+
+    return forward
+
+
+def forest_of(forest: Any, seed: int, longest: int = 7) -> tuple[list[TreeView], list[np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    views = [forest.random(rng, 9, longest, begin=[3, 1, 4, 1]) for _ in range(3)]
+    return views, [np.where(np.isfinite(v.rewards_L), rng.standard_normal(len(v.rewards_L)), np.nan) for v in views]
+
+
+def rows_of(views: list[TreeView], advantages: list[np.ndarray], budget: int) -> list[packing.Row]:
+    pieces = [
+        paths.unroll(view, run, leaf_L, None, b"now")
+        for view, leaf_L in zip(views, advantages, strict=True)
+        for run in paths.divide(view, paths.trained_leaves(leaf_L), budget)
+    ]
+    return packing.pack(pieces, budget)
+
+
+def difference(a: Grads, b: Grads) -> float:
+    return max(float((a[n] - b[n]).abs().max()) for n in a)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_packed_equals_flat(name: str, forest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    views, advantages = forest_of(forest, 11)
+    model = made(name)
+    assert max(int(row.position_N.max()) + 1 for row in rows_of(views, advantages, 400)) >= 12  # twice the window
+    expected, flat = flat_loss_of(model, name, views, advantages)
+    bound = 1e-7 if name == "Gemma2" else 1e-9  # transformers' eager softmax is in float32
+    for way in (Way.PADDED, Way.BLOCKS, None):
+        if way is not None:
+            monkeypatch.setattr(treemask, "choose", lambda row, calls, masked, way=way: way)
+        else:
+            monkeypatch.undo()
+        for budget in (30, 400):
+            got, grads = packed(model, rows_of(views, advantages, budget), "reinforce", {})
+            assert got == pytest.approx(expected, abs=bound)
+            assert difference(flat, grads) < 10 * bound
+
+
+def flat_loss_of(model: Any, name: str, views: Any, advantages: Any) -> tuple[float, Grads]:
+    """By the model's own attention: eager where its scores are capped, which SDPA cannot do."""
+    if name != "Gemma2":
+        return flat_loss(model, views, advantages, "reinforce", {})
+    chosen = model.set_attn_implementation
+    model.set_attn_implementation = lambda _name: chosen("eager")
+    try:
+        return flat_loss(model, views, advantages, "reinforce", {})
+    finally:
+        del model.set_attn_implementation
+
+
+@pytest.mark.parametrize("name", ["Mistral", "Gemma2", "Gemma3"])
+def test_without_its_window_a_model_is_another(name: str, forest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    views, advantages = forest_of(forest, 11)
+    model = made(name)
+    expected, flat = flat_loss_of(model, name, views, advantages)
+    monkeypatch.setattr(treemask.TreeMask, "window", lambda self, given: None)
+    got, grads = packed(model, rows_of(views, advantages, 400), "reinforce", {})
+    assert abs(got - expected) > 1e-4
+    assert difference(flat, grads) > 1e-4
+
+
+def test_a_model_without_its_soft_caps_is_another(forest: Any) -> None:
+    views, advantages = forest_of(forest, 11)
+    model = made("Gemma2")
+    expected, _ = flat_loss_of(model, "Gemma2", views, advantages)
+    for name in ("final_logit_softcapping",):
+        held = getattr(model.config, name)
+        setattr(model.config, name, None)
+        got, _ = packed(model, rows_of(views, advantages, 400), "reinforce", {})
+        setattr(model.config, name, held)
+        assert abs(got - expected) > 1e-4
+
+
+STATEFUL: dict[str, dict[str, Any]] = {
+    "Mamba": {"vocab_size": 40, "hidden_size": 16, "state_size": 4},
+    "Jamba": {
+        **SIZES, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 1, "num_experts_per_tok": 1,
+        "mamba_d_state": 4, "mamba_dt_rank": 4, "use_mamba_kernels": False,
+    },
+    "Qwen3Next": {
+        **SIZES, "layer_types": ["linear_attention", "full_attention"], "head_dim": 8, "num_experts": 2,
+        "num_experts_per_tok": 1, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16,
+        "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    },
+}  # fmt: skip
+
+
+def recurrent(name: str) -> Any:
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**STATEFUL[name], num_hidden_layers=2)
+    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    model.set_attn_implementation = lambda _name: None  # it keeps its own
+    return model
+
+
+@pytest.mark.parametrize("name", ["Mamba", "Jamba", "Qwen3Next"])
+def test_models_with_a_state_are_trained_flat(name: str, forest: Any, caplog: pytest.LogCaptureFixture) -> None:
+    views, advantages = forest_of(forest, 11)
+    model = recurrent(name)
+    expected, flat = flat_loss(model, views, advantages, "reinforce", {})
+    model = prepare(model)
+    assert f"model type {model.config.model_type!r}" in caplog.text
+    assert "each path is trained as a row of its own" in caplog.text
+    budget = models.budget(model, 400)
+    rows = rows_of(views, advantages, budget)
+    assert budget == 0
+    assert all(len(row.mask_P_T) == 1 for row in rows)
+    got, grads = packed(model, rows, "reinforce", {}, dtype=torch.float32)
+    assert got == pytest.approx(expected, abs=1e-4)
+    assert difference(flat, grads) < 1e-3
+    with pytest.raises(NotReady, match=r"trained flat, and a row holds \d+ paths"):
+        models.forward(model, rows_of(views, advantages, 400)[0])
+
+
+def test_pairs_are_refused_where_paths_are_rows() -> None:
+    with pytest.raises(NotReady, match="loss 'dpo' takes pairs, and model type 'mamba' is trained flat"):
+        Trainer(prepare(recurrent("Mamba")), Optimise(loss="dpo"), frozen=prepare(recurrent("Mamba")))
+
+
+def kept_by(model: Any, row: packing.Row) -> int:
+    """Bytes that a forward pass keeps for the backward pass, weights apart."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    seen: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        held = tensor.untyped_storage()
+        if held.data_ptr() not in weights:
+            seen[held.data_ptr()] = held.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        models.forward(model, row)
+    return sum(seen.values())
+
+
+def test_recomputed_layers_give_the_same_gradients_with_less_memory(forest: Any) -> None:
+    views, advantages = forest_of(forest, 11)
+    rows = rows_of(views, advantages, 400)
+
+    def trained(recompute: bool) -> tuple[float, list[torch.Tensor], int]:
+        trainer = Trainer(prepare(made("Gemma3")), Optimise(recompute=recompute, clip_norm=1e9), torch.float64)
+        trainer._update = lambda rate: None  # type: ignore[method-assign]
+        loss = trainer.step(rows, 0).loss
+        return loss, [g.clone() for g in trainer.masters.gradients()], kept_by(trainer.model, rows[0])
+
+    plain, again = trained(False), trained(True)
+    assert plain[0] == again[0]
+    assert all(torch.equal(a, b) for a, b in zip(plain[1], again[1], strict=True))
+    assert again[2] < plain[2] / 2
+
+
+def test_a_model_that_cannot_recompute_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = prepare(made("Llama"))
+    monkeypatch.setattr(type(model), "supports_gradient_checkpointing", False)
+    with pytest.raises(NotReady, match=r"optimise\.recompute: model type 'llama' cannot do that"):
+        models.recompute(model)
