@@ -40,7 +40,7 @@ from services.rollout.store import WeightServer
 from services.rollout.weights import Weights
 
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))
-MOVED = float(os.environ.get("BENCH_MOVED", "0.02"))  # share of the words; of the quick start: bench/deltas.py
+MOVED = float(os.environ.get("BENCH_MOVED", "0.034"))  # share of the words; of the quick start: bench/deltas.py
 DRAIN_S = 10.0
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.yaml"
 
