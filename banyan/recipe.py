@@ -389,10 +389,29 @@ class Resources(Part):
         return self
 
 
+class Logging(Part):
+    """Where the metrics of each step go beside the store."""
+
+    loggers: list[Name] = []
+    """jsonl, tensorboard, wandb, mlflow (`pip install 'banyan[loggers]'` for all but the first), or module:attribute."""
+    settings: dict[str, Settings] = {}
+    """By logger, its settings."""
+
+    @model_validator(mode="after")
+    def _named(self) -> "Logging":
+        twice = sorted({name for name in self.loggers if self.loggers.count(name) > 1})
+        if twice:
+            raise ValueError(f"loggers names {twice[0]} twice")
+        unknown = sorted(set(self.settings) - set(self.loggers))
+        if unknown:
+            raise ValueError(f"settings are for {unknown[0]}, which loggers does not name")
+        return self
+
+
 class Recipe(Part):
     """One run."""
 
-    LATER = frozenset({"replay"})
+    LATER = frozenset({"logging", "replay"})
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
     """Short name; part of the run's id and of its subjects on the log, so without dots."""
@@ -413,6 +432,7 @@ class Recipe(Part):
     budget: Budget = Budget()
     eval: Eval = Eval()
     resources: Resources = Resources()
+    logging: Logging = Logging()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of the run: order of rows and all draws."""
     deterministic: bool = False

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from banyan import facts, groups, losses, registry, yaml_text
+from banyan import facts, groups, loggers, losses, registry, yaml_text
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from banyan.recipe_errors import Place, Places, explained
@@ -76,6 +76,7 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
     losses.check(recipe.optimise.loss, recipe.optimise.loss_settings)
     groups.check(recipe, policy)
     _check_adapters(recipe)
+    loggers.check(recipe)
     return recipe
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from banyan.errors import InvalidInput
 
-AXES = ("generate", "filter", "control", "rooms", "replay", "optimise")
+AXES = ("generate", "filter", "control", "rooms", "replay", "optimise", "loggers")
 
 
 @functools.cache
@@ -49,13 +49,13 @@ def build(axis: str, name: str, settings: Mapping[str, Any]) -> Any:
     if not (isinstance(plugin, type) and dataclasses.is_dataclass(plugin)):
         if settings:
             raise InvalidInput(f"{axis} plugin {name!r} takes no settings, got {', '.join(settings)}")
-        return plugin() if isinstance(plugin, type) else plugin
-    known = [f.name for f in dataclasses.fields(plugin) if f.init]
-    unknown = sorted(set(settings) - set(known))
-    if unknown:
-        raise InvalidInput(f"{axis} plugin {name!r} has no setting {unknown[0]!r}; it has {', '.join(known) or 'none'}")
+    else:
+        known = [f.name for f in dataclasses.fields(plugin) if f.init]
+        unknown = sorted(set(settings) - set(known))
+        if unknown:
+            raise InvalidInput(f"{axis} plugin {name!r} has no setting {unknown[0]!r}; it has {', '.join(known) or 'none'}")
     try:
-        return plugin(**settings)
+        return plugin(**settings) if isinstance(plugin, type) else plugin
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{axis} plugin {name!r}: {error}") from None
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from banyan.v1 import runstore_service_pb2 as rs
@@ -65,6 +65,21 @@ def evaluation(message: rs.EvalProgress) -> dict[str, Any]:
 def graded(message: rs.EvalProgress) -> bool:
     """Whether rewards lie between right and wrong, so that a share of right answers says nothing."""
     return abs(message.reward_sum - message.correct) > 1e-9
+
+
+def numbers(said: Mapping[str, float]) -> dict[str, float | None]:
+    """By name; null, which JSON has a word for, where one is not finite."""
+    return {name: said[name] if math.isfinite(said[name]) else None for name in sorted(said)}
+
+
+def metrics(policies: Iterable[rs.StoredPolicy]) -> list[dict[str, Any]]:
+    """What each step measured, in order of steps; null where a number is not finite. A step that is told twice is one."""
+    steps: dict[int, dict[str, Any]] = {}
+    for stored in policies:
+        said = stored.published.metrics
+        if said:  # the base model, and what a learner that was started again tells anew, have none
+            steps.setdefault(stored.published.policy.step, numbers(said))
+    return [{"step": step} | steps[step] for step in sorted(steps)]
 
 
 def progress(message: rs.ReadProgressResponse) -> dict[str, Any]:

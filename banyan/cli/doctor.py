@@ -1,4 +1,4 @@
-"""`banyan doctor`: checks this machine, and says what to do."""
+"""`banyan doctor`: checks this machine, and says what to do; `banyan doctor RUN` looks at a run's metrics instead."""
 
 import importlib.util
 import os
@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from banyan.cli import doctor_run
 from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.output import emit
 from banyan.errors import BanyanError
@@ -21,11 +22,16 @@ Check = tuple[str, bool, str]
 
 
 def doctor(
+    run_id: Annotated[str, typer.Argument(help="Id of a run, or a unique beginning of it; empty for this machine.")] = "",
     model: Annotated[str, typer.Option(help="Model to look for.")] = "SmolLM2-135M-Instruct",
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Checks python, torch, the model, ports, disk and nats. Exit status 1 if anything is wrong."""
+    """Checks python, torch, the model, ports, disk and nats: exit status 1 if anything is wrong. With RUN: says what the
+    run's metrics show, which part of the recipe is at fault, and what to set; exit status 0."""
+    if run_id:
+        doctor_run.examine(run_id, state, as_json)
+        return
     checks = list(_checks(model, state))
     rows = [{"check": name, "ok": ok, "detail": detail} for name, ok, detail in checks]
     emit(rows, as_json, ("check", "ok", "detail"))

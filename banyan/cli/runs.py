@@ -38,7 +38,9 @@ def show(run_id: RunId, state: State = DEFAULT_STATE, as_json: Json = False) -> 
         result["members"] = describe.present(members)
         result["nodes"] = [describe.member(m) for m in members]
         result["stats"] = client.stats(run.run_id)
-        result["policies"] = [describe.policy(p.published.policy) for p in client.policies(run.run_id)][-1:]
+        policies = client.policies(run.run_id)
+        result["policies"] = [describe.policy(p.published.policy) for p in policies][-1:]
+        result["metrics"] = describe.metrics(policies)
     if as_json:
         emit(result, True)
     else:

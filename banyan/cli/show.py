@@ -10,6 +10,7 @@ from banyan.cli.output import out, table_of
 _FACTS = ("run_id", "state", "step", "cause", "created", "ended", "folder")
 _COUNTS = ("batches", "leaves", "unscorable", "sampled_tokens", "saved_tokens")
 _EVALUATION = ("label", "n", "accuracy", "95 % interval", "mean reward", "unscorable")
+_RECENT = 10
 _NODE = ("node", "host", "joined", "present", "seen", "trees")
 
 
@@ -27,8 +28,19 @@ def show(run: dict[str, Any]) -> None:
         out.print(Text.assemble((key.ljust(width), "bold"), f"  {value}"), soft_wrap=True)
     _table("evaluations", [_evaluation(e) for e in sorted(run["evaluations"], key=_moment)], _EVALUATION)
     _table("nodes", run["nodes"], _NODE)
+    _table("metrics", _metrics(run["metrics"]), ("metric", "last step", f"mean of {_RECENT}"))
     stats = [{"": name.replace("_", " "), "count": count} for name, count in sorted(run["stats"].items())]
     _table("counts in the store", stats, ("", "count"))
+
+
+def _metrics(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the last step measured, each beside its mean over the newest steps that have it."""
+    rows = []
+    for name, value in (steps[-1] if steps else {}).items():
+        known = [s[name] for s in steps[-_RECENT:] if s.get(name) is not None]
+        if name != "step" and known:
+            rows.append({"metric": name, "last step": value, f"mean of {_RECENT}": sum(known) / len(known)})
+    return rows
 
 
 def _table(title: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:

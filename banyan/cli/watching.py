@@ -24,7 +24,7 @@ class Watch:
         """Takes the next message."""
         line = _line(news.run, news.progress)
         if self._json:
-            emit(line | {"metrics": [dict(p.metrics) for p in news.policies]}, True)
+            emit(line | {"metrics": [describe.numbers(p.metrics) for p in news.policies]}, True)
         elif self._seen != (line["state"], line["step"]):
             self._seen = line["state"], line["step"]
             steps = [p.metrics for p in news.policies if p.metrics]

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from banyan import registry
@@ -20,6 +20,7 @@ from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from services.chassis import telemetry
 from services.learner import convert, finite, replay, report
+from services.learner import metrics as sampling
 from services.learner.announcer import Announcer
 from services.learner.batch import assemble
 from services.learner.checkpoint import Mark
@@ -33,6 +34,7 @@ from services.learner.weights import WeightFolder
 
 log = logging.getLogger(__name__)
 
+Note = Callable[[int, Mapping[str, float]], None]  # step, its metrics; returns at once
 Known = frozenset[tuple[int, bytes]]  # (step, digest) of policies that need no announcing
 
 
@@ -56,6 +58,7 @@ class Learner:
         self.run_id, self.recipe, self.weights, self.keeper = run_id, recipe, weights, keeper
         self._held_out, self._store, self._trigger, self._torch = held_out, store, trigger, torch_thread
         self._announcer, self._tick_s = Announcer(run_id, store, weights, address, outlet), tick_s
+        self.note: Note = lambda _step, _metrics: None  # who else is told of a step
         optimise = recipe.optimise
         self.estimator: Estimator = registry.build("optimise", optimise.advantage, optimise.advantage_settings)
         self.at = Position()
@@ -113,6 +116,9 @@ class Learner:
         stored = [(p.published, p.abandoned) for p in await self._store.policies()]
         at.history.live = {p.policy.digest: p.policy.step for p, gone in stored if not gone}
         at.history.note_abandoned([(p.policy.learner_epoch, p.policy.step) for p, gone in stored if gone])
+        for policy, _ in stored:
+            if policy.metrics:  # of which a logger that was killed may not know yet
+                self.note(policy.policy.step, policy.metrics)
         live = [(policy.policy.step, policy.metrics) for policy, gone in stored if not gone]
         self._not_finite = finite.trailing(live, at.step)
         self._refuse_stuck()
@@ -163,7 +169,7 @@ class Learner:
         convert.refuse_untrainable([*trees, *again], self._held_out)
         links = [t.spec.traceparent for t in trees]
         with telemetry.span("learner.batch", links=links, banyan_run=self.run_id, banyan_batch=batch.ordinal) as span:
-            lesson = await self._torch.run(lambda: self._study(trees, again, batch, fresh))
+            lesson = await self._torch.run(lambda: self._surveyed(self._study(trees, again, batch, fresh), batch))
             if fresh:
                 said = summary(lesson, self.at.step)
                 await self._store.commit(batch.ordinal, self.at.epoch, batch.group_ids, said, batch.replayed)
@@ -199,6 +205,14 @@ class Learner:
         taught, pack = trainer.loss.taught, self._torch.pack
         return study(groups, self.estimator, stale, self.at.digest, trainer.budget, seen, taught, minibatches, pack)
 
+    def _surveyed(self, lesson: Lesson, batch: StoredBatch) -> Lesson:
+        said = sampling.of_batch(
+            lesson.credits,
+            age=lambda segment: self.at.history.age(segment, self.at.step),
+            replayed={one.tree_id for one in batch.replayed},
+        )
+        return replace(lesson, metrics=lesson.metrics | said)
+
     def _too_old(self, tree: Tree, leaf: Leaf) -> bool:
         ages = (self.at.history.age(s, self.at.step) for s, _ in tree.pieces(leaf.segment, leaf.end))
         return max(ages, default=0) > self.recipe.control.max_staleness
@@ -214,3 +228,4 @@ class Learner:
         metrics |= {"publish_seconds": time.monotonic() - begun}
         replayed = (at.step, manifest.digest) in known
         metrics |= await self._announcer.announce(at, parent, batch.ordinal, metrics, replayed)
+        self.note(at.step, metrics)

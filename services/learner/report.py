@@ -1,7 +1,7 @@
 """What a step says of itself: numbers by name for its policy, metrics, and a span in the trace of each consumed tree."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from banyan.v1 import tree_pb2
@@ -27,6 +27,7 @@ def numbers(lesson: Lesson, timed: Timed, step: int) -> dict[str, float]:
         telemetry.observe("banyan.step.reward", lesson.metrics["reward"])
     telemetry.observe("banyan.step.mismatch_kl", report.mismatch_kl)
     _observe(report)
+    _observe_sampling(lesson.metrics)
     said = {name: float(getattr(report, name)) for name in _REPORTED}
     return (
         lesson.metrics
@@ -43,12 +44,29 @@ def _observe(report: "StepReport") -> None:
     if not said:
         return
     telemetry.observe("banyan.step.clip_fraction", report.clip_fraction)
+    telemetry.observe("banyan.step.entropy", report.entropy)
     telemetry.observe("banyan.step.ess", said["ess"])
     telemetry.observe("banyan.step.truncated_share", said.get("truncated_share", 0.0))
     telemetry.observe("banyan.step.rejected_share", said.get("rejected_share", 0.0))
     for name, share in said.items():
         if name.startswith("ratio_"):
             telemetry.observe("banyan.step.ratio_share", share, banyan_bin=name.removeprefix("ratio_"))
+
+
+def _observe_sampling(said: Mapping[str, float]) -> None:
+    """How varied the batch is, and how old."""
+    if "zero_variance_share" in said:
+        telemetry.observe("banyan.step.zero_variance_share", said["zero_variance_share"])
+    if "distinct_answers" in said:
+        telemetry.observe("banyan.step.distinct_answers", said["distinct_answers"])
+    if "replay_share" in said:
+        telemetry.observe("banyan.step.replay_share", said["replay_share"])
+    for name, share in said.items():
+        if name.startswith("staleness_") and name not in _AGES:
+            telemetry.observe("banyan.step.staleness_share", share, banyan_bin=name.removeprefix("staleness_"))
+
+
+_AGES = ("staleness_mean", "staleness_max")
 
 
 def note_consumed(trees: Sequence[tree_pb2.Tree], ordinal: int, step: int, batch_trace: str) -> None:

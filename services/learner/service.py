@@ -12,6 +12,7 @@ from services.learner import checkpoint, server
 from services.learner.consumer import ClosedTrees
 from services.learner.keeper import Keeper
 from services.learner.learner import Learner
+from services.learner.loggers.logs import Logs
 from services.learner.outlet import Outlet, handing_out
 from services.learner.ranks import opened
 from services.learner.settings import LearnerSettings
@@ -58,6 +59,7 @@ async def _train(
     recipe = Recipe.model_validate_json(stored.recipe_json)
     folder = Path(stored.folder) if stored.folder else settings.state / "runs" / stored.run_id
     torch_thread = await asyncio.to_thread(opened.torch_thread, recipe, settings)
+    logs = Logs(stored.run_id, recipe, folder, store)
     weights: WeightFolder | None = None
     try:
         base = await asyncio.to_thread(models.resolve, recipe.model)
@@ -70,11 +72,13 @@ async def _train(
         async with handing_out(recipe, bus, stored.run_id) as outlet:
             parts = stored, recipe, store, trigger, torch_thread, weights, keeper, address, settings.tick_s
             servicer.learner = _learner(*parts, outlet=outlet)
+            servicer.learner.note = logs.step
             await grpc_server.set_serving(True)
             working = _work(servicer.learner, kept[1] if kept else None, stop)
             await process.first_of(working, torch_thread.watch())
         keeper.done()
     finally:
+        await logs.close()
         torch_thread.done()
         if weights is not None:
             weights.clean()

@@ -132,6 +132,12 @@ class GrpcStore:
         request = runstore_service_pb2.ReadPoliciesRequest(run_id=self._run_id, abandoned=True)
         return list((await self._call(self._runs.ReadPolicies, request)).policies)
 
+    async def evaluations(self) -> tuple[int, list[runstore_service_pb2.EvalProgress]]:
+        """The newest step, and how the run's evaluations stand."""
+        request = runstore_service_pb2.ReadProgressRequest(run_id=self._run_id)
+        answer = await rpc.call(self._runs.ReadProgress, request, deadline_s=5.0)
+        return answer.step, list(answer.evals)
+
     async def put_policy(self, policy: events_pb2.PolicyPublished, replayed: bool = False) -> None:
         await self._call(self._runs.PutPolicy, runstore_service_pb2.PutPolicyRequest(policy=policy, replayed=replayed))
 

@@ -1,0 +1,101 @@
+"""Checks that rules are made of: levels and trends of a series, each with its evidence. Pure."""
+
+import math
+from collections.abc import Callable
+
+from banyan.cli.doctor_series import Evidence, Measured, Series, Thirds
+
+Found = tuple[Evidence, ...]
+Check = Callable[[Series], Found | None]
+TAIL = 5.0
+
+
+def above(name: str, limit: float, over: int = 10) -> Check:
+    """Whether the newest values are above a limit, on average."""
+
+    def check(series: Series) -> Found | None:
+        level = series.level(name, over)
+        return (_limited(level, limit),) if level and level.value > limit else None
+
+    return check
+
+
+def below(name: str, limit: float) -> Check:
+    """Whether the newest values are below a limit, on average."""
+
+    def check(series: Series) -> Found | None:
+        level = series.level(name)
+        return (_limited(level, limit),) if level and level.value < limit else None
+
+    return check
+
+
+def either(*checks: Check) -> Check:
+    """What those show that hold; None where none does."""
+
+    def check(series: Series) -> Found | None:
+        return tuple(evidence for one in checks for evidence in one(series) or ()) or None
+
+    return check
+
+
+def every(*checks: Check) -> Check:
+    """What all show; None where one does not hold."""
+
+    def check(series: Series) -> Found | None:
+        found = [one(series) for one in checks]
+        return tuple(evidence for one in found for evidence in one or ()) if all(found) else None
+
+    return check
+
+
+def _limited(level: Evidence, limit: float) -> Evidence:
+    return Evidence(level.metric, level.value, level.first, level.last, limit=limit)
+
+
+def _trend(name: str, holds: Callable[[Thirds], bool]) -> Check:
+    def check(series: Series) -> Found | None:
+        thirds = series.thirds(name)
+        return (thirds.evidence,) if thirds and holds(thirds) else None
+
+    return check
+
+
+def rises(name: str, by: float = 0.0) -> Check:
+    """Whether the curve rises beyond its noise, and by this share at least."""
+    return _trend(name, lambda t: t.rises and t.last >= (1.0 + by) * t.first)
+
+
+def falls(name: str, to: float = 1.0) -> Check:
+    """Whether the curve falls one way beyond its noise, to this share at most."""
+    return _trend(name, lambda t: t.falls and t.steady and t.last <= to * t.first)
+
+
+def stalls(name: str) -> Check:
+    """Whether the curve does not rise."""
+    return _trend(name, lambda t: not t.rises)
+
+
+def long_tail(series: Series) -> Found | None:
+    """The longest completions against the middle one."""
+    long, middle = series.level("completion_tokens_p99"), series.level("completion_tokens_median")
+    if not long or not middle or long.value <= TAIL * max(1.0, middle.value):
+        return None
+    return _limited(long, TAIL * max(1.0, middle.value)), middle
+
+
+def held_out_falls(series: Series) -> Found | None:
+    """The newest evaluation against the best one before it, beyond what chance does to n answers."""
+    if len(series.held_out) < 2:
+        return None
+    *before, now = series.held_out
+    best = max(before, key=lambda m: m.reward)
+    if best.reward - now.reward <= _chance(best, now):
+        return None
+    return (Evidence("held_out_reward", now.reward, best.step, now.step, was=best.reward),)
+
+
+def _chance(a: Measured, b: Measured) -> float:
+    """Two standard errors of a difference of rewards in 0..1."""
+    variances = [max(0.01, m.reward * (1.0 - m.reward)) / max(1, m.n) for m in (a, b)]
+    return 2.0 * math.sqrt(sum(variances))

@@ -1,0 +1,226 @@
+"""The diagnostic index (GFCR survey, card 5): what metrics show, which module is at fault, and which levers it has. Pure.
+
+A rule is an entry of RULES: a check of a series gives evidence or None. The most urgent comes first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from banyan.cli.doctor_checks import (
+    Check,
+    Found,
+    above,
+    below,
+    either,
+    every,
+    falls,
+    held_out_falls,
+    long_tail,
+    rises,
+    stalls,
+)
+from banyan.cli.doctor_series import Series
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """`setting`: what `--set` takes, with a value to begin with; `why`: what it does about the symptom."""
+
+    setting: str
+    why: str
+
+    @property
+    def key(self) -> str:
+        """Key of the recipe."""
+        return self.setting.partition("=")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row of the index."""
+
+    name: str
+    symptom: str
+    module: str
+    check: Check
+    levers: tuple[Lever, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A rule that holds, with its evidence."""
+
+    rule: Rule
+    evidence: Found
+
+
+def diagnose(series: Series) -> list[Finding]:
+    """What is wrong with a run, the most urgent first; nothing if nothing is."""
+    found = ((rule, rule.check(series)) for rule in RULES)
+    return [Finding(rule, evidence) for rule, evidence in found if evidence]
+
+
+RULES: Sequence[Rule] = (
+    Rule(
+        "not-finite",
+        "a loss or a gradient was not finite, and that step changed nothing",
+        "optimise",
+        above("not_finite", 0.0, over=20),
+        (
+            Lever("optimise.learning_rate=1e-6", "smaller steps"),
+            Lever("resources.dtype=float32", "arithmetic that does not overflow"),
+            Lever("optimise.clip_norm=0.5", "shorter gradients"),
+        ),
+    ),
+    Rule(
+        "mismatch",
+        "training and sampling give the same tokens other probabilities, and not because of their age",
+        "optimise",
+        every(above("mismatch_kl", 0.01), below("staleness_mean", 0.5)),
+        (
+            Lever("resources.dtype=float32", "the same arithmetic on both sides"),
+            Lever("optimise.loss_settings.importance={level: token, cap: 2}", "truncated importance weights"),
+        ),
+    ),
+    Rule(
+        "reward-hacking",
+        "reward rises while held-out answers get worse",
+        "filter",
+        every(rises("reward"), held_out_falls),
+        (
+            Lever("filter=[{name: number, settings: {take: only}}]", "a stricter gate, or another scorer beside it"),
+            Lever("eval.every=10", "see it while it happens"),
+            Lever("optimise.loss_settings.kl={coef: 0.01}", "stay near the model that it began with"),
+        ),
+    ),
+    Rule(
+        "too-easy",
+        "most groups are all right, and teach nothing",
+        "control",
+        above("all_right_share", 0.5),
+        (
+            Lever("control.curriculum=dots", "prompts that are answered right half of the time"),
+            Lever("control.curriculum=dart", "fewer rollouts where most succeed"),
+            Lever("task.config={}", "harder rows"),
+        ),
+    ),
+    Rule(
+        "too-hard",
+        "most groups are all wrong, and teach nothing",
+        "generate",
+        above("all_wrong_share", 0.5),
+        (
+            Lever("task.system=Think step by step.", "a hint of how to answer"),
+            Lever("generate.settings.width=16", "more tries a prompt"),
+            Lever("control.curriculum=dots", "prompts that are answered right half of the time"),
+            Lever("control.curriculum=seeds", "examples that succeeded in the prompt"),
+        ),
+    ),
+    Rule(
+        "entropy-collapse",
+        "entropy and the variety of answers fall, and reward does not rise any more",
+        "generate",
+        every(falls("entropy", to=0.5), falls("distinct_answers"), stalls("reward"), below("all_right_share", 0.5)),
+        (
+            Lever("generate.temperature=1.2", "flatter sampling"),
+            Lever("optimise.loss_settings.clip_high=0.28", "likelier tokens may become likelier by more (clip-higher)"),
+            Lever("optimise.loss_settings.entropy=0.001", "an entropy bonus"),
+            Lever("generate.policy=rose", "branch where the model is unsure"),
+        ),
+    ),
+    Rule(
+        "off-policy",
+        "what is trained on is not what the policy would sample",
+        "control",
+        either(below("ess", 0.5), above("staleness_mean", 4.0)),
+        (
+            Lever("control.max_staleness=1", "a bound on age"),
+            Lever("optimise.loss=decoupled", "clipped around the weights at the start of the batch"),
+            Lever("optimise.loss_settings.importance={level: token, cap: 2}", "truncated importance weights"),
+            Lever("control.stale_groups=drop", "give old groups up before they are sampled to the end"),
+        ),
+    ),
+    Rule(
+        "replay-heavy",
+        "more of the gradient comes from replay while reward falls",
+        "replay",
+        every(rises("replay_share"), falls("reward")),
+        (
+            Lever("control.max_staleness=1", "older trees leave their groups"),
+            Lever("optimise.loss=decoupled", "corrects for the policy that sampled them"),
+        ),
+    ),
+    Rule(
+        "clipped",
+        "a large share of the tokens is clipped",
+        "optimise",
+        above("clip_fraction", 0.3),
+        (
+            Lever("optimise.learning_rate=1e-6", "smaller steps"),
+            Lever("optimise.loss_settings.clip_high=0.28", "a wider band"),
+        ),
+    ),
+    Rule(
+        "malformed",
+        "scorers cannot read a large share of the answers",
+        "filter",
+        above("malformed_share", 0.3),
+        (
+            Lever("task.system=Answer with one number.", "say the form that is wanted"),
+            Lever("generate.max_new_tokens=256", "room to end the answer"),
+        ),
+    ),
+    Rule(
+        "unscored",
+        "a large share of the leaves could not be scored",
+        "filter",
+        above("unscorable_share", 0.3),
+        (
+            Lever("control.score_deadline_s=300", "more time for a score"),
+            Lever("filter=[{name: number}]", "another scorer"),
+        ),
+    ),
+    Rule(
+        "longer-not-better",
+        "completions get longer, and reward does not rise",
+        "control",
+        every(rises("completion_tokens", by=0.2), stalls("reward")),
+        (
+            Lever("optimise.advantage=dapo", "a penalty on length near the limit (longest, buffer)"),
+            Lever("generate.max_new_tokens=64", "a lower limit"),
+            Lever("optimise.loss_settings.mode=seq-mean-token-sum", "a loss that does not favour length"),
+        ),
+    ),
+    Rule(
+        "length-limited",
+        "the length limit ends most completions",
+        "control",
+        above("length_limited_share", 0.5),
+        (
+            Lever("generate.max_new_tokens=256", "room to end the answer"),
+            Lever("optimise.advantage=dapo", "a penalty on length near the limit (longest, buffer)"),
+        ),
+    ),
+    Rule(
+        "long-tail",
+        "few completions are many times as long as most, and a step waits for them",
+        "control",
+        long_tail,
+        (
+            Lever("control.max_staleness=1", "sampling goes on while training runs"),
+            Lever("control.over_provision=4", "grow more groups than a step needs (with max_staleness)"),
+            Lever("control.redundancy=1", "spare trees; the slowest are stopped"),
+        ),
+    ),
+    Rule(
+        "duplicates",
+        "many completions of a group are the same, though they are long",
+        "generate",
+        every(above("duplicate_share", 0.3), above("completion_tokens", 16.0)),
+        (
+            Lever("generate.temperature=1.2", "flatter sampling"),
+            Lever("generate.policy=echo", "branch where the model is unsure"),
+            Lever("generate.policy=rose", "branch where meanings differ"),
+        ),
+    ),
+)

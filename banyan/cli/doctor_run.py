@@ -1,0 +1,80 @@
+"""`banyan doctor RUN`: the run's metrics from the store, and what they show."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from banyan.cli import describe
+from banyan.cli.doctor_rules import Finding, diagnose
+from banyan.cli.doctor_series import LEAST, Evidence, Measured, Series, series
+from banyan.cli.output import emit, out
+from banyan.cli.store import reading
+from banyan.v1 import runstore_service_pb2 as rs
+
+
+def examine(run_id: str, state: Path, as_json: bool) -> None:
+    """Prints the findings of a run. Raises NotFound for a run that is not there."""
+    with reading(state) as client:
+        run = client.run(run_id)
+        steps = describe.metrics(client.policies(run.run_id))
+        evaluations = list(client.progress(run.run_id).evals)
+    seen = series(((s["step"], _finite(s)) for s in steps), _held_out(evaluations, run.step))
+    findings = diagnose(seen)
+    if as_json:
+        emit({"run_id": run.run_id, "steps": len(seen.steps), "findings": [_json(f) for f in findings]}, True)
+    else:
+        _print(run.run_id, seen, findings)
+
+
+def _finite(step: dict[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in step.items() if value is not None}
+
+
+def _held_out(evaluations: Iterable[rs.EvalProgress], last: int) -> list[Measured]:
+    """The greedy evaluations that are over, by step."""
+    found = []
+    for message in evaluations:
+        when, _, kind = message.label.rpartition("-")
+        if kind == "greedy" and message.done >= message.groups and message.scored:
+            step = {"before": 0, "after": last}.get(when)
+            number = int(when.removeprefix("step-")) if step is None else step
+            found.append(Measured(number, message.reward_sum / message.scored, message.scored))
+    return found
+
+
+def _json(finding: Finding) -> dict[str, Any]:
+    rule = finding.rule
+    return {
+        "name": rule.name,
+        "symptom": rule.symptom,
+        "module": rule.module,
+        "evidence": [_told(e) for e in finding.evidence],
+        "levers": [{"key": lever.key, "set": lever.setting, "why": lever.why} for lever in rule.levers],
+    }
+
+
+def _told(evidence: Evidence) -> dict[str, Any]:
+    facts = {"metric": evidence.metric, "value": evidence.value, "steps": [evidence.first, evidence.last]}
+    return facts | {k: v for k, v in (("was", evidence.was), ("limit", evidence.limit)) if v is not None}
+
+
+def _print(run_id: str, seen: Series, findings: list[Finding]) -> None:
+    if len(seen.steps) < LEAST:
+        out.print(f"{run_id}: {len(seen.steps)} steps say nothing yet; {LEAST} are needed", markup=False, soft_wrap=True)
+        return
+    if not findings:
+        out.print(f"{run_id}: nothing is wrong in the metrics of {len(seen.steps)} steps", markup=False, soft_wrap=True)
+        return
+    for finding in findings:
+        rule = finding.rule
+        out.print(f"{rule.name} ({rule.module}): {rule.symptom}", style="bold", markup=False, soft_wrap=True)
+        for evidence in finding.evidence:
+            out.print(f"  {_words(evidence)}", markup=False, soft_wrap=True)
+        for lever in rule.levers:
+            out.print(f"  try --set '{lever.setting}': {lever.why}", markup=False, soft_wrap=True)
+
+
+def _words(evidence: Evidence) -> str:
+    was = f", was {evidence.was:.4g}" if evidence.was is not None else ""
+    limit = f", limit {evidence.limit:.4g}" if evidence.limit is not None else ""
+    return f"{evidence.metric} {evidence.value:.4g}{was}{limit}, steps {evidence.first} to {evidence.last}"

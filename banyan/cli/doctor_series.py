@@ -1,0 +1,106 @@
+"""What a diagnosis looks at: numbers of a run's steps by name, and what was measured on held-out rows. Pure."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, variance
+
+RECENT = 10  # steps that a level is taken over
+LEAST = 3  # steps below which a level says nothing
+TREND = 12  # steps below which a trend says nothing
+NOISE = 2.0  # standard errors that a change must exceed
+CHANGE = 0.05  # and what share of the larger value
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Metrics of one optimizer step."""
+
+    number: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Held-out rows, measured at a step: mean reward of n answers."""
+
+    step: int
+    reward: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A metric over the steps first..last: its value now, and what it was before or must not pass."""
+
+    metric: str
+    value: float
+    first: int
+    last: int
+    was: float | None = None
+    limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Thirds:
+    """Means of the first, the middle and the last third of a curve; `noise`: standard error of last less first."""
+
+    first: float
+    middle: float
+    last: float
+    noise: float
+    evidence: Evidence
+
+    @property
+    def rises(self) -> bool:
+        return self._changes(self.last - self.first)
+
+    @property
+    def falls(self) -> bool:
+        return self._changes(self.first - self.last)
+
+    @property
+    def steady(self) -> bool:
+        """Whether the middle lies between the ends, so that the change goes one way."""
+        return min(self.first, self.last) <= self.middle <= max(self.first, self.last)
+
+    def _changes(self, by: float) -> bool:
+        return by > max(NOISE * self.noise, CHANGE * max(abs(self.first), abs(self.last)))
+
+
+@dataclass(frozen=True)
+class Series:
+    """A run's steps in order, and its greedy evaluations in order of their steps."""
+
+    steps: Sequence[Step]
+    held_out: Sequence[Measured] = ()
+
+    def level(self, name: str, over: int = RECENT) -> Evidence | None:
+        """Mean of the newest values; None of too few."""
+        values = self._curve(name)[-over:]
+        if len(values) < LEAST:
+            return None
+        return Evidence(name, fmean(v for _, v in values), values[0][0], values[-1][0])
+
+    def thirds(self, name: str) -> Thirds | None:
+        """How the curve goes; None where it is too short."""
+        curve = self._curve(name)
+        if len(curve) < TREND:
+            return None
+        n = len(curve) // 3
+        parts = [[v for _, v in part] for part in (curve[:n], curve[n:-n], curve[-n:])]
+        first, middle, last = (fmean(part) for part in parts)
+        noise = math.sqrt(variance(parts[0]) / n + variance(parts[2]) / n)
+        return Thirds(first, middle, last, noise, Evidence(name, last, curve[0][0], curve[-1][0], was=first))
+
+    def _curve(self, name: str) -> list[tuple[int, float]]:
+        pairs = ((step.number, step.metrics.get(name, math.nan)) for step in self.steps)
+        return [(number, value) for number, value in pairs if math.isfinite(value)]
+
+
+def series(steps: Iterable[tuple[int, Mapping[str, float]]], held_out: Iterable[Measured] = ()) -> Series:
+    """The series of steps in any order; of a step that is told twice the first counts."""
+    known: dict[int, Mapping[str, float]] = {}
+    for number, metrics in steps:
+        known.setdefault(number, metrics)
+    return Series([Step(n, known[n]) for n in sorted(known)], sorted(held_out, key=lambda m: m.step))

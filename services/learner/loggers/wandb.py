@@ -1,0 +1,55 @@
+"""Weights & Biases. Without a network `mode: offline` (or WANDB_MODE=offline) keeps the run for `wandb sync`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from banyan.loggers import LoggedRun
+
+MODES = ("", "online", "offline", "disabled")
+_LONGEST_ID = 64
+
+
+@dataclass
+class WeightsAndBiases:
+    """A run has the same id there. `step` is the axis of all curves: an evaluation may come after later steps."""
+
+    PACKAGE: ClassVar[tuple[str, str]] = ("wandb", "wandb==0.31.0")
+
+    project: str = "banyan"
+    """Project of the run."""
+    entity: str = ""
+    """User or team; empty for the default of the account."""
+    mode: str = ""
+    """online, offline or disabled; empty for WANDB_MODE, or else online."""
+    _run: Any = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode {self.mode!r} must be one of {', '.join(MODES[1:])}, or empty")
+
+    def begin(self, run: LoggedRun) -> int:
+        import wandb
+
+        run.folder.mkdir(parents=True, exist_ok=True)
+        self._run = wandb.init(
+            project=self.project,
+            entity=self.entity or None,
+            id=run.run_id[-_LONGEST_ID:],
+            name=run.run_id,
+            resume="allow",
+            dir=str(run.folder),
+            config=dict(run.recipe),
+            mode=self.mode or None,  # type: ignore[arg-type]
+            settings=wandb.Settings(console="off", silent=True),
+        )
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+        return run.last
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log({"step": step, **metrics})
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.finish()

@@ -1,0 +1,220 @@
+"""The diagnostic index: each rule fires on a series made for it, first, and not on what is near; a good run has none."""
+
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from banyan import recipe_file
+from banyan.cli import describe, doctor_run
+from banyan.cli.doctor_rules import RULES, diagnose
+from banyan.cli.doctor_series import Measured, Series, series
+from banyan.errors import NotFound
+from banyan.v1 import events_pb2, tree_pb2
+from banyan.v1 import runstore_service_pb2 as rs
+
+QUICKSTART = (Path(__file__).parents[2] / "recipes" / "quickstart.yaml").read_text()
+STEPS = 30
+Curve = Callable[[float], float]  # 0..1 → value
+
+HEALTHY: dict[str, Curve] = {
+    "reward": lambda t: 0.2 + 0.6 * t,
+    "entropy": lambda t: 1.2 - 0.6 * t,
+    "distinct_answers": lambda t: 0.8 - 0.5 * t,
+    "duplicate_share": lambda t: 0.2 + 0.4 * t,
+    "completion_tokens": lambda t: 6.0,
+    "completion_tokens_median": lambda t: 5.0,
+    "completion_tokens_p99": lambda t: 12.0,
+    "length_limited_share": lambda t: 0.1,
+    "zero_variance_share": lambda t: 0.4,
+    "all_right_share": lambda t: 0.3 * t,
+    "all_wrong_share": lambda t: 0.3 - 0.2 * t,
+    "malformed_share": lambda t: 0.02,
+    "unscorable_share": lambda t: 0.0,
+    "mismatch_kl": lambda t: 0.0004,
+    "ess": lambda t: 0.99,
+    "clip_fraction": lambda t: 0.01,
+    "staleness_mean": lambda t: 0.0,
+    "replay_share": lambda t: 0.0,
+    "not_finite": lambda t: 0.0,
+}
+RISING = (Measured(0, 0.2, 300), Measured(30, 0.75, 300))
+
+
+def made(changes: dict[str, Curve] | None = None, held_out: tuple[Measured, ...] = RISING, steps: int = STEPS) -> Series:
+    """A run with a little noise in every number."""
+    curves = HEALTHY | (changes or {})
+    wobble = [0.01 * ((7 * n) % 5 - 2) for n in range(steps)]
+    rows = [
+        (n + 1, {name: curve(n / (steps - 1)) * (1.0 + wobble[n]) for name, curve in curves.items()}) for n in range(steps)
+    ]
+    return series(rows, held_out)
+
+
+def flat(value: float) -> Curve:
+    return lambda t: value
+
+
+def names(run: Series) -> list[str]:
+    return [finding.rule.name for finding in diagnose(run)]
+
+
+SICK: dict[str, tuple[str, dict[str, Curve]]] = {
+    "not-finite": ("optimise", {"not_finite": lambda t: float(0.6 < t < 0.75)}),
+    "mismatch": ("optimise", {"mismatch_kl": flat(0.05)}),
+    "too-easy": ("control", {"all_right_share": flat(0.6), "reward": flat(0.95)}),
+    "too-hard": ("generate", {"all_wrong_share": flat(0.7)}),
+    "entropy-collapse": ("generate", {"entropy": lambda t: 1.0 - 0.95 * t, "reward": flat(0.4)}),
+    "off-policy": ("control", {"ess": lambda t: 0.9 - 0.6 * t}),
+    "replay-heavy": ("replay", {"replay_share": lambda t: 0.6 * t, "reward": lambda t: 0.6 - 0.3 * t}),
+    "clipped": ("optimise", {"clip_fraction": flat(0.5)}),
+    "malformed": ("filter", {"malformed_share": flat(0.4)}),
+    "unscored": ("filter", {"unscorable_share": flat(0.5)}),
+    "longer-not-better": ("control", {"completion_tokens": lambda t: 6.0 + 6.0 * t, "reward": flat(0.4)}),
+    "length-limited": ("control", {"length_limited_share": flat(0.8)}),
+    "long-tail": ("control", {"completion_tokens_p99": flat(60.0)}),
+    "duplicates": ("generate", {"completion_tokens": flat(100.0), "duplicate_share": flat(0.4)}),
+}
+
+# Near to each symptom, and none of it.
+WELL: dict[str, dict[str, Curve]] = {
+    "not-finite": {"not_finite": lambda t: float(t < 0.2)},  # long ago
+    "mismatch": {"mismatch_kl": flat(0.05), "staleness_mean": flat(1.0)},  # of age, not of arithmetic
+    "too-easy": {"all_right_share": flat(0.4)},
+    "too-hard": {"all_wrong_share": lambda t: 0.9 - 0.8 * t},  # it was
+    "entropy-collapse": {"entropy": lambda t: 1.0 - 0.95 * t},  # it learns: reward rises all the while
+    "off-policy": {"ess": flat(0.7), "staleness_mean": flat(2.0)},
+    "replay-heavy": {"replay_share": lambda t: 0.6 * t},  # and reward rises
+    "clipped": {"clip_fraction": flat(0.2)},
+    "malformed": {"malformed_share": lambda t: 0.6 - 0.6 * t},
+    "unscored": {"unscorable_share": flat(0.1)},
+    "longer-not-better": {"completion_tokens": lambda t: 6.0 + 6.0 * t},  # and better
+    "length-limited": {"length_limited_share": lambda t: 0.9 - 0.8 * t},
+    "long-tail": {"completion_tokens_p99": flat(20.0)},
+    "duplicates": {"duplicate_share": flat(0.9)},  # of short answers: that is agreement
+}
+
+
+def test_a_healthy_run_has_no_findings() -> None:
+    assert names(made()) == []
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_a_rule_fires_first_and_names_its_module(name: str) -> None:
+    module, changes = SICK[name]
+    first = diagnose(made(changes))[0]
+    assert (first.rule.name, first.rule.module) == (name, module)
+    assert first.evidence and all(e.first >= 1 and e.last <= STEPS for e in first.evidence)
+
+
+@pytest.mark.parametrize("name", WELL)
+def test_a_rule_does_not_fire_on_what_is_near(name: str) -> None:
+    assert names(made(WELL[name])) == []
+
+
+def test_reward_hacking_needs_held_out_answers_that_get_worse() -> None:
+    worse = (Measured(0, 0.5, 300), Measured(15, 0.7, 300), Measured(30, 0.4, 300))
+    finding = diagnose(made(held_out=worse))[0]
+    assert (finding.rule.name, finding.rule.module) == ("reward-hacking", "filter")
+    assert [(e.metric, e.first, e.last) for e in finding.evidence] == [("reward", 1, 30), ("held_out_reward", 15, 30)]
+    assert (finding.evidence[1].was, finding.evidence[1].value) == (0.7, 0.4)
+    chance = (Measured(0, 0.5, 20), Measured(30, 0.4, 20))  # two answers of twenty
+    assert names(made(held_out=chance)) == []
+    assert names(made({"reward": flat(0.5)}, worse)) == []
+
+
+def test_age_alone_is_off_policy() -> None:
+    assert names(made({"staleness_mean": flat(6.0)})) == ["off-policy"]
+
+
+def test_every_rule_has_a_series_that_it_fires_on_and_one_that_it_does_not() -> None:
+    assert {rule.name for rule in RULES} == set(SICK) | {"reward-hacking"} == set(WELL) | {"reward-hacking"}
+
+
+def test_too_few_steps_say_nothing() -> None:
+    sick = {name: curve for _, changes in SICK.values() for name, curve in changes.items()}
+    assert names(made(sick, steps=2)) == []
+    assert "entropy-collapse" not in names(made(SICK["entropy-collapse"][1], steps=11))
+
+
+@pytest.mark.parametrize("lever", [lever for rule in RULES for lever in rule.levers], ids=lambda lever: lever.setting)
+def test_each_lever_is_a_key_of_recipes_with_a_value_that_it_takes(lever: object) -> None:
+    setting = lever.setting  # type: ignore[attr-defined]
+    needed = ["control.max_staleness=1"] if "over_provision" in setting else []
+    recipe_file.parse(QUICKSTART, [*needed, setting])
+
+
+def test_modules_are_those_of_the_taxonomy() -> None:
+    assert {rule.module for rule in RULES} <= {"generate", "filter", "control", "replay", "optimise"}
+
+
+def _stored(step: int, epoch: int, metrics: dict[str, float]) -> rs.StoredPolicy:
+    ref = tree_pb2.PolicyRef(step=step, learner_epoch=epoch, digest=b"d" * 32)
+    return rs.StoredPolicy(published=events_pb2.PolicyPublished(policy=ref, metrics=metrics))
+
+
+def test_metrics_of_a_run_are_a_line_a_step_without_what_has_none() -> None:
+    stored = [_stored(0, 1, {}), _stored(1, 1, {"b": 1.0, "a": float("nan")}), _stored(1, 2, {}), _stored(2, 2, {"a": 3.0})]
+    assert describe.metrics(stored) == [{"step": 1, "a": None, "b": 1.0}, {"step": 2, "a": 3.0}]
+    json.dumps(describe.metrics(stored), allow_nan=False)
+
+
+def test_held_out_answers_are_those_of_finished_greedy_evaluations() -> None:
+    def one(label: str, done: int = 5) -> rs.EvalProgress:
+        return rs.EvalProgress(label=label, groups=5, done=done, scored=10, reward_sum=4.0)
+
+    told = [
+        one("before-greedy"),
+        one("before-sampled"),
+        one("step-20-greedy"),
+        one("after-greedy"),
+        one("step-30-greedy", 4),
+    ]
+    assert doctor_run._held_out(told, 40) == [Measured(0, 0.4, 10), Measured(20, 0.4, 10), Measured(40, 0.4, 10)]
+
+
+class Told:
+    """A client of a store that holds one run."""
+
+    def __init__(self, steps: list[rs.StoredPolicy]) -> None:
+        self._steps = steps
+
+    def run(self, run_id: str) -> rs.Run:
+        if run_id not in "tiny-00000001":
+            raise NotFound(f"there is no run {run_id}")
+        return rs.Run(run_id="tiny-00000001", step=len(self._steps))
+
+    def policies(self, run_id: str) -> list[rs.StoredPolicy]:
+        return self._steps
+
+    def progress(self, run_id: str) -> rs.ReadProgressResponse:
+        return rs.ReadProgressResponse()
+
+
+def told(monkeypatch: pytest.MonkeyPatch, run: Series) -> None:
+    steps = [_stored(step.number, 1, dict(step.metrics)) for step in run.steps]
+    monkeypatch.setattr(doctor_run, "reading", lambda _state: contextlib.nullcontext(Told(steps)))
+
+
+def test_findings_are_printed_with_evidence_and_levers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    told(monkeypatch, made(SICK["too-hard"][1]))
+    doctor_run.examine("tiny", tmp_path, as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["run_id"], said["steps"]) == ("tiny-00000001", STEPS)
+    (finding,) = said["findings"]
+    assert (finding["name"], finding["module"]) == ("too-hard", "generate")
+    (evidence,) = finding["evidence"]
+    assert evidence == {"metric": "all_wrong_share", "value": pytest.approx(0.7), "steps": [21, 30], "limit": 0.5}
+    assert {"key": "generate.settings.width", "set": "generate.settings.width=16", "why": "more tries a prompt"} in finding[
+        "levers"
+    ]
+
+
+def test_one_error_for_a_run_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told(monkeypatch, made())
+    with pytest.raises(NotFound, match="there is no run other"):
+        doctor_run.examine("other", tmp_path, as_json=False)
