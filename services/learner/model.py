@@ -91,7 +91,7 @@ def recompute(model: PreTrainedModel) -> None:
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if not layers or not model.supports_gradient_checkpointing:
         raise NotReady(f"optimise.recompute: model type {model.config.model_type!r} cannot do that; set it to false")
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[no-untyped-call]
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     for layer in layers:
         layer.training = True
 

@@ -19,14 +19,16 @@ CPU = torch.device("cpu")
 SOME = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def row_of(forest: Any, seed: int, trees: int, segments: int, shared: bool) -> Row:
+def rows_of(forest: Any, seed: int, trees: int, segments: int, shared: bool) -> list[Row]:
     rng = np.random.default_rng(seed)
     begin = [3, 1, 4, 1][: rng.integers(1, 5)] if shared else ()
     views = [forest.random(rng, segments, begin=begin) for _ in range(trees)]
     pieces = [paths.unroll(v, range(len(v.leaves_L)), np.ones(len(v.leaves_L)), None, b"now") for v in views]
-    rows = packing.pack(pieces, 10_000)
-    assume(rows)  # a tree may hold nothing to train
-    return rows[0]
+    return packing.pack(pieces, 10_000)
+
+
+def row_of(forest: Any, seed: int, trees: int, segments: int, shared: bool) -> Row:
+    return rows_of(forest, seed, trees, segments, shared)[0]
 
 
 def truth(row: Row, window: int | None) -> torch.Tensor:
@@ -79,7 +81,9 @@ def furthest(heads: Heads, got: torch.Tensor, expected: torch.Tensor) -> float:
 def test_all_ways_are_one(
     forest: Any, seed: int, trees: int, segments: int, shared: bool, window: int | None, cap: float | None
 ) -> None:
-    row = row_of(forest, seed, trees, segments, shared)
+    rows = rows_of(forest, seed, trees, segments, shared)
+    assume(rows)  # a tree may hold nothing to train
+    row = rows[0]
     tree, heads = TreeMask(row, torch.float64, CPU), heads_of(row, seed)
     layer = Layer(0.4, tree.window(window), cap)
     expected = plain(heads, truth(row, window), layer)
@@ -156,8 +160,8 @@ def test_a_leaking_span_changes_values_and_gradients(forest: Any) -> None:
     made = tree.calls()
     leak = next(i for i, span in enumerate(made.below) if span.end < len(row.token_N))
     wrong = tuple(replace(s, end=s.end + 1) if i == leak else s for i, s in enumerate(made.below))
-    full = [heads.query, *(x.repeat_interleave(2, 1) for x in heads[1:])]
-    got = nodeattention.attend(*full, spans.Calls(made.own, wrong), 0.4)
+    k, v = (x.repeat_interleave(2, 1) for x in heads[1:])
+    got = nodeattention.attend(heads.query, k, v, spans.Calls(made.own, wrong), 0.4)
     assert furthest(heads, got, expected) > 1e-3
 
 
