@@ -56,7 +56,7 @@ def _below(connection: Connection, tree_id: bytes, segment: bytes) -> set[bytes]
     """The segment and all that go on from it."""
     table = schema.segments
     rows = connection.execute(select(table.c.id, table.c.parent).where(table.c.tree_id == tree_id).order_by(table.c.n))
-    parents = {row.id: row for row in rows}  # parents first
+    parents: dict[bytes, Any] = {row.id: row for row in rows}  # parents first
     return {i for i in parents if _above(parents, segment, i)}
 
 

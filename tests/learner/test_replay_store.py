@@ -21,7 +21,8 @@ def replaying(model: Path) -> Recipe:
 
 
 async def batch(world: World, ordinal: int) -> ts.Batch:
-    return (await rpc.call(world.trees.ReadBatch, ts.ReadBatchRequest(run_id=RUN, ordinal=ordinal))).batch
+    answer: ts.ReadBatchResponse = await rpc.call(world.trees.ReadBatch, ts.ReadBatchRequest(run_id=RUN, ordinal=ordinal))
+    return answer.batch
 
 
 async def test_a_killed_learner_trains_what_was_replayed_again(

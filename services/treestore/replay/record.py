@@ -75,7 +75,7 @@ def _to_wire(row: Row[Any]) -> ts.ReplayedTree:
     return ts.ReplayedTree(tree_id=row.tree_id, group_id=row.group_id, leaf=leaf)
 
 
-def of_tree(connection: Connection, tree_id: bytes, ends: Collection[bytes]) -> Sequence[Row[Any]]:
+def of_tree(connection: Connection, tree_id: bytes, ends: Collection[bytes]) -> Sequence[Any]:
     """The batches (`run_id`, `ordinal`) that replayed a tree as a whole, or a leaf of it in one of the segments `ends`."""
     table = schema.batch_replays
     query = select(table.c.run_id, table.c.ordinal, table.c.segment).where(table.c.tree_id == tree_id).order_by(table.c.n)
