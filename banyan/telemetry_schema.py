@@ -66,7 +66,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "banyan.logger.lost": ("{record}", "records of metrics that a logger failed to take or had no room for"),
     "banyan.weights.bytes": ("By", "bytes of weights published or loaded"),
     "banyan.weights.sent": ("By", "bytes of weights sent through an object store, whole or what changed"),
-    "banyan.weights.fallbacks": ("1", "policies that a node fetched from the learner because the object store did not give them"),
+    "banyan.weights.fallbacks": ("1", "policies fetched from the learner because the object store did not give them"),
     "banyan.weights.unproven": ("1", "policies loaded of which nothing shows that the engine computes with them"),
     "banyan.dead_letters": ("{message}", "messages given up"),
 }

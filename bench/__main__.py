@@ -22,7 +22,6 @@ NAMES = (
 )
 LONG = ("trl", "equal")  # many minutes each, in cells: by name alone
 ONLY_WITH_VLLM = ("vllm",)  # in .venv-vllm
-LONG = ("trl", "equal")  # many minutes each, in cells: by name alone
 ONLY_WITH_CUDA = ("gpu",)
 
 

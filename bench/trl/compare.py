@@ -9,7 +9,7 @@ from importlib.metadata import version
 from banyan import torchenv
 from bench.cells import Cell, Cells, wanted
 from bench.table import RESULTS, Result
-from bench.trl import accuracy, figures, mapping, ours, theirs
+from bench.trl import figures, mapping, ours, theirs
 from bench.trl.mapping import VARIANTS, Variant
 
 SWEEP_STEPS = int(os.environ.get("BENCH_SWEEP_STEPS", "3"))
@@ -55,6 +55,8 @@ def _arms(result: Result, cells: Cells, sweep: Mapping[str, Cell]) -> bool:
 
 def _check(result: Result, arm: str, his: Cell) -> None:
     """Whether both read the same prompts."""
+    from bench.trl import accuracy  # loads torch
+
     same = his["prompts"] == accuracy.prompts(ours.recipe(), theirs.rows(ours.recipe(), STEPS))
     result.notes.append(f"{arm}: TRL's prompts are {'the same token ids as ours' if same else 'OTHER token ids than ours'}")
 

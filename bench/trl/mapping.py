@@ -77,6 +77,7 @@ FIELDS: Mapping[str, Meaning] = {
     "model": Meaning("the same folder"),
     "task": Meaning("the same rows as chat messages, in the order of our run", _fixed(shuffle_dataset=False)),
     "filter": Meaning("the same scorer's code, called as a reward function"),
+    "replay": Meaning("none in TRL", only=None),
     "seed": Meaning("the draws differ: other generators", _as("seed")),
     "deterministic": Meaning("TRL promises no bits", only=False),
     "allow_truncated_sampling": Meaning("nothing is truncated", only=False),

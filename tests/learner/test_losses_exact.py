@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from banyan.segment import Kind, Origin, Sampling, Segment
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from services.learner import attention, losses, packing, pairs, paths
+from services.learner import losses, packing, pairs, paths, treemask
+from services.learner.costs import Way
 from services.learner.losses.aggregate import Totals
 from services.learner.packing import Row
 from tests.learner.flat import Grads, flat_loss, gathered, packed, sequences, stepped
@@ -215,7 +216,8 @@ def test_a_leaking_mask_changes_every_loss(
     tiny_llama: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     leak = lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril()  # noqa: E731
-    monkeypatch.setattr(attention, "visible", leak)
+    monkeypatch.setattr(treemask, "visible", leak)
+    monkeypatch.setattr(treemask, "choose", lambda row, calls, masked: Way.BLOCKS)
     (_, flat), (_, on_trees) = both(tiny_llama, 11, name, WIDE if name == "gspo" else {}, 400)
     assert apart(flat, on_trees) > 1e-2
 
