@@ -34,7 +34,7 @@ class _NodeAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, out, total = ctx.saved_tensors
         grad, out = grad.transpose(1, 2), out.transpose(1, 2)
@@ -71,7 +71,8 @@ def _own(
 
 def _apart(tensor: torch.Tensor, own: Own) -> torch.Tensor:
     """A view [count, heads, size, width] of the nodes of one call."""
-    return tensor[0, :, own.start : own.stop].unflatten(1, (own.count, own.size)).transpose(0, 1)
+    run = tensor[0, :, own.start : own.stop]
+    return run.view(len(run), own.count, own.size, run.shape[2]).transpose(0, 1)
 
 
 def _merge(seen: torch.Tensor, total: torch.Tensor, part: torch.Tensor, said: torch.Tensor) -> None:
