@@ -8,6 +8,7 @@ from banyan.loggers import LoggedRun
 
 MODES = ("", "online", "offline", "disabled")
 _LONGEST_ID = 64
+_INIT_S = 20.0  # wandb waits for a server that does not answer, also as the learner ends
 
 
 @dataclass
@@ -41,7 +42,7 @@ class WeightsAndBiases:
             dir=str(run.folder),
             config=dict(run.recipe),
             mode=self.mode or None,  # type: ignore[arg-type]
-            settings=wandb.Settings(console="off", silent=True),
+            settings=wandb.Settings(console="off", silent=True, init_timeout=_INIT_S),
         )
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
