@@ -34,7 +34,7 @@ def job(recipe: Recipe, variant: Variant, steps: int, reward: str) -> dict[str, 
         "reward": reward,
         "keep": "",
         "every": 1,
-        "environment": sorted(torchenv.SETTINGS),
+        "environment": sorted([*torchenv.SETTINGS, "OMP_PROC_BIND"]),
     }
 
 
@@ -59,6 +59,7 @@ def _started(told: dict[str, Any], folder: Path) -> dict[str, Any]:
     asked.write_text(json.dumps(told | {"scratch": str(folder / "trl")}))
     command = [str(python()), "-m", "bench.trl.rival", str(asked), str(answer)]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    torchenv.bind(environ, len(torchenv.CORES))  # as our own processes do
     subprocess.run(command, cwd=ROOT, env=environ, check=True, timeout=1800.0)
     said: dict[str, Any] = json.loads(answer.read_text())
     return said
