@@ -20,7 +20,7 @@ def show(run: dict[str, Any]) -> None:
     facts |= {"groups": ", ".join(f"{count} {name}" for name, count in run["groups"].items())}
     facts |= {key.replace("_", " "): f"{run[key]:,}" for key in _COUNTS}
     facts |= {"mean reward": "-" if run["mean_reward"] is None else f"{run['mean_reward']:.3f}"}
-    skipped = sum(step.get("not_finite") or 0 for step in run.get("metrics", ()))
+    skipped = sum(step.get("not_finite") or 0 for step in run["metrics"])
     facts |= {"not finite": f"{skipped:g} steps, which were skipped"} if skipped else {}
     facts |= {"policy": describe.policy_words(run["policies"][-1] if run["policies"] else None)}
     width = max(map(len, facts))

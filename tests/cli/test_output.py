@@ -133,7 +133,7 @@ def test_a_run_is_shown_as_tables_with_its_evaluations_in_order(capsys: pytest.C
     evals = [rs.EvalProgress(label=label, groups=2, done=2, scored=2, correct=1, reward_sum=1.0) for label in labels]
     progress = rs.ReadProgressResponse(step=3, evals=[*evals, rs.EvalProgress(label="after-sampled", groups=2)])
     made = describe.run(rs.Run(run_id="r-1", state=rs.RUN_STATE_TRAINING, folder="/f")) | describe.progress(progress)
-    show.show(made | {"members": 0, "nodes": [], "stats": {"leaves": 4}, "policies": []})
+    show.show(made | {"members": 0, "nodes": [], "stats": {"leaves": 4}, "policies": [], "metrics": []})
     said = capsys.readouterr().out
     found = [line.split()[0] for line in said.splitlines() if line.startswith(("before-", "step-", "after-"))]
     assert found == ["before-greedy", "step-2-greedy", "step-10-greedy", "after-greedy", "after-sampled"]
