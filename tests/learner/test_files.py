@@ -153,7 +153,7 @@ def test_no_room_for_weights_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 class FakeTorchThread:
     """Snapshots without a model."""
 
-    def weight_bytes(self) -> int:
+    def trained_bytes(self) -> int:
         return 0
 
     async def snapshot(self, mark: Mark, apart: bool) -> Snapshot:
