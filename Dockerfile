@@ -1,4 +1,4 @@
-# One target per service, only that service's extra inside:
+# One target per service, only that service's extra inside (and loggers, where a recipe may name them):
 #   docker build --target verifier --tag banyan-verifier:dev .
 FROM python:3.11-slim AS base
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
@@ -10,7 +10,7 @@ COPY banyan banyan
 COPY services services
 
 FROM base AS gateway
-RUN pip install --constraint requirements.lock ".[gateway]" && rm -r /app/*
+RUN pip install --constraint requirements.lock ".[gateway,loggers]" && rm -r /app/*
 USER 10001:10001
 EXPOSE 7100
 ENTRYPOINT ["python", "-m", "services.gateway"]
@@ -48,7 +48,7 @@ RUN pip install --no-deps --requirement requirements-vllm.lock && rm requirement
 USER 10001:10001
 
 FROM base AS learner
-RUN pip install --constraint requirements.lock ".[learner]" && rm -r /app/*
+RUN pip install --constraint requirements.lock ".[learner,loggers]" && rm -r /app/*
 COPY --from=models /models /models
 ENV BANYAN_MODELS=/models GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1
 USER 10001:10001
