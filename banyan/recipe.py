@@ -367,8 +367,8 @@ class Resources(Part):
     drain_s: Annotated[float, Field(gt=0, le=100.0)] = 10.0
     """refresh drain: how long running branches may go on before they are cut."""
     weights: Literal["file", "nats", "nccl"] = "file"
-    """How new weights reach the nodes. file: a folder that nodes of the host map, and gRPC for joined ones. nats: an object
-    store on NATS that holds whole versions, and between them what changed. nccl: is not there, and refused."""
+    """How new weights reach the nodes. file: a folder that nodes of the host map. nats: an object store on NATS that holds
+    whole versions, and between them what changed. Joined nodes fetch over gRPC in any case. nccl: is refused."""
     weights_base_every: Annotated[int, Field(ge=1, le=1000)] = 20
     """weights nats: versions from one whole one to the next; sooner where changes come to half of a whole one."""
     weights_fallback: Literal["none", "fetch"] = "none"

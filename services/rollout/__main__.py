@@ -45,12 +45,15 @@ async def run(stop: asyncio.Event) -> None:
 
 def _weights(given: Settings, recipe: Recipe, channel: grpc.aio.Channel, bus: Bus) -> Weights:
     folder, resources = given.state / "weights" / given.node_id, recipe.resources
-    fetch = WeightServer(channel).fetch if given.joined else WeightServer(secret=given.secret).fetch
+    if (
+        given.joined
+    ):  # it may not read the object store; and whatever a far host says of its paths, this host's are not meant
+        return Weights(folder, WeightServer(channel).fetch, local=False)
+    fetch = WeightServer(secret=given.secret).fetch
     if resources.weights == "nats":
         rebuilder = Rebuilder(Bucket(bus.client, subjects.weights_bucket(given.run)), asker(bus, given.run, given.node_id))
         return Weights(folder, fetch if resources.weights_fallback == "fetch" else None, rebuilder=rebuilder)
-    # Whatever a far host says of its paths, this host's files are not meant.
-    return Weights(folder, fetch, local=not given.joined)
+    return Weights(folder, fetch)
 
 
 async def _bus(given: Settings) -> Bus:

@@ -1,7 +1,7 @@
-"""What a joined node may do with its run's object store: read it and ask for a whole version, where the recipe says nats."""
+"""What a joined node may do with object stores: nothing; and no reply subject gets it further."""
 
 import asyncio
-import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,11 @@ import pytest
 from nats.js.errors import Error as JetStreamError
 
 from banyan.errors import BanyanError
-from banyan.v1 import events_pb2
 from services.chassis import bucket as buckets
-from services.chassis import hints, subjects
+from services.chassis import subjects
 from services.chassis.bucket import Bucket
 from services.chassis.bus import Bus
-from services.gateway.join import tls
-from tests.gateway.test_credentials import RUN, SCOPE, Secured
+from tests.gateway.test_credentials import RUN, Secured
 
 DATA = bytes(range(256)) * 8000  # four chunks
 MINE, OTHER = subjects.weights_bucket(RUN), subjects.weights_bucket("other-1")
@@ -31,18 +29,6 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
     server.process.wait(5)
 
 
-async def _node(secured: Secured, weights: bool = True) -> Bus:
-    return await Bus.connect(
-        f"tls://{secured.address}",
-        "node",
-        creds=secured.node_creds(dataclasses.replace(SCOPE, weights=weights)),
-        inbox_prefix=SCOPE.inbox_prefix,
-        tls_root=str(secured.identity.certificate),
-        tls_name=tls.NAME,
-        patience_s=5.0,
-    )
-
-
 async def _filled(secured: Secured) -> Bus:
     service = await secured.service()
     for name in (MINE, OTHER):
@@ -52,38 +38,32 @@ async def _filled(secured: Secured) -> Bus:
     return service
 
 
-async def test_a_node_reads_its_runs_weights_and_asks(secured: Secured) -> None:
-    service, node = await _filled(secured), await _node(secured)
-    mine = Bucket(node.client, MINE)
-    found = await mine.find("policy-1-0")
-    assert b"".join([chunk async for chunk in mine.read(found)]) == DATA
-    asked = hints.heard(service.client, subjects.weights_wanted(RUN), events_pb2.WeightsWanted)
-    hearing = asyncio.ensure_future(anext(asked))
-    async with asyncio.timeout(5.0):
-        while not hearing.done():
-            await hints.say(node.client, subjects.weights_wanted(RUN), events_pb2.WeightsWanted(node_id="node-1"))
-            await asyncio.sleep(0.05)
-    assert hearing.result().node_id == "node-1"
-    await asked.aclose()  # type: ignore[attr-defined]
-    await node.close()
-    await service.close()
-
-
 @pytest.mark.parametrize("name", [MINE, OTHER])
-async def test_a_node_of_a_run_with_files_reads_no_bucket(secured: Secured, name: str, monkeypatch: Any) -> None:
+async def test_a_node_reads_no_bucket(secured: Secured, name: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(buckets, "_TRY_S", 0.4)
-    service, node = await _filled(secured), await _node(secured, weights=False)
+    service, node = await _filled(secured), await secured.node()
     with pytest.raises(BanyanError):
         await Bucket(node.client, name).find("policy-1-0")
     await node.close()
     await service.close()
 
 
-async def test_a_node_reads_no_other_runs_weights(secured: Secured, monkeypatch: Any) -> None:
-    monkeypatch.setattr(buckets, "_TRY_S", 0.4)
-    service, node = await _filled(secured), await _node(secured)
-    with pytest.raises(BanyanError):
-        await Bucket(node.client, OTHER).find("policy-1-0")
+@pytest.mark.parametrize("reply", [subjects.lineage(RUN, "opened"), f"$O.{MINE}.C.x", f"$O.{OTHER}.M.cG9saWN5LTEtMA=="])
+async def test_a_read_with_a_reply_subject_writes_nothing_there(secured: Secured, reply: str) -> None:
+    """The broker publishes what it reads to the reply subject, whether the asker may publish there or not."""
+    service, node = await _filled(secured), await secured.node()
+    js = service.client.jetstream()
+    about = {"last_by_subj": Bucket(service.client, MINE)._about("policy-1-0")}
+    heard = await service.client.subscribe(reply)
+    await service.client.flush()
+    before = [(await js.stream_info(s)).state.last_seq for s in (subjects.LINEAGE, f"OBJ_{MINE}", f"OBJ_{OTHER}")]
+    for request in (about, {"seq": 1, "batch": 4, "next_by_subj": f"$O.{MINE}.C.>"}):
+        await node.client.publish(f"$JS.API.DIRECT.GET.OBJ_{MINE}", json.dumps(request).encode(), reply=reply)
+        await node.client.flush()
+    with pytest.raises(nats.errors.TimeoutError):
+        await heard.next_msg(0.5)
+    after = [(await js.stream_info(s)).state.last_seq for s in (subjects.LINEAGE, f"OBJ_{MINE}", f"OBJ_{OTHER}")]
+    assert after == before
     await node.close()
     await service.close()
 
@@ -97,17 +77,21 @@ async def test_a_node_reads_no_other_runs_weights(secured: Secured, monkeypatch:
         f"$JS.API.STREAM.DELETE.OBJ_{MINE}",
         f"$JS.API.STREAM.PURGE.OBJ_{MINE}",
         f"$JS.API.STREAM.UPDATE.OBJ_{MINE}",
+        f"$JS.API.STREAM.MSG.GET.OBJ_{MINE}",
         f"$JS.API.STREAM.MSG.DELETE.OBJ_{MINE}",
         f"$JS.API.STREAM.INFO.OBJ_{MINE}",
         f"$JS.API.CONSUMER.CREATE.OBJ_{MINE}",
+        f"$JS.API.DIRECT.GET.OBJ_{MINE}",
+        f"$JS.API.DIRECT.GET.OBJ_{MINE}.$O.{MINE}.M.cG9saWN5LTEtMA==",
         f"$JS.API.DIRECT.GET.OBJ_{OTHER}",
         "$JS.API.DIRECT.GET.LINEAGE",
         "$JS.API.STREAM.NAMES",
+        subjects.weights_wanted(RUN),
         subjects.weights_wanted("other-1"),
     ],
 )
-async def test_a_node_does_nothing_else_with_object_stores(secured: Secured, subject: str) -> None:
-    service, node = await _filled(secured), await _node(secured)
+async def test_a_node_does_nothing_with_object_stores(secured: Secured, subject: str) -> None:
+    service, node = await _filled(secured), await secured.node()
     heard = await service.client.subscribe(subject)
     await service.client.flush()
     with pytest.raises((nats.errors.Error, JetStreamError, asyncio.TimeoutError)):

@@ -1,4 +1,4 @@
-"""A run whose weights go out through NATS alone: every node samples from what it rebuilt, and nothing is left of it."""
+"""A run whose weights go out through NATS: its own nodes rebuild them, joined ones fetch, and no store is left of it."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def streams(run: Training) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_all_nodes_rebuild_what_the_learner_published(tmp_path: Path, eventually: Any) -> None:
+async def test_own_nodes_rebuild_and_joined_ones_fetch_what_the_learner_published(tmp_path: Path, eventually: Any) -> None:
     folder = tmp_path / "run"
     async with training(folder, through_nats(folder)) as run, joined(run, tmp_path / "node", "--threads", "1") as node:
         await eventually(lambda: len(sampled(run, ours=False)) >= 3, 240.0, "trees of three policies from the joined node")

@@ -82,8 +82,7 @@ class Admission:
         _check(request)
         run = (await self._store.read_run(run_id)).run
         check_joinable(run)
-        through_nats = json.loads(run.recipe_json).get("resources", {}).get("weights") == "nats"
-        scope = Scope(run_id, subjects.growth_durable(run_id), f"_INBOX_{request.node_id}", through_nats)
+        scope = Scope(run_id, subjects.growth_durable(run_id), f"_INBOX_{request.node_id}")
         await self._queue(run_id)
         jwt = credentials.admit(self._state, scope, request.node_id, request.public_key)
         await self._store.put_member(

@@ -15,21 +15,17 @@ class Scope:
     run_id: str
     growth_consumer: str
     inbox_prefix: str
-    weights: bool = False  # whether the run's weights go out through an object store
 
     def permissions(self) -> dict[str, Any]:
         """The claims of the node's user JWT."""
         growth, policy = self.growth_consumer, subjects.train(self.run_id, "policy")
+        # No direct reads: the broker publishes what it reads to any reply subject, with its own rights (ADR 028).
         publish = [subjects.lineage(self.run_id, kind) for kind in PRODUCED]
         publish += [
             f"$JS.API.CONSUMER.MSG.NEXT.{subjects.GROWTH}.{growth}",
             f"$JS.API.CONSUMER.INFO.{subjects.GROWTH}.{growth}",
             f"$JS.ACK.{subjects.GROWTH}.{growth}.>",
         ]
-        if self.weights:
-            # Direct reads of one stream: nothing is made in the broker, and no other bucket opens.
-            publish += [f"$JS.API.DIRECT.GET.OBJ_{subjects.weights_bucket(self.run_id)}"]
-            publish += [subjects.weights_wanted(self.run_id)]
         return {
             "type": "user",
             "pub": {"allow": publish},
