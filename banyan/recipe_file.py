@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from banyan import facts, groups, loggers, losses, registry, yaml_text
 from banyan.errors import InvalidInput
-from banyan.recipe import Recipe
+from banyan.recipe import Recipe, Replay
 from banyan.recipe_errors import Place, Places, explained
 
 ROOM_SETTINGS = frozenset({"start", "most"})  # of tree policies that grow by rooms: who shares counts on the recipe's
@@ -66,7 +66,7 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
         )
     registry.build("control", recipe.control.curriculum, recipe.control.curriculum_settings)
     if recipe.replay is not None:
-        registry.build("replay", recipe.replay.policy, recipe.replay.settings)
+        _check_replay(recipe.replay)
     _refuse_deaf(recipe, policy)
     _check_rooms(recipe, policy)
     _check_estimator(recipe, policy)
@@ -78,6 +78,16 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
     _check_adapters(recipe)
     loggers.check(recipe)
     return recipe
+
+
+def _check_replay(replay: Replay) -> None:
+    """Raises InvalidInput where what is named draws no groups."""
+    built = registry.build("replay", replay.policy, replay.settings)
+    if not callable(getattr(built, "sample", None)):
+        raise InvalidInput(
+            f"replay.policy {replay.policy} gives a {type(built).__name__} without a method sample(groups, count, rng); "
+            "write one, or take dots or recent"
+        )
 
 
 def _refuse_deaf(recipe: Recipe, policy: Any) -> None:

@@ -157,3 +157,13 @@ def test_a_users_own_scorer_is_not_imported_in_this_process() -> None:
 def test_a_missing_file_is_one_message(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"cannot read recipe .*none.yaml: No such file"):
         load(tmp_path / "none.yaml")
+
+
+class DrawsNothing:
+    """A replay plugin that is none."""
+
+
+def test_a_replay_plugin_that_cannot_draw_is_refused() -> None:
+    overrides = [f"replay={{policy: '{__name__}:DrawsNothing', fraction: 0.2}}", "optimise.loss=decoupled"]
+    with pytest.raises(InvalidInput, match=r"replay\.policy .*:DrawsNothing gives a DrawsNothing without a method sample"):
+        parse(MINIMAL, overrides)

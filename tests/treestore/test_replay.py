@@ -216,3 +216,35 @@ def test_draws_are_uniform_and_a_groups_number_does_not_hang_on_the_others() -> 
     assert all(130 < count < 230 for count in counts.values())  # 180 ± 11
     order = list(Recent().sample(groups, 10, Draws(5)))
     assert list(Recent().sample(groups[1:], 10, Draws(5))) == [g for g in order if g != "g0"]
+
+
+def test_a_leaf_is_replayed_once_in_a_batch(world: World) -> None:
+    old, newest = _grown(world, 0, [1, 0]), _grown(world, 1, [0, 1], row=0)
+    for number, spec in enumerate((old, newest)):
+        _commit(world, number, [spec.group_id])
+    ask = [ts.FailedGroup(group_id=f"g{n}", row_digest=old.row_digest) for n in range(3)]
+    assert [(one.tree_id, one.group_id) for one in _sample(world, failed=ask)] == [
+        (newest.tree_id, "g0"),
+        (old.tree_id, "g1"),
+    ]
+    drawn = _sample(world, count=1, failed=ask[:1])  # the buffer has the newest group of the row
+    assert [(one.tree_id, one.HasField("leaf")) for one in drawn] == [(newest.tree_id, False), (old.tree_id, True)]
+
+
+class Breaks:
+    def sample(self, groups: Sequence[StoredGroup], count: int, rng: Draws) -> Sequence[str]:
+        return [groups[count].group_id]
+
+
+class Unhashable:
+    def sample(self, groups: Sequence[StoredGroup], count: int, rng: Draws) -> object:
+        return [groups]
+
+
+def test_a_plugin_that_raises_is_named_and_none_is_asked_about_nothing(world: World) -> None:
+    assert _sample(world, count=1, policy=f"{__name__}:Breaks") == []  # nothing is stored yet
+    _commit(world, 0, [_grown(world, 0, [0, 1]).group_id])
+    with pytest.raises(InvalidInput, match=r"plugin '.*:Breaks' raised IndexError: list index out of range"):
+        _sample(world, count=1, policy=f"{__name__}:Breaks")
+    with pytest.raises(InvalidInput, match="not in the buffer"):
+        _sample(world, count=1, policy=f"{__name__}:Unhashable")

@@ -1,5 +1,6 @@
 """The newest stored success of a row: what a group of which every leaf failed gets (DART's experience pool, card 47)."""
 
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
@@ -13,10 +14,12 @@ _TREES = 16  # of a row that are looked at: those with a single score that is ri
 
 
 def success(
-    connection: Connection, request: ts.SampleReplayRequest, row_digest: bytes
+    connection: Connection, request: ts.SampleReplayRequest, row_digest: bytes, used: Collection[bytes] = ()
 ) -> tuple[bytes, tree_pb2.LeafRef] | None:
-    """Tree and leaf: of the newest tree that has one the best leaf, of equals the first by place."""
-    rows = {row.tree_id: row for row in _trees(connection, request, row_digest)}
+    """Tree and leaf: of the newest tree that has one the best leaf, of equals the first by place. used: trees
+    that the batch has already."""
+    found = _trees(connection, request, row_digest, _TREES + len(used))
+    rows = {row.tree_id: row for row in found if row.tree_id not in used}
     held = outcomes.leaves(connection, rows)
     for tree_id in rows:
         right = [
@@ -30,7 +33,7 @@ def success(
     return None
 
 
-def _trees(connection: Connection, request: ts.SampleReplayRequest, row_digest: bytes) -> list[Row[Any]]:
+def _trees(connection: Connection, request: ts.SampleReplayRequest, row_digest: bytes, most: int) -> list[Row[Any]]:
     """Consumed trees of a row, newest first, in which a scorer said that a leaf is right."""
     trees, used, scores = schema.trees, schema.batch_trees, schema.scores
     right = select(scores.c.n).where(
@@ -43,6 +46,6 @@ def _trees(connection: Connection, request: ts.SampleReplayRequest, row_digest: 
         .where(trees.c.state == CONSUMED, trees.c.purpose == TRAIN, right.exists())
         .where(used.c.ordinal.between(request.first_batch, request.before_batch - 1))
         .order_by(used.c.n.desc())
-        .limit(_TREES)
+        .limit(most)
     )
     return list(connection.execute(query))
