@@ -63,7 +63,7 @@ def diagnose(series: Series) -> list[Finding]:
 RULES: Sequence[Rule] = (
     Rule(
         "not-finite",
-        "a loss or a gradient was not finite, and that step changed nothing",
+        "a loss or a gradient was not finite, and that optimizer step changed nothing",
         "optimise",
         above("not_finite", 0.0, over=20),
         (
@@ -76,7 +76,7 @@ RULES: Sequence[Rule] = (
         "mismatch",
         "training and sampling give the same tokens other probabilities, and not because of their age",
         "optimise",
-        every(above("mismatch_kl", 0.01), below("staleness_mean", 0.5)),
+        every(above("mismatch_kl", 0.01), below("staleness_mean", 0.5), below("replay_share", 0.05)),
         (
             Lever("resources.dtype=float32", "the same arithmetic on both sides"),
             Lever("optimise.loss_settings.importance={level: token, cap: 2}", "truncated importance weights"),
@@ -146,7 +146,8 @@ RULES: Sequence[Rule] = (
         "replay",
         every(rises("replay_share"), falls("reward")),
         (
-            Lever("control.max_staleness=1", "older trees leave their groups"),
+            Lever("replay.max_age=16", "old trees are not replayed any more"),
+            Lever("replay.fraction=0.1", "a smaller share of each batch"),
             Lever("optimise.loss=decoupled", "corrects for the policy that sampled them"),
         ),
     ),

@@ -29,7 +29,7 @@ def of_batch(credits: Sequence[Credit], age: Age, replayed: Collection[bytes] = 
         | _variety(credits)
         | _lengths(views)
         | _form(views)
-        | _ages(views, age)
+        | _ages([view for view in views if view.tree.tree_id not in replayed], age)
         | _replay(credits, replayed)
     )
 
@@ -110,7 +110,8 @@ def _form(views: Sequence[TreeView]) -> Metrics:
 
 
 def _ages(views: Sequence[TreeView], age: Age) -> Metrics:
-    """Steps that the sampled segments on leaves' paths are behind, each segment once."""
+    """Steps that the sampled segments on leaves' paths are behind, each segment once; of fresh trees, as replay is meant to
+    be old."""
     age_S = np.array([age(segment) for view in views for segment in _sampled(view)], np.int64)
     if not len(age_S):
         return {}

@@ -130,6 +130,13 @@ def test_staleness_counts_each_sampled_segment_once() -> None:
     assert found["staleness_max"] == 10.0
 
 
+def test_trees_that_replay_put_in_are_not_stale() -> None:
+    fresh, old = tree(([1],), (1.0,), steps=(9,)), tree(([2],), (0.0,), steps=(0,), number=1)
+    found = metrics.of_batch([credit(fresh), credit(old)], age, {old.tree.tree_id})
+    assert (found["staleness_mean"], found["staleness_max"]) == (1.0, 1.0)
+    assert "staleness_mean" not in metrics.of_batch([credit(old)], age, {old.tree.tree_id})
+
+
 def test_replay_counts_trained_path_tokens_of_trees_that_teach() -> None:
     fresh, old = credit(tree(([1], [2]), (0.0, 1.0))), credit(tree(([1, 1, 1], [2, 2, 2]), (0.0, 1.0), number=1))
     flat = credit(tree(([1, 1], [2, 2]), (1.0, 1.0), number=2))
