@@ -30,7 +30,8 @@ from services.learner.schedule import learning_rate
 @dataclass(frozen=True)
 class StepReport:
     """Numbers of a batch's steps. `applied` is False where nothing was learned: no row, or no gradient that is finite.
-    loss, grad_norm and what the loss measures are means over the steps; the others are of its first epoch."""
+    loss, grad_norm and what the loss measures are means over the steps; the others are of its first epoch. skipped:
+    optimizer steps that were not taken, as their loss or gradient is not finite."""
 
     applied: bool
     loss: float = 0.0
@@ -41,6 +42,7 @@ class StepReport:
     foreign_fraction: float = 0.0
     learning_rate: float = 0.0
     finite: bool = True
+    skipped: int = 0
     head: Mapping[str, float] = field(default_factory=dict)
     measures: Mapping[str, float] = field(default_factory=dict)
 
@@ -120,8 +122,9 @@ class Trainer:
         n, told, said, steps = max(1, sums.tokens), self._teach(sums.applied > 0), sums.tally.means(), len(sums.losses)
         means = (sums.mismatch / n, sums.entropy / n, said.pop("clip_fraction", 0.0), sums.foreign / n)
         loss, norm, said = sum(sums.losses) / steps, sum(sums.norms) / steps, said | {"optimizer_steps": float(sums.applied)}
-        applied, finite = sums.applied > 0, sums.applied == steps
-        return StepReport(applied, loss, norm, *means, learning_rate=rate, finite=finite, head=told, measures=said)
+        applied, skipped = sums.applied > 0, steps - sums.applied
+        finite = not skipped
+        return StepReport(applied, loss, norm, *means, rate, finite, head=told, measures=said, skipped=skipped)
 
     @torch.no_grad()
     def _proximal(self, rows: Sequence[Row]) -> list[torch.Tensor | None]:

@@ -104,7 +104,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_the_others_are_taken(tiny_llam
     rows[0][0].advantage_P_T[0, 0] = np.nan
     trainer = Trainer(prepare(tiny_llama(0)), Optimise(learning_rate=RATE), torch.float64)
     report = trainer.step([*rows[0], *rows[1]], 0, [len(part) for part in rows])
-    assert (report.applied, report.finite, report.measures["optimizer_steps"]) == (True, False, 1.0)
+    assert (report.applied, report.finite, report.skipped, report.measures["optimizer_steps"]) == (True, False, 1, 1.0)
     assert all(torch.isfinite(w).all() for w in trainer.masters.exact().values())
 
 

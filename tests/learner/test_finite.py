@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from banyan.errors import InvalidInput
-from services.learner import checkpoint, finite
-from services.learner.trainer import Trainer
+from services.learner import checkpoint, finite, report
+from services.learner.study import Lesson
+from services.learner.torchthread import Timed
+from services.learner.trainer import StepReport, Trainer
 from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe
 
-BAD, GOOD = {"not_finite": 1.0}, {"not_finite": 0.0}
+BAD, GOOD = {"not_finite": 1.0, "applied": 0.0}, {"not_finite": 0.0, "applied": 1.0}
+PARTLY = {"not_finite": 1.0, "applied": 1.0}  # some optimizer steps were skipped
 
 
 @pytest.mark.parametrize(
@@ -22,6 +25,8 @@ BAD, GOOD = {"not_finite": 1.0}, {"not_finite": 0.0}
         ([(1, BAD), (2, BAD), (3, GOOD)], 3, 0),
         ([(1, BAD), (2, BAD), (3, GOOD)], 2, 2),  # a checkpoint of step 2: what came after is trained again
         ([(1, BAD), (3, BAD)], 3, 1),
+        ([(1, BAD), (2, PARTLY), (3, BAD)], 3, 1),
+        ([(1, PARTLY), (2, PARTLY)], 2, 0),
         ([(1, BAD), (1, {})], 1, 1),  # announced again by a learner that was started again
     ],
 )
@@ -71,3 +76,14 @@ async def test_the_count_outlives_the_learner(
     with pytest.raises(InvalidInput, match="the last 3 steps up to step 3"):
         await Rig(tmp_path, tiny_folder, store, wanted).run()
     assert len(store.batches) == 3
+
+
+def test_a_batch_that_taught_something_ends_the_row() -> None:
+    assert [finite.after(2, said) for said in (BAD, PARTLY, GOOD)] == [3, 0, 0]
+
+
+def test_the_log_says_how_many_steps_were_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    said = StepReport(True, finite=False, skipped=1, measures={"optimizer_steps": 3.0, "ess": 1.0})
+    found = report.numbers(Lesson([], []), Timed(said, 0.1), 7)
+    assert (found["not_finite"], found["applied"]) == (1.0, 1.0)
+    assert "step 7: 1 of 4 optimizer steps" in caplog.text
