@@ -35,6 +35,7 @@ _AT_ONCE = 16  # chunks that a reader asks for at a time
 _TRY_S = 5.0
 _SETTLE_S = 0.5
 _AGAIN_S = 0.25
+FULL = "STORE_FULL"  # reason of an error: nothing more goes in before something went
 _NO_ROOM, _FULL, _DIFFERS = 10047, 10077, 10058
 _FAULTS = (TimeoutError, nats.errors.Error, JetStreamError, OSError)
 
@@ -67,7 +68,7 @@ class Bucket:
                 if error.err_code == _NO_ROOM:
                     raise InvalidInput(
                         f"NATS has no room for object store {self.name} of {max_bytes >> 20} MiB beside its streams:"
-                        " raise max_file_store in its configuration, or set resources.weights: file"
+                        " set resources.weights: file, or, with a broker of your own, raise max_file_store"
                     ) from None
                 if error.err_code != _DIFFERS:
                     raise
@@ -259,7 +260,7 @@ def _named(what: str) -> Iterator[None]:
         raise DeadlineMissed(f"{what}: NATS did not answer within {_TRY_S:.0f} s") from None
     except APIError as error:
         if error.err_code == _FULL:
-            raise TemporaryError(f"{what}: the object store is full; older versions must go first") from None
+            raise TemporaryError(f"{what}: the object store is full; older versions must go first", reason=FULL) from None
         raise TemporaryError(f"{what}: {error}") from None
     except (nats.errors.Error, JetStreamError, OSError) as error:
         raise TemporaryError(f"{what}: {type(error).__name__}: {error}") from None

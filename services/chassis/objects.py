@@ -60,7 +60,7 @@ def read(data: bytes, bucket: str) -> Object:
         digest = base64.urlsafe_b64decode(said["digest"].removeprefix("SHA-256="))
         labels = {str(k): str(v) for k, v in said.get("metadata", {}).items()}
         found = Object(str(said["name"]), str(said["nuid"]), int(said["size"]), int(said["chunks"]), digest, labels)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise InvalidInput(f"what object store {bucket} says of an object is unusable: {error!r}") from None
     if not 0 <= found.chunks <= found.size or not found.nuid.isalnum():
         raise InvalidInput(f"{found.name} in object store {bucket} cannot have {found.chunks} chunks of {found.size} bytes")

@@ -86,10 +86,12 @@ def from_json(text: str, path: Path) -> WeightManifest:
         digest, size = bytes.fromhex(data["digest"]), int(data["bytes"])
         aliases, said = data["aliases"], (data.get("canary"), data.get("adapter"))
         manifest = WeightManifest(path, data["epoch"], data["step"], digest, size, tensors, aliases, *said)
-    except (KeyError, TypeError, ValueError) as error:
+        _check(manifest)
+        return manifest
+    except InvalidInput:  # a ValueError too, and says it better
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InvalidInput(f"weight manifest of {path} is unusable: {error!r}") from None
-    _check(manifest)
-    return manifest
 
 
 def _check(manifest: WeightManifest) -> None:

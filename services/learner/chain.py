@@ -13,7 +13,7 @@ from services.chassis.weightlinks import Link
 
 KEEP = 3  # newest versions that can be rebuilt, as many as the learner's folder holds
 _SHARE = 0.5  # of a whole version: what the changes since may come to
-_SLACK_BYTES = 64 << 20  # what messages and headers take beside it
+SLACK_BYTES = 64 << 20  # what messages and headers take beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Sent:
         return self.link.parent is None
 
 
-def limit_bytes(weights: int) -> int:
+def limit_bytes(weights: int, slack: int = SLACK_BYTES) -> int:
     """Bytes that a store of versions of so many bytes may hold."""
-    return int((KEEP + 1 + _SHARE) * (weights + weights // 64)) + _SLACK_BYTES
+    return int((KEEP + 1 + _SHARE) * (weights + weights // 64)) + slack
 
 
 def room(held: Sequence[Sent], weights: int, every: int) -> int:

@@ -17,7 +17,7 @@ from banyan.errors import BanyanError, NotFound, TemporaryError
 from banyan.recipe import Recipe
 from banyan.v1 import events_pb2
 from services.chassis import hints, process, subjects, telemetry, weighthold
-from services.chassis.bucket import Bucket
+from services.chassis.bucket import FULL, Bucket
 from services.chassis.bus import Bus
 from services.chassis.weightdelta import Words
 from services.chassis.weightfile import WeightManifest
@@ -65,11 +65,18 @@ async def handing_out(recipe: Recipe, bus: Bus, run_id: str) -> AsyncIterator[Ou
     outlet = BucketOutlet(Bucket(bus.client, subjects.weights_bucket(run_id)), recipe.resources.weights_base_every)
     asked = hints.heard(bus.client, subjects.weights_wanted(run_id), events_pb2.WeightsWanted)
     serving = asyncio.create_task(outlet.serve(asked))
+    serving.add_done_callback(_said_if_failed)
     try:
         yield outlet
     finally:
         await process.cancelled([serving])
         outlet.close()
+
+
+def _said_if_failed(serving: "asyncio.Task[None]") -> None:
+    """The learner goes on: versions go out all the same."""
+    if not serving.cancelled() and (error := serving.exception()) is not None:
+        log.error("nodes that ask for whole weights get no answer any more: %s: %s", type(error).__name__, error)
 
 
 class _TooMuch(Exception):
@@ -79,8 +86,10 @@ class _TooMuch(Exception):
 class BucketOutlet:
     """Weight store `nats`."""
 
-    def __init__(self, bucket: Bucket, every: int, patience_s: float = _PATIENCE_S) -> None:
-        self._bucket, self._every, self._patience_s = bucket, every, patience_s
+    def __init__(
+        self, bucket: Bucket, every: int, patience_s: float = _PATIENCE_S, slack_bytes: int = chain.SLACK_BYTES
+    ) -> None:
+        self._bucket, self._every, self._patience_s, self._slack_bytes = bucket, every, patience_s, slack_bytes
         self._held: list[Sent] = []
         self._born = ""
         self._newest: WeightManifest | None = None
@@ -99,20 +108,34 @@ class BucketOutlet:
         numbers = {"weights_sent_bytes": sent.object.size, "weights_whole": sent.whole, "weights_changed": changed}
         return {name: float(value) for name, value in numbers.items()} | {"weights_seconds": time.monotonic() - begun}
 
-    async def _insist(self, manifest: WeightManifest, whole: bool = False) -> tuple[Sent, float]:
+    async def _insist(self, manifest: WeightManifest) -> tuple[Sent, float]:
         """Sends it, again and again while NATS is away."""
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
-                return await self._send(manifest, whole)
+                return await self._send(manifest)
             except (TemporaryError, NotFound) as error:  # not found: the broker lost the store amid the sending
                 if time.monotonic() > deadline:
                     raise
                 log.warning("weights of step %d are not sent: %s; trying again", manifest.step, error)
+                full = error.reason == FULL
+            if full:
+                await self._clear()
             await asyncio.sleep(_AGAIN_S)
 
-    async def _send(self, manifest: WeightManifest, whole: bool) -> tuple[Sent, float]:
-        born = await self._bucket.ensure(chain.limit_bytes(manifest.bytes))
+    async def _clear(self) -> None:
+        """Removes from a full store what other learners left, and what did not go when it should have."""
+        gone = chain.unneeded(self._held)
+        kept = [one for one in self._held if one not in gone]
+        try:
+            await self._bucket.keep_only(one.object for one in kept)
+        except (TemporaryError, NotFound) as error:
+            log.warning("the full object store %s is not cleared: %s", self._bucket.name, error)
+        else:
+            self._held = kept
+
+    async def _send(self, manifest: WeightManifest, whole: bool = False) -> tuple[Sent, float]:
+        born = await self._bucket.ensure(chain.limit_bytes(manifest.bytes, self._slack_bytes))
         if born != self._born:  # new, or made anew: what was in it is gone, or nobody's
             self._held, self._born = [], born
             await self._bucket.drop_unfinished()
@@ -154,11 +177,18 @@ class BucketOutlet:
         self._newest = manifest
 
     async def _forget(self, gone: list[Sent]) -> None:
-        """Lets versions go. One that stays because NATS is away goes with the next learner, or with the run."""
-        self._held = [one for one in self._held if one not in gone]
+        """Lets versions go. One that stays because NATS is away is held on to, and goes later."""
         for one in gone:
-            with contextlib.suppress(TemporaryError, NotFound):
+            try:
                 await self._bucket.drop(one.object)
+            except TemporaryError as error:
+                log.warning(
+                    "weights of step %d are not removed: %s; the next version tries again", one.link.version.step, error
+                )
+                return
+            except NotFound:
+                pass  # it went with its store
+            self._held = [held for held in self._held if held != one]
 
     async def settle(self) -> None:
         """Removes what earlier learners of the run left."""
@@ -175,7 +205,7 @@ class BucketOutlet:
         async for wanted in asked:
             try:
                 await self._answer(wanted)
-            except BanyanError as error:
+            except (BanyanError, OSError) as error:  # a file that cannot be mapped, among others
                 log.warning("weights of step %d are not sent whole: %s; nodes ask again", wanted.policy.step, error)
 
     async def _answer(self, wanted: events_pb2.WeightsWanted) -> None:
@@ -186,12 +216,15 @@ class BucketOutlet:
             newest = self._newest
             if newest is None or _version(newest) != version:
                 return
-            log.warning("node %s asks for step %d whole: %s", wanted.node_id[:64], version.step, wanted.reason[:200])
+            who, why = (" ".join(text[:200].split()) for text in (wanted.node_id[:64], wanted.reason))
+            log.warning("node %s asks for step %d whole: %s", who, version.step, why)
             begun = time.monotonic()
             older = [one for one in self._held if one.link.version == version]
-            await self._send(newest, whole=True)
-            await self._forget([*older, *chain.unneeded([one for one in self._held if one not in older])])
-            self._not_before = begun + (time.monotonic() - begun) / _SHARE
+            try:
+                await self._send(newest, whole=True)
+                await self._forget([*older, *chain.unneeded([one for one in self._held if one not in older])])
+            finally:  # a try that fails takes its time too
+                self._not_before = begun + (time.monotonic() - begun) / _SHARE
 
     def close(self) -> None:
         """Lets go of the newest version's file. The store stays: whoever goes on with the run clears it."""

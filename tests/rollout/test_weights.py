@@ -54,7 +54,14 @@ def test_a_flipped_bit_a_short_file_and_a_bad_manifest_are_refused(tmp_path):
     manifest.path.write_bytes(data[:-1])
     with pytest.raises(InvalidInput, match=r"holds .* bytes, its manifest says"):
         weightfile.open_verified(manifest.manifest_path)
-    for text in ("{", "[]", '{"epoch": 1}', manifest.to_json().replace('"offset": 0', '"offset": 64000000')):
+    said = manifest.to_json()
+    wrong = [said.replace('"offset": 0', f'"offset": {offset}') for offset in ("64000000", '"0"', "null")]
+    wrong += [
+        said.replace(f'"bytes": {manifest.bytes},', '"bytes": Infinity,'),
+        said.replace('"aliases": {', '"aliases": 1, "x": {'),
+    ]
+    assert said not in wrong
+    for text in ("{", "[]", '{"epoch": 1}', *wrong):
         with pytest.raises(InvalidInput, match=r"unusable|outside"):
             weightfile.from_json(text, manifest.path)
     manifest.path.unlink()

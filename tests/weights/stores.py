@@ -27,6 +27,7 @@ from services.rollout.weights import Weights
 RUN = "run-1"
 STORES = ("file", "fetched", "nats")
 WORDS = 700_000  # more than two blocks
+SLACK_BYTES = 32 << 10  # so small that a fifth version does not fit
 
 
 @dataclass
@@ -86,7 +87,7 @@ async def site(kind: str, folder: Path, url: str, every: int = 4) -> AsyncIterat
     bucket = Bucket(bus.client, subjects.weights_bucket(RUN)) if bus else None
 
     def learner(epoch: int) -> Learner:
-        outlet: Outlet = BucketOutlet(bucket, every, patience_s=20.0) if bucket else FolderOnly()
+        outlet: Outlet = BucketOutlet(bucket, every, patience_s=20.0, slack_bytes=SLACK_BYTES) if bucket else FolderOnly()
         return Learner(WeightFolder(folder / "learner"), outlet, epoch)
 
     first = learner(1)
