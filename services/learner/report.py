@@ -22,8 +22,8 @@ def numbers(lesson: Lesson, timed: Timed, step: int) -> dict[str, float]:
     report = timed.report
     if not report.finite:
         steps = report.skipped + round(report.measures.get("optimizer_steps", 0.0))
-        said = "step %d: %d of %d optimizer steps have a loss or a gradient that is not finite, and are skipped"
-        log.error(said, step, report.skipped, steps)
+        told = "step %d: %d of %d optimizer steps have a loss or a gradient that is not finite, and are skipped"
+        log.error(told, step, report.skipped, steps)
     telemetry.observe("banyan.step.duration", timed.seconds)
     if "reward" in lesson.metrics:
         telemetry.observe("banyan.step.reward", lesson.metrics["reward"])
