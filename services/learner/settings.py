@@ -20,5 +20,9 @@ class LearnerSettings(Settings):
     """host:port at which other hosts reach this process's gRPC server; empty for the address it listens on."""
     rank_timeout_s: float = 60.0
     """How long ranks wait for each other in a collective, before they end and say which one is to blame."""
+    rank_load_s: float = 900.0
+    """How long a rank that has loaded the model waits for the others, before it ends and says which one is to blame."""
+    ranks: int = 1
+    """Processes that this one is to be, with those that it starts: only the threads of one alone are bound to cores."""
     tick_s: float = 2.0
     """Longest wait for a trigger before the store is asked anyway."""

@@ -25,7 +25,7 @@ async def run(settings: LearnerSettings) -> None:
 
 
 def _serve(settings: LearnerSettings, at: Place) -> None:
-    world = World(at, settings.rank_timeout_s)
+    world = World(at, settings.rank_timeout_s, load_s=settings.rank_load_s)
     try:
         _Follower(world, settings).serve()
     except BaseException as error:
@@ -61,7 +61,9 @@ class _Follower:
 
     def _obey(self, order: Order) -> None:
         if order is Order.LOAD:
-            self._thread = _Thread(self._world, self._orders.told(), self._settings.threads)
+            opening = self._orders.told()
+            self._world.pulse.at("loading the model")
+            self._thread = _Thread(self._world, opening, self._settings.threads)
             return self._orders.meet()
         trainer = self._trainer
         if order is Order.STEP:

@@ -31,12 +31,12 @@ def _of_ranks(recipe: Recipe, settings: LearnerSettings, at: Place | None) -> To
     from services.learner.ranks.world import World
 
     if at is not None:
-        return RankThread(recipe, settings.threads, Orders(World(at, settings.rank_timeout_s)))
+        return RankThread(recipe, settings.threads, Orders(World(at, settings.rank_timeout_s, load_s=settings.rank_load_s)))
     wanted = recipe.resources.learner_ranks
     threads = max(1, (settings.threads or os.cpu_count() or 1) // wanted)
     crew = Crew(wanted, threads)
     try:
-        world = World(Place(0, wanted), settings.rank_timeout_s, crew.store, crew.look)
+        world = World(Place(0, wanted), settings.rank_timeout_s, crew.store, crew.look, settings.rank_load_s)
         return RankThread(recipe, threads, Orders(world), crew)
     except BaseException:
         crew.end()

@@ -55,6 +55,7 @@ class RankThread(TorchThread):
         opening = Opening(self._recipe.model_dump_json(), folder, resumed, base)
         self._orders.give(Order.LOAD)
         self._orders.tell([opening] * self._world.size)
+        self._world.pulse.at("loading the model")
         super()._load(folder, resumed, base)
         self._costs = cost.costs_of(self.trainer.model.config)
         self._orders.meet()
@@ -90,7 +91,7 @@ class RankThread(TorchThread):
         return canary.of(self.trainer.model, self.dtype_name, self.trainer.compute)
 
     async def snapshot(self, mark: Mark, apart: bool) -> Snapshot:
-        """The exact state, gathered: nobody changes it any more."""
+        """The exact state, gathered: copied in any case, so that nobody changes it any more."""
         from services.learner.ranks.trainer import RankTrainer
 
         def take() -> Snapshot:

@@ -111,7 +111,10 @@ class RankTrainer(Trainer):
         """Adam's state by parameter, empty before the first step, and all of the head's."""
         with self._world.named("gathering moments"):
             found = self._moments()
-        return found | (self.head.state() if self.head is not None and self._world.rank == 0 else {})
+        if self.head is None or self._world.rank != 0:
+            return found
+        # Copied, as all else here is: a checkpoint is written while the head goes on learning.
+        return found | {name: tensor.clone() for name, tensor in self.head.state().items()}
 
     def _moments(self) -> dict[str, torch.Tensor]:
         held = [self.adam.state[w] for w in self._shards.weights if w in self.adam.state]

@@ -1,9 +1,10 @@
 """The ranks of one learner: who they are, how they meet, and errors of collectives that name the rank.
 
 They meet as torch.distributed does it (`env://`: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), so torchrun starts them
-unchanged. Collectives end after `timeout_s`; waiting for orders is not a collective, and may take as long as sampling does.
+unchanged. Collectives end after `timeout_s`, loading after `load_s`; waiting for orders may take as long as sampling does.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from services.learner.ranks.watch import Watch
 
 MEETING_S = 180.0  # a rank imports torch and transformers before it comes
 TIMEOUT_S = 60.0
+LOAD_S = 900.0
 _LOOK_BEATS = 4
 _SIGNS = ("gloo", "NCCL", "Timed out", "Connection closed", "Connection reset", "Broken pipe", "recvValue")
 
@@ -37,8 +39,15 @@ def _nothing() -> None:
 class World:
     """The group, joined. Every rank makes one."""
 
-    def __init__(self, at: Place, timeout_s: float = TIMEOUT_S, store: Store | None = None, look: Look = _nothing) -> None:
-        self.rank, self.size, self.timeout_s = at.rank, at.size, timeout_s
+    def __init__(
+        self,
+        at: Place,
+        timeout_s: float = TIMEOUT_S,
+        store: Store | None = None,
+        look: Look = _nothing,
+        load_s: float = LOAD_S,
+    ) -> None:
+        self.rank, self.size, self.timeout_s, self.load_s = at.rank, at.size, timeout_s, load_s
         if store is not None or os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # ranks of one machine are reached by nobody else
         met = store or _met(at)
@@ -67,11 +76,13 @@ class World:
         with self.named(f"removing {key}"):
             self._store.delete_key(key)
 
-    def hear(self, key: str, of: int) -> str:
-        """Waits for a word of rank `of`, as long as that rank lives. Raises RankLost."""
+    def hear(self, key: str, of: int, end: float = math.inf) -> str:
+        """Waits for a word of rank `of`, as long as that rank lives, until `end` on the clock. Raises RankLost."""
         watch = Watch(self.pulse, [of], self.timeout_s)
         while not self._came(key):
             watch.look()
+            if time.monotonic() > end:
+                raise self._late(of)
             if orphaned():
                 raise RankLost(f"the process that started rank {self.rank} is gone")
         with self.named(f"reading {key}"):
@@ -88,10 +99,17 @@ class World:
         return True
 
     def meet(self, where: str) -> None:
-        """Waits until all ranks are here: they load for minutes, and not all equally long."""
+        """Waits until all ranks are here: they load for minutes, and not all equally long. Raises RankLost."""
         self.say(f"{where}/{self.rank}")
+        end = time.monotonic() + self.load_s
         for rank in range(self.size):
-            self.hear(f"{where}/{rank}", rank)
+            self.hear(f"{where}/{rank}", rank, end)
+
+    def _late(self, rank: int) -> RankLost:
+        with self.named("looking for who is late"):
+            doing = self.pulse.read()[rank].doing
+        waited = f"{self.load_s:.0f} s after rank {self.rank} was done"
+        return RankLost(f"rank {rank} lives, and is still at {doing}, {waited} (BANYAN_RANK_LOAD_S)")
 
     # -- what must not --
 

@@ -1,10 +1,13 @@
 """Who is to blame for a broken collective, by two looks at the signs of life; and what the environment says of a rank."""
 
 import pytest
+from torch.distributed import HashStore
 
 from banyan.errors import InvalidInput
+from services.learner.ranks.lost import RankLost
 from services.learner.ranks.place import Place, place
 from services.learner.ranks.pulse import Beat, suspects
+from services.learner.ranks.world import World
 
 HERE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
@@ -44,3 +47,27 @@ def test_a_rank_by_its_environment() -> None:
 def test_an_environment_that_says_nonsense_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(InvalidInput, match="torchrun"):
         place(environ)
+
+
+class _Others:
+    """Beats of ranks that live."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def at(self, doing: str) -> None:
+        pass
+
+    def read(self) -> dict[int, Beat]:
+        self.count += 1
+        return {rank: Beat(self.count, doing="loading the model") for rank in range(2)}
+
+
+def test_a_rank_that_lives_but_never_ends_loading_is_waited_for_until_the_deadline() -> None:
+    world = World.__new__(World)  # without a group: only its store and the others' pulse
+    world.rank, world.size, world.timeout_s, world.load_s = 0, 2, 60.0, 0.1
+    world._store, world.pulse = HashStore(), _Others()  # type: ignore[assignment]
+    with pytest.raises(RankLost, match=r"rank 1 lives, and is still at loading the model, 0 s after rank 0"):
+        world.meet("done/1")
+    world._store.set("done/2/1", "-")
+    world.meet("done/2")

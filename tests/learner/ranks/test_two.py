@@ -95,7 +95,13 @@ async def test_rows_that_two_ranks_do_not_divide(
 
 async def test_a_head_learns_from_what_all_ranks_saw(pair: Pair, tiny_folder: Path, forest: Any) -> None:
     how = recipe(head={"width": 8, "learning_rate": 1e-2})
-    said, state = await trained(pair.thread(how), tiny_folder, batches_of(forest, 2))
+    thread = pair.thread(how)
+    said, state = await trained(thread, tiny_folder, batches_of(forest, 2))
+    kept = {name: tensor.clone() for name, tensor in state.moments.items()}
+    rows = thread.pack(batches_of(forest, 1)[0], how.optimise.tokens_per_row)
+    assert (await thread.step(rows, 2, (len(rows),))).report.head["head_observations"] > 5
+    changed = [name for name, tensor in kept.items() if not torch.equal(tensor, state.moments[name])]
+    assert not changed, "a checkpoint is written while training goes on"
     expected, whole = await alone(tiny_folder, batches_of(forest, 2), how)
     assert expected[0].report.head["head_observations"] > 5
     for one, two in zip(expected, said, strict=True):
