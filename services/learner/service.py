@@ -59,9 +59,10 @@ async def _train(
     recipe = Recipe.model_validate_json(stored.recipe_json)
     folder = Path(stored.folder) if stored.folder else settings.state / "runs" / stored.run_id
     torch_thread = await asyncio.to_thread(opened.torch_thread, recipe, settings)
-    logs = Logs(stored.run_id, recipe, folder, store)
+    logs: Logs | None = None
     weights: WeightFolder | None = None
     try:
+        logs = Logs(stored.run_id, recipe, folder, store)
         base = await asyncio.to_thread(models.resolve, recipe.model)
         kept = await asyncio.to_thread(checkpoint.newest, folder / "checkpoints", stored.run_id)
         await torch_thread.load(kept[0] if kept else base, resumed=kept is not None, base=base)
@@ -78,10 +79,13 @@ async def _train(
             await process.first_of(working, torch_thread.watch())
         keeper.done()
     finally:
-        await logs.close()
-        torch_thread.done()
-        if weights is not None:
-            weights.clean()
+        try:
+            if logs is not None:
+                await logs.close()
+        finally:
+            torch_thread.done()
+            if weights is not None:
+                weights.clean()
 
 
 async def _work(learner: Learner, resumed: checkpoint.Mark | None, stop: asyncio.Event) -> None:

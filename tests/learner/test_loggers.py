@@ -315,6 +315,18 @@ async def test_evaluations_are_logged_once_they_are_over(tmp_path: Path, monkeyp
     ]
 
 
+class Broken:
+    async def evaluations(self) -> Any:
+        raise ValueError("a label that is none")
+
+
+async def test_loggers_that_break_do_not_hide_why_the_learner_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logs = Logs(RUN, recipe_file.parse(QUICKSTART, ["logging.loggers=[jsonl]"]), tmp_path, Broken())
+    logs.step(1, {"reward": 0.5})
+    await logs.close()
+    assert _lines(tmp_path) == [{"step": 1, "reward": 0.5}] and "a label that is none" in caplog.text
+
+
 async def test_without_loggers_there_is_no_thread_and_no_question(tmp_path: Path) -> None:
     store = Asked()
     logs = Logs(RUN, recipe_file.parse(QUICKSTART), tmp_path, store)

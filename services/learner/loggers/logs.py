@@ -1,11 +1,10 @@
 """A run's loggers as the learner sees them: each step when it is trained, each evaluation when the store says it is over."""
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from banyan import loggers
 from banyan.errors import BanyanError
@@ -40,14 +39,20 @@ class Logs:
         self._feeds.step(step, metrics)
 
     async def close(self) -> None:
-        """Takes what was measured last, and gives loggers a while to write."""
+        """Takes what was measured last, and gives loggers a while to write. What fails in it is logged, not raised: it must
+        not hide why the learner ends."""
         if self._follower is None:
             return
         self._follower.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._follower
-        await self._look()
-        await asyncio.to_thread(self._feeds.close)
+        (ended,) = await asyncio.gather(self._follower, return_exceptions=True)
+        looked, closed = [(await asyncio.gather(part, return_exceptions=True))[0] for part in self._last()]
+        for error in (ended, looked, closed):
+            if isinstance(error, Exception):
+                log.error("loggers: %s: %s", type(error).__name__, error, exc_info=error)
+
+    def _last(self) -> Iterator[Coroutine[Any, Any, None]]:
+        yield self._look()
+        yield asyncio.to_thread(self._feeds.close)
 
     async def _follow(self) -> None:
         while True:
