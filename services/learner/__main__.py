@@ -19,7 +19,7 @@ def main() -> None:
             from services.learner.ranks import follower
 
             return await follower.run(settings)
-        if os.environ.get("WORLD_SIZE", "1") == "1":  # ranks share the cores
+        if settings.ranks == 1 and os.environ.get("WORLD_SIZE", "1") == "1":  # ranks share the cores
             torchenv.bind(os.environ, settings.threads)
         from services.learner import service
 

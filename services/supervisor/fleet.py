@@ -43,8 +43,8 @@ class Fleet:
             env["BANYAN_JOIN_NATS"] = f":{self.state.ports['nats']}"
         return self._python(service, service, env, address)
 
-    def worker(self, run_id: str, service: str, replica: int, threads: int, port: int) -> Child:
-        """A process of one run."""
+    def worker(self, run_id: str, service: str, replica: int, threads: int, port: int, ranks: int = 1) -> Child:
+        """A process of one run; a learner is told how many ranks it is to have."""
         name = f"{service}-{run_id}-{replica}"
         address = f"{HOST}:{port}"
         env = self._env(address) | {
@@ -53,6 +53,8 @@ class Fleet:
             "OMP_NUM_THREADS": str(threads),
             "BANYAN_NODE_ID": f"{service}-{replica}",
         }
+        if service == "learner":
+            env["BANYAN_RANKS"] = str(ranks)
         child = self._python(name, service, env, address)
         child.run_id, child.replica = run_id, replica
         return child

@@ -202,14 +202,17 @@ class Supervisor:
         await asyncio.gather(*(child.stop(grace_s(child)) for child in extra))
         for name, (process, replica) in wanted.items():
             if name not in self._wanted and not self._stopping:
-                threads = await self._threads(process)
-                await self._keep(self.fleet.worker(process.run_id, process.service, replica, threads, free_port()))
+                threads, ranks = await self._shares(process)
+                worker = self.fleet.worker(process.run_id, process.service, replica, threads, free_port(), ranks)
+                await self._keep(worker)
 
-    async def _threads(self, process: rs.DesiredProcess) -> int:
+    async def _shares(self, process: rs.DesiredProcess) -> tuple[int, int]:
+        """Threads of a process, and ranks that the run's learner is to have."""
         assert self._store is not None
         recipe = await self._store.recipe(process.run_id)
-        nodes, staleness = recipe["resources"]["rollout_nodes"], recipe["control"]["max_staleness"]
-        return threads_for(process.service, recipe["resources"]["threads"], staleness, nodes)
+        resources, staleness = recipe["resources"], recipe["control"]["max_staleness"]
+        threads = threads_for(process.service, resources["threads"], staleness, resources["rollout_nodes"])
+        return threads, resources.get("learner_ranks", 1)
 
     # -- stop --
 

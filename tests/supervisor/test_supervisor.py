@@ -74,7 +74,7 @@ class Processes(Fleet):
     def base(self, service: str) -> Child:
         return self._plain(service, service)
 
-    def worker(self, run_id: str, service: str, replica: int, threads: int, port: int) -> Child:
+    def worker(self, run_id: str, service: str, replica: int, threads: int, port: int, ranks: int = 1) -> Child:
         child = self._plain(f"{service}-{run_id}-{replica}", service)
         child.run_id, child.replica = run_id, replica
         return child
@@ -194,6 +194,13 @@ async def test_a_process_that_cannot_be_started_is_tried_again_and_then_given_up
         await eventually(lambda: rs.PROCESS_EVENT_GIVEN_UP in store.events())
         assert store.reports[-1].exit_status == 126
         assert not supervisor.failure.done()
+
+
+def test_a_learner_is_told_how_many_ranks_it_is_to_have(tmp_path: Path) -> None:
+    """It starts them itself, and must know before it loads torch whether the cores are its own."""
+    fleet = Fleet(StateFolder(tmp_path, dict.fromkeys(("nats", "treestore"), 1)))
+    learner, rollout = (fleet.worker("r", service, 0, 4, 1, 2) for service in ("learner", "rollout"))
+    assert learner.env["BANYAN_RANKS"] == "2" and "BANYAN_RANKS" not in rollout.env
 
 
 async def test_a_loop_that_breaks_is_a_failure_and_no_silence(tmp_path: Path, eventually: Any) -> None:
