@@ -57,12 +57,13 @@ class FolderOnly:
 
 
 @contextlib.asynccontextmanager
-async def handing_out(recipe: Recipe, bus: Bus, run_id: str) -> AsyncIterator[Outlet]:
-    """The weight store that a recipe names, which answers nodes while the block runs."""
+async def handing_out(recipe: Recipe, bus: Bus, run_id: str, stop: asyncio.Event) -> AsyncIterator[Outlet]:
+    """The weight store that a recipe names, which answers nodes while the block runs. stop: nothing is waited for then."""
     if recipe.resources.weights != "nats":
         yield FolderOnly()
         return
-    outlet = BucketOutlet(Bucket(bus.client, subjects.weights_bucket(run_id)), recipe.resources.weights_base_every)
+    bucket = Bucket(bus.client, subjects.weights_bucket(run_id))
+    outlet = BucketOutlet(bucket, recipe.resources.weights_base_every, stop=stop)
     asked = hints.heard(bus.client, subjects.weights_wanted(run_id), events_pb2.WeightsWanted)
     serving = asyncio.create_task(outlet.serve(asked))
     serving.add_done_callback(_said_if_failed)
@@ -87,9 +88,15 @@ class BucketOutlet:
     """Weight store `nats`."""
 
     def __init__(
-        self, bucket: Bucket, every: int, patience_s: float = _PATIENCE_S, slack_bytes: int = chain.SLACK_BYTES
+        self,
+        bucket: Bucket,
+        every: int,
+        patience_s: float = _PATIENCE_S,
+        slack_bytes: int = chain.SLACK_BYTES,
+        stop: asyncio.Event | None = None,
     ) -> None:
         self._bucket, self._every, self._patience_s, self._slack_bytes = bucket, every, patience_s, slack_bytes
+        self._stop = stop or asyncio.Event()
         self._held: list[Sent] = []
         self._born = ""
         self._newest: WeightManifest | None = None
@@ -109,13 +116,13 @@ class BucketOutlet:
         return {name: float(value) for name, value in numbers.items()} | {"weights_seconds": time.monotonic() - begun}
 
     async def _insist(self, manifest: WeightManifest) -> tuple[Sent, float]:
-        """Sends it, again and again while NATS is away."""
+        """Sends it, again and again while NATS is away, but not for a learner that is told to stop: NATS may go before it."""
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
                 return await self._send(manifest)
             except (TemporaryError, NotFound) as error:  # not found: the broker lost the store amid the sending
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or self._stop.is_set():
                     raise
                 log.warning("weights of step %d are not sent: %s; trying again", manifest.step, error)
                 full = error.reason == FULL

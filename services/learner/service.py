@@ -4,6 +4,7 @@ import asyncio
 import logging
 from pathlib import Path
 
+from banyan.errors import TemporaryError
 from banyan.recipe import Recipe
 from banyan.v1 import learner_service_pb2_grpc, runstore_service_pb2
 from services.chassis import models, process, rpc
@@ -70,7 +71,7 @@ async def _train(
         await torch_thread.reserve(weights)
         keeper = Keeper(folder / "checkpoints", base, torch_thread, recipe.optimise.checkpoint_every)
         address = settings.advertise or grpc_server.address
-        async with handing_out(recipe, bus, stored.run_id) as outlet:
+        async with handing_out(recipe, bus, stored.run_id, stop) as outlet:
             parts = stored, recipe, store, trigger, torch_thread, weights, keeper, address, settings.tick_s
             servicer.learner = _learner(*parts, outlet=outlet)
             servicer.learner.note = logs.step
@@ -89,7 +90,12 @@ async def _train(
 
 
 async def _work(learner: Learner, resumed: checkpoint.Mark | None, stop: asyncio.Event) -> None:
-    await learner.work(resumed, stop)
+    try:
+        await learner.work(resumed, stop)
+    except TemporaryError as error:
+        if not stop.is_set():
+            raise
+        log.warning("stopped at step %d: %s; the next learner goes on from the store", learner.at.step, error)
     await stop.wait()
 
 

@@ -223,7 +223,7 @@ async def test_an_end_of_the_answers_is_said(made: Site, monkeypatch: Any, caplo
     monkeypatch.setattr(outlets.hints, "heard", broken)
     recipe: Any = SimpleNamespace(resources=SimpleNamespace(weights="nats", weights_base_every=4))
     assert made.bus is not None
-    async with outlets.handing_out(recipe, made.bus, "run-2"), asyncio.timeout(10.0):
+    async with outlets.handing_out(recipe, made.bus, "run-2", asyncio.Event()), asyncio.timeout(10.0):
         while "get no answer any more: ArithmeticError: not foreseen" not in caplog.text:
             await asyncio.sleep(0.01)
 
@@ -238,6 +238,16 @@ async def test_a_broker_that_is_killed_while_weights_go_out(made: Site, nats_ser
     nats_server.restart()
     published = await sending
     assert await becomes(made.node(), published, made.learner) == []
+
+
+async def test_a_learner_that_is_told_to_stop_does_not_wait_for_a_broker_that_is_gone(made: Site, nats_server: Any) -> None:
+    outlet = made.learner.outlet
+    assert isinstance(outlet, outlets.BucketOutlet)
+    nats_server.kill9()
+    outlet._stop.set()
+    async with asyncio.timeout(15.0):  # of a patience of 20 s
+        with pytest.raises(TemporaryError, match="NATS"):
+            await made.learner.publish()
 
 
 async def test_a_learner_that_dies_while_it_sends_leaves_nothing_that_is_seen(made: Site, monkeypatch: Any) -> None:
