@@ -1,5 +1,6 @@
 """A run whose weights go out through NATS: its own nodes rebuild them, joined ones fetch, and no store is left of it."""
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -22,6 +23,15 @@ def sampled(run: Training, ours: bool) -> set[tuple[int, bytes]]:
     which = "= 'rollout-0'" if ours else "not in ('', 'rollout-0')"
     rows = run.rows(f"select distinct policy_step, policy_digest from segments where producer {which}")
     return {(step, bytes(digest)) for step, digest in rows if step > 0}
+
+
+async def ready(run: Training, service: str) -> int:
+    """The pid of a service's process, once it is up: it may be on its way back from the last kill."""
+    async with asyncio.timeout(120.0):
+        while True:
+            for process in await run.ask("ps"):
+                if process["service"] == service and process["state"] == "ready":
+                    return int(process["pid"])
 
 
 def streams(run: Training) -> list[str]:
@@ -55,8 +65,7 @@ async def test_weights_go_on_when_a_process_is_killed(tmp_path: Path, eventually
     async with training(folder, through_nats(folder)) as run:
         for more in (2, 4, 6):
             await eventually(lambda more=more: len(sampled(run, True)) >= more, 240.0, f"trees of {more} policies")
-            (pid,) = [p["pid"] for p in await run.ask("ps") if p["service"] == victim]
-            os.kill(pid, signal.SIGKILL)
+            os.kill(await ready(run, victim), signal.SIGKILL)
         await eventually(lambda: len(sampled(run, True)) >= 8, 240.0, "trees of eight policies")
         published = {bytes(digest) for (digest,) in run.rows("select digest from policies")}
         assert {digest for _, digest in sampled(run, True)} <= published
