@@ -116,7 +116,7 @@ class BucketOutlet:
         return {name: float(value) for name, value in numbers.items()} | {"weights_seconds": time.monotonic() - begun}
 
     async def _insist(self, manifest: WeightManifest) -> tuple[Sent, float]:
-        """Sends it, again and again while NATS is away, but not for a learner that is told to stop: NATS may go before it."""
+        """Sends it, again and again while NATS is away; not where the learner is told to stop: NATS may be gone for good."""
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
