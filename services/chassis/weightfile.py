@@ -113,15 +113,15 @@ def _count(shape: Iterable[int]) -> int:
     return count
 
 
-def _hasher() -> "blake3":
-    """Its threads start here. They may run anywhere, also where the thread that asks keeps to one core."""
+def hasher() -> "blake3":
+    """A digest of weights. Its threads start here, and may run anywhere, though the one that asks keep to a core."""
     with torchenv.roaming():
         return blake3(max_threads=HASH_THREADS)
 
 
 def digest_of(path: Path) -> bytes:
     """BLAKE3-256 of a file, read through the page cache by HASH_THREADS threads."""
-    return _hasher().update_mmap(path).digest()
+    return hasher().update_mmap(path).digest()
 
 
 def write(
@@ -186,7 +186,7 @@ def _fill(file: BinaryIO, entries: Iterable[TensorEntry], tensors: Mapping[str, 
         return blake3().digest()
     memory = reserve(file, size)
     _copy(memory, entries, tensors)
-    return _hasher().update(memory).digest()
+    return hasher().update(memory).digest()
 
 
 def reserve(file: BinaryIO, size: int) -> "mmap":
@@ -244,7 +244,7 @@ def open_verified(manifest_path: Path) -> WeightManifest:
         size = manifest.path.stat().st_size
         if size != manifest.bytes:
             raise InvalidInput(f"{manifest.path} holds {size} bytes, its manifest says {manifest.bytes}; fetch it again")
-        found = _hasher().update(_map(manifest) if size else b"").digest()
+        found = hasher().update(_map(manifest) if size else b"").digest()
     if found != manifest.digest:
         said = manifest.digest.hex()[:16]
         raise InvalidInput(f"{manifest.path} digests to {found.hex()[:16]} instead of {said}; fetch it again")

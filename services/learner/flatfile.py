@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
-from blake3 import blake3
 
-from services.chassis.weightfile import HASH_THREADS
+from services.chassis.weightfile import hasher
 
 CHUNK_BYTES = 16 << 20
 
@@ -19,7 +18,7 @@ _NAMES |= {torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[int, bytes]:
     """Writes and fsyncs the file; its size and digest."""
-    digest, size = blake3(max_threads=HASH_THREADS), 0
+    digest, size = hasher(), 0
     with open(path, "wb", buffering=0) as file:
         for chunk in _chunks(tensors):
             digest.update(chunk)

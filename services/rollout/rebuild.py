@@ -13,8 +13,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from pathlib import Path
 from typing import Protocol
 
-from blake3 import blake3
-
 from banyan.errors import BanyanError, InvalidInput, NotFound, PermanentError, TemporaryError
 from banyan.v1 import events_pb2, tree_pb2
 from services.chassis import hints, subjects, weightfile, weightlinks, weightstream
@@ -170,4 +168,4 @@ def _words(part: Path, size: int, anew: bool) -> Iterator[tuple[memoryview, Word
 
 
 def _digest(memory: memoryview) -> bytes:
-    return blake3(max_threads=weightfile.HASH_THREADS).update(memory).digest()
+    return weightfile.hasher().update(memory).digest()

@@ -10,26 +10,14 @@ import torch
 
 from banyan.errors import InvalidInput, NotReady
 from banyan.recipe import Optimise
-from services.learner import packing, paths
 from services.learner.model import load, prepare, refuse_untrainable
-from services.learner.packing import Row
 from services.learner.trainer import Trainer, settle
+from tests.learner.rows import rows_of
 
 
 @pytest.fixture(autouse=True)
 def _settled() -> None:
     settle(1)
-
-
-def rows_of(forest: Any, seed: int, budget: int = 400) -> list[Row]:
-    rng = np.random.default_rng(seed)
-    pieces = []
-    for _ in range(4):
-        view = forest.random(rng, 7)
-        leaf_L = np.where(np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan)
-        for run in paths.divide(view, paths.trained_leaves(leaf_L), budget):
-            pieces.append(paths.unroll(view, run, leaf_L, None, b"now"))
-    return packing.pack(pieces, budget)
 
 
 def trained(
