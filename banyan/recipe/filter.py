@@ -1,0 +1,16 @@
+"""What scores leaves."""
+
+from banyan.recipe.part import Name, Part, Settings
+
+
+class Filter(Part):
+    """A scorer of leaves."""
+
+    LATER = frozenset({"group"})
+
+    name: Name
+    """A registered scorer or module:function."""
+    settings: Settings = {}
+    """Settings of the scorer."""
+    group: bool = False
+    """module:function only: it scores all completions of a group together, `def reward(completions: list[str], **row)`."""

@@ -1,0 +1,32 @@
+"""When a run ends, and how its policy is measured."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from banyan.recipe.filter import Filter
+from banyan.recipe.part import Part, Steps
+
+
+class Budget(Part):
+    """When the run ends."""
+
+    steps: Annotated[int, Field(ge=1, le=10_000_000)] = 100
+    """Optimizer steps."""
+    minutes: Annotated[float, Field(gt=0, le=10_000_000)] | None = None
+    """Wall-clock limit; the run then ends as FAILED with that cause. None for no limit."""
+
+
+class Eval(Part):
+    """Measures the policy on the held-out rows, before and after the run."""
+
+    LATER = frozenset({"filter"})
+
+    samples: Annotated[int, Field(ge=0, le=1024)] = 4
+    """Sampled answers per row at the recipe's temperature, beside the greedy one."""
+    every: Steps = 0
+    """Steps between evaluations during the run; 0 for none."""
+    max_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 1000
+    """Most held-out rows that are measured, in order of row digest."""
+    filter: list[Filter] = []
+    """Scorers of evaluations; empty for those of training. A run that trains on a vote must name what is true."""

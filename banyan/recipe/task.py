@@ -1,0 +1,40 @@
+"""Where the prompts come from."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from banyan.recipe.part import Part, Settings
+
+
+class Task(Part):
+    """Where the prompts come from."""
+
+    name: Literal["arithmetic", "reasoning-gym", "file"]
+    """arithmetic: built in, for the quick start. reasoning-gym: one of its generators. file: the user's JSONL or Parquet."""
+    dataset: str = ""
+    """reasoning-gym: name of the generator."""
+    size: Annotated[int, Field(ge=2, le=10_000_000)] = 1000
+    """reasoning-gym: number of rows to generate."""
+    config: Settings = {}
+    """reasoning-gym: settings of the generator."""
+    path: str = ""
+    """file: rows, one JSON object a line or a Parquet table."""
+    prompt: str = "prompt"
+    """file: the field that holds the prompt: a text, or a list of {role, content}."""
+    reward: str = ""
+    """file: module:function, `def reward(completion: str, **row) -> float`."""
+    system: Annotated[str, Field(max_length=65_536)] = ""
+    """System message put before every prompt; empty for none."""
+    holdout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    """Share of the rows that is never trained on, chosen by row digest."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Seed of generated rows; apart from the run's seed, so that seeds of a run share their rows."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> "Task":
+        if self.name == "reasoning-gym" and not self.dataset:
+            raise ValueError("task reasoning-gym needs `dataset`, the name of a generator such as countdown")
+        if self.name == "file" and not (self.path and self.reward):
+            raise ValueError("task file needs `path` and `reward` (module:function)")
+        return self

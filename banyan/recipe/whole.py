@@ -1,0 +1,95 @@
+"""One run: all parts together, and what must agree between them."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from banyan.recipe.control import Control
+from banyan.recipe.filter import Filter
+from banyan.recipe.generate import Generate
+from banyan.recipe.logging import Logging
+from banyan.recipe.measure import Budget, Eval
+from banyan.recipe.optimise import Optimise
+from banyan.recipe.part import Name, Part
+from banyan.recipe.replay import Replay
+from banyan.recipe.resources import Resources
+from banyan.recipe.task import Task
+
+
+class Recipe(Part):
+    """One run."""
+
+    LATER = frozenset({"logging", "replay"})
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+    """Short name; part of the run's id and of its subjects on the log, so without dots."""
+    description: str = ""
+    """What the recipe shows."""
+    source: str = ""
+    """The paper or system it follows."""
+    model: Name
+    """SmolLM2-135M-Instruct, a local Hugging Face folder, or a hub id."""
+    task: Task
+    generate: Generate = Generate()
+    filter: list[Filter] = []
+    """Scorers; empty for the task's own. A leaf's reward is the mean of their values."""
+    control: Control = Control()
+    replay: Replay | None = None
+    """What batches train on again; nothing unless it is asked for."""
+    optimise: Optimise = Optimise()
+    budget: Budget = Budget()
+    eval: Eval = Eval()
+    resources: Resources = Resources()
+    logging: Logging = Logging()
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Seed of the run: order of rows and all draws."""
+    deterministic: bool = False
+    """Same ids and same weights for the same seed, on one machine, build and thread count (PROTOCOL 5)."""
+    allow_truncated_sampling: bool = False
+    """Whether top_p, top_k and logit_bias may be used in training; importance weights then use what was drawn from."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Recipe":
+        truncated = self.generate.top_p < 1.0 or self.generate.top_k > 0 or bool(self.generate.bias)
+        if truncated and not self.allow_truncated_sampling:
+            raise ValueError(
+                "generate.top_p, top_k and logit_bias change the distribution that is drawn from; set "
+                "allow_truncated_sampling: true to train on it"
+            )
+        if self.generate.bias and self.resources.engine == "vllm":
+            raise ValueError(
+                "generate.logit_bias needs resources.engine torch: vLLM then says no log-prob of the model's own"
+            )
+        if self.generate.temperature == 0.0:
+            raise ValueError(
+                "generate.temperature 0 samples one answer only, so that no group has a spread; use more than 0"
+            )
+        for scorer in self.eval.filter:
+            if any(scorer.name == other.name and scorer != other for other in self.filter):
+                raise ValueError(
+                    f"eval.filter and filter name {scorer.name!r} with different settings; lineage knows it by name"
+                )
+        if self.resources.learner_ranks > 1 and self.optimise.lora is not None:
+            raise ValueError("optimise.lora trains on one rank: set resources.learner_ranks to 1, or leave lora out")
+        if self.replay is not None and not self.optimise.corrects:
+            raise ValueError(
+                f"replay trains on what older policies sampled, and optimise.loss {self.optimise.loss} does not correct "
+                "for that: set optimise.loss: decoupled, or optimise.loss_settings.importance"
+            )
+        if self.deterministic and (self.control.max_staleness or self.resources.rollout_nodes != 1):
+            raise ValueError("deterministic: true needs control.max_staleness: 0 and resources.rollout_nodes: 1")
+        if self.deterministic and self.control.redundancy and self.control.redundancy_debias == "none":
+            raise ValueError("control.redundancy takes the trees that close first, which is no rule for deterministic: true")
+        return self
+
+    @property
+    def scorers(self) -> list[str]:
+        """Names of the scorers that each leaf needs."""
+        if self.filter:
+            return [f.name for f in self.filter]
+        return {"arithmetic": ["number"], "reasoning-gym": ["reasoning-gym"], "file": [self.task.reward]}[self.task.name]
+
+    @property
+    def eval_scorers(self) -> list[str]:
+        """Names of the scorers that each leaf of an evaluation needs."""
+        return [f.name for f in self.eval.filter] or self.scorers
