@@ -73,8 +73,12 @@ class Client:
 
     def policies(self, run_id: str, abandoned: bool = False) -> list[rs.StoredPolicy]:
         """The policies of a run, oldest first."""
+        all_of_them: list[rs.StoredPolicy] = []
         request = rs.ReadPoliciesRequest(run_id=run_id, abandoned=abandoned)
-        return list(self._call(self._runs.ReadPolicies, request).policies)
+        while found := list(self._call(self._runs.ReadPolicies, request).policies):
+            all_of_them += found
+            request.after = found[-1].number
+        return all_of_them
 
     def allocations(self, run_id: str, first: int = 0) -> list[rs.GroupAllocation]:
         """What the curriculum decided for the training groups from an ordinal on."""

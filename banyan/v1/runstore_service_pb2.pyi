@@ -895,19 +895,27 @@ class ReadPoliciesRequest(_message.Message):
 
     RUN_ID_FIELD_NUMBER: _builtins.int
     ABANDONED_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    NEWEST_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     abandoned: _builtins.bool
     """Whether abandoned ones are listed too."""
+    after: _builtins.int
+    """Only those stored after the one with this number."""
+    newest: _builtins.int
+    """Only so many, the newest ones; 0 for all."""
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
         abandoned: _builtins.bool = ...,
+        after: _builtins.int = ...,
+        newest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned", b"abandoned", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned", b"abandoned", "after", b"after", "newest", b"newest", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -946,10 +954,13 @@ class StoredPolicy(_message.Message):
     PUBLISHED_FIELD_NUMBER: _builtins.int
     ABANDONED_FIELD_NUMBER: _builtins.int
     STORED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     abandoned: _builtins.bool
     """Whether a rewind gave it up."""
     stored_unix_ms: _builtins.int
     """Unix time of the store, in milliseconds."""
+    number: _builtins.int
+    """Rises with each policy that is stored, of whatever run."""
     @_builtins.property
     def published(self) -> _events_pb2.PolicyPublished:
         """As announced."""
@@ -960,10 +971,11 @@ class StoredPolicy(_message.Message):
         published: _events_pb2.PolicyPublished | None = ...,
         abandoned: _builtins.bool = ...,
         stored_unix_ms: _builtins.int = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["published", b"published"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned", b"abandoned", "published", b"published", "stored_unix_ms", b"stored_unix_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned", b"abandoned", "number", b"number", "published", b"published", "stored_unix_ms", b"stored_unix_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -262,7 +262,7 @@ class RunStoreServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReadPolicies(self, request, context):
-        """The policies of a run, oldest first.
+        """The policies of a run, oldest first. An answer is bounded: ask again after its last one until there are no more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

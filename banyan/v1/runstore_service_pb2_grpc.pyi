@@ -64,7 +64,7 @@ class RunStoreServiceStub:
     ReportProcess: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.ReportProcessRequest, _runstore_service_pb2.ReportProcessResponse]
     """Notes that a process started, became ready or ended."""
     ReadPolicies: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadPoliciesRequest, _runstore_service_pb2.ReadPoliciesResponse]
-    """The policies of a run, oldest first."""
+    """The policies of a run, oldest first. An answer is bounded: ask again after its last one until there are no more."""
     PutPolicy: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.PutPolicyRequest, _runstore_service_pb2.PutPolicyResponse]
     """Notes a policy before it is announced; the event follows from the outbox."""
     PutToken: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.PutTokenRequest, _runstore_service_pb2.PutTokenResponse]
@@ -116,7 +116,7 @@ class RunStoreServiceAsyncStub(RunStoreServiceStub):
     ReportProcess: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.ReportProcessRequest, _runstore_service_pb2.ReportProcessResponse]  # type: ignore[assignment]
     """Notes that a process started, became ready or ended."""
     ReadPolicies: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadPoliciesRequest, _runstore_service_pb2.ReadPoliciesResponse]  # type: ignore[assignment]
-    """The policies of a run, oldest first."""
+    """The policies of a run, oldest first. An answer is bounded: ask again after its last one until there are no more."""
     PutPolicy: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.PutPolicyRequest, _runstore_service_pb2.PutPolicyResponse]  # type: ignore[assignment]
     """Notes a policy before it is announced; the event follows from the outbox."""
     PutToken: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.PutTokenRequest, _runstore_service_pb2.PutTokenResponse]  # type: ignore[assignment]
@@ -261,7 +261,7 @@ class RunStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _runstore_service_pb2.ReadPoliciesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runstore_service_pb2.ReadPoliciesResponse, _abc.Awaitable[_runstore_service_pb2.ReadPoliciesResponse]]:
-        """The policies of a run, oldest first."""
+        """The policies of a run, oldest first. An answer is bounded: ask again after its last one until there are no more."""
 
     @_abc_1.abstractmethod
     def PutPolicy(

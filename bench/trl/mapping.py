@@ -72,6 +72,10 @@ def _fixed(**arguments: Any) -> Callable[[Any], Mapping[str, Any]]:
     return lambda _: arguments
 
 
+def _falling(decay_steps: int) -> Mapping[str, Any]:
+    return {"lr_scheduler_type": "linear" if decay_steps else "constant"}
+
+
 _IN_STEP = "none: all groups are opened for the step that takes them"
 FIELDS: Mapping[str, Meaning] = {
     "model": Meaning("the same folder"),
@@ -113,10 +117,10 @@ FIELDS: Mapping[str, Meaning] = {
     "optimise.learning_rate": Meaning("", _as("learning_rate")),
     "optimise.weight_decay": Meaning("", _as("weight_decay")),
     "optimise.betas": Meaning("", _as("adam_beta1", "adam_beta2")),
-    "optimise.warmup_steps": Meaning("", _fixed(warmup_steps=0, lr_scheduler_type="constant"), 0),
-    "optimise.decay_steps": Meaning("a constant rate", only=0),
-    "optimise.schedule": Meaning("how the rate falls: it does not, decay_steps is 0"),
-    "optimise.decay_floor": Meaning("the same", only=0.0),
+    "optimise.warmup_steps": Meaning("", _fixed(warmup_steps=0), 0),
+    "optimise.decay_steps": Meaning("over all steps of a run in TRL, as ours if it has as many", _falling),
+    "optimise.schedule": Meaning("how the rate falls, as the line above names it", only="linear"),
+    "optimise.decay_floor": Meaning("to 0", only=0.0),
     "optimise.max_not_finite": Meaning("of faults"),
     "optimise.recompute": Meaning("gradient_checkpointing is off too", only=False),
     "optimise.clip_norm": Meaning("", _as("max_grad_norm")),

@@ -16,7 +16,7 @@ class RpcLearners:
         self._store, self._secret = store, secret
 
     async def checkpoint(self, run_id: str) -> str:
-        policies = await self._store.read_policies(run_id)
+        policies = await self._store.read_policies(run_id, newest=1)
         if not policies:
             raise TemporaryError(f"run {run_id} has no policy yet, so nobody can write a checkpoint of it")
         async with rpc.channel(policies[-1].published.address, secret=self._secret) as channel:

@@ -71,7 +71,7 @@ class Store(Protocol):
         """The processes that all runs want now."""
         ...
 
-    async def read_policies(self, run_id: str) -> Sequence[runs.StoredPolicy]:
+    async def read_policies(self, run_id: str, after: int = 0, newest: int = 0) -> Sequence[runs.StoredPolicy]:
         """Policies that are not abandoned, oldest first."""
         ...
 

@@ -92,8 +92,9 @@ class RpcStore:
         answer = await self._call(self._runs.WatchDesired, runs.WatchDesiredRequest(revision=0, deadline_ms=1))
         return list(answer.processes)
 
-    async def read_policies(self, run_id: str) -> Sequence[runs.StoredPolicy]:
-        answer = await self._call(self._runs.ReadPolicies, runs.ReadPoliciesRequest(run_id=run_id))
+    async def read_policies(self, run_id: str, after: int = 0, newest: int = 0) -> Sequence[runs.StoredPolicy]:
+        request = runs.ReadPoliciesRequest(run_id=run_id, after=after, newest=newest)
+        answer = await self._call(self._runs.ReadPolicies, request)
         return list(answer.policies)
 
     async def read_members(self, run_id: str) -> Sequence[runs.Member]:

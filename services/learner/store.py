@@ -129,8 +129,12 @@ class GrpcStore:
         return StoredBatch(batch.ordinal, tuple(batch.group_ids), tuple(batch.tree_ids), summary, again)
 
     async def policies(self) -> list[runstore_service_pb2.StoredPolicy]:
+        all_of_them: list[runstore_service_pb2.StoredPolicy] = []
         request = runstore_service_pb2.ReadPoliciesRequest(run_id=self._run_id, abandoned=True)
-        return list((await self._call(self._runs.ReadPolicies, request)).policies)
+        while found := list((await self._call(self._runs.ReadPolicies, request)).policies):
+            all_of_them += found
+            request.after = found[-1].number
+        return all_of_them
 
     async def evaluations(self) -> tuple[int, list[runstore_service_pb2.EvalProgress]]:
         """The newest step, and how the run's evaluations stand."""

@@ -15,6 +15,7 @@ from services.rollout.publisher import Publisher
 
 log = logging.getLogger(__name__)
 
+_LET_S = 0.25  # the store stores first; asking at once would be asking twice, when all that wait want it most
 _WAIT_S = 10.0
 _AGAIN_S = 1.0
 _MOST_AGAIN = 5
@@ -53,6 +54,7 @@ class Finisher:
 
     async def _finish(self, live: Live) -> None:
         await live.grown.wait()
+        await asyncio.sleep(_LET_S)
         attempt = 0
         while self._trees.holds(live):
             try:

@@ -27,6 +27,7 @@ _PATIENCE_S = 20.0  # a treestore that is started again serves well within this
 _FETCH_S = 600.0
 _BLOB_S = 60.0
 _PIECE_BYTES = 1 << 20
+_POLICIES = 64  # more than are ever wanted: the newest, or one that trees ask for which still grow
 
 
 class GrpcStore:
@@ -45,8 +46,8 @@ class GrpcStore:
         return answer.run
 
     async def policies(self) -> list[Published]:
-        """Policies that are not abandoned."""
-        request = runstore_service_pb2.ReadPoliciesRequest(run_id=self._run_id)
+        """The newest policies that are not abandoned."""
+        request = runstore_service_pb2.ReadPoliciesRequest(run_id=self._run_id, newest=_POLICIES)
         answer = await rpc.call(self._runs.ReadPolicies, request, _CALL_S, _PATIENCE_S)
         return [from_wire(p.published) for p in answer.policies if not p.abandoned]
 

@@ -16,6 +16,7 @@ from services.treestore.rows import CLOSED, DROPPED, TRAIN, GroupState
 from services.treestore.runs import run_row
 from services.treestore.settings import Settings
 
+MOST = 500  # policies of an answer; each has its step's metrics, some kB
 STALE = "STALE"  # why a group is given up that was opened too many policies ago
 
 
@@ -103,18 +104,20 @@ def _repeats(connection: Connection, policy: events_pb2.PolicyPublished) -> bool
 
 
 def read(connection: Connection, request: rs.ReadPoliciesRequest) -> rs.ReadPoliciesResponse:
-    """The policies of a run, oldest first."""
+    """The policies of a run, oldest first: the next ones after a number, or the newest."""
     table = schema.policies
-    query = select(table).where(table.c.run_id == request.run_id).order_by(table.c.n)
+    query = select(table).where(table.c.run_id == request.run_id, table.c.n > request.after)
     if not request.abandoned:
         query = query.where(table.c.abandoned.is_(False))
-    return rs.ReadPoliciesResponse(policies=[to_wire(row) for row in connection.execute(query)])
+    query = query.order_by(table.c.n.desc() if request.newest else table.c.n).limit(min(request.newest or MOST, MOST))
+    found = [to_wire(row) for row in connection.execute(query)]
+    return rs.ReadPoliciesResponse(policies=found[::-1] if request.newest else found)
 
 
 def to_wire(row: Row[Any]) -> rs.StoredPolicy:
     """Message of a policy's row."""
     published = events_pb2.PolicyPublished.FromString(row.published)
-    return rs.StoredPolicy(published=published, abandoned=row.abandoned, stored_unix_ms=row.stored_ms)
+    return rs.StoredPolicy(published=published, abandoned=row.abandoned, stored_unix_ms=row.stored_ms, number=row.n)
 
 
 def of_batch(connection: Connection, run_id: str, ordinal: int) -> events_pb2.PolicyPublished | None:

@@ -43,15 +43,16 @@ def test_the_clips_that_trl_is_given_are_our_defaults() -> None:
 
 
 def test_the_quick_start_becomes_these_arguments() -> None:
-    given = mapping.arguments(ours.recipe(), VARIANTS[1], 28)
+    given = mapping.arguments(ours.recipe(), VARIANTS[1], ours.recipe().budget.steps)
     wanted: dict[str, Any] = {
         "num_generations": 8, "max_completion_length": 8, "temperature": 1.0, "top_p": 1.0, "top_k": 0,
         "learning_rate": 2e-5, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999, "max_grad_norm": 1.0,
-        "lr_scheduler_type": "constant", "warmup_steps": 0, "num_iterations": 1, "beta": 0.0, "scale_rewards": "group",
+        "lr_scheduler_type": "linear", "warmup_steps": 0, "num_iterations": 1, "beta": 0.0, "scale_rewards": "group",
         "gradient_checkpointing": False, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 8, "bf16": True,
-        "generation_batch_size": 64, "max_steps": 28, "shuffle_dataset": False, "seed": 0, "save_strategy": "no",
+        "generation_batch_size": 64, "max_steps": 40, "shuffle_dataset": False, "seed": 0, "save_strategy": "no",
     }  # fmt: skip
     assert {name: given[name] for name in wanted} == wanted
+    assert ours.recipe().optimise.decay_steps == 40, "TRL's rate falls over all its steps"
 
 
 def test_variants_are_all_four_and_cut_one_batch() -> None:

@@ -156,8 +156,9 @@ class MemoryStore(Store, Learners):
     async def read_desired(self) -> Sequence[runs.DesiredProcess]:
         return [runs.DesiredProcess(run_id=r, service=s, count=n) for r, p in self.desired.items() for s, n in p.items()]
 
-    async def read_policies(self, run_id: str) -> Sequence[runs.StoredPolicy]:
-        return list(self.policies)
+    async def read_policies(self, run_id: str, after: int = 0, newest: int = 0) -> Sequence[runs.StoredPolicy]:
+        numbered = [runs.StoredPolicy(published=p.published, number=number) for number, p in enumerate(self.policies, 1)]
+        return [p for p in numbered if p.number > after][-newest:]
 
     async def read_members(self, run_id: str) -> Sequence[runs.Member]:
         return list(self.members.values())

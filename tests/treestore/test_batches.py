@@ -213,6 +213,26 @@ def test_a_rewind_abandons_later_policies_and_replay_stores_them_anew(world: Wor
     assert (found[0].policy.learner_epoch, found[0].policy.step) == (2, 2)
 
 
+def test_policies_come_page_by_page_or_only_the_newest(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long run has more policies, each with its metrics, than an answer may hold."""
+    monkeypatch.setattr(policies, "MOST", 2)
+    for step in range(5):
+        _policy(world, step)
+
+    def steps(**request: int) -> list[tuple[int, int]]:
+        ask = rs.ReadPoliciesRequest(run_id=world.forge.run_id, **request)
+        answer = world.database.query(lambda c: policies.read(c, ask)).policies
+        return [(p.published.policy.step, p.number) for p in answer]
+
+    found: list[tuple[int, int]] = []
+    while page := steps(after=found[-1][1] if found else 0):
+        assert len(page) <= 2
+        found += page
+    assert [step for step, _ in found] == [0, 1, 2, 3, 4]
+    assert steps(newest=1) == found[-1:] and steps(newest=2) == found[-2:] == steps(newest=9)
+    assert steps(newest=1, after=found[-1][1]) == []
+
+
 def test_ancestry_tells_the_path_and_the_scores_below(world: World) -> None:
     spec = world.forge.spec()
     world.live(spec)

@@ -97,7 +97,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
             await _pass_on(error, context)
 
     async def _learner(self, run_id: str) -> grpc.aio.Channel:
-        policies = await self._store.read_policies(run_id)
+        policies = await self._store.read_policies(run_id, newest=1)
         if not policies:
             raise Refused(f"run {run_id} has published no weights yet; try again when it has", reason="NO_POLICY")
         address = policies[-1].published.address  # whoever published last serves the older versions too

@@ -10,7 +10,7 @@ from services.gateway.ports import Store
 from services.gateway.runs import machine
 
 TICK_S = 1.0  # looks are shared with nobody, so a lost wake-up delays news by this much at most
-REST_S = 0.1  # a screen needs no more than ten pictures a second
+REST_S = 0.1  # a screen needs no more than ten pictures a second, and none while the next trees are being opened
 
 
 class News:
@@ -19,7 +19,7 @@ class News:
     def __init__(self, store: Store, run_id: str) -> None:
         self._store, self._run_id = store, run_id
         self._seen = pb.WatchRunResponse()
-        self._policies: set[tuple[int, int]] = set()
+        self._policies = 0  # the number of the last one
 
     async def look(self) -> pb.WatchRunResponse | None:
         """The message to send; None if nothing changed."""
@@ -36,12 +36,10 @@ class News:
         return now
 
     async def _new_policies(self) -> list[events_pb2.PolicyPublished]:
-        new = []
-        for stored in await self._store.read_policies(self._run_id):
-            ref = stored.published.policy
-            if (ref.learner_epoch, ref.step) not in self._policies:
-                self._policies.add((ref.learner_epoch, ref.step))
-                new.append(stored.published)
+        new: list[events_pb2.PolicyPublished] = []
+        while found := await self._store.read_policies(self._run_id, after=self._policies):
+            self._policies = found[-1].number
+            new += [stored.published for stored in found]
         return new
 
 
@@ -55,7 +53,7 @@ async def watch(store: Store, run_id: str, wake: asyncio.Event) -> AsyncIterator
             yield message
             if machine.over(message.run.state):
                 return
-            await asyncio.sleep(REST_S)
         with contextlib.suppress(asyncio.TimeoutError):
             async with asyncio.timeout(TICK_S):
                 await wake.wait()
+        await asyncio.sleep(REST_S)
