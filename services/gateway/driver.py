@@ -152,7 +152,8 @@ class Driver:
             cause = f"evaluation {label}: no row could be scored{await self._why(label)}"
             return await self._move(state, Move(S.RUN_STATE_FAILED, cause))
         if decision.move:
-            return await self._move(state, decision.move)
+            cause = f"{decision.move.cause}{await self._why('')}" if decision.move.explain else decision.move.cause
+            return await self._move(state, replace(decision.move, cause=cause))
         for wanted in decision.evaluations:
             await self._measure(wanted, progress)
         if standing and state == S.RUN_STATE_TRAINING:

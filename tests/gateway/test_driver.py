@@ -1,6 +1,5 @@
 """A driver over a store in memory: a run from start to end, and the same trees after a crash at any point."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import grpc.aio
@@ -11,36 +10,11 @@ from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as lineage
 from banyan.v1.runstore_service_pb2 import PROCESS_EVENT_GIVEN_UP, ReportProcessRequest
 from banyan.v1.runstore_service_pb2 import RunState as S
-from services.gateway import rows as rows_module
-from services.gateway.driver import Driver
-from services.gateway.runs.create import new_run
 from services.gateway.store import RpcStore
+from tests.gateway.drive import driver_of as _driver
+from tests.gateway.drive import until_over as _until_over
 
 EVAL, TRAIN = tree_pb2.TREE_PURPOSE_EVAL, tree_pb2.TREE_PURPOSE_TRAIN
-
-
-async def _begin(store, recipe):
-    rows = await rows_module.load(recipe, Path.cwd())
-    run = new_run(recipe, rows, "/folder", Path("s")).run
-    await store.put_run(run, "request")
-    return run, rows
-
-
-async def _driver(store, bus, recipe):
-    run, rows = await _begin(store, recipe) if not store.runs else (next(iter(store.runs.values())), None)
-    rows = rows or await rows_module.load(recipe, Path.cwd())
-    return Driver(store, bus, store, recipe, rows, run.run_id, 1)
-
-
-async def _until_over(store, bus, recipe, driver, looks: int = 200) -> None:
-    for _ in range(looks):
-        if await driver.look():
-            return
-        if not store.policies:
-            store.publish(0)
-        store.finish()
-        store.train(recipe.control.groups_per_batch)
-    raise AssertionError(f"the run did not end: {store.moves}")
 
 
 async def test_a_run_goes_through_all_its_states(store, bus, recipe_of) -> None:
@@ -243,47 +217,6 @@ async def test_too_much_time_fails_the_run(store, bus, recipe_of) -> None:
     store.live_ms = 90_000
     await driver.look()
     assert store.moves[0][0] == "FAILED" and "1.5 minutes" in store.moves[0][1]
-
-
-async def test_a_run_whose_groups_are_all_dropped_fails_with_the_reason(store, bus, recipe_of) -> None:
-    recipe = recipe_of(task={"holdout": 0.0})
-    driver = await _driver(store, bus, recipe)
-    store.publish(0)
-    store.reasons = ["tree dropped: NO_PROGRESS"]
-    for _ in range(40):
-        if await driver.look():
-            break
-        store.finish("dropped")
-    assert store.moves[-1] == ("FAILED", "40 groups in a row were dropped and none closed: tree dropped: NO_PROGRESS")
-
-
-@pytest.mark.parametrize("from_batch", [0, 5])
-async def test_a_run_whose_leaves_no_scorer_scores_fails_with_its_reason(store, bus, recipe_of, from_batch: int) -> None:
-    """After ten such batches in a row, however many came before."""
-    recipe = recipe_of(task={"holdout": 0.0}, budget={"steps": 40}, control={"groups_per_batch": 2})
-    driver = await _driver(store, bus, recipe)
-    store.reasons = ["gs:raises: it raised"]
-    store.publish(0)
-    for _ in range(80):
-        if await driver.look():
-            break
-        if store.batches == from_batch:
-            store.scores[""] = (await store.read_progress(driver.run_id)).samples.scored  # stays as it is
-        store.finish()
-        store.train(2)
-    assert store.moves[-1] == ("FAILED", "20 groups in a row have no scored leaf: gs:raises: it raised")
-    assert store.batches == from_batch + 10
-
-
-async def test_an_evaluation_without_any_value_fails_with_the_scorers_reason(store, bus, recipe_of) -> None:
-    driver = await _driver(store, bus, recipe_of())
-    store.publish(0)
-    store.scores = {"before-greedy": 0}
-    store.reasons = ["number: EXCEPTION"]
-    for _ in range(5):
-        await driver.look()
-        store.finish()
-    assert store.moves[-1] == ("FAILED", "evaluation before-greedy: no row could be scored: number: EXCEPTION")
 
 
 async def test_a_newer_gateway_stops_this_one(store, bus, recipe_of) -> None:

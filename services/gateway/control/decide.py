@@ -15,6 +15,7 @@ from services.gateway.control.gate import Gate, Standing
 from services.gateway.runs import machine
 from services.gateway.runs.machine import State
 
+NOTHING_SCORED = "no sample of its {} batches has a score, so nothing was learnt"
 NO_EVALUATION = "no evaluation: the task holds out no rows (task.holdout)"
 
 
@@ -37,6 +38,7 @@ class Move:
 
     to: State
     cause: str = ""
+    explain: bool = False  # with what scorers said of training trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ def _measure(recipe: Recipe, facts: Facts, when: str, step: int, then: Move) -> 
 def _train(recipe: Recipe, facts: Facts, standing: Standing) -> Decision:
     steps = recipe.budget.steps
     if standing.step >= steps:
+        if standing.batches and not standing.scored:
+            return Decision(Move(S.RUN_STATE_FAILED, NOTHING_SCORED.format(standing.batches), explain=True))
         rows = evaluation.measured_rows(recipe, facts.held_out)
         return Decision(Move(S.RUN_STATE_EVALUATING_AFTER) if rows else Move(S.RUN_STATE_SUCCEEDED, NO_EVALUATION))
     if facts.hopeless:

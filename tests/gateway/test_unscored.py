@@ -1,0 +1,57 @@
+"""A run that nothing can be learnt in fails, and says what scorers and the store said."""
+
+import pytest
+
+from tests.gateway.drive import driver_of, until_over
+
+
+async def test_a_run_whose_groups_are_all_dropped_fails_with_the_reason(store, bus, recipe_of) -> None:
+    recipe = recipe_of(task={"holdout": 0.0})
+    driver = await driver_of(store, bus, recipe)
+    store.publish(0)
+    store.reasons = ["tree dropped: NO_PROGRESS"]
+    for _ in range(40):
+        if await driver.look():
+            break
+        store.finish("dropped")
+    assert store.moves[-1] == ("FAILED", "40 groups in a row were dropped and none closed: tree dropped: NO_PROGRESS")
+
+
+@pytest.mark.parametrize("from_batch", [0, 5])
+async def test_a_run_whose_leaves_no_scorer_scores_fails_with_its_reason(store, bus, recipe_of, from_batch: int) -> None:
+    """After ten such batches in a row, however many came before."""
+    recipe = recipe_of(task={"holdout": 0.0}, budget={"steps": 40}, control={"groups_per_batch": 2})
+    driver = await driver_of(store, bus, recipe)
+    store.reasons = ["gs:raises: it raised"]
+    store.publish(0)
+    for _ in range(80):
+        if await driver.look():
+            break
+        if store.batches == from_batch:
+            store.scores[""] = (await store.read_progress(driver.run_id)).samples.scored  # stays as it is
+        store.finish()
+        store.train(2)
+    assert store.moves[-1] == ("FAILED", "20 groups in a row have no scored leaf: gs:raises: it raised")
+    assert store.batches == from_batch + 10
+
+
+async def test_an_evaluation_without_any_value_fails_with_the_scorers_reason(store, bus, recipe_of) -> None:
+    driver = await driver_of(store, bus, recipe_of())
+    store.publish(0)
+    store.scores = {"before-greedy": 0}
+    store.reasons = ["number: EXCEPTION"]
+    for _ in range(5):
+        await driver.look()
+        store.finish()
+    assert store.moves[-1] == ("FAILED", "evaluation before-greedy: no row could be scored: number: EXCEPTION")
+
+
+async def test_a_short_run_without_a_score_is_no_success(store, bus, recipe_of) -> None:
+    """It ends before so many groups in a row show that there is no hope."""
+    recipe = recipe_of(task={"holdout": 0.0}, budget={"steps": 3}, control={"groups_per_batch": 2})
+    driver = await driver_of(store, bus, recipe)
+    store.scores[""], store.reasons = 0, ["gs:raises: it raised"]
+    await until_over(store, bus, recipe, driver)
+    says = "no sample of its 3 batches has a score, so nothing was learnt: gs:raises: it raised"
+    assert store.moves[-1] == ("FAILED", says)
+    assert not store.saved
