@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 _EXPONENT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+")
+_MOST = 100_000  # values of a text
 
 
 class Loader(yaml.SafeLoader):
@@ -17,9 +18,34 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"^{_EXPONEN
 
 def parsed(text: str) -> Any:
     """The value of a text. Raises yaml.YAMLError."""
-    return yaml.load(text, Loader)
+    node = composed(text)
+    loader = Loader("")
+    try:
+        return None if node is None else loader.construct_document(node)
+    finally:
+        loader.dispose()
 
 
 def composed(text: str) -> Any:
-    """The nodes of a text, which know their lines. Raises yaml.YAMLError."""
-    return yaml.compose(text, Loader)
+    """The nodes of a text, which know their lines. Raises yaml.YAMLError, also for what no reader of the value could end."""
+    try:
+        node = yaml.compose(text, Loader)
+        if node is not None:
+            _size(node, {})
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
+    return node
+
+
+def _size(node: yaml.Node, known: dict[int, int]) -> int:
+    """Nodes below a node, those of an alias each time that it is used. Raises ConstructorError if there are too many."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = _MOST  # an alias that contains itself has no end
+        below = [part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,))]
+        known[id(node)] = 1 + sum(_size(part, known) for part in below)
+    if known[id(node)] >= _MOST:
+        says = f"aliases make more than {_MOST:,} values of it"
+        raise yaml.constructor.ConstructorError(None, None, says, node.start_mark)
+    return known[id(node)]

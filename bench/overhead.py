@@ -69,12 +69,14 @@ class Alone:
 
 def alone(recipe: Recipe, run_id: str) -> Alone:
     """The steps in a new process: memory that an earlier turn had touched would cost nothing any more."""
+    before = dict(os.environ)
     torchenv.bind(os.environ, len(torchenv.CORES))  # as the services do; what is spawned reads it
     try:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             return pool.submit(_alone, recipe.model_dump_json(), run_id).result(timeout=900.0)
     finally:
-        os.environ.pop("OMP_PROC_BIND", None)
+        if "OMP_PROC_BIND" not in before:
+            del os.environ["OMP_PROC_BIND"]
 
 
 def _alone(recipe_json: str, run_id: str) -> Alone:

@@ -10,7 +10,7 @@ from functools import partial
 
 from banyan import registry
 from banyan.draws import Draws
-from banyan.errors import InvalidInput
+from banyan.errors import InvalidInput, TemporaryError
 from banyan.plugins import Allocation, Budget, Curriculum, PromptStats
 from banyan.recipe import Recipe
 from services.gateway.control.allocation import check, from_wire, parts, to_wire
@@ -62,6 +62,8 @@ class Allocator:
             answer = await self._store.read_outcomes(self._run_id, self._batches, batches, self._solved_chars, self._right)
             for group in answer.groups:
                 self._history.became(group.ordinal, group.batch, group.rewards, group.lengths, group.solved)
+            if answer.next_batch <= self._batches:
+                raise TemporaryError(f"the store says nothing of batch {self._batches} of run {self._run_id}")
             self._batches = answer.next_batch
 
     async def _allocate(self, ordinals: range) -> None:

@@ -167,3 +167,27 @@ def test_a_replay_plugin_that_cannot_draw_is_refused() -> None:
     overrides = [f"replay={{policy: '{__name__}:DrawsNothing', fraction: 0.2}}", "optimise.loss=decoupled"]
     with pytest.raises(InvalidInput, match=r"replay\.policy .*:DrawsNothing gives a DrawsNothing without a method sample"):
         parse(MINIMAL, overrides)
+
+
+def test_an_alias_is_the_value_that_it_names() -> None:
+    text = "name: x\nmodel: m/m\ntask: {name: arithmetic, system: &s Be brief.}\ndescription: *s\n"
+    assert parse(text).description == "Be brief."
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join(['*' + old] * 10)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("task: &a {name: arithmetic, config: *a}\n", "aliases make more than 100,000 values"),
+        ("task: &a [1, [2, *a]]\n", "aliases make more than 100,000 values"),
+        (BOMB, "aliases make more than 100,000 values"),
+        ("task: " + "[" * 5000 + "]" * 5000, "nested too deeply"),
+    ],
+)
+def test_yaml_that_has_no_end_is_refused_at_once(text: str, says: str) -> None:
+    with pytest.raises(InvalidInput, match=f"recipe is not YAML: .*{says}"):
+        parse(text)
