@@ -171,6 +171,7 @@ def _grown(book: Book, event: Grown) -> list[Event]:
     tree = book.trees[event.tree_id]
     _hold(book, tree, event.message.claim_epoch)
     tree.state, tree.grown_epoch, tree.grown_node = SCORING, event.message.claim_epoch, event.message.node_id
+    book.grew[tree.run_id, tree.grown_node] += 1
     tree.grown_digest, tree.leaves = event.leaves_digest(), len(event.leaves)
     tree.score_due_ms = book.now_ms + tree.score_deadline_ms
     tree.remind_due_ms = book.now_ms + tree.score_deadline_ms // 2

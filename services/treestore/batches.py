@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from banyan.errors import InvalidInput, NotReady, Refused
 from banyan.v1 import events_pb2
@@ -20,25 +20,38 @@ from services.treestore.settings import Settings
 
 _USE = "train"
 _DEFAULT_LIMIT = 1000
+# Made once: a learner asks after each tree that closes.
+_GROUPS, _TREES = schema.groups.c, schema.trees.c
+_MINE = (_GROUPS.run_id == bindparam("run")) & (_GROUPS.purpose == TRAIN)
+_READY = (
+    select(_GROUPS.group_id, _GROUPS.ordinal)
+    .where(_MINE, _GROUPS.state == int(GroupState.CLOSED))
+    .order_by(_GROUPS.ordinal)
+    .limit(bindparam("most"))
+)
+_HELD = (
+    select(_TREES.group_id, _TREES.tree_id)
+    .where(
+        _TREES.run_id == bindparam("run"),
+        _TREES.group_id.in_(bindparam("groups", expanding=True)),
+        _TREES.state == CLOSED,
+    )
+    .order_by(_TREES.group_id, _TREES.tree_index)
+)
+_OLDEST = select(func.min(_GROUPS.ordinal)).where(_MINE, _GROUPS.state == int(GroupState.OPEN))
 
 
 def ready(connection: Connection, request: ts.ReadyGroupsRequest) -> ts.ReadyGroupsResponse:
     """Closed training groups that no batch holds, in order of ordinal."""
     _check_use(request.use)
-    groups, trees = schema.groups, schema.trees
-    mine = (groups.c.run_id == request.run_id) & (groups.c.purpose == TRAIN)
-    wanted = select(groups.c.group_id, groups.c.ordinal).where(mine, groups.c.state == int(GroupState.CLOSED))
     response = ts.ReadyGroupsResponse()
-    found = connection.execute(wanted.order_by(groups.c.ordinal).limit(request.limit or _DEFAULT_LIMIT)).all()
+    found = connection.execute(_READY, {"run": request.run_id, "most": request.limit or _DEFAULT_LIMIT}).all()
     members: dict[str, list[bytes]] = {row.group_id: [] for row in found}
-    held = select(trees.c.group_id, trees.c.tree_id).where(
-        trees.c.run_id == request.run_id, trees.c.group_id.in_(list(members)), trees.c.state == CLOSED
-    )
-    for group_id, tree_id in connection.execute(held.order_by(trees.c.group_id, trees.c.tree_index)):
+    for group_id, tree_id in connection.execute(_HELD, {"run": request.run_id, "groups": list(members)}):
         members[group_id].append(tree_id)
     for row in found:
         response.groups.add(group_id=row.group_id, ordinal=row.ordinal, tree_ids=members[row.group_id])
-    oldest = connection.scalar(select(func.min(groups.c.ordinal)).where(mine, groups.c.state == int(GroupState.OPEN)))
+    oldest = connection.scalar(_OLDEST, {"run": request.run_id})
     if oldest is not None:
         response.oldest_open = oldest
     return response

@@ -1,6 +1,7 @@
 """What one transaction knows and will write: the rows it loaded, changed and made. The rules read it, `flush` writes it."""
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 
 from google.protobuf.message import Message
@@ -66,6 +67,7 @@ class Book:
     released_rows: list[int] = field(default_factory=list)
     touched: set[bytes] = field(default_factory=set)  # trees that a waiter may wait for
     ended: list[TreeRow] = field(default_factory=list)  # trees closed or dropped
+    grew: Counter[tuple[str, str]] = field(default_factory=Counter)  # trees that were grown, by run and node
 
     # -- reading --
 

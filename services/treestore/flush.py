@@ -31,6 +31,7 @@ def flush(connection: Connection, book: Book) -> None:
     insert_ignore(connection, schema.late, book.new_late)
     insert_ignore(connection, schema.dead, book.new_dead)
     _tallies(connection, book)
+    _grew(connection, book)
     insert_all(connection, schema.outbox, book.new_outbox)
 
 
@@ -149,6 +150,20 @@ def _tallies(connection: Connection, book: Book) -> None:
     ]
     if rows:
         connection.execute(_TALLY, rows)
+
+
+def _grew(connection: Connection, book: Book) -> None:
+    rows = [{"run_id": run_id, "node_id": node_id, "trees": n} for (run_id, node_id), n in sorted(book.grew.items())]
+    if rows:
+        connection.execute(_count(connection.dialect.name), rows)
+
+
+@functools.cache
+def _count(dialect: str) -> Insert:
+    table = schema.grown
+    statement = (sqlite.insert if dialect == "sqlite" else postgresql.insert)(table)
+    more = {"trees": table.c.trees + statement.excluded.trees}
+    return statement.on_conflict_do_update(index_elements=["run_id", "node_id"], set_=more)
 
 
 def _advance(connection: Connection, tally: TallyRow) -> None:

@@ -2,7 +2,7 @@
 
 import re
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import runstore_service_pb2 as rs
@@ -11,6 +11,9 @@ from services.treestore.runs import check_gateway, run_row
 
 _NODE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _HOST = 255  # characters: no name of a host is longer
+# Made once: each watcher asks after each event.
+_MEMBERS = select(schema.members).where(schema.members.c.run_id == bindparam("run")).order_by(schema.members.c.node_id)
+_GREW = select(schema.grown.c.node_id, schema.grown.c.trees).where(schema.grown.c.run_id == bindparam("run"))
 PRESENT_MS = 10_000  # five times as long as nodes are silent
 
 
@@ -62,10 +65,8 @@ def put(connection: Connection, request: rs.PutMemberRequest, now_ms: int) -> No
 
 def read(connection: Connection, run_id: str, now_ms: int) -> rs.ReadMembersResponse:
     """The members of a run, by node id, with the trees that each grew to the end."""
-    table, trees = schema.members, schema.trees
-    grew = select(trees.c.grown_node, func.count()).where(trees.c.run_id == run_id).group_by(trees.c.grown_node)
-    counts: dict[str, int] = dict(connection.execute(grew).all())
-    rows = connection.execute(select(table).where(table.c.run_id == run_id).order_by(table.c.node_id))
+    counts: dict[str, int] = dict(connection.execute(_GREW, {"run": run_id}).all())
+    rows = connection.execute(_MEMBERS, {"run": run_id})
     return rs.ReadMembersResponse(
         members=[
             rs.Member(

@@ -1,26 +1,31 @@
 """How far a run is: what the curriculum decides on. Reads sums that every transaction keeps, so its cost does not grow."""
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore import schema
 from services.treestore.rows import GROWING, TallyRow
 from services.treestore.runs import run_row
 
+# Made once: the gateway asks after each event.
+_TALLIES = select(schema.tallies).where(schema.tallies.c.run_id == bindparam("run")).order_by(schema.tallies.c.label)
+_TREES = schema.trees.c
+_NODES = select(func.count(_TREES.claim_node.distinct())).where(
+    _TREES.run_id == bindparam("run"), _TREES.state == GROWING, _TREES.claim_due_ms > bindparam("now")
+)
+
 
 def read(connection: Connection, run_id: str, now_ms: int) -> rs.ReadProgressResponse:
     """Progress of a run."""
     run = run_row(connection, run_id)
-    table, trees = schema.tallies, schema.trees
-    rows = connection.execute(select(table).where(table.c.run_id == run.run_id).order_by(table.c.label))
+    rows = connection.execute(_TALLIES, {"run": run.run_id})
     tallies = {row.label: TallyRow(**row._asdict()) for row in rows}
     train = tallies.pop("", TallyRow(run.run_id, ""))
     response = rs.ReadProgressResponse(batches=run.batches, groups=_groups(train), samples=_samples(train))
     if run.step >= 0:
         response.step = run.step
     response.evals.extend(_evaluation(tally) for tally in tallies.values())
-    claimed = (trees.c.run_id == run.run_id) & (trees.c.state == GROWING) & (trees.c.claim_due_ms > now_ms)
-    response.growing_nodes = connection.scalar(select(func.count(trees.c.claim_node.distinct())).where(claimed)) or 0
+    response.growing_nodes = connection.scalar(_NODES, {"run": run.run_id, "now": now_ms}) or 0
     return response
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import runstore_service_pb2 as rs
@@ -17,6 +17,11 @@ from services.treestore.rows import GROWING, SCORING
 from services.treestore.settings import Settings
 
 _DIGEST = 32
+# Made once: several services ask after each event.
+_RUN = select(schema.runs).where(schema.runs.c.run_id == bindparam("run"))
+_GIVEN_UP = select(schema.processes.c.report).where(
+    schema.processes.c.run_id.in_((bindparam("run"), "")), schema.processes.c.event == rs.PROCESS_EVENT_GIVEN_UP
+)
 
 
 def take_gateway_epoch(connection: Connection) -> int:
@@ -34,7 +39,7 @@ def check_gateway(connection: Connection, epoch: int) -> None:
 def run_row(connection: Connection, run_id: str) -> Row[Any]:
     """A run's row by id or unique prefix. Raises NotFound."""
     table = schema.runs
-    row = connection.execute(select(table).where(table.c.run_id == run_id)).first()
+    row = connection.execute(_RUN, {"run": run_id}).first()
     if row is not None:
         return row
     matching = table.c.run_id.startswith(run_id, autoescape=True) if run_id else table.c.run_id == ""
@@ -126,9 +131,8 @@ def _drop_trees(connection: Connection, run_id: str, now_ms: int, settings: Sett
 def read(connection: Connection, run_id: str, now_ms: int) -> rs.ReadRunResponse:
     """A run, its processes that were given up, and how long it has been live."""
     row = run_row(connection, run_id)
-    table = schema.processes
-    given_up = select(table.c.report).where(table.c.run_id.in_((row.run_id, "")), table.c.event == rs.PROCESS_EVENT_GIVEN_UP)
-    reports = [rs.ReportProcessRequest.FromString(report) for report in connection.scalars(given_up)]
+    given_up = connection.scalars(_GIVEN_UP, {"run": row.run_id})
+    reports = [rs.ReportProcessRequest.FromString(report) for report in given_up]
     until = row.paused_since_ms if row.state == rs.RUN_STATE_PAUSED else row.ended_ms or now_ms
     return rs.ReadRunResponse(run=to_wire(row), given_up=reports, live_ms=max(0, until - row.created_ms - row.paused_ms))
 

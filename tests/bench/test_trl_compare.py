@@ -52,8 +52,8 @@ def test_trls_fastest_is_compared_and_float32_learns_too_where_it_must(measured:
         "trl bfloat16/64 varied 5", "ours varied 5", "trl bfloat16/64 task 5", "ours task 5",
     ]  # fmt: skip
     assert [call for call in measured if "trl learns" in call] == [
-        "trl learns bfloat16/64 28",
-        "trl learns float32+autocast/8 28",
+        "trl learns bfloat16/64 40",
+        "trl learns float32+autocast/8 40",
     ]
     assert rows["same-work: TRL / Banyan"] == (4.0, "bar: at least 3")
     assert rows["sweep: TRL bfloat16/64, 3 steps"][1] == "CHOSEN"

@@ -145,3 +145,17 @@ def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path: Path, monke
     database.transact(lambda c: c.exec_driver_sql(new))
     assert len(database.query(lambda c: list(c.execute(select(schema.dead))))) == 2
     database.close()
+
+
+def test_trees_that_were_grown_before_they_were_counted_count_too(tmp_path: Path) -> None:
+    world = World(Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()).start()
+    for ordinal in range(2):
+        world.live(world.forge.spec(ordinal))
+    world.database.transact(lambda c: c.exec_driver_sql("DROP TABLE grown"))
+    world.database.transact(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '0007'"))
+    world.database.close()
+    database = Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()
+    assert database.query(lambda c: [tuple(row) for row in c.execute(select(schema.grown))]) == [
+        (world.forge.run_id, "node-1", 2)
+    ]
+    database.close()

@@ -70,3 +70,16 @@ def test_a_host_that_is_none_is_not_kept(world: World) -> None:
     member = rs.Member(node_id="a", run_id=world.forge.run_id, host="h" * 256)
     with pytest.raises(InvalidInput, match="at most 255"):
         world.database.transact(lambda c: members.put(c, rs.PutMemberRequest(member=member), world.now()))
+
+
+def test_a_member_is_told_by_the_trees_that_it_grew_once_each(world: World) -> None:
+    """However often their ends come, and whoever asks: they are counted when they come."""
+    for ordinal in range(3):
+        spec = world.forge.spec(ordinal)
+        epoch = world.open(spec)
+        for _ in range(2):
+            world.ingest(*world.forge.life(spec, epoch=epoch))
+    _put(world, "node-1")
+    _put(world, "idle")
+    found = world.database.query(lambda c: members.read(c, world.forge.run_id, world.now())).members
+    assert {m.node_id: m.trees for m in found} == {"node-1": 3, "idle": 0}

@@ -21,6 +21,7 @@ from services.treestore.schema.control import (
 from services.treestore.schema.lineage import (
     blobs,
     groups,
+    grown,
     late,
     leaves,
     parked,
@@ -42,6 +43,7 @@ __all__ = [
     "dead",
     "desired",
     "groups",
+    "grown",
     "late",
     "leaves",
     "members",

@@ -50,6 +50,15 @@ tallies = Table(
     int_("correct"),
 )
 
+# Trees that a node grew to the end.
+grown = Table(
+    "grown",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("node_id", Text, primary_key=True),
+    int_("trees"),
+)
+
 trees = Table(
     "trees",
     metadata,
