@@ -46,6 +46,6 @@ def _size(node: yaml.Node, known: dict[int, int]) -> int:
         below = [part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,))]
         known[id(node)] = 1 + sum(_size(part, known) for part in below)
     if known[id(node)] >= _MOST:
-        says = f"aliases make more than {_MOST:,} values of it"
+        says = f"it has more than {_MOST:,} values, with those of aliases at each use"
         raise yaml.constructor.ConstructorError(None, None, says, node.start_mark)
     return known[id(node)]

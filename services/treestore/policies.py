@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
 from banyan.errors import InvalidInput, Refused
 from banyan.v1 import events_pb2
@@ -105,13 +105,17 @@ def _repeats(connection: Connection, policy: events_pb2.PolicyPublished) -> bool
 
 def read(connection: Connection, request: rs.ReadPoliciesRequest) -> rs.ReadPoliciesResponse:
     """The policies of a run, oldest first: the next ones after a number, or the newest."""
+    found = [to_wire(row) for row in connection.execute(_page(request))]
+    return rs.ReadPoliciesResponse(policies=found[::-1] if request.newest else found)
+
+
+def _page(request: rs.ReadPoliciesRequest) -> Select[Any]:
+    """By the index on run and number: it costs what it answers, however long the run is."""
     table = schema.policies
     query = select(table).where(table.c.run_id == request.run_id, table.c.n > request.after)
     if not request.abandoned:
         query = query.where(table.c.abandoned.is_(False))
-    query = query.order_by(table.c.n.desc() if request.newest else table.c.n).limit(min(request.newest or MOST, MOST))
-    found = [to_wire(row) for row in connection.execute(query)]
-    return rs.ReadPoliciesResponse(policies=found[::-1] if request.newest else found)
+    return query.order_by(table.c.n.desc() if request.newest else table.c.n).limit(min(request.newest or MOST, MOST))
 
 
 def to_wire(row: Row[Any]) -> rs.StoredPolicy:

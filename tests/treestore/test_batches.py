@@ -1,14 +1,17 @@
 """Batches, policies and learner epochs (PROTOCOL 1 and 5)."""
 
 import itertools
+from pathlib import Path
 
 import pytest
+from sqlalchemy.dialects import sqlite
 
 from banyan.errors import BanyanError, InvalidInput, NotReady, Refused
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore import batches, lineage, policies, progress, runs, schema
+from services.treestore.database import Database
 from services.treestore.rows import CONSUMED, DROPPED
 from tests.treestore.forge import World
 
@@ -231,6 +234,18 @@ def test_policies_come_page_by_page_or_only_the_newest(world: World, monkeypatch
     assert [step for step, _ in found] == [0, 1, 2, 3, 4]
     assert steps(newest=1) == found[-1:] and steps(newest=2) == found[-2:] == steps(newest=9)
     assert steps(newest=1, after=found[-1][1]) == []
+
+
+@pytest.mark.parametrize("ask", [{"after": 3}, {"newest": 2}, {"newest": 2, "abandoned": True}])
+def test_a_page_of_policies_is_read_without_the_others(tmp_path: Path, ask: dict[str, int]) -> None:
+    """SQLite says that it neither scans nor sorts."""
+    database = Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()
+    query = policies._page(rs.ReadPoliciesRequest(run_id="r", **ask)).compile(
+        dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}
+    )
+    plan = database.query(lambda c: [row.detail for row in c.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}")])
+    database.close()
+    assert len(plan) == 1 and "USING INDEX ix_policies_run (run_id=? AND n>?)" in plan[0]
 
 
 def test_ancestry_tells_the_path_and_the_scores_below(world: World) -> None:

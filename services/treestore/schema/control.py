@@ -81,6 +81,7 @@ policies = Table(
     Column("abandoned", Boolean, nullable=False),
     int_("stored_ms"),
     UniqueConstraint("run_id", "learner_epoch", "step"),
+    Index("ix_policies_run", "run_id", "n"),  # a page, or the newest, without a look at the others
 )
 
 # What a curriculum decided for a training group before it was opened: the first to be stored holds for ever.

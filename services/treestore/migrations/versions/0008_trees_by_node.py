@@ -1,4 +1,4 @@
-"""How many trees each node grew to the end, so that nobody has to count them."""
+"""How many trees each node grew to the end, so that nobody has to count them; policies of a run in order."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -18,6 +18,7 @@ def upgrade() -> None:
         sa.Column("trees", sa.BigInteger(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("run_id", "node_id", name=op.f("pk_grown")),
     )
+    op.create_index("ix_policies_run", "policies", ["run_id", "n"])
     op.execute(
         "INSERT INTO grown (run_id, node_id, trees) "
         "SELECT run_id, grown_node, COUNT(*) FROM trees WHERE grown_node <> '' GROUP BY run_id, grown_node"
