@@ -5,18 +5,14 @@ from pathlib import Path
 
 STAGES = (
     "gateway opens the trees",
-    "node takes them and loads the policy",
-    "sampling, first segment to last",
+    "node takes them, loads the policy and samples, to the last segment",
     "scoring and closing, last segment to last tree",
     "learner reads, studies and commits the batch",
     "training and the learner's hand-over",
 )
-_PROMPT = 1  # segments.kind
 
 _OF_BATCH = """
 select min(t.opened_ms), max(t.closed_ms),
- (select min(s.stored_ms) from segments s join batch_trees m on m.tree_id = s.tree_id
-  where m.run_id = b.run_id and m.ordinal = b.ordinal and s.kind = :prompt),
  (select max(s.stored_ms) from segments s join batch_trees m on m.tree_id = s.tree_id
   where m.run_id = b.run_id and m.ordinal = b.ordinal),
  b.stored_ms
@@ -31,9 +27,9 @@ def stages(database: Path, run_id: str) -> dict[str, list[float]]:
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
         at = dict(db.execute("select step, stored_ms from policies where run_id = ? and not abandoned", (run_id,)))
         for ordinal in range(1, max(at)):
-            values = {"run": run_id, "ordinal": ordinal, "prompt": _PROMPT}
-            opened, closed, begun, ended, committed = db.execute(_OF_BATCH, values).fetchone()
-            marks = [at[ordinal], opened, begun, ended, closed, committed, at[ordinal + 1]]
+            values = {"run": run_id, "ordinal": ordinal}
+            opened, closed, ended, committed = db.execute(_OF_BATCH, values).fetchone()
+            marks = [at[ordinal], opened, ended, closed, committed, at[ordinal + 1]]
             for name, before, after in zip(STAGES, marks, marks[1:], strict=False):
                 found[name].append((after - before) / 1000)
     return found

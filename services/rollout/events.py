@@ -87,19 +87,20 @@ def merged(batch: Sequence[Event]) -> list[tuple[Event, list[Event]]]:
 
     Each message comes with the events that it holds.
     """
+    grown = [e for e in batch if isinstance(e.message, events_pb2.SegmentsGrown)]
     leaves = [e for e in batch if isinstance(e.message, events_pb2.LeavesFinished)]
-    first = [e for e in batch if isinstance(e.message, events_pb2.SegmentsGrown)]
     rest = [e for e in batch if not isinstance(e.message, events_pb2.LeavesFinished | events_pb2.SegmentsGrown)]
-    joined = [(_joined(part), part) for part in _parts(leaves)]
-    return [*((e, [e]) for e in first), *joined, *((e, [e]) for e in rest)]
+    joined = [*_parts(grown, len(grown)), *_parts(leaves, MOST_LEAVES)]
+    return [*((_joined(part), part) for part in joined), *((e, [e]) for e in rest)]
 
 
-def _parts(leaves: Sequence[Event]) -> Iterator[list[Event]]:
+def _parts(batch: Sequence[Event], most: int) -> Iterator[list[Event]]:
+    """The batch in parts of at most so many events and bytes; an event that is larger is alone."""
     part: list[Event] = []
     size = _HEAD_BYTES
-    for event in leaves:
+    for event in batch:
         more = event.message.ByteSize()
-        if part and (size + more > MOST_BYTES or len(part) >= MOST_LEAVES):
+        if part and (size + more > MOST_BYTES or len(part) >= most):
             yield part
             part, size = [], _HEAD_BYTES
         part.append(event)
@@ -109,15 +110,18 @@ def _parts(leaves: Sequence[Event]) -> Iterator[list[Event]]:
 
 
 def _joined(part: Sequence[Event]) -> Event:
+    """One event of all: its list fields are theirs, one after the other."""
     if len(part) == 1:
         return part[0]
-    message = events_pb2.LeavesFinished()
-    for event in part:
-        assert isinstance(event.message, events_pb2.LeavesFinished), event.subject
-        message.leaves.extend(event.message.leaves)
+    joined = type(part[0].message)()
+    joined.CopyFrom(part[0].message)
+    for event in part[1:]:
+        for field, value in event.message.ListFields():
+            if field.is_repeated:
+                getattr(joined, field.name).extend(value)
     traces = {event.traceparent for event in part}
-    name = f"leaves-{blake(*sorted(e.msg_id.encode() for e in part)).hex()}"
-    return Event(part[0].subject, message, name, traces.pop() if len(traces) == 1 else "")
+    subject, name = part[0].subject, f"joined-{blake(*sorted(e.msg_id.encode() for e in part)).hex()}"
+    return Event(subject, joined, name, traces.pop() if len(traces) == 1 else "")
 
 
 def grown(run_id: str, node_id: str, tree_id: bytes, epoch: int, leaves: Iterable[Leaf], traceparent: str = "") -> Event:

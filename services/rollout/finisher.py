@@ -101,6 +101,7 @@ class Finisher:
         sent = asyncio.Event()
         for event in live.told:
             await self._publisher.put(event.again(attempt), sent if event is live.told[-1] else None)
+        self._publisher.hurry()
         await sent.wait()
 
     async def give_back(self, live: Live, reason: str) -> None:

@@ -39,6 +39,11 @@ class Live:
         return self.started and self.grower.lacks_room
 
     @property
+    def hurries(self) -> bool:
+        """Whether its policy goes on by an answer to what it has told."""
+        return self.grower.waits or getattr(self.spec.policy, "needs_scores", False)
+
+    @property
     def traceparent(self) -> str:
         """Of its span; of the tree where telemetry is off."""
         return self.span.traceparent or self.spec.traceparent

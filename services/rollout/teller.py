@@ -33,6 +33,8 @@ class Teller:
             await self._publisher.put(await self._blobs.light(event))
         for live, step in steps:
             await self._tell(live, step)
+        if any(step.grown is not None or live.hurries for live, step in steps):
+            self._publisher.hurry()
 
     async def _tell(self, live: Live, step: Step) -> None:
         tree_id, trace = live.spec.tree_id, live.traceparent

@@ -6,6 +6,7 @@ from banyan import wire
 from banyan.plugins import LeafMark
 from banyan.segment import Kind, Sampling, Segment
 from banyan.tree import Leaf
+from banyan.v1 import events_pb2, tree_pb2
 from services.rollout import events
 
 
@@ -65,3 +66,17 @@ def test_what_waits_together_goes_in_few_messages_segments_first():
     long = [ended(n, "x" * 200_000) for n in range(5)]
     assert [len(parts) for _, parts in events.merged(long)] == [2, 2, 1]
     assert all(send.message.ByteSize() < 2**20 for send, _ in events.merged(long))
+
+
+def test_segments_that_wait_together_are_one_message_up_to_the_limit():
+    def grew(n, tokens):
+        plan = events_pb2.GrownPlan(tree_id=bytes(32), plan=tree_pb2.PlanRecord(claim_epoch=1, number=n))
+        return next(events.segments("run", "node", [(segment(n, tokens), 1)], f"00-{n}", [plan]))
+
+    ((send, parts),) = events.merged([grew(n, 8) for n in range(3)])
+    assert [g.segment.ordinal for g in send.message.segments] == [0, 1, 2] == [p.plan.number for p in send.message.plans]
+    assert (send.message.run_id, send.message.node_id, send.traceparent, len(parts)) == ("run", "node", "", 3)
+    sends = events.merged([grew(n, 20_000) for n in range(6)])
+    assert len(sends) > 1 and all(send.message.ByteSize() <= events.MOST_BYTES for send, _ in sends)
+    assert [g.segment.ordinal for send, _ in sends for g in send.message.segments] == list(range(6))
+    assert len({send.msg_id for send, _ in sends}) == len(sends)

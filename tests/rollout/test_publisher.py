@@ -1,0 +1,94 @@
+"""The publisher: what nobody waits for rests and goes out together; who hurries, and who ends, waits for nothing."""
+
+import asyncio
+
+import pytest
+
+from banyan.errors import DeadlineMissed
+from banyan.plugins import LeafMark
+from banyan.tree import Leaf
+from services.rollout import events, publisher
+from services.rollout.publisher import Publisher
+
+
+class Bus:
+    """Keeps what was published."""
+
+    def __init__(self):
+        self.sent: list[list[int]] = []
+        self.away = asyncio.Event()
+
+    async def publish(self, subject, message, msg_id, *, traceparent, deadline_s):
+        if self.away.is_set():
+            await asyncio.sleep(0.01)
+            raise DeadlineMissed("the broker is away")
+        self.sent.append([leaf.leaf.segment[-1] for leaf in message.leaves])
+
+
+def leaf(n):
+    return events.leaf("run", b"t" * 32, 1, LeafMark(Leaf(n.to_bytes(32, "big"), 3), "stop"), "")
+
+
+@pytest.fixture
+async def sending(monkeypatch):
+    """A publisher whose rest is longer than any test."""
+    monkeypatch.setattr(publisher, "_REST_S", 600.0)
+    bus = Bus()
+    made = Publisher(bus)
+    task = asyncio.create_task(made.run())
+    yield made, bus
+    task.cancel()
+
+
+async def sent(bus, count):
+    async with asyncio.timeout(10):
+        while sum(map(len, bus.sent)) < count:
+            await asyncio.sleep(0.01)
+
+
+async def test_what_rests_goes_out_as_one_when_somebody_hurries(sending):
+    publisher, bus = sending
+    for n in range(3):
+        await publisher.put(leaf(n))
+        await asyncio.sleep(0)
+    assert not bus.sent
+    publisher.hurry()
+    await sent(bus, 3)
+    assert bus.sent == [[0, 1, 2]]
+    await publisher.put(leaf(3))  # the next rest again
+    await asyncio.sleep(0.05)
+    assert bus.sent == [[0, 1, 2]]
+
+
+async def test_a_rest_ends_by_itself(monkeypatch):
+    monkeypatch.setattr(publisher, "_REST_S", 0.05)
+    bus = Bus()
+    made = Publisher(bus)
+    task = asyncio.create_task(made.run())
+    await made.put(leaf(1))
+    await made.put(leaf(2))
+    await sent(bus, 2)
+    assert bus.sent == [[1, 2]]
+    task.cancel()
+
+
+async def test_many_do_not_rest(sending):
+    publisher, bus = sending
+    for n in range(200):
+        await publisher.put(leaf(n))
+    for n in range(200):
+        await publisher.put(leaf(n))
+    await sent(bus, 256)
+
+
+async def test_a_flush_waits_for_no_rest_and_says_what_was_not_sent(sending):
+    publisher, bus = sending
+    done = asyncio.Event()
+    await publisher.put(leaf(1), done)
+    await publisher.flush(10.0)
+    assert bus.sent == [[1]] and done.is_set()
+    bus.away.set()
+    await publisher.put(leaf(2))
+    await asyncio.sleep(0)
+    with pytest.raises(DeadlineMissed, match="not sent within"):
+        await publisher.flush(0.2)
