@@ -1,14 +1,13 @@
 """Two processes with torch on two cores: in turn with all cores each, or at once with the cores divided."""
 
 import asyncio
-from pathlib import Path
 
 from banyan.recipe_file import load
+from bench.eight import EIGHT, RECIPE
 from bench.overhead import services
 from bench.table import Result
 
-STEPS = 8
-RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.yaml"
+STEPS = 12  # of which the first warm up
 
 
 def run() -> Result:
@@ -16,8 +15,8 @@ def run() -> Result:
     result = Result("turns")
     mean: dict[int, float] = {}
     for staleness in (0, 1):
-        changes = [f"budget.steps={STEPS}", f"control.max_staleness={staleness}", "eval.samples=0", "eval.max_rows=2"]
-        seconds = asyncio.run(services(load(RECIPE, changes))).steps
+        changes = [*EIGHT, f"budget.steps={STEPS}", f"control.max_staleness={staleness}"]
+        seconds = asyncio.run(services(load(RECIPE, [*changes, "eval.samples=0", "eval.max_rows=2"]))).steps
         mean[staleness] = sum(seconds) / len(seconds)
         how = "in turn, all cores each" if staleness == 0 else "at once, cores divided"
         result.add(f"max_staleness {staleness}: {how}, seconds a step", mean[staleness], "s")

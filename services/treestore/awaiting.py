@@ -36,7 +36,7 @@ def look(connection: Connection, request: ts.AwaitIngestedRequest) -> ts.AwaitIn
     tree = _claimed(connection, request.tree_id, request.epoch)
     response = ts.AwaitIngestedResponse(grown=bool(tree.grown_epoch) and tree.grown_epoch == request.epoch)
     missing = set(request.segment_ids) - _stored(connection, request)
-    for segment, reason, winner in _refused(connection, request, missing):
+    for segment, reason, winner in _refused(connection, request, missing) if missing else ():
         response.refused.add(segment=segment, reason=reason, winner=winner)
         missing.discard(segment)
     response.missing.extend(segment for segment in request.segment_ids if segment in missing)
