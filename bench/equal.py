@@ -15,8 +15,8 @@ from typing import Any
 from banyan.recipe_file import load
 from bench import through
 from bench.cells import Cells, wanted
+from bench.compared import COMPARED
 from bench.curve import at_tokens
-from bench.eight import EIGHT
 from bench.table import RESULTS, Result
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -50,7 +50,7 @@ def _key(name: str, seed: int) -> str:
 
 def _measured(name: str, seed: int) -> dict[str, Any]:
     changes = [
-        *(EIGHT if name == RIVAL else ()),  # as many prompts a batch as the others
+        *(COMPARED if name == RIVAL else ()),  # the rate of the others
         f"seed={seed}",
         "eval.samples=0",
         f"eval.every={EVERY}",

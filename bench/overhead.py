@@ -21,7 +21,7 @@ from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import runstore_service_pb2_grpc as rs_grpc
-from bench.eight import EIGHT, RECIPE
+from bench.compared import RECIPE
 from bench.oneprocess import OneProcess, Seconds
 from bench.stages import STAGES, stages
 from bench.table import Result, median
@@ -33,7 +33,7 @@ STEPS, TURNS = 14, 4
 WARM = 5  # first steps that do not count: batches grow, and memory touched for the first time costs up to a second
 TOKEN_S = 0.14  # as the quick start's
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
-_SET = [*EIGHT, f"budget.steps={STEPS}", "eval.samples=0", "eval.max_rows=2", "deterministic=true"]
+_SET = [f"budget.steps={STEPS}", "eval.samples=0", "eval.max_rows=2", "deterministic=true"]
 
 
 @dataclass

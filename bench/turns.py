@@ -3,7 +3,7 @@
 import asyncio
 
 from banyan.recipe_file import load
-from bench.eight import EIGHT, RECIPE
+from bench.compared import RECIPE
 from bench.overhead import services
 from bench.table import Result
 
@@ -15,7 +15,7 @@ def run() -> Result:
     result = Result("turns")
     mean: dict[int, float] = {}
     for staleness in (0, 1):
-        changes = [*EIGHT, f"budget.steps={STEPS}", f"control.max_staleness={staleness}"]
+        changes = [f"budget.steps={STEPS}", f"control.max_staleness={staleness}"]
         seconds = asyncio.run(services(load(RECIPE, [*changes, "eval.samples=0", "eval.max_rows=2"]))).steps
         mean[staleness] = sum(seconds) / len(seconds)
         how = "in turn, all cores each" if staleness == 0 else "at once, cores divided"

@@ -44,7 +44,9 @@ class Lora(Part):
 class Optimise(Part):
     """How closed groups become an update."""
 
-    LATER = frozenset({"decay_floor", "epochs", "head", "lora", "max_not_finite", "minibatches", "recompute", "schedule"})
+    LATER = frozenset(
+        {"decay_floor", "epochs", "epsilon", "head", "lora", "max_not_finite", "minibatches", "recompute", "schedule"}
+    )
 
     advantage: Name = "grpo"
     """Estimator: a registered name or module:attribute."""
@@ -64,6 +66,9 @@ class Optimise(Part):
     """Optimizer steps of a pass: the batch's groups are divided into so many parts, or as many as groups teach."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """AdamW's decay of first and second moments."""
+    epsilon: Annotated[float, Field(gt=0, le=1.0)] = 1e-8
+    """AdamW's term beside the root of the second moment. A weight whose gradient stays far below it hardly moves, where by
+    itself AdamW moves all weights by about as much."""
     warmup_steps: Steps = 0
     """Steps over which the learning rate rises linearly from 0."""
     decay_steps: Steps = 0

@@ -7,15 +7,15 @@ from typing import Any
 from banyan.recipe import Recipe
 from banyan.recipe_file import load
 from bench import through
-from bench.eight import EIGHT, RECIPE
+from bench.compared import COMPARED, RECIPE
 from bench.trl.mapping import CHANGES
 
 _TIMES = ("prepare_seconds", "train_seconds", "publish_seconds")
 
 
 def recipe(*changes: str) -> Recipe:
-    """The quick start as it is compared: batches of 8 prompts."""
-    return load(RECIPE, [*EIGHT, *CHANGES, *changes])
+    """The quick start as it is compared."""
+    return load(RECIPE, [*COMPARED, *CHANGES, *changes])
 
 
 def short(steps: int, reward: str) -> dict[str, Any]:

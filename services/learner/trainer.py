@@ -97,7 +97,8 @@ class Trainer:
         matrices = [w for w in self.masters.weights if w.dim() > 1]
         vectors = [w for w in self.masters.weights if w.dim() <= 1]
         groups = [{"params": matrices, "weight_decay": optimise.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-        self.adam = torch.optim.AdamW(groups, lr=optimise.learning_rate, betas=optimise.betas, fused=True)
+        rate, betas, epsilon = optimise.learning_rate, optimise.betas, optimise.epsilon
+        self.adam = torch.optim.AdamW(groups, lr=rate, betas=betas, eps=epsilon, fused=True)
         output = output_weight(model)
         self.head = head.made(output.shape[1], optimise.head, seed, output.device)
 

@@ -50,6 +50,18 @@ def test_the_number_of_rows_changes_only_rounding(tiny_llama: Callable[..., Any]
     assert error < (1e-5 if dtype is torch.float32 else 0.05)
 
 
+def test_epsilon_keeps_weights_whose_gradient_is_small(tiny_llama: Callable[..., Any], forest: Any) -> None:
+    """The first step of AdamW is −rate · g / (|g| + ε), whatever the betas."""
+    for epsilon in (1e-8, 1e-2):
+        trainer = Trainer(prepare(tiny_llama(0, torch.float32)), Optimise(learning_rate=1e-3, epsilon=epsilon))
+        before = [w.detach().double().clone() for w in trainer.masters.weights]
+        trainer.step(rows_of(forest, 1), 0)
+        for old, new, g in zip(before, trainer.masters.weights, trainer.masters.gradients(), strict=True):
+            g = g.double()
+            moved = -1e-3 * g / (g.abs() + epsilon)
+            torch.testing.assert_close(new.detach().double() - old, moved, atol=2e-7, rtol=1e-3)
+
+
 def test_bfloat16_keeps_float32_masters_and_the_model_gets_their_rounding(
     tiny_llama: Callable[..., Any], forest: Any
 ) -> None:
