@@ -29,7 +29,7 @@ from services.chassis import rpc
 from services.supervisor.embedded import embedded
 from tests.faults.harness import tiny_model
 
-STEPS, TURNS = 14, 4
+STEPS, TURNS = 14, 6
 WARM = 5  # first steps that do not count: batches grow, and memory touched for the first time costs up to a second
 TOKEN_S = 0.14  # as the quick start's
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
