@@ -5,6 +5,7 @@ decide nothing about a tree (grower.py), a policy (policies.py) or a wave (waves
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -39,6 +40,7 @@ _TICK_S = 1.0
 _POLICIES_S = 5.0
 _TAKING_S = 3.0
 _CLOSINGS_S = 0.5
+_LAST_WORDS_S = 2.0
 
 
 class Node:
@@ -87,6 +89,10 @@ class Node:
             await first_of(*endings, *loops, asyncio.shield(sending), asyncio.shield(taking))
             await self.drain(self.plan.drain_s)
             await self._presence.leave()
+        except Exception:  # what ended before is told all the same, so that whoever goes on need not sample it again
+            with contextlib.suppress(BanyanError):
+                await self._publisher.flush(_LAST_WORDS_S)
+            raise
         finally:
             for task in (sending, taking):
                 task.cancel()

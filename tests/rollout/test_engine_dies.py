@@ -3,11 +3,17 @@
 import pytest
 import pytest_asyncio
 
+from services.rollout import publisher
 from tests.rollout.growing import TREEPO
 from tests.rollout.test_node import SLOW, TREE, FakeDelivery
 from tests.rollout.world import RUN, World, ids, world
 
 TREES = 3
+LONG = {"engine_settings": {**SLOW["engine_settings"], "latency_s": 0.2}}  # still at work when its first segments are stored
+
+
+def fail(*_):
+    raise RuntimeError("the accelerator is gone")
 
 
 @pytest_asyncio.fixture
@@ -23,9 +29,6 @@ async def segments(w: World, trees: list[bytes]) -> int:
 
 async def grow_until_it_dies(w: World, eventually) -> list[bytes]:
     """A node whose engine fails in the middle of a step, in its own thread."""
-
-    def fail(*_):
-        raise RuntimeError("the accelerator is gone")
 
     with pytest.raises(RuntimeError, match="the accelerator is gone"):
         async with w.node("dying") as dying:
@@ -45,7 +48,7 @@ async def over(node) -> bool:
 
 
 async def test_its_trees_are_finished_by_another_node_from_where_it_stopped(small, eventually):
-    await small.begin(**SLOW)
+    await small.begin(**LONG)
     await small.policy(0)
     opened = await grow_until_it_dies(small, eventually)
     before = [ids(await small.state(tree)) for tree in opened]
@@ -60,3 +63,27 @@ async def test_its_trees_are_finished_by_another_node_from_where_it_stopped(smal
             assert {s.producer for s in tree.segments} == {"dying", "heir"}
             places = [(s.parent, s.fork, s.ordinal) for s in tree.segments]
             assert len(set(places)) == len(places)
+
+
+async def test_what_had_ended_is_told_before_it_goes(small, eventually, monkeypatch):
+    """Nobody waits for these segments, so they rest; the end of the node does not lose them."""
+    monkeypatch.setattr(publisher, "_REST_S", 600.0)
+    await small.begin(**LONG)
+    await small.policy(0)
+    with pytest.raises(RuntimeError, match="the accelerator is gone"):
+        async with small.node("dying") as dying:
+            opened = await small.open(TREES, TREE, TREEPO, max_new_tokens=12)
+            await eventually(lambda: ended(dying, 3 * TREES), 15, "some segments")
+            assert not await segments(small, opened)
+            dying._thread._command(lambda engine: setattr(engine, "step", fail))
+            await eventually(lambda: over(dying), 10, "the node's end")
+            grown = {segment.id for live in dying.trees for segment in live.segments}
+    await eventually(lambda: stored(small, opened, grown), 10, "what had ended")
+
+
+async def ended(node, count) -> bool:
+    return sum(len(live.segments) for live in node.trees) >= count
+
+
+async def stored(w: World, opened: list[bytes], wanted: set[bytes]) -> bool:
+    return wanted <= {key for tree in opened for key in ids(await w.state(tree))}
