@@ -50,7 +50,7 @@ def _key(name: str, seed: int) -> str:
 
 def _measured(name: str, seed: int) -> dict[str, Any]:
     changes = [
-        *(COMPARED if name == RIVAL else ()),  # the rate of the others
+        *(COMPARED if name == RIVAL else ()),  # the rate of the others, though it falls
         f"seed={seed}",
         "eval.samples=0",
         f"eval.every={EVERY}",

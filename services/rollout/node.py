@@ -90,8 +90,9 @@ class Node:
             await self.drain(self.plan.drain_s)
             await self._presence.leave()
         except Exception:  # what ended before is told all the same, so that whoever goes on need not sample it again
-            with contextlib.suppress(BanyanError):
-                await self._publisher.flush(_LAST_WORDS_S)
+            taking.cancel()
+            if not sending.done():
+                await self._say_all()
             raise
         finally:
             for task in (sending, taking):
@@ -247,6 +248,7 @@ class Node:
 
     async def _cut_and_return(self, live: Live, reason: str) -> None:
         await self._cut(live)
+        await self._say_all()
         await self._finisher.give_back(live, reason)
 
     def _grown(self, live: Live) -> None:
@@ -259,6 +261,11 @@ class Node:
         keys = [live.grower.key(branch) for live in trees for branch in live.grower.in_flight]
         self._spans.forget(keys)
         return await self._thread.abort(keys)
+
+    async def _say_all(self) -> None:
+        """Sends what rests: once a tree is handed back or the node gone, the next claim would fence it."""
+        with contextlib.suppress(BanyanError):
+            await self._publisher.flush(_LAST_WORDS_S)
 
     async def _drop(self, live: Live, why: str, ack: bool) -> None:
         """Forgets a tree that is no longer this node's."""

@@ -29,16 +29,19 @@ class Publisher:
         self._bus = bus
         self._queue: asyncio.Queue[tuple[Event, asyncio.Event | None]] = asyncio.Queue(_MOST_EVENTS)
         self._due = asyncio.Event()
+        self._unsent = 0
 
     async def put(self, event: Event, done: asyncio.Event | None = None) -> None:
         """Queues an event; it is sent soon."""
         if self._queue.qsize() >= _AT_ONCE:
             self._due.set()
         await self._queue.put((event, done))
+        self._unsent += 1
 
     def hurry(self) -> None:
         """What waits is sent now."""
-        self._due.set()
+        if self._unsent:
+            self._due.set()
 
     async def run(self) -> None:
         """Sends for ever: what waits goes out together, and before the next the broker has acknowledged it."""
@@ -47,7 +50,8 @@ class Publisher:
             await first(self._due, _REST_S)
             while len(waiting) < _AT_ONCE and not self._queue.empty():
                 waiting.append(self._queue.get_nowait())
-            if self._queue.empty():
+            self._unsent -= len(waiting)
+            if not self._unsent:
                 self._due.clear()
             dones = {id(event): done for event, done in waiting}
             sends = events.merged([event for event, _ in waiting])

@@ -15,7 +15,8 @@ class Settings(Shared):
     verifier_id: str = "verifier"
     """Name of this process in the scores that it gives."""
     concurrency: int = 32
-    """Leaves scored at once; bounds memory, and what is scored again after a crash."""
+    """Leaves under way below which more messages are taken, of up to 64 leaves each: bounds memory, and what is scored again
+    after a crash. How many are scored at once in children is `children`."""
     score_timeout_s: float = 10.0
     """Wall-clock time of one score in a child; then UNSCORABLE(TIMEOUT). Less than the store's deadline for a leaf."""
     score_memory_mb: int = 1024

@@ -81,6 +81,22 @@ async def test_what_had_ended_is_told_before_it_goes(small, eventually, monkeypa
     await eventually(lambda: stored(small, opened, grown), 10, "what had ended")
 
 
+async def test_what_rests_is_told_before_a_tree_is_handed_back(small, eventually, monkeypatch):
+    monkeypatch.setattr(publisher, "_REST_S", 600.0)
+    await small.begin(**LONG)
+    await small.policy(0)
+    async with small.node("tired") as tired:
+        (opened,) = await small.open(1, TREE, TREEPO, max_new_tokens=12)
+        await eventually(lambda: ended(tired, 3), 15, "some segments")
+        assert not await segments(small, [opened])
+        (live,) = tired.trees
+        grown = {segment.id for segment in live.segments}
+        await tired._taker.close()  # it does not take its own tree again
+        tired._give_up_here(live, RuntimeError("no memory"))
+        await eventually(lambda: not tired.trees.holds(live), 10, "the end of its claim")
+        await eventually(lambda: stored(small, [opened], grown), 10, "what had ended")
+
+
 async def ended(node, count) -> bool:
     return sum(len(live.segments) for live in node.trees) >= count
 

@@ -60,6 +60,15 @@ async def test_what_rests_goes_out_as_one_when_somebody_hurries(sending):
     assert bus.sent == [[0, 1, 2]]
 
 
+async def test_who_hurries_for_nothing_hurries_nobody_later(sending):
+    publisher, bus = sending
+    publisher.hurry()
+    await publisher.flush(1.0)
+    await publisher.put(leaf(1))
+    await asyncio.sleep(0.05)
+    assert not bus.sent
+
+
 async def test_a_rest_ends_by_itself(monkeypatch):
     monkeypatch.setattr(publisher, "_REST_S", 0.05)
     bus = Bus()
