@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from banyan.recipe_file import load
-from bench.compared import COMPARED, RECIPE
+from bench.compared import RECIPE
 from bench.oneprocess import OneProcess
 from bench.table import Result, median
 from services.chassis import weightfile
@@ -61,7 +61,7 @@ def run() -> Result:
 
 
 def _steps(rate: str) -> Iterator[Step]:
-    alone = OneProcess(load(RECIPE, [*COMPARED, f"optimise.learning_rate={rate}"]))
+    alone = OneProcess(load(RECIPE, [f"optimise.learning_rate={rate}"]))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         before = _version(alone, Path(folder), 0)
         for number in range(STEPS):

@@ -24,6 +24,7 @@ from banyan.recipe import Recipe
 from banyan.recipe_file import load
 from banyan.v1 import learner_service_pb2_grpc
 from bench.busy import BRANCHES, Busy, Change
+from bench.compared import RECIPE
 from bench.table import Result, median
 from services.chassis import models, nats_server, rpc
 from services.chassis.bucket import Bucket
@@ -42,7 +43,6 @@ from services.rollout.weights import Weights
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))
 MOVED = float(os.environ.get("BENCH_MOVED", "0.034"))  # share of the words; of the quick start: bench/deltas.py
 DRAIN_S = 10.0
-RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.yaml"
 
 
 def run() -> Result:

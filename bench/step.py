@@ -4,10 +4,10 @@ import gc
 import random
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from banyan.recipe_file import load
+from bench.compared import RECIPE
 from bench.naive import NaiveLoop
 from bench.oneprocess import OneProcess
 from bench.table import Result, median
@@ -18,7 +18,6 @@ from services.learner.study import study
 
 RUNS = 5
 GROUPS, WIDTH = 8, 8
-RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.yaml"
 
 
 def run() -> Result:

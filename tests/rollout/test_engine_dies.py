@@ -5,11 +5,10 @@ import pytest_asyncio
 
 from services.rollout import publisher
 from tests.rollout.growing import TREEPO
-from tests.rollout.test_node import SLOW, TREE, FakeDelivery
+from tests.rollout.test_node import LONG, TREE, FakeDelivery
 from tests.rollout.world import RUN, World, ids, world
 
 TREES = 3
-LONG = {"engine_settings": {**SLOW["engine_settings"], "latency_s": 0.2}}  # still at work when its first segments are stored
 
 
 def fail(*_):

@@ -16,6 +16,7 @@ from tests.rollout.growing import TREEPO
 from tests.rollout.world import RUN, World, ids, world
 
 SLOW = {"engine_settings": {"chain": {"": {"a": 0.5, "b": 0.5}}, "latency_s": 0.03}}
+LONG = {"engine_settings": {**SLOW["engine_settings"], "latency_s": 0.2}}  # still at work when its first segments are stored
 PLAN, FAILING = "tests.rollout.growing:Failing", {"after": 2}
 TREE = {"segment": 3, "max_depth": 4, "width": 8}
 
@@ -63,7 +64,7 @@ async def test_the_completion_of_a_leaf_is_its_path_without_the_prompt(small):
 
 async def test_another_node_goes_on_where_a_dead_one_stopped(small, eventually):
     """The node is cut off in the middle: nothing is handed back. The next claim resumes and fences it."""
-    await small.begin(engine_settings={**SLOW["engine_settings"], "latency_s": 0.2})
+    await small.begin(**LONG)
     await small.policy(0)
     async with small.node("dead") as dead:
         (opened,) = await small.open(1, TREE, TREEPO, max_new_tokens=12)
