@@ -91,7 +91,7 @@ Global___GrowTree: _TypeAlias = GrowTree  # noqa: Y015
 
 @_typing.final
 class SegmentsGrown(_message.Message):
-    """rollout → `lineage.<run>.segment`: segments that ended in the same half second."""
+    """rollout → `lineage.<run>.segment`: segments that ended in the same second."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -260,8 +260,32 @@ class LeafFinished(_message.Message):
 Global___LeafFinished: _TypeAlias = LeafFinished  # noqa: Y015
 
 @_typing.final
+class TreesGrown(_message.Message):
+    """rollout → `lineage.<run>.grown`: the trees whose growth ended together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trees(self) -> _containers.RepeatedCompositeFieldContainer[Global___TreeGrown]:
+        """Of one run."""
+
+    def __init__(
+        self,
+        *,
+        trees: _abc.Iterable[Global___TreeGrown] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trees", b"trees"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TreesGrown: _TypeAlias = TreesGrown  # noqa: Y015
+
+@_typing.final
 class TreeGrown(_message.Message):
-    """rollout → `lineage.<run>.grown`: no branch is live; lists the scoreable leaves exactly."""
+    """No branch of the tree is live; lists the scoreable leaves exactly."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -364,8 +388,32 @@ class LeafScored(_message.Message):
 Global___LeafScored: _TypeAlias = LeafScored  # noqa: Y015
 
 @_typing.final
+class TreesClosed(_message.Message):
+    """treestore → `lineage.<run>.closed`: the trees that one transaction ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trees(self) -> _containers.RepeatedCompositeFieldContainer[Global___TreeClosed]:
+        """Of one run."""
+
+    def __init__(
+        self,
+        *,
+        trees: _abc.Iterable[Global___TreeClosed] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trees", b"trees"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TreesClosed: _TypeAlias = TreesClosed  # noqa: Y015
+
+@_typing.final
 class TreeClosed(_message.Message):
-    """treestore → `lineage.<run>.closed`: a tree is grown and scored, or dropped."""
+    """A tree is grown and scored, or dropped."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

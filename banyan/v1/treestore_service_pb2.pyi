@@ -409,6 +409,90 @@ class AwaitIngestedResponse(_message.Message):
 Global___AwaitIngestedResponse: _TypeAlias = AwaitIngestedResponse  # noqa: Y015
 
 @_typing.final
+class AwaitTreesIngestedRequest(_message.Message):
+    """What a node published for several trees."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREES_FIELD_NUMBER: _builtins.int
+    DEADLINE_MS_FIELD_NUMBER: _builtins.int
+    deadline_ms: _builtins.int
+    """How long to wait for all of them."""
+    @_builtins.property
+    def trees(self) -> _containers.RepeatedCompositeFieldContainer[Global___AwaitIngestedRequest]:
+        """At most 64. Their own deadlines do not count."""
+
+    def __init__(
+        self,
+        *,
+        trees: _abc.Iterable[Global___AwaitIngestedRequest] | None = ...,
+        deadline_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ms", b"deadline_ms", "trees", b"trees"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitTreesIngestedRequest: _TypeAlias = AwaitTreesIngestedRequest  # noqa: Y015
+
+@_typing.final
+class AwaitTreesIngestedResponse(_message.Message):
+    """What is stored of each tree, in their order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___IngestOutcome]:
+        """One for each tree."""
+
+    def __init__(
+        self,
+        *,
+        outcomes: _abc.Iterable[Global___IngestOutcome] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcomes", b"outcomes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitTreesIngestedResponse: _TypeAlias = AwaitTreesIngestedResponse  # noqa: Y015
+
+@_typing.final
+class IngestOutcome(_message.Message):
+    """What is stored of a tree, or why the question was refused."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    refused: _builtins.str
+    """NOT_FOUND or the reason of a refusal; empty if it was not refused."""
+    detail: _builtins.str
+    """The refusal in words."""
+    @_builtins.property
+    def answer(self) -> Global___AwaitIngestedResponse:
+        """Empty if it was refused."""
+
+    def __init__(
+        self,
+        *,
+        answer: Global___AwaitIngestedResponse | None = ...,
+        refused: _builtins.str = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "detail", b"detail", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IngestOutcome: _TypeAlias = IngestOutcome  # noqa: Y015
+
+@_typing.final
 class PutBlobRequest(_message.Message):
     """A piece of a blob. The first one says what it is; the others hold their chunk only."""
 

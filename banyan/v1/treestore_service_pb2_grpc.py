@@ -60,6 +60,11 @@ class TreeStoreServiceStub(object):
                 request_serializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedRequest.SerializeToString,
                 response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedResponse.FromString,
                 _registered_method=True)
+        self.AwaitTreesIngested = channel.unary_unary(
+                '/banyan.v1.TreeStoreService/AwaitTreesIngested',
+                request_serializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitTreesIngestedRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitTreesIngestedResponse.FromString,
+                _registered_method=True)
         self.AwaitScores = channel.unary_unary(
                 '/banyan.v1.TreeStoreService/AwaitScores',
                 request_serializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitScoresRequest.SerializeToString,
@@ -171,6 +176,13 @@ class TreeStoreServiceServicer(object):
 
     def AwaitIngested(self, request, context):
         """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AwaitTreesIngested(self, request, context):
+        """The same of several trees; a tree that is refused does not spoil the others.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -310,6 +322,11 @@ def add_TreeStoreServiceServicer_to_server(servicer, server):
                     servicer.AwaitIngested,
                     request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedRequest.FromString,
                     response_serializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedResponse.SerializeToString,
+            ),
+            'AwaitTreesIngested': grpc.unary_unary_rpc_method_handler(
+                    servicer.AwaitTreesIngested,
+                    request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitTreesIngestedRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_treestore__service__pb2.AwaitTreesIngestedResponse.SerializeToString,
             ),
             'AwaitScores': grpc.unary_unary_rpc_method_handler(
                     servicer.AwaitScores,
@@ -523,6 +540,33 @@ class TreeStoreService(object):
             '/banyan.v1.TreeStoreService/AwaitIngested',
             banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedRequest.SerializeToString,
             banyan_dot_v1_dot_treestore__service__pb2.AwaitIngestedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AwaitTreesIngested(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.TreeStoreService/AwaitTreesIngested',
+            banyan_dot_v1_dot_treestore__service__pb2.AwaitTreesIngestedRequest.SerializeToString,
+            banyan_dot_v1_dot_treestore__service__pb2.AwaitTreesIngestedResponse.FromString,
             options,
             channel_credentials,
             insecure,

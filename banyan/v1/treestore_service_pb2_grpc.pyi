@@ -43,6 +43,8 @@ class TreeStoreServiceStub:
     """Hands a tree back without an attempt being counted: a drain, or a policy that is too new or too old."""
     AwaitIngested: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitIngestedRequest, _treestore_service_pb2.AwaitIngestedResponse]
     """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing."""
+    AwaitTreesIngested: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitTreesIngestedRequest, _treestore_service_pb2.AwaitTreesIngestedResponse]
+    """The same of several trees; a tree that is refused does not spoil the others."""
     AwaitScores: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitScoresRequest, _treestore_service_pb2.AwaitScoresResponse]
     """Waits until a tree has more scores or a later room than the node knows of, or the deadline: for tree policies that decide
     by scores, or grow by the room that control gives them.
@@ -93,6 +95,8 @@ class TreeStoreServiceAsyncStub(TreeStoreServiceStub):
     """Hands a tree back without an attempt being counted: a drain, or a policy that is too new or too old."""
     AwaitIngested: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitIngestedRequest, _treestore_service_pb2.AwaitIngestedResponse]  # type: ignore[assignment]
     """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing."""
+    AwaitTreesIngested: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitTreesIngestedRequest, _treestore_service_pb2.AwaitTreesIngestedResponse]  # type: ignore[assignment]
+    """The same of several trees; a tree that is refused does not spoil the others."""
     AwaitScores: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitScoresRequest, _treestore_service_pb2.AwaitScoresResponse]  # type: ignore[assignment]
     """Waits until a tree has more scores or a later room than the node knows of, or the deadline: for tree policies that decide
     by scores, or grow by the room that control gives them.
@@ -170,6 +174,14 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.AwaitIngestedResponse, _abc.Awaitable[_treestore_service_pb2.AwaitIngestedResponse]]:
         """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing."""
+
+    @_abc_1.abstractmethod
+    def AwaitTreesIngested(
+        self,
+        request: _treestore_service_pb2.AwaitTreesIngestedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_treestore_service_pb2.AwaitTreesIngestedResponse, _abc.Awaitable[_treestore_service_pb2.AwaitTreesIngestedResponse]]:
+        """The same of several trees; a tree that is refused does not spoil the others."""
 
     @_abc_1.abstractmethod
     def AwaitScores(

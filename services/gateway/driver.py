@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 
 TICK_S = 2.0  # the safety net under lost triggers
 MOST_ODD = 4  # unforeseen errors in a row that end a run
-SOON_S = 0.02  # triggers that come within it are one: a wave of trees closes at once
 
 
 class Driver:
@@ -78,7 +77,6 @@ class Driver:
                 self._wake.set()
 
     async def _rest(self) -> None:
-        await asyncio.sleep(SOON_S)
         with contextlib.suppress(asyncio.TimeoutError):
             async with asyncio.timeout(TICK_S):
                 await self._wake.wait()

@@ -1,4 +1,8 @@
-"""The bus as ports.Log: publishing, and one stream of triggers from a run's closed trees and new policies."""
+"""The bus as ports.Log: publishing, and one stream of triggers from a run's closed trees and new policies.
+
+A policy triggers at once: nodes wait for what is opened under it. Closed trees trigger a moment later, all of that moment
+together: the learner waits for them too, and what it asks of the store then comes first (ADR 035).
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,6 +11,8 @@ from google.protobuf.message import Message
 
 from services.chassis import subjects
 from services.chassis.bus import Bus
+
+_REST_S = 0.1
 
 
 class BusLog:
@@ -23,8 +29,8 @@ class BusLog:
     async def triggers(self, run_id: str) -> AsyncIterator[None]:
         happened = asyncio.Event()
         listeners = [
-            asyncio.create_task(self._hear(subjects.LINEAGE, subjects.lineage(run_id, "closed"), happened)),
-            asyncio.create_task(self._hear(subjects.TRAIN, subjects.train(run_id, "policy"), happened)),
+            asyncio.create_task(self._hear(subjects.LINEAGE, subjects.lineage(run_id, "closed"), happened, _REST_S)),
+            asyncio.create_task(self._hear(subjects.TRAIN, subjects.train(run_id, "policy"), happened, 0.0)),
         ]
         try:
             while True:
@@ -35,6 +41,9 @@ class BusLog:
             for listener in listeners:
                 listener.cancel()
 
-    async def _hear(self, stream: str, subject: str, happened: asyncio.Event) -> None:
+    async def _hear(self, stream: str, subject: str, happened: asyncio.Event, rest_s: float) -> None:
+        due, loop = 0.0, asyncio.get_running_loop()
         async for _ in self._bus.listen(stream, [subject]):
-            happened.set()
+            if loop.time() >= due:
+                due = loop.time() + rest_s
+                loop.call_at(due, happened.set)

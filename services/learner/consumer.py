@@ -22,8 +22,10 @@ class ClosedTrees:
         """Triggers now."""
         self._seen.set()
 
+    def clear(self) -> None:
+        self._seen.clear()
+
     async def wait(self, timeout_s: float) -> None:
         with contextlib.suppress(asyncio.TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._seen.wait()
-        self._seen.clear()

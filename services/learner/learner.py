@@ -71,6 +71,7 @@ class Learner:
         await self._take_over(resumed, stop)
         while self.at.step < self.recipe.budget.steps and not stop.is_set():
             self.at.activity = "waiting"
+            self._trigger.clear()  # before the look, so that what comes during it is not lost
             chosen = await self._next()
             if chosen is None:
                 await self._pause(stop)

@@ -71,6 +71,10 @@ class Store(Protocol):
 class Trigger(Protocol):
     """Says that something may have changed."""
 
+    def clear(self) -> None:
+        """What happened until now is seen by the look that follows."""
+        ...
+
     async def wait(self, timeout_s: float) -> None:
-        """Returns at the next trigger, or after `timeout_s`."""
+        """Returns once something happened since the last `clear`, or after `timeout_s`."""
         ...

@@ -32,8 +32,9 @@ class Claims:
 def _answer(outcome: ts.ClaimOutcome) -> _Claim | BanyanError:
     if not outcome.refused:
         return outcome.claim
-    if outcome.refused == _LATER:
-        return None
-    if outcome.refused == NotFound("").reason:
-        return NotFound(outcome.detail)
-    return Refused(outcome.detail, outcome.refused)
+    return None if outcome.refused == _LATER else refusal(outcome.refused, outcome.detail)
+
+
+def refusal(reason: str, detail: str) -> NotFound | Refused:
+    """The error that an outcome stands for."""
+    return NotFound(detail) if reason == NotFound("").reason else Refused(detail, reason)

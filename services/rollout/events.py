@@ -14,8 +14,14 @@ from banyan.v1 import events_pb2
 from services.chassis import subjects
 
 MOST_BYTES = 512 * 1024
-MOST_LEAVES = 64  # a verifier answers for all leaves of a message together
+MOST_TOGETHER = 64  # leaves, or ends of trees: a verifier answers for all of a message together
 _HEAD_BYTES = 512  # run, node and framing
+# Messages that are joined, in the order in which they go out, and how many of each.
+_ORDER: dict[type[Message], int] = {
+    events_pb2.SegmentsGrown: 1 << 30,
+    events_pb2.LeavesFinished: MOST_TOGETHER,
+    events_pb2.TreesGrown: MOST_TOGETHER,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +89,14 @@ def leaf(run_id: str, tree_id: bytes, epoch: int, mark: LeafMark, completion: st
 
 
 def merged(batch: Sequence[Event]) -> list[tuple[Event, list[Event]]]:
-    """A run's events that wait together, in as few messages as the limit allows: segments, then leaves, then the rest.
+    """A run's events that wait together, in as few messages as the limit allows: segments, then leaves, then ends of growth.
 
     Each message comes with the events that it holds.
     """
-    grown = [e for e in batch if isinstance(e.message, events_pb2.SegmentsGrown)]
-    leaves = [e for e in batch if isinstance(e.message, events_pb2.LeavesFinished)]
-    rest = [e for e in batch if not isinstance(e.message, events_pb2.LeavesFinished | events_pb2.SegmentsGrown)]
-    joined = [*_parts(grown, len(grown)), *_parts(leaves, MOST_LEAVES)]
-    return [*((_joined(part), part) for part in joined), *((e, [e]) for e in rest)]
+    sends: list[tuple[Event, list[Event]]] = []
+    for kind, most in _ORDER.items():
+        sends += [(_joined(part), part) for part in _parts([e for e in batch if isinstance(e.message, kind)], most)]
+    return sends
 
 
 def _parts(batch: Sequence[Event], most: int) -> Iterator[list[Event]]:
@@ -125,7 +130,7 @@ def _joined(part: Sequence[Event]) -> Event:
 
 
 def grown(run_id: str, node_id: str, tree_id: bytes, epoch: int, leaves: Iterable[Leaf], traceparent: str = "") -> Event:
-    """TreeGrown."""
+    """TreesGrown of one tree."""
     message = events_pb2.TreeGrown(
         run_id=run_id,
         tree_id=tree_id,
@@ -133,4 +138,5 @@ def grown(run_id: str, node_id: str, tree_id: bytes, epoch: int, leaves: Iterabl
         leaves=[wire.leaf_to_wire(one) for one in leaves],
         node_id=node_id,
     )
-    return Event(subjects.lineage(run_id, "grown"), message, f"grown-{tree_id.hex()}-{epoch}", traceparent)
+    trees = events_pb2.TreesGrown(trees=[message])
+    return Event(subjects.lineage(run_id, "grown"), trees, f"grown-{tree_id.hex()}-{epoch}", traceparent)

@@ -19,6 +19,7 @@ from banyan.v1 import (
 )
 from services.chassis import rpc
 from services.rollout.claims import Claims
+from services.rollout.ingests import Ingests
 from services.rollout.policies import Published, from_wire
 from services.rollout.ports import Awaited, Claim, Ingested
 
@@ -37,7 +38,7 @@ class GrpcStore:
         self._trees = treestore_service_pb2_grpc.TreeStoreServiceStub(channel)
         self._runs = runstore_service_pb2_grpc.RunStoreServiceStub(channel)
         self._run_id, self._node_id, self._joined = run_id, node_id, joined
-        self._claims = Claims(self._claim_trees)
+        self._claims, self._ingests = Claims(self._claim_trees), Ingests(self._await_ingested)
 
     async def run(self) -> runstore_service_pb2.Run:
         """The run."""
@@ -62,6 +63,9 @@ class GrpcStore:
     async def _claim_trees(self, request: treestore_service_pb2.ClaimTreesRequest) -> Any:
         return await rpc.call(self._trees.ClaimTrees, request, _CALL_S, _PATIENCE_S)
 
+    async def _await_ingested(self, request: treestore_service_pb2.AwaitTreesIngestedRequest) -> Any:
+        return await rpc.call(self._trees.AwaitTreesIngested, request, _CALL_S, _PATIENCE_S)
+
     async def put_blob(self, tree_id: bytes, epoch: int, data: bytes) -> None:
         """Sends a blob in pieces."""
 
@@ -85,7 +89,7 @@ class GrpcStore:
         request = treestore_service_pb2.AwaitIngestedRequest(
             tree_id=tree_id, epoch=epoch, segment_ids=segments, grown=True, deadline_ms=int(1000 * deadline_s)
         )
-        answer = await rpc.call(self._trees.AwaitIngested, request, deadline_s + _CALL_S, _PATIENCE_S)
+        answer = await self._ingests.ask(request)
         return Ingested(frozenset(answer.missing), answer.grown, tuple(r.reason for r in answer.refused))
 
     async def awaited(self, tree_id: bytes, epoch: int, known: int, round: int | None, deadline_s: float) -> Awaited:

@@ -1,4 +1,7 @@
-"""What of a node's work is stored, how it was scored, and its room: answers AwaitIngested and AwaitScores (PROTOCOL 3)."""
+"""What of a node's work is stored, how it was scored, and its room (PROTOCOL 3).
+
+Answers AwaitIngested, AwaitTreesIngested and AwaitScores.
+"""
 
 from typing import Any
 
@@ -6,11 +9,12 @@ from sqlalchemy import BindParameter, Connection, Row, bindparam, select
 
 from banyan.errors import NotFound, Refused
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore import schema
+from services.treestore import claims, schema
 from services.treestore.loading import chunks
 from services.treestore.rows import DROPPED, GROWING
 from services.treestore.trees import rooms_of, score_to_wire
 
+MOST = 64  # trees asked for at once
 # Made once: a node asks for each of its trees after each of its messages.
 _ID: BindParameter[bytes] = bindparam("tree_id")
 _TREE = select(schema.trees.c.claim_epoch, schema.trees.c.grown_epoch, schema.trees.c.state).where(
@@ -40,6 +44,20 @@ def look(connection: Connection, request: ts.AwaitIngestedRequest) -> ts.AwaitIn
         response.refused.add(segment=segment, reason=reason, winner=winner)
         missing.discard(segment)
     response.missing.extend(segment for segment in request.segment_ids if segment in missing)
+    return response
+
+
+def several(connection: Connection, request: ts.AwaitTreesIngestedRequest, run_id: str) -> ts.AwaitTreesIngestedResponse:
+    """The same of many trees, of `run_id` if it is named; each has its own outcome."""
+    response = ts.AwaitTreesIngestedResponse()
+    for one in request.trees:
+        outcome = response.outcomes.add()
+        try:
+            if run_id:
+                claims.check_run(connection, one.tree_id, run_id)
+            outcome.answer.CopyFrom(look(connection, one))
+        except (NotFound, Refused) as error:
+            outcome.refused, outcome.detail = error.reason, str(error)
     return response
 
 
@@ -86,3 +104,9 @@ def _refused(
 def enough(request: ts.AwaitIngestedRequest, response: ts.AwaitIngestedResponse) -> bool:
     """Whether there is nothing left to wait for."""
     return not response.missing and (response.grown or not request.grown)
+
+
+def all_enough(request: ts.AwaitTreesIngestedRequest, response: ts.AwaitTreesIngestedResponse) -> bool:
+    """Whether there is nothing left to wait for of any tree."""
+    outcomes = zip(request.trees, response.outcomes, strict=True)
+    return all(outcome.refused or enough(one, outcome.answer) for one, outcome in outcomes)

@@ -15,6 +15,7 @@ from services.treestore.rows import GroupRow, GroupState, Head, LeafRow, RunRow,
 from services.treestore.settings import Settings
 
 Values = dict[str, object]
+_MOST_CLOSINGS = 64  # trees of a message; their reasons may be long
 _COLUMN = {
     GroupState.OPEN: "open",
     GroupState.CLOSED: "closed",
@@ -67,6 +68,7 @@ class Book:
     released_rows: list[int] = field(default_factory=list)
     touched: set[bytes] = field(default_factory=set)  # trees that a waiter may wait for
     ended: list[TreeRow] = field(default_factory=list)  # trees closed or dropped
+    closings: dict[str, list[events_pb2.TreeClosed]] = field(default_factory=dict)  # to be said, by run
     grew: Counter[tuple[str, str]] = field(default_factory=Counter)  # trees that were grown, by run and node
 
     # -- reading --
@@ -203,6 +205,15 @@ class Book:
         """An event that goes out if, and only if, this transaction is committed."""
         payload = message.SerializeToString()
         self.new_outbox.append({"subject": subject, "msg_id": msg_id, "payload": payload, "traceparent": traceparent})
+
+    def say_closings(self) -> None:
+        """All ends of trees of a run in few messages: whoever waits for them looks once."""
+        for run_id, trees in self.closings.items():
+            for start in range(0, len(trees), _MOST_CLOSINGS):
+                part = trees[start : start + _MOST_CLOSINGS]
+                name = blake(*sorted(tree.tree_id + bytes([tree.state]) for tree in part)).hex()
+                self.say(subjects.lineage(run_id, "closed"), f"closed-{name}", events_pb2.TreesClosed(trees=part))
+        self.closings = {}
 
     def bury(self, letter: events_pb2.DeadLetter) -> None:
         """Gives a message up, and says so on the log."""

@@ -104,7 +104,8 @@ def remind(book: Book, tree: TreeRow, groups: Collection[str]) -> None:
         book.say(subject, msg_id, events_pb2.LeavesFinished(leaves=leaves), tree.traceparent)
     if grown and closing.unscored(part.leaves, tuple(groups), part.scores, grown=True):
         msg_id = f"remind-{tree.tree_id.hex()}-grown-{book.now_ms}"
-        book.say(subjects.lineage(tree.run_id, "grown"), msg_id, _grown(book, tree), tree.traceparent)
+        message = events_pb2.TreesGrown(trees=[_grown(book, tree)])
+        book.say(subjects.lineage(tree.run_id, "grown"), msg_id, message, tree.traceparent)
 
 
 def _grown(book: Book, tree: TreeRow) -> events_pb2.TreeGrown:

@@ -1,7 +1,6 @@
 """The ends of trees: closed, dropped or consumed, with what follows for their groups, sums and the log."""
 
 from banyan.v1 import events_pb2, tree_pb2
-from services.chassis import subjects
 from services.treestore import closing, surplus
 from services.treestore.book import Book
 from services.treestore.rows import CLOSED, CONSUMED, DROPPED, SCORING, GroupRow, GroupState, TreeRow
@@ -100,5 +99,4 @@ def _tell(book: Book, tree: TreeRow, group_closed: bool) -> None:
         purpose=tree_pb2.TreePurpose.ValueType(tree.purpose),
         label=tree.label,
     )
-    msg_id = f"closed-{tree.tree_id.hex()}-{tree.state}"
-    book.say(subjects.lineage(tree.run_id, "closed"), msg_id, event, tree.traceparent)
+    book.closings.setdefault(tree.run_id, []).append(event)

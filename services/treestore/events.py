@@ -34,6 +34,8 @@ def decode(subject: str, data: bytes, sequence: int) -> tuple[list[Event], list[
             return _each(_parse(events_pb2.LeavesFinished, data).leaves, _ended, sequence, run)
         if kind == "score":
             return _each(_parse(events_pb2.LeavesScored, data).scores, _scored, sequence, run)
+        if kind == "grown":
+            return _each(_parse(events_pb2.TreesGrown, data).trees, _grown, sequence, run)
         return [restore(kind, data, sequence, run)], []
     except InvalidInput as error:
         return [], [str(error)]

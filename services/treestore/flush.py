@@ -32,6 +32,7 @@ def flush(connection: Connection, book: Book) -> None:
     insert_ignore(connection, schema.dead, book.new_dead)
     _tallies(connection, book)
     _grew(connection, book)
+    book.say_closings()
     insert_all(connection, schema.outbox, book.new_outbox)
 
 

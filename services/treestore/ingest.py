@@ -166,6 +166,8 @@ def bury_event(book: Book, event: Event, reason: str) -> None:
             kind = "segment"
         case Ended():
             data = events_pb2.LeavesFinished(leaves=[event.message]).SerializeToString()
+        case Grown():
+            data = events_pb2.TreesGrown(trees=[event.message]).SerializeToString()
         case WasScored():
             data = events_pb2.LeavesScored(scores=[event.message]).SerializeToString()
     bury_item(book, Item(subjects.lineage(event.run_id, kind), data, event.sequence), reason)

@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc.aio
 
+from banyan.errors import InvalidInput
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceServicer
@@ -60,6 +61,17 @@ class Lineage(TreeStoreServiceServicer):
             [request.tree_id],
             lambda: self._database.read(lambda c: awaiting.look(c, request)),
             lambda response: awaiting.enough(request, response),
+            _seconds(request.deadline_ms),
+        )
+
+    async def AwaitTreesIngested(self, request: ts.AwaitTreesIngestedRequest, call: Call) -> ts.AwaitTreesIngestedResponse:
+        if len(request.trees) > awaiting.MOST:
+            raise InvalidInput(f"{len(request.trees)} trees at once; at most {awaiting.MOST} are taken")
+        run_id = _run_of(call)
+        return await self._context.notifier.until(
+            {one.tree_id for one in request.trees},
+            lambda: self._database.read(lambda c: awaiting.several(c, request, run_id)),
+            lambda response: awaiting.all_enough(request, response),
             _seconds(request.deadline_ms),
         )
 

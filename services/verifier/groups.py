@@ -31,7 +31,7 @@ _FETCH_S = 1.0
 _READ_S = 2.0  # how long the store may wait for an end that it is about to ingest
 _PROGRESS_S = 10.0  # a third of the consumer's ack wait
 _DRAIN_S = 10.0
-_MOST = 16  # groups at once: each is all the texts of its leaves
+_MOST = 16  # messages at once: each reads a group at a time, all the texts of its leaves
 _MOST_ATTEMPTS = 48  # about twenty minutes
 
 
@@ -39,7 +39,6 @@ _MOST_ATTEMPTS = 48  # about twenty minutes
 class End:
     """The end of a tree's growth; epoch 0 for one that was dropped."""
 
-    run_id: str
     tree_id: bytes
     claim_epoch: int
 
@@ -50,20 +49,27 @@ class GroupHandler:
     def __init__(self, store: Store, publisher: Publisher, scoring: Scoring, verifier_id: str) -> None:
         self._store, self._publisher, self._scoring, self._id = store, publisher, scoring, verifier_id
 
-    async def handle(self, end: End) -> bool:
-        """Whether the end is done with: every score that a whole group owes is with the broker, or it is not whole yet."""
+    async def handle(self, run_id: str, ends: Sequence[End]) -> bool:
+        """Whether ends are done with: every score that a whole group owes is with the broker, or it is not whole yet."""
         try:
-            specs = await self._store.scorers(end.run_id)
+            specs = await self._store.scorers(run_id)
         except InvalidInput:
             specs = {}  # an unreadable recipe is said of each leaf
         if specs and not any(spec.group for spec in specs.values()):
             return True
-        group = await self._store.read_group(end.tree_id, end.claim_epoch, _READ_S)
-        if not group.settled:
-            return False
-        names = sorted({name for transcript in group.transcripts for name in transcript.scorers})
-        await asyncio.gather(*(self._one(name, specs, group.transcripts) for name in names))
+        scored: set[str] = set()
+        for end in ends:
+            group = await self._store.read_group(end.tree_id, end.claim_epoch, _READ_S)
+            if not group.settled:
+                return False
+            if group.transcripts and group.group_id not in scored:  # once, though its trees ended together
+                scored.add(group.group_id)
+                await self._score(specs, group.transcripts)
         return True
+
+    async def _score(self, specs: Mapping[str, ScorerSpec], leaves: Sequence[Transcript]) -> None:
+        names = sorted({name for transcript in leaves for name in transcript.scorers})
+        await asyncio.gather(*(self._one(name, specs, leaves) for name in names))
 
     async def _one(self, name: str, specs: Mapping[str, ScorerSpec], leaves: Sequence[Transcript]) -> None:
         first = leaves[0]
@@ -89,7 +95,7 @@ class GroupHandler:
 
 
 class GroupConsumer:
-    """Takes ends of growth while fewer than `_MOST` groups are under way."""
+    """Takes ends of growth while fewer than `_MOST` messages are under way."""
 
     def __init__(self, bus: Bus, handler: GroupHandler) -> None:
         self._bus, self._handler = bus, handler
@@ -120,8 +126,8 @@ class GroupConsumer:
     async def _one(self, delivery: Delivery) -> None:
         beat = asyncio.create_task(_keep(delivery))
         try:
-            end = _end(delivery)
-            done = end is None or await self._handler.handle(end)
+            ends = _ends(delivery)
+            done = not ends or await self._handler.handle(delivery.run_id, ends)
             if done or delivery.attempts >= _MOST_ATTEMPTS:  # the store's deadline gives up what nobody can score
                 await delivery.ack()
             else:
@@ -138,13 +144,12 @@ class GroupConsumer:
             beat.cancel()
 
 
-def _end(delivery: Delivery) -> End | None:
-    """What ended; None where it ends no wait: a closed tree was grown before. Raises InvalidInput."""
+def _ends(delivery: Delivery) -> list[End]:
+    """What ended. Not what ends no wait: a closed tree was grown before. Raises InvalidInput."""
     if delivery.subject.endswith(".grown"):
-        grown = delivery.decode(events_pb2.TreeGrown)
-        return End(delivery.run_id, grown.tree_id, grown.claim_epoch)
-    closed = delivery.decode(events_pb2.TreeClosed)
-    return End(delivery.run_id, closed.tree_id, 0) if closed.state == tree_pb2.TREE_STATE_DROPPED else None
+        return [End(grown.tree_id, grown.claim_epoch) for grown in delivery.decode(events_pb2.TreesGrown).trees]
+    closed = delivery.decode(events_pb2.TreesClosed).trees
+    return [End(tree.tree_id, 0) for tree in closed if tree.state == tree_pb2.TREE_STATE_DROPPED]
 
 
 async def _later(delivery: Delivery) -> None:

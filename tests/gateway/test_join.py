@@ -130,6 +130,9 @@ async def test_a_node_may_not_touch_trees_of_another_run(here, tmp_path, recipe_
         ask = lineage.ClaimTreesRequest(claims=[lineage.ClaimTreeRequest(tree_id=tree_id, node_id="n-1")])
         (outcome,) = (await rpc.call(trees.ClaimTrees, ask)).outcomes
         assert outcome.refused == "OTHER_RUN" and not outcome.HasField("claim")
+        wait = lineage.AwaitTreesIngestedRequest(trees=[lineage.AwaitIngestedRequest(tree_id=tree_id, epoch=1)])
+        (told,) = (await rpc.call(trees.AwaitTreesIngested, wait)).outcomes
+        assert told.refused == "OTHER_RUN" and not told.HasField("answer")
         ask.claims.add(tree_id=tree_id, node_id="its-own")
         with pytest.raises(Refused, match="may speak for itself only"):
             await rpc.call(trees.ClaimTrees, ask)

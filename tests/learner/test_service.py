@@ -99,7 +99,7 @@ class World:
             said = events_pb2.LeafScored(run_id=RUN, tree_id=tree_id, scored=scored)
             await self.say("score", events_pb2.LeavesScored(scores=[said]), f"v{ordinal}.{i}")
         grown = events_pb2.TreeGrown(run_id=RUN, tree_id=tree_id, claim_epoch=epoch, leaves=leaves, node_id="n")
-        await self.say("grown", grown, f"g{ordinal}")
+        await self.say("grown", events_pb2.TreesGrown(trees=[grown]), f"g{ordinal}")
 
     async def say(self, kind: str, message: Any, msg_id: str) -> None:
         await self.bus.publish(subjects.lineage(RUN, kind), message, msg_id)

@@ -56,11 +56,12 @@ def test_what_waits_together_goes_in_few_messages_segments_first():
         return events.leaf("run", b"t" * 32, 1, mark, text)
 
     leaves = [ended(n) for n in range(100)]
-    end = events.grown("run", "node", b"t" * 32, 1, [])
+    end, other = (events.grown("run", "node", tree * 32, 1, []) for tree in (b"t", b"u"))
     (made,) = events.segments("run", "node", [(segment(0, 8), 1)])
-    sends = events.merged([*leaves[:50], end, *leaves[50:], made])
+    sends = events.merged([*leaves[:50], end, *leaves[50:], other, made])
     assert [send.subject.split(".")[-1] for send, _ in sends] == ["segment", "leaf", "leaf", "grown"]
-    assert [len(parts) for _, parts in sends] == [1, 64, 36, 1]
+    assert [len(parts) for _, parts in sends] == [1, 64, 36, 2]
+    assert [tree.tree_id[:1] for tree in sends[3][0].message.trees] == [b"t", b"u"]
     assert [one.leaf.segment[-1] for send, _ in sends[1:3] for one in send.message.leaves] == list(range(100))
     assert len({send.msg_id for send, _ in sends}) == 4
     long = [ended(n, "x" * 200_000) for n in range(5)]

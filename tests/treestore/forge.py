@@ -114,7 +114,7 @@ class Forge:
         message = events_pb2.TreeGrown(
             run_id=self.run_id, tree_id=tree_id, claim_epoch=epoch, leaves=leaves, node_id="node-1"
         )
-        return self.item("grown", message)
+        return self.item("grown", events_pb2.TreesGrown(trees=[message]))
 
     def score(self, segment: Segment, value: float | None = 1.0, scorer: str = "number", reason: str = "EXCEPTION") -> Item:
         if value is None:

@@ -54,7 +54,7 @@ def test_claims_without_a_new_segment_drop_the_tree(world: World) -> None:
     assert world.claim(spec.tree_id) == 0
     tree = _tree(world)
     assert (tree.state, tree.reason) == (DROPPED, "NO_PROGRESS")
-    closed = events_pb2.TreeClosed.FromString(world.rows(schema.outbox)[-1].payload)
+    (closed,) = events_pb2.TreesClosed.FromString(world.rows(schema.outbox)[-1].payload).trees
     assert closed.state == DROPPED and closed.reason == "NO_PROGRESS" and closed.group_closed
     assert world.one(schema.groups).state == 4
     assert world.claim(spec.tree_id) == 0 and len(world.rows(schema.segments)) == 2

@@ -86,11 +86,24 @@ def test_opened_counts_only_groups_without_a_gap(world: World) -> None:
     assert opened() == 2
 
 
+def test_trees_that_one_transaction_ends_are_one_message(world: World) -> None:
+    specs = [world.forge.spec(ordinal, ordinal, size=70) for ordinal in range(70)]
+    world.ingest(*(world.forge.opened(spec) for spec in specs))
+    epochs = {spec.tree_id: world.claim(spec.tree_id) for spec in specs}
+    world.database.transact(lambda c: c.execute(schema.outbox.delete()))
+    world.ingest(*(world.forge.grown(tree_id, epoch=epoch) for tree_id, epoch in epochs.items()))
+    said = world.rows(schema.outbox)
+    trees = [tree for row in said for tree in events_pb2.TreesClosed.FromString(row.payload).trees]
+    assert [row.subject for row in said] == [f"lineage.{world.forge.run_id}.closed"] * 2
+    assert {tree.tree_id for tree in trees} == epochs.keys() and len(trees) == 70
+    assert len({row.msg_id for row in said}) == 2
+
+
 def test_a_group_is_closed_only_when_all_its_trees_were_opened(world: World) -> None:
     world.live(world.forge.spec(0, 0, size=2))
     assert world.one(schema.groups).state == 1
-    closed = events_pb2.TreeClosed.FromString(world.rows(schema.outbox)[-1].payload)
+    (closed,) = events_pb2.TreesClosed.FromString(world.rows(schema.outbox)[-1].payload).trees
     assert not closed.group_closed
     world.live(world.forge.spec(0, 1, size=2))
     assert world.one(schema.groups).state == 2
-    assert events_pb2.TreeClosed.FromString(world.rows(schema.outbox)[-1].payload).group_closed
+    assert events_pb2.TreesClosed.FromString(world.rows(schema.outbox)[-1].payload).trees[0].group_closed

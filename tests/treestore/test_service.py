@@ -22,12 +22,30 @@ from services.treestore.settings import Settings
 from tests.treestore.client import Store
 
 
+async def test_waits_for_several_trees_are_answered_together(store: Store) -> None:
+    specs = [store.forge.spec(ordinal) for ordinal in range(2)]
+    for spec in specs:
+        await store.grow(spec)
+    asks = [ts.AwaitIngestedRequest(tree_id=spec.tree_id, epoch=1, grown=True) for spec in specs]
+    asks.append(ts.AwaitIngestedRequest(tree_id=b"?" * 32, epoch=1))
+    request = ts.AwaitTreesIngestedRequest(trees=asks, deadline_ms=5000)
+    outcomes = (await rpc.call(store.trees.AwaitTreesIngested, request)).outcomes
+    assert [(o.answer.grown, o.refused) for o in outcomes] == [(True, ""), (True, ""), (False, "NOT_FOUND")]
+    request.trees[2].CopyFrom(asks[1])
+    request.trees[2].segment_ids.append(b"!" * 32)
+    request.deadline_ms = 50
+    outcomes = (await rpc.call(store.trees.AwaitTreesIngested, request)).outcomes
+    assert [list(o.answer.missing) for o in outcomes] == [[], [], [b"!" * 32]]
+    with pytest.raises(InvalidInput, match="65 trees at once"):
+        await rpc.call(store.trees.AwaitTreesIngested, ts.AwaitTreesIngestedRequest(trees=[asks[0]] * 65))
+
+
 async def test_from_opening_to_batch_over_the_wire(store: Store, eventually) -> None:
     forge = store.forge
     for ordinal in range(2):
         await store.grow(forge.spec(ordinal))
     closed = [d async for d in _first(store.bus, subjects.LINEAGE, [subjects.lineage(forge.run_id, "closed")], 1)]
-    assert closed[0].decode(events_pb2.TreeClosed).group_closed
+    assert closed[0].decode(events_pb2.TreesClosed).trees[0].group_closed
     ask = ts.ReadyGroupsRequest(run_id=forge.run_id, use="train")
 
     async def both() -> bool:

@@ -24,7 +24,7 @@ def _grow(world: World, spec: tree_pb2.TreeSpec, epoch: int, said: int = 2) -> L
     world.ingest(*(forge.leaf(leaf, 2, epoch=epoch, completion=f"{leaf.ordinal}") for leaf in leaves[:said]))
     message = events_pb2.TreeGrown(run_id=spec.run_id, tree_id=spec.tree_id, claim_epoch=epoch, node_id="node-1")
     message.leaves.extend(tree_pb2.LeafRef(segment=leaf.id, end=2) for leaf in leaves)
-    world.ingest(forge.item("grown", message))
+    world.ingest(forge.item("grown", events_pb2.TreesGrown(trees=[message])))
     return leaves
 
 
@@ -149,10 +149,11 @@ def test_that_a_tree_is_grown_is_said_again_while_its_group_owes_a_vote(world: W
     world.now.ms += spec.score_deadline_ms // 2
     _look(world)
     said = world.one(schema.outbox)
-    grown = events_pb2.TreeGrown.FromString(said.payload)
+    again = events_pb2.TreesGrown.FromString(said.payload)
+    (grown,) = again.trees
     assert said.subject.endswith(".grown") and grown.claim_epoch == epoch and len(grown.leaves) == 2
     before = world.rows(schema.leaves)
-    world.ingest(world.forge.item("grown", grown))  # our own words, from the log: nothing new
+    world.ingest(world.forge.item("grown", again))  # our own words, from the log: nothing new
     assert world.rows(schema.leaves) == before and not world.rows(schema.refused) and not world.rows(schema.dead)
     for leaf in leaves:
         _score(world, leaf, 1.0)

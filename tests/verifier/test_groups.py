@@ -54,6 +54,16 @@ class Broken(BusPublisher):
         await super().publish(scored, msg_id, traceparent)
 
 
+class Counting(BusPublisher):
+    """Counts the scores that it publishes."""
+
+    published = 0
+
+    async def publish(self, scored, msg_id, traceparent):
+        self.published += 1
+        await super().publish(scored, msg_id, traceparent)
+
+
 @contextlib.asynccontextmanager
 async def verifier(store: Store, publisher=None):
     stop = asyncio.Event()
@@ -108,6 +118,26 @@ async def test_a_group_is_voted_on_once_all_its_trees_are_grown(store, eventuall
         assert tree.state == tree_pb2.TREE_STATE_CLOSED
 
 
+async def test_trees_that_end_in_one_message_are_voted_on_once(store, eventually):
+    a, b = (store.forge.spec(3, index, 2, **VOTE) for index in (0, 1))
+    ends = events_pb2.TreesGrown()
+    for spec, texts in ((a, ["3", "4"]), (b, ["3", "5"])):
+        await store.say(store.forge.opened(spec, store.epoch))
+        epoch, root = await store.claim(spec.tree_id), store.forge.root(spec)
+        leaves = [store.forge.child(root, n, text=text) for n, text in enumerate(texts)]
+        await store.say(store.forge.segments(root, *leaves, epoch=epoch))
+        await store.say(*(store.forge.leaf(leaf, epoch=epoch) for leaf in leaves))
+        end = store.forge.grown(spec.tree_id, *leaves, epoch=epoch)
+        ends.trees.extend(events_pb2.TreesGrown.FromString(end.data).trees)
+    counting = Counting(store.bus)
+    async with verifier(store, counting):
+        await store.say(store.forge.item("grown", ends))
+        await eventually(lambda: counted(store, a, b, 4))
+        await eventually(lambda: none_left(store))
+    assert counting.published == 4
+    assert await scores(store, a.tree_id) == [("majority", v, 0.5) for v in (1.0, 0.0)]
+
+
 async def test_a_verifier_that_was_killed_in_between_leaves_nothing_undone_or_done_twice(store, eventually):
     spec = store.forge.spec(1, 0, 1, **VOTE)
     async with verifier(store, Broken(store.bus, 2)):
@@ -118,7 +148,7 @@ async def test_a_verifier_that_was_killed_in_between_leaves_nothing_undone_or_do
         again = events_pb2.TreeGrown(run_id=store.forge.run_id, tree_id=spec.tree_id, claim_epoch=1, node_id="node-1")
         tree = (await rpc.call(store.trees.GetTree, ts.GetTreeRequest(tree_id=spec.tree_id))).tree
         again.leaves.extend(tree.leaves)
-        await store.say(store.forge.item("grown", again), again="again")
+        await store.say(store.forge.item("grown", events_pb2.TreesGrown(trees=[again])), again="again")
         await eventually(lambda: counted(store, spec, None, 4))
     assert await scores(store, spec.tree_id) == [("majority", v, 0.5) for v in (1.0, 0.0, 1.0, 0.0)]
     stats = await rpc.call(store.trees.GetStats, ts.GetStatsRequest(run_id=store.forge.run_id))

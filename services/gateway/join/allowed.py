@@ -19,6 +19,7 @@ TO_STORE: dict[str, type[Message]] = {
     _TREES + "RenewClaim": trees.RenewClaimRequest,
     _TREES + "ReturnTree": trees.ReturnTreeRequest,
     _TREES + "AwaitIngested": trees.AwaitIngestedRequest,
+    _TREES + "AwaitTreesIngested": trees.AwaitTreesIngestedRequest,
     _TREES + "AwaitScores": trees.AwaitScoresRequest,
     _RUNS + "ReadRun": runs.ReadRunRequest,
     _RUNS + "ReadPolicies": runs.ReadPoliciesRequest,
