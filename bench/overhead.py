@@ -1,37 +1,44 @@
-"""What the services cost: steps through all five processes against the same functions called in one process."""
+"""What the services cost: steps through all five processes against the same functions called in one process.
+
+Step by step in turn: when a policy is published the services stand still, the one process takes its step, and the services
+go on (bench/beside.py). What they had left to do beside their next step they still do beside it.
+"""
 
 import asyncio
+import contextlib
 import itertools
-import multiprocessing
-import os
+import re
 import tempfile
-import time
 import uuid
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from banyan import torchenv
 from banyan.recipe import Recipe
 from banyan.recipe_file import load
+from banyan.v1 import events_pb2
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import runstore_service_pb2_grpc as rs_grpc
+from bench.beside import Alone, Beside, stopped
 from bench.compared import RECIPE
-from bench.oneprocess import OneProcess, Seconds
 from bench.stages import STAGES, stages
 from bench.table import Result, median
-from services.chassis import rpc
+from services.chassis import rpc, subjects
+from services.chassis.bus import Bus
 from services.supervisor.embedded import embedded
+from services.supervisor.supervisor import Supervisor
 from tests.faults.harness import tiny_model
 
 STEPS, TURNS = 14, 6
 WARM = 5  # first steps that do not count: batches grow, and memory touched for the first time costs up to a second
 TOKEN_S = 0.14  # as the quick start's
+_POLICY_S = 300.0
+_LOADED = re.compile(r"policy step (\d+) \(epoch \d+\) loaded in ([\d.]+) s")
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
 _SET = [f"budget.steps={STEPS}", "eval.samples=0", "eval.max_rows=2", "deterministic=true"]
 
@@ -40,14 +47,19 @@ _SET = [f"budget.steps={STEPS}", "eval.samples=0", "eval.max_rows=2", "determini
 class Through:
     """A run through the services: its policies, with the store's time of each, and where the time went."""
 
-    policies: list[rs.StoredPolicy]
-    stages: dict[str, list[float]]
+    policies: list[rs.StoredPolicy] = field(default_factory=list)
+    stages: dict[str, list[float]] = field(default_factory=dict)
+    stood: list[float] = field(default_factory=list)  # seconds of each step in which the services stood still
+    loads: list[float] = field(
+        default_factory=list
+    )  # seconds of each step in which the node took its policy
 
     @property
     def steps(self) -> list[float]:
         """Seconds from policy to policy, without the steps that warm up."""
         at = [p.stored_unix_ms / 1000 for p in self.policies]
-        return [b - a for a, b in itertools.pairwise(at[WARM:])]
+        stood = self.stood or [0.0] * len(at)
+        return [b - a - still for (a, b), still in zip(itertools.pairwise(at), stood, strict=False)][WARM:]
 
     def measured(self, name: str) -> list[float]:
         """A measure of the learner, without the steps that warm up."""
@@ -55,40 +67,27 @@ class Through:
 
 
 @dataclass
-class Alone:
-    """The same steps in one process: where their time went, what each policy was, what a node would take to load it."""
+class Turn:
+    """A run each way, of the same work."""
 
-    seconds: Seconds
-    digests: list[bytes] = field(default_factory=list)
-    loads: list[float] = field(default_factory=list)
+    through: Through
+    alone: Alone
 
     @property
     def steps(self) -> list[float]:
-        """Seconds of each step, without those that warm up."""
-        return self.seconds.steps[WARM:]
+        """Seconds of each step in one process, without those that warm up."""
+        return self.alone.seconds.steps[WARM:]
 
+    @property
+    def handed(self) -> list[float]:
+        """Seconds of the hand-over of the weights: the learner's writing of them, the node's verifying and loading."""
+        wrote, read = self.through.measured("publish_seconds"), self.through.loads[WARM:]
+        return [a + b for a, b in zip(wrote, read, strict=True)]
 
-def alone(recipe: Recipe, run_id: str) -> Alone:
-    """The steps in a new process: memory that an earlier turn had touched would cost nothing any more."""
-    before = dict(os.environ)
-    torchenv.bind(os.environ, len(torchenv.CORES))  # as the services do; what is spawned reads it
-    try:
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            return pool.submit(_alone, recipe.model_dump_json(), run_id).result(timeout=900.0)
-    finally:
-        if "OMP_PROC_BIND" not in before:
-            del os.environ["OMP_PROC_BIND"]
-
-
-def _alone(recipe_json: str, run_id: str) -> Alone:
-    process = OneProcess(Recipe.model_validate_json(recipe_json), run_id)
-    made = Alone(process.seconds)
-    for number in range(STEPS):
-        process.step(number)
-        digest, seconds = process.hand_over()
-        made.digests.append(digest)
-        made.loads.append(seconds)
-    return made
+    def overhead(self, bare: bool) -> float:
+        """Percent of one process, over all steps. bare: without the hand-over."""
+        spent = sum(self.through.steps) - (sum(self.handed) if bare else 0.0)
+        return 100 * (spent / sum(self.steps) - 1)
 
 
 def run() -> Result:
@@ -103,65 +102,117 @@ def run() -> Result:
 
 
 def _compare(result: Result, name: str, recipe: Recipe) -> None:
-    """Short deterministic runs each way, in turn: the same trees, batches and policies, bit for bit."""
-    turns: list[tuple[Through, Alone]] = []
-    same = 0
-    for _ in range(TURNS):
-        through = asyncio.run(services(recipe))
-        one = alone(recipe, through.policies[0].published.run_id)
-        same += sum(d == p.published.policy.digest for d, p in zip(one.digests, through.policies[1:], strict=True))
-        turns.append((through, one))
+    """Short deterministic runs each way, step by step in turn: the same trees, batches and policies, bit for bit."""
+    turns = []
+    for number in range(TURNS):
+        turns.append(asyncio.run(turn(recipe)))
+        whole, bare = (turns[-1].overhead(bare=bare) for bare in (False, True))
+        print(f"  {name}, turn {number + 1}: {whole:.1f} % with the weight hand-over, {bare:.1f} % without", flush=True)
     _report(result, name, turns)
+    policies = [p for t in turns for p in zip(t.alone.digests, t.through.policies[1:], strict=True)]
+    same = sum(digest == stored.published.policy.digest for digest, stored in policies)
     result.notes.append(f"{name}: overheads are medians of {TURNS} turns, seconds means over {TURNS} x {STEPS - WARM} steps")
-    result.notes.append(f"{name}: {same} of {TURNS * STEPS} policies are the same both ways, bit for bit")
+    result.notes.append(f"{name}: {same} of {len(policies)} policies are the same both ways, bit for bit")
+
+
+async def turn(recipe: Recipe, deadline_s: float = 900.0) -> Turn:
+    """A run through the embedded system, and its steps in one process, each after the policy that it begins with."""
+    async with AsyncExitStack() as stack:
+        started = await stack.enter_async_context(_started(recipe))
+        beside = stack.enter_context(Beside(recipe, started.run_id))
+        await beside.ready()
+        through, alone = Through(), None
+        async with asyncio.timeout(deadline_s):
+            for number in range(STEPS):
+                await started.policy(number)
+                with stopped([child.pid for child in started.supervisor.children.values() if child.running]) as still:
+                    alone = await beside.step(number)
+                through.stood.append(still.seconds)
+            await started.read(through)
+        through.loads = _loads(started.supervisor.fleet.state.log(f"rollout-{started.run_id}-0"), through.stood)
+    assert alone is not None
+    first = through.stages[STAGES[0]]
+    through.stages[STAGES[0]] = [spent - still for spent, still in zip(first, through.stood[1:], strict=True)]
+    return Turn(through, alone)
 
 
 async def services(recipe: Recipe, deadline_s: float = 900.0) -> Through:
     """A run through the embedded system."""
-    with tempfile.TemporaryDirectory() as folder:
-        async with embedded(Path(folder)) as supervisor:
-            state = supervisor.fleet.state
-            addresses = state.address("gateway"), state.address("treestore")
-            channels = [rpc.channel(address, secret=state.secret) for address in addresses]
-            async with channels[0] as channel, channels[1] as store:
-                gateway: Any = gw_grpc.GatewayServiceStub(channel)
-                create = gw.CreateRunRequest(recipe_json=recipe.model_dump_json(), request_id=uuid.uuid4().hex)
-                run_id = (await rpc.call(gateway.CreateRun, create, 60.0, 30.0)).run.run_id
-                await _over(gateway, run_id, deadline_s)
-                request = rs.ReadPoliciesRequest(run_id=run_id)
-                answer = await rpc.call(rs_grpc.RunStoreServiceStub(store).ReadPolicies, request)
-        return Through(list(answer.policies), stages(Path(folder) / "store.sqlite", run_id))
+    async with asyncio.timeout(deadline_s), _started(recipe) as started:
+        through = Through()
+        await started.read(through)
+        return through
 
 
-async def _over(gateway: Any, run_id: str, deadline_s: float) -> None:
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        seen = await rpc.call(gateway.GetRun, gw.GetRunRequest(run_id=run_id), 20.0, 20.0)
-        if seen.run.state in OVER:
-            if seen.run.state != rs.RUN_STATE_SUCCEEDED:
-                raise RuntimeError(f"{run_id} failed: {seen.run.cause}")
-            return
-        await asyncio.sleep(5.0)  # a look goes through three processes: it would take part in what is measured
-    raise TimeoutError(f"{run_id} is not over after {deadline_s:.0f} s")
+@dataclass
+class _Started:
+    supervisor: Supervisor
+    gateway: Any
+    store: Any
+    published: Any  # a subscription to policies, from before the run
+    folder: Path
+    run_id: str
+
+    async def policy(self, step: int) -> None:
+        """Waits until a policy is published."""
+        seen = -1
+        while seen < step:
+            message = await self.published.next_msg(timeout=_POLICY_S)
+            seen = events_pb2.PolicyPublished.FromString(message.data).policy.step
+
+    async def read(self, through: Through) -> None:
+        """Waits for the run's end, and reads what it took."""
+        while True:
+            seen = await rpc.call(self.gateway.GetRun, gw.GetRunRequest(run_id=self.run_id), 20.0, 20.0)
+            if seen.run.state in OVER:
+                break
+            await asyncio.sleep(5.0)  # a look goes through three processes: it would take part in what is measured
+        if seen.run.state != rs.RUN_STATE_SUCCEEDED:
+            raise RuntimeError(f"{self.run_id} failed: {seen.run.cause}")
+        answer = await rpc.call(self.store.ReadPolicies, rs.ReadPoliciesRequest(run_id=self.run_id))
+        through.policies = list(answer.policies)
+        through.stages = stages(self.folder / "store.sqlite", self.run_id)
 
 
-def _report(result: Result, name: str, turns: Sequence[tuple[Through, Alone]]) -> None:
-    """The hand-over of the weights is the learner's writing of them and the node's verifying and loading."""
-    whole, bare = [], []
-    for through, one in turns:
-        handed = sum(through.measured("publish_seconds")) + sum(one.loads[WARM:])
-        whole.append(100 * (sum(through.steps) / sum(one.steps) - 1))
-        bare.append(100 * ((sum(through.steps) - handed) / sum(one.steps) - 1))
+@contextlib.asynccontextmanager
+async def _started(recipe: Recipe) -> AsyncIterator[_Started]:
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        supervisor = await stack.enter_async_context(embedded(folder))
+        state = supervisor.fleet.state
+        channels = [rpc.channel(state.address(name), secret=state.secret) for name in ("gateway", "treestore")]
+        channel, store = [await stack.enter_async_context(channel) for channel in channels]
+        gateway: Any = gw_grpc.GatewayServiceStub(channel)
+        creds = str(state.path / "nats" / "services.creds")
+        bus = await Bus.connect(f"nats://{state.address('nats')}", "bench", creds=creds)
+        stack.push_async_callback(bus.close)
+        published = await bus.client.subscribe(subjects.train("*", "policy"))
+        create = gw.CreateRunRequest(recipe_json=recipe.model_dump_json(), request_id=uuid.uuid4().hex)
+        run_id = (await rpc.call(gateway.CreateRun, create, 60.0, 30.0)).run.run_id
+        yield _Started(supervisor, gateway, rs_grpc.RunStoreServiceStub(store), published, folder, run_id)
+
+
+def _loads(log: Path, stood: Sequence[float]) -> list[float]:
+    """Seconds for which the node took the policy of each step, as its log says; not those in which it stood still."""
+    said = {int(step): float(spent) for step, spent in _LOADED.findall(log.read_text())}
+    return [said[step] - (still if said[step] > still else 0.0) for step, still in enumerate(stood)]
+
+
+def _report(result: Result, name: str, turns: Sequence[Turn]) -> None:
+    whole, bare = ([turn.overhead(bare=bare) for turn in turns] for bare in (False, True))
     result.add(f"{name}: overhead with the weight hand-over", median(whole), "%", "bar: at most 15")
     result.add(f"{name}: overhead without it", median(bare), "%", "bar: at most 5")
-    result.add(f"{name}: through the services, a step", mean(x for t, _ in turns for x in t.steps), "s")
-    result.add(f"{name}: in one process, a step", mean(x for _, a in turns for x in a.steps), "s")
+    result.add(f"{name}: least and most of a turn, without it", min(bare), "%", f"to {max(bare):.1f}")
+    result.add(f"{name}: through the services, a step", mean(x for t in turns for x in t.through.steps), "s")
+    result.add(f"{name}: in one process, a step", mean(x for t in turns for x in t.steps), "s")
     for stage in STAGES:
-        result.add(f"{name}, services: {stage}", mean(x for t, _ in turns for x in t.stages[stage][WARM - 1 :]), "s")
+        spent = mean(x for t in turns for x in t.through.stages[stage][WARM - 1 :])
+        result.add(f"{name}, services: {stage}", spent, "s")
     for what, metric in (("training", "train_seconds"), ("the learner's hand-over", "publish_seconds")):
-        result.add(f"{name}, services: of it {what}", mean(x for t, _ in turns for x in t.measured(metric)), "s")
-    loads = mean(x for _, a in turns for x in a.loads[WARM:])
-    result.add(f"{name}: a node's verifying and loading of a policy, alone", loads, "s")
+        result.add(f"{name}, services: of it {what}", mean(x for t in turns for x in t.through.measured(metric)), "s")
+    for where, spent in (("", lambda t: t.through.loads), (", alone", lambda t: t.alone.loads)):
+        seconds = mean(x for t in turns for x in spent(t)[WARM:])
+        result.add(f"{name}: the node's verifying and loading of a policy{where}", seconds, "s")
     for what in ("sample", "score", "study", "train", "refresh"):
-        spent = mean(x for _, a in turns for x in getattr(a.seconds, what)[WARM:])
+        spent = mean(x for t in turns for x in getattr(t.alone.seconds, what)[WARM:])
         result.add(f"{name}, one process: {what}", spent, "s")

@@ -65,7 +65,7 @@ class Refresher:
         telemetry.count("banyan.weights.bytes", target.bytes)
         await self._count_unproven()
         took = time.monotonic() - begun
-        log.info("policy step %d (epoch %d) loaded in %.2f s; %d branches cut", step, target.policy.epoch, took, len(cut))
+        log.info("policy step %d (epoch %d) loaded in %.3f s; %d branches cut", step, target.policy.epoch, took, len(cut))
         return cut
 
     async def _take(self, policy: Policy, weights: Path | None) -> list[Sampled]:
