@@ -91,7 +91,7 @@ Global___GrowTree: _TypeAlias = GrowTree  # noqa: Y015
 
 @_typing.final
 class SegmentsGrown(_message.Message):
-    """rollout → `lineage.<run>.segment`: segments that ended in the same second."""
+    """rollout → `lineage.<run>.segment`: segments that ended within two seconds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -1,6 +1,6 @@
 """Sends a node's events, each until the broker has acknowledged it; those that wait together in few messages.
 
-What nobody waits for rests up to a second, so that leaves which end one by one are one message: each costs the store a
+What nobody waits for rests up to two seconds, so that leaves which end one by one are one message: each costs the store a
 transaction and the verifier a turn, on the cores that sample (ADR 034). Who ends a tree, or waits for an answer, hurries.
 """
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 _MOST_EVENTS = 4096  # then the engine's segments wait; a broker that is away is back-pressure, not loss
 _AT_ONCE = 256
 _TRY_S = 30.0
-_REST_S = 1.0
+_REST_S = 2.0
 
 
 class Publisher:
