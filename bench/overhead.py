@@ -50,9 +50,7 @@ class Through:
     policies: list[rs.StoredPolicy] = field(default_factory=list)
     stages: dict[str, list[float]] = field(default_factory=dict)
     stood: list[float] = field(default_factory=list)  # seconds of each step in which the services stood still
-    loads: list[float] = field(
-        default_factory=list
-    )  # seconds of each step in which the node took its policy
+    loads: list[float] = field(default_factory=list)  # seconds of each step in which the node took its policy
 
     @property
     def steps(self) -> list[float]:
