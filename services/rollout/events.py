@@ -93,10 +93,10 @@ def merged(batch: Sequence[Event]) -> list[tuple[Event, list[Event]]]:
 
     Each message comes with the events that it holds.
     """
-    sends: list[tuple[Event, list[Event]]] = []
-    for kind, most in _ORDER.items():
-        sends += [(_joined(part), part) for part in _parts([e for e in batch if isinstance(e.message, kind)], most)]
-    return sends
+    kinds: dict[type[Message], list[Event]] = {kind: [] for kind in _ORDER}
+    for event in batch:
+        kinds[type(event.message)].append(event)
+    return [(_joined(part), part) for kind, most in _ORDER.items() for part in _parts(kinds[kind], most)]
 
 
 def _parts(batch: Sequence[Event], most: int) -> Iterator[list[Event]]:

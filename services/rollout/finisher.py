@@ -6,7 +6,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from banyan.errors import Refused, TemporaryError
+from banyan.errors import BanyanError, NotFound, Refused, TemporaryError
 from services.rollout import events
 from services.rollout.blobs import Blobs
 from services.rollout.live import Live, Trees
@@ -66,6 +66,13 @@ class Finisher:
             except Refused as error:  # somebody else has the tree, or it is over
                 await self._let_go(live, str(error), ack=error.reason != "STALE_EPOCH")
                 return
+            except NotFound as error:
+                await self._let_go(live, str(error), ack=True)
+                return
+            except BanyanError as error:  # perhaps over another tree that was asked for with this one
+                log.error("the store does not say whether it has tree %s: %s", live.spec.tree_id.hex()[:12], error)
+                await asyncio.sleep(_AGAIN_S)
+                continue
             if await self._settled(live, answer):
                 return
             attempt += 1

@@ -47,10 +47,19 @@ def look(connection: Connection, request: ts.AwaitIngestedRequest) -> ts.AwaitIn
     return response
 
 
-def several(connection: Connection, request: ts.AwaitTreesIngestedRequest, run_id: str) -> ts.AwaitTreesIngestedResponse:
-    """The same of many trees, of `run_id` if it is named; each has its own outcome."""
+def several(
+    connection: Connection, request: ts.AwaitTreesIngestedRequest, run_id: str, before: ts.AwaitTreesIngestedResponse
+) -> ts.AwaitTreesIngestedResponse:
+    """The same of many trees, of `run_id` if it is named; each has its own outcome. before: the last look, or an empty one.
+
+    What was final then is not looked at again.
+    """
     response = ts.AwaitTreesIngestedResponse()
-    for one in request.trees:
+    known: list[ts.IngestOutcome | None] = [*before.outcomes] or [None] * len(request.trees)
+    for one, last in zip(request.trees, known, strict=True):
+        if last is not None and _final(one, last):
+            response.outcomes.append(last)
+            continue
         outcome = response.outcomes.add()
         try:
             if run_id:
@@ -108,5 +117,8 @@ def enough(request: ts.AwaitIngestedRequest, response: ts.AwaitIngestedResponse)
 
 def all_enough(request: ts.AwaitTreesIngestedRequest, response: ts.AwaitTreesIngestedResponse) -> bool:
     """Whether there is nothing left to wait for of any tree."""
-    outcomes = zip(request.trees, response.outcomes, strict=True)
-    return all(outcome.refused or enough(one, outcome.answer) for one, outcome in outcomes)
+    return all(_final(one, outcome) for one, outcome in zip(request.trees, response.outcomes, strict=True))
+
+
+def _final(request: ts.AwaitIngestedRequest, outcome: ts.IngestOutcome) -> bool:
+    return bool(outcome.refused) or enough(request, outcome.answer)

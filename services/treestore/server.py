@@ -67,10 +67,15 @@ class Lineage(TreeStoreServiceServicer):
     async def AwaitTreesIngested(self, request: ts.AwaitTreesIngestedRequest, call: Call) -> ts.AwaitTreesIngestedResponse:
         if len(request.trees) > awaiting.MOST:
             raise InvalidInput(f"{len(request.trees)} trees at once; at most {awaiting.MOST} are taken")
-        run_id = _run_of(call)
+        run_id, seen = _run_of(call), ts.AwaitTreesIngestedResponse()
+
+        async def look() -> ts.AwaitTreesIngestedResponse:
+            seen.CopyFrom(await self._database.read(lambda c: awaiting.several(c, request, run_id, seen)))
+            return seen
+
         return await self._context.notifier.until(
             {one.tree_id for one in request.trees},
-            lambda: self._database.read(lambda c: awaiting.several(c, request, run_id)),
+            look,
             lambda response: awaiting.all_enough(request, response),
             _seconds(request.deadline_ms),
         )

@@ -31,7 +31,8 @@ _FETCH_S = 1.0
 _READ_S = 2.0  # how long the store may wait for an end that it is about to ingest
 _PROGRESS_S = 10.0  # a third of the consumer's ack wait
 _DRAIN_S = 10.0
-_MOST = 16  # messages at once: each reads a group at a time, all the texts of its leaves
+_MOST = 16  # messages, and groups, at once: each group is all the texts of its leaves
+_MOST_ENDS = 64  # of a message; who says more is no node of ours
 _MOST_ATTEMPTS = 48  # about twenty minutes
 
 
@@ -48,6 +49,7 @@ class GroupHandler:
 
     def __init__(self, store: Store, publisher: Publisher, scoring: Scoring, verifier_id: str) -> None:
         self._store, self._publisher, self._scoring, self._id = store, publisher, scoring, verifier_id
+        self._room = asyncio.Semaphore(_MOST)
 
     async def handle(self, run_id: str, ends: Sequence[End]) -> bool:
         """Whether ends are done with: every score that a whole group owes is with the broker, or it is not whole yet."""
@@ -57,19 +59,35 @@ class GroupHandler:
             specs = {}  # an unreadable recipe is said of each leaf
         if specs and not any(spec.group for spec in specs.values()):
             return True
-        scored: set[str] = set()
-        for end in ends:
-            group = await self._store.read_group(end.tree_id, end.claim_epoch, _READ_S)
-            if not group.settled:
-                return False
-            if group.transcripts and group.group_id not in scored:  # once, though its trees ended together
-                scored.add(group.group_id)
-                await self._score(specs, group.transcripts)
-        return True
+        settled, wait_s, seen = True, _READ_S, set[bytes]()
+        scoring: list[asyncio.Task[None]] = []
+        wrong: list[BaseException | None] = []
+        try:
+            for end in ends:
+                if end.tree_id in seen:  # its group is scored already: its trees ended together
+                    continue
+                try:
+                    group = await self._store.read_group(end.tree_id, end.claim_epoch, wait_s)
+                except PermanentError as error:
+                    wrong.append(error)
+                    continue
+                if not group.settled:  # the others are not to wait for it
+                    settled, wait_s = False, 0.0
+                elif group.transcripts and group.transcripts[0].run_id == run_id:  # a node may name any tree
+                    seen |= {leaf.key.tree_id for leaf in group.transcripts}
+                    await self._room.acquire()
+                    scoring.append(asyncio.create_task(self._score(specs, group.transcripts)))
+        finally:
+            wrong += await asyncio.gather(*scoring, return_exceptions=True)
+        _raise(wrong, settled)
+        return settled
 
     async def _score(self, specs: Mapping[str, ScorerSpec], leaves: Sequence[Transcript]) -> None:
-        names = sorted({name for transcript in leaves for name in transcript.scorers})
-        await asyncio.gather(*(self._one(name, specs, leaves) for name in names))
+        try:
+            names = sorted({name for transcript in leaves for name in transcript.scorers})
+            await asyncio.gather(*(self._one(name, specs, leaves) for name in names))
+        finally:
+            self._room.release()
 
     async def _one(self, name: str, specs: Mapping[str, ScorerSpec], leaves: Sequence[Transcript]) -> None:
         first = leaves[0]
@@ -144,10 +162,23 @@ class GroupConsumer:
             beat.cancel()
 
 
+def _raise(found: Sequence[BaseException | None], settled: bool) -> None:
+    """What may pass by itself before what will not, and that once nothing else is waited for: it ends the message."""
+    for error in found:
+        if error is not None and not isinstance(error, PermanentError):
+            raise error
+    for error in found:
+        if error is not None and settled:
+            raise error
+
+
 def _ends(delivery: Delivery) -> list[End]:
     """What ended. Not what ends no wait: a closed tree was grown before. Raises InvalidInput."""
     if delivery.subject.endswith(".grown"):
-        return [End(grown.tree_id, grown.claim_epoch) for grown in delivery.decode(events_pb2.TreesGrown).trees]
+        trees = delivery.decode(events_pb2.TreesGrown).trees
+        if len(trees) > _MOST_ENDS:
+            raise InvalidInput(f"a message on {delivery.subject} names {len(trees)} trees; at most {_MOST_ENDS} are taken")
+        return [End(grown.tree_id, grown.claim_epoch) for grown in trees]
     closed = delivery.decode(events_pb2.TreesClosed).trees
     return [End(tree.tree_id, 0) for tree in closed if tree.state == tree_pb2.TREE_STATE_DROPPED]
 

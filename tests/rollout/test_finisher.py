@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from banyan.errors import TemporaryError
+from banyan.errors import NotFound, PermanentError, TemporaryError
 from services.chassis.telemetry import Span
 from services.rollout import finisher as module
 from services.rollout.finisher import Finisher
@@ -74,6 +74,30 @@ async def test_a_store_that_never_takes_a_tree_is_not_asked_for_ever(eventually,
     await eventually(lambda: len(trees) == 0)
     assert store.asked == 6 and live.delivery.said == ["nak"]  # type: ignore[attr-defined]
     sending.cancel()
+
+
+async def test_an_error_over_another_tree_is_asked_again_and_an_unknown_tree_let_go(eventually, monkeypatch) -> None:
+    """Trees are asked for together: what the store has against one must not leave the others held for ever."""
+    monkeypatch.setattr(module, "_AGAIN_S", 0.01)
+
+    class Answers(Store):
+        def __init__(self, answers: list[Any]) -> None:
+            super().__init__()
+            self.answers = answers
+
+        async def ingested(self, *args: object) -> Ingested:
+            answer = self.answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer  # type: ignore[no-any-return]
+
+    for answers in ([PermanentError("AwaitTreesIngested failed"), Ingested(frozenset(), True, ())], [NotFound("no tree")]):
+        trees, store, live = Trees(8, 8), Answers(answers), _live()
+        trees.put(live)
+        live.grown.set()
+        Finisher(store, Publisher(Bus()), trees, "r", "n").begin(live)  # type: ignore[arg-type]
+        await eventually(lambda held=trees: len(held) == 0)
+        assert live.delivery.said == ["ack"] and not store.answers  # type: ignore[attr-defined]
 
 
 async def test_a_tree_that_progresses_is_kept_while_the_store_is_away() -> None:

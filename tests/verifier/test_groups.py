@@ -10,7 +10,7 @@ from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis import rpc, subjects
-from services.verifier.groups import DURABLE, GroupConsumer, GroupHandler
+from services.verifier.groups import DURABLE, End, GroupConsumer, GroupHandler
 from services.verifier.publisher import BusPublisher
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
@@ -64,13 +64,17 @@ class Counting(BusPublisher):
         await super().publish(scored, msg_id, traceparent)
 
 
+def _store(store: Store) -> GrpcStore:
+    made = GrpcStore.__new__(GrpcStore)
+    made._trees, made._runs, made._specs = store.trees, store.runs, {}
+    return made
+
+
 @contextlib.asynccontextmanager
 async def verifier(store: Store, publisher=None):
     stop = asyncio.Event()
     scoring = Scoring(Pool(Limits(deadline_s=2.0)))
-    grpc_store = GrpcStore.__new__(GrpcStore)
-    grpc_store._trees, grpc_store._runs, grpc_store._specs = store.trees, store.runs, {}
-    handler = GroupHandler(grpc_store, publisher or BusPublisher(store.bus), scoring, "v1")
+    handler = GroupHandler(_store(store), publisher or BusPublisher(store.bus), scoring, "v1")
     task = asyncio.create_task(GroupConsumer(store.bus, handler).run(stop))
     try:
         yield task
@@ -118,17 +122,55 @@ async def test_a_group_is_voted_on_once_all_its_trees_are_grown(store, eventuall
         assert tree.state == tree_pb2.TREE_STATE_CLOSED
 
 
+async def grow_silently(store: Store, spec: tree_pb2.TreeSpec, texts: list[str]) -> events_pb2.TreeGrown:
+    """All of a tree but its end, which is returned."""
+    await store.say(store.forge.opened(spec, store.epoch))
+    epoch, root = await store.claim(spec.tree_id), store.forge.root(spec)
+    leaves = [store.forge.child(root, n, text=text) for n, text in enumerate(texts)]
+    await store.say(store.forge.segments(root, *leaves, epoch=epoch))
+    await store.say(*(store.forge.leaf(leaf, epoch=epoch) for leaf in leaves))
+    return events_pb2.TreesGrown.FromString(store.forge.grown(spec.tree_id, *leaves, epoch=epoch).data).trees[0]
+
+
+async def test_an_end_that_is_not_there_yet_holds_up_no_other_of_its_message(store, eventually):
+    spec = store.forge.spec(4, 0, 1, **VOTE)
+    unknown = events_pb2.TreeGrown(run_id=store.forge.run_id, tree_id=b"?" * 32, claim_epoch=1, node_id="node-1")
+    ends = events_pb2.TreesGrown(trees=[unknown, await grow_silently(store, spec, ["3", "4"])])
+    async with verifier(store):
+        await store.say(store.forge.item("grown", ends))
+        await eventually(lambda: counted(store, spec, None, 2))
+        assert await unacked(store) == 1  # it comes again for the other
+
+
+async def test_trees_of_another_run_are_not_voted_on(store, eventually):
+    spec, counting = store.forge.spec(5, 0, 1, **VOTE), Counting(store.bus)
+    grown = await grow_silently(store, spec, ["3", "4"])
+    await store.say(store.forge.item("grown", events_pb2.TreesGrown(trees=[grown])))
+    other = store.forge.run()
+    other.run_id, other.recipe_json = "other-00000001", json.dumps(RECIPE)
+    await rpc.call(store.runs.PutRun, rs.PutRunRequest(run=other, request_id="other", gateway_epoch=store.epoch))
+    scoring = Scoring(Pool(Limits(deadline_s=2.0)))
+    handler, ends = GroupHandler(_store(store), counting, scoring, "v1"), [End(spec.tree_id, grown.claim_epoch)]
+    assert await handler.handle(other.run_id, ends) and counting.published == 0
+    assert await handler.handle(store.forge.run_id, ends) and counting.published == 2
+    await scoring.close()
+
+
+async def test_a_message_of_too_many_ends_is_a_dead_letter(store, eventually):
+    one = events_pb2.TreeGrown(run_id=store.forge.run_id, tree_id=b"?" * 32, claim_epoch=1, node_id="node-1")
+    async with verifier(store):
+        await store.bus.publish(
+            subjects.lineage(store.forge.run_id, "grown"), events_pb2.TreesGrown(trees=[one] * 65), "many"
+        )
+        await eventually(lambda: dead(store))
+        await eventually(lambda: none_left(store))
+
+
 async def test_trees_that_end_in_one_message_are_voted_on_once(store, eventually):
     a, b = (store.forge.spec(3, index, 2, **VOTE) for index in (0, 1))
-    ends = events_pb2.TreesGrown()
-    for spec, texts in ((a, ["3", "4"]), (b, ["3", "5"])):
-        await store.say(store.forge.opened(spec, store.epoch))
-        epoch, root = await store.claim(spec.tree_id), store.forge.root(spec)
-        leaves = [store.forge.child(root, n, text=text) for n, text in enumerate(texts)]
-        await store.say(store.forge.segments(root, *leaves, epoch=epoch))
-        await store.say(*(store.forge.leaf(leaf, epoch=epoch) for leaf in leaves))
-        end = store.forge.grown(spec.tree_id, *leaves, epoch=epoch)
-        ends.trees.extend(events_pb2.TreesGrown.FromString(end.data).trees)
+    ends = events_pb2.TreesGrown(
+        trees=[await grow_silently(store, a, ["3", "4"]), await grow_silently(store, b, ["3", "5"])]
+    )
     counting = Counting(store.bus)
     async with verifier(store, counting):
         await store.say(store.forge.item("grown", ends))
