@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -40,10 +41,10 @@ def binary() -> str:
     return on_path
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that is free now, and that no outgoing connection can take before its server is there, or there again."""
+def free_port(host: str = "127.0.0.1", taken: Collection[int] = ()) -> int:
+    """A port that is free now, not among `taken`, and that no outgoing connection can take before its server is there."""
     low, high = _outgoing_ports()
-    servers = [*range(20_000, low), *range(high + 1, 65_536)]
+    servers = sorted({*range(20_000, low), *range(high + 1, 65_536)} - set(taken))
     for port in [*random.SystemRandom().sample(servers, min(100, len(servers))), 0]:
         with socket.socket() as probe:
             try:

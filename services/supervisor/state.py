@@ -95,7 +95,8 @@ class StateFolder:
         for name, host in hosts.items():
             port = kept.get(name, 0)
             try:
-                self.ports[name] = port if port and can_listen(host, port) else free_port(host)
+                taken = {*kept.values(), *self.ports.values()}  # nobody listens there yet
+                self.ports[name] = port if port and can_listen(host, port) else free_port(host, taken)
             except OSError as error:
                 raise InvalidInput(f"cannot listen at {host}: {error.strerror}; name an address of this host") from None
         self._keep_ports(kept | self.ports)

@@ -203,8 +203,14 @@ class Supervisor:
         for name, (process, replica) in wanted.items():
             if name not in self._wanted and not self._stopping:
                 threads, ranks = await self._shares(process)
-                worker = self.fleet.worker(process.run_id, process.service, replica, threads, free_port(), ranks)
+                port = free_port(taken=self._ports())
+                worker = self.fleet.worker(process.run_id, process.service, replica, threads, port, ranks)
                 await self._keep(worker)
+
+    def _ports(self) -> set[int]:
+        """Of all its processes, also of those that do not listen yet."""
+        asked = (child.health.rpartition(":")[2] for child in self.children.values())
+        return {*self.fleet.state.ports.values(), *(int(port) for port in asked if port)}
 
     async def _shares(self, process: rs.DesiredProcess) -> tuple[int, int]:
         """Threads of a process, and ranks that the run's learner is to have."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from banyan.errors import Refused
+from services.chassis import nats_server
 from services.supervisor.child import Child
 from services.supervisor.state import StateFolder
 
@@ -49,6 +50,14 @@ def test_ports_are_kept_unless_somebody_took_them(tmp_path: Path) -> None:
         third = StateFolder.open(tmp_path / "s")
         third.choose_ports()
     assert third.ports["gateway"] != first["gateway"] and third.ports["nats"] == first["nats"]
+
+
+def test_no_two_services_get_the_same_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_server, "_outgoing_ports", lambda: (20_012, 65_535))  # leaves twelve
+    for number in range(20):
+        folder = StateFolder.open(tmp_path / str(number))
+        folder.choose_ports()
+        assert len(set(folder.ports.values())) == len(folder.ports) == 4
 
 
 async def test_a_child_lives_in_a_session_of_its_own_and_is_stopped(tmp_path: Path) -> None:
