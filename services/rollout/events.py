@@ -14,13 +14,13 @@ from banyan.v1 import events_pb2
 from services.chassis import subjects
 
 MOST_BYTES = 512 * 1024
-MOST_TOGETHER = 64  # leaves, or ends of trees: a verifier answers for all of a message together
+MOST_LEAVES = 64  # a verifier answers for all leaves of a message together
 _HEAD_BYTES = 512  # run, node and framing
 # Messages that are joined, in the order in which they go out, and how many of each.
 _ORDER: dict[type[Message], int] = {
     events_pb2.SegmentsGrown: 1 << 30,
-    events_pb2.LeavesFinished: MOST_TOGETHER,
-    events_pb2.TreesGrown: MOST_TOGETHER,
+    events_pb2.LeavesFinished: MOST_LEAVES,
+    events_pb2.TreesGrown: subjects.MOST_TREES,
 }
 
 

@@ -15,7 +15,6 @@ from services.treestore.rows import GroupRow, GroupState, Head, LeafRow, RunRow,
 from services.treestore.settings import Settings
 
 Values = dict[str, object]
-_MOST_CLOSINGS = 64  # trees of a message; their reasons may be long
 _COLUMN = {
     GroupState.OPEN: "open",
     GroupState.CLOSED: "closed",
@@ -209,8 +208,8 @@ class Book:
     def say_closings(self) -> None:
         """All ends of trees of a run in few messages: whoever waits for them looks once."""
         for run_id, trees in self.closings.items():
-            for start in range(0, len(trees), _MOST_CLOSINGS):
-                part = trees[start : start + _MOST_CLOSINGS]
+            for start in range(0, len(trees), subjects.MOST_TREES):
+                part = trees[start : start + subjects.MOST_TREES]
                 name = blake(*sorted(tree.tree_id + bytes([tree.state]) for tree in part)).hex()
                 self.say(subjects.lineage(run_id, "closed"), f"closed-{name}", events_pb2.TreesClosed(trees=part))
         self.closings = {}

@@ -32,7 +32,6 @@ _READ_S = 2.0  # how long the store may wait for an end that it is about to inge
 _PROGRESS_S = 10.0  # a third of the consumer's ack wait
 _DRAIN_S = 10.0
 _MOST = 16  # messages, and groups, at once: each group is all the texts of its leaves
-_MOST_ENDS = 64  # of a message; who says more is no node of ours
 _MOST_ATTEMPTS = 48  # about twenty minutes
 
 
@@ -176,8 +175,9 @@ def _ends(delivery: Delivery) -> list[End]:
     """What ended. Not what ends no wait: a closed tree was grown before. Raises InvalidInput."""
     if delivery.subject.endswith(".grown"):
         trees = delivery.decode(events_pb2.TreesGrown).trees
-        if len(trees) > _MOST_ENDS:
-            raise InvalidInput(f"a message on {delivery.subject} names {len(trees)} trees; at most {_MOST_ENDS} are taken")
+        if len(trees) > subjects.MOST_TREES:  # who says more is no node of ours
+            most = subjects.MOST_TREES
+            raise InvalidInput(f"a message on {delivery.subject} names {len(trees)} trees; at most {most} are taken")
         return [End(grown.tree_id, grown.claim_epoch) for grown in trees]
     closed = delivery.decode(events_pb2.TreesClosed).trees
     return [End(tree.tree_id, 0) for tree in closed if tree.state == tree_pb2.TREE_STATE_DROPPED]
