@@ -109,7 +109,7 @@ async def _publish(bus: Bus, channel: object) -> float:
     specs = [_spec(n) for n in range(TREES)]
     made = [(spec, _segments(spec)) for spec in specs]
     for spec in specs:
-        opened = events_pb2.TreeOpened(spec=spec, gateway_epoch=epoch)
+        opened = events_pb2.TreesOpened(trees=[events_pb2.TreeOpened(spec=spec, gateway_epoch=epoch)])
         await bus.publish(subjects.lineage(RUN, "opened"), opened, f"o{spec.group_ordinal}")
     epochs = [await _claim(trees, spec) for spec in specs]
     begun = time.perf_counter()

@@ -20,8 +20,32 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class TreesOpened(_message.Message):
+    """gateway → `lineage.<run>.opened`: trees that were opened together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trees(self) -> _containers.RepeatedCompositeFieldContainer[Global___TreeOpened]:
+        """Of one run."""
+
+    def __init__(
+        self,
+        *,
+        trees: _abc.Iterable[Global___TreeOpened] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trees", b"trees"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TreesOpened: _TypeAlias = TreesOpened  # noqa: Y015
+
+@_typing.final
 class TreeOpened(_message.Message):
-    """gateway → `lineage.<run>.opened`: a tree was opened by the curriculum."""
+    """A tree was opened by the curriculum."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -32,6 +32,7 @@ _TRY_S = 5.0
 _LISTEN_IDLE_S = 5.0
 _HEAR_IDLE_S = 1.0
 _FLUSH_S = 2
+_LISTED = 256  # consumers in one answer of the broker, unless there are no more
 
 
 class Bus:
@@ -269,10 +270,12 @@ class Bus:
         """Ack floor (stream sequence) of each durable consumer of a stream, by name."""
         floors: dict[str, int] = {}
         offset = 0
-        while infos := await self._js.consumers_info(stream, offset):  # the broker lists 256 at a time
-            offset += len(infos)
+        while True:
+            infos = await self._js.consumers_info(stream, offset)
             floors |= {i.name: int(i.ack_floor.stream_seq) for i in infos if i.config.durable_name and i.ack_floor}
-        return floors
+            offset += len(infos)
+            if len(infos) < _LISTED:
+                return floors
 
     async def subjects_of(self, stream: str) -> list[str]:
         """The subjects that a stream holds messages of."""

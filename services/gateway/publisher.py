@@ -3,16 +3,19 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from banyan.digest import blake
+from banyan.errors import BanyanError
 from banyan.v1 import events_pb2, tree_pb2
 from services.chassis import subjects, telemetry
+from services.chassis.parts import parts
+from services.chassis.together import Together
 from services.gateway.ports import Log
 
 AGAIN_S = 5.0  # after this long without the store knowing a tree, it is opened again: the broker may have lost its files
 Key = int | str
-_AT_ONCE = 16  # publishes that wait for the broker's ack at the same time
 
 
 @dataclass(slots=True)
@@ -22,12 +25,12 @@ class _Opened:
 
 
 class Publisher:
-    """Publishes TreeOpened of one run under the gateway's epoch. Keys are group ordinals, or labels of evaluations."""
+    """Publishes TreesOpened of one run under the gateway's epoch. Keys are group ordinals, or labels of evaluations."""
 
     def __init__(self, log: Log, run_id: str, epoch: int) -> None:
         self._log, self._run_id, self._epoch = log, run_id, epoch
         self._opened: dict[Key, _Opened] = {}
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._together = Together[tree_pb2.TreeSpec, None](self._send, subjects.MOST_TREES)
 
     def forget(self, stored: Callable[[Key], bool]) -> None:
         """Lets go of what the store has for certain."""
@@ -52,17 +55,27 @@ class Publisher:
 
     async def _publish(self, spec: tree_pb2.TreeSpec) -> None:
         if spec.traceparent:
-            return await self._send(spec)
+            return await self._together.ask(spec)
         tree = spec.tree_id.hex()
         with telemetry.span("gateway.open", banyan_run=self._run_id, banyan_tree=tree, banyan_group=spec.group_id) as span:
             spec.traceparent = span.traceparent
-            await self._send(spec)
+            await self._together.ask(spec)
         telemetry.count("banyan.trees.opened", banyan_run=self._run_id)
 
-    async def _send(self, spec: tree_pb2.TreeSpec) -> None:
-        opened = events_pb2.TreeOpened(spec=spec, gateway_epoch=self._epoch)
+    async def _send(self, specs: Sequence[tree_pb2.TreeSpec]) -> list[BanyanError | None]:
+        ends: list[BanyanError | None] = []
+        for part in parts(specs, tree_pb2.TreeSpec.ByteSize, subjects.MOST_TREES):
+            try:
+                await self._say(part)
+                ends += [None] * len(part)
+            except BanyanError as error:
+                ends += [error] * len(part)
+        return ends
+
+    async def _say(self, specs: Sequence[tree_pb2.TreeSpec]) -> None:
+        opened = [events_pb2.TreeOpened(spec=spec, gateway_epoch=self._epoch) for spec in specs]
         # The epoch is in the id: what the store refused of an older gateway must not hide a newer one's message.
-        msg_id = f"opened-{self._epoch}-{spec.tree_id.hex()}"
+        msg_id = f"opened-{self._epoch}-{blake(*sorted(spec.tree_id for spec in specs)).hex()}"
+        traceparent = specs[0].traceparent if len(specs) == 1 else ""
         subject = subjects.lineage(self._run_id, "opened")
-        async with self._room:
-            await self._log.publish(subject, opened, msg_id, traceparent=spec.traceparent)
+        await self._log.publish(subject, events_pb2.TreesOpened(trees=opened), msg_id, traceparent=traceparent)

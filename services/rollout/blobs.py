@@ -6,7 +6,8 @@ import logging
 from banyan.digest import blake
 from banyan.errors import PermanentError, TemporaryError
 from banyan.v1 import events_pb2, tree_pb2
-from services.rollout.events import MOST_BYTES, Event
+from services.chassis.bus import MAX_MESSAGE_BYTES
+from services.rollout.events import Event
 from services.rollout.ports import Store
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ class Blobs:
     async def light(self, event: Event) -> Event:
         """The event, light enough for the log. What the store refuses stays out of it: the store will say what it lacks."""
         message = event.message
-        if not isinstance(message, events_pb2.SegmentsGrown) or message.ByteSize() <= MOST_BYTES:
+        if not isinstance(message, events_pb2.SegmentsGrown) or message.ByteSize() <= MAX_MESSAGE_BYTES:
             return event
         small = events_pb2.SegmentsGrown(run_id=message.run_id, node_id=message.node_id, plans=message.plans)
         for grown in message.segments:
@@ -32,7 +33,7 @@ class Blobs:
         return Event(event.subject, small, event.msg_id, event.traceparent)
 
     async def _named(self, grown: events_pb2.GrownSegment) -> events_pb2.GrownSegment | None:
-        if grown.ByteSize() <= MOST_BYTES // 2:
+        if grown.ByteSize() <= MAX_MESSAGE_BYTES // 2:
             return grown
         segment, data = grown.segment, grown.segment.SerializeToString()
         while True:

@@ -12,10 +12,10 @@ from banyan.segment import Segment
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2
 from services.chassis import subjects
+from services.chassis.bus import MAX_MESSAGE_BYTES
+from services.chassis.parts import HEAD_BYTES, parts
 
-MOST_BYTES = 512 * 1024
 MOST_LEAVES = 64  # a verifier answers for all leaves of a message together
-_HEAD_BYTES = 512  # run, node and framing
 # Messages that are joined, in the order in which they go out, and how many of each.
 _ORDER: dict[type[Message], int] = {
     events_pb2.SegmentsGrown: 1 << 30,
@@ -47,19 +47,19 @@ def segments(
 ) -> Iterator[Event]:
     """SegmentsGrown of segments with their claims, as few messages as the limit allows. Parents stay before children, and
     plans behind the segments that caused them. A segment that is too large for any message has one of its own."""
-    message, size = events_pb2.SegmentsGrown(run_id=run_id, node_id=node_id), _HEAD_BYTES
+    message, size = events_pb2.SegmentsGrown(run_id=run_id, node_id=node_id), HEAD_BYTES
     grown = (events_pb2.GrownSegment(segment=wire.segment_to_wire(s), claim_epoch=epoch) for s, epoch in made)
-    parts: list[events_pb2.GrownSegment | events_pb2.GrownPlan] = [*grown, *plans]
-    for part in parts:
-        if size > _HEAD_BYTES and size + part.ByteSize() > MOST_BYTES:
+    said: list[events_pb2.GrownSegment | events_pb2.GrownPlan] = [*grown, *plans]
+    for part in said:
+        if size > HEAD_BYTES and size + part.ByteSize() > MAX_MESSAGE_BYTES:
             yield _grown_segments(message, traceparent)
-            message, size = events_pb2.SegmentsGrown(run_id=run_id, node_id=node_id), _HEAD_BYTES
+            message, size = events_pb2.SegmentsGrown(run_id=run_id, node_id=node_id), HEAD_BYTES
         if isinstance(part, events_pb2.GrownPlan):
             message.plans.append(part)
         else:
             message.segments.append(part)
         size += part.ByteSize() + 8
-    if size > _HEAD_BYTES:
+    if size > HEAD_BYTES:
         yield _grown_segments(message, traceparent)
 
 
@@ -96,22 +96,11 @@ def merged(batch: Sequence[Event]) -> list[tuple[Event, list[Event]]]:
     kinds: dict[type[Message], list[Event]] = {kind: [] for kind in _ORDER}
     for event in batch:
         kinds[type(event.message)].append(event)
-    return [(_joined(part), part) for kind, most in _ORDER.items() for part in _parts(kinds[kind], most)]
+    return [(_joined(part), part) for kind, most in _ORDER.items() for part in parts(kinds[kind], _size, most)]
 
 
-def _parts(batch: Sequence[Event], most: int) -> Iterator[list[Event]]:
-    """The batch in parts of at most so many events and bytes; an event that is larger is alone."""
-    part: list[Event] = []
-    size = _HEAD_BYTES
-    for event in batch:
-        more = event.message.ByteSize()
-        if part and (size + more > MOST_BYTES or len(part) >= most):
-            yield part
-            part, size = [], _HEAD_BYTES
-        part.append(event)
-        size += more
-    if part:
-        yield part
+def _size(event: Event) -> int:
+    return event.message.ByteSize()
 
 
 def _joined(part: Sequence[Event]) -> Event:

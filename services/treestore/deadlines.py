@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from sqlalchemy import ColumnElement, Connection, select, update
+from sqlalchemy import ColumnElement, Connection, exists, or_, select, update
 
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2
@@ -29,12 +29,12 @@ def due(connection: Connection, now_ms: int, settings: Settings) -> bool:
     """Whether there is anything to do: a cheap look, so that an idle store writes nothing."""
     trees, parked = schema.trees, schema.parked
     looks = (
-        select(trees.c.n).where(_score_due(now_ms)).limit(1),
-        select(trees.c.n).where(_reminder_due(now_ms)).limit(1),
-        select(trees.c.n).where(_growth_due(now_ms)).limit(1),
-        select(parked.c.n).where(parked.c.parked_ms < now_ms - settings.park_ms).limit(1),
+        select(trees.c.n).where(_score_due(now_ms)),
+        select(trees.c.n).where(_reminder_due(now_ms)),
+        select(trees.c.n).where(_growth_due(now_ms)),
+        select(parked.c.n).where(parked.c.parked_ms < now_ms - settings.park_ms),
     )
-    return any(connection.execute(look).first() is not None for look in looks)
+    return bool(connection.scalar(select(or_(*map(exists, looks)))))
 
 
 def look(connection: Connection, now_ms: int, settings: Settings) -> Outcome:

@@ -28,6 +28,8 @@ def decode(subject: str, data: bytes, sequence: int) -> tuple[list[Event], list[
     parts = subject.split(".")
     kind, run = parts[-1], parts[1] if len(parts) == 3 else ""
     try:
+        if kind == "opened":
+            return _each(_parse(events_pb2.TreesOpened, data).trees, _opened, sequence, run)
         if kind == "segment":
             return _segments(run, data, sequence)
         if kind == "leaf":

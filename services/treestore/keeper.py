@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 
 import nats.errors
@@ -19,6 +20,7 @@ from services.treestore.outbox import Outbox
 log = logging.getLogger(__name__)
 _BEAT_MS = 5_000
 _LEAVE_S = 2.0
+_CHECK_S = 5.0  # between looks for a log that was lost
 _FLOOR, _BORN = "lineage_floor", "lineage_born"
 
 
@@ -51,13 +53,15 @@ class Keeper:
     async def sweep(self) -> None:
         """Checks and purges the log for ever."""
         settings = self._context.settings
-        while True:
-            await asyncio.sleep(min(5.0, settings.purge_s))
+        looks = max(1, round(settings.purge_s / _CHECK_S))  # at the log, until it is purged
+        for look in itertools.count(1):
+            await asyncio.sleep(min(_CHECK_S, settings.purge_s))
             try:
                 await self.check_log()
-                await self.purge()
-                await self.clear_growth()
-                await self.clear_weights()
+                if look % looks == 0:
+                    await self.purge()
+                    await self.clear_growth()
+                    await self.clear_weights()
             except (TimeoutError, nats.errors.Error, JetStreamError, TemporaryError) as error:
                 log.debug("cannot look after the log now: %s", error)
 

@@ -220,10 +220,11 @@ class MemoryStore(Store, Learners):
 
 
 class MemoryLog(Log):
-    """Delivers TreeOpened to a store; `lose` drops everything, `hold` keeps it back."""
+    """Delivers TreesOpened to a store; `lose` drops everything, `hold` keeps it back."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.store, self.lose, self.hold = store, False, False
+        self.messages = 0
         self.sent: list[events_pb2.TreeOpened] = []
         self.held: list[events_pb2.TreeOpened] = []
 
@@ -231,13 +232,15 @@ class MemoryLog(Log):
         self, subject: str, message: Any, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
     ) -> int:
         await asyncio.sleep(0)
-        copy = events_pb2.TreeOpened.FromString(message.SerializeToString())
-        self.sent.append(copy)
+        trees = events_pb2.TreesOpened.FromString(message.SerializeToString()).trees
+        self.messages += 1
+        self.sent += trees
         if self.hold:
-            self.held.append(copy)
+            self.held += trees
         elif not self.lose:
-            self.store.ingest(copy)
-        return len(self.sent)
+            for tree in trees:
+                self.store.ingest(tree)
+        return self.messages
 
     async def triggers(self, run_id: str) -> AsyncIterator[None]:
         await asyncio.Event().wait()

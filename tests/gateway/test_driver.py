@@ -89,7 +89,29 @@ async def test_a_group_that_was_opened_by_half_is_completed_by_the_next_gateway(
     assert store._groups().opened == 4 and len(store.trees) == 8
 
 
+async def test_what_is_opened_together_is_one_message(store, bus, recipe_of) -> None:
+    recipe = recipe_of(generate={"trees": 2}, task={"holdout": 0.0})
+    store.publish(0)
+    driver = await _driver(store, bus, recipe)
+    await driver.look()
+    await driver.look()
+    assert store._groups().opened == 4 and len(store.trees) == 8
+    assert bus.messages == 1 and len(bus.sent) == 8
+
+
+async def test_large_trees_are_split_below_the_limit_of_a_message(store, bus, recipe_of, monkeypatch) -> None:
+    monkeypatch.setattr("services.chassis.parts.MAX_MESSAGE_BYTES", 2000)
+    recipe = recipe_of(generate={"trees": 2}, task={"holdout": 0.0})
+    store.publish(0)
+    driver = await _driver(store, bus, recipe)
+    await driver.look()
+    await driver.look()
+    assert store._groups().opened == 4 and len(store.trees) == len(bus.sent) == 8
+    assert 1 < bus.messages < 8
+
+
 async def test_a_publish_that_breaks_off_is_completed_by_the_same_gateway(store, bus, recipe_of, monkeypatch) -> None:
+    monkeypatch.setattr("services.chassis.subjects.MOST_TREES", 1)
     recipe = recipe_of(generate={"trees": 2}, task={"holdout": 0.0})
     store.publish(0)
     driver = await _driver(store, bus, recipe)

@@ -85,7 +85,8 @@ class World:
         spec.purpose, spec.max_claims, spec.seed = tree_pb2.TREE_PURPOSE_TRAIN, 5, ordinal
         spec.row_json = json.dumps({"ordinal": ordinal})
         spec.scorers.append("s")
-        await self.say("opened", events_pb2.TreeOpened(spec=spec, gateway_epoch=self.epoch), f"o{ordinal}")
+        opened = events_pb2.TreesOpened(trees=[events_pb2.TreeOpened(spec=spec, gateway_epoch=self.epoch)])
+        await self.say("opened", opened, f"o{ordinal}")
         epoch = await self.claim(tree_id)
         made = segments(tree_id, ordinal, newest)
         claimed = [events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=epoch) for s in made]

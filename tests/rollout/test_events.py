@@ -7,6 +7,7 @@ from banyan.plugins import LeafMark
 from banyan.segment import Kind, Sampling, Segment
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2, tree_pb2
+from services.chassis.bus import MAX_MESSAGE_BYTES
 from services.rollout import events
 
 
@@ -28,7 +29,7 @@ def test_large_steps_are_split_below_the_limit_and_lose_nothing():
     made = [(segment(i, 9_000), 1) for i in range(40)]
     out = list(events.segments("run", "node", made))
     assert len(out) > 4 and len({e.msg_id for e in out}) == len(out)
-    assert all(e.message.ByteSize() <= events.MOST_BYTES for e in out)
+    assert all(e.message.ByteSize() <= MAX_MESSAGE_BYTES for e in out)
     assert [g.segment.ordinal for e in out for g in e.message.segments] == list(range(40))
 
 
@@ -78,6 +79,6 @@ def test_segments_that_wait_together_are_one_message_up_to_the_limit():
     assert [g.segment.ordinal for g in send.message.segments] == [0, 1, 2] == [p.plan.number for p in send.message.plans]
     assert (send.message.run_id, send.message.node_id, send.traceparent, len(parts)) == ("run", "node", "", 3)
     sends = events.merged([grew(n, 20_000) for n in range(6)])
-    assert len(sends) > 1 and all(send.message.ByteSize() <= events.MOST_BYTES for send, _ in sends)
+    assert len(sends) > 1 and all(send.message.ByteSize() <= MAX_MESSAGE_BYTES for send, _ in sends)
     assert [g.segment.ordinal for send, _ in sends for g in send.message.segments] == list(range(6))
     assert len({send.msg_id for send, _ in sends}) == len(sends)

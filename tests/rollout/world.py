@@ -74,7 +74,7 @@ class World:
         generate = {"name": policy, "settings": dict(settings or {"width": 4}), "max_new_tokens": max_new_tokens}
         specs = [self._spec(ordinal, generate, more) for ordinal in range(first, count)]
         for spec in specs:
-            opened = events_pb2.TreeOpened(spec=spec, gateway_epoch=self.epoch)
+            opened = events_pb2.TreesOpened(trees=[events_pb2.TreeOpened(spec=spec, gateway_epoch=self.epoch)])
             await self.bus.publish(subjects.lineage(RUN, "opened"), opened, spec.tree_id.hex())
         return [spec.tree_id for spec in specs]
 

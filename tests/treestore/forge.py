@@ -1,6 +1,7 @@
 """Makes what the log carries: runs, trees, segments, leaves and scores of small trees over a known alphabet."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,7 +74,11 @@ class Forge:
         return tree_pb2.TreeSpec(**{**fields, **more})
 
     def opened(self, spec: tree_pb2.TreeSpec, epoch: int = 1) -> Item:
-        return self.item("opened", events_pb2.TreeOpened(spec=spec, gateway_epoch=epoch))
+        return self.all_opened([spec], epoch)
+
+    def all_opened(self, specs: Sequence[tree_pb2.TreeSpec], epoch: int = 1) -> Item:
+        trees = [events_pb2.TreeOpened(spec=spec, gateway_epoch=epoch) for spec in specs]
+        return self.item("opened", events_pb2.TreesOpened(trees=trees))
 
     def root(self, spec: tree_pb2.TreeSpec) -> Segment:
         return Segment(spec.tree_id, b"", 0, 0, Kind.PROMPT, np.arange(3, dtype=np.int32), text="ask", finish=Finish.STOP)

@@ -43,6 +43,22 @@ def test_a_tree_that_contradicts_itself_is_buried(world: World, change: dict[str
     assert reason in world.one(schema.dead).reason and not world.rows(schema.trees)
 
 
+def test_trees_of_one_message_are_opened_and_the_bad_one_is_buried_alone(world: World) -> None:
+    good = [world.forge.spec(ordinal=ordinal) for ordinal in range(3)]
+    item = world.forge.all_opened([good[0], world.forge.spec(ordinal=7, index=3), *good[1:]])
+    world.ingest(item)
+    assert {row.tree_id for row in world.rows(schema.trees)} == {spec.tree_id for spec in good}
+    letter = world.one(schema.dead)
+    assert "index" in letter.reason
+    world.ingest(item)
+    assert len(world.rows(schema.trees)) == 3
+
+
+def test_an_opening_of_nothing_is_buried(world: World) -> None:
+    world.ingest(world.forge.all_opened([]))
+    assert "nothing" in world.one(schema.dead).reason
+
+
 def test_a_held_out_row_is_never_opened_for_training(make_world) -> None:
     world: World = make_world()
     held = world.forge.spec(ordinal=3)

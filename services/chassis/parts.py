@@ -1,0 +1,27 @@
+"""What goes out together, in as few messages as a message's limits allow."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from services.chassis.bus import MAX_MESSAGE_BYTES
+
+HEAD_BYTES = 512  # of a message beside its items: run, node and framing
+T = TypeVar("T")
+
+
+def parts(items: Sequence[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """The items in order, in parts of at most `most` of them and of what a message holds; a larger item is alone.
+
+    size: bytes of an item.
+    """
+    part: list[T] = []
+    held = HEAD_BYTES
+    for item in items:
+        more = size(item)
+        if part and (held + more > MAX_MESSAGE_BYTES or len(part) >= most):
+            yield part
+            part, held = [], HEAD_BYTES
+        part.append(item)
+        held += more
+    if part:
+        yield part
