@@ -406,22 +406,26 @@ class JoinSwarmRequest(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """The node's id."""
     public_key: _builtins.str
     """The node's NATS user public key."""
     host: _builtins.str
     """Where it runs."""
+    schema: _builtins.str
+    """Digest of the messages that it speaks; the gateway admits nodes that speak its own."""
     def __init__(
         self,
         *,
         node_id: _builtins.str = ...,
         public_key: _builtins.str = ...,
         host: _builtins.str = ...,
+        schema: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "node_id", b"node_id", "public_key", b"public_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "node_id", b"node_id", "public_key", b"public_key", "schema", b"schema"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

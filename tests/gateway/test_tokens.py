@@ -1,5 +1,7 @@
 """Join tokens: what opens the gateway's TLS port, for how long, and what does not."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from banyan.errors import BanyanError, InvalidInput, Refused
@@ -100,3 +102,12 @@ async def test_a_run_that_is_over_cannot_be_joined(here, tmp_path) -> None:
     await rpc.call(here.gateway.CancelRun, gateway_pb.CancelRunRequest(run_id=here.run_id))
     with pytest.raises(BanyanError, match="over"):
         await node.admit(here.running.join_address, token, tmp_path / "node")
+
+
+@pytest.mark.parametrize(("spoken", "said"), [("0123456789abcdef", "'0123456789abcdef'"), ("", "an older version's")])
+async def test_a_node_that_speaks_other_messages_is_refused(here, tmp_path, monkeypatch, spoken, said) -> None:
+    monkeypatch.setattr(node, "schema", SimpleNamespace(digest=lambda: spoken))
+    with pytest.raises(Refused, match=f"node 'n-1' are {said}.*version of banyan on the node") as refused:
+        await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
+    assert refused.value.reason == "OTHER_VERSION"
+    assert not (await rpc.call(here.runs.ReadMembers, runs.ReadMembersRequest(run_id=here.run_id))).members

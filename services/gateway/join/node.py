@@ -4,7 +4,7 @@ import re
 import socket
 from pathlib import Path
 
-from banyan import secret
+from banyan import schema, secret
 from banyan.errors import BanyanError, Refused
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub
@@ -41,7 +41,7 @@ def _seed(folder: Path) -> str:
 
 
 async def _ask(address: str, pem: bytes, token: tokens.Token, node_id: str, public_key: str) -> pb.JoinSwarmResponse:
-    request = pb.JoinSwarmRequest(node_id=node_id, public_key=public_key, host=socket.gethostname())
+    request = pb.JoinSwarmRequest(node_id=node_id, public_key=public_key, host=socket.gethostname(), schema=schema.digest())
     channel = rpc.channel(address, root_pem=pem, token=token.secret, target_name=tls.NAME)
     try:
         method = GatewayServiceStub(channel).JoinSwarm

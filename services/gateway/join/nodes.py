@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from banyan import schema
 from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1 import runstore_service_pb2 as runs
@@ -101,13 +102,21 @@ class Admission:
 
 
 def _check(request: pb.JoinSwarmRequest) -> None:
-    """Raises InvalidInput for a name or a host that cannot be, Refused for a name that is not to be had."""
+    """Raises InvalidInput for a name or a host that cannot be, Refused for a name that is not to be had, and for a node that
+    speaks other messages than this site."""
     named = allowed.short(request.node_id)
     if not _NODE_ID.fullmatch(request.node_id):
         raise InvalidInput(f"node_id {named} must be 1 to 64 letters, digits, - and _")
     if _OURS.fullmatch(request.node_id):
         raise Refused(f"{named} is what a node of this site is called; give this one another name", "NODE_TAKEN")
     allowed.check_host(request.host)
+    if request.schema != schema.digest():
+        theirs = allowed.short(request.schema) if request.schema else "an older version's"
+        raise Refused(
+            f"the messages of node {named} are {theirs}, those of this site {schema.digest()}:"
+            " install the site's version of banyan on the node",
+            "OTHER_VERSION",
+        )
 
 
 def check_joinable(run: runs.Run) -> None:
