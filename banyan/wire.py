@@ -6,7 +6,7 @@ import numpy as np
 
 from banyan.errors import InvalidInput
 from banyan.segment import Finish, Kind, Origin, Sampling, Segment
-from banyan.signals import Signals
+from banyan.signals import NOTHING_SAID, Signals
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 
@@ -118,7 +118,7 @@ def segment_from_wire(message: tree_pb2.Segment) -> Segment:
         text=message.text,
         cached_tokens=message.cached_tokens,
         entropies_T=_numbers(message.entropies, "<f2", "entropies"),
-        signals=signals_from_wire(message.signals),
+        signals=signals_from_wire(message.signals) if message.HasField("signals") else NOTHING_SAID,
     )
     if segment.id != message.id:
         raise InvalidInput(f"segment claims id {message.id.hex()[:12]} but its fields digest to {segment.id.hex()[:12]}")
