@@ -50,7 +50,7 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
         recipe = Recipe.model_validate(data)
     except ValidationError as error:
         raise InvalidInput(explained(error, data, name, places or {})) from None
-    policy = registry.build("generate", recipe.generate.policy, recipe.generate.settings)
+    policy = registry.tree_policy(recipe.generate.policy, recipe.generate.settings)
     if recipe.deterministic and getattr(policy, "needs_scores", False):
         raise InvalidInput(
             f"generate.policy {recipe.generate.policy} waits for scores, which come when they come; set deterministic: false"
@@ -64,7 +64,7 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
             f"generate.policy {recipe.generate.policy} draws some of its tokens from a truncated distribution; set "
             "allow_truncated_sampling: true to train on them"
         )
-    registry.build("control", recipe.control.curriculum, recipe.control.curriculum_settings)
+    registry.curriculum(recipe.control.curriculum, recipe.control.curriculum_settings)
     if recipe.replay is not None:
         _check_replay(recipe.replay)
     _refuse_deaf(recipe, policy)
@@ -73,6 +73,8 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
     for scorer in (*recipe.filter, *recipe.eval.filter):
         if ":" not in scorer.name:
             registry.build("filter", scorer.name, scorer.settings)
+    if recipe.task.reward and ":" not in recipe.task.reward:
+        registry.build("filter", recipe.task.reward, {})
     losses.check(recipe.optimise.loss, recipe.optimise.loss_settings)
     groups.check(recipe, policy)
     _check_adapters(recipe)

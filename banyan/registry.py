@@ -41,6 +41,8 @@ def _attribute(name: str) -> Any:
         raise InvalidInput(f"cannot import {module!r} of {name!r}: {error}; is its folder on PYTHONPATH?") from None
     except AttributeError:
         raise InvalidInput(f"module {module!r} has no attribute {attribute!r}") from None
+    except (Exception, SystemExit) as error:  # the module is anybody's
+        raise InvalidInput(f"cannot import {module!r} of {name!r}: {type(error).__name__}: {error}") from None
 
 
 def build(axis: str, name: str, settings: Mapping[str, Any]) -> Any:
@@ -60,9 +62,23 @@ def build(axis: str, name: str, settings: Mapping[str, Any]) -> Any:
         raise InvalidInput(f"{axis} plugin {name!r}: {error}") from None
 
 
+def tree_policy(name: str, settings: Mapping[str, Any]) -> Any:
+    """The tree policy with its settings. Raises InvalidInput, also for what is none."""
+    return _of_kind("generate", name, settings, "tree policy", "plan(view, room, rng)")
+
+
+def curriculum(name: str, settings: Mapping[str, Any]) -> Any:
+    """The curriculum with its settings. Raises InvalidInput, also for what is none."""
+    return _of_kind("control", name, settings, "curriculum", "allocate(prompts, budget, rng)")
+
+
 def estimator(name: str, settings: Mapping[str, Any]) -> Any:
     """The estimator with its settings. Raises InvalidInput, also for what is none."""
-    built = build("optimise", name, settings)
-    if not callable(getattr(built, "estimate", None)):
-        raise InvalidInput(f"optimise plugin {name!r} is no estimator: it has no method `estimate(group)`")
+    return _of_kind("optimise", name, settings, "estimator", "estimate(group)")
+
+
+def _of_kind(axis: str, name: str, settings: Mapping[str, Any], kind: str, method: str) -> Any:
+    built = build(axis, name, settings)
+    if not callable(getattr(built, method.partition("(")[0], None)):
+        raise InvalidInput(f"{axis} plugin {name!r} is no {kind}: it has no method `{method}`")
     return built

@@ -45,7 +45,7 @@ def error_of(error: grpc.RpcError, what: str) -> BanyanError:
     for cls, known in _CODES:
         if known is code and cls is not BanyanError:
             return cls(message, reason=reason)
-    return BanyanError(f"{what}: {code.name}: {message}", reason)
+    return BanyanError(f"{what}: {code.name}: {message}", reason or code.name)
 
 
 def _reason(error: grpc.RpcError) -> str | None:

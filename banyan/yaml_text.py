@@ -32,9 +32,26 @@ def composed(text: str) -> Any:
         node = yaml.compose(text, Loader)
         if node is not None:
             _size(node, {})
+            _refuse_twice(node, set())
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
     return node
+
+
+def _refuse_twice(node: yaml.Node, seen: set[int]) -> None:
+    """Raises ConstructorError for a mapping that has a key twice: readers take the last one, and nobody sees the other."""
+    if isinstance(node, yaml.ScalarNode) or id(node) in seen:
+        return
+    seen.add(id(node))
+    keys = set[str]()
+    for part in node.value:
+        key, *values = part if isinstance(part, tuple) else (None, part)
+        if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+            if key.value in keys:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+            keys.add(key.value)
+        for value in values:
+            _refuse_twice(value, seen)
 
 
 def _size(node: yaml.Node, known: dict[int, int]) -> int:

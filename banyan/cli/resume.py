@@ -26,6 +26,8 @@ def chosen(runs: Sequence[rs.Run], wanted: str, state: Path) -> rs.Run:
 def others(runs: Sequence[rs.Run], run: rs.Run, state: Path) -> str:
     """A line that names the other runs that could be resumed; empty without any."""
     named = [
-        f"{other.run_id} ({describe.run_state(other.state)} at step {other.step})" for other in runs if other is not run
+        f"{other.run_id} ({describe.run_state(other.state)} at step {other.step})"
+        for other in runs
+        if other.run_id != run.run_id
     ]
     return f"not over either: {', '.join(named)}; go on with one by {proposed('train --run ID', state)}" if named else ""

@@ -66,8 +66,9 @@ def _absolute(recipe: Recipe, file: Path) -> Recipe:
     """Files that a recipe names are relative to the recipe, or else to the working folder."""
     if not recipe.task.path:
         return recipe
-    beside = file.parent / recipe.task.path
-    path = beside if beside.exists() else Path(recipe.task.path)
+    named = Path(recipe.task.path).expanduser()
+    beside = file.parent / named
+    path = beside if beside.exists() else named
     if not path.exists():
         raise InvalidInput(f"{file}: task.path: there is no file {recipe.task.path!r}, neither beside the recipe nor here")
     if path.is_dir():

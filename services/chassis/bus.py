@@ -7,6 +7,7 @@ import secrets
 import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import nats
@@ -27,12 +28,21 @@ log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 512 * 1024  # half of the broker's limit; senders split at this (PROTOCOL 4)
 SCHEMA = "banyan.v1"
+_REASON = 2000  # characters of why a message is a dead letter
 _HEADER_BYTES = 4096  # headers count as well, and a broker cuts the connection of who sends too much
 _TRY_S = 5.0
 _LISTEN_IDLE_S = 5.0
 _HEAR_IDLE_S = 1.0
 _FLUSH_S = 2
 _LISTED = 256  # consumers in one answer of the broker, unless there are no more
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """born: when the stream was made; another time is another stream, whatever its sequences say. bytes: that it holds."""
+
+    born: str
+    bytes: int
 
 
 class Bus:
@@ -244,13 +254,15 @@ class Bus:
                 await subscription.unsubscribe()
 
     async def bury(self, stream: str, delivery: Delivery, reason: str, service: str) -> None:
-        """Publishes the message as a dead letter, then takes it out of the way."""
+        """Publishes the message as a dead letter, then takes it out of the way. What fills a message fits into no letter: of
+        that only its size is told."""
+        whole = len(delivery.data) <= 2 * MAX_MESSAGE_BYTES - 2 * _HEADER_BYTES
         letter = events_pb2.DeadLetter(
             stream=stream,
             subject=delivery.subject,
             sequence=delivery.sequence,
-            payload=delivery.data,
-            reason=reason,
+            payload=delivery.data if whole else b"",
+            reason=reason[:_REASON] if whole else f"{reason[:_REASON]} (its {len(delivery.data)} bytes fit into no letter)",
             attempts=delivery.attempts,
             service=service,
         )
@@ -281,9 +293,10 @@ class Bus:
         """The subjects that a stream holds messages of."""
         return list((await self._js.stream_info(stream, subjects_filter=">")).state.subjects or {})
 
-    async def born(self, stream: str) -> str:
-        """When the stream was made: another time is another stream, whatever its sequences say."""
-        return str((await self._js.stream_info(stream)).created)
+    async def state(self, stream: str) -> "StreamState":
+        """How a stream stands."""
+        info = await self._js.stream_info(stream)
+        return StreamState(str(info.created), info.state.bytes)
 
 
 def _forbidden(error: Exception) -> bool:

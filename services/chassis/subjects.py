@@ -37,7 +37,13 @@ STREAMS = (
         _SMALL,
     ),
 )
+_MOST_BYTES = {stream.name: int(stream.max_bytes or 0) for stream in STREAMS}
 RESERVED = sum(int(stream.max_bytes or 0) for stream in STREAMS)
+
+
+def most_bytes(stream: str) -> int:
+    """What a stream may hold."""
+    return _MOST_BYTES[stream]
 
 
 def lineage(run_id: str, kind: str) -> str:

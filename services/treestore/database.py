@@ -6,6 +6,7 @@ not change anything but rows.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,8 +35,8 @@ class Database:
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         try:
             self.url = _with_driver(make_url(url))
-        except ArgumentError as error:
-            raise InvalidInput(f"BANYAN_DATABASE={url!r} is not a database address: {error}") from None
+        except (ArgumentError, ValueError) as error:  # a port that is no number
+            raise InvalidInput(f"BANYAN_DATABASE={without_password(url)!r} is not a database address: {error}") from None
         self.read_only = read_only
         self._lock: FileLock | None = None
         self._writer: Engine | None = None
@@ -97,6 +98,11 @@ class Database:
         """`read`, on the caller's thread."""
         assert self._reader is not None, "open() comes first"
         return _attempt(self._reader, work, PATIENCE_S)
+
+
+def without_password(url: str) -> str:
+    """A database's address as it may stand in logs and messages."""
+    return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", url)
 
 
 def _attempt(engine: Engine, work: Work[T], patience_s: float) -> T:

@@ -189,7 +189,7 @@ def _row(spec: tree_pb2.TreeSpec) -> None:
     """The held-out check trusts the row's digest, so the digest must be the row's."""
     try:
         found = digest.row_digest(json.loads(spec.row_json))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"tree {spec.tree_id.hex()[:12]}: its row is no JSON object: {error}") from None
     if found != spec.row_digest:
         raise InvalidInput(

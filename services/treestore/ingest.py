@@ -159,6 +159,8 @@ def bury_event(book: Book, event: Event, reason: str) -> None:
     """Gives up an event that was parked, in a message of its own."""
     data, kind = event.payload(), event.kind
     match event:
+        case Opened():
+            data = events_pb2.TreesOpened(trees=[event.message]).SerializeToString()
         case Grew():
             data = events_pb2.SegmentsGrown(run_id=event.run_id, segments=[event.message]).SerializeToString()
         case Planned():

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 _BEAT_MS = 5_000
 _LEAVE_S = 2.0
 _CHECK_S = 5.0  # between looks for a log that was lost
+_CROWDED = 1 / 16  # of what LINEAGE may hold: it is purged at the next look then, without waiting for its time
 _FLOOR, _BORN = "lineage_floor", "lineage_born"
 
 
@@ -30,6 +31,7 @@ class Keeper:
     def __init__(self, context: Context, bus: Bus, outbox: Outbox) -> None:
         self._context, self._bus, self._outbox = context, bus, outbox
         self._beaten_ms = 0
+        self._held = 0  # bytes of LINEAGE at the last look
 
     async def watch(self) -> None:
         """Looks at the deadlines for ever."""
@@ -58,7 +60,7 @@ class Keeper:
             await asyncio.sleep(min(_CHECK_S, settings.purge_s))
             try:
                 await self.check_log()
-                if look % looks == 0:
+                if look % looks == 0 or self._held > _CROWDED * subjects.most_bytes(subjects.LINEAGE):
                     await self.purge()
                     await self.clear_growth()
                     await self.clear_weights()
@@ -73,7 +75,8 @@ class Keeper:
 
     async def check_log(self) -> bool:
         """Whether the log lost its messages since the last look; if so, what was in it is due again."""
-        born = await self._bus.born(subjects.LINEAGE)
+        state = await self._bus.state(subjects.LINEAGE)
+        born, self._held = state.born, state.bytes
         floor = max((await self._bus.ack_floors(subjects.LINEAGE)).values(), default=0)
         now, database = self._context.now(), self._context.database
         if await database.read(_known_log) == (born, floor):
@@ -84,12 +87,14 @@ class Keeper:
         return lost
 
     async def purge(self) -> None:
-        """Removes what all durable consumers have, less a margin; of TRAIN, which has none, all but the newest messages."""
-        margin = self._context.settings.purge_margin
+        """Removes what all durable consumers have, less a margin, unless the stream is half full; of TRAIN, which has none,
+        all but the newest messages."""
         for stream in (subjects.LINEAGE, subjects.TRAIN, subjects.DEAD):
             floors = (await self._bus.ack_floors(stream)).values()
             if not floors and stream != subjects.TRAIN:
                 continue  # its consumers are not made again yet; nobody has anything
+            full = (await self._bus.state(stream)).bytes > subjects.most_bytes(stream) / 2
+            margin = self._context.settings.purge_margin if stream == subjects.TRAIN or not full else 0
             reached = min(floors) if floors else self._outbox.published.get(stream.lower(), 0)
             if reached > margin:
                 await self._bus.purge_below(stream, reached - margin + 1)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, select
@@ -17,13 +18,21 @@ log = logging.getLogger(__name__)
 _BATCH = 200
 _DEADLINE_S = 30.0
 _PAUSE_S = 1.0
-_WAITING = select(schema.outbox).order_by(schema.outbox.c.n).limit(_BATCH)
+_LETTERS_S = 30.0  # after the log took no letter
+_LETTER = schema.outbox.c.subject.like("dead.%")
+_WAITING = select(schema.outbox).where(~_LETTER).order_by(schema.outbox.c.n).limit(_BATCH)
+_LETTERS = select(schema.outbox).where(_LETTER).order_by(schema.outbox.c.n).limit(16)
 _LOOK_S = 5.0  # between looks when nobody rang; covers a ring that was lost
 
 
 def waiting(connection: Connection) -> list[Row[Any]]:
     """The oldest events."""
     return list(connection.execute(_WAITING))
+
+
+def letters(connection: Connection) -> list[Row[Any]]:
+    """The oldest dead letters."""
+    return list(connection.execute(_LETTERS))
 
 
 def done(connection: Connection, numbers: list[int]) -> None:
@@ -38,6 +47,7 @@ class Outbox:
         self._database, self._publisher = database, publisher
         self._bell = asyncio.Event()
         self._bell.set()  # drained at start
+        self._post_after = 0.0
         self.published: dict[str, int] = {}  # newest sequence by first word of the subject
 
     def ring(self) -> None:
@@ -54,6 +64,7 @@ class Outbox:
             try:
                 while await self.drain() == _BATCH:
                     pass
+                await self.post()
             except TemporaryError as error:  # the database; what was published is published again, under the same id
                 log.warning("cannot drain the outbox: %s", error)
                 await asyncio.sleep(_PAUSE_S)
@@ -74,10 +85,28 @@ class Outbox:
             await self._database.write(lambda c: done(c, sent))
         return len(sent)
 
-    async def _publish(self, row: Row[Any]) -> None:
+    async def post(self) -> int:
+        """Publishes dead letters, behind all events and each tried once: a log that is full of them must hold up nothing.
+        The store has them as rows. How many went out."""
+        if time.monotonic() < self._post_after:
+            return 0
+        sent: list[int] = []
+        try:
+            for row in await self._database.read(letters):
+                await self._publish(row, 0.0)
+                sent.append(row.n)
+        except DeadlineMissed as missed:
+            log.warning("the log takes no dead letters: %s", missed)
+            self._post_after = time.monotonic() + _LETTERS_S
+        if sent:
+            await self._database.write(lambda c: done(c, sent))
+            self._bell.set()  # there may be more
+        return len(sent)
+
+    async def _publish(self, row: Row[Any], deadline_s: float = _DEADLINE_S) -> None:
         try:
             sequence = await self._publisher.publish_bytes(
-                row.subject, row.payload, row.msg_id, traceparent=row.traceparent, deadline_s=_DEADLINE_S
+                row.subject, row.payload, row.msg_id, traceparent=row.traceparent, deadline_s=deadline_s
             )
         except InvalidInput as error:
             await self._give_up(row, str(error))

@@ -15,7 +15,7 @@ from services.treestore import deadlines, meta
 from services.treestore.clock import StoreClock
 from services.treestore.consumer import DeadLetters, Ingester
 from services.treestore.context import Context
-from services.treestore.database import Database
+from services.treestore.database import Database, without_password
 from services.treestore.keeper import Keeper
 from services.treestore.outbox import Outbox
 from services.treestore.runserver import Control
@@ -35,7 +35,7 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
 
 async def _serve(settings: Settings) -> None:
     async with running(settings) as (server, loops):
-        log.info("serving on %s, database %s", server.address, settings.database_url)
+        log.info("serving on %s, database %s", server.address, without_password(settings.database_url))
         await (loops if loops is not None else asyncio.Event().wait())
 
 

@@ -121,6 +121,12 @@ class LeafConsumer:
                 return {}, {_key(leaves[0]): str(error)}
             alone = [await self._read([leaf]) for leaf in leaves]  # one of them is to blame
             return {k: t for some, _ in alone for k, t in some.items()}, {k: w for _, bad in alone for k, w in bad.items()}
+        except BanyanError as error:
+            if error.reason != "RESOURCE_EXHAUSTED" or len(leaves) == 1:
+                raise
+            halves = leaves[: len(leaves) // 2], leaves[len(leaves) // 2 :]  # more text than an answer holds
+            one, other = [await self._read(half) for half in halves]
+            return one[0] | other[0], one[1] | other[1]
         return {(t.key.tree_id, t.key.leaf.segment, t.key.leaf.end, t.key.claim_epoch): t for t in found}, {}
 
     async def _one(self, job: Job, found: Mapping[Key, Transcript], refused: Mapping[Key, str]) -> None:

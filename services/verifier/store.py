@@ -87,7 +87,7 @@ def row_of(transcript: Transcript) -> dict[str, object]:
     """The task's row of a transcript. Raises InvalidInput."""
     try:
         row = json.loads(transcript.row_json)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"the row of tree {transcript.key.tree_id.hex()[:12]} is not JSON: {error}") from None
     if not isinstance(row, dict):
         raise InvalidInput(f"the row of tree {transcript.key.tree_id.hex()[:12]} is {type(row).__name__}, not an object")

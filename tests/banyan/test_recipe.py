@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.recipe_file import load, parse, resolve
 from banyan.segment import Sampling
@@ -55,6 +56,14 @@ def test_a_logit_bias_is_the_same_through_json() -> None:
         (MINIMAL + "resources: {weights_base_every: 0}\n", r"at least 1"),
         (MINIMAL + "deterministic: true\ncontrol: {max_staleness: 1}\n", r"max_staleness: 0"),
         (MINIMAL.replace("arithmetic", "file"), r"line 3: task: task file needs `path` and `reward`"),
+        (
+            MINIMAL.replace("arithmetic", "file, path: rows.jsonl, reward: mine"),
+            r"no filter plugin 'mine'; known: .*module:attribute",
+        ),
+        (MINIMAL + "seed: 0\nseed: 7\n", r"'seed' stands twice.*line 5"),
+        (MINIMAL + "generate:\n  policy: iid\n  settings: {width: 4, width: 8}\n", r"'width' stands twice.*line 6"),
+        (MINIMAL + "generate: {policy: math:pi}\n", r"'math:pi' is no tree policy: it has no method `plan\("),
+        (MINIMAL + "control: {curriculum: math:pi}\n", r"'math:pi' is no curriculum: it has no method `allocate\("),
         (MINIMAL + "budget: 7\n", r"line 4: budget: must be a part of the recipe .*\(got 7\)$"),
         (MINIMAL + "optimise: {betas: [0.9, 1.0]}\n", r"betas.1: must be less than 1.0 \(got 1.0\)"),
         (MINIMAL + "optimise: {betas: [0.9]}\n", r"betas"),
@@ -191,3 +200,14 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 def test_yaml_that_has_no_end_is_refused_at_once(text: str, says: str) -> None:
     with pytest.raises(InvalidInput, match=f"recipe is not YAML: .*{says}"):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("def f() return 1\n", "SyntaxError"), ("raise SystemExit('gone')\n", "SystemExit: gone"), ("1 / 0\n", "ZeroDivision")],
+)
+def test_a_plugin_whose_module_breaks_is_named(tmp_path, monkeypatch, text, said) -> None:
+    (tmp_path / "broken_plugin.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InvalidInput, match=f"cannot import 'broken_plugin' of 'broken_plugin:f': {said}"):
+        registry.find("generate", "broken_plugin:f")

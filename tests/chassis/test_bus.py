@@ -116,6 +116,22 @@ async def test_a_buried_message_is_a_dead_letter_and_never_comes_again(nats_serv
     await bus.close()
 
 
+async def test_a_message_that_is_too_large_for_a_letter_is_buried_without_its_bytes(nats_server) -> None:
+    """Whoever cannot bury it would meet it again, and so would the next that is started."""
+    bus = await _bus(nats_server)
+    await bus.client.publish(subjects.growth("r"), bytes((1 << 20) - 4200))
+    await bus.client.flush()
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=0.3)
+    (delivery,) = await consumer.fetch(1, 2.0)
+    await bus.bury(subjects.GROWTH, delivery, "no message " + "x" * 10_000, "rollout")
+    assert await consumer.fetch(1, 0.6) == []
+    dead = await bus.consumer(subjects.DEAD, "dead", ["dead.>"])
+    (letter,) = await dead.fetch(1, 2.0)
+    body = letter.decode(events_pb2.DeadLetter)
+    assert not body.payload and body.reason.startswith("no message") and "fit into no letter" in body.reason
+    await bus.close()
+
+
 async def test_a_message_that_the_broker_would_cut_the_line_for_is_refused_here(nats_server) -> None:
     """The limit counts headers too; a message just below it is not tried for ever."""
     bus = await Bus.connect(nats_server.url, "test")

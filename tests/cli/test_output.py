@@ -96,6 +96,8 @@ def test_the_newest_run_is_resumed_or_the_one_that_is_named(tmp_path: Path) -> N
 def test_the_others_that_could_be_resumed_are_named(tmp_path: Path) -> None:
     assert "a-12 (PAUSED at step 3), a-13" in resume.others(RUNS, RUNS[2], tmp_path)
     assert resume.others(RUNS[:1], RUNS[0], tmp_path) == ""
+    answered = type(RUNS[0]).FromString(RUNS[0].SerializeToString())  # the same run as the gateway tells of it, moved on
+    assert resume.others(RUNS[:1], answered, tmp_path) == ""
 
 
 def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

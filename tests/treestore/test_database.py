@@ -10,7 +10,7 @@ from sqlalchemy import select, text
 
 from banyan.errors import InvalidInput, Refused, TemporaryError
 from services.treestore import meta, migrate, schema
-from services.treestore.database import Database
+from services.treestore.database import Database, without_password
 from tests.treestore.forge import World
 
 
@@ -56,6 +56,14 @@ def test_an_address_that_is_none_is_refused() -> None:
             Database(address).open()
     with pytest.raises(InvalidInput, match="nothing ran"):
         Database("sqlite:////tmp/nobody/was/here.sqlite", read_only=True).open()
+
+
+@pytest.mark.parametrize("address", ["mysql://me:hunter2@host/x", "mysql://me:hunter2@host:port/x"])
+def test_a_password_is_in_no_message(address: str) -> None:
+    assert without_password(address) == address.replace("hunter2", "***")
+    with pytest.raises(InvalidInput) as refused:
+        Database(address).open()
+    assert "hunter2" not in str(refused.value)
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis import rpc, subjects
-from services.chassis.bus import Bus
+from services.chassis.bus import Bus, StreamState
 from services.treestore.context import Context
 from services.treestore.keeper import Keeper
 from services.treestore.outbox import Outbox
@@ -89,9 +89,10 @@ class _Log:
 
     def __init__(self) -> None:
         self.made, self.floors, self.purged = "monday", {"treestore": 10}, list[str]()
+        self.held = 0
 
-    async def born(self, stream: str) -> str:
-        return self.made
+    async def state(self, stream: str) -> StreamState:
+        return StreamState(self.made, self.held)
 
     async def ack_floors(self, stream: str) -> dict[str, int]:
         return self.floors
@@ -120,6 +121,18 @@ async def test_nothing_is_purged_that_no_consumer_had(world: World) -> None:
     log.floors = {}  # the broker was wiped: its streams are there again, the consumers not yet
     await Keeper(Context(world.database, world.settings, world.now), log, outbox).purge()  # type: ignore[arg-type]
     assert log.purged == ["TRAIN"]
+
+
+async def test_a_stream_that_is_half_full_is_purged_without_a_margin(world: World) -> None:
+    log = _Log()
+    outbox = Outbox(world.database, log)  # type: ignore[arg-type]
+    log.floors = {"treestore": world.settings.purge_margin - 1}
+    keeper = Keeper(Context(world.database, world.settings, world.now), log, outbox)  # type: ignore[arg-type]
+    await keeper.purge()
+    assert not log.purged
+    log.held = subjects.most_bytes(subjects.LINEAGE) // 2 + 1
+    await keeper.purge()
+    assert log.purged == ["LINEAGE", "DEAD"]
 
 
 async def test_what_is_left_of_a_run_that_is_over_leaves_the_queue(nats_server, tmp_path: Path, eventually) -> None:

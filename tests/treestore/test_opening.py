@@ -4,7 +4,8 @@ import pytest
 
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
-from services.treestore import progress, runs, schema
+from services.treestore import deadlines, progress, runs, schema
+from services.treestore.ingest import Item
 from services.treestore.rows import CLOSED, GROWING
 from tests.treestore.forge import World
 
@@ -57,6 +58,28 @@ def test_trees_of_one_message_are_opened_and_the_bad_one_is_buried_alone(world: 
 def test_an_opening_of_nothing_is_buried(world: World) -> None:
     world.ingest(world.forge.all_opened([]))
     assert "nothing" in world.one(schema.dead).reason
+
+
+def test_a_tree_that_was_given_up_while_parked_is_opened_by_its_letter(make_world) -> None:
+    """Its letter holds a message as the subject's readers know it."""
+    world: World = make_world()
+    world.database.transact(runs.take_gateway_epoch)
+    world.ingest(world.forge.all_opened([world.forge.spec(ordinal=ordinal) for ordinal in range(3)]))
+    world.now.ms += world.settings.park_ms + 1
+    world.database.transact(lambda c: deadlines.look(c, world.now(), world.settings))
+    letters = [events_pb2.DeadLetter.FromString(row.letter) for row in world.rows(schema.dead)]
+    assert len(letters) == 3 and not world.rows(schema.parked)
+    request = rs.PutRunRequest(run=world.forge.run(), request_id="first", gateway_epoch=1)
+    world.database.transact(lambda c: runs.put(c, request, world.now(), world.settings))
+    world.ingest(*(Item(letter.subject, letter.payload, 100 + n) for n, letter in enumerate(letters)))
+    assert len(world.rows(schema.trees)) == 3 and len(world.rows(schema.dead)) == 3
+
+
+def test_a_row_that_is_nested_too_deeply_takes_no_other_tree_with_it(world: World) -> None:
+    deep = world.forge.spec(ordinal=1)
+    deep.row_json = '{"a":' * 100_000 + "1" + "}" * 100_000
+    world.ingest(world.forge.all_opened([world.forge.spec(), deep, world.forge.spec(ordinal=2)]))
+    assert len(world.rows(schema.trees)) == 2 and "row is no JSON" in world.one(schema.dead).reason
 
 
 def test_a_held_out_row_is_never_opened_for_training(make_world) -> None:

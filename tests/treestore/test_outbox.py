@@ -17,11 +17,12 @@ class Log:
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
         self.down = False
+        self.full = False  # of dead letters
 
     async def publish_bytes(
         self, subject: str, data: bytes, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
     ) -> int:
-        if self.down:
+        if self.down or (self.full and subject.startswith("dead.")):
             raise DeadlineMissed("no ack")
         if subject == "forbidden":
             raise InvalidInput("the broker refuses it")
@@ -83,3 +84,18 @@ async def test_a_database_that_cannot_write_for_a_while_stops_nothing(world: Wor
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+async def test_letters_that_the_log_does_not_take_hold_up_no_event(world: World) -> None:
+    log = Log()
+    log.full = True
+    _put(world, *["dead.LINEAGE"] * 300, "growth.r", "lineage.r.closed")
+    outbox = Outbox(world.database, log)
+    assert await outbox.drain() == 2 and [s for s, _ in log.said] == ["growth.r", "lineage.r.closed"]
+    assert await outbox.post() == 0 and len(world.rows(schema.outbox)) == 300
+    log.full = False
+    assert await outbox.post() == 0, "after a failure letters rest"
+    outbox = Outbox(world.database, log)
+    while await outbox.post():
+        pass
+    assert not world.rows(schema.outbox) and len(log.said) == 302

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from banyan.errors import TemporaryError
+from banyan.errors import BanyanError, TemporaryError
 from banyan.v1 import events_pb2, tree_pb2, treestore_service_pb2
 from services.verifier.consumer import Job, LeafConsumer
 from services.verifier.ports import Transcript, TreeStanding
@@ -90,3 +90,22 @@ async def test_a_mistake_in_the_program_shows_where_it_was_made_and_the_leaf_com
         assert record.levelno == logging.ERROR and record.exc_info and record.exc_info[1] is error
     else:
         assert record.levelno == logging.WARNING and not record.exc_info
+
+
+class _Narrow(_Has):
+    """Answers for one leaf at a time."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def read_leaves(self, leaves: Any, deadline_s: float) -> list[Transcript]:
+        self.asked.append(len(leaves))
+        if len(leaves) > 1:
+            raise BanyanError("larger than max", "RESOURCE_EXHAUSTED")
+        return await super().read_leaves(leaves, deadline_s)
+
+
+async def test_leaves_whose_texts_fill_more_than_an_answer_are_read_in_parts() -> None:
+    store: Any = _Narrow()
+    found, refused = await LeafConsumer(SimpleNamespace(), store, None, 8)._read([LEAF] * 5)  # type: ignore[arg-type]
+    assert len(found) == 1 and not refused and store.asked == [5, 2, 1, 1, 3, 1, 2, 1, 1]
