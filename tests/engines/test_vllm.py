@@ -233,6 +233,9 @@ class Curious:
 
     needs_entropy = True
 
+    def plan(self, view, room, rng):
+        raise AssertionError("nobody asks it")
+
 
 def test_a_policy_that_needs_entropies_is_refused(tmp_path):
     generate = {"policy": f"{__name__}:Curious"}

@@ -42,6 +42,15 @@ class Secured:
         path.write_text(jwt.credentials_file(token, seed))
         return str(path)
 
+    async def insider(self) -> Bus:
+        """Somebody with all rights in the nodes' account, as no node has."""
+        seed = jwt.new_seed(jwt.USER)
+        claims = {"type": "user", "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1}
+        path = self.state / "insider.creds"
+        token = jwt.sign(credentials.keys(self.state).nodes, jwt.public_key(seed), "insider", claims)
+        path.write_text(jwt.credentials_file(token, seed))
+        return await Bus.connect(f"nats://{self.address}", "insider", creds=str(path))
+
     async def node(self, patience_s: float = 5.0) -> Bus:
         return await Bus.connect(
             f"tls://{self.address}",
@@ -159,7 +168,7 @@ async def test_a_node_makes_no_consumer_and_removes_none(secured) -> None:
 
 async def test_who_asks_a_node_opens_no_other_subject_to_it(secured) -> None:
     """`resp` permissions are off: a message with a reply subject does not let the node publish there."""
-    service, node = await secured.service(), await secured.node()
+    service, node = await secured.insider(), await secured.node()
     own = await node._client.subscribe(f"{SCOPE.inbox_prefix}.x")
     await node._client.flush()
     asking = asyncio.create_task(service._client.request(f"{SCOPE.inbox_prefix}.x", b"?", timeout=1.0))
@@ -184,7 +193,7 @@ async def test_a_listener_looks_again_when_its_connection_was_gone(nats_server) 
 
 
 async def test_a_node_hears_nobody_elses_inbox(secured) -> None:
-    service, node = await secured.service(), await secured.node()
+    service, insider, node = await secured.service(), await secured.insider(), await secured.node()
     heard: list[bytes] = []
 
     async def note(message) -> None:
@@ -204,14 +213,16 @@ async def test_a_node_hears_nobody_elses_inbox(secured) -> None:
                 "_INBOX_node-2.x",
                 "_INBOX_node-1.x",
             ):
-                await service._client.publish(subject, subject.encode())
-            await service._client.flush()
+                for sender in (service, insider):
+                    await sender._client.publish(subject, subject.encode())
+            for sender in (service, insider):
+                await sender._client.flush()
             with contextlib.suppress(nats.errors.TimeoutError):
                 got.append((await own.next_msg(5)).data)
     assert got == [b"_INBOX_node-1.x"]
     assert heard == []
-    await node.close()
-    await service.close()
+    for bus in (node, insider, service):
+        await bus.close()
 
 
 async def test_credentials_of_another_state_folder_are_refused(secured, tmp_path_factory) -> None:

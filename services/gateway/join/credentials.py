@@ -1,7 +1,10 @@
 """Who may do what on NATS: operator, accounts and users of one state folder, and the server's configuration (PROTOCOL 8).
 
-Our own services use one credentials file with full rights in the account. A joined node gets a JWT that the gateway signs
-with the account's key, scoped to its run. Keys are made once and stay in the state folder.
+Our own services use one credentials file with full rights in their account. Joined nodes have an account of their own,
+without JetStream, and meet the log only through what the services' account exports: the broker answers a request wherever
+its sender says, with the broker's own rights, and an answer across an import stays in the importer's account (ADR 036).
+A node gets a JWT that the gateway signs with that account's key, scoped to its run. Keys are made once and stay in the state
+folder.
 """
 
 from dataclasses import dataclass
@@ -10,7 +13,7 @@ from typing import Any
 
 from banyan.errors import InvalidInput
 from services.chassis import nats_server, private
-from services.gateway.join import jwt
+from services.gateway.join import jwt, scope
 from services.gateway.join.scope import Scope
 from services.gateway.join.tls import Identity
 
@@ -32,6 +35,7 @@ system_account: {system}
 resolver: MEMORY
 resolver_preload: {{
   {account}: {account_jwt}
+  {nodes}: {nodes_jwt}
   {system}: {system_jwt}
 }}
 {tls}"""
@@ -48,18 +52,19 @@ allow_non_tls: true
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Seeds of the operator and of its two accounts."""
+    """Seeds of the operator and of its accounts: the broker's, the services', the joined nodes'."""
 
     operator: str
     system: str
     account: str
+    nodes: str
 
 
 def keys(state: Path) -> Keys:
     """The keys in a state folder, made if they are not there."""
     folder = state / "nats" / "keys"
     private.folder(folder)
-    kinds = {"operator": jwt.OPERATOR, "system": jwt.ACCOUNT, "account": jwt.ACCOUNT}
+    kinds = {"operator": jwt.OPERATOR, "system": jwt.ACCOUNT, "account": jwt.ACCOUNT, "nodes": jwt.ACCOUNT}
     return Keys(**{name: _seed(folder / f"{name}.seed", kind) for name, kind in kinds.items()})
 
 
@@ -73,7 +78,7 @@ def write_nats_config(state: Path, listen: str, store_dir: Path, tls: Identity |
     """The configuration of a NATS server with accounts, and the services' credentials beside it. Its path."""
     made = keys(state)
     config = state / "nats" / "nats.conf"
-    system, account = jwt.public_key(made.system), jwt.public_key(made.account)
+    system, account, nodes = map(jwt.public_key, (made.system, made.account, made.nodes))
     operator = {"type": "operator", "system_account": system}
     text = _CONFIG.format(
         listen=listen,
@@ -83,7 +88,9 @@ def write_nats_config(state: Path, listen: str, store_dir: Path, tls: Identity |
         system=system,
         system_jwt=jwt.sign(made.operator, system, "SYS", _account(_LIMITS)),
         account=account,
-        account_jwt=jwt.sign(made.operator, account, "banyan", _account(_LIMITS | _JETSTREAM)),
+        account_jwt=jwt.sign(made.operator, account, "banyan", _account(_LIMITS | _JETSTREAM, exports=scope.exports())),
+        nodes=nodes,
+        nodes_jwt=jwt.sign(made.operator, nodes, "nodes", _account(_LIMITS, imports=scope.imports(account))),
         tls=_TLS.format(certificate=tls.certificate.resolve(), key=tls.key.resolve()) if tls else "",
     )
     private.write(config, text.encode())
@@ -91,8 +98,9 @@ def write_nats_config(state: Path, listen: str, store_dir: Path, tls: Identity |
     return config
 
 
-def _account(limits: dict[str, int]) -> dict[str, Any]:
-    return {"type": "account", "limits": {**limits, "wildcards": True}, "default_permissions": {"pub": {}, "sub": {}}}
+def _account(limits: dict[str, int], **shared: list[dict[str, str]]) -> dict[str, Any]:
+    claims = {"type": "account", "limits": {**limits, "wildcards": True}, "default_permissions": {"pub": {}, "sub": {}}}
+    return claims | shared
 
 
 def service_credentials(state: Path) -> Path:
@@ -106,11 +114,11 @@ def service_credentials(state: Path) -> Path:
     return path
 
 
-def admit(state: Path, scope: Scope, node_id: str, node_public_key: str) -> str:
+def admit(state: Path, allowed: Scope, node_id: str, node_public_key: str) -> str:
     """A user JWT for a node that showed a token. The node keeps its seed to itself; only the public key comes here."""
-    seed_file = state / "nats" / "keys" / "account.seed"
+    seed_file = state / "nats" / "keys" / "nodes.seed"
     if not seed_file.exists():
         raise InvalidInput(f"there is no account key in {seed_file.parent}: NATS runs without accounts, so no node can join")
     if not (node_public_key.startswith("U") and len(node_public_key) == 56 and node_public_key.isalnum()):
         raise InvalidInput(f"public_key {node_public_key!r} is not a NATS user key: U and 55 letters and digits")
-    return jwt.sign(seed_file.read_text().strip(), node_public_key, node_id, scope.permissions(), _NODE_VALID_S)
+    return jwt.sign(seed_file.read_text().strip(), node_public_key, node_id, allowed.permissions(), _NODE_VALID_S)

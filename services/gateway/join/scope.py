@@ -1,4 +1,7 @@
-"""What a joined node may say and hear on NATS (PROTOCOL 8). Everything that is not listed is refused by the broker."""
+"""What joined nodes may say and hear on NATS (PROTOCOL 8). Everything that is not listed is refused by the broker.
+
+Their account imports what any node of any run needs; a node's own permissions narrow that to its run.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,6 +9,25 @@ from typing import Any
 from services.chassis import subjects
 
 PRODUCED = ("segment", "leaf", "grown")  # what a rollout node produces: one subject, one producer (PROTOCOL 4)
+
+
+_PULL = f"$JS.API.CONSUMER.MSG.NEXT.{subjects.GROWTH}"
+_INFO = f"$JS.API.CONSUMER.INFO.{subjects.GROWTH}"
+_ACK = f"$JS.ACK.{subjects.GROWTH}"
+_SERVICES = (f"{_PULL}.*", f"{_INFO}.*", f"{_ACK}.>", *(subjects.lineage("*", kind) for kind in PRODUCED))
+_HEARD = subjects.train("*", "policy")
+
+
+def exports() -> list[dict[str, str]]:
+    """What the services' account shows to that of the nodes, as claims of its JWT. A pull is answered by many messages."""
+    kinds = {f"{_PULL}.*": {"response_type": "Stream"}}
+    services = [{"name": s, "subject": s, "type": "service", **kinds.get(s, {})} for s in _SERVICES]
+    return [*services, {"name": _HEARD, "subject": _HEARD, "type": "stream"}]
+
+
+def imports(account: str) -> list[dict[str, str]]:
+    """The same as the nodes' account takes it from `account`, under the same subjects."""
+    return [{"account": account, **{key: shown[key] for key in ("name", "subject", "type")}} for shown in exports()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +41,12 @@ class Scope:
     def permissions(self) -> dict[str, Any]:
         """The claims of the node's user JWT."""
         growth, policy = self.growth_consumer, subjects.train(self.run_id, "policy")
-        # No direct reads: the broker publishes what it reads to any reply subject, with its own rights (ADR 028).
+        # No direct reads: nothing exports them.
         publish = [subjects.lineage(self.run_id, kind) for kind in PRODUCED]
         publish += [
-            f"$JS.API.CONSUMER.MSG.NEXT.{subjects.GROWTH}.{growth}",
-            f"$JS.API.CONSUMER.INFO.{subjects.GROWTH}.{growth}",
-            f"$JS.ACK.{subjects.GROWTH}.{growth}.>",
+            f"{_PULL}.{growth}",
+            f"{_INFO}.{growth}",
+            f"{_ACK}.{growth}.>",
         ]
         return {
             "type": "user",
