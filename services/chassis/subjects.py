@@ -4,6 +4,7 @@ from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfi
 
 LINEAGE, GROWTH, TRAIN, SWARM, DEAD = "LINEAGE", "GROWTH", "TRAIN", "SWARM", "DEAD"
 LINEAGE_KINDS = ("opened", "segment", "leaf", "grown", "score", "closed")
+MOST_LEAVES = 64  # of a message: a verifier answers for all of them together, and takes no more
 MOST_TREES = 64  # of a message that says that trees are grown, or closed; a verifier refuses more
 
 # Bytes at most. The treestore purges what all consumers have taken, so they are never reached in health. The broker counts

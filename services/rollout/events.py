@@ -15,11 +15,10 @@ from services.chassis import subjects
 from services.chassis.bus import MAX_MESSAGE_BYTES
 from services.chassis.parts import HEAD_BYTES, parts
 
-MOST_LEAVES = 64  # a verifier answers for all leaves of a message together
 # Messages that are joined, in the order in which they go out, and how many of each.
 _ORDER: dict[type[Message], int] = {
     events_pb2.SegmentsGrown: 1 << 30,
-    events_pb2.LeavesFinished: MOST_LEAVES,
+    events_pb2.LeavesFinished: subjects.MOST_LEAVES,
     events_pb2.TreesGrown: subjects.MOST_TREES,
 }
 

@@ -96,6 +96,8 @@ class LeafConsumer:
             for leaf in leaves:
                 if len(leaf.tree_id) != 32 or len(leaf.leaf.segment) != 32 or leaf.run_id != delivery.run_id:
                     raise InvalidInput(f"leaf {leaf.leaf.segment.hex()[:12]!r} of {leaf.run_id!r} on {delivery.subject}")
+            if len(leaves) > subjects.MOST_LEAVES:  # who says more is no node of ours
+                raise InvalidInput(f"a message names {len(leaves)} leaves; at most {subjects.MOST_LEAVES} are taken")
             if not leaves:
                 raise InvalidInput("a message of leaves holds none")
             return Job(delivery, list(leaves))

@@ -250,18 +250,23 @@ async def test_malformed_and_poisonous_leaves_are_buried_and_others_scored(world
     mourning = asyncio.create_task(mourn())
     async with world.verifier():
         await world.bus.publish_bytes(subjects.lineage(RUN, "leaf"), b"\xff\xff\xff", "bad-1")
+        leaf = events_pb2.LeafFinished(run_id=RUN, tree_id=bytes(32), leaf={"segment": bytes(32), "end": 1}, claim_epoch=1)
+        many = events_pb2.LeavesFinished(leaves=[leaf] * (subjects.MOST_LEAVES + 1))
+        await world.bus.publish(subjects.lineage(RUN, "leaf"), many, "bad-2")
         await world.leaf(5, end=666)
         segment = (6).to_bytes(32, "big")
         world.trees.completions[segment] = "7"
         await world.leaf(6)
         await eventually(lambda: segment in world.scores)
-        await eventually(lambda: len(dead) == 1 or len(dead) == 2)
+        await eventually(lambda: len(dead) >= 2)
         await eventually(lambda: settled(world))
     mourning.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await mourning
     info = await world.bus._js.stream_info(subjects.DEAD)
-    assert info.state.messages == 2
+    assert info.state.messages == 3
+    letters = await (await world.bus.consumer(subjects.DEAD, "all", ["dead.>"])).fetch(3, 5.0)
+    assert "65 leaves; at most 64" in " ".join(one.decode(events_pb2.DeadLetter).reason for one in letters)
     assert {letter.service for letter in dead} == {"verifier"}
 
 

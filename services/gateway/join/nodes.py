@@ -83,7 +83,7 @@ class Admission:
         _check(request)
         run = (await self._store.read_run(run_id)).run
         check_joinable(run)
-        scope = Scope(run_id, subjects.growth_durable(run_id), f"_INBOX_{request.node_id}")
+        scope = Scope(run_id, subjects.growth_durable(run_id), f"_INBOX_{run_id}_{request.node_id}")
         await self._queue(run_id)
         jwt = credentials.admit(self._state, scope, request.node_id, request.public_key)
         await self._store.put_member(
