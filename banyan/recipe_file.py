@@ -33,7 +33,8 @@ def parse(text: str, overrides: Sequence[str] = (), name: str = "recipe") -> Rec
     except yaml.YAMLError as error:
         raise InvalidInput(f"{name} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
-        raise InvalidInput(f"{name} must be a YAML mapping, got {type(data).__name__}")
+        got = "nothing" if data is None else type(data).__name__
+        raise InvalidInput(f"{name} must be a YAML mapping, got {got}")
     places: Places = {}
     _note_lines(node, (), name, places)
     for override in overrides:

@@ -17,6 +17,7 @@ from services.treestore.rows import GROWING, SCORING
 from services.treestore.settings import Settings
 
 _DIGEST = 32
+_NAMED = 3  # runs in a message
 # Made once: several services ask after each event.
 _RUN = select(schema.runs).where(schema.runs.c.run_id == bindparam("run"))
 _GIVEN_UP = select(schema.processes.c.report).where(
@@ -43,10 +44,11 @@ def run_row(connection: Connection, run_id: str) -> Row[Any]:
     if row is not None:
         return row
     matching = table.c.run_id.startswith(run_id, autoescape=True) if run_id else table.c.run_id == ""
-    found = connection.execute(select(table).where(matching).limit(3)).all()
+    found = connection.execute(select(table).where(matching).limit(_NAMED + 1)).all()
     if len(found) != 1:
-        names = ", ".join(r.run_id for r in found)
-        raise NotFound(f"run {run_id!r} is ambiguous: {names} …" if found else f"there is no run {run_id!r}")
+        names = ", ".join(r.run_id for r in found[:_NAMED]) + (" and others" if len(found) > _NAMED else "")
+        more = f"run {run_id!r} is ambiguous: {names}; give more of the id"
+        raise NotFound(more if found else f"there is no run {run_id!r}")
     return found[0]
 
 

@@ -85,6 +85,7 @@ def test_a_logit_bias_is_the_same_through_json() -> None:
         (MINIMAL.replace("tic}", "tic, config: {a: {.nan: 1}}}"), r"line 3: task.config.a.nan: nan is not a finite number$"),
         ("a: [", r"not YAML"),
         ("- a\n", r"must be a YAML mapping, got list"),
+        ("# nothing\n", r"must be a YAML mapping, got nothing"),
     ],
 )
 def test_bad_recipes_are_refused(text: str, message: str) -> None:

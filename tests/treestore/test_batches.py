@@ -212,3 +212,10 @@ def test_a_run_is_put_once_and_found_by_prefix(world: World) -> None:
     dotted = rs.PutRunRequest(run=rs.Run(run_id="a.b"), request_id="third", gateway_epoch=1)
     with pytest.raises(InvalidInput, match="subject"):
         world.database.transact(lambda c: runs.put(c, dotted, world.now(), world.settings))
+    for number in range(4):
+        more = rs.PutRunRequest(run=rs.Run(run_id=f"more-{number}"), request_id=f"m{number}", gateway_epoch=1)
+        world.database.transact(lambda c, more=more: runs.put(c, more, world.now(), world.settings))
+        if number:
+            said = "more-0, more-1, more-2 and others; give" if number == 3 else f"more-{number}; give more of the id$"
+            with pytest.raises(LookupError, match=said):
+                world.database.query(lambda c: runs.read(c, "more-", 0))
