@@ -40,6 +40,7 @@ def train(
         _check_listen(loaded, listen)
         scorers.check(loaded, folders)
     if dry_run:
+        _check_inputs(loaded)
         _print(loaded, as_json)
         return
     if loaded is not None:
@@ -80,6 +81,18 @@ def _absolute(recipe: Recipe, file: Path) -> Recipe:
 def _check_listen(recipe: Recipe, listen: str) -> None:
     if listen and recipe.deterministic:
         raise InvalidInput("--listen: the recipe is deterministic, so one node samples all of it; leave --listen out")
+
+
+def _check_inputs(recipe: Recipe | None) -> None:
+    """What a run would refuse as it begins: a row, or the model's folder. Fetches and converts nothing."""
+    if recipe is None:
+        return
+    from services.chassis import models
+    from services.gateway.tasks import file
+
+    models.check(recipe.model, tokenizer=recipe.resources.engine == "torch")
+    if recipe.task.name == "file":
+        file.rows(recipe.task, Path.cwd())
 
 
 def _prepare(recipe: Recipe) -> None:

@@ -42,6 +42,14 @@ def resolve(name: str, tokenizer: bool = False) -> Path:
     return _hub(name, tokenizer)
 
 
+def check(name: str, tokenizer: bool = False) -> None:
+    """Raises InvalidInput as `resolve` does, where it can be told without fetching or converting anything."""
+    folder = Path(os.path.expanduser(name))
+    remote = name == SMOLLM2 or (name.count("/") == 1 and not name.startswith((".", "/", "~")) and not folder.is_dir())
+    if not remote:
+        resolve(name, tokenizer)
+
+
 def _hub(name: str, tokenizer: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError

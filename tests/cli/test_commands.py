@@ -117,6 +117,15 @@ def test_plugins_beside_the_recipe_are_found(tmp_path: Path) -> None:
         assert result.returncode == 0, result.stderr
 
 
+def test_dry_run_reads_the_rows_and_looks_at_the_models_folder(tmp_path: Path) -> None:
+    file = own_reward(tmp_path, "def f(completion, **row):\n    return 1.0\n")
+    refused(banyan("train", file, "--dry-run", "--set", f"model={tmp_path}"), str(tmp_path), "config.json")
+    refused(banyan("train", file, "--dry-run", "--set", "model=./rows.jsonl"), "'./rows.jsonl' is neither")
+    with (tmp_path / "rows.jsonl").open("a") as rows:
+        rows.write("[1, 2]\n")
+    refused(banyan("train", file, "--dry-run"), "rows.jsonl line 2")
+
+
 def test_a_task_path_that_is_a_folder(tmp_path: Path) -> None:
     file = own_reward(tmp_path, "def f(completion, **row): return 1.0\n")
     refused(banyan("train", file, "--dry-run", "--set", "task.path=/tmp"), "'/tmp' is a folder")
