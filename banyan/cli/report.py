@@ -57,6 +57,25 @@ def _shares(evaluation: dict[str, Any] | None) -> tuple[str, str]:
     return f"{100 * evaluation['accuracy']:.1f} %", f"{100 * low:.1f} – {100 * high:.1f}"
 
 
+def unscored(progress: rs.ReadProgressResponse, why: Callable[[], str]) -> str:
+    """What no scorer could score, with one reason; empty where all was scored."""
+    missing = progress.samples.unscorable + sum(e.unscorable for e in progress.evals)
+    if not missing:
+        return ""
+    among = progress.samples.leaves + sum(e.scored + e.unscorable for e in progress.evals)
+    reason = why()
+    return f"{missing} of {among} leaves could not be scored and taught nothing" + (f", such as: {reason}" if reason else "")
+
+
+def why_unscored(client: Client, run_id: str) -> str:
+    """What the first unscorable leaf among a few new trees had; empty where there is none."""
+    for summary in client.trees(run_id, _LOOKED_AT):
+        for said in client.tree(summary.tree_id).scores:
+            if said.score.state == tree_pb2.SCORE_STATE_UNSCORABLE:
+                return f"{said.scorer}: {said.score.reason}"
+    return ""
+
+
 def extremes(
     summaries: Sequence[ts.TreeSummary], varies: Callable[[ts.TreeSummary], bool]
 ) -> list[tuple[str, ts.TreeSummary]]:
@@ -82,10 +101,13 @@ def print_report(client: Client, run_id: str, recipe: Recipe, seconds: float, st
     """Prints the whole report of a run that is over."""
     run = client.run(run_id)
     out.print()
-    table = evaluation_table(client.progress(run.run_id))
+    progress = client.progress(run.run_id)
+    table = evaluation_table(progress)
     if table is not None:
         out.print(table)
         out.print()
+    if said := unscored(progress, lambda: why_unscored(client, run.run_id)):
+        out.print(f"{said}\n", markup=False, soft_wrap=True)
 
     def varies(summary: ts.TreeSummary) -> bool:
         rewards = trees.view_of(client.tree(summary.tree_id)).rewards_L

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from banyan.cli.describe import wilson
 from banyan.cli.live import curve
-from banyan.cli.report import evaluation_table, extremes
+from banyan.cli.report import evaluation_table, extremes, unscored
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 
@@ -66,6 +66,15 @@ def test_graded_rewards_are_shown_as_means_and_right_answers_as_shares() -> None
 
 def test_where_nothing_was_measured_there_is_no_table() -> None:
     assert evaluation_table(progress()) is None
+
+
+def test_what_could_not_be_scored_is_said_with_a_reason() -> None:
+    samples = rs.SampleCounts(leaves=16, scored=12, unscorable=4)
+    evals = [rs.EvalProgress(label="before-greedy", groups=2, done=2, scored=1, unscorable=1)]
+    some = rs.ReadProgressResponse(samples=samples, evals=evals)
+    assert unscored(some, lambda: "mine: EXCEPTION: odd").startswith("5 of 18 leaves could not be scored")
+    assert unscored(some, lambda: "mine: EXCEPTION: odd").endswith("such as: mine: EXCEPTION: odd")
+    assert unscored(progress(before_greedy=(1.0, 1)), lambda: "nobody asks") == ""
 
 
 def test_wilson_interval() -> None:
