@@ -74,18 +74,20 @@ class LiveView:
         version = policy.policy.learner_epoch, policy.policy.step
         if not policy.metrics or version in self._seen:
             return  # the base model, what a learner that was started again publishes anew, or told before
+        again = policy.policy.step in {step for _, step in self._seen}
         self._seen.add(version)
         self._reward = f"{policy.metrics['reward']:.3f}" if "reward" in policy.metrics else "-"
         if "reward" in policy.metrics:
             self._rewards.append(policy.metrics["reward"])
         if not self._terminal and not self._silent:
-            out.print(self._line(policy), markup=False, soft_wrap=True)
+            out.print(self._line(policy, again), markup=False, soft_wrap=True)
 
-    def _line(self, policy: events_pb2.PolicyPublished) -> str:
+    def _line(self, policy: events_pb2.PolicyPublished, again: bool) -> str:
+        """`again`: a learner that was started again trains on the batches after its checkpoint once more."""
         samples = self._news.progress.samples
         return (
             f"[{self._elapsed():6.1f} s] step {policy.policy.step:>3}/{self._recipe.budget.steps}"
-            f"  reward {self._reward}"
+            f"{' again' if again else ''}  reward {self._reward}"
             f"  sampled {samples.sampled_tokens:,}  saved {describe.saved_tokens(samples):,}"
             f"  members {describe.present(self._news.members)}  left {self._left()}"
         )

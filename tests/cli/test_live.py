@@ -35,7 +35,9 @@ def test_each_step_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     with LiveView(RECIPE) as view:
         for message in (news(0, 1), news(2), news(0, 1, 2, 3), news(3, epoch=2)):
             view.update(message)
-    assert steps(capsys.readouterr().out) == [1, 2, 3, 3]
+    told = capsys.readouterr().out
+    assert steps(told) == [1, 2, 3, 3]
+    assert [" again " in line for line in told.splitlines() if "step " in line] == [False, False, False, True]
 
 
 def test_a_batch_that_nobody_could_score_has_no_reward(capsys: pytest.CaptureFixture[str]) -> None:
