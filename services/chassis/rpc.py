@@ -100,13 +100,16 @@ async def serve(
     secret_file: str = "",
     credentials: grpc.ServerCredentials | None = None,
     generic: Sequence[Any] = (),
+    most_bytes: int = MAX_BYTES,
 ) -> RpcServer:
     """Starts a server on host:port with health and, on a plain port, reflection. Raises InvalidInput if the port is taken.
 
     With a `secret` every call but those of the health service must show it; `secret_file` tells callers where it stands.
+    most_bytes: of a message that it takes; it is read whole before anybody is asked who sent it.
     """
     guard = [Guard(secret, secret_file)] if secret else []
-    server = grpc.aio.server(interceptors=[*guard, _Errors()], options=_OPTIONS)
+    options = dict(_OPTIONS) | {"grpc.max_receive_message_length": most_bytes}  # of two values of a name the first counts
+    server = grpc.aio.server(interceptors=[*guard, _Errors()], options=list(options.items()))
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     for add in adders:

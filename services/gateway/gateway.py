@@ -26,6 +26,7 @@ from services.gateway.settings import Settings
 from services.gateway.store import RpcStore
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GatewayService"].full_name
+_STRANGERS_BYTES = 8 << 20  # of a message at the join port: a quarter million ids of segments; blobs come in pieces of a MiB
 
 
 @dataclass
@@ -70,7 +71,9 @@ async def _serve_join(settings: Settings, proxy: Proxy, stack: contextlib.AsyncE
         return None
     identity = tls.identity(settings.state)
     credentials = grpc.ssl_server_credentials([(identity.key.read_bytes(), identity.pem)])
-    server = await rpc.serve(settings.join_listen, [], [SERVICE], credentials=credentials, generic=[proxy])
+    server = await rpc.serve(
+        settings.join_listen, [], [SERVICE], credentials=credentials, generic=[proxy], most_bytes=_STRANGERS_BYTES
+    )
     stack.push_async_callback(server.stop, 1.0)
     return JoinPort(settings.join_address or reachable(server.address), identity.fingerprint)
 

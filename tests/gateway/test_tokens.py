@@ -104,6 +104,16 @@ async def test_a_run_that_is_over_cannot_be_joined(here, tmp_path) -> None:
         await node.admit(here.running.join_address, token, tmp_path / "node")
 
 
+async def test_a_stranger_fills_no_memory(here) -> None:
+    """A message is read before its sender is known: so strangers' messages are small."""
+    pem = tls.identity(here.state).pem
+    async with channel(here.running.join_address, root_pem=pem, token="0" * 32, target_name=tls.NAME) as opened:
+        request = runs.ReadRunRequest(run_id="x" * (9 << 20))
+        with pytest.raises(BanyanError, match="larger than max") as refused:
+            await rpc.call(RunStoreServiceStub(opened).ReadRun, request, 10.0)
+        assert refused.value.reason == "RESOURCE_EXHAUSTED"
+
+
 @pytest.mark.parametrize(("spoken", "said"), [("0123456789abcdef", "'0123456789abcdef'"), ("", "an older version's")])
 async def test_a_node_that_speaks_other_messages_is_refused(here, tmp_path, monkeypatch, spoken, said) -> None:
     monkeypatch.setattr(node, "schema", SimpleNamespace(digest=lambda: spoken))
