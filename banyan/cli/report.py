@@ -64,7 +64,7 @@ def unscored(progress: rs.ReadProgressResponse, why: Callable[[], str]) -> str:
         return ""
     among = progress.samples.leaves + sum(e.scored + e.unscorable for e in progress.evals)
     reason = why()
-    return f"{missing} of {among} leaves could not be scored and taught nothing" + (f", such as: {reason}" if reason else "")
+    return f"{missing} of {among} leaves could not be scored" + (f", such as: {reason}" if reason else "")
 
 
 def why_unscored(client: Client, run_id: str) -> str:

@@ -7,7 +7,6 @@ import secrets
 import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import nats
@@ -35,14 +34,6 @@ _LISTEN_IDLE_S = 5.0
 _HEAR_IDLE_S = 1.0
 _FLUSH_S = 2
 _LISTED = 256  # consumers in one answer of the broker, unless there are no more
-
-
-@dataclass(frozen=True, slots=True)
-class StreamState:
-    """born: when the stream was made; another time is another stream, whatever its sequences say. bytes: that it holds."""
-
-    born: str
-    bytes: int
 
 
 class Bus:
@@ -293,10 +284,10 @@ class Bus:
         """The subjects that a stream holds messages of."""
         return list((await self._js.stream_info(stream, subjects_filter=">")).state.subjects or {})
 
-    async def state(self, stream: str) -> "StreamState":
+    async def state(self, stream: str) -> streams.StreamState:
         """How a stream stands."""
         info = await self._js.stream_info(stream)
-        return StreamState(str(info.created), info.state.bytes)
+        return streams.StreamState(str(info.created), info.state.bytes)
 
 
 def _forbidden(error: Exception) -> bool:

@@ -1,5 +1,7 @@
 """Making a stream of the log: which of the broker's refusals pass, which never will, and what to do about those."""
 
+from dataclasses import dataclass
+
 from nats.js import JetStreamContext
 from nats.js.api import StreamConfig
 from nats.js.errors import APIError
@@ -11,6 +13,14 @@ from services.chassis import subjects
 # somebody changes the broker (number of streams, memory, a configuration that it does not take, subjects of another stream).
 _DIFFERS, _NO_ROOM = 10058, 10047
 _NEVER = frozenset({_NO_ROOM, 10026, 10027, 10028, 10052, 10065, 10113, 10122})
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """born: when the stream was made; another time is another stream, whatever its sequences say. bytes: that it holds."""
+
+    born: str
+    bytes: int
 
 
 async def make(js: JetStreamContext, config: StreamConfig) -> None:

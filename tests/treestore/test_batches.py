@@ -145,9 +145,6 @@ def test_other_uses_do_not_exist_yet(world: World) -> None:
         world.database.query(lambda c: batches.ready(c, ask))
 
 
-# -- policies --
-
-
 def test_ancestry_tells_the_path_and_the_scores_below(world: World) -> None:
     spec = world.forge.spec()
     world.live(spec)

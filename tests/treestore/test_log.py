@@ -9,7 +9,8 @@ from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis import rpc, subjects
-from services.chassis.bus import Bus, StreamState
+from services.chassis.bus import Bus
+from services.chassis.streams import StreamState
 from services.treestore.context import Context
 from services.treestore.keeper import Keeper
 from services.treestore.outbox import Outbox
