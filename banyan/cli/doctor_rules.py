@@ -101,7 +101,6 @@ RULES: Sequence[Rule] = (
         (
             Lever("control.curriculum=dots", "prompts that are answered right half of the time"),
             Lever("control.curriculum=dart", "fewer rollouts where most succeed"),
-            Lever("task.config={}", "harder rows"),
         ),
     ),
     Rule(

@@ -18,9 +18,10 @@ def lineage(
 ) -> None:
     """Shows a segment's ancestors, its scores, the batch that used it and the policy that the batch made."""
     with reading(state) as client:
-        answer = client.ancestry(hex_prefix(segment))
+        prefix = hex_prefix(segment, "banyan trees show TREE prints them")
+        answer = client.ancestry(prefix)
         check_prefix(segment, answer.segments[-1].id, "segment")
-        consumers = client.consumers(hex_prefix(segment))
+        consumers = client.consumers(prefix)
     result: dict[str, Any] = {
         "run_id": answer.spec.run_id,
         "tree_id": answer.spec.tree_id.hex(),

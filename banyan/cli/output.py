@@ -1,8 +1,9 @@
 """How commands print: a table for people, JSON for programs; errors in one message, without a traceback."""
 
 import json
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +22,16 @@ def _console(stderr: bool) -> Console:
 out = _console(stderr=False)
 err = _console(stderr=True)
 _IDS = ("id", "segment", "node", "name", "service")
+
+
+def stream(lines: Iterable[str]) -> None:
+    """Prints lines as they come, until nobody reads them: `head` that has enough is no failure of ours."""
+    try:
+        for line in lines:
+            print(line)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be written has nowhere to go
 
 
 def emit(value: Any, as_json: bool, columns: Sequence[str] = ()) -> None:

@@ -9,25 +9,39 @@ from banyan.errors import InvalidInput
 from banyan.v1 import runstore_service_pb2 as rs
 
 
-def chosen(runs: Sequence[rs.Run], wanted: str, state: Path) -> rs.Run:
+def chosen(known: Sequence[rs.Run], wanted: str, state: Path) -> rs.Run:
     """The run that `wanted` begins, or else the newest that is not over. Raises InvalidInput with those there are."""
+    runs = live(known)
+    ended = [run for run in known if wanted and run.state in describe.OVER and run.run_id.startswith(wanted)]
+    if ended and not any(run.run_id.startswith(wanted) for run in runs):
+        raise InvalidInput(_over(ended[0], wanted, state))
     if not runs:
         raise InvalidInput(f"there is no run to resume in {state}; start one with banyan train RECIPE")
     found = [run for run in runs if run.run_id.startswith(wanted)]
     exact = [run for run in found if run.run_id == wanted]
     if len(found) == 1 or not wanted or exact:
         return (exact or found)[0]
-    known = ", ".join(run.run_id for run in (found or runs))
+    names = ", ".join(run.run_id for run in (found or runs))
     if found:
-        raise InvalidInput(f"--run {wanted!r} begins several runs: {known}; give more of the id")
-    raise InvalidInput(f"--run {wanted!r}: no run of this id is left to resume in {state}; there are {known}")
+        raise InvalidInput(f"--run {wanted!r} begins several runs: {names}; give more of the id")
+    raise InvalidInput(f"--run {wanted!r}: no run of this id is left to resume in {state}; there are {names}")
 
 
-def others(runs: Sequence[rs.Run], run: rs.Run, state: Path) -> str:
+def live(runs: Sequence[rs.Run]) -> list[rs.Run]:
+    """Those that are not over."""
+    return [run for run in runs if run.state not in describe.OVER]
+
+
+def _over(run: rs.Run, wanted: str, state: Path) -> str:
+    said, shown = describe.run_state(run.state), proposed(f"runs show {run.run_id}", state)
+    return f"--run {wanted!r}: {run.run_id} is over ({said} at step {run.step}) and cannot go on; {shown} shows how it ended"
+
+
+def others(known: Sequence[rs.Run], run: rs.Run, state: Path) -> str:
     """A line that names the other runs that could be resumed; empty without any."""
     named = [
         f"{other.run_id} ({describe.run_state(other.state)} at step {other.step})"
-        for other in runs
+        for other in live(known)
         if other.run_id != run.run_id
     ]
     return f"not over either: {', '.join(named)}; go on with one by {proposed('train --run ID', state)}" if named else ""

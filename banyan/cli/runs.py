@@ -71,7 +71,7 @@ def watch(run_id: RunId, state: State = DEFAULT_STATE, as_json: Json = False) ->
     """Prints what happens in a run until it is over or paused."""
     with reading(state) as client:
         run = client.run(run_id)
-        if run.state in watching.OVER or not running(state):
+        if run.state in describe.OVER or not running(state):
             watching.end(run, client.progress(run.run_id), state, as_json)
             return
         view = watching.Watch(as_json)
@@ -94,7 +94,7 @@ def cancel(
     if pause or running(state):
         with commanding(state) as client:
             run = client.cancel(run.run_id, CAUSE, pause)
-    elif run.state in watching.OVER:
+    elif run.state in describe.OVER:
         raise Refused(f"run {run.run_id} is {describe.run_state(run.state)} already")
     else:
         run = offline.cancelled(state, run.run_id, CAUSE)

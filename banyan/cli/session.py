@@ -28,7 +28,6 @@ from services.chassis import rpc
 from services.supervisor.embedded import embedded
 from services.supervisor.supervisor import Supervisor
 
-OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
 INTERRUPTED = 130
 OPENING_S = 1.0  # for a run that is being begun as Ctrl-C comes
 LEAVING_S = 10.0  # a node looks every second, then drains
@@ -103,7 +102,8 @@ class Session:
         return None
 
     async def _open(self, gateway: "gw_grpc.GatewayServiceAsyncStub") -> rs.Run:
-        runs = (await rpc.call(gateway.ListRuns, gw.ListRunsRequest(live_only=True), 30.0, 10.0)).runs
+        resuming = self._recipe is None  # then it may have to say that a run is over
+        runs = (await rpc.call(gateway.ListRuns, gw.ListRunsRequest(live_only=not resuming), 30.0, 10.0)).runs
         if self._recipe is None:
             return await self._resume(gateway, list(runs))
         for other in runs:
@@ -164,7 +164,7 @@ class Session:
                 try:
                     async for news in gateway.WatchRun(gw.WatchRunRequest(run_id=run_id), wait_for_ready=True):
                         view.update(news)
-                        if news.run.state in (*OVER, rs.RUN_STATE_PAUSED):
+                        if news.run.state in (*describe.OVER, rs.RUN_STATE_PAUSED):
                             run: rs.Run = news.run
                             return run
                 except grpc.RpcError as error:
@@ -193,7 +193,7 @@ class Session:
             await rpc.call(gateway.CancelRun, request, 30.0, 5.0)
         except Refused:
             run = (await rpc.call(gateway.GetRun, gw.GetRunRequest(run_id=run_id), 30.0, 5.0)).run
-            if run.state in OVER:  # it ended in the same moment
+            if run.state in describe.OVER:  # it ended in the same moment
                 return await self._finish(gateway, run)
         except BanyanError as error:
             err.print(f"the gateway does not answer ({error}); the run is stopped as it is", markup=False)

@@ -50,7 +50,10 @@ def commanding(state: Path) -> Iterator[Client]:
 
     folder = StateFolder(state.resolve())
     if not folder.locked():
-        raise InvalidInput(f"nothing runs on {state}; {proposed('train --resume', state)} goes on with a run")
+        raise InvalidInput(
+            f"nothing runs on {state}, and this command needs a running system: start a run with"
+            f" {proposed('train RECIPE', state)}, or go on with one that is not over: {proposed('train --resume', state)}"
+        )
     with Client(folder.address("treestore"), folder.address("gateway"), secret=folder.secret) as client:
         yield client
 

@@ -79,7 +79,12 @@ def _absolute(recipe: Recipe, file: Path) -> Recipe:
 
 
 def _check_listen(recipe: Recipe, listen: str) -> None:
-    if listen and recipe.deterministic:
+    if not listen:
+        return
+    from services.supervisor.embedded import address
+
+    address(listen)
+    if recipe.deterministic:
         raise InvalidInput("--listen: the recipe is deterministic, so one node samples all of it; leave --listen out")
 
 

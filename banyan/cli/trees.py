@@ -8,7 +8,7 @@ from rich.tree import Tree as RichTree
 
 from banyan.cli import describe
 from banyan.cli.options import DEFAULT_STATE, Json, State
-from banyan.cli.output import emit, out
+from banyan.cli.output import emit, err, out, stream
 from banyan.cli.store import reading
 from banyan.client import Client
 from banyan.digest import tree_id
@@ -33,9 +33,12 @@ def list_trees(
 ) -> None:
     """Lists trees, newest first."""
     with reading(state) as client:
-        rows = [describe.tree_summary(t) for t in client.trees(client.run(run_id).run_id if run_id else "", limit)]
+        found = client.trees(client.run(run_id).run_id if run_id else "", limit + 1)
+    rows = [describe.tree_summary(tree) for tree in found[:limit]]
     columns = ("tree_id", "state", "leaves", "sampled_tokens", "mean_reward", "policy_step", "label", "reason")
     emit([row | ({} if as_json else {"tree_id": row["tree_id"][:16]}) for row in rows], as_json, columns)
+    if len(found) > limit:
+        err.print(f"these are the newest {limit}; there are older ones: --limit shows more", markup=False)
 
 
 @app.command("show")
@@ -67,19 +70,19 @@ def export(
     run_id: Annotated[str, typer.Argument(help="Run.")],
     limit: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Most trees that are printed; 0 for all.")] = 0,
     state: State = DEFAULT_STATE,
+    as_json: Annotated[bool, typer.Option("--json", help="As without it: the lines are JSON.")] = False,
 ) -> None:
     """Prints trees as JSON lines, one tree a line, in order of opening."""
     with reading(state) as client:
-        for line in client.export(client.run(run_id).run_id, limit=limit):
-            print(line)
+        stream(client.export(client.run(run_id).run_id, limit=limit))
 
 
-def hex_prefix(text: str) -> bytes:
-    """Bytes of a hex id or of its beginning. Raises InvalidInput that says what an id looks like."""
+def hex_prefix(text: str, printed_by: str = "banyan trees ls prints them") -> bytes:
+    """Bytes of a hex id or of its beginning. Raises InvalidInput that says what an id looks like, and where to find one."""
     try:
         value = bytes.fromhex(text if len(text) % 2 == 0 else text[:-1])
     except ValueError:
-        raise InvalidInput(f"{text!r} is not an id: ids are hex digits, as banyan trees ls prints them") from None
+        raise InvalidInput(f"{text!r} is not an id: ids are hex digits, as {printed_by}") from None
     if not 4 <= len(value) <= 32:
         raise InvalidInput(f"{text!r} must have 8 to 64 hex digits")
     return value

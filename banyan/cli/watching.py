@@ -10,8 +10,6 @@ from banyan.errors import Refused
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import runstore_service_pb2 as rs
 
-OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
-
 
 class Watch:
     """Prints news: as JSON all of it, for people what changed."""
@@ -33,7 +31,7 @@ class Watch:
 
 def end(run: rs.Run, progress: rs.ReadProgressResponse, state: Path, as_json: bool) -> None:
     """Prints where a run ended. Raises Refused, with the way on, where it has not and nothing runs."""
-    if run.state not in OVER:
+    if run.state not in describe.OVER:
         raise Refused(
             f"run {run.run_id} is {describe.run_state(run.state)} at step {run.step}, and nothing runs on {state};"
             f" go on with it: {proposed(f'train --run {run.run_id}', state)}"

@@ -1318,12 +1318,15 @@ class StoredDeadLetter(_message.Message):
     LETTER_FIELD_NUMBER: _builtins.int
     STORED_UNIX_MS_FIELD_NUMBER: _builtins.int
     REPLAYED_FIELD_NUMBER: _builtins.int
+    PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Its number."""
     stored_unix_ms: _builtins.int
     """Unix time of the store, in milliseconds."""
     replayed: _builtins.bool
     """Whether it was replayed."""
+    payload_bytes: _builtins.int
+    """Bytes of its message. A list leaves out the messages of older letters where the newer ones fill an answer."""
     @_builtins.property
     def letter(self) -> _events_pb2.DeadLetter:
         """The letter."""
@@ -1335,10 +1338,11 @@ class StoredDeadLetter(_message.Message):
         letter: _events_pb2.DeadLetter | None = ...,
         stored_unix_ms: _builtins.int = ...,
         replayed: _builtins.bool = ...,
+        payload_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["letter", b"letter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "letter", b"letter", "replayed", b"replayed", "stored_unix_ms", b"stored_unix_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "letter", b"letter", "payload_bytes", b"payload_bytes", "replayed", b"replayed", "stored_unix_ms", b"stored_unix_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -17,6 +17,7 @@ from services.rollout.spec import GrowSpec
 
 _PROMPT, _RIGHT = ({"role": "user", "content": "7 + 5"},), "12"
 _MOST_STEPS = 1_000_000
+_MOST_TOKENS = 500_000  # of a tree: some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,11 @@ def _run(grower: Grower, engine: ScriptedEngine, recipe: Recipe) -> None:
             return
         if not engine.busy and not grower.waits:
             break
+        if (sampled := engine.stats().sampled_tokens) > _MOST_TOKENS:
+            raise InvalidInput(
+                f"the tree has {sampled} sampled tokens and is not done: a simulation ends at {_MOST_TOKENS};"
+                f" generate.max_new_tokens is {recipe.generate.max_new_tokens}, --set a smaller one"
+            )
         if grower.lacks_scores:
             step = grower.scored(_scores(grower))
         else:

@@ -20,7 +20,7 @@ async def embedded(
 
     Raises Refused if another supervisor holds the folder, InvalidInput for an address that cannot be.
     """
-    host, port = _split(join_listen)
+    host, port = address(join_listen)
     state = StateFolder.open(path)
     state.lock()
     try:
@@ -41,7 +41,8 @@ async def embedded(
         state.unlock()
 
 
-def _split(join_listen: str) -> tuple[str, int]:
+def address(join_listen: str) -> tuple[str, int]:
+    """Host and port, empty and 0 without any. Raises InvalidInput."""
     host, separator, port = join_listen.rpartition(":")
     if join_listen and (not host or not separator or not port.isdigit() or ":" in host or int(port) > 65535):
         raise InvalidInput(f"--listen {join_listen!r} must be host:port, such as 10.0.0.1:7443")

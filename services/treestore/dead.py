@@ -1,9 +1,10 @@
 """Dead letters as rows: what no service could process, the reason, and the way back (PROTOCOL 4)."""
 
 import json
+from typing import Any
 
 from google.protobuf.message import DecodeError
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, Row, select, update
 
 from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import events_pb2
@@ -13,7 +14,9 @@ from services.treestore.book import Values, dead_values
 from services.treestore.flush import insert_all, insert_ignore
 from services.treestore.ingest import Item
 
-_DEFAULT_LIMIT = 100
+_DEFAULT_LIMIT, _MOST = 100, 10_000
+_REASON = 1000  # characters that are listed
+_PAYLOADS = 4 << 20  # bytes of messages that are listed
 _MOST_SEQUENCE = 1 << 63
 
 
@@ -48,19 +51,24 @@ def store(connection: Connection, letters: list[events_pb2.DeadLetter], now_ms: 
 
 
 def read(connection: Connection, limit: int) -> rs.ReadDeadResponse:
-    """Letters, newest first."""
+    """Letters, newest first; the newest with their messages, as many as an answer may hold."""
     table = schema.dead
-    rows = connection.execute(select(table).order_by(table.c.n.desc()).limit(limit or _DEFAULT_LIMIT))
-    letters = [
-        rs.StoredDeadLetter(
-            id=r.n,
-            letter=events_pb2.DeadLetter.FromString(r.letter),
-            stored_unix_ms=r.stored_ms,
-            replayed=r.replays > 0,
-        )
-        for r in rows
-    ]
-    return rs.ReadDeadResponse(letters=letters)
+    rows = connection.execute(select(table).order_by(table.c.n.desc()).limit(min(limit or _DEFAULT_LIMIT, _MOST)))
+    response, room = rs.ReadDeadResponse(), _PAYLOADS
+    for row in rows:
+        listed = _listed(row)
+        room -= listed.payload_bytes
+        if room < 0:
+            listed.letter.ClearField("payload")
+        response.letters.append(listed)
+    return response
+
+
+def _listed(row: Row[Any]) -> rs.StoredDeadLetter:
+    letter = events_pb2.DeadLetter.FromString(row.letter)
+    letter.reason = letter.reason[:_REASON]
+    size, again = len(letter.payload), row.replays > 0
+    return rs.StoredDeadLetter(id=row.n, letter=letter, stored_unix_ms=row.stored_ms, replayed=again, payload_bytes=size)
 
 
 def replay(connection: Connection, number: int) -> None:
@@ -72,7 +80,9 @@ def replay(connection: Connection, number: int) -> None:
     letter = events_pb2.DeadLetter.FromString(row.letter)
     if not letter.payload or not letter.subject:
         raise Refused(
-            f"dead letter {number} has no message to publish again, only its place in {letter.stream}", "NO_PAYLOAD"
+            f"dead letter {number} cannot be replayed: its message was not kept, as it was too large for a letter or the"
+            f" broker gave it up; only its place is known, sequence {letter.sequence} of {letter.stream}",
+            "NO_PAYLOAD",
         )
     connection.execute(update(table).where(table.c.n == number).values(replays=table.c.replays + 1))
     values: Values = {

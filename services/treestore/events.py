@@ -16,6 +16,7 @@ from banyan.segment import Kind, Origin, Segment
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.wire import leaf_from_wire, segment_from_wire
+from services.treestore import nodename
 from services.treestore.facts import Ended, Event, Grew, Grown, Large, Opened, Planned, WasScored
 
 ID_BYTES = digest.DIGEST_BYTES
@@ -209,6 +210,7 @@ def _grown(message: events_pb2.TreeGrown, sequence: int, run_id: str) -> Grown:
     leaves = tuple(_leaf(leaf) for leaf in message.leaves)
     if len(set(leaves)) != len(leaves):
         raise InvalidInput(f"tree {message.tree_id.hex()[:12]} lists a leaf twice")
+    nodename.check(message.node_id)
     return Grown(run_id, message.tree_id, sequence, message, leaves)
 
 

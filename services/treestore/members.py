@@ -1,15 +1,12 @@
 """Rollout nodes of a run, and the tokens by which they join it."""
 
-import re
-
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import runstore_service_pb2 as rs
-from services.treestore import schema
+from services.treestore import nodename, schema
 from services.treestore.runs import check_gateway, run_row
 
-_NODE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _HOST = 255  # characters: no name of a host is longer
 # Made once: each watcher asks after each event.
 _MEMBERS = select(schema.members).where(schema.members.c.run_id == bindparam("run")).order_by(schema.members.c.node_id)
@@ -41,8 +38,7 @@ def read_token(connection: Connection, token_hash: bytes, now_ms: int) -> str:
 def put(connection: Connection, request: rs.PutMemberRequest, now_ms: int) -> None:
     """Notes a member, and that it was heard of now, or that it leaves. Raises Refused for the id of another node."""
     member, table = request.member, schema.members
-    if not _NODE_ID.fullmatch(member.node_id):
-        raise InvalidInput(f"node_id {member.node_id[:64]!r} must be 1 to 64 letters, digits, -, _ and .")
+    nodename.check(member.node_id)
     if len(member.host) > _HOST:
         raise InvalidInput(f"host {member.host[:64]!r} has {len(member.host)} characters; at most {_HOST} are kept")
     run_id = run_row(connection, member.run_id).run_id

@@ -49,6 +49,10 @@ def test_dry_run_prints_json_for_programs() -> None:
     assert shown["budget"]["steps"] == 3 and shown["name"] == "quickstart"
 
 
+def test_dry_run_refuses_an_address_that_is_none() -> None:
+    refused(banyan("train", QUICKSTART, "--dry-run", "--listen", "nowhere"), "--listen 'nowhere' must be host:port")
+
+
 def test_settings_that_a_loss_has_not_are_refused_before_a_run_is_begun() -> None:
     said = banyan("train", QUICKSTART, "--dry-run", "--set", "optimise.loss_settings.entropy=x")
     refused(said, "entropy must be a finite number, got 'x'")

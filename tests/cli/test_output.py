@@ -2,6 +2,8 @@
 
 import errno
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,27 @@ def test_the_newest_run_is_resumed_or_the_one_that_is_named(tmp_path: Path) -> N
         resume.chosen(RUNS, "c", tmp_path)
     with pytest.raises(InvalidInput, match="no run to resume"):
         resume.chosen([], "", tmp_path)
+
+
+def test_a_run_that_is_over_is_not_resumed_and_said_to_be_over(tmp_path: Path) -> None:
+    over = rs.Run(run_id="a-99", state=rs.RUN_STATE_SUCCEEDED, step=40)
+    assert resume.chosen([over, *RUNS], "", tmp_path).run_id == "a-12"
+    assert resume.chosen([over, *RUNS], "a-12", tmp_path).run_id == "a-12"
+    with pytest.raises(InvalidInput, match=r"a-99 is over \(SUCCEEDED at step 40\).*runs show a-99"):
+        resume.chosen([over, *RUNS], "a-9", tmp_path)
+    with pytest.raises(InvalidInput, match="no run to resume"):
+        resume.chosen([over], "", tmp_path)
+    assert "a-99" not in resume.others([over, *RUNS], RUNS[2], tmp_path)
+
+
+def test_a_reader_that_has_enough_is_no_failure() -> None:
+    """`banyan trees export RUN | head -1`."""
+    program = "from banyan.cli.output import stream; stream('x' * 9000 for _ in range(1000))"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as printing:
+        assert printing.stdout is not None and printing.stderr is not None
+        assert printing.stdout.readline() == b"x" * 9000 + b"\n"
+        printing.stdout.close()
+        assert printing.wait(30) == 0 and printing.stderr.read() == b""
 
 
 def test_the_others_that_could_be_resumed_are_named(tmp_path: Path) -> None:

@@ -22,6 +22,12 @@ def test_a_binary_tree_of_depth_four_saves_what_the_card_says():
     assert result["saved"] == pytest.approx(0.53125)
 
 
+def test_a_simulation_that_would_not_end_says_what_to_make_smaller():
+    generate = {"policy": "iid", "settings": {"width": 4}, "max_new_tokens": 1_000_000}
+    with pytest.raises(InvalidInput, match=r"a simulation ends at 500000; generate\.max_new_tokens is 1000000"):
+        simulate(resolve({**BASE, "generate": generate}))
+
+
 def test_scripted_settings_of_the_recipe_are_used():
     resources = {"engine": "scripted", "engine_settings": {"accuracy": 1.0, "latency_s": 9.0}}
     result = simulate(resolve({**BASE, "generate": {"settings": {"width": 4}}, "resources": resources}))

@@ -2,7 +2,7 @@
 
 import itertools
 
-from banyan.v1 import tree_pb2
+from banyan.v1 import events_pb2, tree_pb2
 from services.treestore import progress, schema, trees
 from services.treestore.rows import CLOSED, GROWING, SCORING
 from tests.treestore.forge import World
@@ -98,3 +98,19 @@ def test_a_listed_leaf_needs_no_word_of_its_own_to_be_scored(world: World) -> No
     leaf = world.forge.child(root)
     world.ingest(world.forge.score(leaf), world.forge.segments(root, leaf), world.forge.grown(spec.tree_id, leaf))
     assert world.one(schema.trees).state == CLOSED
+
+
+def test_a_node_without_a_name_of_a_node_grows_nothing(world: World) -> None:
+    """A name with a NUL would fail in PostgreSQL, with all that is stored beside it."""
+    specs = [world.forge.spec(0), world.forge.spec(1)]
+    for spec in specs:
+        world.open(spec)
+    good, bad = (world.forge.grown(spec.tree_id) for spec in specs)
+    message = events_pb2.TreesGrown.FromString(bad.data)
+    message.trees[0].node_id = "a\x00b"
+    world.ingest(good, world.forge.item("grown", message))
+    assert {row.tree_id: row.state for row in world.rows(schema.trees)} == {
+        specs[0].tree_id: CLOSED,
+        specs[1].tree_id: GROWING,
+    }
+    assert "must be 1 to 64 letters" in world.one(schema.dead).reason

@@ -16,6 +16,7 @@ from services.gateway.join.nodes import Admission, Door
 from services.gateway.ports import Store
 
 _DEADLINE_S = 60.0  # for callers who name none
+_MOST_S = 180.0  # longer than the store ever waits: a call holds one of few places there
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
@@ -65,7 +66,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
             run_id, node_id = await self._admit(context)
             allowed.check(method, request, run_id, node_id)
             try:
-                return bytes(await call(request, timeout=_time_left(context), metadata=((rpc.RUN_KEY, run_id),)))
+                return bytes(await call(request, timeout=_at_most(context), metadata=((rpc.RUN_KEY, run_id),)))
             except grpc.aio.AioRpcError as error:
                 await _pass_on(error, context)
                 raise
@@ -78,7 +79,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
         wrong: list[InvalidInput] = []
         try:
             pieces = _pieces(requests, wrong)
-            answer = await call(pieces, timeout=_time_left(context), metadata=((rpc.RUN_KEY, run_id),))
+            answer = await call(pieces, timeout=_at_most(context), metadata=((rpc.RUN_KEY, run_id),))
             if not wrong:
                 return bytes(answer)
         except grpc.aio.AioRpcError as error:
@@ -135,3 +136,7 @@ async def _pass_on(error: grpc.aio.AioRpcError, context: Context) -> None:
 def _time_left(context: Context) -> float:
     left = context.time_remaining()
     return _DEADLINE_S if left is None else float(left)
+
+
+def _at_most(context: Context) -> float:
+    return min(_time_left(context), _MOST_S)
