@@ -27,7 +27,8 @@ def model(dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
         vocab_size=VOCABULARY, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
         num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True,
     )  # fmt: skip
-    return prepare(LlamaForCausalLM(config).to(dtype))
+    made: Any = LlamaForCausalLM
+    return prepare(made(config).to(dtype))
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Shape:
     @property
     def unique(self) -> int:
         """Tokens of the tree."""
-        return self.prompt + self.new * sum(self.branches**level for level in range(1, self.depth + 1))
+        return self.prompt + self.new * int(sum(self.branches**level for level in range(1, self.depth + 1)))
 
     def __str__(self) -> str:
         deep = f", depth {self.depth}" if self.depth > 1 else ""
@@ -128,7 +129,7 @@ class Rivals:
         config: Any = self.model.config
         body = sum(p.numel() for name, p in self._body() if p.dim() > 1 and "embed" not in name)
         head = config.vocab_size * config.hidden_size
-        return 6.0 * (body * tokens + head * predicted + 2 * config.num_hidden_layers * config.hidden_size * pairs)
+        return 6.0 * float(body * tokens + head * predicted + 2 * config.num_hidden_layers * config.hidden_size * pairs)
 
     def _body(self) -> list[tuple[str, torch.nn.Parameter]]:
         return list(self.model.base_model.named_parameters())

@@ -5,6 +5,7 @@ import sqlite3
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -101,8 +102,8 @@ async def _through(folder: Path, database: str) -> float:
         process.wait(10)
 
 
-async def _publish(bus: Bus, channel: object) -> float:
-    runs, trees = rs_grpc.RunStoreServiceStub(channel), ts_grpc.TreeStoreServiceStub(channel)  # type: ignore[arg-type]
+async def _publish(bus: Bus, channel: Any) -> float:
+    runs, trees = rs_grpc.RunStoreServiceStub(channel), ts_grpc.TreeStoreServiceStub(channel)
     epoch = (await rpc.call(runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="b"), 10.0, 10.0)).epoch
     run_row = rs.Run(run_id=RUN, recipe_json="{}", state=rs.RUN_STATE_TRAINING)
     await rpc.call(runs.PutRun, rs.PutRunRequest(run=run_row, request_id="b", gateway_epoch=epoch))

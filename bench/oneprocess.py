@@ -83,7 +83,7 @@ class OneProcess:
         sampling = Sampling(temperature=temperature, max_new_tokens=self.recipe.generate.max_new_tokens)
         if self.recipe.deterministic:
             self.engine.forget()
-        trees = []
+        trees: list[tuple[Tree, list[Leaf]]] = []
         for number, row in enumerate(rows):
             identity = tree_id(self.run_id, f"{self.run_id}/{purpose}/{first + number}", row_digest(row), 0)
             prompt = self.engine.tokenizer.encode_chat(messages(row, self.recipe.task))

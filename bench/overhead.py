@@ -208,8 +208,8 @@ def _report(result: Result, name: str, turns: Sequence[Turn]) -> None:
         result.add(f"{name}, services: {stage}", spent, "s")
     for what, metric in (("training", "train_seconds"), ("the learner's hand-over", "publish_seconds")):
         result.add(f"{name}, services: of it {what}", mean(x for t in turns for x in t.through.measured(metric)), "s")
-    for where, spent in (("", lambda t: t.through.loads), (", alone", lambda t: t.alone.loads)):
-        seconds = mean(x for t in turns for x in spent(t)[WARM:])
+    for where, loads in (("", [t.through.loads for t in turns]), (", alone", [t.alone.loads for t in turns])):
+        seconds = mean(x for turn in loads for x in turn[WARM:])
         result.add(f"{name}: the node's verifying and loading of a policy{where}", seconds, "s")
     for what in ("sample", "score", "study", "train", "refresh"):
         spent = mean(x for t in turns for x in getattr(t.alone.seconds, what)[WARM:])

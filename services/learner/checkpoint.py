@@ -74,7 +74,7 @@ def write(folder: Path, snapshot: Snapshot, base: Path) -> Path:
     """Writes a checkpoint under `folder`, with config and tokenizer from `base`. Raises TemporaryError if it cannot."""
     final = folder / name_of(snapshot.mark)
     if read_mark(final) == snapshot.mark:
-        collect(folder)
+        collect(folder, snapshot.mark.learner_epoch)
         return final
     aside = folder / f".{final.name}.{os.getpid()}"
     begun = not folder.exists()
@@ -88,7 +88,7 @@ def write(folder: Path, snapshot: Snapshot, base: Path) -> Path:
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise TemporaryError(f"cannot write checkpoint {final}: {error.strerror or error}; is there room?") from None
-    collect(folder)
+    collect(folder, snapshot.mark.learner_epoch)
     return final
 
 
@@ -179,15 +179,17 @@ def newest(folder: Path, run_id: str) -> tuple[Path, Mark] | None:
     return None
 
 
-def collect(folder: Path, keep: int = KEEP) -> None:
-    """Removes all but the newest whole checkpoints, torn ones, and what a killed writer left aside."""
+def collect(folder: Path, epoch: int, keep: int = KEEP) -> None:
+    """Removes all but the newest whole checkpoints, torn ones, and what killed writers left aside, up to the learner epoch
+    `epoch`: a later learner may be writing while an older one does not know yet that it is over."""
     kept = 0
     for path in _folders(folder):
         kept += (whole := kept < keep and read_mark(path, digests=False) is not None)
         if not whole:
             shutil.rmtree(path, ignore_errors=True)
     for path in folder.glob(".step-*-epoch-*.*"):
-        shutil.rmtree(path, ignore_errors=True)
+        if _order(Path(path.stem))[0] <= epoch:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def due(every: int, step: int, last_step: int, since_s: float, cost_s: float) -> bool:

@@ -73,6 +73,17 @@ def test_the_newest_whole_one_counts(tmp_path: Path, base: Path) -> None:
     assert checkpoint.newest(folder, RUN) == (later, mark(3, 2))
 
 
+def test_what_a_later_learner_is_writing_stays(tmp_path: Path, base: Path) -> None:
+    """An older learner may end a checkpoint before it knows that it is over."""
+    folder = tmp_path / "checkpoints"
+    for aside in (".step-00000002-epoch-1.77", ".step-00000001-epoch-3.77"):
+        (folder / aside).mkdir(parents=True)
+    checkpoint.write(folder, snapshot(3, epoch=2), base)
+    assert {p.name for p in folder.iterdir()} == {"step-00000003-epoch-2", ".step-00000001-epoch-3.77"}
+    checkpoint.write(folder, snapshot(4, epoch=3), base)
+    assert {p.name for p in folder.iterdir()} == {"step-00000003-epoch-2", "step-00000004-epoch-3"}
+
+
 def test_torn_at_any_length_of_any_file(tmp_path: Path, base: Path) -> None:
     folder = tmp_path / "checkpoints"
     checkpoint.write(folder, snapshot(1), base)
