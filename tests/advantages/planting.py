@@ -156,3 +156,14 @@ def words(children: Sequence[Twig]) -> None:
 def bare(twig: Twig) -> Twig:
     """The branch without own rewards."""
     return replace(twig, inner=None, children=[bare(c) for c in twig.children])
+
+
+def leaves(estimator: Any, *views: TreeView) -> np.ndarray:
+    """The advantage of each leaf."""
+    return np.concatenate(estimator.estimate(group(*views)).leaf_G_L)
+
+
+def nodes(estimator: Any, tree: Planted, *others: Planted) -> list[float]:
+    """The advantage of each segment of the first tree but its prompt."""
+    found = estimator.estimate(group(tree.view, *(o.view for o in others))).node_G_N
+    return [value_of(tree, found[0], i) for i in range(1, len(tree.segments))]

@@ -16,7 +16,7 @@ from services.learner import losses, packing, pairs, paths, treemask
 from services.learner.costs import Way
 from services.learner.losses.aggregate import Totals
 from services.learner.packing import Row
-from tests.learner.flat import Grads, flat_loss, gathered, packed, sequences, stepped
+from tests.learner.flat import Grads, flat_loss, gathered, packed, sequences
 from tests.learner.tokens import tokens
 
 FEW = settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -243,60 +243,6 @@ def test_sums_of_advantages_are_not_enough_for_means_over_sequences() -> None:
     assert float(loss) == pytest.approx(-1.1 + (1.1 + 1 + 1) / 6)
 
 
-# -- traps that other tree trainers fell into --
-
-
-def trunk_and_leaves(first: bytes = b"now") -> tuple[TreeView, Segment]:
-    tree = Tree(b"s" * 32)
-    root = Segment(tree.tree_id, b"", 0, 0, Kind.PROMPT, [1, 2, 3])
-    trunk = Segment(tree.tree_id, root.id, 3, 0, Kind.POLICY, [4, 5], [-0.5, -0.7], policy=first)
-    ends = [Segment(tree.tree_id, trunk.id, 2, i, Kind.POLICY, [6 + i], [-0.9], policy=b"now") for i in range(2)]
-    for segment in (root, trunk, *ends):
-        tree.add(segment)
-    leaves = [Leaf(s.id, 1) for s in ends]
-    return TreeView(tree, leaves, dict.fromkeys(leaves, 1.0)), trunk
-
-
-def row_of(view: TreeView, leaf_L: Any) -> Row:
-    return packing.pack([paths.unroll(view, range(len(leaf_L)), np.array(leaf_L), None, b"now")], 99)[0]
-
-
-def slopes(row: Row, logp: Any, name: str, given_settings: dict[str, Any]) -> list[float]:
-    """Gradient at each prediction of a row whose log-probs are given."""
-    from services.learner import gathered as gathering
-    from services.learner.trainer import totals_of
-
-    logp_E = torch.tensor(logp, dtype=torch.float64, requires_grad=True)
-    seen = gathering.tokens(row, logp_E, torch.zeros(len(row.place_R), dtype=torch.float64))
-    losses.build(name, given_settings).of(seen, totals_of([row]))[0].backward()
-    assert logp_E.grad is not None
-    return logp_E.grad.tolist()  # type: ignore[no-any-return]
-
-
-def test_a_trunks_targets_count_once_a_leaf_and_once_with_nodes() -> None:
-    """Two trunk tokens, two leaves of one: 6 path tokens, 4 of nodes; A = 1 and 3."""
-    row = row_of(trunk_and_leaves()[0], [1.0, 3.0])
-    assert slopes(row, [0.0] * 4, "reinforce", {}) == pytest.approx([-4 / 6, -4 / 6, -1 / 6, -3 / 6])
-    assert slopes(row, [0.0] * 4, "reinforce", {"count": "nodes"}) == pytest.approx([-2 / 4, -2 / 4, -1 / 4, -3 / 4])
-
-
-def test_advantages_that_differ_per_leaf_are_clipped_apart() -> None:
-    """A trunk of an older policy with r = 1.5, A = 1 and −1: the good path's part is clipped, the bad one's is not. Their
-    mean, 0, would teach nothing."""
-    row = row_of(trunk_and_leaves(b"old")[0], [1.0, -1.0])
-    logp = [np.log(1.5) - 0.5, np.log(1.5) - 0.7, -0.9, -0.9]
-    assert slopes(row, logp, "ppo-clip", {}) == pytest.approx([1.5 / 6, 1.5 / 6, -1 / 6, 1 / 6])
-
-
-def test_a_trunk_that_a_newer_policy_went_on_from_keeps_its_log_probs() -> None:
-    """Only the trunk is foreign, and it is compared with what was recorded when it was sampled."""
-    view, trunk = trunk_and_leaves(b"old")
-    row = row_of(view, [1.0, 1.0])
-    assert row.foreign_P_T.tolist() == [[True, True, False]] * 2
-    np.testing.assert_array_equal(row.behaviour_P_T[:, :2], np.tile(trunk.logprobs_T.astype(np.float64), (2, 1)))
-    assert row.share_P_T.tolist() == [[0.5, 0.5, 1.0]] * 2
-
-
 def test_the_last_token_of_every_path_has_its_own_log_prob(tiny_llama: Callable[..., Any]) -> None:
     """Leaves of one token, and leaves inside segments, against each path by itself."""
     from services.learner.model import forward, prepare
@@ -310,23 +256,3 @@ def test_the_last_token_of_every_path_has_its_own_log_prob(tiny_llama: Callable[
         values = [(forward(model, row)[0][torch.from_numpy(row.index_P_T)], row.mask_P_T) for row in rows]
     ends = [float(v[p][m[p]][-1]) for v, m in values for p in range(len(m))]
     assert sorted(ends) == pytest.approx(sorted(float(t.logp_P_T[0, -1].detach()) for t in flat), rel=1e-9)
-
-
-# -- what a step says --
-
-
-def test_what_a_step_says_of_its_ratios(tiny_llama: Callable[..., Any]) -> None:
-    """Half of the tokens twice as likely in training as when sampled, half as before: ESS = (Σw)² / (n Σw²) = .9."""
-    from services.learner.model import forward, prepare
-
-    model, row = prepare(tiny_llama(0)), row_of(trunk_and_leaves()[0], [1.0, -1.0])
-    with torch.no_grad():
-        logp = forward(model, row)[0].numpy()[row.index_P_T]
-    row.drawn_P_T[:] = row.behaviour_P_T[:] = logp - np.log([[2.1, 1.0, 1.0], [1.0, 2.1, 2.1]])
-    report, _ = stepped(model, [row], "reinforce", {"importance": {"level": "token", "cap": 2.0}, "reject": {"high": 3.0}})
-    said = report.measures
-    assert said["ess"] == pytest.approx(9.3**2 / (6 * (3 + 3 * 2.1**2)))
-    assert said["path_ess"] == pytest.approx((2.1 + 4.41) ** 2 / (2 * (2.1**2 + 4.41**2)))
-    assert [said[f"ratio_{n}"] for n in ("below_0.5", "0.5_0.8", "0.8_1.25", "1.25_2", "above_2")] == [0, 0, 0.5, 0, 0.5]
-    assert (said["truncated_share"], said["rejected_share"]) == (0.5, 0.5)  # the second path's product is 4.41
-    assert said["importance_mean"] == pytest.approx(1.5)

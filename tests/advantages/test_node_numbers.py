@@ -1,0 +1,214 @@
+"""Estimators that value nodes, against the hand-computed numbers of their method cards."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from banyan.errors import InvalidInput
+from banyan.segment import Finish
+from services.learner.advantages import episodes, stats
+from services.learner.advantages.branch_depth import BranchDepth
+from services.learner.advantages.gigpo import GiGpo
+from services.learner.advantages.grove import plant
+from services.learner.advantages.grpo import Grpo
+from services.learner.advantages.hgpo import Hgpo
+from services.learner.advantages.mars2 import Mars2
+from services.learner.advantages.portool import PorTool
+from services.learner.advantages.rose import Rose, longer
+from services.learner.advantages.treeps import TreePS
+from services.learner.advantages.treerl import TreeRL
+from tests.advantages.planting import Planted, Twig, chain, flat, group, leaf, leaves, nodes, planted
+
+
+def bushy() -> Planted:
+    """root → a (1), root → b → (0, 1)."""
+    return planted([leaf(1), Twig([leaf(0), leaf(1)])])
+
+
+@pytest.mark.parametrize(
+    ("discount", "expected"), [("none", (1.0, -0.5, -1.75, 1.25)), ("sqrt", (1.0, -0.3536, -1.8232, 1.1768))]
+)
+def test_treerl(discount: str, expected: Any) -> None:
+    np.testing.assert_allclose(nodes(TreeRL(discount), bushy()), expected, atol=1e-4)
+
+
+def test_treerl_is_treeps_with_one_left_out() -> None:
+    np.testing.assert_allclose(nodes(TreeRL(), bushy()), np.array(nodes(TreePS(), bushy())) * 3 / 2)
+
+
+def test_treeps() -> None:
+    tree = planted([Twig([leaf(1), leaf(0)]), Twig([leaf(1), leaf(1)])])
+    np.testing.assert_allclose(nodes(TreePS(), tree), (-0.5, 0.75, -1.25, 0.5, 0.25, 0.25))
+
+
+def acted(*ends: Twig) -> list[Twig]:
+    """Each step is an action with an answer, but the last of a path."""
+    return [chain(Twig(), Twig(kind="tool"), end) for end in ends]
+
+
+def test_treeps_on_chains_counts_the_first_step_twice() -> None:
+    tree = planted(acted(leaf(1), leaf(0), leaf(0), leaf(0)))
+    np.testing.assert_allclose(nodes(TreePS(), tree), [1.5, 1.5, 0.75] + 3 * [-0.5, -0.5, -0.25])
+
+
+def test_treeps_may_count_every_segment_as_a_step() -> None:
+    tree = planted([chain(Twig(), leaf(1)), chain(Twig(), leaf(0))])
+    np.testing.assert_allclose(nodes(TreePS(), tree), (1, 1, -1, -1))
+    np.testing.assert_allclose(nodes(TreePS(steps="segments"), tree), (1, 0.5, -1, -0.5))
+    cut = planted([chain(Twig(finish=Finish.ABORTED), leaf(1)), chain(Twig(), leaf(0))])
+    np.testing.assert_allclose(nodes(TreePS(steps="segments"), cut), (1, 1, -1, -0.5))
+
+
+def four_rollouts(order: Any = None) -> Planted:
+    """Card 30: r0 of 10 tokens with reward 1; r1 left it after 4, r3 after 6; r2 begins at the prompt."""
+    from_6 = [leaf(1, tokens=4), leaf(1, tokens=4)]
+    from_4 = [Twig(from_6, tokens=2), leaf(0, tokens=6)]
+    return planted([Twig(from_4, tokens=4), leaf(0, tokens=10)])
+
+
+def test_rose() -> None:
+    third = 1 / 3
+    np.testing.assert_allclose(nodes(Rose(), four_rollouts()), (0.5 * third, third, 0, 0, -2 * third, -0.5), atol=1e-12)
+
+
+def test_rose_telescopes() -> None:
+    tree = four_rollouts()
+    found = Rose().estimate(group(tree.view)).node_G_N[0]
+    sums = [sum(found[i] for i in tree.view.path(k)) for k in range(4)]
+    np.testing.assert_allclose(sums, tree.view.rewards_L - 0.5)
+
+
+def test_roses_length_term() -> None:
+    assert longer(np.array([14.0]), 10, np.array([6.0]), 1.0)[0] == 0.5
+    tree = planted([Twig([leaf(1, tokens=4), leaf(0.8, tokens=8), leaf(0, tokens=9)], tokens=6)])
+    plain, shaped = nodes(Rose(), tree), nodes(Rose(length_penalty=1.0), tree)
+    np.testing.assert_allclose(plain, (0, 0.4, 0.2, -0.6), atol=1e-12)
+    np.testing.assert_allclose(shaped, (0, 0.4, 0.1, -0.6), atol=1e-12)
+
+
+def portool_tree() -> Planted:
+    """s1 is shared by k1 (right, T = 2) and k2 (wrong, T = 3); another first step belongs to k3 (right, T = 2)."""
+    wrong = chain(Twig(), Twig(kind="tool"), leaf(-1))
+    return planted([Twig([leaf(1), wrong]), chain(Twig(), Twig(kind="tool"), leaf(1))])
+
+
+def test_portool() -> None:
+    tree = portool_tree()
+    reward_S = PorTool().rewards(plant(group(tree.view)))
+    np.testing.assert_allclose(reward_S, (0.9025 * 0 + reward_S[0], 0.02375, 1, -0.95, -1, 0.95, 1))
+    fork = nodes(PorTool(trajectory=0), tree)
+    np.testing.assert_allclose([fork[i] for i in (0, 5, 1, 2)], (-0.7071, 0.7071, 0.7071, -0.7071), atol=1e-4)
+    np.testing.assert_allclose(leaves(Grpo(), tree.view), (0.5774, -1.1547, 0.5774), atol=1e-4)
+    both = nodes(PorTool(), tree)
+    np.testing.assert_allclose(both[1], 0.5774 + 0.7071, atol=1e-4)
+    assert both[0] < 0, "the shared prefix of a right trajectory is worth less than its sibling"
+
+
+def test_portool_adds_a_format_score_and_refuses_a_step_without_one() -> None:
+    tree = planted([leaf(1, named={"fm": 0.25}), leaf(1, named={"fm": -0.25})])
+    np.testing.assert_allclose(nodes(PorTool(trajectory=0, format="fm"), tree), (0.7071, -0.7071), atol=1e-4)
+    with pytest.raises(InvalidInput, match="portool needs 'fm' on every step"):
+        PorTool(format="fm").estimate(group(planted([leaf(1, named={"fm": 1.0}), leaf(0)]).view))
+
+
+@pytest.mark.parametrize(
+    ("parent", "expected"),
+    [("shaped", (-0.4895, 1.1966, -1.0879, 0.3807)), ("raw", (-0.463, 1.1712, -1.1167, 0.4086))],
+)
+def test_mars2(parent: str, expected: Any) -> None:
+    tree = planted([Twig([leaf(0.8), leaf(0.2)], inner=0.4), leaf(0.6)])
+    np.testing.assert_allclose(nodes(Mars2(parent=parent), tree), expected, atol=1e-4)
+
+
+def test_mars2_credits_an_agents_own_nodes_and_refuses_what_it_lacks() -> None:
+    tree = planted([leaf(1, named={"agent": "a"}), leaf(0, named={"agent": "b"})])
+    np.testing.assert_allclose(nodes(Mars2(agent="a"), tree), (0.7071, 0), atol=1e-4)
+    with pytest.raises(InvalidInput, match=r"mars2 needs a reward on every node.*score every program"):
+        Mars2().estimate(group(planted([Twig([leaf(1), leaf(0)])]).view))
+    with pytest.raises(InvalidInput, match="mars2 needs 'agent'"):
+        Mars2(agent="a").estimate(group(flat((1, 0))))
+
+
+def states(names: str, rewards: Any) -> Twig:
+    """A chain of actions, each in a named state, with a reward each."""
+    made: list[Twig] = []
+    for index, (name, reward) in enumerate(zip(names, rewards, strict=True)):
+        last = index == len(names) - 1
+        made.append(Twig(leaf=last, reward=reward if last else None, inner=None if last else reward, named={"state": name}))
+    return chain(*made)
+
+
+def gigpo_tree() -> Planted:
+    return planted([states("ABC", (0, 0, 10)), states("AD", (0, 0))])
+
+
+def test_gigpo() -> None:
+    np.testing.assert_allclose(nodes(GiGpo(), gigpo_tree()), (8.5125, 4, 4, -10.5125, -6))
+    scaled = nodes(GiGpo(scale="mean_std"), gigpo_tree())
+    np.testing.assert_allclose(scaled, (0.7303 + 0.7071, 0.7303, 0.7303, -1.0954 - 0.7071, -1.0954), atol=1e-4)
+    per_path = nodes(GiGpo(scale="mean_std", rows="episodes"), gigpo_tree())
+    np.testing.assert_allclose(per_path[1:3], (0.7071, 0.7071), atol=1e-4)
+
+
+def test_gigpo_without_its_step_term_on_one_step_is_grpo() -> None:
+    rewards = (1, 0, 0, 0)
+    np.testing.assert_allclose(leaves(GiGpo(step_weight=0, scale="mean_std"), flat(rewards)), leaves(Grpo(), flat(rewards)))
+
+
+def test_gigpo_reads_the_state_that_the_environment_says() -> None:
+    def path(answer: int, reward: float) -> Twig:
+        return chain(Twig(), Twig(kind="tool", word=answer), leaf(reward))
+
+    tree = planted([path(1, 1), path(1, 0), path(2, 0)])
+    found = nodes(GiGpo(gamma=1.0), tree)
+    third = 1 / 3
+    np.testing.assert_allclose(found[0::3], (4 * third, -2 * third, -2 * third))  # all in the prompt's state
+    np.testing.assert_allclose(found[2::3], (2 * third + 0.5, -third - 0.5, -third))
+
+
+def test_states_must_be_named_everywhere_or_nowhere() -> None:
+    with pytest.raises(InvalidInput, match="needs 'state' on every step"):
+        GiGpo().estimate(group(planted([leaf(1, named={"state": "A"}), leaf(0)]).view))
+
+
+def hgpo_tree() -> Planted:
+    """Returns .8 .9 1 in A B S; .2 .3 .4 in A B S; .5 .9 in C S, at γ = .95."""
+
+    def rewards(*returns: float) -> list[float]:
+        return [a - 0.95 * b for a, b in zip(returns, (*returns[1:], 0.0), strict=True)]
+
+    return planted(
+        [states("ABS", rewards(0.8, 0.9, 1)), states("ABS", rewards(0.2, 0.3, 0.4)), states("CS", rewards(0.5, 0.9))]
+    )
+
+
+def test_hgpo() -> None:
+    found = nodes(Hgpo(), hgpo_tree())
+    np.testing.assert_allclose(found, (1, 1, 0.9753, -1, -1, -1.0882, 0, 0.508), atol=5e-4)
+    centred = nodes(Hgpo(scale="mean"), hgpo_tree())
+    np.testing.assert_allclose([centred[i] for i in (2, 5, 7)], (0.2852, -0.3148, 0.1333), atol=1e-4)
+
+
+def test_hgpo_without_history_is_gigpos_step_term() -> None:
+    grove = plant(group(hgpo_tree().view))
+    seen = episodes.episodes(grove, 0.95)
+    np.testing.assert_allclose(
+        Hgpo(history=0, scale="mean").values(seen), stats.centred(seen.return_R, seen.state_R), atol=1e-6
+    )
+
+
+def test_branch_depth() -> None:
+    tree = planted([Twig([leaf(1), leaf(0)]), Twig([leaf(0.5), leaf(0.1)])])
+    np.testing.assert_allclose(nodes(BranchDepth(), tree), (0.7071, 1.3198, -0.8799, -0.7071, 0.22, -0.6599), atol=1e-4)
+
+
+def test_branch_depth_weights_children_by_how_likely_they_were() -> None:
+    tree = planted([Twig([leaf(1, logprob=0.2), leaf(0, logprob=0.0)]), leaf(0)])
+    grove = plant(group(tree.view))
+    np.testing.assert_allclose(BranchDepth("likely").fused(grove, grove.rewards_L)[1], 0.5498, atol=1e-4)
+
+
+def test_branch_depth_counts_a_chain_once() -> None:
+    tree = planted([chain(Twig(), Twig(kind="tool"), leaf(1)), leaf(0), leaf(0)])
+    np.testing.assert_allclose(nodes(BranchDepth(), tree), (1.1547,) * 3 + (-0.5774,) * 2, atol=1e-4)
