@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from services.treestore.clock import Clock
 from services.treestore.database import Database
+from services.treestore.flush import TOLD
 from services.treestore.notifier import Notifier
 from services.treestore.settings import Settings
 
@@ -30,8 +31,14 @@ class Context:
     ring: Callable[[], None] = _nobody  # of the outbox
 
     async def write(self, work: Callable[[Connection], T], keys: Iterable[object] = ()) -> T:
-        """A write transaction; then the outbox is rung and those who wait for the keys are woken."""
-        result = await self.database.write(work)
-        self.ring()
+        """A write transaction; then the outbox is rung if it put something in, and those who wait for the keys are woken."""
+
+        def noted(connection: Connection) -> tuple[T, bool]:
+            connection.info.pop(TOLD, None)  # of a transaction that failed
+            return work(connection), bool(connection.info.pop(TOLD, False))
+
+        result, told = await self.database.write(noted)
+        if told:
+            self.ring()
         self.notifier.notify(keys)
         return result

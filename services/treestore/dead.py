@@ -11,7 +11,7 @@ from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore import schema
 from services.treestore.book import Values, dead_values
-from services.treestore.flush import insert_all, insert_ignore
+from services.treestore.flush import insert_ignore, tell
 from services.treestore.ingest import Item
 
 _DEFAULT_LIMIT, _MOST = 100, 10_000
@@ -91,4 +91,4 @@ def replay(connection: Connection, number: int) -> None:
         "payload": letter.payload,
         "traceparent": "",
     }
-    insert_all(connection, schema.outbox, [values])
+    tell(connection, [values])

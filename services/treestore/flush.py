@@ -12,6 +12,7 @@ from services.treestore.book import Book, Values, event_digest
 from services.treestore.loading import chunks
 from services.treestore.rows import CHANGING, FIXED, GroupRow, TallyRow
 
+TOLD = "told"
 _GROUP_CHANGES = ("opened", "done", "dropped", "state", "reason")
 _TALLY_CHANGES = tuple(TallyRow.__dataclass_fields__)[2:]
 
@@ -33,7 +34,14 @@ def flush(connection: Connection, book: Book) -> None:
     _tallies(connection, book)
     _grew(connection, book)
     book.say_closings()
-    insert_all(connection, schema.outbox, book.new_outbox)
+    tell(connection, book.new_outbox)
+
+
+def tell(connection: Connection, rows: Sequence[Values]) -> None:
+    """Puts events into the outbox, and notes on the connection that it did: see Context.write."""
+    insert_all(connection, schema.outbox, rows)
+    if rows:
+        connection.info[TOLD] = True
 
 
 def insert_all(connection: Connection, table: Table, rows: Sequence[Values]) -> None:

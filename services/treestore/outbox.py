@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, select
@@ -35,6 +36,11 @@ def letters(connection: Connection) -> list[Row[Any]]:
     return list(connection.execute(_LETTERS))
 
 
+def pending(connection: Connection) -> tuple[list[Row[Any]], list[Row[Any]]]:
+    """The oldest events, and the oldest dead letters."""
+    return waiting(connection), letters(connection)
+
+
 def done(connection: Connection, numbers: list[int]) -> None:
     """Takes published events out."""
     connection.execute(delete(schema.outbox).where(schema.outbox.c.n.in_(numbers)))
@@ -62,17 +68,17 @@ class Outbox:
                     await self._bell.wait()
             self._bell.clear()
             try:
-                while await self.drain() == _BATCH:
-                    pass
-                await self.post()
+                events, mail = await self._database.read(pending)
+                while await self.drain(events) == _BATCH:
+                    events = await self._database.read(waiting)
+                await self.post(mail)
             except TemporaryError as error:  # the database; what was published is published again, under the same id
                 log.warning("cannot drain the outbox: %s", error)
                 await asyncio.sleep(_PAUSE_S)
                 self._bell.set()
 
-    async def drain(self) -> int:
-        """Publishes the oldest events; how many."""
-        rows = await self._database.read(waiting)
+    async def drain(self, rows: Sequence[Row[Any]]) -> int:
+        """Publishes events; how many."""
         sent: list[int] = []
         try:
             for part in _runs(rows):
@@ -85,14 +91,14 @@ class Outbox:
             await self._database.write(lambda c: done(c, sent))
         return len(sent)
 
-    async def post(self) -> int:
+    async def post(self, rows: Sequence[Row[Any]]) -> int:
         """Publishes dead letters, behind all events and each tried once: a log that is full of them must hold up nothing.
         The store has them as rows. How many went out."""
         if time.monotonic() < self._post_after:
             return 0
         sent: list[int] = []
         try:
-            for row in await self._database.read(letters):
+            for row in rows:
                 await self._publish(row, 0.0)
                 sent.append(row.n)
         except DeadlineMissed as missed:
@@ -129,7 +135,7 @@ class Outbox:
         await self._database.write(lambda c: dead.store(c, [letter], 0))
 
 
-def _runs(rows: list[Row[Any]]) -> list[list[Row[Any]]]:
+def _runs(rows: Sequence[Row[Any]]) -> list[list[Row[Any]]]:
     """Neighbours that may be published at once: trees to grow have no order among them, all else does."""
     parts: list[list[Row[Any]]] = []
     for row in rows:
