@@ -29,7 +29,8 @@ class LeafHandler:
         except InvalidInput as error:
             await asyncio.gather(*(self._publish(transcript, name, exception(error)) for name in transcript.scorers))
             return
-        await asyncio.gather(*(self._one(transcript, name, specs) for name in transcript.scorers))
+        owed = [self._one(transcript, name, specs) for name in transcript.scorers]
+        await (owed[0] if len(owed) == 1 else asyncio.gather(*owed))  # a task for each of a batch's leaves takes its time
 
     async def _one(self, transcript: Transcript, name: str, specs: Mapping[str, ScorerSpec]) -> None:
         key = transcript.key
@@ -37,7 +38,7 @@ class LeafHandler:
         context = {"banyan_run": transcript.run_id, "banyan_tree": key.tree_id.hex(), "banyan_leaf": place}
         with telemetry.span("verifier.score", transcript.traceparent, banyan_scorer=name, **context) as span:
             began = time.monotonic()
-            verdict = await self._verdict(transcript, specs.get(name, ScorerSpec(name, {})))
+            verdict = await self._verdict(transcript, specs.get(name) or ScorerSpec(name, {}))
             if isinstance(verdict.outcome, Scored):
                 span.set(banyan_score=verdict.outcome.value)
             else:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from banyan import torchenv
@@ -21,7 +22,7 @@ START_S = 60.0  # importing the scorer; sympy alone takes seconds on a busy mach
 _GRACE_S = 5.0  # for the child to kill and report what the deadline ended
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ScorerSpec:
     """Which scorer, with which settings."""
 
@@ -29,9 +30,9 @@ class ScorerSpec:
     settings: Mapping[str, Any]
     group: bool = False  # it scores all completions of a group together
 
-    @property
+    @cached_property
     def key(self) -> bytes:
-        """Equal for equal specs."""
+        """Equal for equal specs. Made once: it is asked for at each score."""
         return canonical([self.name, dict(self.settings), self.group])
 
 
