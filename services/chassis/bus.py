@@ -21,6 +21,7 @@ from banyan.errors import DeadlineMissed, InvalidInput
 from banyan.v1 import events_pb2
 from services.chassis import streams, subjects
 from services.chassis.delivery import Delivery
+from services.chassis.flushing import flushed
 from services.chassis.pull import Consumer, ready
 
 log = logging.getLogger(__name__)
@@ -88,9 +89,8 @@ class Bus:
 
     async def close(self) -> None:
         """Sends what is buffered and closes, within two seconds."""
-        with contextlib.suppress(nats.errors.Error, OSError):
-            async with asyncio.timeout(1.0):
-                await self._client.flush()
+        with contextlib.suppress(nats.errors.Error, OSError):  # a TimeoutError is one
+            await flushed(self._client, 1.0)
         with contextlib.suppress(nats.errors.Error, OSError):
             async with asyncio.timeout(1.0):
                 await self._client.close()
@@ -229,7 +229,7 @@ class Bus:
 
         subscription = await self._client.subscribe(subject, cb=note)
         with contextlib.suppress(nats.errors.Error, TimeoutError):  # else it hears from the next connection on
-            await self._client.flush(_FLUSH_S)
+            await flushed(self._client, _FLUSH_S)
         connects = -1
         try:
             while not self._client.is_closed:
