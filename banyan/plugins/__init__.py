@@ -18,7 +18,7 @@ from banyan.plugins.control import (
     RowStats,
     Waiting,
 )
-from banyan.plugins.filter import GroupScorer, Row, Scored, Scorer, Transcript, Unscorable
+from banyan.plugins.filter import GroupScorer, Repair, Row, Scored, Scorer, Transcript, Unscorable
 from banyan.plugins.generate import (
     NOTHING_NEW,
     Branch,
@@ -30,6 +30,7 @@ from banyan.plugins.generate import (
     Observation,
     Plan,
     Planner,
+    Repaired,
     Rewards,
     Room,
     TreePolicy,
@@ -63,6 +64,8 @@ __all__ = [
     "Plan",
     "Planner",
     "PromptStats",
+    "Repair",
+    "Repaired",
     "Replay",
     "Rewards",
     "Room",

@@ -5,15 +5,36 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 Transcript = str
+MOST_REPAIR = 16_384  # characters: a step, not another answer
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Repair:
+    """How a completion could be put right (SCOPE, card 38): its first `keep` characters are right, and `text` should follow.
+
+    step: the first wrong step, from 1; steps: how many the completion has.
+    """
+
+    keep: int
+    text: str
+    step: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        if not self.text or len(self.text) > MOST_REPAIR:
+            raise ValueError(f"a repair's text has {len(self.text)} characters; give 1 to {MOST_REPAIR}")
+        if self.keep < 0 or not 1 <= self.step <= self.steps:
+            raise ValueError(f"a repair keeps {self.keep} characters, and is of step {self.step} of {self.steps}")
+
+
+@dataclass(frozen=True, slots=True)
 class Scored:
-    """A value, with its named parts."""
+    """A value, with its named parts, and for a wrong completion how it could be put right, if the scorer knows."""
 
     value: float
     parts: Mapping[str, float] = field(default_factory=dict)
+    repair: Repair | None = None
 
 
 @dataclass(frozen=True, slots=True)

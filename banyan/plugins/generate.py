@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from banyan.draws import Draws
-from banyan.segment import Sampling, Segment
+from banyan.segment import Origin, Sampling, Segment
 from banyan.signals import NO_SIGNALS, Wanted
 from banyan.tree import Leaf, Tree
 
@@ -23,17 +23,31 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
+class Repaired:
+    """How a leaf's path could be put right: the tokens that should follow `place`, a place on it.
+
+    step: the first wrong step, from 1; steps: how many the path has.
+    """
+
+    place: Leaf
+    tokens: tuple[int, ...]
+    step: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Expansion:
     """Samples one segment at a branch.
 
-    forced: tokens that are put first: a FORCED(BRANCH) segment at the branch, whose continuation at its end with ordinal 0
-    is what is sampled. max_new_tokens counts sampled tokens only.
+    forced: tokens that are put first: a FORCED segment of `origin` at the branch, whose continuation at its end with ordinal
+    0 is what is sampled. max_new_tokens counts sampled tokens only.
     """
 
     branch: Branch
     sampling: Sampling
     forced: tuple[int, ...] = ()
     signals: Wanted = NO_SIGNALS
+    origin: Origin = Origin.BRANCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +66,7 @@ class Plan:
     leaves: tuple[LeafMark, ...] = ()
     prunes: tuple[tuple[Branch, int], ...] = ()  # running branch, tokens to keep
     done: bool = False
+    dropped: tuple[Leaf, ...] = ()  # leaves that were marked and scored, and are none of the tree's after all
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +89,7 @@ class GrowthView:
     leaves: Mapping[Leaf, str] = field(default_factory=dict)
     rewards: Rewards = field(default_factory=dict)  # of leaves marked; see TreePolicy.needs_scores
     sampling: Sampling = field(default_factory=Sampling)  # what the recipe asks for; a plan may change it
+    repairs: Mapping[Leaf, Repaired] = field(default_factory=dict)  # of leaves with a reward, where a scorer knows one
 
     @property
     def root(self) -> Segment:

@@ -10,12 +10,12 @@ from banyan.recipe.part import Part, Settings
 class Task(Part):
     """Where the prompts come from."""
 
-    name: Literal["arithmetic", "reasoning-gym", "file"]
-    """arithmetic: built in, for the quick start. reasoning-gym: one of its generators. file: the user's JSONL or Parquet."""
+    name: Literal["arithmetic", "chains", "reasoning-gym", "file"]
+    """arithmetic: built in, for the quick start. chains: built-in sums with their steps. reasoning-gym: one of its generators. file: the user's JSONL or Parquet."""
     dataset: str = ""
     """reasoning-gym: name of the generator."""
     size: Annotated[int, Field(ge=2, le=10_000_000)] = 1000
-    """reasoning-gym: number of rows to generate."""
+    """chains, reasoning-gym: number of rows to generate."""
     config: Settings = {}
     """reasoning-gym: settings of the generator."""
     path: str = ""

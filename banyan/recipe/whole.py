@@ -87,7 +87,8 @@ class Recipe(Part):
         """Names of the scorers that each leaf needs."""
         if self.filter:
             return [f.name for f in self.filter]
-        return {"arithmetic": ["number"], "reasoning-gym": ["reasoning-gym"], "file": [self.task.reward]}[self.task.name]
+        own = {"arithmetic": "number", "chains": "steps", "reasoning-gym": "reasoning-gym", "file": self.task.reward}
+        return [own[self.task.name]]
 
     @property
     def eval_scorers(self) -> list[str]:

@@ -499,6 +499,7 @@ class Score(_message.Message):
     VALUE_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    REPAIR_FIELD_NUMBER: _builtins.int
     state: Global___ScoreState.ValueType
     """Value or reason."""
     value: _builtins.float
@@ -509,6 +510,10 @@ class Score(_message.Message):
     def parts(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Named parts of the value."""
 
+    @_builtins.property
+    def repair(self) -> Global___Repair:
+        """How the completion could be put right; absent where it is right, or nobody knows."""
+
     def __init__(
         self,
         *,
@@ -516,14 +521,49 @@ class Score(_message.Message):
         value: _builtins.float = ...,
         parts: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         reason: _builtins.str = ...,
+        repair: Global___Repair | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["repair", b"repair"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts", "reason", b"reason", "state", b"state", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts", "reason", b"reason", "repair", b"repair", "state", b"state", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Score: _TypeAlias = Score  # noqa: Y015
+
+@_typing.final
+class Repair(_message.Message):
+    """Where a completion goes wrong, and what should stand there (SCOPE)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEEP_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    keep: _builtins.int
+    """Characters of the completion that are right."""
+    text: _builtins.str
+    """The step that should follow them."""
+    step: _builtins.int
+    """The step that is wrong, from 1."""
+    steps: _builtins.int
+    """Steps of the completion."""
+    def __init__(
+        self,
+        *,
+        keep: _builtins.int = ...,
+        text: _builtins.str = ...,
+        step: _builtins.int = ...,
+        steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep", b"keep", "step", b"step", "steps", b"steps", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Repair: _TypeAlias = Repair  # noqa: Y015
 
 @_typing.final
 class ScoredLeaf(_message.Message):
@@ -847,6 +887,7 @@ class PlanRecord(_message.Message):
     REWARDS_FIELD_NUMBER: _builtins.int
     ROOM_FIELD_NUMBER: _builtins.int
     ROOM_LAPSED_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
     claim_epoch: _builtins.int
     """Epoch of the claim."""
     number: _builtins.int
@@ -889,6 +930,10 @@ class PlanRecord(_message.Message):
     def room(self) -> Global___TreeRoom:
         """The room that the plan had, where it is not that of the last record; absent before control said anything."""
 
+    @_builtins.property
+    def dropped(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeafRef]:
+        """Leaves that were marked before and do not count any more."""
+
     def __init__(
         self,
         *,
@@ -905,10 +950,11 @@ class PlanRecord(_message.Message):
         rewards: _abc.Iterable[Global___PlannedReward] | None = ...,
         room: Global___TreeRoom | None = ...,
         room_lapsed: _builtins.bool = ...,
+        dropped: _abc.Iterable[Global___LeafRef] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["room", b"room"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "done", b"done", "expansions", b"expansions", "found", b"found", "gone", b"gone", "leaves", b"leaves", "number", b"number", "prunes", b"prunes", "rewards", b"rewards", "room", b"room", "room_lapsed", b"room_lapsed", "segments", b"segments", "view_digest", b"view_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "done", b"done", "dropped", b"dropped", "expansions", b"expansions", "found", b"found", "gone", b"gone", "leaves", b"leaves", "number", b"number", "prunes", b"prunes", "rewards", b"rewards", "room", b"room", "room_lapsed", b"room_lapsed", "segments", b"segments", "view_digest", b"view_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -922,27 +968,71 @@ class PlannedReward(_message.Message):
 
     LEAF_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
+    REPAIR_FIELD_NUMBER: _builtins.int
     value: _builtins.float
     """Mean of its scorers' values; absent where one of them had none, or none came in time."""
     @_builtins.property
     def leaf(self) -> Global___LeafRef:
         """The leaf."""
 
+    @_builtins.property
+    def repair(self) -> Global___PlannedRepair:
+        """How its path could be put right."""
+
     def __init__(
         self,
         *,
         leaf: Global___LeafRef | None = ...,
         value: _builtins.float | None = ...,
+        repair: Global___PlannedRepair | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "leaf", b"leaf", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "leaf", b"leaf", "repair", b"repair", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "leaf", b"leaf", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "leaf", b"leaf", "repair", b"repair", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
     _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
 
 Global___PlannedReward: _TypeAlias = PlannedReward  # noqa: Y015
+
+@_typing.final
+class PlannedRepair(_message.Message):
+    """A repair as a plan saw it: in tokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACE_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    """The step that is wrong, from 1."""
+    steps: _builtins.int
+    """Steps of the completion."""
+    @_builtins.property
+    def place(self) -> Global___LeafRef:
+        """Where the path is right up to."""
+
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Tokens of the step that should follow."""
+
+    def __init__(
+        self,
+        *,
+        place: Global___LeafRef | None = ...,
+        tokens: _abc.Iterable[_builtins.int] | None = ...,
+        step: _builtins.int = ...,
+        steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["place", b"place", "step", b"step", "steps", b"steps", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlannedRepair: _TypeAlias = PlannedRepair  # noqa: Y015
 
 @_typing.final
 class PlannedExpansion(_message.Message):
@@ -956,12 +1046,15 @@ class PlannedExpansion(_message.Message):
     TOP_FIELD_NUMBER: _builtins.int
     SEMANTIC_FIELD_NUMBER: _builtins.int
     HEAD_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     top: _builtins.int
     """Likeliest tokens that it wanted with each token."""
     semantic: _builtins.int
     """Likeliest tokens that it wanted the semantic value over."""
     head: _builtins.bool
     """Whether it wanted the score of the policy's learned head."""
+    origin: Global___SegmentOrigin.ValueType
+    """Who the forced tokens are of; unspecified where there are none."""
     @_builtins.property
     def branch(self) -> Global___BranchRef:
         """Where."""
@@ -983,10 +1076,11 @@ class PlannedExpansion(_message.Message):
         top: _builtins.int = ...,
         semantic: _builtins.int = ...,
         head: _builtins.bool = ...,
+        origin: Global___SegmentOrigin.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "forced", b"forced", "head", b"head", "sampling", b"sampling", "semantic", b"semantic", "top", b"top"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "forced", b"forced", "head", b"head", "origin", b"origin", "sampling", b"sampling", "semantic", b"semantic", "top", b"top"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,12 +10,12 @@ from functools import partial
 from types import MappingProxyType
 
 from banyan.draws import Draws, branch_key
-from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, News, Plan, Planner, Rewards, Room
+from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, News, Plan, Planner, Repaired, Rewards, Room
 from banyan.segment import Finish, IntTokens, Kind, Origin, Segment
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from banyan.wire import rewards_from_wire
-from services.rollout import pieces, planlog, viewdigest
+from services.rollout import pieces, planlog, repairs, viewdigest
 from services.rollout.engines.port import Request, Sampled, Tokenizer
 from services.rollout.planlog import PlanLog
 from services.rollout.planning import planner
@@ -46,6 +46,7 @@ class Grower:
     claim: int = 0
     leaves: dict[Leaf, str] = field(default_factory=dict)
     rewards: dict[Leaf, float | None] = field(default_factory=dict)
+    repairs: dict[Leaf, Repaired] = field(default_factory=dict)
     given: tree_pb2.TreeRoom | None = None  # by control, the newest round
     in_flight: dict[Branch, Expansion] = field(default_factory=dict)
     _pruned: set[Branch] = field(default_factory=set)
@@ -60,8 +61,8 @@ class Grower:
 
     def __post_init__(self) -> None:
         flying, leaves, rewards = self.in_flight.keys(), MappingProxyType(self.leaves), MappingProxyType(self.rewards)
-        path, sampling = self.spec.max_path_tokens, self.spec.sampling
-        self._view = GrowthView(self.tree, self.spec.seed, path, flying, leaves, rewards, sampling)
+        path, sampling, repairs = self.spec.max_path_tokens, self.spec.sampling, MappingProxyType(self.repairs)
+        self._view = GrowthView(self.tree, self.spec.seed, path, flying, leaves, rewards, sampling, repairs)
         self._seen = viewdigest.parts(self._view)
         self._log = PlanLog(self.claim, list(self.tree.segments), list(self.leaves), room=self.given)
         room = Room(step=self.spec.min_step)
@@ -94,18 +95,21 @@ class Grower:
     def scored(self, scores: Sequence[tree_pb2.ScoredLeaf]) -> Step:
         """Takes all scores that the store has of the tree."""
         found = rewards_from_wire(scores, self.spec.scorers)
-        return self._rewarded({leaf: value for leaf, value in found.items() if leaf in self.leaves})
+        new = {leaf: value for leaf, value in found.items() if leaf in self.leaves and leaf not in self.rewards}
+        return self._rewarded(new, repairs.of_scores(scores, new, self.tree, self.tokenizer))
 
     def unscored(self) -> Step:
         """No more scores will come: leaves without a reward have none for the policy either."""
         return self._rewarded(dict.fromkeys(self.leaves))
 
-    def _rewarded(self, found: Rewards) -> Step:
+    def _rewarded(self, found: Rewards, repaired: Mapping[Leaf, Repaired] = MappingProxyType({})) -> Step:
         new = {leaf: value for leaf, value in found.items() if leaf not in self.rewards}
         self.rewards |= new
+        self.repairs |= repaired
         for leaf, value in new.items():
-            self._seen.reward(leaf, value)
+            self._seen.reward(leaf, value, repaired.get(leaf))
         self._log.rewards |= new
+        self._log.repairs |= repaired
         return self._plan(News(scored=list(new))) if new else Step()
 
     def roomed(self, given: tree_pb2.TreeRoom) -> Step:
@@ -170,6 +174,7 @@ class Grower:
         wanted = {e.branch: e for e in plan.expansions if self._missing(e.branch)}
         requests = self._requests(wanted.values())
         self._marked.update(mark.leaf for mark in plan.leaves)
+        self._marked.difference_update(plan.dropped)
         marks = tuple(mark for mark in plan.leaves if mark.leaf not in self.leaves)
         for mark in marks:
             self.leaves[mark.leaf] = mark.reason
@@ -179,7 +184,7 @@ class Grower:
         self._over = plan.done and not self.in_flight
         prunes = [(branch, end) for branch, end in plan.prunes if branch in aborts]
         digest = partial(viewdigest.digest, self._view, seen, self._room)
-        record = self._log.record(digest, list(wanted.values()), marks, prunes, plan.done)
+        record = self._log.record(digest, list(wanted.values()), marks, prunes, plan.done, plan.dropped)
         return Step(requests, tuple(news.segments), marks, aborts, self._grown() if self._over else None, record)
 
     def _planned(self, news: News) -> Plan:
@@ -259,7 +264,7 @@ class Grower:
                     fork=at.fork,
                     ordinal=at.ordinal,
                     kind=Kind.FORCED if forced else Kind.POLICY,
-                    origin=Origin.BRANCH if forced else Origin.NONE,
+                    origin=expansion.origin if forced else Origin.NONE,
                     tokens_T=one.tokens_T[start:stop],
                     logprobs_T=one.logprobs_T[start:stop],
                     sampled_logprobs_T=pieces.sampled(one, start, stop, forced, expansion.sampling.truncated),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from banyan import wire
-from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Room
+from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Repaired, Room
 from banyan.segment import Sampling
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
@@ -28,6 +28,7 @@ class PlanLog:
     found: list[Leaf] = field(default_factory=list)
     gone: list[Branch] = field(default_factory=list)
     rewards: dict[Leaf, float | None] = field(default_factory=dict)  # that no record names yet
+    repairs: dict[Leaf, Repaired] = field(default_factory=dict)  # of those rewards
     room: tree_pb2.TreeRoom | None = None  # that no record names yet
     lapsed: bool = False  # the same of control's silence
     _number: int = 0
@@ -41,9 +42,10 @@ class PlanLog:
         marks: Sequence[LeafMark],
         prunes: Sequence[tuple[Branch, int]],
         done: bool,
+        dropped: Sequence[Leaf] = (),
     ) -> tree_pb2.PlanRecord | None:
         """The record of a plan; None if nothing in it was new, or the log is full."""
-        if not (expansions or marks or prunes or (done and not self._done)) or self._number >= _MOST_PLANS:
+        if not (expansions or marks or prunes or dropped or (done and not self._done)) or self._number >= _MOST_PLANS:
             return None
         record = tree_pb2.PlanRecord(
             claim_epoch=self.claim,
@@ -56,9 +58,10 @@ class PlanLog:
             leaves=[tree_pb2.PlannedLeaf(leaf=wire.leaf_to_wire(mark.leaf), reason=mark.reason) for mark in marks],
             prunes=[tree_pb2.PlannedPrune(branch=_ref(branch), end=end) for branch, end in prunes],
             done=done,
-            rewards=[tree_pb2.PlannedReward(leaf=wire.leaf_to_wire(f), value=v) for f, v in self.rewards.items()],
+            rewards=[_reward(leaf, value, self.repairs.get(leaf)) for leaf, value in self.rewards.items()],
             room=self.room,
             room_lapsed=self.lapsed,
+            dropped=[wire.leaf_to_wire(leaf) for leaf in dropped],
         )
         return self._kept(record)
 
@@ -68,7 +71,7 @@ class PlanLog:
             self._number = _MOST_PLANS  # a gap could not be replayed, so this is the end
             return None
         self._number, self._bytes, self._done = self._number + 1, self._bytes + size, record.done
-        self.fresh, self.found, self.gone, self.rewards = [], [], [], {}
+        self.fresh, self.found, self.gone, self.rewards, self.repairs = [], [], [], {}, {}
         self.room, self.lapsed = None, False
         return record
 
@@ -86,6 +89,19 @@ def _branch(ref: tree_pb2.BranchRef) -> Branch:
     return Branch(ref.parent, ref.fork, ref.ordinal)
 
 
+def _reward(leaf: Leaf, value: float | None, repair: Repaired | None) -> tree_pb2.PlannedReward:
+    planned = tree_pb2.PlannedReward(leaf=wire.leaf_to_wire(leaf), value=value)
+    if repair is not None:
+        place = wire.leaf_to_wire(repair.place)
+        said = tree_pb2.PlannedRepair(place=place, tokens=repair.tokens, step=repair.step, steps=repair.steps)
+        planned.repair.CopyFrom(said)
+    return planned
+
+
+def _repair(said: tree_pb2.PlannedRepair) -> Repaired:
+    return Repaired(wire.leaf_from_wire(said.place), tuple(said.tokens), said.step, said.steps)
+
+
 def _expansion(expansion: Expansion) -> tree_pb2.PlannedExpansion:
     return tree_pb2.PlannedExpansion(
         branch=_ref(expansion.branch),
@@ -94,6 +110,7 @@ def _expansion(expansion: Expansion) -> tree_pb2.PlannedExpansion:
         top=expansion.signals.top,
         semantic=expansion.signals.semantic,
         head=expansion.signals.head,
+        origin=tree_pb2.SegmentOrigin.ValueType(expansion.origin if expansion.forced else 0),
     )
 
 
@@ -103,6 +120,7 @@ def views(spec: GrowSpec, whole: Tree, records: Sequence[tree_pb2.PlanRecord]) -
     flying: set[Branch] = set()
     leaves: dict[Leaf, str] = {}
     rewards: dict[Leaf, float | None] = {}
+    repairs: dict[Leaf, Repaired] = {}
     for record in records:
         for segment_id in record.segments:
             segment = whole.segments[segment_id]
@@ -111,9 +129,9 @@ def views(spec: GrowSpec, whole: Tree, records: Sequence[tree_pb2.PlanRecord]) -
         flying -= {_branch(ref) for ref in record.gone}
         leaves |= {wire.leaf_from_wire(leaf): "" for leaf in record.found}
         rewards |= {wire.leaf_from_wire(r.leaf): r.value if r.HasField("value") else None for r in record.rewards}
-        yield GrowthView(
-            seen, spec.seed, spec.max_path_tokens, frozenset(flying), dict(leaves), dict(rewards), spec.sampling
-        )
+        repairs |= {wire.leaf_from_wire(r.leaf): _repair(r.repair) for r in record.rewards if r.HasField("repair")}
+        most, sampling = spec.max_path_tokens, spec.sampling
+        yield GrowthView(seen, spec.seed, most, frozenset(flying), dict(leaves), dict(rewards), sampling, dict(repairs))
         flying |= {_branch(planned.branch) for planned in record.expansions}
         leaves |= {wire.leaf_from_wire(planned.leaf): planned.reason for planned in record.leaves}
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from banyan import wire
 from banyan.digest import blake, packed
-from banyan.plugins import Branch, GrowthView, Room
+from banyan.plugins import Branch, GrowthView, Repaired, Room
 from banyan.segment import Sampling
 from banyan.tree import Leaf
 
@@ -35,9 +35,12 @@ class ViewDigest:
         """A leaf was marked."""
         self._change(b"l", packed(leaf.segment) + struct.pack("<I", leaf.end) + packed(reason.encode()), 1)
 
-    def reward(self, leaf: Leaf, value: float | None) -> None:
-        """A leaf's reward came, or will not come."""
+    def reward(self, leaf: Leaf, value: float | None, repair: Repaired | None = None) -> None:
+        """A leaf's reward came, with how its path could be put right if that is known; or it will not come."""
         said = b"" if value is None else struct.pack("<d", value)
+        if repair is not None:
+            numbers = (repair.place.end, repair.step, repair.steps, *repair.tokens)
+            said += packed(repair.place.segment) + struct.pack(f"<{len(numbers)}i", *numbers)
         self._change(b"r", packed(leaf.segment) + struct.pack("<I", leaf.end) + packed(said), 1)
 
     def _change(self, kind: bytes, part: bytes, by: int) -> None:
@@ -54,7 +57,7 @@ def parts(view: GrowthView) -> ViewDigest:
     for leaf, reason in view.leaves.items():
         found.leaf(leaf, reason)
     for leaf, value in view.rewards.items():
-        found.reward(leaf, value)
+        found.reward(leaf, value, view.repairs.get(leaf))
     return found
 
 

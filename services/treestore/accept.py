@@ -196,6 +196,7 @@ def _scored(book: Book, event: WasScored) -> list[Event]:
         message.scored.scorer,
         score_row(event),
         parts=json.dumps(dict(message.scored.score.parts), sort_keys=True),
+        repair=message.scored.score.repair.SerializeToString() if message.scored.score.HasField("repair") else None,
         verifier=message.verifier_id,
         duration_ms=message.duration_ms,
     )

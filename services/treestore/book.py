@@ -135,6 +135,7 @@ class Book:
             "value": row.value,
             "reason": row.reason,
             "parts": "{}",
+            "repair": None,
             "verifier": "",
             "duration_ms": 0.0,
             "stored_ms": self.now_ms,

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError, Message
 
 from banyan import digest
 from banyan.errors import InvalidInput
+from banyan.plugins.filter import MOST_REPAIR
 from banyan.segment import Kind, Origin, Segment
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2, tree_pb2
@@ -223,6 +224,8 @@ def _scored(message: events_pb2.LeafScored, sequence: int, run_id: str) -> WasSc
         raise InvalidInput(
             f"a score of {message.scored.scorer!r} is {score.value}; a value is finite, or the leaf UNSCORABLE"
         )
+    if len(score.repair.text) > MOST_REPAIR:
+        raise InvalidInput(f"a repair of {message.scored.scorer!r} has {len(score.repair.text)} characters")
     if score.state == tree_pb2.SCORE_STATE_UNSCORABLE and not score.reason:
         raise InvalidInput(f"{message.scored.scorer!r} found a leaf UNSCORABLE without a reason")
     return WasScored(run_id, message.tree_id, sequence, message, _leaf(message.scored.leaf))

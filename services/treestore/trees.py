@@ -127,7 +127,13 @@ def score_to_wire(row: Row[Any]) -> tree_pb2.ScoredLeaf:
         leaf=tree_pb2.LeafRef(segment=row.segment, end=row.end),
         scorer=row.scorer,
         scorer_version=row.scorer_version,
-        score=tree_pb2.Score(state=row.state, value=row.value, parts=json.loads(row.parts), reason=row.reason),
+        score=tree_pb2.Score(
+            state=row.state,
+            value=row.value,
+            parts=json.loads(row.parts),
+            reason=row.reason,
+            repair=tree_pb2.Repair.FromString(row.repair) if row.repair else None,
+        ),
     )
 
 

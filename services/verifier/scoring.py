@@ -6,7 +6,7 @@ from typing import Any
 
 from banyan import registry
 from banyan.errors import InvalidInput
-from banyan.plugins import GroupScorer, Scored, Scorer, Unscorable
+from banyan.plugins import GroupScorer, Repair, Scored, Scorer, Unscorable
 from banyan.v1 import tree_pb2
 from services.chassis import telemetry
 from services.verifier.filter import SAFE, SAFE_GROUPS
@@ -78,5 +78,11 @@ def to_wire(outcome: Scored | Unscorable) -> tree_pb2.Score:
     """Message of an outcome."""
     if isinstance(outcome, Scored):
         state = tree_pb2.SCORE_STATE_SCORED
-        return tree_pb2.Score(state=state, value=outcome.value, parts=dict(outcome.parts))
+        return tree_pb2.Score(state=state, value=outcome.value, parts=dict(outcome.parts), repair=_repair(outcome.repair))
     return tree_pb2.Score(state=tree_pb2.SCORE_STATE_UNSCORABLE, reason=outcome.reason)
+
+
+def _repair(repair: Repair | None) -> tree_pb2.Repair | None:
+    if repair is None:
+        return None
+    return tree_pb2.Repair(keep=repair.keep, text=repair.text, step=repair.step, steps=repair.steps)

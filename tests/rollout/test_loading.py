@@ -55,6 +55,7 @@ def test_a_folder_without_a_template_gets_plain_text(folder, tmp_path):
     tokenizer = loading.ChatTokenizer(tmp_path, tiny_llama())
     ids = tokenizer.encode_chat([{"role": "user", "content": "7 8"}])
     assert tokenizer.decode(ids) == "7 8"
+    assert tokenizer.decode(tokenizer.encode("7 8")) == "7 8" and len(tokenizer.encode("")) == 0
 
 
 def test_weights_are_taken_in_place_and_in_the_engines_arithmetic(tmp_path):

@@ -21,14 +21,14 @@ CHAIN = {"": {"a": 0.5, "b": 0.3, "c": 0.2}}
 
 
 def path(text):
-    return np.array(LETTERS.encode(text), np.int32)
+    return LETTERS.encode(text)
 
 
 GO = path("go\n")
 
 
 def test_forced_tokens_come_first_and_take_no_draw():
-    put = tuple(LETTERS.encode("cb"))
+    put = tuple(LETTERS.encode("cb").tolist())
     free = finish(build({"chain": CHAIN}, P0, 4), [ask(0, GO, 5, max_new_tokens=6)])[0]
     request = replace(ask(0, GO, 5, max_new_tokens=6, temperature=0.5), forced=put)
     engine = build({"chain": CHAIN}, P0, 4)
@@ -43,7 +43,7 @@ def test_forced_tokens_come_first_and_take_no_draw():
 
 
 def test_a_forced_end_ends_nothing_and_what_cannot_be_has_a_finite_logprob():
-    request = replace(ask(0, GO, max_new_tokens=3), forced=(0, *LETTERS.encode("z")))
+    request = replace(ask(0, GO, max_new_tokens=3), forced=(0, *LETTERS.encode("z").tolist()))
     ended = finish(build({"chain": CHAIN}, P0, 4), [request])[0]
     assert len(ended.tokens_T) == 5 and ended.finish is Finish.BOUNDARY
     assert np.isfinite(ended.logprobs_T).all() and ended.logprobs_T[1] < -1000

@@ -114,3 +114,21 @@ def test_a_node_without_a_name_of_a_node_grows_nothing(world: World) -> None:
         specs[1].tree_id: GROWING,
     }
     assert "must be 1 to 64 letters" in world.one(schema.dead).reason
+
+
+def test_a_score_keeps_how_its_path_could_be_put_right(world: World) -> None:
+    spec = world.forge.spec(scorers=["steps", "number"])
+    epoch = world.open(spec)
+    root = world.forge.root(spec)
+    leaf = world.forge.child(root)
+    world.ingest(world.forge.segments(root, leaf, epoch=epoch), world.forge.leaf(leaf, epoch=epoch))
+    said = world.forge.score(leaf, 0.0, scorer="steps")
+    message = events_pb2.LeavesScored.FromString(said.data)
+    repair = tree_pb2.Repair(keep=3, text="2 + 2 = 4\n", step=2, steps=3)
+    message.scores[0].scored.score.repair.CopyFrom(repair)
+    world.ingest(world.forge.item("score", message), world.forge.score(leaf, 0.0))
+    found = {s.scorer: s.score for s in _tree(world, spec.tree_id).scores}
+    assert found["steps"].repair == repair and not found["number"].HasField("repair")
+    message.scores[0].scored.score.repair.text = "x" * 20_000
+    world.ingest(world.forge.item("score", message))
+    assert "has 20000 characters" in world.one(schema.dead).reason

@@ -35,13 +35,13 @@ class Alphabet:
     eos = frozenset({END})
     size = len(CHARACTERS) + 1
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> IntTokens:
         """Tokens of a text."""
-        return [1 + (CHARACTERS.find(c) if c in CHARACTERS else CHARACTERS.index("?")) for c in text]
+        return np.array([1 + (CHARACTERS.find(c) if c in CHARACTERS else CHARACTERS.index("?")) for c in text], np.int32)
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> IntTokens:
         """The messages, a line end after each."""
-        return np.array(self.encode("".join(m["content"] + "\n" for m in messages)), np.int32)
+        return self.encode("".join(m["content"] + "\n" for m in messages))
 
     def decode(self, tokens: IntTokens) -> str:
         """The characters, without the end token."""

@@ -99,6 +99,10 @@ class ChatTokenizer:
         ids = self._inner(text, add_special_tokens=self._inner.chat_template is None)["input_ids"]
         return np.array(ids, np.int32)
 
+    def encode(self, text: str) -> IntTokens:
+        """Token ids of a text alone; what looks like a special token is text as well."""
+        return np.array(self._inner(text, add_special_tokens=False, split_special_tokens=True)["input_ids"], np.int32)
+
     def decode(self, tokens: IntTokens) -> str:
         """Text without special tokens."""
         return str(self._inner.decode(tokens.tolist(), skip_special_tokens=True))

@@ -96,6 +96,10 @@ class Tokenizer(Protocol):
         """Token ids of a conversation, up to where the model's answer begins."""
         ...
 
+    def encode(self, text: str) -> IntTokens:
+        """Token ids of a text that goes on an answer: no template, no special tokens."""
+        ...
+
     def decode(self, tokens: IntTokens) -> str:
         """Text of sampled tokens, without special ones."""
         ...

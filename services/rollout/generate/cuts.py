@@ -59,7 +59,7 @@ def run_at(view: GrowthView, branch: Branch) -> Run | None:
 
 def goes_on(segment: Segment) -> bool:
     """Whether another segment continues it as one run."""
-    forced = segment.kind is Kind.FORCED and segment.origin is Origin.BRANCH
+    forced = segment.kind is Kind.FORCED and segment.origin in (Origin.BRANCH, Origin.TEACHER)
     return segment.finish is Finish.ABORTED or (forced and segment.finish is not Finish.STOP)
 
 

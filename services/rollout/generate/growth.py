@@ -51,6 +51,7 @@ class Growth:
         self._asked: dict[Branch, Expansion] = {}  # of those, what a branch was asked for with
         self._expansions: list[Expansion] = []
         self._marks: list[LeafMark] = []
+        self._dropped: list[Leaf] = []
 
     # -- for processes --
 
@@ -90,6 +91,10 @@ class Growth:
         """Ends a path."""
         self._marks.append(LeafMark(leaf, reason))
 
+    def drop(self, leaf: Leaf) -> None:
+        """Takes a marked leaf back, once it has its reward: it is none of the tree's any more."""
+        self._dropped.append(leaf)
+
     def end(self, run: Run) -> None:
         """Ends a path with a run that the model or its limit ended."""
         self.mark(run.leaf, "stop" if run.last.finish is Finish.STOP else "length")
@@ -119,8 +124,9 @@ class Growth:
         self._expansions += [self._asked[branch] for branch in news.gone if branch in self._asked]
         while self._ready:
             self._advance(*self._ready.popleft())
-        plan = Plan(tuple(self._expansions), tuple(self._marks), done=not self._awaited)
-        self._expansions, self._marks = [], []
+        dropped = tuple(self._dropped)
+        plan = Plan(tuple(self._expansions), tuple(self._marks), done=not self._awaited, dropped=dropped)
+        self._expansions, self._marks, self._dropped = [], [], []
         return plan
 
     def _slot(self, of: Branch | Leaf | str, there: bool, value: Any) -> Slot[Any]:

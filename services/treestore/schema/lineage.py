@@ -166,6 +166,7 @@ scores = Table(
     text("verifier"),
     real("duration_ms"),
     int_("stored_ms"),
+    bytes_("repair", nullable=True),  # message Repair
     UniqueConstraint("tree_id", "segment", "end", "scorer"),
 )
 

@@ -5,7 +5,7 @@ import os
 import resource
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from banyan.plugins import GroupScorer, Scored, Scorer, Unscorable
@@ -56,7 +56,8 @@ def _said_of(result: object) -> dict[str, Any]:
         return {"unscorable": result.reason[:_REASON_CHARACTERS]}
     if not isinstance(result, Scored) or not math.isfinite(result.value):
         return {"unscorable": f"NOT_A_NUMBER: the scorer gave {result!r:.80}"}
-    return {"value": float(result.value), "parts": {str(k): float(v) for k, v in result.parts.items()}}
+    said = {"value": float(result.value), "parts": {str(k): float(v) for k, v in result.parts.items()}}
+    return said if result.repair is None else said | {"repair": asdict(result.repair)}
 
 
 def _said(error: BaseException) -> str:

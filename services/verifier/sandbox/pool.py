@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from banyan.plugins import Scored, Unscorable
+from banyan.plugins import Repair, Scored, Unscorable
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.worker import ChildDied, ScorerSpec, Worker
 
@@ -94,8 +94,18 @@ def _outcome(answer: Mapping[str, Any], deadline_s: float) -> Scored | Unscorabl
         value, parts = float(answer["value"]), {str(k): float(v) for k, v in answer["parts"].items()}
     except (KeyError, TypeError, ValueError, AttributeError):
         return Unscorable("NOT_A_NUMBER: the scorer's answer holds no number")
-    good = math.isfinite(value) and all(math.isfinite(v) for v in parts.values())
-    return Scored(value, parts) if good else Unscorable(f"NOT_A_NUMBER: the scorer gave {value}, {parts}")
+    if not math.isfinite(value) or not all(math.isfinite(v) for v in parts.values()):
+        return Unscorable(f"NOT_A_NUMBER: the scorer gave {value}, {parts}")
+    try:
+        return Scored(value, parts, _repair(answer.get("repair")))
+    except (KeyError, TypeError, ValueError) as error:
+        return Unscorable(f"EXCEPTION: the scorer's repair is none: {error}")
+
+
+def _repair(said: Any) -> Repair | None:
+    if said is None:
+        return None
+    return Repair(int(said["keep"]), str(said["text"]), int(said["step"]), int(said["steps"]))
 
 
 class Pool:

@@ -1,0 +1,14 @@
+"""How a leaf's path could be put right, as its scorer says (SCOPE)."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0009"
+down_revision = "0008"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Applies it."""
+    op.add_column("scores", sa.Column("repair", sa.LargeBinary(), nullable=True))
