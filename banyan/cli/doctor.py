@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -97,6 +98,8 @@ def _ports() -> str:
 
 def _disk(state: Path) -> str:
     at = next(p for p in (state.absolute(), *state.absolute().parents) if p.exists())  # the disk that it will lie on
+    with tempfile.TemporaryFile(dir=at) as probe:  # OSError says where and why not
+        probe.write(b"x")
     free = shutil.disk_usage(at).free / 2**30
     if free < FREE_GB:
         raise OSError(

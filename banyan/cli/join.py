@@ -6,13 +6,14 @@ import os
 import shlex
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from banyan import torchenv
-from banyan.cli import joining
+from banyan.cli import describe, joining
 from banyan.cli.invocation import me
 from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.output import emit, err
@@ -31,7 +32,8 @@ def token(
         made = client.create_token(client.run(run_id).run_id, hours)
         file = joining.keep(state, client.run(run_id).run_id, made.token).resolve()
     command = f"{me()} join {made.address} --token-file {shlex.quote(str(file))}"
-    emit({"address": made.address, "token": made.token, "file": str(file), "command": command}, as_json)
+    until = describe.when(int(1000 * (time.time() + 3600 * hours)))
+    emit({"address": made.address, "token": made.token, "until": until, "file": str(file), "command": command}, as_json)
 
 
 def join(

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from banyan.cli.invocation import me
 
+_MOST = 1000  # files of a run
+
 
 def joining(state: Path, run_id: str, address: str, token: str) -> str:
     """Writes the token to its file; the lines to print."""
@@ -21,6 +23,10 @@ def keep(state: Path, run_id: str, token: str) -> Path:
     folder = state / "tokens"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = folder / run_id
+    for number in range(2, _MOST):  # what was printed before names its own file
+        if not file.exists():
+            break
+        file = folder / f"{run_id}-{number}"
     partial = folder / f".{run_id}.{os.getpid()}"
     handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w") as out:

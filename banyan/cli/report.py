@@ -67,6 +67,20 @@ def unscored(progress: rs.ReadProgressResponse, why: Callable[[], str]) -> str:
     return f"{missing} of {among} leaves could not be scored" + (f", such as: {reason}" if reason else "")
 
 
+def given_up(progress: rs.ReadProgressResponse, why: Callable[[], str]) -> str:
+    """What was opened and came to nothing, with one reason; empty where nothing was given up."""
+    dropped, reason = progress.groups.dropped, why() if progress.groups.dropped else ""
+    if not dropped:
+        return ""
+    return f"{dropped} of {progress.groups.opened} groups were given up" + (f", such as: {reason}" if reason else "")
+
+
+def why_given_up(client: Client, run_id: str) -> str:
+    """Why the newest training tree that was dropped was."""
+    states = [tree_pb2.TREE_STATE_DROPPED]
+    return next((t.reason for t in client.trees(run_id, 1, states=states, purpose=tree_pb2.TREE_PURPOSE_TRAIN)), "")
+
+
 def why_unscored(client: Client, run_id: str) -> str:
     """What the first unscorable leaf among a few new trees had; empty where there is none."""
     for summary in client.trees(run_id, _LOOKED_AT):
@@ -107,6 +121,8 @@ def print_report(client: Client, run_id: str, recipe: Recipe, seconds: float, st
         out.print(table)
         out.print()
     if said := unscored(progress, lambda: why_unscored(client, run.run_id)):
+        out.print(f"{said}\n", markup=False, soft_wrap=True)
+    if said := given_up(progress, lambda: why_given_up(client, run.run_id)):
         out.print(f"{said}\n", markup=False, soft_wrap=True)
 
     def varies(summary: ts.TreeSummary) -> bool:

@@ -26,6 +26,7 @@ from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis import rpc
 from services.supervisor.embedded import embedded
+from services.supervisor.fleet import GRACE_S
 from services.supervisor.supervisor import Supervisor
 
 INTERRUPTED = 130
@@ -153,6 +154,7 @@ class Session:
             raise self._supervisor.failure.result()
         if not watching.done():
             watching.cancel()
+            await asyncio.wait([watching])  # the live view is gone before anything else is said
             return await self._pause(gateway, run.run_id)
         return await self._finish(gateway, watching.result())
 
@@ -186,6 +188,18 @@ class Session:
                 return
             await asyncio.sleep(0.2)
 
+    async def _await_checkpoint(self, supervisor: Supervisor, run_id: str) -> None:
+        """A run that is stopped before its end: its learner writes where it is, and the report says where that is."""
+        name, end = f"learner-{run_id}-", time.monotonic() + GRACE_S["learner"]
+        told = False
+        while any(key.startswith(name) and child.running for key, child in supervisor.children.items()):
+            if self._interrupted.is_set() or time.monotonic() > end:
+                return
+            if not told:
+                err.print("the learner writes a checkpoint")
+            told = True
+            await asyncio.sleep(0.2)
+
     async def _pause(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> int:
         err.print("stopping: the learner writes a checkpoint; once more to stop at once")
         request = gw.CancelRunRequest(run_id=run_id, pause=True, cause="interrupted")
@@ -204,6 +218,8 @@ class Session:
         assert self._recipe is not None and self._supervisor is not None
         seconds, recipe = time.monotonic() - self._begun, self._recipe
         state = self._supervisor.fleet.state
+        if run.state != rs.RUN_STATE_SUCCEEDED:  # else the learner was done before
+            await self._await_checkpoint(self._supervisor, run.run_id)
 
         def report() -> None:
             with Client(state.address("treestore"), secret=state.secret) as client:
@@ -213,4 +229,7 @@ class Session:
         if run.state != rs.RUN_STATE_SUCCEEDED:
             cause = f": {run.cause}" if run.cause else ""
             err.print(f"{run.run_id} {describe.run_state(run.state)}{cause}", soft_wrap=True, markup=False)
+        if run.state == rs.RUN_STATE_PAUSED:
+            again = proposed(f"train --run {run.run_id}", self._state)
+            err.print(f"go on with it: {again}", soft_wrap=True, markup=False)
         return 0 if run.state == rs.RUN_STATE_SUCCEEDED else 1

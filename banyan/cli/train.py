@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ import typer
 import yaml
 
 from banyan.cli import recipes, scorers, searchpath
+from banyan.cli.invocation import proposed
 from banyan.cli.options import DEFAULT_STATE, State
 from banyan.cli.output import emit, err
 from banyan.errors import InvalidInput
@@ -45,6 +47,8 @@ def train(
         return
     if loaded is not None:
         _prepare(loaded)
+    elif not (state / "store.sqlite").exists() and not os.environ.get("BANYAN_DATABASE"):
+        raise InvalidInput(f"there is no run to resume in {state}; start one: {proposed('train RECIPE', state)}")
     logging.basicConfig(level="WARNING", format="%(levelname)s %(message)s")
     from banyan.cli.session import Session
 
@@ -95,6 +99,7 @@ def _check_inputs(recipe: Recipe | None) -> None:
     from services.chassis import models
     from services.gateway.tasks import file
 
+    _check_engine(recipe)
     models.check(recipe.model, tokenizer=recipe.resources.engine == "torch")
     if recipe.task.name == "file":
         file.rows(recipe.task, Path.cwd())
@@ -104,6 +109,15 @@ def _prepare(recipe: Recipe) -> None:
     """Finds the model before anything starts, so that a missing one is one clear message."""
     from services.chassis import models
 
+    _check_engine(recipe)
     if recipe.model == models.SMOLLM2 and not (models.cache() / recipe.model).is_dir():
         err.print(f"converting {recipe.model} once …")
     models.resolve(recipe.model, tokenizer=recipe.resources.engine == "torch")
+
+
+def _check_engine(recipe: Recipe) -> None:
+    """vLLM is not installed beside the rest. Raises NotReady with how to come by it."""
+    if recipe.resources.engine == "vllm":
+        from services.rollout.engines import vllm_there
+
+        vllm_there.check()

@@ -11,7 +11,8 @@ class Task(Part):
     """Where the prompts come from."""
 
     name: Literal["arithmetic", "chains", "reasoning-gym", "file"]
-    """arithmetic: built in, for the quick start. chains: built-in sums with their steps. reasoning-gym: one of its generators. file: the user's JSONL or Parquet."""
+    """arithmetic: built in, for the quick start. chains: built-in sums with steps. reasoning-gym: one of its generators.
+    file: the user's JSONL or Parquet."""
     dataset: str = ""
     """reasoning-gym: name of the generator."""
     size: Annotated[int, Field(ge=2, le=10_000_000)] = 1000

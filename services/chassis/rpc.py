@@ -1,6 +1,7 @@
 """gRPC as services use it: servers with health and reflection, errors that keep their reason, calls with deadlines."""
 
 import asyncio
+import inspect
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 << 20
 RUN_KEY = "banyan-run"  # metadata: the only run that a call may be about; set by the gateway for joined nodes
+_KEEPALIVE_MS = 20_000  # between the pings of a channel on which nothing is said
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MAX_BYTES),
     ("grpc.max_send_message_length", MAX_BYTES),
@@ -35,6 +37,8 @@ class _Errors(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         if handler is None:
             return None
         if handler.response_streaming:
+            if not inspect.isasyncgenfunction(getattr(handler, _slot(handler))):
+                return handler  # it writes to its context by itself, as health's Watch does
             return handler._replace(**{_slot(handler): _stream(getattr(handler, _slot(handler)), details.method)})
         return handler._replace(**{_slot(handler): _unary(getattr(handler, _slot(handler)), details.method)})
 
@@ -109,6 +113,7 @@ async def serve(
     """
     guard = [Guard(secret, secret_file)] if secret else []
     options = dict(_OPTIONS) | {"grpc.max_receive_message_length": most_bytes}  # of two values of a name the first counts
+    options |= {"grpc.http2.min_recv_ping_interval_without_data_ms": _KEEPALIVE_MS // 2}  # else it cuts what is quiet
     server = grpc.aio.server(interceptors=[*guard, _Errors()], options=list(options.items()))
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
@@ -143,7 +148,7 @@ def channel(
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
-        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", 0),
     ]

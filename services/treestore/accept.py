@@ -149,7 +149,6 @@ def _count(book: Book, tree: TreeRow, event: Grew) -> None:
         tree.policy_step = max(tree.policy_step, event.segment.policy_step)
     elif event.segment.kind is Kind.PROMPT:
         tree.prompt_tokens += len(event.segment)
-        tally.prompt_tokens += len(event.segment)
 
 
 def _planned(book: Book, event: Planned) -> list[Event]:
@@ -184,6 +183,7 @@ def _grown(book: Book, event: Grown) -> list[Event]:
         tally.path_tokens += head.prefix_sampled + (leaf.end if head.kind in ANSWER else 0)
         released += book.release(leaf_key(leaf))
     tally.leaves += len(event.leaves)
+    tally.prompt_tokens += tree.prompt_tokens  # of trees that are grown: one that is given up shared nothing
     tally.prompt_path_tokens += tree.prompt_tokens * len(event.leaves)
     return released
 

@@ -7,6 +7,7 @@ not change anything but rows.
 
 import asyncio
 import re
+import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -112,13 +113,26 @@ def _attempt(engine: Engine, work: Work[T], patience_s: float) -> T:
         try:
             with engine.begin() as connection:
                 return work(connection)
+        except sqlite3.DatabaseError as error:  # as the connection was made
+            _refuse_damaged(engine, error)
+            raise
         except DBAPIError as error:
+            _refuse_damaged(engine, error.orig)
             if not _transient(error) or time.monotonic() > end:
                 raise _meaning(error) from error
         except TemporaryError as error:
             if error.reason != "STORE_LOCKED" or time.monotonic() > end:
                 raise
         time.sleep(0.1)
+
+
+def _refuse_damaged(engine: Engine, error: object) -> None:
+    """A file of something else, or a torn one. Raises InvalidInput."""
+    if "not a database" in str(error) or "malformed" in str(error):
+        file = str(engine.url.database).removeprefix("file:").partition("?")[0]
+        raise InvalidInput(
+            f"{file} is no store that can be read: {error}; put a copy of it back, or name another folder with --state"
+        ) from None
 
 
 def _transient(error: DBAPIError) -> bool:

@@ -53,6 +53,28 @@ def test_dry_run_refuses_an_address_that_is_none() -> None:
     refused(banyan("train", QUICKSTART, "--dry-run", "--listen", "nowhere"), "--listen 'nowhere' must be host:port")
 
 
+def test_an_engine_that_is_not_installed_is_said_before_anything_starts(tmp_path: Path) -> None:
+    for more in (["--dry-run"], ["--state", str(tmp_path / "state")]):
+        said = banyan("train", QUICKSTART, "--set", "resources.engine=vllm", *more)
+        assert said.returncode == 1 and "make vllm" in said.stderr and "Traceback" not in said.stderr, said.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def test_nothing_is_started_to_resume_nothing(tmp_path: Path) -> None:
+    refused(banyan("train", "--resume", "--state", str(tmp_path / "state")), "there is no run to resume", "train RECIPE")
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_file_that_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "store.sqlite").write_text("garbage " * 1000)
+    refused(banyan("runs", "ls", "--state", str(tmp_path)), str(tmp_path / "store.sqlite"), "no store that can be read")
+
+
+def test_doctor_tries_whether_the_folder_can_be_written() -> None:
+    rows = {row["check"]: row for row in json.loads(banyan("doctor", "--state", "/proc/nowhere", "--json").stdout)}
+    assert not rows["disk"]["ok"] and "/proc" in rows["disk"]["detail"]
+
+
 def test_settings_that_a_loss_has_not_are_refused_before_a_run_is_begun() -> None:
     said = banyan("train", QUICKSTART, "--dry-run", "--set", "optimise.loss_settings.entropy=x")
     refused(said, "entropy must be a finite number, got 'x'")

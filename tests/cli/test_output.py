@@ -81,6 +81,12 @@ def test_a_token_is_in_a_file_of_its_owner_and_not_in_the_command(tmp_path: Path
     assert file.read_text().strip() == "secret.token" and file.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_new_token_leaves_the_file_that_an_older_command_names(tmp_path: Path) -> None:
+    files = [joining.keep(tmp_path, "r-1", f"{n}.token") for n in range(3)]
+    assert [file.name for file in files] == ["r-1", "r-1-2", "r-1-3"]
+    assert [file.read_text().strip() for file in files] == ["0.token", "1.token", "2.token"]
+
+
 RUNS = [rs.Run(run_id="a-12", state=rs.RUN_STATE_PAUSED, step=3), rs.Run(run_id="a-13"), rs.Run(run_id="b-1")]
 
 

@@ -54,3 +54,18 @@ async def test_the_named_run_is_resumed_and_another_is_cancelled_while_nothing_r
     assert [int(n) for n in re.findall(r"step +(\d+)/6", text)] == list(range(at + 1, 7))
     status, text = await said(tmp_path, state, "runs", "watch", first)
     assert status == 0 and text.startswith("succeeded  step 6")
+
+
+@pytest.mark.slow
+async def test_a_run_that_is_paused_from_elsewhere_says_where_its_checkpoint_is(tmp_path: Path) -> None:
+    state, file = tmp_path / "state", tmp_path / "r.yaml"
+    data = recipe(tiny_model(tmp_path / "model"), task={"name": "arithmetic", "holdout": 0.0}, budget={"steps": 500})
+    file.write_text(yaml.safe_dump(data))
+    async with command(tmp_path / "made.out", "train", str(file), "--state", str(state)) as made:
+        run_id = (await made.says(r"run (\S+):"))[1]
+        await made.says(r"step +1/")
+        status, text = await said(tmp_path, state, "runs", "cancel", run_id, "--pause")
+        assert status == 0, text
+        assert await made.ends(60.0) == 1, made.output
+        assert re.search(r"checkpoint +\S*step-\d+-epoch-1", made.output), made.output
+        assert f"train --run {run_id} --state {state}" in made.output

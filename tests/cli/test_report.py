@@ -5,7 +5,7 @@ from rich.console import Console
 
 from banyan.cli.describe import wilson
 from banyan.cli.live import curve
-from banyan.cli.report import evaluation_table, extremes, unscored
+from banyan.cli.report import evaluation_table, extremes, given_up, unscored
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 
@@ -85,3 +85,11 @@ def test_wilson_interval() -> None:
 
 def test_the_curve_stays_in_its_range() -> None:
     assert curve([0.0, 0.5, 1.0, 2.0, -1.0]) == "▁▅██▁"
+
+
+def test_what_came_to_nothing_is_said_with_a_reason() -> None:
+    some = rs.ReadProgressResponse(groups=rs.GroupCounts(opened=11, dropped=5))
+    assert (
+        given_up(some, lambda: "NO_ROOM: 40,031 tokens") == "5 of 11 groups were given up, such as: NO_ROOM: 40,031 tokens"
+    )
+    assert given_up(rs.ReadProgressResponse(groups=rs.GroupCounts(opened=11)), lambda: "nobody asks") == ""

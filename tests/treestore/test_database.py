@@ -161,6 +161,7 @@ def test_trees_that_were_grown_before_they_were_counted_count_too(tmp_path: Path
         world.live(world.forge.spec(ordinal))
     world.database.transact(lambda c: c.exec_driver_sql("DROP TABLE grown"))
     world.database.transact(lambda c: c.exec_driver_sql("DROP INDEX ix_policies_run"))
+    world.database.transact(lambda c: c.exec_driver_sql("ALTER TABLE scores DROP COLUMN repair"))
     world.database.transact(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '0007'"))
     world.database.close()
     database = Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from banyan.errors import InvalidInput, NotReady
+from banyan.errors import InvalidInput
 from banyan.segment import Floats
 from banyan.signals import Signals, joined
-from services.rollout.engines import vllm_params, vllm_usage, vllm_weights
+from services.rollout.engines import vllm_params, vllm_there, vllm_usage, vllm_weights
 from services.rollout.engines.vllm_usage import Usage
 
 BLOCK = 32  # tokens; vLLM shares whole blocks only, and 128, its choice on a CPU, would never share a short prompt
@@ -77,8 +77,7 @@ class Core:
             from vllm.engine.arg_utils import AsyncEngineArgs
             from vllm.v1.engine.async_llm import AsyncLLM
         except ImportError as error:
-            remedy = "`make vllm` makes .venv-vllm with it, and `.venv-vllm/bin/banyan` uses it"
-            raise NotReady(f"resources.engine vllm: vLLM is not installed here ({error}); {remedy}") from None
+            raise vllm_there.absent(error) from None
         usage = Usage(settings.block)
         try:
             arguments = AsyncEngineArgs(**_arguments(settings))

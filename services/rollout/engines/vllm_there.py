@@ -1,0 +1,17 @@
+"""Whether vLLM is installed here. Imports nothing of it: that takes seconds."""
+
+from importlib.util import find_spec
+
+from banyan.errors import NotReady
+
+
+def check() -> None:
+    """Raises NotReady with the remedy where it is not."""
+    if find_spec("vllm") is None:
+        raise absent("No module named 'vllm'")
+
+
+def absent(why: object) -> NotReady:
+    """The error of an engine without vLLM."""
+    remedy = "`make vllm` makes .venv-vllm with it, and `.venv-vllm/bin/banyan` uses it"
+    return NotReady(f"resources.engine vllm: vLLM is not installed here ({why}); {remedy}")

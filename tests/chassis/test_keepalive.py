@@ -1,0 +1,24 @@
+"""A call on which nothing is said for long stays open: client and server agree on how often may be asked."""
+
+import asyncio
+
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from services.chassis import rpc
+
+QUIET_S = 75.0  # three pings; a server that did not expect them has said goodbye after the third
+
+
+@pytest.mark.slow
+async def test_a_quiet_stream_is_not_cut() -> None:
+    server = await rpc.serve("127.0.0.1:0", [], [])
+    async with rpc.channel(server.address) as channel:
+        news = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
+        assert (await news.read()).status == health_pb2.HealthCheckResponse.SERVING
+        reading = asyncio.ensure_future(news.read())
+        done, _ = await asyncio.wait([reading], timeout=QUIET_S)
+        assert not done, "nothing was to be said, so the call was cut"
+        news.cancel()
+        await asyncio.wait([reading])
+    await server.stop()
