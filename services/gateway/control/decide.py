@@ -81,7 +81,7 @@ def _failure(recipe: Recipe, facts: Facts) -> str:
     if limit is not None and facts.live_minutes >= limit:
         step = facts.standing.step if facts.standing else 0
         where = f"at step {step} of {recipe.budget.steps}"
-        return f"budget.minutes: {limit:g} minutes are over {where}; raise it, or ask for fewer steps"
+        return f"budget.minutes: {limit:g} minutes are over {where}; begin a run with more of them, or with fewer steps"
     return ""
 
 
