@@ -16,7 +16,7 @@ def chosen(known: Sequence[rs.Run], wanted: str, state: Path) -> rs.Run:
     if ended and not any(run.run_id.startswith(wanted) for run in runs):
         raise InvalidInput(_over(ended[0], wanted, state))
     if not runs:
-        raise InvalidInput(f"there is no run to resume in {state}; start one with banyan train RECIPE")
+        raise InvalidInput(f"there is no run to resume in {state}; start one: {proposed('train RECIPE', state)}")
     found = [run for run in runs if run.run_id.startswith(wanted)]
     exact = [run for run in found if run.run_id == wanted]
     if len(found) == 1 or not wanted or exact:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 Transcript = str
 MOST_REPAIR = 16_384  # characters: a step, not another answer
+_MOST_COUNTED = 2**31 - 1  # characters and steps: what messages hold
 Row = Mapping[str, Any]
 
 
@@ -24,7 +25,8 @@ class Repair:
     def __post_init__(self) -> None:
         if not self.text or len(self.text) > MOST_REPAIR:
             raise ValueError(f"a repair's text has {len(self.text)} characters; give 1 to {MOST_REPAIR}")
-        if self.keep < 0 or not 1 <= self.step <= self.steps:
+        self.text.encode()  # half a character is no text, and none that can be sent
+        if not 0 <= self.keep <= _MOST_COUNTED or not 1 <= self.step <= self.steps <= _MOST_COUNTED:
             raise ValueError(f"a repair keeps {self.keep} characters, and is of step {self.step} of {self.steps}")
 
 

@@ -25,6 +25,7 @@ T = TypeVar("T")
 Work = Callable[[Connection], T]
 
 PATIENCE_S = 10.0
+_DAMAGED = ("file is not a database", "database disk image is malformed")
 _ADVISORY_KEY = 0x62616E79616E  # "banyan"
 _TRANSIENT = ("08", "40001", "40P01", "55P03", "57P", "53")  # SQLSTATE classes that pass by themselves
 _PG_OPTIONS = "-c lock_timeout=5000 -c statement_timeout=60000 -c idle_in_transaction_session_timeout=60000"
@@ -128,7 +129,7 @@ def _attempt(engine: Engine, work: Work[T], patience_s: float) -> T:
 
 def _refuse_damaged(engine: Engine, error: object) -> None:
     """A file of something else, or a torn one. Raises InvalidInput."""
-    if "not a database" in str(error) or "malformed" in str(error):
+    if isinstance(error, sqlite3.DatabaseError) and str(error) in _DAMAGED:
         file = str(engine.url.database).removeprefix("file:").partition("?")[0]
         raise InvalidInput(
             f"{file} is no store that can be read: {error}; put a copy of it back, or name another folder with --state"

@@ -51,6 +51,12 @@ def test_the_reference_may_be_a_text_and_is_needed() -> None:
     for wrong in (None, 7, [1], ["a", " "]):
         found = Steps().score("1", ROW | {"solution": wrong})
         assert isinstance(found, Unscorable) and "'solution'" in found.reason
+    for step, why in (("x" * 20_000, "20001 characters"), ("\ud800", "surrogates")):
+        found = Steps().score("1", ROW | {"solution": [step, "14"]})
+        assert isinstance(found, Unscorable) and why in found.reason
+    for keep, steps in ((2**31, 3), (-1, 3), (0, 2**31)):
+        with pytest.raises(ValueError, match="a repair keeps"):
+            Repair(keep, "x", 1, steps)
     with pytest.raises(ValueError, match="delimiter"):
         Steps(delimiter="")
     with pytest.raises(ValueError, match="of step 3 of 2"):
