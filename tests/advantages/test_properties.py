@@ -215,3 +215,12 @@ def test_treeps_differences_of_children_cancel(trees: Any) -> None:
             if node.parent >= 0 and len(children) > 1 and not own:
                 total = sum(c.paths * found.node_G_N[index][c.index] for c in children)
                 assert total == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("rewards", [(0.1, 0.2, 0.3), (0.3, 0.2, 0.1)])
+def test_whether_a_reward_is_the_mean_is_no_matter_of_its_last_bit(rewards: tuple[float, ...]) -> None:
+    """Summed in either order the mean is not 0.2 to its last bit; HGPO counts what is not 0."""
+    trees = [[Twig(leaf=True, reward=r, named={"state": "X" if r == 0.1 else "A"})] for r in rewards]
+    found = estimated("hgpo", {"scale": "mean", "episode_term": True}, grown(trees))
+    assert found.node_G_N is not None
+    np.testing.assert_allclose(found.node_G_N[1][-1], -0.05, atol=1e-6)

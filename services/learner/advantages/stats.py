@@ -42,15 +42,10 @@ def means(value_R: Floats, label_R: Ints | None = None) -> Floats:
 
 
 def centred(value_R: Floats, label_R: Ints | None = None) -> Floats:
-    """value − mean of its peers; exactly 0 where they do not differ."""
-    label_R = _whole(value_R, label_R)
-    if not len(value_R):
-        return value_R
+    """value − mean of its peers; exactly 0 where they are equal up to rounding, since some estimators count what is not 0."""
     mean_R = means(value_R, label_R)
     apart_R = value_R - mean_R
-    widest = np.zeros(int(label_R.max()) + 1)
-    np.maximum.at(widest, label_R, np.abs(apart_R))
-    return np.where(widest[label_R] > EQUAL * np.maximum(1.0, np.abs(mean_R)), apart_R, 0.0)
+    return np.where(np.abs(apart_R) > EQUAL * np.maximum(1.0, np.abs(mean_R)), apart_R, 0.0)
 
 
 def deviations(apart_R: Floats, label_R: Ints | None = None, ddof: int = 1) -> Floats:
