@@ -42,7 +42,7 @@ def means(value_R: Floats, label_R: Ints | None = None) -> Floats:
 
 
 def centred(value_R: Floats, label_R: Ints | None = None) -> Floats:
-    """value − mean of its peers; exactly 0 where they are equal up to rounding, since some estimators count what is not 0."""
+    """value − mean of its peers; exactly 0 where they are equal up to rounding: some estimators count what is not."""
     mean_R = means(value_R, label_R)
     apart_R = value_R - mean_R
     return np.where(np.abs(apart_R) > EQUAL * np.maximum(1.0, np.abs(mean_R)), apart_R, 0.0)
