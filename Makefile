@@ -71,6 +71,9 @@ bench: model ## measure; prints tables and writes bench/results/*.json
 	$(BIN)/python -m bench
 
 .PHONY: proto
+recipe-page: $(STAMP) ## write docs/recipe.md from banyan/recipe
+	$(PYTHON) -m banyan.recipe.reference > docs/recipe.md.new && mv docs/recipe.md.new docs/recipe.md
+
 proto: $(STAMP) ## write banyan/v1 from proto/banyan/v1
 	proto/generate.sh
 

@@ -1,9 +1,12 @@
 """What is wrong with a recipe, in words for people: where it was said, the key, the reason and the value."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+
+from banyan.recipe.part import parts_in
 
 Place = tuple[str | int, ...]
 Places = dict[Place, str]  # where a key was said, such as "r.yaml, line 3"
@@ -32,12 +35,35 @@ _WORDS = {
 }
 
 
-def explained(error: ValidationError, data: Mapping[str, Any], name: str, places: Places) -> str:
-    """One line for each key that is wrong; what several forms of one value have against it is one line."""
+def explained(
+    error: ValidationError, data: Mapping[str, Any], name: str, places: Places, form: type[BaseModel] | None = None
+) -> str:
+    """One line for each key that is wrong; what several forms of one value have against it is one line.
+
+    form: what the data should be; names the keys that an unknown one may have meant.
+    """
     found: dict[Place, list[Any]] = {}
     for one in error.errors():
         found.setdefault(_place(one, data), []).append(one)
-    return "\n".join(_line(place, errors, name, places) for place, errors in found.items())
+    return "\n".join(
+        _line(place, errors, name, places) + (_meant(form, place) if _unknown(errors) else "")
+        for place, errors in found.items()
+    )
+
+
+def _unknown(errors: list[Any]) -> bool:
+    return all(error["type"] == "extra_forbidden" for error in errors)
+
+
+def _meant(form: type[BaseModel] | None, place: Place) -> str:
+    """The known key that is most alike, or all."""
+    for part in place[:-1]:
+        field = form.model_fields.get(str(part)) if form and not isinstance(part, int) else None
+        form = next(parts_in(field.annotation), None) if field else form if isinstance(part, int) else None
+    if form is None:
+        return ""
+    near = difflib.get_close_matches(str(place[-1]), form.model_fields, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(form.model_fields)}"
 
 
 def _place(error: Any, data: Mapping[str, Any]) -> Place:

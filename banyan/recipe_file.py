@@ -50,7 +50,7 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
     try:
         recipe = Recipe.model_validate(data)
     except ValidationError as error:
-        raise InvalidInput(explained(error, data, name, places or {})) from None
+        raise InvalidInput(explained(error, data, name, places or {}, Recipe)) from None
     policy = registry.tree_policy(recipe.generate.policy, recipe.generate.settings)
     if recipe.deterministic and getattr(policy, "needs_scores", False):
         raise InvalidInput(
@@ -189,16 +189,31 @@ def _override(data: dict[str, Any], override: str, places: Places) -> None:
     if not separator or not key.strip():
         raise InvalidInput(f"--set {override!r} must be key=value, such as budget.steps=4")
     *path, last = key.strip().split(".")
-    at = data
+    at: Any = data  # a mapping, or a list in one
+    place: Place = ()
     for part in path:
-        at = at.setdefault(part, {})
-        if not isinstance(at, dict):
+        step = _step(at, part, override)
+        if isinstance(at, dict):
+            at.setdefault(step, {})
+        at = at[step]
+        if not isinstance(at, dict | list):
             raise InvalidInput(f"--set {override!r}: {part!r} is a value, not a part of the recipe")
+        place = (*place, step)
+    final = _step(at, last, override)
     try:
-        at[last] = yaml_text.parsed(value)
+        at[final] = yaml_text.parsed(value)
     except yaml.YAMLError:
         raise InvalidInput(f"--set {override!r}: {value!r} is not a YAML value") from None
-    _note_override((*path, last), override, places)
+    _note_override((*place, final), override, places)
+
+
+def _step(at: dict[str, Any] | list[Any], part: str, override: str) -> str | int:
+    """The key, or the position in a list, such as filter.0.name."""
+    if isinstance(at, dict):
+        return part
+    if part.isdecimal() and int(part) < len(at):
+        return int(part)
+    raise InvalidInput(f"--set {override!r}: {part!r} is no position in a list of {len(at)}; they are counted from 0")
 
 
 def _note_override(place: Place, override: str, places: Places) -> None:

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from banyan.segment import Kind, Sampling, Segment
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from services.learner import attention, gathered, losses, packing, paths, spans
+from services.learner import attention, calls, gathered, losses, packing, paths, spans
 from services.learner.logprobs import token_logprobs
 from services.learner.model import forward, output_weight, prepare
 from services.learner.packing import Row
@@ -141,7 +141,7 @@ class Rivals:
         flat = self.work(
             s.leaves * s.length, sum(len(r.place_R) for r in self.flat), s.leaves * s.length * (s.length + 1) // 2
         )
-        seen = spans.pairs_of(spans.calls(spans.spans(self.row)))
+        seen = calls.long_pairs(calls.calls(spans.spans(self.row), 0))
         return flat / self.work(s.unique, len(self.row.place_R), seen)
 
 

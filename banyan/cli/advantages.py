@@ -1,5 +1,6 @@
 """`banyan advantages`: what an estimator makes of stored trees, without training."""
 
+import contextlib
 import json
 import shutil
 import sys
@@ -42,7 +43,7 @@ def advantages(
     if not isinstance(whiten, bool):
         raise InvalidInput(f"--set whiten={whiten!r} must be true or false")
     built = _built(estimator, given, whiten)
-    with _opened(trees) as file:
+    with _opened(trees) as file, _of_file(trees):
         for group, credit in _credits(_groups(file, trees, by, evaluations), built, whiten):
             _print(group, credit)
 
@@ -78,6 +79,15 @@ def _opened(name: str) -> BinaryIO:
     shutil.copyfileobj(source, kept)
     kept.seek(0)
     return kept
+
+
+@contextlib.contextmanager
+def _of_file(name: str) -> Iterator[None]:
+    """What is wrong with a line is said with its file."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidInput(f"{name}, {error}" if str(error).startswith("line ") else str(error)) from None
 
 
 def _credits(groups: Iterator[Group], built: Any, whiten: bool) -> Iterator[tuple[Group, "Credit"]]:

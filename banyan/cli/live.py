@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Group
@@ -21,10 +22,10 @@ _BARS = "▁▂▃▄▅▆▇█"
 _CURVE = 48
 
 
-def curve(values: list[float], low: float = 0.0, high: float = 1.0) -> str:
-    """Values as a line of block characters between `low` and `high`."""
-    span = (high - low) or 1.0
-    return "".join(_BARS[max(0, min(7, int((v - low) / span * 8)))] for v in values)
+def curve(values: Sequence[float]) -> str:
+    """Values as a line of block characters between 0 and 1, or between the least and the greatest where those lie beyond."""
+    low, high = min(0.0, *values, 0.0), max(1.0, *values, 1.0)
+    return "".join(_BARS[min(7, int((value - low) / (high - low) * 8))] for value in values)
 
 
 class LiveView:

@@ -1,6 +1,7 @@
 """`banyan recipes`: the recipes that come with Banyan, and what one resolves to."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from banyan.cli import searchpath
 from banyan.cli.options import Json
 from banyan.cli.output import emit
 from banyan.errors import InvalidInput
-from banyan.recipe import Recipe
+from banyan.recipe import Recipe, reference
 from banyan.recipe_file import load
 
 app = typer.Typer(help="Recipes.", no_args_is_help=True)
@@ -54,6 +55,17 @@ def list_recipes(as_json: Json = False) -> None:
         recipe = read(str(path))
         rows.append({"name": recipe.name, "description": recipe.description, "source": recipe.source, "file": str(path)})
     emit(rows, as_json, ("name", "description", "source"))
+
+
+@app.command("keys")
+def list_keys(
+    part: Annotated[str, typer.Argument(help="Only keys that begin so, such as optimise.lora.")] = "", as_json: Json = False
+) -> None:
+    """Lists the keys of a recipe: what each takes, its default and its meaning."""
+    rows = [asdict(key) for key in reference.listed() if key.key.startswith(part)]
+    if not rows:
+        raise InvalidInput(f"no key of a recipe begins with {part!r}; `banyan recipes keys` lists all")
+    emit(rows, as_json, ("key", "takes", "default", "meaning"))
 
 
 @app.command("show")

@@ -17,6 +17,7 @@ from banyan.v1 import runstore_service_pb2 as rs
 
 app = typer.Typer(help="Runs.", no_args_is_help=True)
 CAUSE = "cancelled by a person"
+PAUSE = "paused by a person"
 RunId = Annotated[str, typer.Argument(help="Id of the run, or a unique beginning of it.")]
 
 
@@ -93,7 +94,7 @@ def cancel(
         run = client.run(run_id)
     if pause or running(state):
         with commanding(state) as client:
-            run = client.cancel(run.run_id, CAUSE, pause)
+            run = client.cancel(run.run_id, PAUSE if pause else CAUSE, pause)
     elif run.state in describe.OVER:
         raise Refused(f"run {run.run_id} is {describe.run_state(run.state)} already")
     else:

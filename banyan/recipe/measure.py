@@ -14,7 +14,8 @@ class Budget(Part):
     steps: Annotated[int, Field(ge=1, le=10_000_000)] = 100
     """Optimizer steps."""
     minutes: Annotated[float, Field(gt=0, le=10_000_000)] | None = None
-    """Wall-clock limit; the run then ends as FAILED with that cause. None for no limit."""
+    """Wall-clock limit: nothing is begun after it, what was begun is trained on, and the run is measured and succeeds with
+    that cause; it fails if no step was done. None for no limit."""
 
 
 class Eval(Part):

@@ -1,7 +1,8 @@
 """What all parts of a recipe are made of: kinds of values, and free settings, whose numbers are finite."""
 
 import math
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -45,3 +46,11 @@ class Part(BaseModel):
 
     LATER: ClassVar[frozenset[str]] = frozenset()
     """Fields that recipes once did not have: with their default they are no part of a deterministic run's identity."""
+
+
+def parts_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The parts that an annotation such as list[Filter] or Replay | None speaks of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for below in get_args(annotation):
+        yield from parts_in(below)

@@ -37,6 +37,11 @@ _FLUSH_S = 2
 _LISTED = 256  # consumers in one answer of the broker, unless there are no more
 
 
+def _worth_a_line(record: logging.LogRecord) -> bool:
+    """Whether a remark of asyncio is: at the end of each TLS connection it makes one that says nothing to anybody."""
+    return "eof_received" not in record.getMessage()
+
+
 class Bus:
     """One connection to NATS. Reconnects for ever; nothing that was acknowledged is published again."""
 
@@ -74,6 +79,7 @@ class Bus:
             # Handshake first: else the client speaks plainly to whoever says that TLS is not required.
             options |= {"tls": ssl.create_default_context(cafile=tls_root), "tls_handshake_first": True}
             options["tls_hostname"] = tls_name
+            logging.getLogger("asyncio").addFilter(_worth_a_line)
         client = Client()
         try:
             # The client tries for ever, at the first connection too: the deadline is ours.

@@ -121,7 +121,8 @@ class Driver:
             return False
         progress = await self._store.read_progress(self.run_id)
         standing = standing_of(progress)
-        facts = facts_of(answer, progress, len(self._rows.held_out), await self._hopeless(standing))
+        hopeless, unheard = await self._hopeless(standing), len(self._training)
+        facts = facts_of(answer, progress, len(self._rows.held_out), hopeless, unheard)
         await self._act(state, decide(self._recipe, facts), progress, standing)
         return False
 

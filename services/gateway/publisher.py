@@ -32,6 +32,10 @@ class Publisher:
         self._opened: dict[Key, _Opened] = {}
         self._together = Together[tree_pb2.TreeSpec, None](self._send, subjects.MOST_TREES)
 
+    def __len__(self) -> int:
+        """Keys that the store is not known to have."""
+        return len(self._opened)
+
     def forget(self, stored: Callable[[Key], bool]) -> None:
         """Lets go of what the store has for certain."""
         self._opened = {key: opened for key, opened in self._opened.items() if not stored(key)}

@@ -66,7 +66,7 @@ def attend(heads: Heads, tree: TreeMask, layer: Layer, way: Way | None = None) -
         return flex.attend(*heads, tree, layer.scale, layer.window, layer.cap)
     full = Heads(heads.query, *(_repeated(x, heads.query.shape[1]) for x in heads[1:]))
     if way is Way.NODES:
-        return nodeattention.attend(*full, tree.calls(), layer.scale)
+        return nodeattention.attend(*full, tree.products(), layer.scale)
     cut = [torch.split_with_sizes(x, [tree.trunk, x.shape[2] - tree.trunk], 2) for x in full]
     trunk, own = (Heads(*parts) for parts in zip(*cut, strict=True))
     seen = (_padded if way is Way.PADDED else _by_block)(own, trunk, tree, layer)

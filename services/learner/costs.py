@@ -1,15 +1,15 @@
 """Which way to attend costs least for a row: a model of what was measured, and the choice. Pure.
 
 Seconds of one layer's forward and backward pass are linear in what a way does: products of a query and a key, padded or
-exact; calls of a kernel; and parts that are merged. Factors are of two AVX-512 cores in bfloat16, per head of width 64
-(bench/packing.py prints what they predict beside what it measures). Only their ratios decide.
+exact; calls of a kernel; and parts of units. Factors are of two AVX-512 cores in bfloat16, per head of width 64, under the
+settings of banyan/torchenv.py. Only their ratios decide.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
 
+from services.learner.calls import Calls, long_pairs
 from services.learner.packing import Row
-from services.learner.spans import Calls, pairs_of
 
 DENSE_TOKENS = 512  # up to this many tokens a block's scores are cheap to hold in float32 for all blocks at once
 
@@ -20,7 +20,7 @@ class Way(StrEnum):
     PADDED = "padded"
     """All blocks in one product, padded to the longest, with a mask."""
     NODES = "nodes"
-    """Node by node, without a mask."""
+    """Long nodes one by one, without a mask; short ones in units."""
     BLOCKS = "blocks"
     """Block by block, with a mask."""
     BLOCK_MASK = "block-mask"
@@ -29,7 +29,7 @@ class Way(StrEnum):
 
 # Nanoseconds a head.
 PADDED_TOKEN, PADDED_PAIR = 860.0, 4.9
-NODES_CALL, NODES_TOKEN, NODES_MERGED, NODES_PAIR = 28_000.0, 1_350.0, 1_600.0, 3.0
+NODES_CALL, NODES_PART, NODES_TOKEN, LONG_PAIR, UNIT_PAIR = 615_000.0, 55_000.0, 880.0, 5.5, 10.3
 BLOCKS_CALL, BLOCKS_TOKEN, BLOCKS_PAIR = 173_000.0, 570.0, 5.6
 
 
@@ -47,10 +47,17 @@ def block_pairs(row: Row) -> int:
 def costs(row: Row, calls: Calls) -> Mapping[Way, float]:
     """What each way costs on a CPU."""
     tokens = len(row.token_N)
-    number, merged = len(calls.own) + len(calls.below), sum(span.below for span in calls.below)
+    number, parts = len(calls.own) + len(calls.below), sum(stack.parts for stack in calls.stacks)
+    units = sum(stack.pairs for stack in calls.stacks)
     return {
         Way.PADDED: PADDED_TOKEN * tokens + PADDED_PAIR * padded_pairs(row),
-        Way.NODES: (NODES_CALL * number + NODES_TOKEN * tokens + NODES_MERGED * merged + NODES_PAIR * pairs_of(calls)),
+        Way.NODES: (
+            NODES_CALL * number
+            + NODES_PART * parts
+            + NODES_TOKEN * tokens
+            + LONG_PAIR * long_pairs(calls)
+            + UNIT_PAIR * units
+        ),
         Way.BLOCKS: (
             BLOCKS_CALL * (len(row.blocks) + bool(row.trunk)) + BLOCKS_TOKEN * tokens + BLOCKS_PAIR * block_pairs(row)
         ),

@@ -1,12 +1,11 @@
-"""What attends to what in a row, as spans of places: a row is a forest in DFS order. Pure numpy.
+"""The nodes of a row as spans of places: a row is a forest in DFS order. Pure numpy.
 
 A token sees its own node up to itself, and all of the nodes above. So a node's keys are seen by the queries of its whole
-subtree, which lie in one run behind it: two products a node are all of the row's attention, without a mask.
+subtree, which lie in one run behind it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -56,40 +55,3 @@ def _joined(found: Sequence[Span]) -> list[Span]:
         else:
             kept.append(span)
     return kept
-
-
-@dataclass(frozen=True, slots=True)
-class Own:
-    """`count` adjacent nodes of `size` tokens each, from `start`: every one attends to itself, causally."""
-
-    start: int
-    size: int
-    count: int
-
-    @property
-    def stop(self) -> int:
-        """The place behind the last."""
-        return self.start + self.size * self.count
-
-
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """All of a row's products: nodes with themselves, and a node's keys with the queries below it."""
-
-    own: tuple[Own, ...]
-    below: tuple[Span, ...]
-
-
-def calls(found: Sequence[Span]) -> Calls:
-    """Adjacent leaves of one length go into one product."""
-    own: list[Own] = []
-    for (size, leaf), same in groupby(found, lambda span: (span.size, not span.below)):
-        run = list(same)
-        own += [Own(run[0].start, size, len(run))] if leaf else [Own(span.start, size, 1) for span in run]
-    return Calls(tuple(own), tuple(span for span in found if span.below))
-
-
-def pairs_of(made: Calls) -> int:
-    """Pairs of a query and a key that it sees."""
-    own = sum(one.count * one.size * (one.size + 1) // 2 for one in made.own)
-    return own + sum(span.size * span.below for span in made.below)

@@ -122,7 +122,7 @@ class Trainer:
     def _report(self, rate: float, sums: _Sums) -> StepReport:
         n, told, said, steps = max(1, sums.tokens), self._teach(sums.applied > 0), sums.tally.means(), len(sums.losses)
         means = (sums.mismatch / n, sums.entropy / n, said.pop("clip_fraction", 0.0), sums.foreign / n)
-        loss, norm, said = sum(sums.losses) / steps, sum(sums.norms) / steps, said | {"optimizer_steps": float(sums.applied)}
+        loss, norm, said = _mean(sums.losses), _mean(sums.norms), said | {"optimizer_steps": float(sums.applied)}
         applied, skipped = sums.applied > 0, steps - sums.applied
         finite = not skipped
         return StepReport(applied, loss, norm, *means, rate, finite, head=told, measures=said, skipped=skipped)
@@ -255,6 +255,12 @@ class Trainer:
         for name, weight in zip(self.masters.names, self.masters.weights, strict=True):
             if f"step.{name}" in moments:
                 self.adam.state[weight] = {kind: moments[f"{kind}.{name}"].clone() for kind in _MOMENTS}
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Of those that are finite, if any is: minibatches that were skipped are counted, and hide nothing of the others."""
+    finite = [value for value in values if math.isfinite(value)] or values
+    return sum(finite) / len(finite)
 
 
 def _split(rows: Sequence[Row], sizes: Sequence[int]) -> list[Sequence[Row]]:

@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from services.learner import spans
+from services.learner import calls, spans
+from services.learner.calls import Calls
 from services.learner.costs import Way, choose
+from services.learner.nodeattention import Products
 from services.learner.packing import Row
-from services.learner.spans import Calls
 
 
 class Facts(NamedTuple):
@@ -48,7 +49,12 @@ class TreeMask:
 
     def calls(self) -> Calls:
         """The products node by node."""
-        made: Calls = self.once("calls", None, lambda _: spans.calls(spans.spans(self._row)))
+        made: Calls = self.once("calls", None, lambda _: calls.calls(spans.spans(self._row)))
+        return made
+
+    def products(self) -> Products:
+        """The same as the kernel takes them."""
+        made: Products = self.once("products", None, lambda _: Products(self.calls()))
         return made
 
     def once(self, kind: str, window: int | None, make: Callable[[int | None], Any]) -> Any:

@@ -35,7 +35,11 @@ def test_a_logit_bias_is_the_same_through_json() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (MINIMAL + "optimize: {}\n", r"line 4: optimize: unknown key"),
+        (MINIMAL + "optimize: {}\n", r"line 4: optimize: unknown key; did you mean optimise"),
+        (MINIMAL + "budget: {stepz: 1}\n", r"line 4: budget.stepz: unknown key; did you mean steps"),
+        (MINIMAL + "budget: {zz: 1}\n", r"line 4: budget.zz: unknown key; known: steps, minutes"),
+        (MINIMAL + "filter: [{nam: x}]\n", r"filter.0.nam: unknown key; did you mean name"),
+        (MINIMAL + "replay: {fractio: 1.0}\n", r"replay.fractio: unknown key; did you mean fraction"),
         (MINIMAL + "budget:\n  steps: many\n", r"line 5: budget.steps: .*integer.*'many'"),
         (MINIMAL + "budget: {steps: 0}\n", r"line 4: budget.steps: must be at least 1 \(got 0\)"),
         ("name: x\nmodel: m\n", r"task: is missing"),
@@ -116,6 +120,18 @@ def test_settings_that_hold_themselves_are_refused() -> None:
 def test_no_settings_take_what_json_has_no_word_for(part: str) -> None:
     with pytest.raises(InvalidInput, match=rf"^--set {part}.a=.nan: {part}.a: nan is not a finite number$"):
         parse(MINIMAL, [f"{part}.a=.nan"])
+
+
+def test_an_option_reaches_into_lists() -> None:
+    text = MINIMAL + "filter: [{name: number}, {name: regex, settings: {pattern: a}}]\n"
+    recipe = parse(
+        text, ["filter.1.settings.pattern=b", "filter.0.settings.take=last", "generate.stop=[x, y]", "generate.stop.1=z"]
+    )
+    assert recipe.filter[0].settings == {"take": "last"}
+    assert recipe.filter[1].settings == {"pattern": "b"} and recipe.generate.stop == ["x", "z"]
+    for wrong in ("filter.2.name=x", "filter.-1.name=x", "filter.name=x", "filter.7=x"):
+        with pytest.raises(InvalidInput, match=r"is no position in a list of 2; they are counted from 0"):
+            parse(text, [wrong])
 
 
 @pytest.mark.parametrize("override", ["budget.steps", "=3", "name.x=1"])

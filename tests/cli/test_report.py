@@ -84,7 +84,8 @@ def test_wilson_interval() -> None:
 
 
 def test_the_curve_stays_in_its_range() -> None:
-    assert curve([0.0, 0.5, 1.0, 2.0, -1.0]) == "▁▅██▁"
+    assert curve([0.0, 0.5, 1.0]) == "▁▅█" and curve([]) == ""
+    assert curve([0.0, 0.5, 1.0, 2.0, -1.0]) == "▃▅▆█▁"  # rewards of any size keep their shape
 
 
 def test_what_came_to_nothing_is_said_with_a_reason() -> None:

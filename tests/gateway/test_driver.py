@@ -231,14 +231,38 @@ async def test_a_process_that_was_given_up_fails_the_run_with_its_words(store, b
     assert store.moves == [("FAILED", "learner 0 ended too often, last with signal 9: out of memory")]
 
 
-async def test_too_much_time_fails_the_run(store, bus, recipe_of) -> None:
+async def test_no_time_for_a_single_step_fails_the_run(store, bus, recipe_of) -> None:
     driver = await _driver(store, bus, recipe_of(budget={"minutes": 1.5}))
     store.live_ms = 89_000
     await driver.look()
     assert not store.moves
     store.live_ms = 90_000
     await driver.look()
-    assert store.moves[0][0] == "FAILED" and "1.5 minutes" in store.moves[0][1]
+    assert (
+        store.moves[0][0] == "FAILED" and "1.5 minutes" in store.moves[0][1] and "nothing was trained" in store.moves[0][1]
+    )
+
+
+async def test_when_the_time_is_over_what_was_begun_is_trained_on_and_measured(store, bus, recipe_of) -> None:
+    recipe = recipe_of(budget={"minutes": 1.5, "steps": 50})
+    driver = await _driver(store, bus, recipe)
+    for _ in range(100):
+        over = await driver.look()
+        if over:
+            break
+        if not store.policies:
+            store.publish(0)
+        if len(store.policies) == 4 and not store.live_ms:
+            store.live_ms = 90_000
+            begun = len([t for t in store.trees.values() if t.purpose == TRAIN])
+        store.finish()
+        store.train(recipe.control.groups_per_batch)
+    assert over and [move for move, _ in store.moves] == ["EVALUATING_BEFORE", "TRAINING", "EVALUATING_AFTER", "SUCCEEDED"]
+    done = len(store.policies) - 1
+    assert 3 <= done < 50 and f"1.5 minutes are over at step {done} of 50" in store.moves[-1][1]
+    assert len([t for t in store.trees.values() if t.purpose == TRAIN]) == begun
+    after = {t.min_step for t in store.trees.values() if t.label.startswith("after-")}
+    assert after == {done}
 
 
 async def test_a_newer_gateway_stops_this_one(store, bus, recipe_of) -> None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from services.learner import attention, flex, nodeattention, packing, paths, spans
+from services.learner import attention, calls, flex, nodeattention, packing, paths, spans
 from services.learner.attention import Heads, Layer
 from services.learner.costs import Way, choose, costs
 from services.learner.packing import Row
@@ -124,10 +124,10 @@ def test_a_window_that_reaches_over_all_paths_is_none(forest: Any) -> None:
     assert torch.equal(truth(row, longest), truth(row, None))
 
 
-def test_spans_are_products_without_a_mask(forest: Any) -> None:
-    for seed in range(20):
-        row = row_of(forest, seed, 3, 9, seed % 2 == 0)
-        made = spans.calls(spans.spans(row))
+def test_the_products_of_a_row_are_every_pair_once(forest: Any) -> None:
+    for seed in range(30):
+        row, long = row_of(forest, seed, 3, 9, seed % 2 == 0), (0, 3, calls.LONG)[seed % 3]
+        made = calls.calls(spans.spans(row), long)
         count = np.zeros((len(row.token_N),) * 2, np.int64)
         for own in made.own:
             for start in range(own.start, own.stop, own.size):
@@ -135,14 +135,21 @@ def test_spans_are_products_without_a_mask(forest: Any) -> None:
                 count[start:stop, start:stop] += np.tri(own.size, dtype=np.int64)
         for span in made.below:
             count[span.stop : span.end, span.start : span.stop] += 1
+        for stack in made.stacks:
+            for queries, kept, keys, sees in zip(
+                stack.query_U_Q, stack.kept_U_Q, stack.key_U_K, stack.sees_U_Q_K, strict=True
+            ):
+                for at in np.flatnonzero(kept):
+                    np.add.at(count[queries[at]], keys[sees[at]], 1)
         assert np.array_equal(count, truth(row, None).numpy().astype(np.int64))  # every pair once
-        assert spans.pairs_of(made) == count.sum()
+        assert (made.stacks == ()) == (long == 0) and (made.own == ()) == (long == calls.LONG)
+        assert long or calls.long_pairs(made) == count.sum()
 
 
 def test_equal_siblings_are_one_product(forest: Any) -> None:
     view = forest.flat([1.0] * 5, lengths=[3, 3, 3, 2, 2])
     row = packing.pack([paths.unroll(view, range(5), np.ones(5), None, b"now")], 99)[0]
-    made = spans.calls(spans.spans(row))
+    made = calls.calls(spans.spans(row), 0)
     assert [(o.start, o.size, o.count) for o in made.own] == [(0, 3, 1), (3, 3, 3), (12, 2, 2)]
     assert [(s.start, s.stop, s.end) for s in made.below] == [(0, 3, 16)]
 
@@ -155,14 +162,39 @@ def test_a_node_and_its_only_child_are_one_product(forest: Any) -> None:
 
 def test_a_leaking_span_changes_values_and_gradients(forest: Any) -> None:
     row = row_of(forest, 4, 2, 9, False)
-    tree, heads, layer = TreeMask(row, torch.float64, CPU), heads_of(row, 4), Layer(0.4, None, None)
+    heads, layer = heads_of(row, 4), Layer(0.4, None, None)
     expected = plain(heads, truth(row, None), layer)
-    made = tree.calls()
+    made = calls.calls(spans.spans(row), 0)
     leak = next(i for i, span in enumerate(made.below) if span.end < len(row.token_N))
     wrong = tuple(replace(s, end=s.end + 1) if i == leak else s for i, s in enumerate(made.below))
     k, v = (x.repeat_interleave(2, 1) for x in heads[1:])
-    got = nodeattention.attend(heads.query, k, v, spans.Calls(made.own, wrong), 0.4)
+    got = nodeattention.attend(heads.query, k, v, nodeattention.Products(replace(made, below=wrong)), 0.4)
     assert furthest(heads, got, expected) > 1e-3
+
+
+def test_a_unit_that_sees_too_much_changes_values_and_gradients(forest: Any) -> None:
+    row = row_of(forest, 4, 2, 9, False)
+    heads = heads_of(row, 4)
+    expected = plain(heads, truth(row, None), Layer(0.4, None, None))
+    made = calls.calls(spans.spans(row))
+    k, v = (x.repeat_interleave(2, 1) for x in heads[1:])
+    right = nodeattention.attend(heads.query, k, v, nodeattention.Products(made), 0.4)
+    assert furthest(heads, right, expected) < 1e-12
+    wrong = replace(made, stacks=tuple(replace(one, sees_U_Q_K=np.ones_like(one.sees_U_Q_K)) for one in made.stacks))
+    got = nodeattention.attend(heads.query, k, v, nodeattention.Products(wrong), 0.4)
+    assert furthest(heads, got, expected) > 1e-3
+
+
+@SOME
+@given(seed=st.integers(0, 10**6), trees=st.integers(1, 4), segments=st.integers(1, 12), choice=st.integers(0, 9))
+def test_which_nodes_are_long_changes_nothing(forest: Any, seed: int, trees: int, segments: int, choice: int) -> None:
+    rows = rows_of(forest, seed, trees, segments, True)
+    assume(rows)
+    heads = heads_of(rows[0], seed)
+    expected = plain(heads, truth(rows[0], None), Layer(0.4, None, None))
+    k, v = (x.repeat_interleave(2, 1) for x in heads[1:])
+    made = nodeattention.Products(calls.calls(spans.spans(rows[0]), choice))
+    assert furthest(heads, nodeattention.attend(heads.query, k, v, made, 0.4), expected) < 1e-12
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
@@ -229,7 +261,7 @@ def shape(trunk: int, trees: list[tuple[int, int, int]]) -> Row:
     ],
 )
 def test_the_cheapest_way_is_the_one_that_was_measured_to_be(row: Row, way: Way) -> None:
-    made = spans.calls(spans.spans(row))
+    made = calls.calls(spans.spans(row))
     assert choose(row, made, masked=False) is way
     found = costs(row, made)
     assert found[way] == min(found.values())
@@ -237,11 +269,13 @@ def test_the_cheapest_way_is_the_one_that_was_measured_to_be(row: Row, way: Way)
 
 def test_a_layer_with_a_window_or_a_cap_is_never_done_without_scores() -> None:
     row = shape(0, [(512, 16, 64)])
-    assert choose(row, spans.calls(spans.spans(row)), masked=True) is Way.BLOCKS  # too long to hold all scores
+    assert choose(row, calls.calls(spans.spans(row)), masked=True) is Way.BLOCKS  # too long to hold all scores
 
 
 def test_what_node_by_node_costs() -> None:
-    row = shape(0, [(3, 2, 2)])  # own: 3 causal, two of 2; below: 3 keys, 4 queries
-    made = spans.calls(spans.spans(row))
-    assert spans.pairs_of(made) == 6 + 2 * 3 + 12
-    assert costs(row, made)[Way.NODES] == 3 * 28_000 + 7 * 1_350 + 4 * 1_600 + 24 * 3
+    row = shape(0, [(3, 2, 2)])
+    made = calls.calls(spans.spans(row), 0)  # own: 3 causal, two of 2; below: 3 keys, 4 queries
+    assert calls.long_pairs(made) == 6 + 2 * 3 + 12
+    assert costs(row, made)[Way.NODES] == 3 * 615_000 + 7 * 880 + 24 * 5.5
+    made = calls.calls(spans.spans(row))  # one unit of 7
+    assert costs(row, made)[Way.NODES] == 55_000 + 7 * 880 + 49 * 10.3

@@ -134,3 +134,9 @@ def daemon(completion, **row):
 def kills(completion, **row):
     os.kill(int(completion), 9)
     return 1.0
+
+
+def prints_much(completion, **row):
+    print(completion)
+    print("x" * 10_000, file=sys.stderr, flush=True)
+    return 1.0

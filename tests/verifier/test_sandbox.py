@@ -67,6 +67,14 @@ async def test_what_a_scorer_prints_or_writes_to_open_handles_changes_nothing(po
     assert await score(pool, "prints") == Scored(0.25)
 
 
+async def test_what_a_scorer_prints_is_logged_up_to_a_length(pool, caplog):
+    caplog.set_level("INFO")
+    assert await score(pool, "prints_much", "7\nfake line") == Scored(1.0)
+    said = [r.getMessage() for r in caplog.records if "printed" in r.getMessage()]
+    assert len(said) == 1 and said[0].startswith("scorer rewards:prints_much printed '7\\nfake line\\nxxx")
+    assert 2_000 < len(said[0]) < 2_100
+
+
 async def test_one_score_cannot_change_the_next(pool):
     assert [await score(pool, "count") for _ in range(3)] == [Scored(1.0)] * 3
     assert [await score(pool, "leaves_file") for _ in range(2)] == [Scored(0.0)] * 2

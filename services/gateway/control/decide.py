@@ -28,6 +28,7 @@ class Facts:
     evals: Mapping[str, Measured] = field(default_factory=dict)
     given_up: tuple[str, ...] = ()  # processes that the supervisor gave up, in words
     live_minutes: float = 0.0
+    unheard: int = 0  # training groups that were said to the log and that the store does not show yet
     held_out: int = 0
     hopeless: str = ""  # why no group will ever teach, in words
 
@@ -65,7 +66,9 @@ def decide(recipe: Recipe, facts: Facts) -> Decision:
     if facts.state == S.RUN_STATE_EVALUATING_BEFORE:
         return _measure(recipe, facts, "before", 0, Move(S.RUN_STATE_TRAINING))
     if facts.state == S.RUN_STATE_EVALUATING_AFTER:
-        return _measure(recipe, facts, "after", recipe.budget.steps, Move(S.RUN_STATE_SUCCEEDED))
+        done = facts.standing.batches  # its policy is the newest one, also while a new learner replays
+        cause = _time_is_over(recipe, done) if done < recipe.budget.steps else ""
+        return _measure(recipe, facts, "after", done, Move(S.RUN_STATE_SUCCEEDED, cause))
     return _train(recipe, facts, facts.standing)
 
 
@@ -77,12 +80,23 @@ def processes(recipe: Recipe, state: State) -> dict[str, int]:
 def _failure(recipe: Recipe, facts: Facts) -> str:
     if facts.given_up:
         return "; ".join(facts.given_up)
-    limit = recipe.budget.minutes
-    if limit is not None and facts.live_minutes >= limit:
-        step = facts.standing.step if facts.standing else 0
-        where = f"at step {step} of {recipe.budget.steps}"
-        return f"budget.minutes: {limit:g} minutes are over {where}; begin a run with more of them, or with fewer steps"
+    training = facts.state in (S.RUN_STATE_TRAINING, S.RUN_STATE_EVALUATING_AFTER)
+    if _late(recipe, facts) and not training:
+        return _nothing_trained(recipe)
     return ""
+
+
+def _late(recipe: Recipe, facts: Facts) -> bool:
+    limit = recipe.budget.minutes
+    return limit is not None and facts.live_minutes >= limit
+
+
+def _time_is_over(recipe: Recipe, step: int) -> str:
+    return f"budget.minutes: {recipe.budget.minutes:g} minutes are over at step {step} of {recipe.budget.steps}"
+
+
+def _nothing_trained(recipe: Recipe) -> str:
+    return f"{_time_is_over(recipe, 0)}, and nothing was trained; begin a run with more of them"
 
 
 def _started(recipe: Recipe, facts: Facts) -> Move:
@@ -105,14 +119,21 @@ def _measure(recipe: Recipe, facts: Facts, when: str, step: int, then: Move) -> 
 
 
 def _train(recipe: Recipe, facts: Facts, standing: Standing) -> Decision:
-    steps = recipe.budget.steps
-    if standing.step >= steps:
-        if standing.batches and not standing.scored:
+    late = _late(recipe, facts)
+    if standing.step >= recipe.budget.steps or (late and _settled(recipe, facts, standing)):
+        if not standing.batches:
+            return Decision(Move(S.RUN_STATE_FAILED, _nothing_trained(recipe)))
+        if not standing.scored:
             return Decision(Move(S.RUN_STATE_FAILED, NOTHING_SCORED.format(standing.batches), explain=True))
         rows = evaluation.measured_rows(recipe, facts.held_out)
-        return Decision(Move(S.RUN_STATE_EVALUATING_AFTER) if rows else Move(S.RUN_STATE_SUCCEEDED, NO_EVALUATION))
+        words = _time_is_over(recipe, standing.batches) if standing.batches < recipe.budget.steps else ""
+        if rows:
+            return Decision(Move(S.RUN_STATE_EVALUATING_AFTER, words))
+        return Decision(Move(S.RUN_STATE_SUCCEEDED, "; ".join(filter(None, (words, NO_EVALUATION)))))
     if facts.hopeless:
         return Decision(Move(S.RUN_STATE_FAILED, facts.hopeless))
+    if late:
+        return Decision()  # what was begun is trained on; nothing else is begun
     last = evaluation.barrier(recipe, facts.evals, evaluation.measured_rows(recipe, facts.held_out))
     if standing.step == last:
         return _measure(recipe, facts, f"step-{last}", last, Move(facts.state))
@@ -120,3 +141,9 @@ def _train(recipe: Recipe, facts: Facts, standing: Standing) -> Decision:
         return Decision()  # replacements go out together when all others are done, so that timing decides nothing
     gate = Gate.of(recipe.control)
     return Decision(groups=gate.room(standing, last))
+
+
+def _settled(recipe: Recipe, facts: Facts, standing: Standing) -> bool:
+    """Whether no further batch can come of what was opened: the newest policy stays the newest."""
+    trained = standing.step >= standing.batches
+    return trained and not (standing.open or facts.unheard) and standing.closed < recipe.control.groups_per_batch

@@ -23,7 +23,9 @@ def standing_of(progress: runs.ReadProgressResponse) -> Standing | None:
     )
 
 
-def facts_of(answer: runs.ReadRunResponse, progress: runs.ReadProgressResponse, held_out: int, hopeless: str = "") -> Facts:
+def facts_of(
+    answer: runs.ReadRunResponse, progress: runs.ReadProgressResponse, held_out: int, hopeless: str = "", unheard: int = 0
+) -> Facts:
     """All that is known of a run."""
     return Facts(
         state=answer.run.state,
@@ -31,6 +33,7 @@ def facts_of(answer: runs.ReadRunResponse, progress: runs.ReadProgressResponse, 
         evals={e.label: Measured(e.groups, e.done, e.scored) for e in progress.evals},
         given_up=tuple(_in_words(report) for report in answer.given_up),
         live_minutes=answer.live_ms / 60_000,
+        unheard=unheard,
         held_out=held_out,
         hopeless=hopeless,
     )

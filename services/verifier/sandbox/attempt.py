@@ -1,9 +1,11 @@
 """One score, in a process forked for it: confined, then the scorer's code, then one frame back. Never returns."""
 
+import io
 import math
 import os
 import resource
 import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,6 +15,7 @@ from services.verifier.sandbox import frames, kernel, landlock, limits, seccomp
 
 NOBODY = 65534
 _REASON_CHARACTERS = 500
+_PRINTED_CHARACTERS = 2_000
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/null", "/dev/zero")
 
 
@@ -27,16 +30,35 @@ class Confinement:
     parent: int  # the process that forks attempts; none outlives it
 
 
+class Printed(io.TextIOBase):
+    """Stands for stdout and stderr of Python code: keeps the first characters that are printed, and forgets the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Takes all of it."""
+        self.text += text[: _PRINTED_CHARACTERS - len(self.text)]
+        return len(text)
+
+
 def run(scorer: Scorer | GroupScorer, request: Mapping[str, Any], reply: int, keep: Confinement, folder: str) -> None:
     """Scores and ends the process."""
+    printed = Printed()
     try:
         confine(keep, reply, folder)
+        sys.stdout = sys.stderr = printed
         message = outcome(scorer, request)
     except BaseException as error:
         # The scorer may raise what it likes, SystemExit included: all of it is its answer.
         message = {"unscorable": _said(error)}
     try:
-        frames.write(reply, message)
+        frames.write(reply, message | ({"printed": printed.text} if printed.text else {}))
     finally:
         os._exit(0)
 

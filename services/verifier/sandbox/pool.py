@@ -1,6 +1,7 @@
 """Warm children by scorer: a bounded number each, for a bounded number of scorers; the least used scorer gives way."""
 
 import asyncio
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from banyan.plugins import Repair, Scored, Unscorable
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.worker import ChildDied, ScorerSpec, Worker
 
+log = logging.getLogger(__name__)
 _CALLS = 10_000  # after these a child is replaced, so that what its imports leak is bounded
 _TRIES = 2
 
@@ -62,6 +64,8 @@ class Lane:
         keep = False
         try:
             answer = await worker.score(request)
+            if "printed" in answer:  # quoted: a completion may be in it, which must not pass for a line of the log
+                log.info("scorer %s printed %r", self._spec.name, str(answer["printed"]))
             keep = worker.calls < _CALLS and not self._closed
             return [Verdict(worker.version, one) for one in _outcomes(answer, count, self._limits.deadline_s)]
         finally:
