@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from services.rollout.generate.ets_climb import Problem, climbed
+
 EXACT = 16
 _FREE = -1e-4  # what a node costs at λ_b = 0, as in the published code: a little less than nothing
 _ROUNDING = 1e-12
@@ -40,13 +42,17 @@ class Choice:
         object.__setattr__(self, "below_M_N", _sets(self.ancestors, len(self.worth)))
         object.__setattr__(self, "members_K_N", _sets([(cluster,) for cluster in self.clusters], len(self.worth)))
 
+    @property
+    def prices(self) -> tuple[float, float]:
+        """What a node costs, and what a covered cluster is worth."""
+        return (self.cost or _FREE) / sum(self.below_M_N.shape), self.bonus / max(1, len(self.members_K_N))
+
     def values(self, kept_C_N: Bools) -> Values:
         """The objective of each of several sets of candidates; −∞ of the empty one."""
         kept = kept_C_N.astype(np.float32)
         nodes = kept.sum(axis=1) + (kept @ self.below_M_N.T.astype(np.float32) > 0).sum(axis=1)
         covered = (kept @ self.members_K_N.T.astype(np.float32) > 0).sum(axis=1)
-        cost = (self.cost or _FREE) / sum(self.below_M_N.shape)
-        bonus = self.bonus / max(1, len(self.members_K_N))
+        cost, bonus = self.prices
         value = kept_C_N @ np.array(self.worth, np.float64) - cost * nodes + bonus * covered
         return np.where(kept_C_N.any(axis=1), value, -np.inf)
 
@@ -71,41 +77,12 @@ def exact(choice: Choice) -> Bools:
 
 
 def greedy(choice: Choice) -> Bools:
-    """The best of three climbs: from all candidates, from the best one, and from all below the best ancestor.
-
-    A step adds or drops a candidate, or all below an ancestor, for a branch often pays only as a whole. Where none helps, a
-    candidate may be swapped for another.
-    """
-    alone, below = np.eye(len(choice.worth), dtype=bool), choice.below_M_N
-    groups = np.unique(np.concatenate((alone, below)), axis=0)
-    starts = (np.ones(len(alone), bool), *(sets[choice.values(sets).argmax()] for sets in (alone, below)))
-    climbed = np.array([_climb(choice, start, groups) for start in starts])
-    return np.asarray(climbed[choice.values(climbed).argmax()])
-
-
-def _climb(choice: Choice, kept_N: Bools, groups_G_N: Bools) -> Bools:
-    while True:
-        value = choice.value(kept_N)
-        for tried in (_toggled, _swapped):
-            sets = tried(kept_N, groups_G_N)
-            values = choice.values(sets)
-            if values.max(initial=-np.inf) > value + _ROUNDING:
-                kept_N = sets[values.argmax()]
-                break
-        else:
-            return kept_N
-
-
-def _toggled(kept_N: Bools, groups_G_N: Bools) -> Bools:
-    return np.concatenate((kept_N | groups_G_N, kept_N & ~groups_G_N))
-
-
-def _swapped(kept_N: Bools, groups_G_N: Bools) -> Bools:
-    out, into = (pair.ravel() for pair in np.meshgrid(np.flatnonzero(kept_N), np.flatnonzero(~kept_N)))
-    sets = np.repeat(kept_N[None], len(out), axis=0)
-    rows = np.arange(len(out))
-    sets[rows, out], sets[rows, into] = False, True
-    return sets
+    """The best of three climbs: from all candidates, from the best one, and from all below the best ancestor."""
+    below, (cost, bonus) = choice.below_M_N, choice.prices
+    own = np.array(choice.worth, np.float64) - cost
+    worth = np.concatenate((np.full(len(below), -cost), np.full(len(choice.members_K_N), bonus)))
+    ends = np.array(climbed(Problem.of(own, worth, np.concatenate((below, choice.members_K_N)), below)))
+    return np.asarray(ends[choice.values(ends).argmax()])
 
 
 def _sets(groups: Sequence[Sequence[Hashable]], count: int) -> Bools:
