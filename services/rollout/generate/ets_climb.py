@@ -23,19 +23,30 @@ class Problem:
     own_N: Values
     worth_J: Values
     covers_J_N: Counts
-    groups_G_N: Counts  # what a change adds or drops
+    groups_G_N: Values  # what a change adds or drops
     meets_G_J: Counts  # candidates that a group and j have in common
-    met_G_J: Counts  # 1 where there are any
+    met_G_J: Values  # 1 where there are any
 
     @classmethod
     def of(cls, own_N: Values, worth_J: Values, covers_J_N: Bools, families_M_N: Bools) -> "Problem":
-        """Groups are the candidates and the families, each set once."""
+        """Groups are the candidates and the families, each set once. What covers the same is one, with the sum of its worth;
+        what covers one candidate is part of that one's own worth."""
         sets = np.concatenate((np.eye(len(own_N), dtype=bool), families_M_N))
-        first = {row.tobytes(): at for at, row in reversed(list(enumerate(np.packbits(sets, axis=1))))}
-        groups = sets[sorted(first.values())].astype(np.float32)
-        covers = covers_J_N.astype(np.float32)
-        meets = groups @ covers.T
-        return cls(own_N, worth_J, covers, groups, meets, (meets > 0).astype(np.float32))
+        groups = sets[_firsts(sets)[0]].astype(np.float64)
+        at, same_J = _firsts(covers_J_N)
+        covers_J_N, worth_J = covers_J_N[at], np.asarray(np.bincount(same_J, worth_J, len(at)), np.float64)
+        alone_J = covers_J_N.sum(1) == 1
+        own_N = own_N + worth_J[alone_J] @ covers_J_N[alone_J]
+        covers, worth_J = covers_J_N[~alone_J].astype(np.float32), worth_J[~alone_J]
+        meets = groups.astype(np.float32) @ covers.T
+        return cls(own_N, worth_J, covers, groups, meets, (meets > 0).astype(np.float64))
+
+
+def _firsts(sets_X_N: Bools) -> tuple[list[int], list[int]]:
+    """Where each distinct row stands first, and of each row, which of these it is."""
+    known: dict[bytes, int] = {}
+    same_X = [known.setdefault(row.tobytes(), len(known)) for row in np.packbits(sets_X_N, axis=1)]
+    return [same_X.index(number) for number in range(len(known))], same_X
 
 
 class Climb:
@@ -63,7 +74,7 @@ class Climb:
         sign = np.where(kept_N[changed], np.float32(1), np.float32(-1))
         covers_J_C = problem.covers_J_N[:, changed] * sign
         self._count_J += covers_J_C.sum(1)
-        self._both_G_J += problem.groups_G_N[:, changed] @ covers_J_C.T
+        self._both_G_J += problem.groups_G_N[:, changed].astype(np.float32) @ covers_J_C.T
         self.kept_N = kept_N
 
     def _toggle(self) -> bool:
