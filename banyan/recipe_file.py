@@ -193,8 +193,8 @@ def _override(data: dict[str, Any], override: str, places: Places) -> None:
     place: Place = ()
     for part in path:
         step = _step(at, part, override)
-        if isinstance(at, dict):
-            at.setdefault(step, {})
+        if isinstance(at, dict) and at.get(step) is None:
+            at[step] = {}
         at = at[step]
         if not isinstance(at, dict | list):
             raise InvalidInput(f"--set {override!r}: {part!r} is a value, not a part of the recipe")

@@ -44,32 +44,28 @@ def block_pairs(row: Row) -> int:
     return sum((stop - start) * (row.trunk + stop - start) for start, stop in row.blocks) + row.trunk**2
 
 
-def costs(row: Row, calls: Calls) -> Mapping[Way, float]:
-    """What each way costs on a CPU."""
+def costs(row: Row, calls: Calls | None) -> Mapping[Way, float]:
+    """What each way costs on a CPU; not node by node without its calls."""
     tokens = len(row.token_N)
-    number, parts = len(calls.own) + len(calls.below), sum(stack.parts for stack in calls.stacks)
-    units = sum(stack.pairs for stack in calls.stacks)
-    return {
+    found = {
         Way.PADDED: PADDED_TOKEN * tokens + PADDED_PAIR * padded_pairs(row),
-        Way.NODES: (
-            NODES_CALL * number
-            + NODES_PART * parts
-            + NODES_TOKEN * tokens
-            + LONG_PAIR * long_pairs(calls)
-            + UNIT_PAIR * units
-        ),
         Way.BLOCKS: (
             BLOCKS_CALL * (len(row.blocks) + bool(row.trunk)) + BLOCKS_TOKEN * tokens + BLOCKS_PAIR * block_pairs(row)
         ),
     }
+    return found if calls is None else found | {Way.NODES: _nodes(tokens, calls)}
 
 
-def choose(row: Row, calls: Calls, masked: bool) -> Way:
-    """The cheapest way that the row allows. masked: a layer with a window or a cap, which needs scores or a mask."""
+def _nodes(tokens: int, calls: Calls) -> float:
+    number, parts = len(calls.own) + len(calls.below), sum(stack.parts for stack in calls.stacks)
+    pairs = LONG_PAIR * long_pairs(calls) + UNIT_PAIR * sum(stack.pairs for stack in calls.stacks)
+    return NODES_CALL * number + NODES_PART * parts + NODES_TOKEN * tokens + pairs
+
+
+def choose(row: Row, calls: Calls | None) -> Way:
+    """The cheapest way that the row allows. A layer with a window or a cap needs scores or a mask: it gives no calls."""
     found = dict(costs(row, calls))
     longest = max((stop - start for start, stop in row.blocks), default=0)
     if row.trunk + longest > DENSE_TOKENS:
         del found[Way.PADDED]
-    if masked:
-        del found[Way.NODES]
     return min(found, key=lambda way: found[way])

@@ -29,7 +29,7 @@ class Part:
         self.query, self.key = (torch.from_numpy(x).flatten() for x in (query_U_Q, key_U_K))
         self.kept = None if kept_U_Q.all() else torch.from_numpy(kept_U_Q).flatten().nonzero()[:, 0]
         self.place = self.query if self.kept is None else self.query[self.kept]
-        self.hidden = torch.from_numpy(~made.sees_U_Q_K[units])[:, None]
+        self.hidden = torch.from_numpy(~made.sees(units))[:, None]
 
     def taken(self, tensor: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
         """[units, heads, places of a unit, width], in at least float32."""
@@ -171,5 +171,7 @@ def _merge(seen: torch.Tensor, total: torch.Tensor, part: torch.Tensor, said: to
 
 def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, made: Products, scale: float) -> torch.Tensor:
     """Tree attention of one row, [1, heads, tokens, width] → [1, tokens, heads, width]; equally many heads in all."""
-    same = (x.to(value.dtype) for x in (query, key))  # autocast turns rotated ones to float32
-    return _NodeAttention.apply(*same, value, made, scale)  # type: ignore[no-any-return,no-untyped-call]
+    same = (x.to(value.dtype) for x in (query, key, value))  # autocast turns rotated ones to float32
+    whole = (x if x.stride(-1) == 1 else x.contiguous() for x in same)  # the kernel reads on without asking
+    with torch.autocast(value.device.type, enabled=False):
+        return _NodeAttention.apply(*whole, made, scale)  # type: ignore[no-any-return,no-untyped-call]

@@ -44,7 +44,7 @@ class TreeMask:
         if self.facts.position.is_cuda:
             return Way.BLOCK_MASK
         masked = window is not None or capped
-        chosen: Way = self.once(f"way {masked}", None, lambda _: choose(self._row, self.calls(), masked))
+        chosen: Way = self.once(f"way {masked}", None, lambda _: choose(self._row, None if masked else self.calls()))
         return chosen
 
     def calls(self) -> Calls:

@@ -265,6 +265,25 @@ async def test_when_the_time_is_over_what_was_begun_is_trained_on_and_measured(s
     assert after == {done}
 
 
+async def test_what_does_not_end_long_after_the_time_fails_the_run(store, bus, recipe_of) -> None:
+    recipe = recipe_of(budget={"minutes": 1.5, "steps": 50})
+    driver = await _driver(store, bus, recipe)
+    while len(store.policies) < 3:
+        await driver.look()
+        if not store.policies:
+            store.publish(0)
+        store.finish()
+        store.train(recipe.control.groups_per_batch)
+    await driver.look()  # opens groups that nobody grows
+    store.live_ms = 90_000
+    for _ in range(5):
+        await driver.look()
+    assert store.moves[-1][0] == "TRAINING"
+    store.live_ms = 90_000 + 10 * 60_000
+    await driver.look()
+    assert store.moves[-1][0] == "FAILED" and "did not end in 10 more" in store.moves[-1][1]
+
+
 async def test_a_newer_gateway_stops_this_one(store, bus, recipe_of) -> None:
     driver = await _driver(store, bus, recipe_of())
     store.refuse_epoch = True

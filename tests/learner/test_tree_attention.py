@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from services.learner import attention, calls, flex, nodeattention, packing, paths, spans
+from services.learner import attention, calls, flex, nodeattention, packing, paths, spans, units
 from services.learner.attention import Heads, Layer
 from services.learner.costs import Way, choose, costs
 from services.learner.packing import Row
@@ -136,9 +136,8 @@ def test_the_products_of_a_row_are_every_pair_once(forest: Any) -> None:
         for span in made.below:
             count[span.stop : span.end, span.start : span.stop] += 1
         for stack in made.stacks:
-            for queries, kept, keys, sees in zip(
-                stack.query_U_Q, stack.kept_U_Q, stack.key_U_K, stack.sees_U_Q_K, strict=True
-            ):
+            seen_U_Q_K = stack.sees(slice(None))
+            for queries, kept, keys, sees in zip(stack.query_U_Q, stack.kept_U_Q, stack.key_U_K, seen_U_Q_K, strict=True):
                 for at in np.flatnonzero(kept):
                     np.add.at(count[queries[at]], keys[sees[at]], 1)
         assert np.array_equal(count, truth(row, None).numpy().astype(np.int64))  # every pair once
@@ -180,7 +179,7 @@ def test_a_unit_that_sees_too_much_changes_values_and_gradients(forest: Any) -> 
     k, v = (x.repeat_interleave(2, 1) for x in heads[1:])
     right = nodeattention.attend(heads.query, k, v, nodeattention.Products(made), 0.4)
     assert furthest(heads, right, expected) < 1e-12
-    wrong = replace(made, stacks=tuple(replace(one, sees_U_Q_K=np.ones_like(one.sees_U_Q_K)) for one in made.stacks))
+    wrong = replace(made, stacks=tuple(replace(one, end_U_K=np.full_like(one.end_U_K, 10**6)) for one in made.stacks))
     got = nodeattention.attend(heads.query, k, v, nodeattention.Products(wrong), 0.4)
     assert furthest(heads, got, expected) > 1e-3
 
@@ -219,6 +218,52 @@ def test_node_by_node_takes_heads_of_two_precisions(forest: Any) -> None:
     expected = attention.attend(heads, TreeMask(row, torch.float32, CPU), layer, Way.NODES)
     assert got.dtype == torch.bfloat16
     assert float((got - expected).detach().abs().max()) < 0.05
+
+
+def test_node_by_node_under_autocast(forest: Any) -> None:
+    row = row_of(forest, 6, 3, 12, True)
+    heads = heads_of(row, 6, torch.bfloat16)
+    expected = attention.attend(heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = attention.attend(heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES)
+    assert torch.equal(got, expected)
+    slopes = [torch.autograd.grad(x, heads, torch.ones_like(x)) for x in (got, expected)]
+    assert all(torch.equal(a, b) for a, b in zip(*slopes, strict=True))
+
+
+def test_heads_may_lie_in_memory_as_they_like(forest: Any) -> None:
+    row = row_of(forest, 6, 3, 12, True)
+    heads = heads_of(row, 6)
+    odd = Heads(*(x.detach().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_() for x in heads))
+    for long in (0, calls.LONG):
+        made = nodeattention.Products(calls.calls(spans.spans(row), long))
+        k, v = (x.repeat_interleave(2, 1) for x in odd[1:])
+        got = nodeattention.attend(odd.query, k.transpose(2, 3).contiguous().transpose(2, 3), v, made, 0.4)
+        expected = plain(odd, truth(row, None), Layer(0.4, None, None))
+        assert furthest(odd, got, expected) < 1e-12
+
+
+def comb(tokens: int, node: int) -> Row:
+    """A spine of nodes, each with a leaf beside the next."""
+    count = tokens // (2 * node)
+    enter = np.repeat(np.arange(2 * count), node)
+    leave = np.where(enter % 2 == 0, 2 * count - 1, enter)  # a spine's node, then its leaf, then all that is below
+    return replace(
+        shape(0, [(1, 1, 1)]),
+        token_N=np.zeros(len(enter), np.int64),
+        enter_N=enter,
+        leave_N=leave,
+        blocks=((0, len(enter)),),
+    )
+
+
+def test_no_unit_is_more_than_can_be_held() -> None:
+    for node in (1, 8, 20):
+        row = comb(16_384, node)
+        made = calls.calls(spans.spans(row))
+        assert made.stacks and all(s.query_U_Q.shape[1] * s.key_U_K.shape[1] <= 2 * units._MOST for s in made.stacks)
+        kept = np.concatenate([s.query_U_Q[s.kept_U_Q] for s in made.stacks])
+        assert sorted(kept) == list(range(len(row.token_N)))
 
 
 def test_node_by_node_is_the_same_bit_for_bit(forest: Any) -> None:
@@ -262,14 +307,14 @@ def shape(trunk: int, trees: list[tuple[int, int, int]]) -> Row:
 )
 def test_the_cheapest_way_is_the_one_that_was_measured_to_be(row: Row, way: Way) -> None:
     made = calls.calls(spans.spans(row))
-    assert choose(row, made, masked=False) is way
+    assert choose(row, made) is way
     found = costs(row, made)
     assert found[way] == min(found.values())
 
 
 def test_a_layer_with_a_window_or_a_cap_is_never_done_without_scores() -> None:
     row = shape(0, [(512, 16, 64)])
-    assert choose(row, calls.calls(spans.spans(row)), masked=True) is Way.BLOCKS  # too long to hold all scores
+    assert choose(row, None) is Way.BLOCKS  # too long to hold all scores
 
 
 def test_what_node_by_node_costs() -> None:

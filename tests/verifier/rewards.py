@@ -140,3 +140,12 @@ def prints_much(completion, **row):
     print(completion)
     print("x" * 10_000, file=sys.stderr, flush=True)
     return 1.0
+
+
+def prints_in_every_way(completion, **row):
+    sys.stdout.buffer.write(b"bytes ")
+    sys.stdout.reconfigure(line_buffering=True)
+    print("text", sys.stdout.encoding, end=" ")
+    sys.stderr.close()
+    os.write(sys.stdout.fileno(), b"nowhere")
+    return 1.0

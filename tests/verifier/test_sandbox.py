@@ -75,6 +75,12 @@ async def test_what_a_scorer_prints_is_logged_up_to_a_length(pool, caplog):
     assert 2_000 < len(said[0]) < 2_100
 
 
+async def test_a_scorer_may_print_in_every_way(pool, caplog):
+    caplog.set_level("INFO")
+    assert await score(pool, "prints_in_every_way") == Scored(1.0)
+    assert "printed 'bytes text utf-8 '" in caplog.text
+
+
 async def test_one_score_cannot_change_the_next(pool):
     assert [await score(pool, "count") for _ in range(3)] == [Scored(1.0)] * 3
     assert [await score(pool, "leaves_file") for _ in range(2)] == [Scored(0.0)] * 2

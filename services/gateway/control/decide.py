@@ -16,6 +16,7 @@ from services.gateway.runs import machine
 from services.gateway.runs.machine import State
 
 NOTHING_SCORED = "no sample of its {} batches has a score, so nothing was learnt"
+GRACE_MIN = 10.0  # at least so long may take what was begun when the time was over, and at least half of the time
 NO_EVALUATION = "no evaluation: the task holds out no rows (task.holdout)"
 
 
@@ -80,9 +81,14 @@ def processes(recipe: Recipe, state: State) -> dict[str, int]:
 def _failure(recipe: Recipe, facts: Facts) -> str:
     if facts.given_up:
         return "; ".join(facts.given_up)
-    training = facts.state in (S.RUN_STATE_TRAINING, S.RUN_STATE_EVALUATING_AFTER)
-    if _late(recipe, facts) and not training:
+    limit = recipe.budget.minutes
+    if limit is None or facts.live_minutes < limit:
+        return ""
+    step = facts.standing.batches if facts.standing else 0
+    if facts.state not in (S.RUN_STATE_TRAINING, S.RUN_STATE_EVALUATING_AFTER) or facts.standing is None:
         return _nothing_trained(recipe)
+    if facts.live_minutes >= limit + max(GRACE_MIN, limit / 2):
+        return f"{_time_is_over(recipe, step)}, and what was begun did not end in {max(GRACE_MIN, limit / 2):g} more"
     return ""
 
 
@@ -92,7 +98,9 @@ def _late(recipe: Recipe, facts: Facts) -> bool:
 
 
 def _time_is_over(recipe: Recipe, step: int) -> str:
-    return f"budget.minutes: {recipe.budget.minutes:g} minutes are over at step {step} of {recipe.budget.steps}"
+    """Empty where there is no such limit."""
+    limit = recipe.budget.minutes
+    return "" if limit is None else f"budget.minutes: {limit:g} minutes are over at step {step} of {recipe.budget.steps}"
 
 
 def _nothing_trained(recipe: Recipe) -> str:
@@ -119,28 +127,38 @@ def _measure(recipe: Recipe, facts: Facts, when: str, step: int, then: Move) -> 
 
 
 def _train(recipe: Recipe, facts: Facts, standing: Standing) -> Decision:
-    late = _late(recipe, facts)
-    if standing.step >= recipe.budget.steps or (late and _settled(recipe, facts, standing)):
-        if not standing.batches:
-            return Decision(Move(S.RUN_STATE_FAILED, _nothing_trained(recipe)))
-        if not standing.scored:
-            return Decision(Move(S.RUN_STATE_FAILED, NOTHING_SCORED.format(standing.batches), explain=True))
-        rows = evaluation.measured_rows(recipe, facts.held_out)
-        words = _time_is_over(recipe, standing.batches) if standing.batches < recipe.budget.steps else ""
-        if rows:
-            return Decision(Move(S.RUN_STATE_EVALUATING_AFTER, words))
-        return Decision(Move(S.RUN_STATE_SUCCEEDED, "; ".join(filter(None, (words, NO_EVALUATION)))))
-    if facts.hopeless:
+    late, done = _late(recipe, facts), standing.step >= recipe.budget.steps
+    if facts.hopeless and not done:
         return Decision(Move(S.RUN_STATE_FAILED, facts.hopeless))
+    last = evaluation.barrier(recipe, facts.evals, evaluation.measured_rows(recipe, facts.held_out))
+    if standing.step == last and not done and not (late and _unbegun(recipe, facts, last)):
+        return _measure(recipe, facts, f"step-{last}", last, Move(facts.state))
+    if done or (late and _settled(recipe, facts, standing)):
+        return Decision(_ended(recipe, facts, standing))
     if late:
         return Decision()  # what was begun is trained on; nothing else is begun
-    last = evaluation.barrier(recipe, facts.evals, evaluation.measured_rows(recipe, facts.held_out))
-    if standing.step == last:
-        return _measure(recipe, facts, f"step-{last}", last, Move(facts.state))
     if recipe.deterministic and standing.open:
         return Decision()  # replacements go out together when all others are done, so that timing decides nothing
     gate = Gate.of(recipe.control)
     return Decision(groups=gate.room(standing, last))
+
+
+def _ended(recipe: Recipe, facts: Facts, standing: Standing) -> Move:
+    """Where a run goes that trains no more."""
+    if not standing.batches:
+        return Move(S.RUN_STATE_FAILED, _nothing_trained(recipe))
+    if not standing.scored:
+        return Move(S.RUN_STATE_FAILED, NOTHING_SCORED.format(standing.batches), explain=True)
+    words = _time_is_over(recipe, standing.batches) if standing.batches < recipe.budget.steps else ""
+    if evaluation.measured_rows(recipe, facts.held_out):
+        return Move(S.RUN_STATE_EVALUATING_AFTER, words)
+    return Move(S.RUN_STATE_SUCCEEDED, "; ".join(filter(None, (words, NO_EVALUATION))))
+
+
+def _unbegun(recipe: Recipe, facts: Facts, step: int) -> bool:
+    """Whether no evaluation of a step has a tree yet."""
+    wanted = evaluation.evaluations(recipe, f"step-{step}", step)
+    return not any(facts.evals.get(e.label, Measured()).groups for e in wanted)
 
 
 def _settled(recipe: Recipe, facts: Facts, standing: Standing) -> bool:

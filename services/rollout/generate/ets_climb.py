@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 _ROUNDING = 1e-12
+_CHANGES = 100_000  # far more than any climb takes
 Bools = npt.NDArray[np.bool_]
 Values = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.float32]  # whole numbers: exact up to 2^24
@@ -38,6 +39,10 @@ class Problem:
         alone_J = covers_J_N.sum(1) == 1
         own_N = own_N + worth_J[alone_J] @ covers_J_N[alone_J]
         covers, worth_J = covers_J_N[~alone_J].astype(np.float32), worth_J[~alone_J]
+        largest = (
+            max(np.abs(own_N).max(), np.abs(worth_J).max(initial=0.0)) or 1.0
+        )  # so that rounding is far below _ROUNDING
+        own_N, worth_J = own_N / largest, worth_J / largest
         meets = groups.astype(np.float32) @ covers.T
         return cls(own_N, worth_J, covers, groups, meets, (meets > 0).astype(np.float64))
 
@@ -65,8 +70,9 @@ class Climb:
 
     def climb(self) -> Bools:
         """Until no change helps."""
-        while self._toggle() or self._swap():
-            pass
+        for _ in range(_CHANGES):
+            if not (self._toggle() or self._swap()):
+                break
         return self.kept_N
 
     def _take(self, kept_N: Bools) -> None:

@@ -15,7 +15,7 @@ from services.verifier.sandbox import frames, kernel, landlock, limits, seccomp
 
 NOBODY = 65534
 _REASON_CHARACTERS = 500
-_PRINTED_CHARACTERS = 2_000
+_PRINTED_BYTES = 2_000
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/null", "/dev/zero")
 
 
@@ -30,35 +30,45 @@ class Confinement:
     parent: int  # the process that forks attempts; none outlives it
 
 
-class Printed(io.TextIOBase):
-    """Stands for stdout and stderr of Python code: keeps the first characters that are printed, and forgets the rest."""
+class Printed(io.RawIOBase):
+    """Behind stdout or stderr of Python code: keeps the first bytes that both are given, and forgets the rest."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: bytearray) -> None:
         super().__init__()
-        self.text = ""
+        self._kept = kept
 
     def writable(self) -> bool:
         """Always."""
         return True
 
-    def write(self, text: str) -> int:
+    def fileno(self) -> int:
+        """Of /dev/null, for who hands it on to another process."""
+        return 1
+
+    def write(self, data: Any) -> int:
         """Takes all of it."""
-        self.text += text[: _PRINTED_CHARACTERS - len(self.text)]
-        return len(text)
+        given = bytes(data)
+        self._kept += given[: max(0, _PRINTED_BYTES - len(self._kept))]
+        return len(given)
+
+
+def _stream(kept: bytearray) -> io.TextIOWrapper:
+    raw: Any = Printed(kept)
+    return io.TextIOWrapper(raw, "utf-8", "replace", write_through=True)
 
 
 def run(scorer: Scorer | GroupScorer, request: Mapping[str, Any], reply: int, keep: Confinement, folder: str) -> None:
     """Scores and ends the process."""
-    printed = Printed()
+    printed = bytearray()
     try:
         confine(keep, reply, folder)
-        sys.stdout = sys.stderr = printed
+        sys.stdout, sys.stderr = _stream(printed), _stream(printed)
         message = outcome(scorer, request)
     except BaseException as error:
         # The scorer may raise what it likes, SystemExit included: all of it is its answer.
         message = {"unscorable": _said(error)}
     try:
-        frames.write(reply, message | ({"printed": printed.text} if printed.text else {}))
+        frames.write(reply, message | ({"printed": printed.decode("utf-8", "replace")} if printed else {}))
     finally:
         os._exit(0)
 

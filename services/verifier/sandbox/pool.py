@@ -12,6 +12,7 @@ from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.worker import ChildDied, ScorerSpec, Worker
 
 log = logging.getLogger(__name__)
+_PRINTED = 2_000  # characters of a log line; whoever scores may say more
 _CALLS = 10_000  # after these a child is replaced, so that what its imports leak is bounded
 _TRIES = 2
 
@@ -65,7 +66,7 @@ class Lane:
         try:
             answer = await worker.score(request)
             if "printed" in answer:  # quoted: a completion may be in it, which must not pass for a line of the log
-                log.info("scorer %s printed %r", self._spec.name, str(answer["printed"]))
+                log.info("scorer %s printed %r", self._spec.name, str(answer["printed"])[:_PRINTED])
             keep = worker.calls < _CALLS and not self._closed
             return [Verdict(worker.version, one) for one in _outcomes(answer, count, self._limits.deadline_s)]
         finally:

@@ -163,3 +163,18 @@ def test_many_candidates_are_clustered_while_the_node_waits():
     begun = time.process_time()
     assert max(clusters(given_embeddings, 0.9)) < 255
     assert time.process_time() - begun < 2.0, "20 s by the definition"
+
+
+@pytest.mark.parametrize("cost", [1e3, 1e6, 1e9])
+def test_the_greedy_fallback_ends_whatever_a_node_costs(cost):
+    """Rounding of large numbers must not pass for an improvement, back and forth."""
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        many = int(rng.integers(17, 40))
+        above = [["root", f"a{rng.integers(4)}"] for _ in range(many)]
+        above = [[*path, f"{path[1]}b{rng.integers(3)}"] for path in above]
+        kinds = [int(kind) for kind in rng.integers(0, 6, many)]
+        choice = Choice(
+            [float(worth) for worth in rng.integers(1, 5, many)], above, kinds, cost, float(rng.choice([1.5, 3 * cost]))
+        )
+        assert greedy(choice).any()
