@@ -84,7 +84,7 @@ def test_packed_equals_flat(name: str, forest: Any, monkeypatch: pytest.MonkeyPa
     bound = 1e-7 if name == "Gemma2" else 1e-9  # transformers' eager softmax is in float32
     for way in (Way.PADDED, Way.BLOCKS, None):
         if way is not None:
-            monkeypatch.setattr(treemask, "choose", lambda row, calls, masked, way=way: way)
+            monkeypatch.setattr(treemask, "choose", lambda row, calls, way=way: way)
         else:
             monkeypatch.undo()
         for budget in (30, 400):

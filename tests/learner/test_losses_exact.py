@@ -217,7 +217,7 @@ def test_a_leaking_mask_changes_every_loss(
 ) -> None:
     leak = lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril()  # noqa: E731
     monkeypatch.setattr(treemask, "visible", leak)
-    monkeypatch.setattr(treemask, "choose", lambda row, calls, masked: Way.BLOCKS)
+    monkeypatch.setattr(treemask, "choose", lambda row, calls: Way.BLOCKS)
     (_, flat), (_, on_trees) = both(tiny_llama, 11, name, WIDE if name == "gspo" else {}, 400)
     assert apart(flat, on_trees) > 1e-2
 

@@ -75,7 +75,7 @@ def test_packed_equals_flat(
     expected, flat = flat_loss(model, views, advantages, name, {"mode": mode})
     with pytest.MonkeyPatch.context() as patch:
         way = rng.choice([Way.PADDED, Way.NODES, Way.BLOCKS])  # any way to attend
-        patch.setattr(treemask, "choose", lambda row, calls, masked: way)
+        patch.setattr(treemask, "choose", lambda row, calls: way)
         got, packed = packed_loss(model, views, advantages, {"mode": mode}, budget, name)
     assert got == pytest.approx(expected, abs=1e-10)
     assert difference(flat, packed) < 1e-9
@@ -104,7 +104,7 @@ def test_a_leaking_mask_changes_the_loss(
     views, advantages = fixed(forest)
     model = exact(tiny_llama(1))
     expected, flat = flat_loss(model, views, advantages, "reinforce", {})
-    monkeypatch.setattr(treemask, "choose", lambda row, calls, masked: Way.PADDED)
+    monkeypatch.setattr(treemask, "choose", lambda row, calls: Way.PADDED)
     monkeypatch.setattr(
         treemask, "visible", lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril()
     )
