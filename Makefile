@@ -70,10 +70,11 @@ slow: model ## the slow checks: whole runs, killed processes
 bench: model ## measure; prints tables and writes bench/results/*.json
 	$(BIN)/python -m bench
 
-.PHONY: proto
+.PHONY: recipe-page
 recipe-page: $(STAMP) ## write docs/recipe.md from banyan/recipe
-	$(PYTHON) -m banyan.recipe.reference > docs/recipe.md.new && mv docs/recipe.md.new docs/recipe.md
+	$(BIN)/python -m banyan.recipe.reference > docs/recipe.md.new && mv docs/recipe.md.new docs/recipe.md
 
+.PHONY: proto
 proto: $(STAMP) ## write banyan/v1 from proto/banyan/v1
 	proto/generate.sh
 

@@ -9,9 +9,9 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from services.learner import attention, calls, flex, nodeattention, packing, paths, spans, units
+from services.learner import attention, calls, flex, nodeattention, packing, paths, spans
 from services.learner.attention import Heads, Layer
-from services.learner.costs import Way, choose, costs
+from services.learner.costs import Way
 from services.learner.packing import Row
 from services.learner.treemask import TreeMask
 
@@ -243,29 +243,6 @@ def test_heads_may_lie_in_memory_as_they_like(forest: Any) -> None:
         assert furthest(odd, got, expected) < 1e-12
 
 
-def comb(tokens: int, node: int) -> Row:
-    """A spine of nodes, each with a leaf beside the next."""
-    count = tokens // (2 * node)
-    enter = np.repeat(np.arange(2 * count), node)
-    leave = np.where(enter % 2 == 0, 2 * count - 1, enter)  # a spine's node, then its leaf, then all that is below
-    return replace(
-        shape(0, [(1, 1, 1)]),
-        token_N=np.zeros(len(enter), np.int64),
-        enter_N=enter,
-        leave_N=leave,
-        blocks=((0, len(enter)),),
-    )
-
-
-def test_no_unit_is_more_than_can_be_held() -> None:
-    for node in (1, 8, 20):
-        row = comb(16_384, node)
-        made = calls.calls(spans.spans(row))
-        assert made.stacks and all(s.query_U_Q.shape[1] * s.key_U_K.shape[1] <= 2 * units._MOST for s in made.stacks)
-        kept = np.concatenate([s.query_U_Q[s.kept_U_Q] for s in made.stacks])
-        assert sorted(kept) == list(range(len(row.token_N)))
-
-
 def test_node_by_node_is_the_same_bit_for_bit(forest: Any) -> None:
     row = row_of(forest, 7, 3, 12, False)
     heads = heads_of(row, 7, torch.bfloat16)
@@ -275,52 +252,3 @@ def test_node_by_node_is_the_same_bit_for_bit(forest: Any) -> None:
         return [seen, *torch.autograd.grad(seen, heads, torch.ones_like(seen))]
 
     assert all(torch.equal(a, b) for a, b in zip(once(), once(), strict=True))
-
-
-def shape(trunk: int, trees: list[tuple[int, int, int]]) -> Row:
-    """A row of trees (prompt, branches, new tokens), of which only the shape counts."""
-    enter: list[int] = []
-    leave: list[int] = []
-    blocks = []
-    if trunk:
-        enter, leave = [0] * trunk, [10**6] * trunk
-    for prompt, branches, new in trees:
-        start = len(enter)
-        enter += [0] * prompt + [1 + i // new for i in range(branches * new)]
-        leave += [branches] * prompt + [1 + i // new for i in range(branches * new)]
-        blocks.append((start, len(enter)))
-    none, empty = np.zeros(0, np.int64), np.zeros((0, 0))
-    facts = {"token_N": np.zeros(len(enter), np.int64), "enter_N": np.array(enter), "leave_N": np.array(leave)}
-    rest = dict.fromkeys(("position_N", "place_R", "temperature_R", "row_E", "token_E"), none)
-    paths_of = ("index", "mask", "behaviour", "drawn", "foreign", "advantage", "share", "origin")
-    return Row(**facts, **rest, **{f"{n}_P_T": empty for n in paths_of}, trunk=trunk, blocks=tuple(blocks))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("row", "way"),
-    [
-        (shape(25, [(20, 8, 8)] * 8), Way.PADDED),  # the quick start
-        (shape(0, [(45, 8, 8)]), Way.PADDED),
-        (shape(0, [(512, 16, 64)]), Way.NODES),
-        (shape(0, [(256, 128, 8)]), Way.NODES),
-    ],
-)
-def test_the_cheapest_way_is_the_one_that_was_measured_to_be(row: Row, way: Way) -> None:
-    made = calls.calls(spans.spans(row))
-    assert choose(row, made) is way
-    found = costs(row, made)
-    assert found[way] == min(found.values())
-
-
-def test_a_layer_with_a_window_or_a_cap_is_never_done_without_scores() -> None:
-    row = shape(0, [(512, 16, 64)])
-    assert choose(row, None) is Way.BLOCKS  # too long to hold all scores
-
-
-def test_what_node_by_node_costs() -> None:
-    row = shape(0, [(3, 2, 2)])
-    made = calls.calls(spans.spans(row), 0)  # own: 3 causal, two of 2; below: 3 keys, 4 queries
-    assert calls.long_pairs(made) == 6 + 2 * 3 + 12
-    assert costs(row, made)[Way.NODES] == 3 * 615_000 + 7 * 880 + 24 * 5.5
-    made = calls.calls(spans.spans(row))  # one unit of 7
-    assert costs(row, made)[Way.NODES] == 55_000 + 7 * 880 + 49 * 10.3
