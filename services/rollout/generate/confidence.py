@@ -6,6 +6,7 @@ largest probabilities (in 0..1/k), and `neg_mean_log`, minus the mean of their l
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ MEASURES = ("mean_probability", "neg_mean_log")
 _LEAST = 1e-9  # what a probability is taken for at least, in logarithms
 Values = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Cut = tuple[int, str]  # the token after which, and why
 
 
 def entropy_and_confidence(top_logprobs_T_K: npt.ArrayLike, k: int, measure: str) -> tuple[Values, Values]:
@@ -60,9 +62,14 @@ def _means(values_T: Values, window: int) -> Values:
     means = before[: len(values_T)].copy()
     for back in range(1, window):
         means += before[back : back + len(values_T)]
-    means[: window - 1] /= np.arange(1, window)[: len(values_T)]
-    means[window - 1 :] /= window
+    means /= _counts(window, len(values_T))
     return means
+
+
+@lru_cache(64)
+def _counts(window: int, tokens: int) -> Values:
+    """How many values each window holds."""
+    return np.minimum(np.arange(1.0, tokens + 1), window)
 
 
 def quantiles(values_T: Values, levels: Sequence[float]) -> list[float]:
@@ -116,7 +123,7 @@ class Cuts:
     steps: int = 3
     start: int = 0
 
-    def first(self, path: Profile) -> tuple[int, str] | None:
+    def first(self, path: Profile) -> Cut | None:
         """The first token after which to cut, and why."""
         if len(path) <= self.start:
             return None
@@ -134,8 +141,9 @@ class Cuts:
 
 def _in_a_row(holds_T: Bools, times: int) -> Bools:
     """Where it holds, and did at the times − 1 tokens before."""
-    found = holds_T.copy()
+    found = np.zeros(len(holds_T), np.bool_)
+    last = holds_T[times - 1 :]
     for back in range(1, times):
-        found[back:] &= holds_T[:-back]
-    found[: times - 1] = False
+        last = last & holds_T[times - 1 - back : -back]
+    found[times - 1 :] = last
     return found

@@ -27,7 +27,7 @@ from banyan.signals import MOST_TOP, Wanted
 from banyan.tree import Leaf
 from services.rollout.generate import confidence
 from services.rollout.generate.chains import Chain, told
-from services.rollout.generate.confidence import Cuts, Profile, Values, Width
+from services.rollout.generate.confidence import Cut, Cuts, Profile, Values, Width
 from services.rollout.generate.growth import Growing, Growth
 
 _DEFAULTS = {"quantile": (0.9, 0.5, 0.5), "published": (3.5, 1.0, 1.2)}  # entropy_high, entropy_low, confidence
@@ -179,7 +179,7 @@ class _Paths:
         self._fill()
 
     async def _base(self, ordinal: int) -> None:
-        self.opened[ordinal] = self._branches(await self._path(self._fresh(ordinal)))
+        self.opened[ordinal] = self._branches(*await self._path(self._fresh(ordinal)))
         self._fill()
 
     def _fill(self) -> None:
@@ -187,8 +187,11 @@ class _Paths:
         it."""
         used = bases = len(self.opened)
         for base, opened in enumerate(self.opened):
-            for path, token in (opened or [])[self._new(base, min(self.width - used, len(opened or [])))]:
-                self.growth.start(self._path(path, (token,)))
+            if used == self.width:
+                return
+            if opened is not None and self.begun[base] < len(opened):
+                for path, token in opened[self._new(base, min(self.width - used, len(opened)))]:
+                    self.growth.start(self._path(path, (token,)))
             used = min(self.width, used + (self.policy.max_branches - 1 if opened is None else len(opened)))
         fresh = self._new(bases, self.width - used)
         for ordinal in range(bases + fresh.start, bases + fresh.stop):
@@ -202,10 +205,9 @@ class _Paths:
     def _fresh(self, ordinal: int) -> _Looked:
         return _Looked(Chain(Branch(*self.growth.root, ordinal), 0, self.growth.view.max_path_tokens))
 
-    def _branches(self, path: _Looked) -> list[tuple[_Looked, int]]:
+    def _branches(self, path: _Looked, profile: Profile, cut: Cut | None) -> list[tuple[_Looked, int]]:
         """A base chain's branches at its first uncertain token: before its cut, and with room for one more token."""
-        profile, chain = self._profile(path), path.chain
-        cut = self._cut(profile)
+        chain = path.chain
         rule = self.policy.branching(profile if cut is None else profile.first(cut[0] + 1))
         at = rule.first(profile, self.policy.min_depth, min(chain.limit - 1, len(profile) if cut is None else cut[0]))
         if at is None:
@@ -222,26 +224,25 @@ class _Paths:
         ranked = [(rank, int(tokens[rank])) for rank in range(min(width, len(tokens))) if p[rank] > self.policy.floor]
         return [(rank, token) for rank, token in ranked if token != own][: width - 1]
 
-    async def _path(self, path: _Looked, forced: tuple[int, ...] = ()) -> _Looked:
+    async def _path(self, path: _Looked, forced: tuple[int, ...] = ()) -> tuple[_Looked, Profile, Cut | None]:
         """Looks at a path after each segment, up to its leaf."""
-        p, mark = self.policy, None
-        while mark is None:
+        p = self.policy
+        while True:
             begun = path.chain.stop + (0 if path.chain.pieces else len(forced))
             looked = (begun // p.segment + 1) * p.segment
             more = path.chain.more(self.growth.view.sampling, looked, forced, self.wanted)
             path = path.and_then(await self.growth.ask(more), p.confidence_k, self.measured)
-            mark = self._ending(path)
-        self.growth.mark(*mark)
-        return path
+            profile = self._profile(path)
+            cut = self.cuts.first(profile) if p.cut else None
+            mark = self._ending(path.chain, cut)
+            if mark is not None:
+                self.growth.mark(*mark)
+                return path, profile, cut
 
-    def _ending(self, path: _Looked) -> tuple[Leaf, str] | None:
-        chain, cut = path.chain, self._cut(self._profile(path)) if self.policy.cut else None
+    def _ending(self, chain: Chain, cut: Cut | None) -> tuple[Leaf, str] | None:
         if cut is not None and not (chain.ended and cut[0] + 1 == chain.stop):
             return chain.leaf(cut[0] + 1), cut[1]
         return (chain.leaf(), "stop" if chain.stopped else "length") if chain.ended else None
-
-    def _cut(self, profile: Profile) -> tuple[int, str] | None:
-        return self.cuts.first(profile) if self.policy.cut else None
 
     def _profile(self, path: _Looked) -> Profile:
         p = self.policy
