@@ -14,6 +14,7 @@ from bench.trl.mapping import VARIANTS, Variant
 
 SWEEP_STEPS = int(os.environ.get("BENCH_SWEEP_STEPS", "3"))
 STEPS = int(os.environ.get("BENCH_STEPS", "5"))
+SEEDS = tuple(range(int(os.environ.get("BENCH_SEEDS", "3"))))
 EVERY = 2
 PATH = RESULTS / "trl-cells.json"
 ARMS = {"same-work": "varied", "as-shipped": "task"}
@@ -57,26 +58,38 @@ def _check(result: Result, arm: str, his: Cell) -> None:
     """Whether both read the same prompts."""
     from bench.trl import accuracy  # loads torch
 
-    same = his["prompts"] == accuracy.prompts(ours.recipe(), theirs.rows(ours.recipe(), STEPS))
+    same = his["prompts"] == accuracy.prompts(ours.recipe(), theirs.rows(ours.recipe(), len(his["seconds"])))
     result.notes.append(f"{arm}: TRL's prompts are {'the same token ids as ours' if same else 'OTHER token ids than ours'}")
 
 
 def _learning(result: Result, cells: Cells, sweep: Mapping[str, Cell]) -> bool:
-    """The whole quick start, and how soon it is good. Whether both sides are there."""
-    recipe = ours.recipe()
-    own = cells.get("learning/banyan", lambda: ours.learn(EVERY))
+    """The whole quick start by each seed: how soon it is good, and how good it is. Whether both sides are there."""
+    pairs: list[tuple[Cell, Cell]] = []
+    best: list[str] = []  # TRL's best with the first seed is what learns with the others
+    for seed in SEEDS:
+        own = cells.get(f"learning/{seed}/banyan", lambda seed=seed: ours.learn(seed, EVERY))  # type: ignore[misc]
+        learned, whole = _learned(cells, sweep, seed, best)
+        for name, cell in learned.items():
+            result.notes.append(f"learning, seed {seed}: TRL {name}: {cell['accuracy']}")
+        if not own or not whole:
+            break
+        result.notes.append(f"learning, seed {seed}: Banyan: {own['accuracy']}")
+        best = [figures.soonest(learned)]
+        pairs.append((learned[best[0]], own))
+        figures.add_learning(result, f"learning, seed {seed}", *pairs[-1])
+    figures.add_ends(result, pairs)
+    return len(pairs) == len(SEEDS)
+
+
+def _learned(cells: Cells, sweep: Mapping[str, Cell], seed: int, best: list[str]) -> tuple[dict[str, Cell], bool]:
+    """TRL's variants with a seed, and whether all are there."""
+    recipe = ours.recipe(f"seed={seed}")
     learn = partial(theirs.learn, recipe, steps=recipe.budget.steps, every=EVERY)
     learned: dict[str, Cell] = {}
     for _ in range(2):  # the second look knows how the first variant did
-        names = figures.learners(sweep, learned)
-        learned = _cells(cells, "learning/trl", learn, [_named(name) for name in names])
-    if not own or not learned:
-        return False
-    for name, cell in learned.items():
-        result.notes.append(f"learning: TRL {name}: {cell['accuracy']}")
-    result.notes.append(f"learning: Banyan: {own['accuracy']}")
-    figures.add_learning(result, learned[figures.soonest(learned)], own)
-    return len(learned) == len(figures.learners(sweep, learned))
+        names = best or figures.learners(sweep, learned)
+        learned = _cells(cells, f"learning/{seed}/trl", learn, [_named(name) for name in names])
+    return learned, len(learned) == len(best or figures.learners(sweep, learned))
 
 
 def _named(name: str) -> Variant:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from bench.curve import first_at
@@ -67,24 +68,39 @@ def add_arm(result: Result, arm: str, theirs: Cell, ours: Cell) -> None:
     result.add(f"{arm}: TRL / Banyan", ratio, "x", verdict(ratio, BARS[arm]))
 
 
-def add_learning(result: Result, theirs: Cell, ours: Cell) -> None:
-    """Seconds to the goal, and accuracy at the end."""
+def add_learning(result: Result, what: str, theirs: Cell, ours: Cell) -> None:
+    """Seconds to the goal, and a step of the whole run."""
     ends = {"TRL": reached(theirs), "Banyan": reached(ours)}
     for who, end in ends.items():
         if end.seconds is not None:
-            result.add(f"learning: {who}, training to {GOAL:.0%} held-out (step {end.step})", end.seconds, "s")
+            result.add(f"{what}: {who}, training to {GOAL:.0%} held-out (step {end.step})", end.seconds, "s")
         else:
-            result.notes.append(f"learning: {who} did not reach {GOAL:.0%}")
-        result.add(f"learning: {who}, held-out at the end", 100 * end.final, "%")
+            result.notes.append(f"{what}: {who} did not reach {GOAL:.0%}")
+        result.add(f"{what}: {who}, held-out at the end", 100 * end.final, "%")
     for who, cell in (("TRL", theirs), ("Banyan", ours)):
-        result.add(f"learning: {who}, a step of the whole run", steady(cell), "s", _range(cell["seconds"][1:]))
+        result.add(f"{what}: {who}, a step of the whole run", steady(cell), "s", _range(cell["seconds"][1:]))
     whole = steady(theirs) / steady(ours)
-    result.add("learning: TRL / Banyan, a step", whole, "x", verdict(whole, BARS["as-shipped"]))
+    result.add(f"{what}: TRL / Banyan, a step", whole, "x", verdict(whole, BARS["as-shipped"]))
     if ends["TRL"].seconds is not None and ends["Banyan"].seconds is not None:
         ratio = ends["TRL"].seconds / ends["Banyan"].seconds
-        result.add(f"learning: TRL / Banyan, seconds to {GOAL:.0%}", ratio, "x", verdict(ratio, BARS["learning"]))
-    worse = ends["Banyan"].final < ends["TRL"].final
-    result.notes.append(f"learning: final accuracy is {'WORSE' if worse else 'no worse'} than TRL's")
+        result.add(f"{what}: TRL / Banyan, seconds to {GOAL:.0%}", ratio, "x", verdict(ratio, BARS["learning"]))
+
+
+def add_ends(result: Result, pairs: Sequence[tuple[Cell, Cell]]) -> None:
+    """Held-out accuracy at the end: means over the seeds, TRL's and ours, and which is better."""
+    if not pairs:
+        return
+    finals = [[100 * reached(cell).final for cell in side] for side in zip(*pairs, strict=True)]
+    for who, values in zip(("TRL", "Banyan"), finals, strict=True):
+        result.add(f"learning: {who}, held-out at the end, mean of seeds", fmean(values), "%", _percents(values))
+    worse = fmean(finals[1]) < fmean(finals[0])
+    result.notes.append(
+        f"learning: final accuracy is {'WORSE' if worse else 'no worse'} than TRL's, over {len(pairs)} seeds"
+    )
+
+
+def _percents(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.1f}" for value in values)
 
 
 def _range(seconds: Sequence[float]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from banyan.recipe import Recipe
 from banyan.recipe_file import load
 from bench import through
-from bench.compared import COMPARED, RECIPE
+from bench.compared import RECIPE
 from bench.trl.mapping import CHANGES
 
 _TIMES = ("prepare_seconds", "train_seconds", "publish_seconds")
@@ -15,7 +15,7 @@ _TIMES = ("prepare_seconds", "train_seconds", "publish_seconds")
 
 def recipe(*changes: str) -> Recipe:
     """The quick start as it is compared."""
-    return load(RECIPE, [*COMPARED, *CHANGES, *changes])
+    return load(RECIPE, [*CHANGES, *changes])
 
 
 def short(steps: int, reward: str) -> dict[str, Any]:
@@ -26,9 +26,9 @@ def short(steps: int, reward: str) -> dict[str, Any]:
     return _run(recipe(*changes))
 
 
-def learn(every: int) -> dict[str, Any]:
+def learn(seed: int, every: int) -> dict[str, Any]:
     """The whole quick start, measured every so many steps."""
-    return _run(recipe("eval.samples=0", f"eval.every={every}"))
+    return _run(recipe(f"seed={seed}", "eval.samples=0", f"eval.every={every}"))
 
 
 def _run(wanted: Recipe) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from banyan.recipe import Recipe
 from bench.trl import accuracy, compare, ours, theirs
 from bench.trl.mapping import Variant
 
@@ -25,16 +26,16 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         calls.append(f"trl {variant.name} {reward} {steps}")
         return said(SECONDS[variant.name])
 
-    def learn(recipe: object, variant: Variant, steps: int, every: int) -> dict[str, Any]:
-        calls.append(f"trl learns {variant.name} {steps}")
+    def learn(recipe: Recipe, variant: Variant, steps: int, every: int) -> dict[str, Any]:
+        calls.append(f"trl learns {variant.name} {steps} seed {recipe.seed}")
         return said(SECONDS[variant.name], accuracy={2: 0.1, 4: 0.5 if variant.dtype == "bfloat16" else 0.95})
 
     def short(steps: int, reward: str) -> dict[str, Any]:
         calls.append(f"ours {reward} {steps}")
         return said(4.0)
 
-    def own(every: int) -> dict[str, Any]:
-        calls.append("ours learns")
+    def own(seed: int, every: int) -> dict[str, Any]:
+        calls.append(f"ours learns seed {seed}")
         return said(4.0, accuracy={2: 0.1, 4: 0.96})
 
     monkeypatch.setattr(compare, "PATH", tmp_path / "cells.json")
@@ -52,12 +53,15 @@ def test_trls_fastest_is_compared_and_float32_learns_too_where_it_must(measured:
         "trl bfloat16/64 varied 5", "ours varied 5", "trl bfloat16/64 task 5", "ours task 5",
     ]  # fmt: skip
     assert [call for call in measured if "trl learns" in call] == [
-        "trl learns bfloat16/64 40",
-        "trl learns float32+autocast/8 40",
+        "trl learns bfloat16/64 40 seed 0",
+        "trl learns float32+autocast/8 40 seed 0",
+        "trl learns float32+autocast/8 40 seed 1",
+        "trl learns float32+autocast/8 40 seed 2",
     ]
+    assert [call for call in measured if "ours learns" in call] == [f"ours learns seed {seed}" for seed in range(3)]
     assert rows["same-work: TRL / Banyan"] == (4.0, "bar: at least 3")
     assert rows["sweep: TRL bfloat16/64, 3 steps"][1] == "CHOSEN"
-    assert rows["learning: TRL / Banyan, seconds to 90%"][0] == pytest.approx((30 + 3 * 17) / (30 + 3 * 4))
+    assert rows["learning, seed 0: TRL / Banyan, seconds to 90%"][0] == pytest.approx((30 + 3 * 17) / (30 + 3 * 4))
     assert not compare.PATH.exists()
 
 
@@ -70,5 +74,5 @@ def test_a_bench_that_was_cut_goes_on_and_measures_nothing_twice(
     assert "not whole: 6 cells so far; run it again for the others" in first.notes
     monkeypatch.delenv("BENCH_CELLS")
     compare.run()
-    assert len(measured) == len(set(measured)) == 11
+    assert len(measured) == len(set(measured)) == 15
     assert not compare.PATH.exists()

@@ -42,19 +42,30 @@ def test_an_arm_has_the_ratio_and_its_bar() -> None:
     assert result.rows[-1][3] == "bar: at least 4 MISSED"
 
 
-def test_learning_says_who_is_there_first_and_whose_end_is_worse() -> None:
+def test_learning_says_who_is_there_first() -> None:
     ours = cell(4.0, 4.0, accuracy={"1": 0.8, "2": 0.93})
     theirs = cell(16.0, 16.0, accuracy={"1": 0.92, "2": 0.95})
     result = Result("trl")
-    figures.add_learning(result, theirs, ours)
-    assert result.rows[-1][:2] == ("learning: TRL / Banyan, seconds to 90%", 2.0)
+    figures.add_learning(result, "learning, seed 0", theirs, ours)
+    assert result.rows[-1][:2] == ("learning, seed 0: TRL / Banyan, seconds to 90%", 2.0)
     assert result.rows[-1][3].endswith("MISSED")
-    assert "learning: final accuracy is WORSE than TRL's" in result.notes
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [((0.95, 0.93), "no worse than TRL's"), ((0.95, 0.9), "WORSE than TRL's")],
+)
+def test_the_ends_of_all_seeds_are_compared(ours: tuple[float, ...], verdict: str) -> None:
+    theirs, result = (0.96, 0.92), Result("trl")
+    ends = [[cell(1.0, 1.0, accuracy={"2": end}) for end in side] for side in (theirs, ours)]
+    figures.add_ends(result, list(zip(*ends, strict=True)))
+    assert result.rows[0] == ("learning: TRL, held-out at the end, mean of seeds", pytest.approx(94.0), "%", "96.0, 92.0")
+    assert result.notes == [f"learning: final accuracy is {verdict}, over 2 seeds"]
 
 
 def test_learning_without_an_end_has_no_ratio() -> None:
     result = Result("trl")
-    figures.add_learning(result, cell(16.0, 16.0, accuracy={"2": 0.5}), cell(4.0, 4.0, accuracy={"2": 0.95}))
+    figures.add_learning(result, "learning", cell(16.0, 16.0, accuracy={"2": 0.5}), cell(4.0, 4.0, accuracy={"2": 0.95}))
     assert not any("seconds to" in row[0] for row in result.rows)
     assert "learning: TRL did not reach 90%" in result.notes
 

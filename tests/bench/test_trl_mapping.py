@@ -46,7 +46,7 @@ def test_the_quick_start_becomes_these_arguments() -> None:
     given = mapping.arguments(ours.recipe(), VARIANTS[1], ours.recipe().budget.steps)
     wanted: dict[str, Any] = {
         "num_generations": 8, "max_completion_length": 8, "temperature": 1.0, "top_p": 1.0, "top_k": 0,
-        "learning_rate": 2e-5, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8,
+        "learning_rate": 4e-5, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8,
         "max_grad_norm": 1.0,
         "lr_scheduler_type": "linear", "warmup_steps": 0, "num_iterations": 1, "beta": 0.0, "scale_rewards": "group",
         "gradient_checkpointing": False, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 8, "bf16": True,

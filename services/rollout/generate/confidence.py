@@ -69,7 +69,7 @@ def _means(values_T: Values, window: int) -> Values:
 @lru_cache(64)
 def _counts(window: int, tokens: int) -> Values:
     """How many values each window holds."""
-    return np.minimum(np.arange(1.0, tokens + 1), window)
+    return np.asarray(np.minimum(np.arange(1.0, tokens + 1), window), np.float64)
 
 
 def quantiles(values_T: Values, levels: Sequence[float]) -> list[float]:
