@@ -107,6 +107,7 @@ def vllm_rig(folder: Path, lora_rank: int = 0) -> Rig:
         engine="vllm", kv_tokens=KV_TOKENS, max_branches=BRANCHES, dtype="float32", engine_settings=settings
     )
     engine = vllm_start.build(folder, resources, 1, Policy(1, 0, b"p0"))
+    engine.turn_s = 0.005  # tests go on by hand, in small steps
     return Rig("vllm", engine, folder, shared=32, lora_rank=lora_rank)
 
 

@@ -9,7 +9,7 @@ import pytest
 from banyan.segment import Finish
 from services.rollout.engines.port import Policy
 from services.rollout.engines.scripted import build
-from services.rollout.engines.thread import EngineThread
+from services.rollout.engines.thread import EngineThread, Waking
 from services.rollout.policies import Published
 from services.rollout.refresher import Refresher
 from tests.engines.rig import BASE, OTHER, TOLERANCE, ask, gap, prompt
@@ -25,6 +25,8 @@ class Kept:
     def __init__(self, engine):
         for name in ("submit", "abort", "step", "load", "hold", "forget", "logprobs", "stats"):
             setattr(self, name, getattr(engine, name))
+        if isinstance(engine, Waking):
+            self.wake = engine.wake
         self.tokenizer, self._engine = engine.tokenizer, engine
 
     @property

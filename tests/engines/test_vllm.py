@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import numpy as np
@@ -160,6 +161,35 @@ def test_a_cut_waits_a_moment_for_scores_and_not_for_all(vllm, monkeypatch):
     waiting = vllm.engine.stats().waiting
     rest = finish(vllm.engine)  # what has no scores at all is sampled again
     assert waiting == len([s for s in rest.values() if s.policy.step == OTHER]) and len(done) + len(cut) + len(rest) == 8
+
+
+def test_what_lies_ready_in_vllm_comes_back_where_nothing_more_is_to_begin(vllm):
+    engine, most = vllm.engine, vllm.engine._bounds.max_branches
+    for b in range(2 * most + 3):
+        engine.submit(ask(b, prompt(20), b, max_new_tokens=100))
+    assert not engine.step() and engine.stats().waiting == most + 3 and len(engine._running) == 2 * most
+    engine.hold(True)
+    assert len(engine._running) <= most and engine.stats().waiting >= most + 3
+    first = {}
+    while engine.busy:
+        first |= {s.key: s for s in engine.step()}
+    assert set(first) <= set(range(most)) and all(s.finish is Finish.BOUNDARY for s in first.values())
+    engine.hold(False)
+    rest = finish(engine)
+    assert all(len(s.tokens_T) == 100 for s in [*first.values(), *rest.values()])
+    assert sorted([*first, *rest]) == list(range(2 * most + 3))
+
+
+def test_a_step_that_waits_long_is_woken(vllm, monkeypatch):
+    monkeypatch.setattr(vllm.engine, "turn_s", 60.0)
+    vllm.engine.submit(ask(0, prompt(20), max_new_tokens=400))
+    others = [threading.Thread(target=vllm.engine.wake) for _ in range(2)]
+    others[0].start()
+    others[0].join()
+    assert not vllm.engine.step()  # woken before it waited: nothing had ended
+    others[1].start()
+    assert not vllm.engine.step()
+    assert len(finish(vllm.engine)[0].tokens_T) == 400
 
 
 def test_kv_tokens_are_those_of_what_runs(vllm):

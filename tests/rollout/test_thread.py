@@ -1,12 +1,13 @@
 """The engine in its own thread."""
 
 import asyncio
+import threading
 import time
 
 import pytest
 
 from banyan.errors import TemporaryError
-from services.rollout.engines.port import Policy
+from services.rollout.engines.port import EngineStats, Policy
 from services.rollout.engines.thread import EngineThread
 from tests.rollout.conftest import ask
 from tests.rollout.growing import ENDLESS, engine
@@ -71,6 +72,34 @@ async def test_an_abort_and_a_new_policy_answer_with_the_parts():
         assert [(s.key, len(s.tokens_T), s.policy.step) for s in cut] == [(0, 2, 0), (2, 2, 0)]
     finally:
         await thread.stop()
+
+
+async def test_a_command_ends_the_wait_of_a_step():
+    class Waiting:
+        """Busy for ever; a step waits until somebody wakes it."""
+
+        tokenizer, busy, woken = None, True, threading.Event()
+
+        def step(self):
+            self.woken.wait(60)
+            self.woken.clear()
+            return []
+
+        def stats(self):
+            return EngineStats(steps=7)
+
+        def wake(self):
+            self.woken.set()
+
+    thread = EngineThread(Waiting)
+    await thread.start()
+    try:
+        for _ in range(3):
+            assert (await asyncio.wait_for(thread.stats(), 20)).steps == 7
+    finally:
+        begun = time.monotonic()
+        await thread.stop(30)
+        assert time.monotonic() - begun < 20
 
 
 async def test_what_was_not_taken_is_left_over():

@@ -41,6 +41,15 @@ class Closing(Protocol):
         ...
 
 
+@runtime_checkable
+class Waking(Protocol):
+    """An engine whose step may wait long for something to end."""
+
+    def wake(self) -> None:
+        """Ends the wait, or the next one. May be called by any thread, also after the end."""
+        ...
+
+
 def _submit(engine: Engine, requests: Sequence[Request]) -> list[Refusal]:
     refused: list[Refusal] = []
     for request in requests:
@@ -69,6 +78,7 @@ class EngineThread:
         self._stopping = threading.Event()
         self._quiet: Future[None] | None = None  # somebody waits until nothing runs
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._ready: Future[Engine] = Future()
         self.tokenizer: Tokenizer
@@ -82,6 +92,7 @@ class EngineThread:
     async def stop(self, deadline_s: float = 5.0) -> None:
         """Ends the thread after its current step."""
         self._stopping.set()
+        self._wake()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join, deadline_s)
 
     async def batches(self) -> list[Sampled]:
@@ -161,6 +172,7 @@ class EngineThread:
                 self._commands.put_nowait((do, future))
             except queue.Full:
                 raise TemporaryError(f"the engine has {_MOST_COMMANDS} commands waiting; it does not keep up") from None
+        self._wake()
         return future
 
     # -- the thread --
@@ -171,6 +183,8 @@ class EngineThread:
         except BaseException as error:
             self._ready.set_exception(error)
             return
+        if isinstance(engine, Waking):
+            self._wake = engine.wake
         self._ready.set_result(engine)
         try:
             while not self._stopping.is_set():

@@ -26,8 +26,8 @@ from services.rollout.engines.port import NO_ROOM, EngineStats, Key, Policy, Req
 from services.rollout.engines.vllm_core import Core
 from services.rollout.engines.vllm_update import Updates
 
-_TURN_S = 0.005  # how long a step may wait before commands are looked at again
-_AHEAD = 4  # a quarter more requests than vLLM runs at once lie ready there, so that no step of it is short of one
+_TURN_S = 0.2  # how long a step may wait, unless something ends or somebody wakes it
+_AHEAD = 2  # as many again as vLLM runs at once lie ready there: where all end in one step, the next is short of none
 _STOP_S = 0.02  # a request that vLLM did not know yet is aborted again
 _PARTIAL_S = 2.0  # what of a cut segment is not scored by then is sampled again, which costs no more
 
@@ -59,7 +59,7 @@ class _Counts:
 
 
 class VllmEngine:
-    """Samples with vLLM. It runs `max_branches` segments at once, and a few lie ready; the others wait here."""
+    """Samples with vLLM. It runs `max_branches` segments at once, and as many lie ready; the others wait here."""
 
     def __init__(
         self,
@@ -79,6 +79,7 @@ class VllmEngine:
         self._failed: BaseException | None = None
         self._moved = asyncio.Event()
         self._counts = _Counts()
+        self.turn_s = _TURN_S
 
     # -- what callers say --
 
@@ -122,9 +123,7 @@ class VllmEngine:
             return []
         if weights is not None:
             self._updates.check(weights)
-        running = list(self._running.values())
-        self._loop.run_until_complete(self._stop(running))
-        self._wait_again([b.request for b in running])
+        self._recall(list(self._running.values()))
         if weights is not None:
             self._proven = False
             self._loop.run_until_complete(self._updates.take(policy, weights))
@@ -136,8 +135,10 @@ class VllmEngine:
         return cut
 
     def hold(self, held: bool) -> None:
-        """Whether nothing more is given to vLLM."""
+        """Whether nothing more is given to vLLM. What lies ready there, behind as many as run at once, comes back."""
         self._held = held
+        if held:
+            self._recall(list(self._running.values())[self._bounds.max_branches :])
 
     def forget(self) -> None:
         """Drops all kept prefixes."""
@@ -178,6 +179,11 @@ class VllmEngine:
         ended, self._ended = self._ended, []
         return ended
 
+    def wake(self) -> None:
+        """Ends the wait of a step, or of the next one; for other threads."""
+        with contextlib.suppress(RuntimeError):  # its loop is closed
+            self._loop.call_soon_threadsafe(self._moved.set)
+
     def close(self) -> None:
         """Ends vLLM's processes."""
         for branch in self._running.values():
@@ -190,16 +196,16 @@ class VllmEngine:
     # -- branches --
 
     def _admit(self) -> None:
-        free = self._bounds.max_branches + self._bounds.max_branches // _AHEAD - len(self._running)
+        free = _AHEAD * self._bounds.max_branches - len(self._running)
         for key in list(self._waiting)[: max(free, 0)]:
             branch = _Branch(self._waiting.pop(key), self._core.new_id())
             self._running[key] = branch
             branch.task = self._loop.create_task(self._grow(branch))
 
     async def _wait(self) -> None:
-        self._moved.clear()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._moved.wait(), _TURN_S)
+            await asyncio.wait_for(self._moved.wait(), self.turn_s)
+        self._moved.clear()  # behind the wait: what moved since the last one ends this one at once
 
     async def _grow(self, branch: _Branch) -> None:
         """Samples a segment, from its forced tokens to its end."""
@@ -288,11 +294,12 @@ class VllmEngine:
                 return self._ended.pop(at)
         return None
 
-    def _wait_again(self, stopped: list[Request]) -> None:
-        """What was stopped before its first token is not cut: it waits, ahead of the others."""
+    def _recall(self, branches: list[_Branch]) -> None:
+        """Stops branches. One without a token is not cut: it waits, ahead of the others."""
+        self._loop.run_until_complete(self._stop(branches))
         empty = {s.key for s in self._ended if not len(s.tokens_T)}
         self._ended = [s for s in self._ended if s.key not in empty]
-        self._waiting = {r.key: r for r in stopped if r.key in empty} | self._waiting
+        self._waiting = {b.request.key: b.request for b in branches if b.request.key in empty} | self._waiting
 
     def _salt(self) -> str:
         """Names the KV that a request may share: of this policy, since the last time that all was forgotten."""
