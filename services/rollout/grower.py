@@ -18,6 +18,7 @@ from banyan.wire import rewards_from_wire
 from services.rollout import pieces, planlog, repairs, viewdigest
 from services.rollout.engines.port import Request, Sampled, Tokenizer
 from services.rollout.planlog import PlanLog
+from services.rollout.planned import planned
 from services.rollout.planning import planner
 from services.rollout.spec import GrowSpec
 from services.rollout.viewdigest import ViewDigest
@@ -170,7 +171,7 @@ class Grower:
         seen = self._seen.sum
         self._log.fresh += [segment.id for segment in news.segments]
         self._log.gone += news.gone
-        plan = self._planned(news)
+        plan = planned(partial(self._asked, news), self.tree)
         wanted = {e.branch: e for e in plan.expansions if self._missing(e.branch)}
         requests = self._requests(wanted.values())
         self._marked.update(mark.leaf for mark in plan.leaves)
@@ -187,7 +188,7 @@ class Grower:
         record = self._log.record(digest, list(wanted.values()), marks, prunes, plan.done, plan.dropped)
         return Step(requests, tuple(news.segments), marks, aborts, self._grown() if self._over else None, record)
 
-    def _planned(self, news: News) -> Plan:
+    def _asked(self, news: News) -> Plan:
         if self._planner is not None:
             return self._planner.plan(news)
         self._planner = planner(self.spec.policy, self._view, self._room, Draws(self.spec.seed))

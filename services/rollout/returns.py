@@ -25,4 +25,4 @@ def here(error: Exception) -> str:
 
 def failed(error: Exception) -> str:
     """Of what a tree policy or a chat template raised: both are pure, so they raise it on every node."""
-    return f"UNUSABLE: {type(error).__name__}: {error}"
+    return f"UNUSABLE: {error}" if isinstance(error, InvalidInput) else f"UNUSABLE: {type(error).__name__}: {error}"

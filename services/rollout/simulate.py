@@ -1,5 +1,6 @@
 """Grows one group's trees of a recipe on the scripted engine, without a bus, a store or a model (`banyan simulate`)."""
 
+import time
 from dataclasses import dataclass
 
 from banyan import registry
@@ -18,6 +19,7 @@ from services.rollout.spec import GrowSpec
 _PROMPT, _RIGHT = ({"role": "user", "content": "7 + 5"},), "12"
 _MOST_STEPS = 1_000_000
 _MOST_TOKENS = 500_000  # of a tree: some seconds
+_MOST_S = 30.0  # of a tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,16 @@ def _room(recipe: Recipe) -> tree_pb2.TreeRoom:
 
 
 def _run(grower: Grower, engine: ScriptedEngine, recipe: Recipe) -> None:
+    policy, begun = recipe.generate.policy, time.monotonic()
+    try:
+        _grown(grower, engine, recipe, begun + _MOST_S)
+    except InvalidInput as error:
+        raise InvalidInput(f"generate.policy {policy}: {error}", reason=error.reason) from error
+    if not grower.leaves:
+        raise InvalidInput(f"generate.policy {policy}: the tree is done and has no leaf; a plan must mark its paths' ends")
+
+
+def _grown(grower: Grower, engine: ScriptedEngine, recipe: Recipe, deadline: float) -> None:
     step = grower.start()
     for _ in range(_MOST_STEPS):
         for request in step.requests:
@@ -110,9 +122,11 @@ def _run(grower: Grower, engine: ScriptedEngine, recipe: Recipe) -> None:
                 f"the tree has {sampled} sampled tokens and is not done: a simulation ends at {_MOST_TOKENS};"
                 f" generate.max_new_tokens is {recipe.generate.max_new_tokens}, --set a smaller one"
             )
+        if time.monotonic() > deadline:
+            size = f"{len(grower.tree.segments)} segments and {len(grower.leaves)} leaves"
+            raise InvalidInput(f"the tree is not done after {_MOST_S:g} s, with {size}; does its policy ever say so?")
         if grower.lacks_scores:
             step = grower.scored(_scores(grower))
         else:
             step = grower.roomed(_room(recipe)) if grower.lacks_room else grower.ended(engine.step())
-    policy, leaves = recipe.generate.policy, len(grower.leaves)
-    raise InvalidInput(f"generate.policy {policy} never says that its tree is done; it has {leaves} leaves")
+    raise InvalidInput(f"it never says that its tree is done; it has {len(grower.leaves)} leaves")

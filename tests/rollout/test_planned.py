@@ -1,0 +1,86 @@
+"""What a tree policy may answer, and what is said of an answer that no tree can hold."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from banyan.errors import InvalidInput
+from banyan.plugins import Branch, Expansion, LeafMark, Plan
+from banyan.recipe import Recipe
+from banyan.recipe_file import resolve
+from banyan.segment import Sampling
+from banyan.tree import Leaf
+from services.rollout import returns
+from services.rollout.simulate import simulate
+
+
+@dataclass(frozen=True)
+class Own:
+    """Four samples of eight tokens; `wrong` says what is wrong with its plans."""
+
+    wrong: str = ""
+
+    def plan(self, view: Any, room: Any, rng: Any) -> Any:
+        root, sampling = view.root, Sampling(max_new_tokens=8)
+        place = root.id, len(root)
+        if self.wrong == "raises":
+            raise RuntimeError("boom")
+        if self.wrong == "no plan":
+            return 42
+        if self.wrong == "no leaf":
+            return Plan(done=True)
+        if self.wrong == "the prompt":
+            return Plan(leaves=(LeafMark(Leaf(*place), "stop"),), done=True)
+        branches = [Branch(*place, i) for i in range(4)]
+        change = {
+            "parent": Expansion(Branch(b"x" * 32, 0, 0), sampling),
+            "fork": Expansion(Branch(root.id, len(root) + 1, 0), sampling),
+            "ordinal": Expansion(Branch(*place, -1), sampling),
+            "length": Expansion(Branch(*place, 0), Sampling(max_new_tokens=-5)),
+            "a float": Expansion(Branch(*place, 0), Sampling(max_new_tokens=1e9)),  # type: ignore[arg-type]
+        }
+        if self.wrong in change:
+            return Plan((change[self.wrong],))
+        there = [view.tree.at(b.parent, b.fork, b.ordinal) for b in branches]
+        if None in there:
+            return Plan(tuple(Expansion(b, sampling) for b, s in zip(branches, there, strict=True) if s is None))
+        beyond = 9 if self.wrong == "beyond" else 0
+        return Plan(leaves=tuple(LeafMark(Leaf(s.id, len(s) + beyond), "length") for s in there), done=True)
+
+
+def recipe(wrong: str) -> Recipe:
+    return resolve(
+        {
+            "name": "own",
+            "model": "none",
+            "task": {"name": "arithmetic"},
+            "generate": {"policy": f"{__name__}:Own", "settings": {"wrong": wrong}, "max_new_tokens": 8},
+            "resources": {"engine": "scripted"},
+        }
+    )
+
+
+def test_a_policy_that_answers_well_is_carried_out() -> None:
+    assert simulate(recipe("")) == {"leaves": 4, "sampled_tokens": 32, "iid_tokens": 32, "saved": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("raises", r"RuntimeError: boom \(.*test_planned.py, line \d+\)"),
+        ("no plan", "answers with a Plan, this one with 42"),
+        ("no leaf", "is done and has no leaf"),
+        ("the prompt", "a leaf ends in the prompt"),
+        ("parent", "a branch leaves segment 787878787878, which the tree does not have"),
+        ("fork", r"a branch leaves behind \d+ tokens of segment .*, which has \d+"),
+        ("ordinal", "ordinal -1"),
+        ("length", "asks for -5 new tokens"),
+        ("a float", "asks for 1000000000.0 new tokens"),
+        ("beyond", "a leaf ends behind 17 tokens of segment .*, which has 8; it must be 1 to 8"),
+    ],
+)
+def test_a_policy_that_does_not_is_named_with_what_it_did(wrong: str, says: str) -> None:
+    with pytest.raises(InvalidInput, match=f"generate.policy {__name__}:Own: .*{says}") as caught:
+        simulate(recipe(wrong))
+    assert returns.failed(caught.value).startswith("UNUSABLE: generate.policy")
