@@ -14,6 +14,8 @@ from banyan.facts import NO_FACTS, Facts
 from banyan.segment import Floats, IntTokens, Kind, Segment
 from banyan.tree import Leaf, Tree
 
+MOST_REWARD = 1e100  # squares and their sums are still numbers
+
 
 @dataclass(eq=False, slots=True)
 class Node:
@@ -77,6 +79,8 @@ class TreeView:
         self.leaves_L = list(leaves)
         values = [rewards.get(leaf) for leaf in leaves]
         self.rewards_L = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+        if (large := np.abs(self.rewards_L) > MOST_REWARD).any():
+            raise InvalidInput(f"a reward of {self.rewards_L[large][0]:g} is beyond ±{MOST_REWARD:g}; scale it down")
         self.nodes: list[Node] = []
         self.leaf_node_L: list[int] = [-1] * len(self.leaves_L)
         self._build()

@@ -45,12 +45,19 @@ class Session:
         self._begun = time.monotonic()
         self._interrupted = asyncio.Event()
         self._supervisor: Supervisor | None = None
+        self._farewell = ""  # said when all services are gone: until then nothing can be started here
 
     async def run(self) -> int:
         """Starts everything, follows the run, stops everything."""
         hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)  # nohup: it was asked for
         for number in (signal.SIGINT, signal.SIGTERM, *hangup):  # a terminal that closes interrupts, too
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+        status = await self._within()
+        if self._farewell:
+            err.print(self._farewell, markup=False, soft_wrap=True)
+        return status
+
+    async def _within(self) -> int:
         async with contextlib.AsyncExitStack() as stack:
             supervisor = await self._start(stack)
             if supervisor is None:
@@ -211,7 +218,8 @@ class Session:
                 return await self._finish(gateway, run)
         except BanyanError as error:
             err.print(f"the gateway does not answer ({error}); the run is stopped as it is", markup=False)
-        err.print(f"{run_id} is paused; go on with: {proposed('train --resume', self._state)}", markup=False, soft_wrap=True)
+        err.print(f"{run_id} is paused; its services end", markup=False, soft_wrap=True)
+        self._farewell = f"go on with: {proposed('train --resume', self._state)}"
         return INTERRUPTED
 
     async def _finish(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run: rs.Run) -> int:

@@ -112,7 +112,11 @@ def view_of(tree: tree_pb2.Tree) -> TreeView:
 def render(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]) -> RichTree:
     """A tree for the terminal: text, reward and advantage per node."""
     view = view_of(tree)
-    advantages = node_advantages(tree, recipe, group)
+    try:
+        advantages = node_advantages(tree, recipe, group)
+    except Exception as error:  # the estimator may be anybody's code, and what is left is worth being seen
+        err.print(f"no advantages: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
+        advantages = {}
     branches: list[RichTree] = []
     for node in view.nodes:
         text = _label(node, view, advantages)

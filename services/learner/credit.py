@@ -4,13 +4,14 @@ Pure. Decides staleness before advantages are estimated, whitens over the batch 
 the batch up for its row in the store.
 """
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from banyan.errors import InvalidInput
+from banyan.errors import BanyanError, InvalidInput
 from banyan.facts import NO_FACTS, Facts
 from banyan.plugins import Advantages, Estimator, GroupTrees
 from banyan.tree import Leaf, Tree
@@ -56,10 +57,27 @@ def estimate(group_id: str, trees: Sequence[ScoredTree], estimator: Estimator, s
     """Advantages of one group. Raises InvalidInput where an estimator returns something unusable."""
     seen = [view_of(tree, stale) for tree in trees]
     group = GroupTrees(group_id, [view for view, _ in seen])
-    advantages = estimator.estimate(group)
+    advantages = _estimated(estimator, group)
     _check(group, advantages)
     again = frozenset(index for index, tree in enumerate(trees) if tree.replayed)
     return Credit(group, advantages, tuple(leaf for _, old in seen for leaf in old), again)
+
+
+def _estimated(estimator: Estimator, group: GroupTrees) -> Advantages:
+    """What the estimator says. It may be anybody's code: what it raises is said with its place."""
+    try:
+        found = estimator.estimate(group)
+    except BanyanError:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{frame.filename}, line {frame.lineno}"
+        raise InvalidInput(
+            f"the estimator raised {type(error).__name__}: {error} ({where}) of group {group.group_id}"
+        ) from error
+    if not isinstance(found, Advantages):
+        raise InvalidInput(f"an estimator answers with Advantages, this one of group {group.group_id} with {found!r:.100}")
+    return found
 
 
 def _check(group: GroupTrees, advantages: Advantages) -> None:
@@ -71,6 +89,9 @@ def _check(group: GroupTrees, advantages: Advantages) -> None:
             raise InvalidInput(f"{name} are {leaf_L.shape}, the tree has {len(view.rewards_L)} leaves")
         if np.isinf(leaf_L).any() or np.isfinite(leaf_L[~np.isfinite(view.rewards_L)]).any():
             raise InvalidInput(f"{name} are infinite, or finite for a leaf without a score")
+    scored, silent = any(view.scored_L for view in group.trees), not (advantages.skip or advantages.node_G_N)
+    if scored and silent and all(np.isnan(leaf_L).all() for leaf_L in advantages.leaf_G_L):
+        raise InvalidInput(f"{name} are NaN for all leaves; give 0, or a reason to skip the group")
     for view, node_N in zip(group.trees, advantages.node_G_N or (), strict=bool(advantages.node_G_N)):
         if node_N.shape != (len(view.nodes),):
             raise InvalidInput(f"{name} are {node_N.shape}, the tree has {len(view.nodes)} nodes")

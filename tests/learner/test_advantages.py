@@ -117,6 +117,32 @@ def test_a_stale_leaf_leaves_its_group_before_advantages(forest: Any) -> None:
     assert np.isnan(found.advantages.leaf_G_L[0][0])
 
 
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (ZeroDivisionError("of mine"), r"raised ZeroDivisionError: of mine \(.*test_advantages.py, line \d+\) of group g"),
+        (42, "answers with Advantages, this one of group g with 42"),
+        (Advantages((np.full(2, np.nan),)), "are NaN for all leaves"),
+    ],
+)
+def test_what_an_estimator_may_not_answer_is_said(forest: Any, answer: Any, says: str) -> None:
+    class Wrong:
+        def estimate(self, group: GroupTrees) -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    view = forest.flat([1, 0])
+    tree = credit.ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, [1.0, 0.0], strict=True)))
+    with pytest.raises(InvalidInput, match=says):
+        credit.estimate("g", [tree], Wrong(), lambda _tree, _leaf: False)
+
+
+def test_a_reward_whose_square_is_no_number_is_refused(forest: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"a reward of 1e\+200 is beyond ±1e\+100"):
+        forest.flat([1e200, 0])
+
+
 def test_an_estimator_that_answers_nonsense_is_named(forest: Any) -> None:
     class Wrong:
         def estimate(self, group: GroupTrees) -> Advantages:

@@ -23,6 +23,10 @@ def raises(completion, **row):
     raise ValueError(f"cannot read {completion}")
 
 
+def huge(completion, **row):
+    return -1e200
+
+
 def nan(completion, **row):
     return float("nan")
 

@@ -45,6 +45,7 @@ async def test_a_reward_function_scores(pool):
         ("raises", "EXCEPTION: ValueError: cannot read x"),
         ("nan", "NOT_A_NUMBER"),
         ("text", "NOT_A_NUMBER"),
+        ("huge", "TOO_LARGE: the scorer gave -1e+200, {}; rewards lie within ±1e+100"),
         ("forever", "TIMEOUT"),
         ("sleeps", "TIMEOUT"),
         ("memory", "EXCEPTION: MemoryError"),

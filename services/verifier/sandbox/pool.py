@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from banyan.plugins import Repair, Scored, Unscorable
+from banyan.view import MOST_REWARD
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.worker import ChildDied, ScorerSpec, Worker
 
@@ -101,6 +102,8 @@ def _outcome(answer: Mapping[str, Any], deadline_s: float) -> Scored | Unscorabl
         return Unscorable("NOT_A_NUMBER: the scorer's answer holds no number")
     if not math.isfinite(value) or not all(math.isfinite(v) for v in parts.values()):
         return Unscorable(f"NOT_A_NUMBER: the scorer gave {value}, {parts}")
+    if max(map(abs, (value, *parts.values()))) > MOST_REWARD:
+        return Unscorable(f"TOO_LARGE: the scorer gave {value}, {parts}; rewards lie within ±{MOST_REWARD:g}")
     try:
         return Scored(value, parts, _repair(answer.get("repair")))
     except (KeyError, TypeError, ValueError) as error:
