@@ -10,6 +10,8 @@ BanyanError
     └── DeadlineMissed  a wait ran out; names what it waited for
 """
 
+import traceback
+
 
 class BanyanError(Exception):
     """Root of all errors that carry a message for a person: what was wrong, with the value, and the remedy."""
@@ -66,3 +68,9 @@ class DeadlineMissed(TemporaryError, TimeoutError):
     """A wait ran out; the message names what it waited for and for how long."""
 
     reason = "DEADLINE_MISSED"
+
+
+def with_place(error: Exception) -> str:
+    """What somebody else's code raised, and where: `ValueError: no such key (mine.py, line 5)`."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})"

@@ -4,14 +4,13 @@ Pure. Decides staleness before advantages are estimated, whitens over the batch 
 the batch up for its row in the store.
 """
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from banyan.errors import BanyanError, InvalidInput
+from banyan.errors import BanyanError, InvalidInput, with_place
 from banyan.facts import NO_FACTS, Facts
 from banyan.plugins import Advantages, Estimator, GroupTrees
 from banyan.tree import Leaf, Tree
@@ -70,11 +69,7 @@ def _estimated(estimator: Estimator, group: GroupTrees) -> Advantages:
     except BanyanError:
         raise
     except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{frame.filename}, line {frame.lineno}"
-        raise InvalidInput(
-            f"the estimator raised {type(error).__name__}: {error} ({where}) of group {group.group_id}"
-        ) from error
+        raise InvalidInput(f"the estimator raised {with_place(error)} of group {group.group_id}") from error
     if not isinstance(found, Advantages):
         raise InvalidInput(f"an estimator answers with Advantages, this one of group {group.group_id} with {found!r:.100}")
     return found

@@ -1,11 +1,10 @@
 """Asks a planner, and refuses what no tree can hold. A tree policy is anybody's code: it may raise, or answer anything."""
 
-import traceback
 from collections.abc import Callable
 
 import numpy as np
 
-from banyan.errors import BanyanError, InvalidInput
+from banyan.errors import BanyanError, InvalidInput, with_place
 from banyan.plugins import Branch, Expansion, LeafMark, Plan
 from banyan.tree import Tree
 
@@ -13,15 +12,19 @@ _MOST_ORDINAL = 2**31 - 1
 _WHOLE = (int, np.integer)
 
 
-def planned(ask: Callable[[], object], tree: Tree) -> Plan:
-    """The plan. Raises InvalidInput that says what is wrong with it, or what was raised and where."""
+def planned(ask: Callable[[], object], tree: Tree, policy: str) -> Plan:
+    """The plan of a policy. Raises InvalidInput that names it and says what is wrong, or what was raised and where."""
     try:
-        plan = ask()
+        return _checked(ask(), tree)
+    except InvalidInput as error:
+        raise InvalidInput(f"{policy}: {error}", reason=error.reason) from error
     except BanyanError:
         raise
     except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        raise InvalidInput(f"{type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})") from error
+        raise InvalidInput(f"{policy}: {with_place(error)}") from error
+
+
+def _checked(plan: object, tree: Tree) -> Plan:
     if not isinstance(plan, Plan):
         raise InvalidInput(f"a tree policy answers with a Plan, this one with {plan!r:.100}")
     for expansion in plan.expansions:

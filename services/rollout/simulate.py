@@ -89,7 +89,9 @@ def _spec(recipe: Recipe, index: int, prompt: tuple[dict[str, str], ...]) -> Gro
     )
     policy = registry.build("generate", generate.policy, generate.settings)
     tree_id = index.to_bytes(4, "little")
-    return GrowSpec(tree_id, recipe.name, seed, prompt, policy, generate.max_new_tokens, sampling, (0, index))
+    return GrowSpec(
+        tree_id, recipe.name, seed, prompt, policy, generate.max_new_tokens, sampling, (0, index), name=generate.policy
+    )
 
 
 def _room(recipe: Recipe) -> tree_pb2.TreeRoom:
@@ -99,13 +101,9 @@ def _room(recipe: Recipe) -> tree_pb2.TreeRoom:
 
 
 def _run(grower: Grower, engine: ScriptedEngine, recipe: Recipe) -> None:
-    policy, begun = recipe.generate.policy, time.monotonic()
-    try:
-        _grown(grower, engine, recipe, begun + _MOST_S)
-    except InvalidInput as error:
-        raise InvalidInput(f"generate.policy {policy}: {error}", reason=error.reason) from error
+    _grown(grower, engine, recipe, time.monotonic() + _MOST_S)
     if not grower.leaves:
-        raise InvalidInput(f"generate.policy {policy}: the tree is done and has no leaf; a plan must mark its paths' ends")
+        raise InvalidInput(f"{grower.spec.said}: the tree is done and has no leaf; a plan must mark its paths' ends")
 
 
 def _grown(grower: Grower, engine: ScriptedEngine, recipe: Recipe, deadline: float) -> None:
@@ -119,14 +117,16 @@ def _grown(grower: Grower, engine: ScriptedEngine, recipe: Recipe, deadline: flo
             break
         if (sampled := engine.stats().sampled_tokens) > _MOST_TOKENS:
             raise InvalidInput(
-                f"the tree has {sampled} sampled tokens and is not done: a simulation ends at {_MOST_TOKENS};"
-                f" generate.max_new_tokens is {recipe.generate.max_new_tokens}, --set a smaller one"
+                f"{grower.spec.said}: the tree has {sampled} sampled tokens and is not done: a simulation ends at"
+                f" {_MOST_TOKENS}; generate.max_new_tokens is {recipe.generate.max_new_tokens}, --set a smaller one"
             )
         if time.monotonic() > deadline:
             size = f"{len(grower.tree.segments)} segments and {len(grower.leaves)} leaves"
-            raise InvalidInput(f"the tree is not done after {_MOST_S:g} s, with {size}; does its policy ever say so?")
+            raise InvalidInput(
+                f"{grower.spec.said}: the tree is not done after {_MOST_S:g} s, with {size}; does it ever say so?"
+            )
         if grower.lacks_scores:
             step = grower.scored(_scores(grower))
         else:
             step = grower.roomed(_room(recipe)) if grower.lacks_room else grower.ended(engine.step())
-    raise InvalidInput(f"it never says that its tree is done; it has {len(grower.leaves)} leaves")
+    raise InvalidInput(f"{grower.spec.said}: it never says that its tree is done; it has {len(grower.leaves)} leaves")

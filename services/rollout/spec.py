@@ -32,6 +32,12 @@ class GrowSpec:
     score_deadline_s: float = 120.0
     width: int = 1  # branches to expect, for deciding how many trees a node takes
     spare: bool = False  # its group may come to do without it while it grows
+    name: str = ""  # of the policy, as the recipe names it
+
+    @property
+    def said(self) -> str:
+        """The policy, in a message for people."""
+        return f"generate.policy {self.name}"
 
     def allows(self, step: int) -> bool:
         """Whether a policy of this step may sample the tree."""
@@ -75,6 +81,7 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
         score_deadline_s=spec.score_deadline_ms / 1000,
         width=int(getattr(policy, "width", 1)),
         spare=spec.group_take > 0 or spec.HasField("last_step"),
+        name=generate["name"],
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-_ROUNDING = 1e-12
+ROUNDING = 1e-12
 _CHANGES = 100_000  # far more than any climb takes
 Bools = npt.NDArray[np.bool_]
 Values = npt.NDArray[np.float64]
@@ -39,9 +39,7 @@ class Problem:
         alone_J = covers_J_N.sum(1) == 1
         own_N = own_N + worth_J[alone_J] @ covers_J_N[alone_J]
         covers, worth_J = covers_J_N[~alone_J].astype(np.float32), worth_J[~alone_J]
-        largest = (
-            max(np.abs(own_N).max(), np.abs(worth_J).max(initial=0.0)) or 1.0
-        )  # so that rounding is far below _ROUNDING
+        largest = max(np.abs(own_N).max(), np.abs(worth_J).max(initial=0.0)) or 1.0  # so that rounding is far below ROUNDING
         own_N, worth_J = own_N / largest, worth_J / largest
         meets = groups.astype(np.float32) @ covers.T
         return cls(own_N, worth_J, covers, groups, meets, (meets > 0).astype(np.float64))
@@ -93,7 +91,7 @@ class Climb:
         dropped_G[groups @ self.kept_N == self.kept_N.sum()] = -np.inf  # one is kept at least
         better = np.concatenate((added_G, dropped_G))
         at = int(better.argmax())
-        if better[at] <= _ROUNDING:
+        if better[at] <= ROUNDING:
             return False
         group = groups[at % len(groups)] > 0
         self._take(self.kept_N | group if at < len(groups) else self.kept_N & ~group)
@@ -111,7 +109,7 @@ class Climb:
         lost = problem.own_N[inside] + weighed_N_J.sum(1)
         better = gained[None] - lost[:, None] + weighed_N_J @ alone_J_N[:, outside]  # what the new one covers is not lost
         at = int(better.argmax())
-        if better.flat[at] <= _ROUNDING:
+        if better.flat[at] <= ROUNDING:
             return False
         kept_N = self.kept_N.copy()
         kept_N[inside[at // len(outside)]], kept_N[outside[at % len(outside)]] = False, True

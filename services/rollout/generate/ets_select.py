@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from services.rollout.generate.ets_climb import Problem, climbed
+from services.rollout.generate.ets_climb import ROUNDING, Problem, climbed
 
 EXACT = 16
 _FREE = -1e-4  # what a node costs at λ_b = 0, as in the published code: a little less than nothing
-_ROUNDING = 1e-12
 Bools = npt.NDArray[np.bool_]
 Values = npt.NDArray[np.float64]
 
@@ -73,7 +72,7 @@ def exact(choice: Choice) -> Bools:
     numbers = np.arange(2**count - 1, 0, -1)[:, None]
     sets = (numbers >> np.arange(count - 1, -1, -1) & 1).astype(bool)
     values = choice.values(sets)
-    return np.asarray(sets[(values >= values.max() - _ROUNDING).argmax()])
+    return np.asarray(sets[(values >= values.max() - ROUNDING).argmax()])
 
 
 def greedy(choice: Choice) -> Bools:
