@@ -49,6 +49,7 @@ class Latr(Growing):
     """Lookahead tree, then sampling."""
 
     truncates: ClassVar[bool] = True  # it samples greedily; see above
+    toy: ClassVar[str] = "reconverging"
 
     width: int = 8
     """n: leaves of a tree."""
