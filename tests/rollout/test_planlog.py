@@ -163,3 +163,16 @@ async def test_plans_are_stored_with_the_tree_and_replay_from_it(small) -> None:
         stored = (await rpc.call(small.trees.GetTree, request)).tree
         assert stored.plans and stored.plans[-1].done and not (await small.state(tree_id)).plans
         _replayed(specs.from_wire(stored.spec), wire.tree_from_wire(stored), list(stored.plans))
+
+
+async def test_a_large_plan_is_stored_in_parts(small) -> None:  # noqa: F811
+    await small.begin(**SLOW)
+    await small.policy(0)
+    async with small.node():
+        (tree_id,) = await small.open(1, {"width": 1200}, IID, max_new_tokens=2)
+        await small.grown([tree_id])
+    stored = (await rpc.call(small.trees.GetTree, ts.GetTreeRequest(tree_id=tree_id, plans=True))).tree
+    records = list(stored.plans)
+    assert records[0].more and records[-1].done and not any(record.full for record in records)
+    assert len(next(planparts.plans(records)).expansions) == 1200
+    _replayed(specs.from_wire(stored.spec), wire.tree_from_wire(stored), records)
