@@ -23,6 +23,7 @@ from services.gateway.control.gate import Gate, Standing, Steps
 from services.gateway.control.history import History
 
 MOST_STEPS = 12
+_MOST_GROUPS = 10_000  # of all steps: some seconds
 _BATCHES = 4  # worth of rows, so that rows come again
 _SOLVED = "made up"
 
@@ -52,7 +53,8 @@ class World:
     """A run as far as control can tell. Rows are read only for a curriculum that looks at them."""
 
     def __init__(self, recipe: Recipe, base: Path) -> None:
-        self.steps, control = min(recipe.budget.steps, MOST_STEPS), recipe.control
+        control = recipe.control
+        self.steps = min(recipe.budget.steps, MOST_STEPS, max(1, _MOST_GROUPS // control.groups_per_batch))
         budget = recipe.budget.model_copy(update={"steps": self.steps, "minutes": None})
         self.recipe, self.batch = recipe.model_copy(update={"budget": budget}), control.groups_per_batch
         self.policy = registry.build("generate", recipe.generate.policy, recipe.generate.settings)
@@ -147,25 +149,28 @@ class World:
         group.ends = self.now + max(group.rollouts.lengths)
 
     def _give_rooms(self, made: Sequence[Group]) -> None:
-        """Rounds of groups that are opened together, until all rooms are final. A round is as long as its longest path."""
-        control = self.recipe.control
+        """Rounds of groups that are opened together, until all rooms are final."""
+        control, by_ordinal = self.recipe.control, {group.ordinal: group for group in made}
         share = registry.build("rooms", control.rooms, control.rooms_settings)
-        rule, by_ordinal = rooms.Rooms(share, self.batch, int(self.policy.most)), {group.ordinal: group for group in made}
-        stand = {o: rooms.Grant(b"%d" % o, int(self.policy.start), False, 0) for o in by_ordinal}
-        due = {0: list(stand.items())}
+        rule, begun = rooms.Rooms(share, self.batch, int(self.policy.most)), int(self.policy.start)
+        stand = {o: rooms.Grant(o.to_bytes(8), begun, False, 0) for o in by_ordinal}
+        due = [list(stand.values())] if stand else []
         while due:
-            for block in due.values():
-                longest = 0.0
-                for ordinal, grant in block:
-                    stand[ordinal] = grant
-                    group = by_ordinal[ordinal]
-                    more = grant.leaves - len(group.rollouts.rewards)
-                    group.rollouts.add(new := self.chances.rollouts(group.given.row, more, self._limit(group.given)))
-                    longest = max(longest, *new.lengths, 0.0)
-                for ordinal, _ in block:
-                    by_ordinal[ordinal].ends = max(self.now, by_ordinal[ordinal].ends) + longest
-            granted = rule.grants([_standing(by_ordinal[o], grant) for o, grant in stand.items()])
-            due = {block: [(int(grant.tree_id), grant) for grant in grants] for block, grants in granted.items()}
+            for grants in due:
+                self._round([(by_ordinal[int.from_bytes(grant.tree_id)], grant) for grant in grants])
+                stand |= {int.from_bytes(grant.tree_id): grant for grant in grants}
+            due = list(rule.grants([_standing(by_ordinal[o], grant) for o, grant in stand.items()]).values())
+
+    def _round(self, granted: Sequence[tuple[Group, rooms.Grant]]) -> None:
+        """Samples what groups were given; as long as the longest path of all, for which they wait."""
+        longest = 0.0
+        for group, grant in granted:
+            more = grant.leaves - len(group.rollouts.rewards)
+            new = self.chances.rollouts(group.given.row, more, self._limit(group.given))
+            group.rollouts.add(new)
+            longest = max(longest, *new.lengths, 0.0)
+        for group, _ in granted:
+            group.ends = max(self.now, group.ends) + longest
 
     # -- what came of it --
 

@@ -168,6 +168,8 @@ def test_simulate_prints_what_a_tree_saves() -> None:
     seen = json.loads(result.stdout)
     assert seen["leaves"] == 16 and 0 < seen["sampled_tokens"] < seen["iid_tokens"]
     assert seen["saved"] == pytest.approx(1 - seen["sampled_tokens"] / seen["iid_tokens"])
+    assert seen["control"]["groups_trained"] == 96 and "nothing is learnt" in seen["control"]["not_simulated"]
+    assert "control.not_simulated: " in banyan("simulate", QUICKSTART).stdout
 
 
 def test_nothing_runs_is_an_empty_list(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from banyan.errors import InvalidInput
 from banyan.recipe_file import load
 from services.gateway.preview import MOST_STEPS, World, preview
 
@@ -92,3 +93,12 @@ def test_solved_examples_come_before_what_failed() -> None:
 def test_what_is_not_simulated_is_said() -> None:
     assert "dars goes on by scores" in seen("dars")["not_simulated"]
     assert "filter majority" in seen("ttrl")["not_simulated"]
+
+
+def test_large_batches_are_shown_for_fewer_steps() -> None:
+    assert seen("quickstart", "control.groups_per_batch=2000")["steps"] == 5
+
+
+def test_a_curriculum_that_raises_is_named() -> None:
+    with pytest.raises(InvalidInput, match=r"control\.curriculum tests\.gateway\.curricula:Rude: ZeroDivisionError"):
+        seen("quickstart", "control.curriculum=tests.gateway.curricula:Rude")
