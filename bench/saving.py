@@ -76,8 +76,14 @@ class Case:
         return grow(resolve({**_BASE, "generate": generate}), index, {"chain": self.chain})
 
 
-_SCORED = {"dars": "its tree grows by its leaves' scores"}
-_BASE = {"name": "saving", "model": "none", "task": {"name": "arithmetic"}, "allow_truncated_sampling": True}
+_SCORED = dict.fromkeys(("dars", "scope"), "its tree grows by its leaves' scores")
+_BASE = {
+    "name": "saving",
+    "model": "none",
+    "task": {"name": "arithmetic"},
+    "resources": {"engine": "scripted"},  # a head that has nothing to say of these chains: as cold
+    "allow_truncated_sampling": True,
+}
 
 
 def binary(depth: int) -> float:

@@ -208,4 +208,6 @@ def plan(record: tree_pb2.PlanRecord) -> dict[str, Any]:
         "leaves": [[p.leaf.segment.hex(), p.leaf.end, p.reason] for p in record.leaves],
         "prunes": [[p.branch.parent.hex(), p.branch.fork, p.branch.ordinal, p.end] for p in record.prunes],
         "done": record.done,
+        "more": record.more,
+        "full": record.full,
     }

@@ -1,5 +1,6 @@
-"""`banyan simulate`: a recipe's tree policy on the scripted engine, in a second, without a model or a server."""
+"""`banyan simulate`: a recipe's tree policy on the scripted engine, and its control on made-up rollouts, in seconds."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,14 +15,19 @@ def simulate(
     overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, such as generate.policy=treepo")] = None,
     as_json: Json = False,
 ) -> None:
-    """Grows one group's trees of a recipe and prints what they cost against independent samples.
+    """Grows one group's trees of a recipe, and says what its control did with the groups of some steps.
 
-    Control is not simulated: a tree that grows by the room it is given gets all that its prompt brings to the pot, at once.
+    Trees: what they cost against independent samples, on a scripted model that suits the policy unless the recipe has its
+    own. A tree that grows by the room it is given gets all that its prompt brings to the pot, at once. Tokens of rollouts
+    that the policy stops count, and the saving is against the leaves that are left: it may be below 0.
 
-    Tokens of rollouts that the policy stops count, and the saving is against the leaves that are left: it may be below 0.
+    Control: the groups of at most 12 steps, each with rollouts that are drawn one by one, a token a tick, all at once, by a
+    chance of success of its row. What of it is not simulated is said at the end.
     """
+    from services.gateway.preview import preview
     from services.rollout.simulate import simulate as run
 
     with searchpath.searched(recipes.folders(recipes.find(recipe))):
-        result = run(recipes.read(recipe, overrides or ()))
-    emit(result, as_json)
+        read = recipes.read(recipe, overrides or ())
+        trees, control = run(read), preview(read, Path.cwd())
+    emit(trees | {"control": control} if as_json else trees | {f"control.{k}": v for k, v in control.items()}, as_json)

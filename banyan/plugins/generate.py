@@ -155,6 +155,8 @@ class TreePolicy(Protocol):
 
     A policy that asks for a learned head's score has `observations(tree, leaves) -> Sequence[Observation]`: what a tree
     can teach the head, from recorded facts. `needs_head = True`: it is nothing without one.
+
+    `toy = "one_fork"` or `"reconverging"`: the scripted model on which `banyan simulate` shows what it is for.
     """
 
     def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:

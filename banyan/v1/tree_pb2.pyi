@@ -888,6 +888,8 @@ class PlanRecord(_message.Message):
     ROOM_FIELD_NUMBER: _builtins.int
     ROOM_LAPSED_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    FULL_FIELD_NUMBER: _builtins.int
     claim_epoch: _builtins.int
     """Epoch of the claim."""
     number: _builtins.int
@@ -898,6 +900,10 @@ class PlanRecord(_message.Message):
     """Whether it said that no branch will ever be asked for again."""
     room_lapsed: _builtins.bool
     """Control was silent past the deadline: the tree ends with the room that it had."""
+    more: _builtins.bool
+    """The plan goes on in the claim's next record, of the same view: it is too large for one."""
+    full: _builtins.bool
+    """The claim's log is full: neither this plan nor any after it is logged. Nothing else is said here."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Segments in the view that were not in the claim's record before this one."""
@@ -951,10 +957,12 @@ class PlanRecord(_message.Message):
         room: Global___TreeRoom | None = ...,
         room_lapsed: _builtins.bool = ...,
         dropped: _abc.Iterable[Global___LeafRef] | None = ...,
+        more: _builtins.bool = ...,
+        full: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["room", b"room"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "done", b"done", "dropped", b"dropped", "expansions", b"expansions", "found", b"found", "gone", b"gone", "leaves", b"leaves", "number", b"number", "prunes", b"prunes", "rewards", b"rewards", "room", b"room", "room_lapsed", b"room_lapsed", "segments", b"segments", "view_digest", b"view_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "done", b"done", "dropped", b"dropped", "expansions", b"expansions", "found", b"found", "full", b"full", "gone", b"gone", "leaves", b"leaves", "more", b"more", "number", b"number", "prunes", b"prunes", "rewards", b"rewards", "room", b"room", "room_lapsed", b"room_lapsed", "segments", b"segments", "view_digest", b"view_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,6 +11,8 @@ from banyan.digest import canonical, row_digest
 from banyan.recipe import Recipe, Task
 from services.gateway import tasks
 
+Row = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -63,9 +65,10 @@ class Prompts(Sequence[str]):
 
 async def load(recipe: Recipe, base: Path) -> Rows:
     """The rows of a recipe, read in a thread. Raises InvalidInput where they cannot be read or none is left to train on."""
-    return await asyncio.to_thread(_load, recipe, base)
+    return await asyncio.to_thread(read, recipe, base)
 
 
-def _load(recipe: Recipe, base: Path) -> Rows:
+def read(recipe: Recipe, base: Path) -> Rows:
+    """The same, at once."""
     split = tasks.split(tasks.load(recipe.task, base), recipe.task)
     return Rows(recipe.task, split.train, sorted(split.held_out, key=row_digest), split.digest)

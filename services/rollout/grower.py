@@ -33,7 +33,7 @@ class Step:
     leaves: tuple[LeafMark, ...] = ()
     aborts: tuple[Branch, ...] = ()
     grown: tuple[Leaf, ...] | None = None
-    plan: tree_pb2.PlanRecord | None = None
+    plans: Sequence[tree_pb2.PlanRecord] = ()  # the plan that followed, for the log
 
 
 @dataclass(slots=True)
@@ -185,8 +185,8 @@ class Grower:
         self._over = plan.done and not self.in_flight
         prunes = [(branch, end) for branch, end in plan.prunes if branch in aborts]
         digest = partial(viewdigest.digest, self._view, seen, self._room)
-        record = self._log.record(digest, list(wanted.values()), marks, prunes, plan.done, plan.dropped)
-        return Step(requests, tuple(news.segments), marks, aborts, self._grown() if self._over else None, record)
+        records = self._log.record(digest, list(wanted.values()), marks, prunes, plan.done, plan.dropped)
+        return Step(requests, tuple(news.segments), marks, aborts, self._grown() if self._over else None, records)
 
     def _asked(self, news: News) -> Plan:
         if self._planner is not None:

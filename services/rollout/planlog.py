@@ -2,6 +2,7 @@
 
 A record names the segments that entered the view since the last one, so that the view can be made again from the stored
 tree; its digest says whether it is the same. Draws are keyed by the tree's seed, so the same view gives the same plan.
+A plan that is too large for one record goes on in the next ones.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Repaired, Ro
 from banyan.segment import Sampling
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
+from services.rollout import planparts
 from services.rollout.spec import GrowSpec
 
 _MOST_PLANS, _PLAN_BYTES = 4096, 60_000  # what the store keeps of a claim, and of one plan
@@ -21,7 +23,7 @@ _CLAIM_BYTES = 512 * 1024
 
 @dataclass(slots=True)
 class PlanLog:
-    """What one claim has to say of its plans. It falls silent at its bounds, never out of order."""
+    """What one claim has to say of its plans. At its bounds it says that it is full and falls silent, never out of order."""
 
     claim: int
     fresh: list[bytes] = field(default_factory=list)  # segments that no record names yet
@@ -34,6 +36,7 @@ class PlanLog:
     _number: int = 0
     _bytes: int = 0
     _done: bool = False
+    _full: bool = False
 
     def record(
         self,
@@ -43,11 +46,11 @@ class PlanLog:
         prunes: Sequence[tuple[Branch, int]],
         done: bool,
         dropped: Sequence[Leaf] = (),
-    ) -> tree_pb2.PlanRecord | None:
-        """The record of a plan; None if nothing in it was new, or the log is full."""
-        if not (expansions or marks or prunes or dropped or (done and not self._done)) or self._number >= _MOST_PLANS:
-            return None
-        record = tree_pb2.PlanRecord(
+    ) -> list[tree_pb2.PlanRecord]:
+        """The records of a plan, more than one where it is large; none if nothing in it was new, or the log is full."""
+        if not (expansions or marks or prunes or dropped or (done and not self._done)) or self._full:
+            return []
+        plan = tree_pb2.PlanRecord(
             claim_epoch=self.claim,
             number=self._number,
             view_digest=view_digest(),
@@ -63,17 +66,18 @@ class PlanLog:
             room_lapsed=self.lapsed,
             dropped=[wire.leaf_to_wire(leaf) for leaf in dropped],
         )
-        return self._kept(record)
+        return self._kept(planparts.parts(plan, _PLAN_BYTES), done)
 
-    def _kept(self, record: tree_pb2.PlanRecord) -> tree_pb2.PlanRecord | None:
-        size = record.ByteSize()
-        if size > _PLAN_BYTES or self._bytes + size > _CLAIM_BYTES:
-            self._number = _MOST_PLANS  # a gap could not be replayed, so this is the end
-            return None
-        self._number, self._bytes, self._done = self._number + 1, self._bytes + size, record.done
+    def _kept(self, parts: list[tree_pb2.PlanRecord], done: bool) -> list[tree_pb2.PlanRecord]:
+        sizes = [part.ByteSize() for part in parts]
+        over = self._number + len(parts) >= _MOST_PLANS  # the last place is for saying so
+        if over or max(sizes) > _PLAN_BYTES or self._bytes + sum(sizes) > _CLAIM_BYTES:
+            self._full = True  # a gap could not be replayed, so this is the end
+            return [tree_pb2.PlanRecord(claim_epoch=self.claim, number=self._number, full=True)]
+        self._number, self._bytes, self._done = self._number + len(parts), self._bytes + sum(sizes), done
         self.fresh, self.found, self.gone, self.rewards, self.repairs = [], [], [], {}, {}
         self.room, self.lapsed = None, False
-        return record
+        return parts
 
 
 @lru_cache(256)  # a plan names the same few of them for all its branches; a message that takes one copies it
@@ -115,13 +119,13 @@ def _expansion(expansion: Expansion) -> tree_pb2.PlannedExpansion:
 
 
 def views(spec: GrowSpec, whole: Tree, records: Sequence[tree_pb2.PlanRecord]) -> Iterator[GrowthView]:
-    """The view of each record of one claim, made from the stored tree. Raises KeyError where the tree lacks a segment."""
+    """The view of each plan of one claim, made from the stored tree. Raises KeyError where the tree lacks a segment."""
     seen = Tree(spec.tree_id)
     flying: set[Branch] = set()
     leaves: dict[Leaf, str] = {}
     rewards: dict[Leaf, float | None] = {}
     repairs: dict[Leaf, Repaired] = {}
-    for record in records:
+    for record in planparts.plans(records):
         for segment_id in record.segments:
             segment = whole.segments[segment_id]
             seen.add(segment)
@@ -137,9 +141,9 @@ def views(spec: GrowSpec, whole: Tree, records: Sequence[tree_pb2.PlanRecord]) -
 
 
 def rooms(spec: GrowSpec, records: Sequence[tree_pb2.PlanRecord]) -> Iterator[Room]:
-    """The room of each record of one claim."""
+    """The room of each plan of one claim."""
     room = Room(step=spec.min_step)
-    for record in records:
+    for record in planparts.plans(records):
         if record.HasField("room"):
             room = given(room, record.room)
         if record.room_lapsed:

@@ -25,9 +25,7 @@ class Teller:
         for live, step in steps:
             live.segments += step.segments
             self._spans.ended(live, step.segments)
-        plans = [
-            events_pb2.GrownPlan(tree_id=live.spec.tree_id, plan=step.plan) for live, step in steps if step.plan is not None
-        ]
+        plans = [events_pb2.GrownPlan(tree_id=live.spec.tree_id, plan=plan) for live, step in steps for plan in step.plans]
         trace = steps[0][0].traceparent if steps else ""
         for event in events.segments(self._run, self._node, made, trace, plans):
             await self._publisher.put(await self._blobs.light(event))

@@ -33,6 +33,21 @@ def test_treerl(discount: str, expected: Any) -> None:
     np.testing.assert_allclose(nodes(TreeRL(discount), bushy()), expected, atol=1e-4)
 
 
+def test_treerl_may_select_some_of_the_leaves_with_a_right_one_among_them() -> None:
+    """The card: 16 of 30 leaves, at least one correct."""
+    seen = set()
+    for right in range(30):
+        tree = planted([Twig([leaf(int(5 * b + i == right)) for i in range(5)]) for b in range(6)])
+        said = leaves(TreeRL(select=16), tree.view)
+        counted = np.flatnonzero(np.isfinite(said))
+        assert len(counted) == 16 and right in counted
+        seen.add(tuple(counted.tolist()))
+    assert len(seen) > 1
+    np.testing.assert_allclose(nodes(TreeRL(select=3), bushy()), nodes(TreeRL(), bushy()))
+    with pytest.raises(ValueError, match="at least 2, got 1"):
+        TreeRL(select=1)
+
+
 def test_treerl_is_treeps_with_one_left_out() -> None:
     np.testing.assert_allclose(nodes(TreeRL(), bushy()), np.array(nodes(TreePS(), bushy())) * 3 / 2)
 

@@ -32,7 +32,8 @@ def test_its_tree_policy_grows_trees(examples: None) -> None:
             "resources": {"engine": "scripted"},
         }
     )
-    assert simulate(recipe) == {"leaves": 8, "sampled_tokens": 48, "iid_tokens": 48, "saved": 0.0}
+    found = simulate(recipe)
+    assert (found["leaves"], found["sampled_tokens"], found["saved"]) == (8, 48, 0.0)
 
 
 def test_its_estimator_gives_advantages(examples: None) -> None:

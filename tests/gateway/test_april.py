@@ -1,10 +1,17 @@
 """APRIL's over-provisioning (card 12) by the gate and the learner's choice: its closed form, and what is carried over."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
+from banyan.segment import Finish, Kind
+from banyan.tree import Tree
 from services.gateway.control.gate import Gate, Standing
 from services.learner.batch import Ready, assemble
+from services.rollout.engines.port import Policy
+from services.rollout.grower import Grower
+from tests.rollout.growing import ENDING, engine, spec
 
 
 class Groups:
@@ -15,6 +22,8 @@ class Groups:
         self.ends: dict[int, float] = {}
         self.begun: dict[int, float] = {}
         self.steps: dict[int, int] = {}  # group → step that trained on it
+        self.policies: dict[int, int] = {}  # group → step at which it was begun
+        self.again: Counter[int] = Counter()  # group → how often it was left over
         self.now, self.step, self.opened = 0.0, 0, 0
 
     def advance(self) -> float:
@@ -22,7 +31,7 @@ class Groups:
         begun = self.now
         held = len(self.ends)
         for _ in range(self.gate.room(Standing(self.step, self.step, held, 0), 1 << 30)):
-            self.begun[self.opened] = self.now
+            self.begun[self.opened], self.policies[self.opened] = self.now, self.step
             self.ends[self.opened] = self.now + self.lengths[self.opened]
             self.opened += 1
         self.now = sorted(self.ends.values())[self.gate.groups_per_batch - 1]
@@ -32,6 +41,7 @@ class Groups:
         for group in chosen:
             del self.ends[group.ordinal]
             self.steps[group.ordinal] = self.step
+        self.again.update(self.ends.keys())
         self.step += 1
         return self.now - begun
 
@@ -63,3 +73,28 @@ def test_every_group_is_trained_once_or_still_in_hand_and_the_oldest_go_first() 
         assert len(groups.ends) <= 5
     assert sorted([*groups.steps, *groups.ends]) == list(range(groups.opened))
     assert len(groups.steps) == 200 * 4
+    assert all(step - groups.policies[o] <= groups.again[o] for o, step in groups.steps.items())
+    assert max(step - groups.policies[o] for o, step in groups.steps.items()) > 0
+
+
+def test_a_resumed_sample_is_the_sum_of_its_parts_and_no_staler_than_it_was_resumed() -> None:
+    given, one = spec("iid", {"width": 16}, 40), engine(ENDING)
+    grower = Grower(given, Tree(given.tree_id), one.tokenizer, "n")
+    step, turn = grower.start(), 0
+    while step.grown is None:
+        for request in step.requests:
+            one.submit(request)
+        turn += 1
+        cut = turn % 3 == 0  # a batch is full
+        step = grower.ended(one.load(Policy(1, turn // 3, b"p%d" % turn), None) if cut else one.step())
+    sampled = [s for s in grower.tree if s.kind is Kind.POLICY]
+    assert one.stats().sampled_tokens == sum(map(len, sampled)), "no token is sampled twice"
+    resumed = 0
+    for leaf in grower.leaves:
+        parts = grower.tree.lineage(leaf.segment)[1:]
+        again = sum(part.finish is Finish.ABORTED for part in parts)
+        tokens = len(grower.tree.prefix_tokens(leaf.segment, leaf.end)) - len(grower.tree.root)
+        assert tokens == sum(map(len, parts)) <= 40 and len(parts) == again + 1
+        assert parts[-1].policy_step - parts[0].policy_step <= again
+        resumed += again
+    assert resumed > 4

@@ -92,6 +92,17 @@ def test_more_groups_have_a_spread_than_with_uniform_choice(seed: int) -> None:
     assert shares[0] < 0.5 < shares[1], shares
 
 
+def test_a_step_grows_three_quarters_of_a_whole_batch_where_the_other_half_is_replayed() -> None:
+    """Card 41, B = 512, mu = 2, sigma = 0.5: 256 references a cycle and half a batch a step are 384 groups, not 512."""
+    whole, mu, share = 512, 2, 0.5
+    world = _world(Dots(references=256, mu=mu), rows=2000)
+    world.batch = 256 // mu + int(share * whole)
+    given = world.fill(mu * world.batch)
+    references = sum(a.why.startswith("reference ") for a in given)
+    assert (references, len(given) - references) == (256, mu * share * whole)
+    assert len(given) / mu == 384 and world.ask(range(len(given), len(given) + 1))[0].why == "reference 1 of 256"
+
+
 def test_a_task_that_is_smaller_than_a_cycle_comes_again() -> None:
     world = _world(Dots(references=8), rows=10)
     for _ in range(4):

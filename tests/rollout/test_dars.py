@@ -1,6 +1,7 @@
 """dars: the card's table, and trees that wait for scores: grown, resumed, logged, and without scores that do not come."""
 
 import asyncio
+from math import comb
 
 import pytest
 import pytest_asyncio
@@ -42,6 +43,18 @@ def test_eleven_more_reach_the_level_of_a_medium_prompt_and_ten_do_not() -> None
     assert (8 + 11) * share >= 4 > (8 + 10) * share
 
 
+def test_the_hard_prompt_of_the_card() -> None:
+    """Card 46: p = .05, N = 8, equal treatment up to 32."""
+    p, n = 0.05, 8
+    chance = [comb(n, right) * p**right * (1 - p) ** (n - right) for right in range(n + 1)]
+    more = [extra(right / n, n, 32, "equal", False) for right in range(n + 1)]
+    expected = sum(c * m for c, m in zip(chance, more, strict=True))
+    assert expected == pytest.approx(19.15, abs=5e-3)
+    assert 1 - chance[0] == pytest.approx(0.337, abs=5e-4) and n + more[0] == 32
+    assert 1 - chance[0] * (1 - p) ** more[0] == pytest.approx(0.806, abs=5e-4)
+    assert p * n == pytest.approx(0.40) and p * (n + expected) == pytest.approx(1.36, abs=5e-3)
+
+
 def test_what_could_not_be_scored_takes_no_part() -> None:
     policy = Dars(8, 32)
     assert policy.more([]) == 0 and policy.more([0.0, 1.0]) == 0 and policy.more([0.0] * 7 + [1.0]) == 11
@@ -63,12 +76,12 @@ def started(tree: Tree | None = None) -> tuple[Grower, list[tree_pb2.PlanRecord]
     grower = Grower(given, tree or Tree(given.tree_id), one.tokenizer, "n")
     records, step = [], grower.start()
     while step.requests or grower.in_flight:
-        records += [step.plan] if step.plan is not None else []
+        records += step.plans
         for request in step.requests:
             one.submit(request)
         step = grower.ended(one.step())
     assert step.grown is None
-    return grower, [*records, *([step.plan] if step.plan is not None else [])]
+    return grower, [*records, *step.plans]
 
 
 def finished(grower: Grower, requests: tuple) -> tuple[Leaf, ...] | None:
@@ -111,8 +124,9 @@ def test_a_tree_resumed_after_stage_one_asks_for_stage_two() -> None:
 def test_a_plan_by_scores_is_logged_and_made_again() -> None:
     grower, records = started()
     step = grower.scored(scores(grower, 0.0))
-    assert step.plan is not None and [r.value for r in step.plan.rewards] == [0.0] * 4
-    records.append(step.plan)
+    (plan,) = step.plans
+    assert [r.value for r in plan.rewards] == [0.0] * 4
+    records.append(plan)
     for record, view in zip(records, planlog.views(grower.spec, grower.tree, records), strict=True):
         assert viewdigest.digest(view) == record.view_digest
         plan = grower.spec.policy.plan(view, Room(), Draws(grower.spec.seed))

@@ -103,7 +103,7 @@ def test_plans_with_forced_tokens_are_logged_and_made_again() -> None:
     one = grower()
     first = one.start()
     second = one.ended([answer(first.requests[0], 5, Finish.BOUNDARY)])
-    records = [step.plan for step in (first, second) if step.plan is not None]
+    records = [*first.plans, *second.plans]
     assert (records[0].expansions[0].forced, records[0].expansions[0].top) == (list(FORCED), 2)
     digests = [viewdigest.digest(view) for view in planlog.views(one.spec, one.tree, records)]
     assert digests == [r.view_digest for r in records]

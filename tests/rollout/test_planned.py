@@ -62,7 +62,8 @@ def recipe(wrong: str) -> Recipe:
 
 
 def test_a_policy_that_answers_well_is_carried_out() -> None:
-    assert simulate(recipe("")) == {"leaves": 4, "sampled_tokens": 32, "iid_tokens": 32, "saved": 0.0}
+    found = simulate(recipe(""))
+    assert (found["leaves"], found["sampled_tokens"], found["saved"]) == (4, 32, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,17 @@ def test_equal_numbers_are_one_answer():
     assert EXTRACTORS["tag"]("b", "only") is None and EXTRACTORS["text"](" b ", "only") == "b"
 
 
+def test_plain_fractions_are_one_answer_however_they_are_written():
+    half = {
+        EXTRACTORS["tag"](f"<answer>{text}</answer>", "only") for text in ("1/2", " 2 / 4", "0.5", "+0.50", ".5", "1.5/3")
+    }
+    assert half == {"1/2"} and EXTRACTORS["text"]("\u22126/4", "only") == EXTRACTORS["text"]("-1.5", "only") == "-3/2"
+    assert {EXTRACTORS["text"](text, "only") for text in ("7", "7.0", "14/2", "007")} == {"7"}
+    for text in ("1/0", "1/2/3", "a/b", "1/2 kg", "-", "/2", "1e3", "9" * 65):
+        assert EXTRACTORS["text"](text, "only") == text, "no plain number, so as it is"
+    assert vote([EXTRACTORS["text"](t, "only") for t in ("1/2", "0.5", "2")]) == ("1/2", 2 / 3)
+
+
 def test_bad_settings_are_named():
     with pytest.raises(InvalidInput, match="extract must be one of number, tag, text, got 'word'"):
         registry.build("filter", "majority", {"extract": "word"})
@@ -83,7 +94,7 @@ async def test_the_verifier_scores_a_group_in_its_own_process_or_in_a_child(tmp_
     scoring = Scoring(Pool(Limits(deadline_s=5.0)))
     try:
         own = await scoring.score_group(ScorerSpec("majority", {}, group=True), ["7", "7", "8"], ROW)
-        assert [(v.version, v.outcome.value) for v in own] == [("1", 1.0), ("1", 1.0), ("1", 0.0)]
+        assert [(v.version, v.outcome.value) for v in own] == [("2", 1.0), ("2", 1.0), ("2", 0.0)]
         longest = await scoring.score_group(ScorerSpec("grouped:longest", {}, group=True), ["a", "bcd", "ef"], ROW)
         assert [v.outcome.value for v in longest] == [0.0, 1.0, 0.0] and len({v.version for v in longest}) == 1
         short = await scoring.score_group(ScorerSpec("grouped:short", {}, group=True), ["a", "b"], ROW)

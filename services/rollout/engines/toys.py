@@ -18,7 +18,7 @@ BEFORE, AFTER, DEPTH = 6, 17, 3
 FORK_AT, WAYS, TAIL = 19, "bcdefghijklmnopq", 12
 
 
-def reconverging() -> Chain:
+def reconverging(before: int = BEFORE, after: int = AFTER) -> Chain:
     """Node i's letter is the i-th; its children are 2i + 1 and 2i + 2."""
     chain: Chain = {"": {"a": 1.0}}
     for node in range(2 ** (DEPTH + 1) - 1):
@@ -26,17 +26,17 @@ def reconverging() -> Chain:
         big = small.upper()
         children = [chr(ord("a") + child) for child in (2 * node + 1, 2 * node + 2)]
         inner = node < 2**DEPTH - 1
-        chain |= {small: {small: 1.0}, small * BEFORE: dict(DIGITS), big: {big: 1.0}}
+        chain |= {small: {small: 1.0}, small * before: dict(DIGITS), big: {big: 1.0}}
         chain |= {small + digit: {big: 1.0} for digit in DIGITS}
-        chain[big * AFTER] = dict(zip(children, CHOICE, strict=True)) if inner else {"": 1.0}
+        chain[big * after] = dict(zip(children, CHOICE, strict=True)) if inner else {"": 1.0}
     return chain
 
 
-def one_fork() -> Chain:
-    """An `a` at a time, then one of many ways, each of which repeats its letter."""
-    chain: Chain = {"": {"a": 1.0}, "a" * FORK_AT: dict.fromkeys(WAYS, 1.0 / len(WAYS))}
+def one_fork(fork_at: int = FORK_AT, tail: int = TAIL) -> Chain:
+    """An `a` at a time, then one of many ways, each of which repeats its letter `tail` times."""
+    chain: Chain = {"": {"a": 1.0}, "a" * fork_at: dict.fromkeys(WAYS, 1.0 / len(WAYS))}
     for way in WAYS:
-        chain |= {way: {way: 1.0}, way * (TAIL + 1): {"": 1.0}}
+        chain |= {way: {way: 1.0}, way * (tail + 1): {"": 1.0}}
     return chain
 
 

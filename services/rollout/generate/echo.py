@@ -39,6 +39,8 @@ _MORE_COUNTS = ("entropy_window", "min_branches", "max_branches", "cut_steps")
 class Echo(Growing):
     """Entropy-confidence branching with cuts."""
 
+    toy = "one_fork"
+
     width: int = 32
     """n: leaves of a tree."""
     chains: int = 1

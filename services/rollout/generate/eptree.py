@@ -31,6 +31,8 @@ Fork = tuple[Place, int]  # where, and behind how many policy tokens
 class EPTree(Growing):
     """Entropy-guided tree search: forks at surprising tokens of finished chains."""
 
+    toy = "one_fork"
+
     chains: int = 6
     """M: independent samples of the prompt, each the trunk of a tree."""
     forks: int = 2

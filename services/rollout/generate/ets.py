@@ -7,6 +7,11 @@ remaining width out by REBASE. So a tree has exactly `width` leaves; what is dro
 
 A step's score is what the policy's learned head says at its last token, or what a scorer says of the path so far. While the
 head says nothing all scores are equal. With λ_b = 0 nothing is dropped: REBASE alone.
+
+The published search asks a reward model of its own, with question and answer. A scorer here gets the path's text, and as
+its row the prompt's text alone: a plan is made of the recorded tree, which holds no more of the task. It must say that it is
+`safe`: it runs where trees are planned, in the node and without the verifier's sandbox, and is asked again whenever a plan
+is made again, so it must also say the same of the same text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +49,7 @@ class Ets(Growing):
     cut: float = 0.05
     """Cosine distance up to which steps are one cluster."""
     scorer: str = ""
-    """Who scores steps: empty for the policy's head; else a safe scorer, called with the path's text and an empty row."""
+    """Who scores steps: empty for the policy's head; else a safe scorer, called with the path's text and a row {prompt}."""
     scorer_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the scorer."""
 
@@ -82,8 +87,8 @@ class Ets(Growing):
                     found.append(Observation(leaf, at - 1))
         return found
 
-    def score(self, text: str) -> float:
-        """What the scorer says of a path's text; 0 where it cannot say."""
+    def score(self, prompt: str, text: str) -> float:
+        """What the scorer says of a path's text behind a prompt; 0 where it cannot say."""
         scorer: Scorer = self._scorer  # type: ignore[attr-defined]
-        said = scorer.score(text, {})
+        said = scorer.score(text, {"prompt": prompt})
         return said.value if isinstance(said, Scored) else 0.0

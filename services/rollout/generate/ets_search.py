@@ -150,7 +150,7 @@ class Search:
     def _scores(self, candidates: Sequence[Node]) -> tuple[float, ...]:
         """The score of each one's last step; all equal while the head is cold."""
         if self.policy.scorer:
-            return tuple(self.policy.score(node.text) for node in candidates)
+            return tuple(self.policy.score(self.growth.view.root.text, node.text) for node in candidates)
         said = [node.run.last.signals.head_T for node in candidates]
         heard = all(len(head_T) for head_T in said)
         return tuple(float(head_T[-1]) if heard else 0.0 for head_T in said)

@@ -7,6 +7,9 @@ When a branch is r tokens old it is compared with its parent's r tokens over the
 deleted with all that grew from it. The tree phase ends when the group is full and no branch is younger than the last r, or
 at `force_return` tokens; then ordinary sampling finishes every branch from its place, and copies of the first one that
 still runs fill the slots that are left (copies of an ended one would be the same leaf; if all ended, fresh samples do).
+(As published the phase is one for all prompts of a step: it ends for all of them when their branches together, a finished
+group counting n, are round(n · prompts · (0.98 − 0.05 · step/max_new)), and what a slow group lacks then is filled with
+copies. Here no tree waits for another, so each ends by its own branches and leaves none of its own unopened.)
 round(η·n) leaves come from the tree, η by the step before the tree was opened; the others are sampled from the prompt. A
 tree of one leaf has nothing to look ahead for: it is an ordinary sample.
 
@@ -49,6 +52,7 @@ class Latr(Growing):
     """Lookahead tree, then sampling."""
 
     truncates: ClassVar[bool] = True  # it samples greedily; see above
+    toy: ClassVar[str] = "reconverging"
 
     width: int = 8
     """n: leaves of a tree."""

@@ -30,6 +30,8 @@ Scores = npt.NDArray[np.float64]
 class Rose(Growing):
     """Sequential branching at the arg-max of semantic uncertainty, with restarts."""
 
+    toy = "one_fork"
+
     width: int = 8
     """n: leaves of a tree."""
     epsilon: float = 0.5

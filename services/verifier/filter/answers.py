@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 
 from services.verifier.filter import number
 
 _TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_PLAIN = re.compile(r"([-+\u2212]?)([0-9]{0,64}(?:\.[0-9]{1,64})?)(?:\s*/\s*([0-9]{1,64}))?", re.ASCII)
 
 
 def number_of(completion: str, take: str) -> str | None:
@@ -19,12 +21,25 @@ def number_of(completion: str, take: str) -> str | None:
 def tag_of(completion: str, take: str) -> str | None:
     """What stands in the last <answer> tag."""
     found = _TAG.findall(completion)
-    return (found[-1].strip() or None) if found else None
+    return simplified(found[-1].strip()) or None if found else None
 
 
 def text_of(completion: str, take: str) -> str | None:
     """All of it."""
-    return completion.strip() or None
+    return simplified(completion.strip()) or None
+
+
+def simplified(text: str) -> str:
+    """Numbers and plain fractions in lowest terms, so that 1/2, 2/4 and 0.50 are one answer; any other text as it is.
+
+    ECHO (card 1) simplifies expressions. No more than this is done here: what a model writes as an expression may take an
+    algebra system any time.
+    """
+    found = _PLAIN.fullmatch(text)
+    if found is None or not found[2] or (found[3] and not int(found[3])):
+        return text
+    value = Fraction(found[2]) / Fraction(found[3] or 1)
+    return str(-value if found[1] in ("-", "\u2212") else value)
 
 
 EXTRACTORS: Mapping[str, Callable[[str, str], str | None]] = {"number": number_of, "tag": tag_of, "text": text_of}

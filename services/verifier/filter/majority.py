@@ -21,12 +21,13 @@ class Majority:
 
     parts: ClassVar[tuple[str, ...]] = ("majority_ratio",)
     extract: str = "number"
-    """What a completion's answer is: number, tag (what stands in the last <answer> tag) or text (all of it)."""
+    """What a completion's answer is: number, tag (what stands in the last <answer> tag) or text (all of it). Plain
+    fractions in tags and texts are reduced; other expressions are compared as they are written."""
     take: str = "only"
     """Of numbers: the completion's only one (several are no answer), or its last, as `number` does."""
 
     name: str = field(default="majority", init=False)
-    version: str = field(default="1", init=False)
+    version: str = field(default="2", init=False)
     safe: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:

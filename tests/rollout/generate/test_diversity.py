@@ -45,6 +45,46 @@ def test_latr_beats_iid_on_the_reconverging_model_at_equal_leaves_and_tokens():
     assert latr_spent < iid_spent, rows  # fewer tokens, so it holds at equal tokens, too
 
 
+ROWDY = {"": dict.fromkeys("abcd", 0.25)} | {c: {c: 1.0} for c in "bcd"}  # four ways; all is open behind the first
+ROWDY |= {c: dict.fromkeys("efghijklmnopqrst", 1 / 16) for c in "aefghijklmnopqrst"}
+
+
+def beginnings(policy: str, settings: dict[str, object], seed: int) -> tuple[int, int]:
+    """Different depth-1 ancestors of a tree's leaves, and its sampled tokens."""
+    one = engine({"chain": ROWDY})
+    grower, done = grow(spec(policy, settings, 24, seed), one)
+    assert done
+    first = {grower.tree.lineage(leaf.segment)[1].id for leaf in grower.leaves}
+    return len(first), one.stats().sampled_tokens
+
+
+def test_echo_keeps_more_beginnings_than_branching_by_entropy_alone_at_equal_tokens():
+    """Card 1's collapse test: one chain has runs of high entropy, and who follows entropy alone ends up below it."""
+    echo = {"width": 16, "chains": 4, "segment": 8, "min_depth": 1}
+    alone = {"width": 24, "epsilon": 0.25, "metric": "entropy"}
+    rows = [(*beginnings("echo", echo, seed), *beginnings("rose", alone, seed)) for seed in range(12)]
+    echo_found, echo_spent, alone_found, alone_spent = np.mean(rows, axis=0)
+    assert echo_found > alone_found + 2, rows
+    assert echo_spent <= alone_spent, rows
+
+
+def spread_groups(policy: str, settings: dict[str, object], seeds: range) -> list[bool]:
+    """Whether a group has right and wrong leaves, for each ending as the right one."""
+    found = []
+    for seed in seeds:
+        grower, _ = grow(spec(policy, settings, 128, seed), engine({"toy": "reconverging"}))
+        ends = [grower.completion(leaf).strip()[-1].lower() for leaf in grower.leaves]
+        found += [0 < sum(end == right for end in ends) < len(ends) for right in "hijklmno"]
+    return found
+
+
+def test_with_latr_fewer_groups_have_rewards_that_are_all_equal():
+    """Card 7's second claim."""
+    latr = {"width": 8, "preset": "countdown", "chunk": 8, "ages": [10]}
+    flat = {name: 1 - np.mean(spread_groups(name, of, range(4))) for name, of in (("latr", latr), ("iid", {"width": 8}))}
+    assert flat["latr"] == 0.0 and flat["iid"] > 0.2, flat
+
+
 def answers(*texts: tuple[tuple[int, ...], object, bool]) -> list[Answer]:
     return [Answer(*text) for text in texts]
 

@@ -118,7 +118,11 @@ class Sevens:
 
     def score(self, completion: str, row: Row) -> Scored | Unscorable:
         """The share; nothing of an empty path."""
-        return Scored(completion.count("b") / len(completion)) if completion and not row else Unscorable("empty")
+        return (
+            Scored(completion.count("b") / len(completion))
+            if completion and row == {"prompt": "go"}
+            else Unscorable("empty")
+        )
 
 
 def test_a_scorer_may_take_the_heads_place() -> None:
@@ -130,7 +134,7 @@ def test_a_scorer_may_take_the_heads_place() -> None:
     assert set(asked(plan, hand.tree)) == {Branch(made[2].id, 2, i) for i in range(4)}
     assert not plan.expansions[0].signals and not policy.needs_head and Ets().needs_head
     assert policy.observations(hand.tree, [Leaf(made[0].id, 2)]) == []
-    assert [policy.score(text) for text in ("", "ab")] == [0.0, 0.5]
+    assert [policy.score("go", text) for text in ("", "ab")] == [0.0, 0.5]
 
 
 def test_the_head_learns_at_the_end_of_each_step() -> None:

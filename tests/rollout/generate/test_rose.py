@@ -87,6 +87,21 @@ def test_the_place_of_a_first_token_is_one_for_all_rollouts():
     assert set(asked(plan(policy, hand), hand.tree)) == {Branch(second.id, 1, 2)}
 
 
+# a choice of meaning, then synonyms without end, which are less sure
+SIGNS = {"": {"x": 1.0}, "xx": {"+": 0.7, "-": 0.3}} | {c: {"a": 0.5, "A": 0.5} for c in "+-aA"}
+
+
+def test_at_equal_leaves_answers_differ_more_than_by_entropy_alone():
+    """Card 30's claim: the arg-max of entropy branches among synonyms, and its leaves all mean the same."""
+    found = {}
+    for metric in ("entropy", "cosine-entropy"):
+        of = {"width": 8, "epsilon": 0.0, "metric": metric}
+        trees = [grow(spec(ROSE, of, 12, seed), engine({"chain": SIGNS}))[0] for seed in range(12)]
+        assert all(len(tree.leaves) == 8 for tree in trees)
+        found[metric] = np.mean([len({tree.completion(leaf)[2] for leaf in tree.leaves}) for tree in trees])
+    assert found["entropy"] == 1.0 and found["cosine-entropy"] > 1.8, found
+
+
 def test_epsilon_one_asks_for_what_iid_asks():
     hand = Hand()
     for room in (Room(), Room(max_leaves=3)):

@@ -34,12 +34,12 @@ def rooms(leaves):
 
 def sampled(grower, step, given_engine):
     """Until the tree waits or is grown: its records, and the last step."""
-    records = [step.plan] if step.plan else []
+    records = [*step.plans]
     while step.requests or grower.in_flight:
         for request in step.requests:
             given_engine.submit(request)
         step = grower.ended(given_engine.step())
-        records += [step.plan] if step.plan else []
+        records += step.plans
     return records, step
 
 
@@ -119,8 +119,9 @@ def test_a_round_that_is_known_changes_nothing_and_silence_ends_the_tree():
     assert grower.roomed(room(9, 2)) == grower.roomed(room(9, 1)) == type(step)()
     step = grower.unroomed()
     assert step.grown is not None and len(step.grown) == 3 and not grower.waits
-    assert step.plan.done and step.plan.room_lapsed
-    (one,) = planlog.rooms(given_spec, [step.plan])
+    (plan,) = step.plans
+    assert plan.done and plan.room_lapsed
+    (one,) = planlog.rooms(given_spec, [plan])
     assert one.final
 
 

@@ -64,11 +64,11 @@ def sampled(grower: Grower, step: Step) -> Step:
         for request in step.requests:
             one.submit(request)
         step = grower.ended(one.step())
-        RECORDS.append(step.plan)
+        RECORDS.extend(step.plans)
     return step
 
 
-RECORDS: list[tree_pb2.PlanRecord | None] = []
+RECORDS: list[tree_pb2.PlanRecord] = []
 
 
 def begun(tree: Tree | None = None) -> Grower:
@@ -76,7 +76,7 @@ def begun(tree: Tree | None = None) -> Grower:
     RECORDS.clear()
     grower = Grower(given, tree or Tree(given.tree_id), engine(ENDLESS).tokenizer, "n")
     first = grower.start()
-    RECORDS.append(first.plan)
+    RECORDS.extend(first.plans)
     step = sampled(grower, first)
     assert step.grown is None and grower.lacks_scores
     return grower
@@ -92,7 +92,7 @@ def scores(grower: Grower, right: set[Leaf], repairs: dict[Leaf, tree_pb2.Repair
 
 def scored(grower: Grower, right: set[Leaf], repairs: dict[Leaf, tree_pb2.Repair]) -> Step:
     step = grower.scored(scores(grower, right, repairs))
-    RECORDS.append(step.plan)
+    RECORDS.extend(step.plans)
     return step
 
 
@@ -166,7 +166,7 @@ def test_its_plans_are_logged_and_made_again() -> None:
     grower = begun()
     wrong, made = fixed(grower)
     scored(grower, {made}, {})
-    records = [record for record in RECORDS if record is not None]
+    records = list(RECORDS)
     assert [list(r.dropped) for r in records if r.dropped] == [[wire.leaf_to_wire(wrong)]]
     for record, view in zip(records, planlog.views(grower.spec, grower.tree, records), strict=True):
         assert viewdigest.digest(view) == record.view_digest

@@ -1,0 +1,94 @@
+"""What `banyan simulate` says of control: every recipe, and what each kind of control is for."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from banyan.recipe_file import load
+from services.gateway.preview import MOST_STEPS, World, preview
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def seen(name: str, *overrides: str) -> dict[str, Any]:
+    return preview(load(RECIPES / f"{name}.yaml", overrides), Path.cwd())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_trains_whole_batches(name: str) -> None:
+    recipe, found = load(RECIPES / f"{name}.yaml"), seen(name)
+    assert found["steps"] == MOST_STEPS and found["groups_trained"] == MOST_STEPS * recipe.control.groups_per_batch
+    assert found["groups_opened"] >= found["groups_trained"] + found["groups_dropped"]
+    assert found["oldest_in_steps"] <= max(recipe.control.max_staleness, 1)
+    assert found["rollouts_least"] <= found["rollouts_per_group"] <= found["rollouts_most"]
+    assert "nothing is learnt" in found["not_simulated"]
+    assert found == seen(name), "the same seed shows the same"
+
+
+def test_plain_control_carries_nothing_over() -> None:
+    found = seen("quickstart")
+    assert found["groups_opened"] == found["groups_trained"] and not found["groups_dropped"]
+    assert not found["groups_carried_over_per_step"] and not found["oldest_in_steps"]
+    assert (found["rollouts_least"], found["rollouts_most"]) == (8, 8)
+
+
+def test_over_provision_carries_long_groups_over_and_makes_steps_shorter() -> None:
+    april = seen("april")
+    plain = seen("april", "control.over_provision=0", "control.max_staleness=0")
+    assert april["groups_carried_over_per_step"] > 1 and april["oldest_in_steps"] >= 1
+    assert april["ticks_per_step"] < plain["ticks_per_step"]
+
+
+def test_redundancy_gives_trees_up_and_makes_steps_shorter() -> None:
+    spare, plain = seen("redundancy"), seen("redundancy", "control.redundancy=0")
+    assert spare["trees_given_up"] == 2 * spare["groups_trained"] and "trees_given_up" not in plain
+    assert spare["ticks_per_step"] < plain["ticks_per_step"]
+    assert spare["rollouts_per_group"] == plain["rollouts_per_group"] == 8
+
+
+def test_groups_that_became_stale_are_dropped() -> None:
+    kept, dropped = (
+        seen("april", "control.over_provision=16", f"control.stale_groups={how}",
+             "control.max_staleness=1")
+        for how in ("keep", "drop")
+    )  # fmt: skip
+    assert dropped["groups_dropped"] > 0 == kept["groups_dropped"]
+    assert dropped["oldest_in_steps"] <= 1
+
+
+def test_dots_chooses_groups_that_teach() -> None:
+    """Against its own references, which are drawn."""
+    assert "predicted success" in seen("dots")["last_reason"] and "last_reason" not in seen("quickstart")
+    taught: dict[bool, list[bool]] = {True: [], False: []}
+    for seed in range(4):
+        world = World(load(RECIPES / "dots.yaml", [f"seed={seed}"]), Path.cwd())
+        while world.step < world.steps:
+            world.advance()
+        for _, group in world.trained:
+            taught["predicted" in group.given.why].append(len(set(group.rollouts.rewards)) > 1)
+    assert sum(taught[True]) / len(taught[True]) > sum(taught[False]) / len(taught[False]) + 0.05
+
+
+def test_what_replay_lends_is_left_out_and_said() -> None:
+    assert "replay" in seen("dots-replay")["not_simulated"] and "replay" not in seen("dots")["not_simulated"]
+
+
+def test_dart_gives_mastered_rows_fewer_and_shorter_rollouts() -> None:
+    found = seen("dart")
+    assert found["rollouts_least"] < 8 == found["rollouts_most"] and found["groups_with_shorter_paths"] > 0
+
+
+def test_rooms_share_the_same_rollouts_out_unevenly() -> None:
+    found = seen("xrpo", "control.curriculum=uniform")
+    assert found["rollouts_per_group"] == 16 and found["rollouts_least"] < 16 < found["rollouts_most"]
+
+
+def test_solved_examples_come_before_what_failed() -> None:
+    assert seen("xrpo")["groups_with_solved_examples"] > 0
+
+
+def test_what_is_not_simulated_is_said() -> None:
+    assert "dars goes on by scores" in seen("dars")["not_simulated"]
+    assert "filter majority" in seen("ttrl")["not_simulated"]
