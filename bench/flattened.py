@@ -12,8 +12,7 @@ from banyan.segment import Kind, Sampling, Segment
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
 from services.learner import attention, calls, gathered, losses, packing, paths, spans
-from services.learner.logprobs import token_logprobs
-from services.learner.model import forward, output_weight, prepare
+from services.learner.model import Pass, forward, output_weight, predictions, prepare
 from services.learner.packing import Row
 from services.learner.trainer import totals_of
 
@@ -97,7 +96,7 @@ class Rivals:
 
     def packed(self) -> None:
         """Forward and backward of the packed tree."""
-        self._backward(self.row, *forward(self.model, self.row))
+        self._backward(self.row, forward(self.model, self.row))
 
     def flattened(self, batch: int, count: int | None = None) -> None:
         """Forward and backward of the paths, or of the first `count`, `batch` at once, by transformers' own attention."""
@@ -114,10 +113,10 @@ class Rivals:
         finally:
             self.model.config._attn_implementation = attention.NAME
         joined = _joined(rows, self.shape.length)
-        self._backward(joined, *token_logprobs(states.flatten(0, 1), output_weight(self.model), joined))
+        self._backward(joined, predictions(self.model, states.flatten(0, 1), joined))
 
-    def _backward(self, row: Row, logp_E: torch.Tensor, entropy_R: torch.Tensor) -> None:
-        self._loss.of(gathered.tokens(row, logp_E, entropy_R), self._totals)[0].backward()  # type: ignore[no-untyped-call]
+    def _backward(self, row: Row, said: Pass) -> None:
+        self._loss.of(gathered.tokens(row, said), self._totals)[0].backward()  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
         """Drops gradients."""

@@ -151,7 +151,8 @@ class Learner:
         with torch.no_grad():
             for tensor in self.tensors.values():
                 flat = tensor.view(-1).view(torch.int16)
-                flat[torch.rand(len(flat)) < MOVED] += 1
+                normal = (flat & 0x7FFF) >= 0x80  # a unit beyond 0 is a number that kernels take for 0
+                flat[(torch.rand(len(flat)) < MOVED) & normal] += 1
         said = self.canary() if self.canary else None
         return self.weights.put(self.tensors, 1, self.step, "bfloat16", said)
 

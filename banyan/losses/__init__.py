@@ -28,6 +28,7 @@ _SETTINGS = {
     "gspo": Kind(surrogates.Gspo, {"mode": surrogates.Gspo.MODE}),
     "cispo": Kind(surrogates.Cispo),
     "echo-clip": Kind(surrogates.EchoClip),
+    "otr": Kind(surrogates.Otr),
     "dpo": Kind(surrogates.Dpo),
 }
 NAMES = tuple(_SETTINGS)

@@ -86,6 +86,22 @@ class Reinforce:
 
 
 @dataclass(frozen=True)
+class Otr:
+    """kappa: the temperature of the draws over that of sampling. beta: what a draw earns that is not the label."""
+
+    uses_ratio: ClassVar[bool] = False
+
+    kappa: float = 1.3
+    beta: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.kappa <= 100:
+            raise ValueError(f"kappa {self.kappa} must be above 0 and at most 100")
+        if not -1 <= self.beta < 1:
+            raise ValueError(f"beta {self.beta} must lie in [-1, 1): the label earns 1")
+
+
+@dataclass(frozen=True)
 class Dpo:
     """beta: how far the policy may leave the reference. pairs: `best`, the best child with each that is worse; `all`, each
     child with each that is worse. margin: by how much the advantages must differ at least."""

@@ -52,7 +52,7 @@ class Optimise(Part):
     """Estimator: a registered name or module:attribute."""
     advantage_settings: Settings = {}
     """Settings of the estimator."""
-    loss: Literal["ppo-clip", "reinforce", "decoupled", "gspo", "cispo", "echo-clip", "dpo"] = "ppo-clip"
+    loss: Literal["ppo-clip", "reinforce", "decoupled", "gspo", "cispo", "echo-clip", "otr", "dpo"] = "ppo-clip"
     """Loss on the gathered path values."""
     loss_settings: Settings = {}
     """Settings of the loss."""

@@ -12,11 +12,11 @@ import torch
 from transformers import PreTrainedModel
 
 from banyan.draws import key, uniforms
-from services.learner.model import forward
+from services.learner.model import Pass, forward
 from services.learner.packing import Row, pack
 from services.learner.paths import Ints, Path, Piece
 
-Compute = Callable[[Row], tuple[torch.Tensor, ...]]
+Compute = Callable[[Row], Pass]
 TOKENS = 32
 TOLERANCES = {"float32": 0.01, "bfloat16": 0.2}  # nats, mean; three times what two implementations differ by in bfloat16
 
@@ -31,7 +31,7 @@ def tokens(vocabulary: int, count: int = TOKENS) -> Ints:
 def logprobs(model: PreTrainedModel, token_N: Ints, compute: Compute | None = None) -> list[float]:
     """Log-probs, untempered, of all tokens but the first, as the model computes. `compute`: a pass of a model in shards."""
     rows = pack([_piece(token_N)], len(token_N))
-    logp_E = compute(rows[0])[1] if compute else forward(model, rows[0])[0]
+    logp_E = (compute(rows[0]) if compute else forward(model, rows[0])).logp_E
     return [float(value) for value in logp_E[torch.from_numpy(rows[0].index_P_T[0])]]
 
 

@@ -33,8 +33,8 @@ class _TokenLogProbs(torch.autograd.Function):
         entropy_R = torch.empty(len(hidden_R_H), dtype=wide, device=hidden_R_H.device)
         keep = hidden_R_H.shape[0] * weight_V_H.shape[0] <= KEPT_NUMBERS and cap is None
         kept: list[torch.Tensor] = []
-        for places, predictions in _chunks(len(hidden_R_H), weight_V_H.shape[0], row_E):
-            logits = _logits(hidden_R_H[places], weight_V_H, temperature_R[places], cap)
+        for places, predictions in chunks(len(hidden_R_H), weight_V_H.shape[0], row_E):
+            logits = logits_of(hidden_R_H[places], weight_V_H, temperature_R[places], cap)
             probabilities = logits.softmax(1)
             top, at_top = logits.max(1)
             total = top - probabilities.gather(1, at_top[:, None])[:, 0].log()  # log-sum-exp without a second exponential
@@ -53,14 +53,14 @@ class _TokenLogProbs(torch.autograd.Function):
         grad_E = torch.zeros_like(logp_E) if grad_E is None else grad_E
         grad_hidden = torch.empty_like(hidden_R_H)
         grad_weight: torch.Tensor | None = None
-        spans = list(_chunks(len(hidden_R_H), weight_V_H.shape[0], row_E))
+        spans = list(chunks(len(hidden_R_H), weight_V_H.shape[0], row_E))
         held = ctx.kept or [torch.empty(0)] * len(spans)  # used up by the first backward pass
         for (places, predictions), kept in zip(spans, held, strict=True):
             hidden = hidden_R_H[places]
             bend: torch.Tensor | None = None
             if not len(kept):
-                logits = _logits(hidden, weight_V_H, temperature_R[places], ctx.cap)
-                bend = None if ctx.cap is None else _bend(logits, temperature_R[places], ctx.cap)
+                logits = logits_of(hidden, weight_V_H, temperature_R[places], ctx.cap)
+                bend = None if ctx.cap is None else bend_of(logits, temperature_R[places], ctx.cap)
                 kept = logits.softmax(1).to(hidden.dtype)
             rows = row_E[predictions] - places.start
             sums = torch.zeros(len(hidden), dtype=grad_E.dtype, device=grad_E.device).index_add_(
@@ -92,7 +92,7 @@ def _spread(p: torch.Tensor, entropy_R: torch.Tensor, grad_R: torch.Tensor) -> t
     return -(torch.xlogy(wide, wide) + wide * entropy_R[:, None]) * grad_R[:, None]
 
 
-def _logits(hidden: torch.Tensor, weight: torch.Tensor, temperature: torch.Tensor, cap: float | None) -> torch.Tensor:
+def logits_of(hidden: torch.Tensor, weight: torch.Tensor, temperature: torch.Tensor, cap: float | None) -> torch.Tensor:
     wide = torch.promote_types(hidden.dtype, torch.float32)
     logits = torch.nn.functional.linear(hidden, weight).to(wide)
     if cap is not None:
@@ -100,12 +100,12 @@ def _logits(hidden: torch.Tensor, weight: torch.Tensor, temperature: torch.Tenso
     return logits.div_(temperature.to(wide)[:, None])
 
 
-def _bend(logits: torch.Tensor, temperature: torch.Tensor, cap: float) -> torch.Tensor:
+def bend_of(logits: torch.Tensor, temperature: torch.Tensor, cap: float) -> torch.Tensor:
     """Slope of the soft cap c · tanh(x / c), from what came out of it over the temperature."""
     return 1 - (logits * (temperature.to(logits.dtype)[:, None] / cap)).square()
 
 
-def _chunks(places: int, vocabulary: int, row_E: torch.Tensor) -> Iterator[tuple[slice, slice]]:
+def chunks(places: int, vocabulary: int, row_E: torch.Tensor) -> Iterator[tuple[slice, slice]]:
     """Runs of places with the predictions that are made there."""
     size = max(1, CHUNK_NUMBERS // vocabulary)
     for start in range(0, places, size):

@@ -6,7 +6,7 @@ of Qwen3-Next) would carry it from one branch into the next.
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
@@ -17,6 +17,7 @@ from banyan.errors import InvalidInput, NotReady
 from services.learner import attention
 from services.learner.logprobs import token_logprobs
 from services.learner.packing import Row
+from services.learner.softened import Softening, softened
 from services.learner.treemask import TreeMask
 
 log = logging.getLogger(__name__)
@@ -128,10 +129,24 @@ def _flat(model: PreTrainedModel, row: Row, device: torch.device) -> torch.Tenso
     return found.last_hidden_state[0]  # type: ignore[no-any-return]
 
 
-def predictions(model: PreTrainedModel, state_N_H: torch.Tensor, row: Row) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-prob of each prediction of a row, and entropies, from its states."""
+class Pass(NamedTuple):
+    """What one pass says of a row: log-prob of each prediction, entropy of each place, states of the unique tokens; where a
+    loss asks for it, log π' of each prediction and the mean over draws at each place (services.learner.softened)."""
+
+    logp_E: torch.Tensor
+    entropy_R: torch.Tensor
+    state_N_H: torch.Tensor
+    soft_E: torch.Tensor | None = None
+    soft_mean_R: torch.Tensor | None = None
+
+
+def predictions(model: PreTrainedModel, state_N_H: torch.Tensor, row: Row, softening: Softening | None = None) -> Pass:
+    """What the output layer says of a row, from its states."""
     cap: float | None = getattr(model.config, "final_logit_softcapping", None)
-    return token_logprobs(state_N_H, output_weight(model), row, cap)
+    weight_V_H = output_weight(model)
+    said = token_logprobs(state_N_H, weight_V_H, row, cap)
+    soft = softened(state_N_H, weight_V_H, row, softening, cap) if softening else (None, None)
+    return Pass(*said, state_N_H, *soft)
 
 
 def output_weight(model: PreTrainedModel) -> torch.Tensor:
@@ -140,6 +155,6 @@ def output_weight(model: PreTrainedModel) -> torch.Tensor:
     return output.weight  # type: ignore[no-any-return]
 
 
-def forward(model: PreTrainedModel, row: Row) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-prob of each prediction of a row, and entropies: one pass over its unique tokens."""
-    return predictions(model, states(model, row), row)
+def forward(model: PreTrainedModel, row: Row, softening: Softening | None = None) -> Pass:
+    """One pass over a row's unique tokens."""
+    return predictions(model, states(model, row), row, softening)

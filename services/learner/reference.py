@@ -42,7 +42,7 @@ def penalties(one: ScoredTree, model: PreTrainedModel, kl: Kl, budget: int) -> M
         piece = paths.unroll(view, run, np.zeros(len(view.leaves_L)), None, b"")
         leaves = [view.leaves_L[leaf] for leaf, path in zip(run, piece.paths, strict=True) if len(path.token_T)]
         for row in packing.pack([piece], budget):
-            logp_E, _ = models.forward(model, row)
+            logp_E = models.forward(model, row).logp_E
             reference_P_T = logp_E[torch.from_numpy(row.index_P_T).to(logp_E.device)].double().cpu()
             k_P_T = estimate(kl.estimator, torch.from_numpy(row.behaviour_P_T), reference_P_T)
             total_P = k_P_T.masked_fill(~torch.from_numpy(row.mask_P_T), 0.0).sum(1)

@@ -22,7 +22,7 @@ from services.learner.losses.aggregate import Totals
 from services.learner.losses.tally import Tally
 from services.learner.losses.tokens import Tokens
 from services.learner.masters import Masters
-from services.learner.model import budget, forward, output_weight, predictions, recompute, states
+from services.learner.model import Pass, budget, forward, output_weight, recompute
 from services.learner.packing import Row
 from services.learner.schedule import learning_rate
 
@@ -130,7 +130,7 @@ class Trainer:
     @torch.no_grad()
     def _proximal(self, rows: Sequence[Row]) -> list[torch.Tensor | None]:
         """By row: the log-probs of its predictions, of the weights that the batch begins with."""
-        return [self.compute(row)[1] for row in rows]
+        return [self.compute(row).logp_E for row in rows]
 
     def _minibatch(
         self, rows: Sequence[Row], proximal: Sequence[torch.Tensor | None], rate: float, sums: _Sums, first: bool
@@ -153,7 +153,7 @@ class Trainer:
     def _survey(self, rows: Sequence[Row], proximal: Sequence[torch.Tensor | None]) -> float:
         """The minibatch's mean importance weight."""
         pairs = zip(rows, proximal, strict=True)
-        seen = [self.loss.survey(gathered.tokens(row, *self.compute(row)[1:], old_E)) for row, old_E in pairs]
+        seen = [self.loss.survey(gathered.tokens(row, self.compute(row), old_E)) for row, old_E in pairs]
         total, of = self._pooled([sum(total for total, _ in seen), sum(of for _, of in seen)])
         return total / max(1.0, of) or 1.0
 
@@ -163,10 +163,9 @@ class Trainer:
         """The weights that are trained."""
         return Masters(model, dtype)
 
-    def compute(self, row: Row) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """States of a row's tokens, log-probs of its predictions, entropies: the only way to a pass of the policy."""
-        state_N_H = states(self.model, row)
-        return state_N_H, *predictions(self.model, state_N_H, row)
+    def compute(self, row: Row) -> Pass:
+        """The only way to a pass of the policy."""
+        return forward(self.model, row, self.loss.softening)
 
     def _pooled(self, sums: Sequence[float]) -> Sequence[float]:
         """Sums over this process's rows, made sums over the batch's."""
@@ -198,17 +197,17 @@ class Trainer:
         self, row: Row, proximal_E: torch.Tensor | None, totals: Totals, sums: _Sums, first: bool
     ) -> tuple[float, torch.Tensor]:
         """Adds a row's gradients; its loss, and the log-probs of its predictions."""
-        state_N_H, logp_E, entropy_R = self.compute(row)
+        said = self.compute(row)
         if self.head is not None and first:
-            self.head.observe(state_N_H, row.watched)
+            self.head.observe(said.state_N_H, row.watched)
         reference_E = self._reference(row)
-        tokens = gathered.tokens(row, logp_E, entropy_R, proximal_E, reference_E)
+        tokens = gathered.tokens(row, said, proximal_E, reference_E)
         loss, measures = self.loss.of(tokens, totals)
         self._backward(loss)
         sums.tally.add(measures)
         if first:
             sums.watch(tokens)
-        return float(loss.detach()), logp_E.detach()
+        return float(loss.detach()), said.logp_E.detach()
 
     def priced(self, one: ScoredTree) -> ScoredTree:
         """The tree with the rewards that advantages are estimated from: less the KL where the loss asks for that."""
@@ -221,7 +220,7 @@ class Trainer:
     def _reference(self, row: Row) -> torch.Tensor | None:
         if self.reference is None or not self.loss.needs_reference or self.loss.reward_kl is not None:
             return None
-        return forward(self.reference, row)[0]
+        return forward(self.reference, row).logp_E
 
     def _clip(self) -> float:
         gradients = self.masters.gradients()

@@ -1,7 +1,7 @@
 """Keeps claims while their trees progress.
 
 `in_progress` to the broker and RenewClaim to the store go together, and only for a tree that moved within
-`segment_deadline_s`: a tree moves when a segment of it ends, or while it has branches and the engine samples.
+`segment_deadline_s`: a tree moves when a segment of it ends, or while it has branches and the engine computes.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class Keeper:
     def __init__(self, store: Store, thread: EngineThread, trees: Trees, drop: Drop, segment_deadline_s: float) -> None:
         self._store, self._thread, self._trees, self._drop = store, thread, trees, drop
         self._deadline_s = segment_deadline_s
-        self._sampled = 0
+        self._steps = 0
 
     async def run(self) -> None:
         """Renews for ever."""
@@ -43,8 +43,8 @@ class Keeper:
 
     async def once(self) -> None:
         """One round."""
-        sampled = (await self._thread.stats()).sampled_tokens
-        moved, self._sampled = sampled > self._sampled, sampled
+        steps = (await self._thread.stats()).steps  # vLLM says of its tokens only when their segment ends
+        moved, self._steps = steps > self._steps, steps
         now = time.monotonic()
         for live in self._trees:
             if moved and live.started and not live.finishing and live.grower.in_flight:

@@ -66,7 +66,7 @@ class Node:
         self.visitors: dict[Key, asyncio.Queue[Sampled]] = {}
         self._publisher, self._spans = Publisher(bus), Spans()
         self._teller = Teller(plan, self._publisher, Blobs(store), self._spans, self._grown)
-        self._taker = Taker(queue, store, lambda: thread.tokenizer, plan.node_id)
+        self._taker = Taker(queue, store, lambda: thread.tokenizer, plan.node_id, lambda: self.refresher.fit)
         self._finisher = Finisher(store, self._publisher, self.trees, plan.run_id, plan.node_id)
         self._keeper = Keeper(store, thread, self.trees, self._drop, plan.segment_deadline_s)
         self._presence = Presence(store, self.trees, plan.joined)
@@ -82,7 +82,7 @@ class Node:
         await self.refresher.look()
         sending, taking = asyncio.create_task(self._publisher.run()), asyncio.create_task(self._take())
         self._taking = taking
-        loops = [self._pump(), self._start(), self._watch(), self._keeper.run(), self._presence.run()]
+        loops = [self._pump(), self._start(), self._watch(), self._keeper.run(), self._presence.run(), self._thread.watch()]
         if self._closings is not None:
             loops.append(self._hear_closings(self._closings))
         try:
@@ -104,7 +104,7 @@ class Node:
     async def _take(self) -> None:
         while not self.draining:
             self.trees.changed.clear()
-            if not self.trees.free:
+            if not (self.trees.free and self.refresher.fit):
                 await first(self.trees.changed, _TICK_S)
                 continue
             for live in await self._taker.take(self.trees.free):
@@ -121,6 +121,9 @@ class Node:
             specs = [live.spec for live in self.trees.growing], [live.spec for live in self.trees.pending]
             cut = await self.refresher.refresh(*specs)
             await self._digest(cut)
+            if not self.refresher.fit:
+                self._step_aside()
+                continue
             await self._start_ready()
             await self._return_late()
 
@@ -141,6 +144,11 @@ class Node:
             if (step := self._grow(live, live.grower.start)) is not None:
                 steps.append((live, step))
         await self._carry_out(steps)
+
+    def _step_aside(self) -> None:
+        """Hands all trees to nodes whose engines can be trusted."""
+        for live in [t for t in self.trees if not t.finishing]:
+            self._give_up(live, returns.UNFIT)
 
     async def _return_late(self) -> None:
         """Gives trees back whose policy does not come."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from banyan.errors import BanyanError
 from services.chassis import telemetry
 from services.rollout import policies
-from services.rollout.engines.port import Policy, Sampled
+from services.rollout.engines.port import UNPROVEN, Policy, Sampled
 from services.rollout.engines.thread import EngineThread
 from services.rollout.policies import Published
 from services.rollout.ports import Store
@@ -19,6 +19,7 @@ from services.rollout.weights import Weights
 log = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+UNFIT_S = 60.0  # tries of one engine; a new process is the next thing to try
 
 
 class Refresher:
@@ -34,15 +35,24 @@ class Refresher:
         self._drain_s, self._unproven = drain_s, 0
         self._known: list[Published] = []
         self._not_before = 0.0
+        self._unfit_since = 0.0
         self.loaded: Policy | None = None
+
+    @property
+    def fit(self) -> bool:
+        """Whether the engine is known to compute with the policy that it has; until then it samples nothing."""
+        return not self._unfit_since
 
     async def look(self) -> None:
         """Reads the policies from the store."""
         self._known = await self._store.policies()
 
     async def refresh(self, live: Sequence[GrowSpec], pending: Sequence[GrowSpec]) -> list[Sampled]:
-        """Loads the policy that is wanted, if another one is in use; returns the segments that this cut."""
-        target = policies.wanted(self._known, self.loaded, live, pending)
+        """Loads the policy that is wanted, if another one is in use; returns the segments that this cut.
+
+        Raises what the engine said, once no update could be proven for UNFIT_S.
+        """
+        target = policies.wanted(self._known, self.loaded if self.fit else None, live, pending)
         if target is None or time.monotonic() < self._not_before:
             return []
         try:
@@ -51,6 +61,10 @@ class Refresher:
             # The learner may be writing it anew, or be away; the trees that need it wait, up to their deadline.
             log.warning("policy step %d is not loaded: %s", target.policy.step, error)
             self._not_before = time.monotonic() + _RETRY_S
+            if error.reason == UNPROVEN:
+                self._unfit_since = self._unfit_since or time.monotonic()
+                if time.monotonic() - self._unfit_since > UNFIT_S:
+                    raise
             return []
 
     async def _load(self, target: Published) -> list[Sampled]:
@@ -61,7 +75,7 @@ class Refresher:
             async with contextlib.AsyncExitStack() as stack:
                 path = await stack.enter_async_context(self._weights.held(target)) if self._weights is not None else None
                 cut = await self._take(target.policy, path)
-        self.loaded = target.policy
+        self.loaded, self._unfit_since = target.policy, 0.0
         telemetry.count("banyan.weights.bytes", target.bytes)
         await self._count_unproven()
         took = time.monotonic() - begun

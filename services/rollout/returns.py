@@ -4,6 +4,7 @@ from banyan.errors import InvalidInput
 from services.rollout.engines.port import NO_ROOM
 
 DRAIN, POLICY = "drain", "policy"
+UNFIT = "UNABLE: the engine of this node does not compute with the policy that it was given"
 NO_PLUGIN = "NO_PLUGIN"  # reason of an InvalidInput: this node lacks the tree policy, another may have it
 _HERE_ONLY = frozenset({NO_PLUGIN, NO_ROOM})
 

@@ -26,10 +26,17 @@ _LATER_S = 1.0
 
 
 class Taker:
-    """Fetches as many assignments as there is room for."""
+    """Fetches as many assignments as there is room for. `fit`: whether the node may grow what came of a fetch."""
 
-    def __init__(self, queue: Assignments, store: Store, tokenizer: Callable[[], Tokenizer], node_id: str) -> None:
-        self._queue, self._store, self._tokenizer, self._node_id = queue, store, tokenizer, node_id
+    def __init__(
+        self,
+        queue: Assignments,
+        store: Store,
+        tokenizer: Callable[[], Tokenizer],
+        node_id: str,
+        fit: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._queue, self._store, self._tokenizer, self._node_id, self._fit = queue, store, tokenizer, node_id, fit
 
     async def close(self) -> None:
         """Takes nothing more."""
@@ -42,6 +49,9 @@ class Taker:
         return [live for live in taken if live is not None]
 
     async def _take(self, delivery: Delivery) -> Live | None:
+        if not self._fit():
+            await delivery.nak(_LATER_S)
+            return None
         try:
             assignment = events_pb2.GrowTree.FromString(delivery.data)
         except DecodeError:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from banyan.errors import BanyanError, InvalidInput, NotFound
+from banyan.errors import BanyanError, InvalidInput, NotFound, TemporaryError
 from banyan.v1 import learner_service_pb2
 from services.chassis import private, telemetry, weightfile, weighthold
 from services.rollout.policies import Published
@@ -64,13 +64,20 @@ class Weights:
         target = self._folder / f"{published.name}.json"
         if target.is_file() and weightfile.from_json(target.read_text(), target).digest == published.policy.digest:
             return target
-        private.folder(self._folder)
-        part, text = await self._bring(published)
-        part.replace(target.with_suffix(".bin"))
-        aside = target.with_suffix(".aside")
-        aside.write_text(text)
-        aside.replace(target)
-        self._tidy(target)
+        try:
+            private.folder(self._folder)
+            part, text = await self._bring(published)
+            part.replace(target.with_suffix(".bin"))
+            aside = target.with_suffix(".aside")
+            aside.write_text(text)
+            aside.replace(target)
+            self._tidy(target)
+        except BanyanError:  # a missed deadline is an OSError too
+            raise
+        except OSError as error:
+            raise TemporaryError(
+                f"cannot write weights to {self._folder}: {error.strerror or error}; is there room?"
+            ) from None
         return target
 
     async def _bring(self, published: Published) -> tuple[Path, str]:
@@ -87,6 +94,9 @@ class Weights:
                 telemetry.count("banyan.weights.fallbacks")
         assert self._fetch is not None, "weights come from somewhere"
         part = stem.with_suffix(".part")
+        for other in self._folder.glob("*.part"):  # of transfers that broke and were overtaken by newer policies
+            if other != part:
+                other.unlink()
         text, total = await self._receive(self._fetch, published, part)
         if not text or part.stat().st_size != total:
             raise NotFound(f"weights of step {published.policy.step} from {published.address} came without an end")

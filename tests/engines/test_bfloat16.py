@@ -1,4 +1,4 @@
-"""The torch engine in bfloat16: no further from float32 than a plain pass in bfloat16, and to neither side."""
+"""Engines in bfloat16: no further from float32 than a plain pass in bfloat16, and to neither side."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +8,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from services.rollout.engines import loading
+from banyan.recipe import Resources
+from services.rollout.engines import loading, vllm_start
 from services.rollout.engines.forward import Forward
 from services.rollout.engines.memory import Limits
-from services.rollout.engines.port import Policy, Request, Sampled
+from services.rollout.engines.port import Engine, Policy, Request, Sampled
+from services.rollout.engines.thread import Closing
 from services.rollout.engines.torch_engine import TorchEngine
-from tests.engines.rig import BASE, OTHER, ask, finish, model, of, prompt, taught
+from tests.engines.conftest import TORCH, VLLM
+from tests.engines.rig import BASE, BRANCHES, KV_TOKENS, OTHER, ask, finish, model, of, prompt, taught
 from tests.system.tiny import byte_tokenizer
 
 RATIO, ERRORS = 1.5, 3.0
@@ -37,22 +40,32 @@ def quiet(seed: int) -> PreTrainedModel:
     return made
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def torch_engine(folder: Path) -> Engine:
+    made = loading.load_model(folder, torch.bfloat16, torch.device("cpu"))
+    limits = Limits(kv_tokens=KV_TOKENS, max_branches=BRANCHES, context=512)
+    return TorchEngine(Forward(made), loading.ChatTokenizer(folder, made), limits, Policy(1, 0, b"p0"))
+
+
+def vllm_engine(folder: Path) -> Engine:
+    resources = Resources(engine="vllm", kv_tokens=KV_TOKENS, max_branches=BRANCHES, dtype="bfloat16")
+    return vllm_start.build(folder, resources, 1, Policy(1, 0, b"p0"))
+
+
+@pytest.fixture(scope="module", params=[TORCH, VLLM])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder: Path = tmp_path_factory.mktemp("bfloat16")
     quiet(BASE).save_pretrained(folder)
     byte_tokenizer(folder)
-    made = loading.load_model(folder, torch.bfloat16, torch.device("cpu"))
-    limits = Limits(kv_tokens=16_384, max_branches=32, context=512)
-    tokenizer = loading.ChatTokenizer(folder, made)
-    engine = TorchEngine(Forward(made), tokenizer, limits, Policy(1, 0, b"p0"))
-    tokenizer.eos = frozenset()
+    engine = {"torch": torch_engine, "vllm": vllm_engine}[request.param](folder)
+    engine.tokenizer.eos = frozenset()
     requests = [
         ask((n, b), prompt(n, 3), 50 * n + b, temperature=t, max_new_tokens=25)
         for n, t in ((11, 1.0), (40, 0.7), (63, 1.0), (90, 1.4))
         for b in range(20)
     ]
     ended = finish(engine, requests)
+    if isinstance(engine, Closing):
+        engine.close()
     plain_model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
     plain = np.concatenate([logprobs(plain_model, r, ended[r.key]) for r in requests])
     return Run(requests, ended, plain)

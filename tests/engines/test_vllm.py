@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 import time
 
 import numpy as np
@@ -13,7 +12,7 @@ from banyan.errors import InvalidInput, NotReady, TemporaryError
 from banyan.recipe_file import resolve
 from banyan.segment import Finish
 from banyan.signals import Wanted
-from services.rollout.engines import canary, make, vllm_engine, vllm_params
+from services.rollout.engines import canary, make, vllm_params
 from services.rollout.engines.port import Policy
 from tests.engines.conftest import HAS_VLLM
 from tests.engines.rig import BASE, OTHER, TOLERANCE, ask, finish, gap, of, prompt, taught, with_canary
@@ -144,64 +143,6 @@ def test_a_truncated_segment_may_fill_the_context(vllm, temperature):
     logprobs, signals = vllm.engine._loop.run_until_complete(vllm.engine._core.read(path.tolist(), 510, 5, "full"))
     table = taught(vllm.model(), path[:510], path[510:])
     assert signals.top_ids_T_K.tolist() == np.argsort(-table, axis=1)[:, :5].tolist() and len(logprobs) == 2
-
-
-def test_a_cut_waits_a_moment_for_scores_and_not_for_all(vllm, monkeypatch):
-    """Truncated and at another temperature, each token's log-prob is a request."""
-    requests = [ask(b, prompt(20), b, temperature=0.7, top_k=20, max_new_tokens=400) for b in range(8)]
-    for request in requests:
-        vllm.engine.submit(request)
-    done = [s for _ in range(150) for s in vllm.engine.step()]
-    monkeypatch.setattr(vllm_engine, "_PARTIAL_S", 0.1)
-    begun = time.monotonic()
-    cut = {s.key: s for s in vllm.engine.load(*vllm.policy(OTHER))}
-    assert time.monotonic() - begun < 5.0
-    assert all(s.finish is Finish.ABORTED and len(s.tokens_T) < 400 for s in cut.values())
-    assert max((gap(vllm.model(BASE), s, requests[k]) for k, s in cut.items()), default=0.0) < TOLERANCE
-    waiting = vllm.engine.stats().waiting
-    rest = finish(vllm.engine)  # what has no scores at all is sampled again
-    assert waiting == len([s for s in rest.values() if s.policy.step == OTHER]) and len(done) + len(cut) + len(rest) == 8
-
-
-def test_what_lies_ready_in_vllm_comes_back_where_nothing_more_is_to_begin(vllm):
-    engine, most = vllm.engine, vllm.engine._bounds.max_branches
-    for b in range(2 * most + 3):
-        engine.submit(ask(b, prompt(20), b, max_new_tokens=100))
-    assert not engine.step() and engine.stats().waiting == most + 3 and len(engine._running) == 2 * most
-    engine.hold(True)
-    assert len(engine._running) <= most and engine.stats().waiting >= most + 3
-    first = {}
-    while engine.busy:
-        first |= {s.key: s for s in engine.step()}
-    assert set(first) <= set(range(most)) and all(s.finish is Finish.BOUNDARY for s in first.values())
-    engine.hold(False)
-    rest = finish(engine)
-    assert all(len(s.tokens_T) == 100 for s in [*first.values(), *rest.values()])
-    assert sorted([*first, *rest]) == list(range(2 * most + 3))
-
-
-def test_a_step_that_waits_long_is_woken(vllm, monkeypatch):
-    monkeypatch.setattr(vllm.engine, "turn_s", 60.0)
-    vllm.engine.submit(ask(0, prompt(20), max_new_tokens=400))
-    others = [threading.Thread(target=vllm.engine.wake) for _ in range(2)]
-    others[0].start()
-    others[0].join()
-    assert not vllm.engine.step()  # woken before it waited: nothing had ended
-    others[1].start()
-    assert not vllm.engine.step()
-    assert len(finish(vllm.engine)[0].tokens_T) == 400
-
-
-def test_kv_tokens_are_those_of_what_runs(vllm):
-    for b in range(4):
-        vllm.engine.submit(ask(b, prompt(70), b, max_new_tokens=300))
-    deadline = time.monotonic() + 20
-    while vllm.engine.stats().kv_tokens < 5 * 32 and time.monotonic() < deadline:
-        vllm.engine.step()
-    assert 5 * 32 <= vllm.engine.stats().kv_tokens <= 4 * 12 * 32  # two blocks that all share, and one or more of each
-    for b in range(4):
-        vllm.engine.abort(b)
-    assert vllm.engine.stats().kv_tokens == 0
 
 
 def test_old_and_new_policies_differ_by_more_than_a_canary_tolerates(vllm):

@@ -20,6 +20,7 @@ from services.learner.packing import Row
 from services.learner.trainer import StepReport, Trainer
 
 Grads = dict[str, torch.Tensor]
+KAPPA = 1.3  # of one-token rollouts
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ def gathered(model: Any, one: Sequence, reference: Any = None, proximal: Any = N
 
     full = logits(model)
     now = chosen(full)
+    soft = (full / KAPPA).log_softmax(-1).detach()
     facts = {n: getattr(one, f"{n}_T")[1:][keep][None] for n in _FACTS}
     return Tokens(
         logp_P_T=now,
@@ -101,6 +103,8 @@ def gathered(model: Any, one: Sequence, reference: Any = None, proximal: Any = N
         mask_P_T=torch.ones_like(now, dtype=torch.bool),
         entropy_P_T=-(full.exp() * full).sum(-1)[keep][None],
         reference_P_T=None if reference is None else chosen(logits(reference)).detach(),
+        soft_P_T=chosen(soft),
+        soft_mean_P_T=(soft.exp() * full.clamp_min(-20.0)).sum(-1)[keep][None],
         **{f"{n}_P_T": v for n, v in facts.items()},
     )
 

@@ -33,7 +33,7 @@ def test_gradients_are_those_of_autocast_within_rounding(tiny_llama: Callable[..
         for row in rows:
             with torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
                 said = forward(trainer.model, row)
-            loss, _ = trainer.loss.of(gathered.tokens(row, *said), totals)
+            loss, _ = trainer.loss.of(gathered.tokens(row, said), totals)
             loss.backward()
         found[kind] = torch.cat([g.flatten() for g in trainer.masters.gradients()])
         assert found[kind].dtype is torch.float32

@@ -147,7 +147,7 @@ def path_values(model: Any, view: TreeView) -> dict[tuple[int, ...], list[float]
     leaves = list(range(len(view.leaves_L)))
     row = packing.pack([paths.unroll(view, leaves, np.zeros(len(leaves)), None, b"now")], 400)[0]
     with torch.no_grad():
-        logp, _ = forward(model, row)
+        logp = forward(model, row).logp_E
     values = logp[torch.from_numpy(row.index_P_T)].numpy()
     keys = [tuple(view.tree.prefix_tokens(view.leaves_L[i].segment, view.leaves_L[i].end).tolist()) for i in leaves]
     return {k: v[m].tolist() for k, v, m in zip(keys, values, row.mask_P_T, strict=True)}

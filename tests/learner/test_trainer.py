@@ -108,7 +108,7 @@ def test_on_policy_data_has_no_mismatch_and_stale_data_is_measured(tiny_llama: C
     rows = rows_of(forest, 0)
     for row in rows:
         with torch.no_grad():
-            logp, _ = forward(model, row)
+            logp = forward(model, row).logp_E
         row.drawn_P_T[:] = np.where(row.mask_P_T, logp.numpy()[row.index_P_T], 0.0)
         row.foreign_P_T[:] = False
     report = trainer.step(rows, 0)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from banyan.errors import NotFound, PermanentError, TemporaryError
 from services.chassis.telemetry import Span
 from services.rollout import finisher as module
@@ -109,7 +111,7 @@ async def test_a_tree_that_progresses_is_kept_while_the_store_is_away() -> None:
     lives[1].touched -= 1000
 
     async def stats() -> Any:
-        return SimpleNamespace(sampled_tokens=0)
+        return SimpleNamespace(steps=0)
 
     async def drop(*args: object) -> None:
         raise AssertionError("nothing is dropped")
@@ -117,3 +119,25 @@ async def test_a_tree_that_progresses_is_kept_while_the_store_is_away() -> None:
     keeper = Keeper(Store(), SimpleNamespace(stats=stats), trees, drop, 120.0)  # type: ignore[arg-type]
     await keeper.once()
     assert [live.delivery.said for live in lives] == [["in_progress"], []]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("steps", [1, 0])
+async def test_a_tree_is_kept_while_the_engine_computes_though_no_segment_of_it_ends(steps: int) -> None:
+    """vLLM counts a segment's tokens when it ends, which may take longer than the deadline."""
+    trees, live, taken = Trees(8, 8), _live(), 0
+    live.started, live.grower = True, SimpleNamespace(in_flight={"branch": 1})  # type: ignore[assignment]
+    trees.put(live)
+
+    async def stats() -> Any:
+        nonlocal taken
+        taken += steps
+        return SimpleNamespace(steps=taken, sampled_tokens=0)
+
+    async def drop(*args: object) -> None:
+        raise AssertionError("nothing is dropped")
+
+    keeper = Keeper(Store(), SimpleNamespace(stats=stats), trees, drop, 120.0)  # type: ignore[arg-type]
+    for _ in range(3):
+        live.touched -= 1000
+        await keeper.once()
+    assert live.delivery.said == ["in_progress"] * 3 * steps  # type: ignore[attr-defined]

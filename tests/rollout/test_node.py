@@ -241,7 +241,7 @@ async def test_a_tree_that_no_node_can_grow_is_dropped_at_once_with_the_reason(s
             return state and state.state == tree_pb2.TREE_STATE_DROPPED and why in state.reason and state.claim_epoch == 1
 
         await eventually(lambda: dropped(spec[0], "UNUSABLE: tree"))
-        await eventually(lambda: dropped(plan[0], "UNUSABLE: ZeroDivisionError"))
+        await eventually(lambda: dropped(plan[0], f"UNUSABLE: generate.policy {PLAN}: ZeroDivisionError"))
         await eventually(lambda: len(node.trees) == 0)
         (good,) = await small.open(3, first=2)
         await small.grown([good])

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from banyan.errors import TemporaryError
+from banyan.errors import DeadlineMissed, TemporaryError
 from services.rollout.engines.port import EngineStats, Policy
 from services.rollout.engines.thread import EngineThread
 from tests.rollout.conftest import ask
@@ -71,6 +71,34 @@ async def test_an_abort_and_a_new_policy_answer_with_the_parts():
         cut = await thread.load(Policy(1, 7, b"new"), None)
         assert [(s.key, len(s.tokens_T), s.policy.step) for s in cut] == [(0, 2, 0), (2, 2, 0)]
     finally:
+        await thread.stop()
+
+
+async def test_an_engine_that_hangs_is_noticed():
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hang():
+        hangs.set()
+        assert goes_on.wait(20)
+        return []
+
+    def made():
+        one = engine(ENDLESS)
+        one.step = hang
+        return one
+
+    thread = EngineThread(made, stuck_s=0.6)
+    await thread.start()
+    try:
+        watching = asyncio.create_task(thread.watch())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(watching), 1.0)  # it idles, which is no hanging
+        thread.submit([ask("long", prompt("go"), max_new_tokens=500)])
+        with pytest.raises(DeadlineMissed, match="not ended a step or a command for 1 s; the node ends"):
+            await asyncio.wait_for(watching, 10)
+        assert hangs.is_set()
+    finally:
+        goes_on.set()
         await thread.stop()
 
 

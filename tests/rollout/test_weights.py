@@ -1,5 +1,7 @@
 """Weight files, and getting them onto this host: whole, checked, resumed where a transfer broke."""
 
+import contextlib
+
 import pytest
 import torch
 from blake3 import blake3
@@ -146,6 +148,29 @@ async def test_only_the_newest_downloads_are_kept(tmp_path):
         manifest = weightfile.write(tmp_path / "far", f"policy-1-{step}", tensors(step), 1, step)
         await located(Weights(tmp_path / "own", Learner(manifest).fetch), published(manifest, tmp_path / "elsewhere"))
     assert sorted(p.name for p in (tmp_path / "own").glob("*.bin")) == ["policy-1-2.bin", "policy-1-3.bin"]
+
+
+async def test_a_full_disk_is_said_and_another_try_may_help(tmp_path):
+    manifest, own = weightfile.write(tmp_path / "far", "policy-1-3", tensors(), 1, 3), tmp_path / "own"
+    wanted_now, weights = published(manifest, tmp_path / "elsewhere"), Weights(own, Learner(manifest).fetch)
+    own.mkdir()
+    part = own / f"{manifest.digest.hex()[:16]}.part"
+    part.symlink_to("/dev/full")
+    with pytest.raises(TemporaryError, match=r"cannot write weights to .*own: No space left on device; is there room"):
+        await located(weights, wanted_now)
+    part.unlink()
+    await located(weights, wanted_now)
+
+
+async def test_what_broken_transfers_left_goes_with_the_next(tmp_path):
+    for step in range(3):
+        manifest = weightfile.write(tmp_path / "far", f"policy-1-{step}", tensors(step), 1, step)
+        learner = Learner(manifest)
+        learner.break_at = 6000 if step < 2 else None
+        weights = Weights(tmp_path / "own", learner.fetch)
+        with contextlib.suppress(TemporaryError):
+            await located(weights, published(manifest, tmp_path / "elsewhere"))
+        assert len(list((tmp_path / "own").glob("*.part"))) == (step < 2)
 
 
 def at(epoch, step):

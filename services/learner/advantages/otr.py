@@ -3,8 +3,9 @@
 At each place K tokens are drawn from π' = softmax(logits / κ), and the label earns 1, any other β < 1. The K children of a
 place are never stored: the loss −(1/K) Σ R(a) log π(a) is a count, N_label · log π(label) + β Σ N_a · log π(a), which needs
 the logits that only the loss sees. So the estimator says what the tree knows: the leaves that are labels (reward ≥ `right`)
-have 1 on each of their tokens and the others take no part; no baseline, no scale. What is drawn, and what it is worth, are
-`weights` and `expected_loss` below; with β = 0 the loss is in the mean −π'(label) · log π(label).
+have 1 on each of their tokens and the others take no part; no baseline, no scale. `optimise.loss: otr` does the rest, by the
+mean over draws; with other losses labels are learnt as they are. What is drawn, and what it is worth, are `weights` and
+`expected_loss` below; with β = 0 the loss is in the mean −π'(label) · log π(label).
 """
 
 from dataclasses import dataclass

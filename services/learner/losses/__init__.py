@@ -19,9 +19,11 @@ from services.learner.losses.echo_clip import EchoClip
 from services.learner.losses.gspo import Gspo
 from services.learner.losses.importance import Importance, Rejection
 from services.learner.losses.kl import Kl
+from services.learner.losses.otr import Otr
 from services.learner.losses.ppo_clip import PpoClip
 from services.learner.losses.reinforce import Reinforce
 from services.learner.losses.tokens import Tokens
+from services.learner.softened import Softening
 from services.learner.taught import Taught
 
 __all__ = ["NAMES", "Loss", "build"]
@@ -51,6 +53,11 @@ class Loss(Protocol):
         ...
 
     @property
+    def softening(self) -> Softening | None:
+        """Of the policy that one-token rollouts draw from, if the loss is of such."""
+        ...
+
+    @property
     def taught(self) -> Taught:
         """Which tokens it is taken on."""
         ...
@@ -67,7 +74,7 @@ class Loss(Protocol):
 _LIBRARY = Library(
     {
         cls.__name__: cls
-        for cls in (PpoClip, Gspo, Cispo, EchoClip, Reinforce, Dpo, Aggregate, Importance, Rejection, Composed)
+        for cls in (PpoClip, Gspo, Cispo, EchoClip, Reinforce, Otr, Dpo, Aggregate, Importance, Rejection, Composed)
     }
 )
 

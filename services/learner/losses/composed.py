@@ -12,6 +12,7 @@ from services.learner.losses.aggregate import Aggregate, Totals
 from services.learner.losses.importance import Importance, Rejection
 from services.learner.losses.kl import Kl, estimate
 from services.learner.losses.tokens import Tokens
+from services.learner.softened import Softening
 from services.learner.taught import Taught
 
 Measures = dict[str, tuple[float, float]]  # name → sum, and of how many it is
@@ -49,6 +50,12 @@ class Composed(settings.Composed):
     def surveys(self) -> bool:
         """Whether the whole batch must be seen before its first gradient."""
         return self.importance is not None and self.importance.normalise
+
+    @property
+    def softening(self) -> Softening | None:
+        """Of the policy that one-token rollouts draw from."""
+        found: Softening | None = getattr(self.surrogate, "softening", None)
+        return found
 
     @cached_property
     def taught(self) -> Taught:

@@ -13,6 +13,7 @@ from services.learner.losses.aggregate import Totals
 from services.learner.losses.composed import Measures
 from services.learner.losses.kl import Kl
 from services.learner.losses.tokens import Tokens
+from services.learner.softened import Softening
 from services.learner.taught import Taught
 
 
@@ -23,6 +24,7 @@ class Dpo(settings.Dpo):
     reward_kl: ClassVar[Kl | None] = None
     surveys: ClassVar[bool] = False
     entropy: ClassVar[float] = 0.0
+    softening: ClassVar[Softening | None] = None
 
     @property
     def taught(self) -> Taught:

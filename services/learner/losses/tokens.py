@@ -17,6 +17,7 @@ class Tokens:
     drawn: log-prob in the distribution drawn from, which truncation may have made another than behaviour's. foreign: sampled
     by other weights than those at the start of the batch. share: 1 / trained paths of the tree that hold the token. origin:
     who forced it (banyan.segment.Origin), 0 for the policy's own samples. reference: log-prob of the reference policy.
+    soft, soft_mean: of what one-token rollouts draw from (services.learner.softened); soft_mean has a gradient too.
     """
 
     logp_P_T: torch.Tensor
@@ -30,6 +31,8 @@ class Tokens:
     origin_P_T: torch.Tensor
     entropy_P_T: torch.Tensor
     reference_P_T: torch.Tensor | None = None
+    soft_P_T: torch.Tensor | None = None
+    soft_mean_P_T: torch.Tensor | None = None
 
     def old(self, source: str) -> torch.Tensor:
         """The log-probs that ratios are taken to. sampled: behaviour for foreign tokens, proximal for the rest."""

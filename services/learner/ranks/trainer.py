@@ -12,10 +12,11 @@ import torch.distributed as dist
 from transformers import PreTrainedModel
 
 from services.learner.losses.aggregate import Totals
+from services.learner.model import Pass
 from services.learner.packing import Row
 from services.learner.ranks import split
 from services.learner.ranks.shards import Shards, restored
-from services.learner.ranks.whole import Pass, sharded
+from services.learner.ranks.whole import sharded
 from services.learner.ranks.world import World
 from services.learner.trainer import _MOMENTS, StepReport, Trainer, _Sums, totals_of
 
@@ -29,6 +30,7 @@ class RankTrainer(Trainer):
 
     def _held(self, model: PreTrainedModel, dtype: torch.dtype) -> Any:
         self._whole = sharded(model, dtype, self._world.size)
+        self._whole.softening = self.loss.softening
         self._shards = Shards(self._whole, dtype, self._world.rank, self._world.size)
         return self._shards
 
@@ -50,7 +52,7 @@ class RankTrainer(Trainer):
     ) -> tuple[float, torch.Tensor]:
         if not split.is_empty(row):
             return super()._row(row, proximal_E, totals, sums, first)
-        logp_E = self.compute(row)[1]
+        logp_E = self.compute(row).logp_E
         self._backward(0.0 * logp_E.sum())
         return 0.0, logp_E.detach()
 

@@ -12,23 +12,23 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import PreTrainedModel
 
 from banyan.errors import NotReady
-from services.learner.model import predictions, states
+from services.learner.model import Pass, forward
 from services.learner.packing import Row
-
-Pass = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+from services.learner.softened import Softening
 
 
 class Whole(torch.nn.Module):
-    """Row → states of its tokens, log-probs of its predictions, entropies."""
+    """Row → what one pass says of it."""
 
     def __init__(self, policy: PreTrainedModel) -> None:
         super().__init__()
         self.policy = policy
+        self.softening: Softening | None = None
 
     def forward(self, row: Row) -> Pass:
         """One pass over the row's unique tokens. Only what is predicted has a gradient: the states are for the head."""
-        state_N_H = states(self.policy, row)
-        return state_N_H.detach(), *predictions(self.policy, state_N_H, row)
+        said = forward(self.policy, row, self.softening)
+        return said._replace(state_N_H=said.state_N_H.detach())
 
 
 def sharded(policy: PreTrainedModel, dtype: torch.dtype, size: int) -> Whole:

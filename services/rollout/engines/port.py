@@ -16,6 +16,7 @@ from banyan.signals import NO_SIGNALS, NOTHING_SAID, Signals, Wanted
 
 Key = Hashable
 NO_ROOM = "NO_ROOM"  # reason of an InvalidInput: this engine is too small, another may not be
+UNPROVEN = "UNPROVEN"  # reason of a TemporaryError: it is not known what the engine computes with, so it samples nothing
 
 
 def no_floats() -> Floats:
@@ -75,7 +76,8 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Counts since the start, and what runs now. unproven: updates of which nothing shows that they took effect."""
+    """Counts since the start, and what runs now. steps: those of the model, so that an engine whose count rises computes.
+    unproven: updates of which nothing shows that they took effect."""
 
     sampled_tokens: int = 0
     prefilled_tokens: int = 0

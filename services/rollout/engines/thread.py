@@ -7,13 +7,14 @@ what runs together depends on the trees and not on timing.
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from banyan.errors import InvalidInput, TemporaryError
+from banyan.errors import DeadlineMissed, InvalidInput, TemporaryError
 from banyan.segment import Floats, IntTokens
 from services.rollout.engines.port import Engine, EngineStats, Key, Policy, Request, Sampled, Tokenizer
 
@@ -21,6 +22,8 @@ T = TypeVar("T")
 _MOST_COMMANDS = 65_536
 _MOST_BATCHES = 256
 _TICK_S = 0.2  # how late a stop may be noticed while the engine idles or its events are not taken
+_LOOK_S = 5.0
+STUCK_S = 300.0  # longer than any step, any load of weights and any proof of them takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,9 @@ def _gone() -> TemporaryError:
 class EngineThread:
     """Runs an engine. `start` builds it; `batches` yields what ended, step by step; `stop` ends it."""
 
-    def __init__(self, make: Callable[[], Engine], lockstep: bool = False) -> None:
-        self._make, self._lockstep = make, lockstep
+    def __init__(self, make: Callable[[], Engine], lockstep: bool = False, stuck_s: float = STUCK_S) -> None:
+        self._make, self._lockstep, self._stuck_s = make, lockstep, stuck_s
+        self._moved = time.monotonic()  # when a command or a step ended last
         self._commands: queue.Queue[tuple[Callable[[Engine], Any], Future[Any]]] = queue.Queue(_MOST_COMMANDS)
         self._ended: asyncio.Queue[list[Sampled] | BaseException] = asyncio.Queue(_MOST_BATCHES)
         self._room = threading.BoundedSemaphore(_MOST_BATCHES - 1)
@@ -102,6 +106,12 @@ class EngineThread:
             raise batch
         self._room.release()
         return batch
+
+    async def watch(self) -> None:
+        """For ever. Raises DeadlineMissed where a step or a command does not end: nobody can end it, but the node can."""
+        while (silent_s := time.monotonic() - self._moved) <= self._stuck_s:
+            await asyncio.sleep(min(_LOOK_S, self._stuck_s))
+        raise DeadlineMissed(f"the engine has not ended a step or a command for {silent_s:.0f} s; the node ends with it")
 
     def leftover(self) -> list[Sampled]:
         """What ended and was not taken yet."""
@@ -185,9 +195,11 @@ class EngineThread:
             return
         if isinstance(engine, Waking):
             self._wake = engine.wake
+        self._moved = time.monotonic()
         self._ready.set_result(engine)
         try:
             while not self._stopping.is_set():
+                self._moved = time.monotonic()
                 self._obey(engine)
                 if engine.busy and self._my_turn:
                     self._say(engine.step())
@@ -216,7 +228,7 @@ class EngineThread:
                 do, future = self._commands.get(timeout=_TICK_S) if idle else self._commands.get_nowait()
             except queue.Empty:
                 return
-            idle = False
+            idle, self._moved = False, time.monotonic()
             if not future.set_running_or_notify_cancel():
                 continue  # whoever asked is gone
             try:
@@ -236,6 +248,7 @@ class EngineThread:
             return
         self._my_turn = not self._lockstep
         while not self._room.acquire(timeout=_TICK_S):
+            self._moved = time.monotonic()  # it is the node that is late
             if self._stopping.is_set():
                 return
         self._deliver(ended)

@@ -128,20 +128,30 @@ class Core:
     async def score(
         self, tokens: list[int], first: int, temperature: float, salt: str, enough: asyncio.Event | None = None
     ) -> Floats:
-        """Log-probs of tokens[first:]. At a temperature each is a request, as those of a prompt know none; then only the
-        first ones, that were answered when somebody said that it is `enough`."""
-        if vllm_params.untempered(temperature):
-            return (await self.read(tokens, first, 0, salt))[0]
-        places = range(first, len(tokens))
-        probes = [asyncio.ensure_future(self._probe(tokens, at, temperature, salt)) for at in places]
+        """Log-probs of tokens[first:]; only the first ones, perhaps none, that were known when somebody said that it is
+        `enough`. At a temperature each is a request, as those of a prompt know none."""
         ended = asyncio.ensure_future((enough or asyncio.Event()).wait())
+        probes: list[asyncio.Future[float]] = []
         try:
+            if vllm_params.untempered(temperature):
+                return await self._read_before(ended, tokens, first, salt)
+            places = range(first, len(tokens))
+            probes = [asyncio.ensure_future(self._probe(tokens, at, temperature, salt)) for at in places]
             await _first(asyncio.ensure_future(asyncio.wait(probes, return_when=asyncio.FIRST_EXCEPTION)), ended)
             answered = list(itertools.takewhile(asyncio.Future.done, probes))
             return np.array([probe.result() for probe in answered], np.float32)
         finally:
             for task in (*probes, ended):
                 task.cancel()
+
+    async def _read_before(self, ended: "asyncio.Future[Any]", tokens: list[int], first: int, salt: str) -> Floats:
+        """Log-probs of tokens[first:] by one pass, or none where it has not ended before something else did."""
+        reading = asyncio.ensure_future(self.read(tokens, first, 0, salt))
+        try:
+            await _first(reading, ended)
+            return reading.result()[0] if reading.done() else np.zeros(0, np.float32)
+        finally:
+            reading.cancel()
 
     async def _probe(self, tokens: list[int], at: int, temperature: float, salt: str) -> float:
         """The log-prob of tokens[at] after those before it."""

@@ -55,7 +55,6 @@ class _Counts:
     sampled: int = 0
     prefilled: int = 0
     cached: int = 0
-    steps: int = 0
 
 
 class VllmEngine:
@@ -157,7 +156,8 @@ class VllmEngine:
         c, given = self._counts, len(self._running)
         running = min(given, self._bounds.max_branches)
         waiting, kv_tokens = len(self._waiting) + given - running, self._core.usage.tokens if given else 0
-        return EngineStats(c.sampled, c.prefilled, c.cached, c.steps, running, waiting, kv_tokens, self._updates.unproven)
+        steps, unproven = self._core.usage.steps, self._updates.unproven
+        return EngineStats(c.sampled, c.prefilled, c.cached, steps, running, waiting, kv_tokens, unproven)
 
     @property
     def _admits(self) -> bool:
@@ -169,7 +169,6 @@ class VllmEngine:
 
     def step(self) -> list[Sampled]:
         """Gives vLLM what it has room for, and waits until something ended, but not long."""
-        self._counts.steps += 1
         if self._admits:
             self._admit()
         if not self._ended and self._running:

@@ -15,7 +15,7 @@ from banyan.errors import InvalidInput, TemporaryError
 from banyan.segment import Floats
 from services.rollout.engines import canary, fitting, vllm_adapter
 from services.rollout.engines.canary import Canary
-from services.rollout.engines.port import Policy
+from services.rollout.engines.port import UNPROVEN, Policy
 from services.rollout.engines.vllm_core import Core
 
 log = logging.getLogger(__name__)
@@ -85,4 +85,4 @@ class Updates:
 
 def _unproven(policy: Policy, why: str) -> TemporaryError:
     message = f"policy step {policy.step} is loaded, but {why}; nothing is sampled until an update is proven"
-    return TemporaryError(message, reason="UNPROVEN")
+    return TemporaryError(message, reason=UNPROVEN)

@@ -1,4 +1,4 @@
-"""How much of its KV cache vLLM uses, as its scheduler says after each step."""
+"""How much of its KV cache vLLM uses, and how far it is, as its scheduler says after each step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,11 +7,12 @@ from typing import Any
 
 @dataclass(slots=True)
 class Usage:
-    """share: of the cache, by what runs; what is only kept for others counts as free."""
+    """share: of the cache, by what runs; what is only kept for others counts as free. steps: in which something ran."""
 
     block: int
     blocks: int = 0
     share: float = 0.0
+    steps: int = 0
 
     @property
     def tokens(self) -> int:
@@ -33,6 +34,7 @@ def logger(usage: Usage) -> Callable[[Any, int], Any]:
             """After each step."""
             if scheduler_stats is not None:
                 usage.share = scheduler_stats.kv_cache_usage
+            usage.steps += 1
 
         def log_engine_initialized(self) -> None:
             """Nothing to say."""

@@ -55,6 +55,7 @@ LOSSES: list[dict[str, Any]] = [
     {"loss_settings": {"mode": "seq-mean-token-mean", "kl": {"coef": 0.1, "estimator": "k3"}}},
     {"loss": "gspo", "loss_settings": {"importance": {"normalise": True}}},
     {"loss_settings": {"count": "nodes", "entropy": 0.01}},
+    {"loss": "otr", "loss_settings": {"beta": -0.1}},
     {"recompute": True},
 ]
 
