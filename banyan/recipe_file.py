@@ -127,6 +127,11 @@ def _check_estimator(recipe: Recipe, policy: Any) -> None:
         raise InvalidInput(
             f"optimise.advantage {optimise.advantage} needs entropies, which resources.engine vllm cannot say; use torch"
         )
+    if optimise.entropy_quantile and engine == "vllm":
+        raise InvalidInput(
+            f"optimise.entropy_quantile {optimise.entropy_quantile:g} needs entropies, which resources.engine vllm cannot "
+            "say; use torch, or set it to 0"
+        )
     needs, given = set(getattr(built, "needs", ())), set(getattr(policy, "gives", ()))
     for scorer in recipe.filter:
         if ":" in scorer.name:  # the user's own: what parts it gives is known when it does

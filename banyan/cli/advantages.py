@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import shutil
 import sys
 import tempfile
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from services.learner.credit import Credit
 
 _MOST_SEGMENTS = 200_000  # held at a time: a group, or the whole batch where an estimator needs it
+_LARGE = 100.0  # an advantage of as many times what rewards differ by is none
 Group = list[TreeLine]
 By = Literal["task", "group"]
 
@@ -44,8 +46,15 @@ def advantages(
         raise InvalidInput(f"--set whiten={whiten!r} must be true or false")
     built = _built(estimator, given, whiten)
     with _opened(trees) as file, _of_file(trees):
+        largest = 0.0
         for group, credit in _credits(_groups(file, trees, by, evaluations), built, whiten):
             _print(group, credit)
+            largest = max(largest, _beyond(credit))
+    if largest:
+        err.print(
+            f"an advantage of {largest:.4g} is beyond what rewards differ by: the estimator's scale is next to 0 in a group "
+            "whose rewards are not all equal; with mc-grpo set floor, such as --set floor=0.1"
+        )
 
 
 def _settings(overrides: Sequence[str]) -> dict[str, Any]:
@@ -101,8 +110,7 @@ def _credits(groups: Iterator[Group], built: Any, whiten: bool) -> Iterator[tupl
     for group in groups:
         held.append((group, _estimated(group, built)))
         _check_size((line for each, _ in held for line in each), "whitening and shaping hold the whole file")
-    found = [credit for _, credit in held]
-    found = credits_module.shaped(credits_module.whitened(found) if whiten else found, built)
+    found = credits_module.over_batch([credit for _, credit in held], built, whiten)
     yield from ((group, credit) for (group, _), credit in zip(held, found, strict=True))
 
 
@@ -195,6 +203,14 @@ def _as_in_file(message: str, group: Group) -> str:
             if (digest := segment.hex()[:12]) in message:
                 return f"line {line.number}: {message.replace(digest, name)}"
     return f"line {group[0].number}: {message}"
+
+
+def _beyond(credit: "Credit") -> float:
+    """The size of a group's largest advantage, where it is too large to be one; 0 where none is."""
+    values = [x for tree in credit.advantages.node_G_N or credit.advantages.leaf_G_L for x in tree.tolist()]
+    rewards = [x for view in credit.group.trees for x in view.rewards_L.tolist() if math.isfinite(x)]
+    largest = max((abs(x) for x in values if math.isfinite(x)), default=0.0)
+    return largest if largest > _LARGE * max(1.0, max(rewards, default=0.0) - min(rewards, default=0.0)) else 0.0
 
 
 def _print(group: Group, credit: "Credit") -> None:

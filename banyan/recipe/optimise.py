@@ -45,13 +45,27 @@ class Optimise(Part):
     """How closed groups become an update."""
 
     LATER = frozenset(
-        {"decay_floor", "epochs", "epsilon", "head", "lora", "max_not_finite", "minibatches", "recompute", "schedule"}
+        {
+            "decay_floor",
+            "entropy_quantile",
+            "epochs",
+            "epsilon",
+            "head",
+            "lora",
+            "max_not_finite",
+            "minibatches",
+            "recompute",
+            "schedule",
+        }
     )
 
     advantage: Name = "grpo"
     """Estimator: a registered name or module:attribute."""
     advantage_settings: Settings = {}
     """Settings of the estimator."""
+    entropy_quantile: Annotated[float, Field(ge=0, lt=1.0)] = 0.0
+    """Share of a group's steps whose advantage becomes 0, those in which the policy was surest (card 47: 0.2); 0 for none.
+    Needs an engine that records entropies."""
     loss: Literal["ppo-clip", "reinforce", "decoupled", "gspo", "cispo", "echo-clip", "otr", "dpo"] = "ppo-clip"
     """Loss on the gathered path values."""
     loss_settings: Settings = {}
@@ -103,6 +117,15 @@ class Optimise(Part):
         if isinstance(values, dict) and isinstance(values.get("betas"), list):
             values = {**values, "betas": tuple(values["betas"])}
         return values
+
+    @model_validator(mode="after")
+    def _masked(self) -> "Optimise":
+        if self.entropy_quantile and self.loss == "dpo":
+            raise ValueError(
+                f"entropy_quantile {self.entropy_quantile:g} masks advantages, and loss dpo compares pairs: set it to 0, or "
+                "take another loss"
+            )
+        return self
 
     @model_validator(mode="after")
     def _scheduled(self) -> "Optimise":

@@ -183,7 +183,7 @@ class EstimateAdvantagesRequest(_message.Message):
     """Estimator and settings as JSON."""
     @_builtins.property
     def trees(self) -> _containers.RepeatedCompositeFieldContainer[_tree_pb2.Tree]:
-        """The trees; those of one group are compared."""
+        """The trees; those of one group are compared, and all are the batch that is whitened or shaped."""
 
     def __init__(
         self,
@@ -240,9 +240,9 @@ class SegmentAdvantage(_message.Message):
     segment: _builtins.bytes
     """The segment."""
     paths: _builtins.int
-    """Scored paths through it."""
+    """Leaves below it that take part. Where none does, there is no advantage."""
     advantage: _builtins.float
-    """Mean over those paths."""
+    """Mean over those paths, of a path the mean over the segment's tokens on it."""
     positive: _builtins.float
     """Sum of the positive parts."""
     negative: _builtins.float
@@ -253,14 +253,16 @@ class SegmentAdvantage(_message.Message):
         tree_id: _builtins.bytes = ...,
         segment: _builtins.bytes = ...,
         paths: _builtins.int = ...,
-        advantage: _builtins.float = ...,
+        advantage: _builtins.float | None = ...,
         positive: _builtins.float = ...,
         negative: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_advantage", b"_advantage", "advantage", b"advantage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advantage", b"advantage", "negative", b"negative", "paths", b"paths", "positive", b"positive", "segment", b"segment", "tree_id", b"tree_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_advantage", b"_advantage", "advantage", b"advantage", "negative", b"negative", "paths", b"paths", "positive", b"positive", "segment", b"segment", "tree_id", b"tree_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__advantage: _TypeAlias = _typing.Literal["advantage"]  # noqa: Y015
+    _WhichOneofArgType__advantage: _TypeAlias = _typing.Literal["_advantage", b"_advantage"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__advantage) -> _WhichOneofReturnType__advantage | None: ...
 
 Global___SegmentAdvantage: _TypeAlias = SegmentAdvantage  # noqa: Y015

@@ -108,6 +108,7 @@ FIELDS: Mapping[str, Meaning] = {
     "control.score_deadline_s": Meaning("of faults"),
     "optimise.advantage": Meaning("reward less mean, over sample deviation", _fixed(scale_rewards="group"), "grpo"),
     "optimise.advantage_settings": Meaning("TRL's epsilon for both", only={"epsilon": EPSILON}),
+    "optimise.entropy_quantile": Meaning("no step is masked; nor is a token: top_entropy_quantile 1", only=0.0),
     "optimise.loss": Meaning(
         "token mean over the whole batch, both clips and the dual clip",
         _fixed(loss_type="dapo", epsilon=0.2, epsilon_high=0.2, delta=3.0),

@@ -145,6 +145,6 @@ def _factored(credit: Credit, factors: Sequence[Sequence[Floats]]) -> Credit:
     return replace(credit, advantages=replace(credit.advantages, factor_G_N_T=tuple(factors)))
 
 
-def over_batch(credits: Sequence[Credit], estimator: Estimator) -> list[Credit]:
+def over_batch(credits: Sequence[Credit], estimator: Estimator, whitening: bool = False) -> list[Credit]:
     """What an estimator asks of the batch as a whole: whitening, and the shaping of tokens."""
-    return shaped(whitened(credits) if getattr(estimator, "whiten", False) else credits, estimator)
+    return shaped(whitened(credits) if whitening or getattr(estimator, "whiten", False) else credits, estimator)

@@ -202,9 +202,9 @@ class Learner:
         seen = convert.observed(trees, [one for _, grown in members for one in grown]) if teaches else {}
         trainer = self._torch.trainer
         groups = [(name, [trainer.priced(one) for one in members]) for name, members in groups]
-        minibatches = self.recipe.optimise.minibatches
-        taught, pack = trainer.loss.taught, self._torch.pack
-        return study(groups, self.estimator, stale, self.at.digest, trainer.budget, seen, taught, minibatches, pack)
+        optimise, taught, pack = self.recipe.optimise, trainer.loss.taught, self._torch.pack
+        how = (optimise.minibatches, pack, optimise.entropy_quantile)
+        return study(groups, self.estimator, stale, self.at.digest, trainer.budget, seen, taught, *how)
 
     def _surveyed(self, lesson: Lesson, batch: StoredBatch) -> Lesson:
         said = sampling.of_batch(

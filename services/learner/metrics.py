@@ -26,6 +26,7 @@ def of_batch(credits: Sequence[Credit], age: Age, replayed: Collection[bytes] = 
     views = [view for credit in credits for view in credit.group.trees]
     return (
         _variance(credits)
+        | _largest(credits)
         | _variety(credits)
         | _lengths(views)
         | _form(views)
@@ -46,6 +47,14 @@ def _variance(credits: Sequence[Credit]) -> Metrics:
         "all_right_share": sum(float(scored.min()) >= RIGHT for scored in flat) / len(compared),
         "all_wrong_share": sum(float(scored.max()) <= 0.0 for scored in flat) / len(compared),
     }
+
+
+def _largest(credits: Sequence[Credit]) -> Metrics:
+    """The largest size of an advantage of the groups that teach: an estimator's scale may be next to 0."""
+    said = [c.advantages for c in credits if not c.advantages.skip]
+    values = np.concatenate([np.zeros(0), *(value for a in said for value in a.node_G_N or a.leaf_G_L)])
+    values = np.abs(values[np.isfinite(values)])
+    return {"advantage_max": float(values.max())} if len(values) else {}
 
 
 def _variety(credits: Sequence[Credit]) -> Metrics:

@@ -73,7 +73,10 @@ def nodes_of(view: TreeView, leaves: Iterable[int]) -> list[int]:
 def divide(view: TreeView, leaves: Sequence[int], budget: int) -> list[list[int]]:
     """Leaves in DFS order, cut into runs whose unique tokens fit the budget; what runs share is computed once in each.
 
-    A single path that is longer than the budget is a run of its own: it cannot be cut.
+    A single path that is longer than the budget is a run of its own: it cannot be cut. One pass and no search, so what is
+    saved depends on the order of branches. Of the example of Tree Training (card 40: 25 unique of 41 path tokens) it saves
+    16 from a budget of 25 on and 10 from 18 on, where the published search for one shared prefix saves 12 from 29 on and 10
+    from 18 on; with the shorter branch first it saves 6 from 20 on.
     """
     runs: list[list[int]] = []
     held: set[int] = set()

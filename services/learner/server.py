@@ -1,8 +1,9 @@
 """gRPC in: status, checkpoint on request, weights for joined nodes, advantages for people and tests."""
 
+import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 from banyan import registry
@@ -11,8 +12,7 @@ from banyan.plugins import Estimator
 from banyan.v1 import learner_service_pb2 as messages
 from banyan.v1 import learner_service_pb2_grpc, tree_pb2
 from services.chassis import weighthold
-from services.learner import convert, credit
-from services.learner.credit import Credit
+from services.learner import convert, credit, explain
 from services.learner.learner import Learner
 from services.learner.weights import WeightFolder
 
@@ -50,8 +50,8 @@ class LearnerServicer(learner_service_pb2_grpc.LearnerServiceServicer):
     async def EstimateAdvantages(
         self, request: messages.EstimateAdvantagesRequest, context: Any
     ) -> messages.EstimateAdvantagesResponse:
-        estimator = _estimator(request.estimator_json, self.learner)
-        return messages.EstimateAdvantagesResponse(advantages=list(segment_advantages(list(request.trees), estimator)))
+        said = await asyncio.to_thread(_answered, request, self.learner)  # of many trees it takes seconds
+        return messages.EstimateAdvantagesResponse(advantages=said)
 
 
 def pieces(weights: WeightFolder, digest: bytes, offset: int) -> Iterator[messages.FetchWeightsResponse]:
@@ -79,31 +79,31 @@ def _estimator(text: str, learner: Learner | None) -> Estimator:
     return registry.build("optimise", name, settings)  # type: ignore[no-any-return]
 
 
-def segment_advantages(trees: list[tree_pb2.Tree], estimator: Estimator) -> Iterator[messages.SegmentAdvantage]:
-    """Credit of each segment; trees of one group are compared."""
+def _answered(request: messages.EstimateAdvantagesRequest, learner: Learner | None) -> list[messages.SegmentAdvantage]:
+    return list(segment_advantages(request.trees, _estimator(request.estimator_json, learner)))
+
+
+def segment_advantages(trees: Iterable[tree_pb2.Tree], estimator: Estimator) -> Iterator[messages.SegmentAdvantage]:
+    """Credit of each segment, as `banyan advantages` says it; trees of one group are compared, and all are one batch."""
     groups: dict[str, list[tree_pb2.Tree]] = {}
     for tree in trees:
         groups.setdefault(tree.spec.group_id, []).append(tree)
-    for group_id, members in groups.items():
-        scored = [convert.scored_tree(t) for t in members]
-        yield from _of_group(credit.estimate(group_id, scored, estimator, lambda _tree, _leaf: False))
+    credits = [
+        credit.estimate(group_id, [convert.scored_tree(t) for t in members], estimator, lambda _tree, _leaf: False)
+        for group_id, members in groups.items()
+    ]
+    for found in credit.over_batch(credits, estimator):
+        for index, view in enumerate(found.group.trees):
+            for line in explain.lines(found, index):
+                yield _segment(view.tree.tree_id, line)
 
 
-def _of_group(found: Credit) -> Iterator[messages.SegmentAdvantage]:
-    node_G_N = found.advantages.node_G_N
-    for index, view in enumerate(found.group.trees):
-        leaf_L = found.advantages.leaf_G_L[index]
-        through: dict[bytes, dict[int, float]] = {}  # segment → leaf → its advantage there
-        for leaf in view.scored_L:
-            for node in view.path(leaf):
-                value = float(node_G_N[index][node] if node_G_N else leaf_L[leaf])
-                through.setdefault(view.nodes[node].segment.id, {}).setdefault(leaf, value)
-        for segment, values in through.items():
-            yield messages.SegmentAdvantage(
-                tree_id=view.tree.tree_id,
-                segment=segment,
-                paths=len(values),
-                advantage=sum(values.values()) / len(values),
-                positive=sum(max(v, 0.0) for v in values.values()),
-                negative=sum(min(v, 0.0) for v in values.values()),
-            )
+def _segment(tree_id: bytes, line: explain.Line) -> messages.SegmentAdvantage:
+    return messages.SegmentAdvantage(
+        tree_id=tree_id,
+        segment=line.segment,
+        paths=line.paths,
+        advantage=line.advantage,
+        positive=line.positive,
+        negative=line.negative,
+    )

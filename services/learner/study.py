@@ -11,7 +11,7 @@ from banyan.plugins import Estimator
 from banyan.tree import Leaf
 from banyan.view import TreeView
 from services.learner import credit as credits_module
-from services.learner import packing, pairs, paths, shaping
+from services.learner import packing, pairs, paths, shaping, stepmask
 from services.learner.credit import Credit, ScoredTree, Stale
 from services.learner.taught import PATHS, Taught
 from services.learner.watched import Observed
@@ -39,13 +39,14 @@ def study(
     taught: Taught = PATHS,
     minibatches: int = 1,
     pack: Pack = packing.pack,
+    entropy_quantile: float = 0.0,
 ) -> Lesson:
     """Estimates advantages and packs the paths of groups that teach. `policy`: digest of the weights in training.
     `observed`: where the trees can teach the policy's head. `taught`: what the loss is taken on. `minibatches`: that the
     groups which teach are dealt to, in order; a group is never divided.
-    `pack`: how pieces become rows."""
+    `pack`: how pieces become rows. `entropy_quantile`: share of a group's steps that are masked."""
     credits = [credits_module.estimate(group_id, trees, estimator, stale) for group_id, trees in groups]
-    credits = credits_module.over_batch(credits, estimator)
+    credits = stepmask.masked(credits_module.over_batch(credits, estimator), entropy_quantile)
     by_group = [list(_pieces(credit, policy, budget, observed, taught)) for credit in credits]
     packed = [pack(pieces, budget) for pieces in _dealt(by_group, minibatches)]
     rows, sizes = [row for rows in packed for row in rows], tuple(len(rows) for rows in packed)

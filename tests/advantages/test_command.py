@@ -147,6 +147,17 @@ def test_named_states_reach_gigpo(capsys: Any, tmp_path: Path) -> None:
     assert [rows[k]["advantage"] for k in "12345"] == pytest.approx([8.5125, 4, 4, -10.5125, -6])
 
 
+def test_advantages_of_thousands_are_warned_of(capsys: Any, tmp_path: Path) -> None:
+    """Card 54: where most rewards are equal the MAD is 0, and 1 / epsilon is what is left."""
+    (tmp_path / "trees.jsonl").write_text("\n".join([flat("x", 1, 0, 0), flat("y", 0.2, 0.9, 0.4, task="u")]))
+    told = {}
+    for name, *options in (("mc-grpo",), ("mc-grpo", "--set", "floor=0.1"), ("grpo",)):
+        assert run("advantages", str(tmp_path / "trees.jsonl"), "--estimator", name, *options) == 0
+        told[(name, *options)] = " ".join(capsys.readouterr().err.split())
+    assert "an advantage of 3000 is beyond" in told[("mc-grpo",)] and "--set floor=0.1" in told[("mc-grpo",)]
+    assert [said for how, said in told.items() if how != ("mc-grpo",)] == ["", ""]
+
+
 def test_trees_come_as_input_too(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(flat("x", 1, 0).encode())))
     assert run("advantages", "-", "--estimator", "rloo") == 0

@@ -171,6 +171,14 @@ def test_gigpo_without_its_step_term_on_one_step_is_grpo() -> None:
     np.testing.assert_allclose(leaves(GiGpo(step_weight=0, scale="mean_std"), flat(rewards)), leaves(Grpo(), flat(rewards)))
 
 
+def test_gigpo_where_no_state_comes_again_is_its_episode_term() -> None:
+    """Card 57."""
+    tree = planted([states("ABC", (0, 0, 10)), states("DE", (0, 0))])
+    for scale in ("mean", "mean_std"):
+        np.testing.assert_array_equal(nodes(GiGpo(scale=scale), tree), nodes(GiGpo(scale=scale, step_weight=0), tree))
+    assert nodes(GiGpo(), tree) == pytest.approx([4, 4, 4, -6, -6])
+
+
 def test_gigpo_reads_the_state_that_the_environment_says() -> None:
     def path(answer: int, reward: float) -> Twig:
         return chain(Twig(), Twig(kind="tool", word=answer), leaf(reward))
@@ -180,6 +188,46 @@ def test_gigpo_reads_the_state_that_the_environment_says() -> None:
     third = 1 / 3
     np.testing.assert_allclose(found[0::3], (4 * third, -2 * third, -2 * third))  # all in the prompt's state
     np.testing.assert_allclose(found[2::3], (2 * third + 0.5, -third - 0.5, -third))
+
+
+def test_gigpo_may_take_states_that_are_alike_for_one() -> None:
+    """Card 57: difflib's ratio to the first of a state, first fit. Of "abcd" and "abcx" .75; of "abyx" .75 to the second, .5
+    to the first."""
+
+    def tree(*names: str) -> Planted:
+        return planted([leaf(r, named={"state": name}) for r, name in zip((1, 0, 0), names, strict=True)])
+
+    third = 1 / 3
+    apart = np.array([2 * third, -third, -third])
+    np.testing.assert_allclose(nodes(GiGpo(), tree("abcd", "abcx", "abyx")), apart)
+    near = nodes(GiGpo(alike=0.75), tree("abcd", "abcx", "abyx"))
+    np.testing.assert_allclose(near - apart, (0.5, -0.5, 0), atol=1e-12)
+    np.testing.assert_allclose(nodes(GiGpo(alike=0.75), tree("abcx", "abcd", "abyx")), 2 * apart)
+    np.testing.assert_allclose(nodes(GiGpo(alike=0.5), tree("abcd", "abcx", "abyx")), 2 * apart)
+    with pytest.raises(ValueError, match=r"alike 1.5 must be a number from 0 to 1"):
+        GiGpo(alike=1.5)
+
+
+def test_gigpo_compares_what_the_environment_said_token_by_token() -> None:
+    def path(answer: int, reward: float) -> Twig:
+        return chain(Twig(), Twig(kind="tool", tokens=3, word=5), Twig(kind="tool", word=answer), leaf(reward))
+
+    tree = planted([path(1, 1), path(2, 0)])
+    equal, near = nodes(GiGpo(gamma=1.0), tree), nodes(GiGpo(gamma=1.0, alike=0.75), tree)
+    np.testing.assert_allclose(equal[3::4], (0.5, -0.5))
+    np.testing.assert_allclose(near[3::4], (1, -1))
+
+
+@pytest.mark.parametrize(
+    ("made", "discounted"),
+    [(PorTool, (0.7071, -0.7071)), (GiGpo, (0.025, -0.025)), (Hgpo, (1, -1))],
+)
+def test_a_discount_prefers_the_shorter_of_two_right_paths(made: Any, discounted: Any) -> None:
+    """γ = .95, one step or two: the first steps return 1 and .95; without a discount there is nothing to learn."""
+    tree = planted([leaf(1), chain(Twig(), Twig(kind="tool"), leaf(1))])
+    np.testing.assert_allclose(nodes(made(), tree)[:2], discounted, atol=1e-4)
+    assert not made().estimate(group(tree.view)).skip
+    assert made(gamma=1.0).estimate(group(tree.view)).skip == "zero variance"
 
 
 def test_states_must_be_named_everywhere_or_nowhere() -> None:
@@ -213,6 +261,23 @@ def test_hgpo_without_history_is_gigpos_step_term() -> None:
     )
 
 
+def test_hgpo_with_histories_that_all_differ_looks_at_the_state_alone() -> None:
+    """Card 50: k = 1 is all there is to compare."""
+    tree = planted([states("AS", (0, 1)), states("BS", (0, 0.25)), states("CS", (0, 0.5))])
+    for scale in ("mean", "mean_std"):
+        np.testing.assert_allclose(nodes(Hgpo(scale=scale), tree), nodes(Hgpo(history=0, scale=scale), tree), atol=1e-6)
+    assert nodes(Hgpo(), tree)[1] != 0
+
+
+def test_hgpos_power_does_not_matter_where_all_groups_say_the_same() -> None:
+    """Card 50: trajectories in the same states; with others beside them it matters."""
+    same = planted([states("ABS", (0, 0, 1)), states("ABS", (0, 0, 0.25)), states("ABS", (0, 0, 0))])
+    by_power = [nodes(Hgpo(power=power, scale="mean"), same) for power in (0.0, 1.0, 3.0)]
+    np.testing.assert_allclose(by_power[1:], by_power[:1] * 2, atol=1e-6)
+    apart = np.subtract(nodes(Hgpo(power=3.0, scale="mean"), hgpo_tree()), nodes(Hgpo(scale="mean"), hgpo_tree()))
+    assert np.abs(apart).max() > 0.005
+
+
 def test_branch_depth() -> None:
     tree = planted([Twig([leaf(1), leaf(0)]), Twig([leaf(0.5), leaf(0.1)])])
     np.testing.assert_allclose(nodes(BranchDepth(), tree), (0.7071, 1.3198, -0.8799, -0.7071, 0.22, -0.6599), atol=1e-4)
@@ -222,6 +287,19 @@ def test_branch_depth_weights_children_by_how_likely_they_were() -> None:
     tree = planted([Twig([leaf(1, logprob=0.2), leaf(0, logprob=0.0)]), leaf(0)])
     grove = plant(group(tree.view))
     np.testing.assert_allclose(BranchDepth("likely").fused(grove, grove.rewards_L)[1], 0.5498, atol=1e-4)
+
+
+def test_branch_depth_weights_children_that_are_all_unlikely() -> None:
+    """exp(100 · −8) is 0 in float64; only differences among siblings count."""
+    tree = planted([Twig([leaf(1, logprob=-8.0), leaf(0, logprob=-8.02)]), leaf(0, logprob=-8.0)])
+    grove = plant(group(tree.view))
+    estimator = BranchDepth("likely", sharpness=100.0)
+    share = 1 / (1 + np.exp(-2))
+    np.testing.assert_allclose(estimator.fused(grove, grove.rewards_L)[1], share, atol=1e-4)
+    np.testing.assert_allclose(nodes(estimator, tree), (0.7071, 0.7071, -0.7071, -0.7071), atol=1e-4)
+    ended = planted([Twig([leaf(1, logprob=-8.0)], leaf=True, reward=0.25), leaf(0)])
+    grove = plant(group(ended.view))
+    np.testing.assert_allclose(estimator.fused(grove, grove.rewards_L)[1], 0.25)
 
 
 def test_branch_depth_counts_a_chain_once() -> None:

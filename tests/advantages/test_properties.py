@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from banyan import registry
 from banyan.plugins import Advantages, GroupTrees
 from banyan.view import TreeView
+from services.learner.advantages.grove import plant
+from services.learner.advantages.portool import PorTool
 from tests.advantages.planting import Twig, bare, cut, flat, forests, group, leaf, planted, words
 
 NAMES = sorted(registry.names("optimise"))
@@ -199,6 +201,15 @@ def test_portool_without_forks_is_the_mean_of_grpo(trees: Any) -> None:
             if below and node.parent >= 0:
                 mean = np.mean(grpo.leaf_G_L[index][below])
                 np.testing.assert_allclose(found.node_G_N[index][node.index], mean, atol=1e-9)
+
+
+@lightly
+@given(forests)
+def test_portools_reward_without_discount_is_the_value(trees: Any) -> None:
+    """Card 3: γ = 1, no format score, mean: R(s) = V(s)."""
+    grove = plant(grown(fitted("portool", trees)))
+    found, value = PorTool(gamma=1.0).rewards(grove), grove.mean_leaves(np.nan_to_num(grove.rewards_L))
+    np.testing.assert_allclose(found[~grove.prompt_S], value[~grove.prompt_S], atol=1e-12)
 
 
 @lightly

@@ -67,6 +67,17 @@ def test_a_cycle_begins_with_references_and_repeats_no_row() -> None:
     assert "by 8 references of cycle 1" in world.given[48].why, "known once their batch is trained on"
 
 
+def test_references_cost_no_groups_of_their_own() -> None:
+    """Card 41, B = 512, μ = 2, σ = 1/2: the paper samples 256 / 2 + 256 = 384 groups a step in place of 512; references that
+    are trained on too leave 256."""
+    replayed, published = 256, 256 // 2 + 256
+    world = RowWorld(Dots(), [f"row {i}" for i in range(600)], [0.5] * 600, batch=512 - replayed)
+    for _ in range(2):
+        world.step()
+    assert len(world.given) / 2 == 256 < published == 384
+    assert sum("reference" in a.why and " of 256" in a.why for a in world.given) == 256
+
+
 def test_what_is_drawn_does_not_depend_on_how_many_are_filled_at_a_time() -> None:
     at_once, one_by_one = _world(Dots(references=8)), _world(Dots(references=8))
     for world in (at_once, one_by_one):

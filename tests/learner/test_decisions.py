@@ -84,6 +84,38 @@ def spread(forest: Any, leaves: int = 6, prompt: int = 10, length: int = 5) -> T
     return TreeView(tree, ends, {leaf: float(i % 2) for i, leaf in enumerate(ends)})
 
 
+def card_40(forest: Any, branches: Any) -> TreeView:
+    """A prompt of 6; below it a branch of 4 that parts into 3 and 5, and one of 7, in the order that is asked for."""
+    tree = Tree(b"p" * 32)
+    root, ends = forest.segment(tree, None, [1] * 6, kind=Kind.PROMPT), []
+    for ordinal, sizes in enumerate(branches):
+        first = forest.segment(tree, root, [ordinal] * sizes[0], ordinal=ordinal)
+        below = [forest.segment(tree, first, [9] * size, ordinal=i) for i, size in enumerate(sizes[1:])]
+        ends += [Leaf(s.id, len(s)) for s in below or [first]]
+    return TreeView(tree, ends, dict.fromkeys(ends, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("branches", "saved"),
+    [
+        (((4, 3, 5), (7,)), {15: 0, 17: 0, 18: 10, 24: 10, 25: 16, 28: 16, 29: 16}),
+        (((7,), (4, 3, 5)), {17: 0, 18: 10, 19: 10, 20: 6, 24: 6, 25: 16, 29: 16}),
+    ],
+)
+def test_what_sharing_saves_of_the_cards_tree(forest: Any, branches: Any, saved: dict[int, int]) -> None:
+    """Card 40: N = 25 of 41, POR .3902, bound 1.64, g(P) = 3, g(x) = 2. Its search for one prefix to share saves
+    S(x) = 1 · 10 from 18 on and S(P) = 2 · 6 from 29 on, all of the hierarchy 16 from 25 on; ours is no search."""
+    view = card_40(forest, branches)
+    assert (view.unique_tokens, view.path_tokens) == (25, 41)
+    assert 1 - view.unique_tokens / view.path_tokens == pytest.approx(0.3902, abs=1e-4)
+    assert view.path_tokens / view.unique_tokens == pytest.approx(1.64)
+    assert {len(node): node.paths for node in view.nodes} == {6: 3, 4: 2, 3: 1, 5: 1, 7: 1}
+    for budget, expected in saved.items():
+        runs = paths.divide(view, range(3), budget)
+        held = [sum(len(view.nodes[i]) for i in paths.nodes_of(view, run)) for run in runs]
+        assert max(held) <= budget and 41 - sum(held) == expected, budget
+
+
 def test_a_tree_above_the_budget_repeats_its_trunk_and_says_so(forest: Any) -> None:
     view = spread(forest)
     assert paths.divide(view, range(6), 40) == [[0, 1, 2, 3, 4, 5]]

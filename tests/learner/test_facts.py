@@ -106,5 +106,14 @@ def test_an_engine_without_entropies_is_refused() -> None:
         resolve(_recipe({"advantage": "echo"}) | {"resources": {"engine": "vllm"}})
 
 
+def test_steps_are_masked_by_entropies_alone() -> None:
+    masked = {"entropy_quantile": 0.2}
+    assert resolve(_recipe(masked)).optimise.entropy_quantile == 0.2
+    with pytest.raises(InvalidInput, match=r"entropy_quantile 0.2 needs entropies, which resources.engine vllm cannot say"):
+        resolve(_recipe(masked) | {"resources": {"engine": "vllm"}})
+    with pytest.raises(InvalidInput, match=r"entropy_quantile 0.2 masks advantages, and loss dpo compares pairs"):
+        resolve(_recipe(masked | {"loss": "dpo"}))
+
+
 def _recipe(optimise: dict[str, Any]) -> dict[str, Any]:
     return {"name": "r", "model": "m", "task": {"name": "arithmetic"}, "optimise": optimise}

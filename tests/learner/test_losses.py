@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from banyan.segment import Origin
 from services.learner import losses
 from services.learner.losses.aggregate import Aggregate, Totals
 from services.learner.losses.composed import Measures
@@ -292,6 +293,16 @@ def test_forced_tokens_take_a_loss_as_the_recipe_says() -> None:
     assert slope == pytest.approx([alone[0], -0.1 * p / (p + 0.1) ** 2])
     as_policy = gradient("ppo-clip", {"forced": {"teacher": "policy"}}, logs, **facts)
     assert as_policy == pytest.approx([-1.1, -1.0])
+
+
+def test_without_a_teachers_token_the_shaped_loss_is_the_ordinary_one() -> None:
+    """Card 38: z = 0 gives exactly GRPO; and tokens before a teacher's have the gradient that they have anyhow."""
+    logs, shaped = [math.log(1.1), math.log(0.7), math.log(1.6)], {"forced": {"teacher": "shaped"}}
+    assert value("ppo-clip", shaped, logs) == value("ppo-clip", {}, logs)
+    assert gradient("ppo-clip", shaped, logs) == gradient("ppo-clip", {}, logs)
+    alone = gradient("ppo-clip", {}, logs, advantage=0.75)
+    mixed = gradient("ppo-clip", shaped, logs, advantage=0.75, origin=[0, 0, int(Origin.TEACHER)])
+    assert mixed[:2] == alone[:2] and mixed[2] != alone[2]
 
 
 def test_k3_is_the_divergence() -> None:

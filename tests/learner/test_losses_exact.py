@@ -20,6 +20,7 @@ from tests.learner.flat import Grads, flat_loss, gathered, packed, sequences
 from tests.learner.tokens import tokens
 
 FEW = settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = settings(FEW, max_examples=25)
 WIDE = {"clip_low": 0.9, "clip_high": 0.9}
 KINDS = [(Kind.POLICY, Origin.NONE)] * 6 + [
     (Kind.TOOL, Origin.NONE),
@@ -35,6 +36,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("ppo-clip", {"count": "nodes", "mode": "seq-mean-token-sum", "importance": {}}),
     ("ppo-clip", {"old": "behaviour", "reject": {"by": "k3", "over": "mean", "low": 0.0, "high": 1.0}}),
     ("ppo-clip", {"old": "proximal", "reject": {"by": "k1", "over": "token", "low": 0.1, "high": 1.0}}),
+    ("ppo-clip", {"reject": {"by": "k1", "over": "mean", "low": 0.5, "high": 2.0}}),
+    ("reinforce", {"reject": {"by": "k1", "over": "mean", "low": 0.2, "high": 1.5}, "mode": "seq-mean-token-mean"}),
     ("ppo-clip", {"importance": {"level": "token", "normalise": True}, "forced": FORCED}),
     ("ppo-clip", {"importance": {"level": "token", "bound": "mask", "cap": 1.0}, "mode": "seq-mean-token-mean"}),
     ("ppo-clip", {"importance": {"cap": 3.0, "bound": "mask"}, "reject": {"over": "worst", "low": 1e-3, "high": 9.0}}),
@@ -140,15 +143,37 @@ def both(make: Callable[..., Any], seed: int, name: str, given: dict[str, Any], 
     return flat, packed(model, rows, name, given, reference)
 
 
-@pytest.mark.parametrize(("name", "given_settings"), CASES, ids=lambda x: x if isinstance(x, str) else "-".join(map(str, x)))
+every_loss = pytest.mark.parametrize(
+    ("name", "given_settings"), CASES, ids=lambda x: x if isinstance(x, str) else "-".join(map(str, x))
+)
+any_batch = given(seed=st.integers(0, 10**6), budget=st.sampled_from([12, 30, 400]), nodes=st.booleans())
+
+
+def check_equal(
+    make: Callable[..., Any], name: str, given_settings: dict[str, Any], seed: int, budget: int, nodes: bool
+) -> None:
+    (expected, flat), (got, on_trees) = both(make, seed, name, given_settings, budget, nodes)
+    assert got == pytest.approx(expected, rel=1e-9, abs=1e-11)
+    assert apart(flat, on_trees) < 1e-9
+
+
+@every_loss
 @FEW
-@given(seed=st.integers(0, 10**6), budget=st.sampled_from([12, 30, 400]), nodes=st.booleans())
+@any_batch
 def test_every_loss_on_trees_equals_its_flattened_form(
     tiny_llama: Callable[..., Any], name: str, given_settings: dict[str, Any], seed: int, budget: int, nodes: bool
 ) -> None:
-    (expected, flat), (got, on_trees) = both(tiny_llama, seed, name, given_settings, budget, nodes)
-    assert got == pytest.approx(expected, rel=1e-9, abs=1e-11)
-    assert apart(flat, on_trees) < 1e-9
+    check_equal(tiny_llama, name, given_settings, seed, budget, nodes)
+
+
+@pytest.mark.slow
+@every_loss
+@MANY
+@any_batch
+def test_every_loss_equals_its_flattened_form_on_many_more_trees(
+    tiny_llama: Callable[..., Any], name: str, given_settings: dict[str, Any], seed: int, budget: int, nodes: bool
+) -> None:
+    check_equal(tiny_llama, name, given_settings, seed, budget, nodes)
 
 
 @FEW

@@ -13,6 +13,7 @@ from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
 from services.learner import metrics
 from services.learner.advantages.grpo import Grpo
+from services.learner.advantages.mc_grpo import McGrpo
 from services.learner.credit import Credit
 
 Parts = dict[str, float]
@@ -75,6 +76,17 @@ def test_shares_of_groups_whose_rewards_are_all_the_same() -> None:
     assert found["all_right_share"] == found["all_wrong_share"] == 1 / 4
     assert found["unscorable_share"] == pytest.approx(1 / 10)
     assert "zero_variance_share" not in metrics.of_batch(batch[4:], age)
+
+
+def test_the_largest_advantage_is_of_groups_that_teach() -> None:
+    """Card 54: a MAD of 0 makes (1 − 0) / 1e-3 · 3 / 1; GRPO's of the same rewards is 1.1547."""
+    view, flat = tree(([7], [8], [9]), (1.0, 0.0, 0.0)), tree(([7], [8]), (1.0, 1.0))
+    small = McGrpo(floor=0.1).estimate(GroupTrees("g", [view]))
+    large = Credit(GroupTrees("g", [view]), McGrpo().estimate(GroupTrees("g", [view])))
+    assert metrics.of_batch([credit(flat), credit(view)], age)["advantage_max"] == pytest.approx(1.1547, abs=1e-4)
+    assert metrics.of_batch([credit(view), large], age)["advantage_max"] == pytest.approx(3000)
+    assert metrics.of_batch([Credit(large.group, small)], age)["advantage_max"] == pytest.approx(3 / 0.101)
+    assert "advantage_max" not in metrics.of_batch([credit(flat)], age)
 
 
 def test_answers_are_those_of_the_last_tag_and_completions_are_tokens() -> None:

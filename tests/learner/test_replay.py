@@ -60,6 +60,15 @@ def test_a_batch_asks_for_its_share_of_groups_and_for_those_that_failed(forest: 
 # -- how it joins --
 
 
+def test_what_replays_nothing_is_the_fresh_batch(forest: Any) -> None:
+    """Card 33: J = 0 is a learner by itself; a group of equal rewards teaches nothing, wherever it comes from."""
+    fresh = [("g0", [scored(forest, [1, 0, 0, 0])]), ("g1", [scored(forest, [1, 1, 1, 1], 2)])]
+    assert replay.joined(fresh, (), {}) == fresh
+    found = [one.advantages for one in study(fresh, Grpo(), never, b"now", 400).credits]
+    np.testing.assert_allclose(found[0].leaf_G_L[0], (1.5, -0.5, -0.5, -0.5), atol=1e-5)
+    assert not found[0].skip and found[1].skip == "zero variance"
+
+
 def test_the_cards_pool_makes_a_hopeless_group_teach(forest: Any) -> None:
     """Card 47, 2: eight rewards of 0 and one stored success: (1, 0 × 7), A = (+2.475, −0.354 × 7)."""
     fresh, stored = scored(forest, [0] * 8), scored(forest, [0, 1, 0], 2)

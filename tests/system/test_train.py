@@ -1,7 +1,10 @@
 """`banyan train` as a person uses it: the same seed twice, Ctrl-C and --resume, a reward function that fails."""
 
+import asyncio
+import random
 import signal
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from tests.system.tiny import torch_recipe
 
 pytestmark = pytest.mark.slow
 
+STEP_S = 0.5  # of the tiny model, sampling included
 Facts = tuple[list[bytes], list[tuple[int, bytes]]]
 
 
@@ -28,30 +32,47 @@ def facts(state: Path) -> Facts:
     return segments, policies
 
 
-async def deterministic_run(folder: Path, state: Path, kill: str = "") -> Facts:
-    """A run of four steps with real weights; optionally one process dies in the middle."""
-    changes: dict[str, Any] = {"deterministic": True, "budget": {"steps": 4, "minutes": 5.0}}
+async def deterministic_run(folder: Path, state: Path, steps: int = 4, kills: Sequence[tuple[int, float]] = ()) -> Facts:
+    """A run with real weights. kills: after a step so many seconds, and then the learner dies."""
+    changes: dict[str, Any] = {"deterministic": True, "budget": {"steps": steps, "minutes": 5.0}}
     data = yaml.safe_load((folder / "recipe.yaml").read_text()) | changes
     async with system(state, {"PYTHONPATH": str(folder)}) as made:
         await made.create(data)
-        if kill:
-            await made.reach(2)
-            await made.kill(kill)
+        for step, after_s in kills:
+            await made.reach(step)
+            await asyncio.sleep(after_s)
+            await made.kill("learner")
         run = await made.finish()
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
     return facts(state)
 
 
-async def test_one_seed_gives_the_same_ids_and_weights_also_when_the_learner_dies(tmp_path: Path) -> None:
-    folder = tmp_path / "recipe"
+def with_rows(folder: Path) -> Path:
+    """The folder of a recipe whose rows are found from everywhere."""
     data = torch_recipe(folder)
     data["task"]["path"] = str(folder / "rows.jsonl")
     (folder / "recipe.yaml").write_text(yaml.safe_dump(data))
+    return folder
+
+
+async def test_one_seed_gives_the_same_ids_and_weights_also_when_the_learner_dies(tmp_path: Path) -> None:
+    folder = with_rows(tmp_path / "recipe")
     first = await deterministic_run(folder, tmp_path / "first")
     second = await deterministic_run(folder, tmp_path / "second")
     assert first == second and len(first[1]) == 5 and len({digest for _, digest in first[1]}) > 1
-    killed = await deterministic_run(folder, tmp_path / "killed", kill="learner")
+    killed = await deterministic_run(folder, tmp_path / "killed", kills=[(2, 0.0)])
     assert killed == first
+
+
+async def test_a_learner_that_dies_at_any_moments_makes_the_same_weights(tmp_path: Path) -> None:
+    """Three times in one run, at moments drawn evenly over the time that a step takes."""
+    folder, steps = with_rows(tmp_path / "recipe"), 5
+    first = await deterministic_run(folder, tmp_path / "first", steps)
+    rng = random.Random(17)
+    kills = [(step, rng.uniform(0.0, STEP_S)) for step in range(1, 4)]
+    print([f"{after_s:.2f} s after step {step}" for step, after_s in kills])
+    assert await deterministic_run(folder, tmp_path / "killed", steps, kills) == first
+    assert len(first[1]) == steps + 1 and len({digest for _, digest in first[1]}) == steps + 1
 
 
 def write(folder: Path, data: dict[str, Any]) -> str:

@@ -91,6 +91,14 @@ def test_only_consumed_groups_are_stored_the_newest_of_each_row(world: World) ->
     assert [g.group_id for g in _stored(world, capacity=2)] == [specs[2].group_id, again.group_id]
 
 
+def test_the_buffer_holds_no_more_than_its_capacity(world: World) -> None:
+    """Card 41: at most C + σ B groups while a batch is drawn; here C = 3, as a batch's own are stored after it."""
+    specs = [_grown(world, n, [0, 1]) for n in range(8)]
+    for number in range(4):
+        _commit(world, number, [spec.group_id for spec in specs[2 * number : 2 * number + 2]])
+        assert len(_stored(world, capacity=3)) == min(3, 2 * number + 2)
+
+
 def test_a_draw_is_the_same_whatever_was_committed_since(world: World) -> None:
     specs = [_grown(world, n, [0, 1]) for n in range(8)]
     _commit(world, 0, [s.group_id for s in specs[:6]])

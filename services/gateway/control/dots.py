@@ -7,7 +7,8 @@ newest references that are known; until some are, evenly. A draw is keyed by cyc
 many groups are filled at a time. Of tasks with more rows than `candidates`, a drawn share is looked at in each cycle.
 
 The paper's other half, which replays stored groups for half of each batch, is `replay` in the recipe (`fraction: 0.5`); all
-groups that are counted here are fresh ones.
+groups that are counted here are fresh ones. The paper samples its references beside the batch, 256 / 2 + 256 = 384 groups a
+step in place of 512; here they are half of what a cycle trains on, and a step samples 256.
 """
 
 import importlib

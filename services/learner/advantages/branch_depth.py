@@ -62,11 +62,16 @@ class BranchDepth:
 
     def fused(self, grove: Grove, reward_L: Floats) -> Floats:
         """R of each step, from the leaves up, children weighted by how likely they were."""
-        weight_S = np.exp(self.sharpness * _mean_logprobs(grove))
+        score_S, ends = self.sharpness * _mean_logprobs(grove), grove.step_L[grove.scored_L]
+        follows = np.flatnonzero(~grove.prompt_S)
+        most_S = np.full(len(score_S), -np.inf)  # of what follows a step: taken off, as all of it may be beyond exp's range
+        most_S[ends] = 0.0
+        np.maximum.at(most_S, grove.above_S[follows], score_S[follows])
+        weight_S = np.exp(score_S - most_S[grove.parent_S], where=~grove.prompt_S, out=np.ones(len(score_S)))
+        end_S = np.exp(-np.maximum(most_S, 0.0))
         total_S, mass_S = np.zeros(len(grove.steps)), np.zeros(len(grove.steps))
-        ends = grove.step_L[grove.scored_L]
-        np.add.at(total_S, ends, reward_L[grove.scored_L])
-        np.add.at(mass_S, ends, 1.0)
+        np.add.at(total_S, ends, end_S[ends] * reward_L[grove.scored_L])
+        np.add.at(mass_S, ends, end_S[ends])
         for rank in range(int(grove.rank_S.max(initial=0)), 0, -1):
             here = np.flatnonzero(grove.rank_S == rank)
             np.add.at(total_S, grove.above_S[here], weight_S[here] * total_S[here] / mass_S[here])

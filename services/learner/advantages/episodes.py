@@ -4,11 +4,14 @@ A row is a step that the policy acted in, on one path; a step that several paths
 statistics are those of the flat sequences, and its advantage is the mean over its rows. A reward of a step is its own, a
 leaf's that of its path's last step. A state is the attribute `state` of the step's segment; where no segment of the group
 has one, what the environment said right before it, the prompt for a first step; and where nobody said anything (a fork
-within a turn), the place in the tree: all that was said before.
+within a turn), the place in the tree: all that was said before. Texts may count as one state that are only alike: in the
+order of trees and places each joins the first state whose first text it is like, so that order matters there.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
 
 import numpy as np
 
@@ -30,8 +33,8 @@ class Episodes:
     state_R: Ints
 
 
-def episodes(grove: Grove, gamma: float) -> Episodes:
-    """The rows of a group."""
+def episodes(grove: Grove, gamma: float, alike: float = 1.0) -> Episodes:
+    """The rows of a group. alike: difflib's ratio from which two texts are one state; 1 where they must be equal."""
     leaf_R, step_R = grove.rows
     acted_R = grove.trained_S[step_R] > 0
     reward_R = np.nan_to_num(grove.reward_S)[step_R]
@@ -39,7 +42,7 @@ def episodes(grove: Grove, gamma: float) -> Episodes:
     reward_R = np.where(last_R, grove.rewards_L[leaf_R], reward_R)
     score_L = np.asarray(np.bincount(leaf_R, reward_R, len(grove.rewards_L)), np.float64)
     return_R = _returns(grove, leaf_R, acted_R, reward_R, gamma)
-    state_R = _states(grove)[step_R]
+    state_R = _states(grove, alike)[step_R]
     kept = np.flatnonzero(acted_R)
     return Episodes(leaf_R[kept], step_R[kept], return_R[kept], score_L[leaf_R[kept]], state_R[kept])
 
@@ -58,12 +61,12 @@ def _returns(grove: Grove, leaf_R: Ints, acted_R: Bools, reward_R: Floats, gamma
     return return_R
 
 
-def _states(grove: Grove) -> Ints:
+def _states(grove: Grove, alike: float) -> Ints:
     """A number for the state that each step was taken in."""
     named = grove.named("state")
     if any(value is not None for value in named):
-        return _numbered(list(grove.needed("state", "the estimator", _REMEDY)))
-    return _numbered([_place(grove, index) for index in range(len(grove.steps))])
+        return _numbered(list(grove.needed("state", "the estimator", _REMEDY)), alike)
+    return _numbered([_place(grove, index) for index in range(len(grove.steps))], alike)
 
 
 def _place(grove: Grove, index: int) -> Hashable:
@@ -73,9 +76,33 @@ def _place(grove: Grove, index: int) -> Hashable:
     return grove.steps[above].observed or above
 
 
-def _numbered(keys: list[Hashable]) -> Ints:
+def _numbered(keys: list[Hashable], alike: float) -> Ints:
     known: dict[Hashable, int] = {}
-    return np.array([known.setdefault(key, len(known)) for key in keys], np.int64)
+    if alike == 1.0:
+        return np.array([known.setdefault(key, len(known)) for key in keys], np.int64)
+    firsts: list[tuple[int, Sequence[Any]]] = []  # the first text of each state
+    for key in dict.fromkeys(keys):
+        text = _text(key)
+        near = None if text is None else _near(text, firsts, alike)
+        known[key] = len(known) if near is None else near
+        if text is not None and near is None:
+            firsts.append((known[key], text))
+    return np.array([known[key] for key in keys], np.int64)
+
+
+def _text(key: Hashable) -> Sequence[Any] | None:
+    """What a state says, letter by letter or token by token; None for one that is a place or a number."""
+    return np.frombuffer(key, np.int32).tolist() if isinstance(key, bytes) else key if isinstance(key, str) else None
+
+
+def _near(text: Sequence[Any], firsts: Iterable[tuple[int, Sequence[Any]]], alike: float) -> int | None:
+    matcher = SequenceMatcher(None)
+    matcher.set_seq2(text)
+    for number, first in firsts:
+        matcher.set_seq1(first)  # the two quick ratios are upper bounds
+        if all(ratio() >= alike for ratio in (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)):
+            return number
+    return None
 
 
 def normalised(value_R: Floats, label_R: Ints | None, scale: str, ddof: int, epsilon: float = 1e-6) -> Floats:

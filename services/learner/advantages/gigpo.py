@@ -2,7 +2,9 @@
 
 A = A_E + step_weight · A_S. A_E compares the episode's total reward, over all rows (steps of paths: long episodes weigh
 more), or with `rows: episodes` once a path. A_S compares R_t = r_t + γ · R_{t+1} among the rows whose state is equal; 0 for
-one alone. `scale: mean` (default) or `mean_std`, over (sample std + 1e-6). States and shared steps: see episodes.py.
+one alone. `scale: mean` (default) or `mean_std`, over (sample std + 1e-6). `alike` below 1: states whose texts have that
+difflib ratio are one (published: 0.95, search 0.9). States and shared steps: see episodes.py. Where γ < 1, paths of unequal
+length with equal rewards at their ends differ in R_t: A_E is 0 and A_S is not; of right paths the shorter is worth more.
 """
 
 from dataclasses import dataclass
@@ -19,13 +21,15 @@ from services.learner.advantages.steps import SEGMENTS, TURNS
 
 @dataclass(frozen=True)
 class GiGpo:
-    """Settings: discount, weight of the step term, scale, what the episode term counts, and what a step is."""
+    """Settings: discount, weight of the step term, scale, what the episode term counts, what a step is, and from which
+    likeness on states are one."""
 
     gamma: float = 0.95
     step_weight: float = 1.0
     scale: str = "mean"
     rows: str = "steps"
     steps: str = TURNS
+    alike: float = 1.0
 
     def __post_init__(self) -> None:
         checks.within("gamma", self.gamma, 0, 1)
@@ -33,11 +37,12 @@ class GiGpo:
         checks.one_of("scale", self.scale, ("mean", "mean_std"))
         checks.one_of("rows", self.rows, ("steps", "episodes"))
         checks.one_of("steps", self.steps, (TURNS, SEGMENTS))
+        checks.within("alike", self.alike, 0, 1)
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """One advantage per step."""
         grove = plant(group, self.steps)
-        seen = episodes(grove, self.gamma)
+        seen = episodes(grove, self.gamma, self.alike)
         step_R = normalised(seen.return_R, seen.state_R, self.scale, ddof=1)
         value_R = self._episode(seen) + self.step_weight * step_R
         return grove.node_valued(spread(grove, seen, value_R))

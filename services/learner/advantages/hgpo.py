@@ -4,7 +4,7 @@ For k = 1 .. history + 1, a step's k-th group is the rows of the group's paths w
 same (a path shorter than that has no k-th group). In each: R_t against the mean, over (population std + 1e-6) with
 `scale: mean_std`. A = Σ w_k a_k / (Σ w_k + 1e-6) over the a_k that are not 0, w_k = (k + 1)^power: longer agreement is
 trusted more. `episode_term` adds GiGPO's episode advantage as k = 0. A step that no other matches has 0. States and shared
-steps: see episodes.py.
+steps: see episodes.py. Where γ < 1, paths of unequal length with equal rewards at their ends differ in R_t, and A is not 0.
 """
 
 from dataclasses import dataclass

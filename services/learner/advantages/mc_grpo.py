@@ -4,6 +4,7 @@ Of n = G + 1 rewards, med = the lower median, MAD = the lower median of |R − m
 z advantages that are not 0, each of those is multiplied by n / z. One leaf that has the median, the pivot, takes no part:
 G leaves carry gradient. Where a strict majority of rewards is equal, MAD is 0 and A is of the order 1 / epsilon, as in the
 published code; `floor` gives MAD at least that share of the rewards' range, which is what to set for right-or-wrong rewards.
+The metric `advantage_max` shows it, and `banyan advantages` warns of it.
 Of several leaves with the median the pivot is the first in the first tree, by tree id and place.
 """
 

@@ -4,7 +4,8 @@ R(s) = mean (or max) over the paths k through step s, the t-th of T_k, of γ^{T_
 the step: the attribute that `format` names, 0 where none is named. A_fork = (R(s) − mean) / (std + ε) among the steps that
 follow the same step (the first steps of all trees follow the group's prompt); 0 for an only child or without a spread.
 A_traj = GRPO over the paths, the mean over those through s. A(s) = trajectory · A_traj + fork · A_fork (the weights are not
-published). With `fork: 0` every step has the mean of its leaves' GRPO advantages.
+published). With `fork: 0` every step has the mean of its leaves' GRPO advantages. Where γ < 1, paths of unequal length with
+equal rewards differ in R(s): A_traj is 0 and A_fork is not; of right paths the one that ends sooner is worth more.
 """
 
 from dataclasses import dataclass

@@ -74,16 +74,11 @@ class _Follower:
             trainer.exact()
             trainer.moments()
         elif order is Order.CANARY:
-            self._say_canary(trainer)
+            assert self._thread is not None
+            trainer.canary(self._thread.dtype_name)
 
     @property
     def _trainer(self) -> RankTrainer:
         assert self._thread is not None, "load comes first"
         assert isinstance(self._thread.trainer, RankTrainer)
         return self._thread.trainer
-
-    def _say_canary(self, trainer: RankTrainer) -> None:
-        from services.learner import canary
-
-        assert self._thread is not None
-        canary.of(trainer.model, self._thread.dtype_name, trainer.compute)

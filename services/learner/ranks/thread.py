@@ -83,12 +83,13 @@ class RankThread(TorchThread):
         return super()._published()
 
     def _canary(self) -> dict[str, Any] | None:
-        from services.learner import canary
+        from services.learner.ranks.trainer import RankTrainer
 
         if self._recipe.resources.engine != "vllm":
             return None
         self._orders.give(Order.CANARY)
-        return canary.of(self.trainer.model, self.dtype_name, self.trainer.compute)
+        assert isinstance(self.trainer, RankTrainer)
+        return self.trainer.canary(self.dtype_name)
 
     async def snapshot(self, mark: Mark, apart: bool) -> Snapshot:
         """The exact state, gathered: copied in any case, so that nobody changes it any more."""

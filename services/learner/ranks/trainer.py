@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
+from services.learner import canary
 from services.learner.losses.aggregate import Totals
 from services.learner.model import Pass
 from services.learner.packing import Row
@@ -103,6 +104,11 @@ class RankTrainer(Trainer):
         with self._world.named("gathering weights"):
             found = self._shards.computed()
         return found | (self.head.published() if self.head is not None and found else {})
+
+    def canary(self, dtype: str) -> dict[str, Any]:
+        """What these weights say of the canary's tokens."""
+        with self._world.named("the canary"):
+            return canary.of(self.model, dtype, self.compute)
 
     def exact(self) -> dict[str, torch.Tensor]:
         """The float32 weights for a checkpoint."""

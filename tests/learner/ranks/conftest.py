@@ -37,9 +37,9 @@ class Pair:
 def recipe(**changes: Any) -> Recipe:
     """Clipped, with a budget that makes several rows."""
     data = rig.recipe(5).model_dump(mode="json")
-    dtype = changes.pop("dtype", "float32")
+    dtype, engine = changes.pop("dtype", "float32"), changes.pop("engine", "torch")
     data["optimise"] |= {"tokens_per_row": BUDGET, "clip_norm": 0.05, "learning_rate": 1e-3, **changes}
-    data["resources"] |= {"dtype": dtype, "learner_ranks": 2}
+    data["resources"] |= {"dtype": dtype, "learner_ranks": 2, "engine": engine}
     return Recipe.model_validate(data)
 
 

@@ -54,6 +54,17 @@ async def test_a_rank_lost_in_a_step(fresh: Pair, tiny_folder: Path, forest: Any
         await asyncio.wait_for(thread.step(rows, 0), DEADLINE_S + 20)
 
 
+@pytest.mark.slow
+async def test_a_rank_lost_at_the_canary(fresh: Pair, tiny_folder: Path) -> None:
+    thread = fresh.thread(recipe(engine="vllm"))
+    await thread.load(tiny_folder, resumed=False, base=tiny_folder)
+    said = await thread.run(thread._canary)
+    assert said is not None and len(said["logprobs"]) == len(said["tokens"]) - 1
+    os.kill(fresh.crew.ranks[1].pid, signal.SIGKILL)
+    with pytest.raises(RankLost, match="rank 0 at the canary: rank 1 gives no sign of life"):
+        await asyncio.wait_for(thread.run(thread._canary), DEADLINE_S + 20)
+
+
 async def test_a_rank_that_fails_says_why(
     fresh: Pair, tiny_folder: Path, forest: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
