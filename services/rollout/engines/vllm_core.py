@@ -130,8 +130,8 @@ class Core:
     ) -> Floats:
         """Log-probs of tokens[first:]; only the first ones, perhaps none, that were known when somebody said that it is
         `enough`. At a temperature each is a request, as those of a prompt know none."""
-        ended = asyncio.ensure_future((enough or asyncio.Event()).wait())
-        probes: list[asyncio.Future[float]] = []
+        ended: asyncio.Future[Any] = asyncio.ensure_future((enough or asyncio.Event()).wait())
+        probes: list[asyncio.Future[Any]] = []
         try:
             if vllm_params.untempered(temperature):
                 return await self._read_before(ended, tokens, first, salt)
