@@ -211,6 +211,11 @@ def _ends(nodes: list[dict[str, Any]], made: Mapping[str, Segment]) -> Ends:
         last = Leaf(segment.id, len(segment))
         reward = None if node.get("reward") is None else _number(node["reward"], f"node {node['id']!r} has reward")
         for leaf, value, said in _listed(node, segment) if spoken else ():
+            if leaf in rewards:
+                raise InvalidInput(f"node {node['id']!r} has two leaves that end after {leaf.end} tokens; list each once")
+            if leaf == last and None not in (value, reward) and value != reward:
+                both = f"reward {reward:g} and a leaf at its end with reward {value:g}"
+                raise InvalidInput(f"node {node['id']!r} has {both}; they are the same thing: give one")
             rewards[leaf], parts[leaf] = value, said
         if not spoken and node["id"] not in parents and (node.get("parent") or reward is not None):
             rewards[last], parts[last] = reward, _parts(node, node["id"])

@@ -187,6 +187,8 @@ def test_trees_come_as_input_too(capsys: Any, monkeypatch: pytest.MonkeyPatch) -
         (tree("x", [node("a", parent=["root"])]), ("line 2", "node 'a' has parent ['root']")),  # type: ignore[arg-type]
         (tree("x", [node("a", kind=["POLICY"])]), ("line 2", "node 'a' has kind")),
         (tree("x", [node("a", named={"f": 10**400})]), ("line 2", "node 'a' has named")),
+        (tree("x", [node("a", leaves=[{"end": 1}, {"end": 1}])]), ("line 2", "two leaves that end after 1 tokens")),
+        (tree("x", [node("a", reward=1, leaves=[{"reward": 0}])]), ("line 2", "reward 1 and a leaf at its end")),
         (flat("w", 1, 0), ("line 2", "tree 'w' stands in line 1 already")),
     ],
 )  # fmt: skip
