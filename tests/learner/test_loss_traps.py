@@ -33,10 +33,11 @@ def row_of(view: TreeView, leaf_L: Any) -> Row:
 def slopes(row: Row, logp: Any, name: str, given_settings: dict[str, Any]) -> list[float]:
     """Gradient at each prediction of a row whose log-probs are given."""
     from services.learner import gathered as gathering
+    from services.learner.model import Pass
     from services.learner.trainer import totals_of
 
     logp_E = torch.tensor(logp, dtype=torch.float64, requires_grad=True)
-    seen = gathering.tokens(row, logp_E, torch.zeros(len(row.place_R), dtype=torch.float64))
+    seen = gathering.tokens(row, Pass(logp_E, torch.zeros(len(row.place_R), dtype=torch.float64), torch.zeros(0)))
     losses.build(name, given_settings).of(seen, totals_of([row]))[0].backward()
     assert logp_E.grad is not None
     return logp_E.grad.tolist()  # type: ignore[no-any-return]
