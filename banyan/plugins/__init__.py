@@ -22,7 +22,6 @@ from banyan.plugins.filter import GroupScorer, Repair, Row, Scored, Scorer, Tran
 from banyan.plugins.generate import (
     NOTHING_NEW,
     Branch,
-    Event,
     Expansion,
     GrowthView,
     LeafMark,
@@ -51,7 +50,6 @@ __all__ = [
     "Budget",
     "Curriculum",
     "Estimator",
-    "Event",
     "Expansion",
     "Finish",
     "GroupFacts",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from banyan.draws import Draws
 from banyan.segment import Origin, Sampling, Segment
@@ -100,9 +100,6 @@ class GrowthView:
     def policy_tokens(self, segment: Segment) -> int:
         """Tokens after the prompt on the path to the end of `segment`."""
         return self.tree.prefix_length(segment.id, len(segment)) - len(self.root)
-
-
-Event = Literal["started", "ended", "ticked", "scored", "room"]
 
 
 @dataclass(frozen=True, slots=True)
