@@ -4,7 +4,7 @@ A segment's line holds the leaves below it that take part, the mean of their adv
 positive and of the negative ones over those paths, unweighted. A node-valued advantage counts once for each path.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,9 +29,9 @@ def lines(credit: Credit, tree: int) -> Iterator[Line]:
     """One line for each segment of a group's tree-th tree, in the order in which they came."""
     view, said = credit.group.trees[tree], credit.advantages
     taken = [int(leaf) for leaf in np.flatnonzero(np.isfinite(said.leaf_G_L[tree]))]
-    values: dict[bytes, list[float]] = {}
+    factor_N, values = _factors(said, tree), dict[bytes, list[float]]()
     for leaf in taken:
-        for segment, value in _along(view, said, tree, leaf):
+        for segment, value in _along(view, said, tree, leaf, factor_N):
             values.setdefault(segment, []).append(value)
     for segment in view.tree.segments:
         yield _line(segment, values.get(segment, []))
@@ -45,23 +45,27 @@ def _line(segment: bytes, values: list[float]) -> Line:
     return Line(segment, len(values), float(value_P.mean()), float(positive), float(negative))
 
 
-def _along(view: TreeView, said: Advantages, tree: int, leaf: int) -> Iterator[tuple[bytes, float]]:
+Factors = Sequence[float] | None
+
+
+def _factors(said: Advantages, tree: int) -> Factors:
+    """What the tokens of each node are multiplied by, in the mean; none where all advantages are those of leaves."""
+    if said.factor_G_N_T is not None:
+        return [float(factor_T.mean()) if len(factor_T) else 1.0 for factor_T in said.factor_G_N_T[tree]]
+    return None if said.node_G_N is None else [1.0] * len(said.node_G_N[tree])
+
+
+def _along(view: TreeView, said: Advantages, tree: int, leaf: int, factor_N: Factors) -> Iterator[tuple[bytes, float]]:
     """The segments of a leaf's path, each with the mean advantage of its tokens on that path."""
     whole = float(said.leaf_G_L[tree][leaf])
     held: dict[bytes, list[tuple[float, int]]] = {}
-    if said.node_G_N is not None or said.factor_G_N_T is not None:
+    if factor_N is not None:
+        value_N = None if said.node_G_N is None else said.node_G_N[tree]
         for index in view.path(leaf):
-            node = view.nodes[index]
-            held.setdefault(node.segment.id, []).append((_worth(said, tree, leaf, index), len(node)))
+            node, value = view.nodes[index], whole if value_N is None else float(value_N[index])
+            held.setdefault(node.segment.id, []).append((value * factor_N[index], len(node)))
     for segment in view.tree.lineage(view.leaves_L[leaf].segment):
         yield segment.id, _mean(held.get(segment.id, []), whole)
-
-
-def _worth(said: Advantages, tree: int, leaf: int, node: int) -> float:
-    """The mean advantage of a node's tokens on a path."""
-    value = float(said.leaf_G_L[tree][leaf] if said.node_G_N is None else said.node_G_N[tree][node])
-    factor_T = said.factor_G_N_T[tree][node] if said.factor_G_N_T else np.ones(0)
-    return value * float(factor_T.mean()) if len(factor_T) else value
 
 
 def _mean(parts: list[tuple[float, int]], otherwise: float) -> float:
