@@ -40,6 +40,20 @@ class Own:
             "length": Expansion(Branch(*place, 0), Sampling(max_new_tokens=-5)),
             "a float": Expansion(Branch(*place, 0), Sampling(max_new_tokens=1e9)),  # type: ignore[arg-type]
         }
+        odd = {
+            "prunes": {"prunes": 5},
+            "a prune": {"prunes": ((Branch(*place, 0), "x"),)},
+            "dropped": {"dropped": ("a",)},
+            "expansions": {"expansions": ("a", 3)},
+            "a reason": {"leaves": (LeafMark(Leaf(*place), 5),)},  # type: ignore[arg-type]
+            "temperature": {"expansions": (Expansion(Branch(*place, 0), Sampling(float("nan"), max_new_tokens=8)),)},
+            "top_p": {"expansions": (Expansion(Branch(*place, 0), Sampling(top_p=-1.0, max_new_tokens=8)),)},
+            "forced": {"expansions": (Expansion(Branch(*place, 0), sampling, forced=(-3,)),)},
+            "no sampling": {"expansions": (Expansion(Branch(*place, 0), None),)},  # type: ignore[arg-type]
+            "a name": {"expansions": (Expansion(Branch("x", 0, 0), sampling),)},  # type: ignore[arg-type]
+        }
+        if self.wrong in odd:
+            return Plan(**odd[self.wrong])  # type: ignore[arg-type]
         if self.wrong in change:
             return Plan((change[self.wrong],))
         there = [view.tree.at(b.parent, b.fork, b.ordinal) for b in branches]
@@ -78,6 +92,16 @@ def test_a_policy_that_answers_well_is_carried_out() -> None:
         ("ordinal", "ordinal -1"),
         ("length", "asks for -5 new tokens"),
         ("a float", "asks for 1000000000.0 new tokens"),
+        ("prunes", "prunes are a tuple, got 5"),
+        ("a prune", "prunes are pairs of a Branch and the tokens to keep of it, got"),
+        ("dropped", "dropped are each of kind Leaf, got 'a'"),
+        ("expansions", "expansions are each of kind Expansion, got 'a'"),
+        ("a reason", "a mark is a Leaf with a reason in words, got .*5"),
+        ("temperature", "asks for temperature nan; it must lie in 0..100"),
+        ("top_p", "asks for top_p -1.0; it must be above 0"),
+        ("forced", r"has forced \(-3,\); they are a tuple of token ids"),
+        ("no sampling", "asks for sampling None; it must be a Sampling"),
+        ("a name", "a branch leaves segment 'x'; a segment is named by its id, in bytes"),
         ("beyond", "a leaf ends behind 17 tokens of segment .*, which has 8; it must be 1 to 8"),
     ],
 )
