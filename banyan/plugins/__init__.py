@@ -33,6 +33,7 @@ from banyan.plugins.generate import (
     Rewards,
     Room,
     TreePolicy,
+    width_of,
 )
 from banyan.plugins.optimise import Advantages, Estimator, GroupTrees
 from banyan.plugins.replay import Replay, StoredGroup
@@ -80,4 +81,5 @@ __all__ = [
     "Unscorable",
     "Waiting",
     "Wanted",
+    "width_of",
 ]

@@ -153,9 +153,17 @@ class TreePolicy(Protocol):
     A policy that asks for a learned head's score has `observations(tree, leaves) -> Sequence[Observation]`: what a tree
     can teach the head, from recorded facts. `needs_head = True`: it is nothing without one.
 
+    `width`, a whole number from 1 on: how many leaves a tree is expected to have, for deciding how many trees a node takes.
+
     `toy = "one_fork"` or `"reconverging"`: the scripted model on which `banyan simulate` shows what it is for.
     """
 
     def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
         """What to do next."""
         ...
+
+
+def width_of(policy: object) -> int:
+    """How many leaves a policy's tree is expected to have: its `width`, or 1 without a whole number there."""
+    width = getattr(policy, "width", 1)
+    return width if isinstance(width, int) and width >= 1 else 1

@@ -52,4 +52,5 @@ def _places(prompts: Sequence[str]) -> list[float]:
     vectors = np.stack([ngrams.embed(prompt) for prompt in prompts]).astype(float)
     vectors -= vectors.mean(axis=0)
     along = vectors @ np.linalg.svd(vectors, full_matrices=False)[2][0]
-    return [float(place) for place in along / along.std()]
+    spread = along.std()
+    return [float(place) for place in along / spread] if spread > 0 else []

@@ -5,6 +5,7 @@ with the rollouts that a group gets is not seen here; services/rollout/simulate.
 """
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from banyan import groups, registry
 from banyan.draws import Draws
 from banyan.errors import BanyanError, InvalidInput, with_place
-from banyan.plugins import Allocation, Budget, PromptStats
+from banyan.plugins import Allocation, Budget, PromptStats, width_of
 from banyan.recipe import Recipe
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway import rows as tasks
@@ -26,6 +27,7 @@ MOST_STEPS = 12
 _MOST_GROUPS = 10_000  # of all steps: some seconds
 _BATCHES = 4  # worth of rows, so that rows come again
 _SOLVED = "made up"
+_MOST_S = 30.0
 
 
 @dataclass(slots=True)
@@ -60,8 +62,9 @@ class World:
         self.policy = registry.build("generate", recipe.generate.policy, recipe.generate.settings)
         self.rows: list[tasks.Row]
         self.curriculum = registry.build("control", control.curriculum, control.curriculum_settings)
-        self.history = History(float(getattr(self.curriculum, "right", 0.5)))
-        fixed = bool(getattr(self.curriculum, "fixed", False))
+        self.history = History(self._says("right", 0.5))
+        self.fixed = fixed = bool(self._says("fixed", 0.0))
+        self.deadline = time.monotonic() + _MOST_S
         most = _BATCHES * self.batch
         self.rows, self.prompts = ([{}] * most, [""] * most) if fixed else _some(tasks.read(recipe, base), most)
         self.chances = Chances(recipe.seed, () if fixed else self.prompts)
@@ -69,6 +72,22 @@ class World:
         self.hand: list[Group] = []
         self.trained: list[tuple[int, Group]] = []  # with the step that took it
         self.carried = 0
+
+    def _says(self, name: str, otherwise: float) -> float:
+        """An attribute of the curriculum, which may be the user's own."""
+        try:
+            return float(getattr(self.curriculum, name, otherwise))
+        except Exception as error:
+            raise InvalidInput(
+                f"control.curriculum {self.recipe.control.curriculum}, {name}: {with_place(error)}"
+            ) from error
+
+    def _hurry(self) -> None:
+        if time.monotonic() > self.deadline:
+            raise InvalidInput(
+                f"control is not previewed after {_MOST_S:g} s, at step {self.step} of {self.steps}; --set fewer groups a"
+                " batch, trees a group, leaves a tree or rounds of rooms"
+            )
 
     def advance(self) -> None:
         """To the end of a step."""
@@ -138,10 +157,13 @@ class World:
         """A group's trees; it takes those that are ready first, or the first by number."""
         generate, control, given = self.recipe.generate, self.recipe.control, group.given
         settings = {**generate.settings, **given.settings}
-        width = int(getattr(registry.build("generate", generate.policy, settings), "width", 1))
+        width = width_of(registry.build("generate", generate.policy, settings))
         take, group.spare = given.trees or generate.trees, control.redundancy
         limit = self._limit(given)
-        trees = [self.chances.rollouts(given.row, width, limit) for _ in range(take + group.spare)]
+        trees = list[Rollouts]()
+        for _ in range(take + group.spare):
+            self._hurry()
+            trees.append(self.chances.rollouts(given.row, width, limit))
         if control.redundancy_debias == "none":
             trees.sort(key=lambda tree: max(tree.lengths))
         for tree in trees[:take]:
@@ -164,6 +186,7 @@ class World:
     def _round(self, granted: Sequence[tuple[Group, rooms.Grant]]) -> None:
         """Samples what groups were given; as long as the longest path of all, for which they wait."""
         longest = 0.0
+        self._hurry()
         for group, grant in granted:
             more = grant.leaves - len(group.rollouts.rewards)
             new = self.chances.rollouts(group.given.row, more, self._limit(group.given))
@@ -180,7 +203,7 @@ class World:
         counts = [len(group.rollouts.rewards) for group in taken]
         found: dict[str, int | float | str] = {
             "steps": self.step,
-            "rows": len(self.rows),
+            **({} if self.fixed else {"rows": len(self.rows)}),
             "groups_opened": self.opened,
             "groups_trained": len(taken),
             "groups_dropped": self.dropped,
@@ -200,15 +223,15 @@ class World:
             found["groups_with_solved_examples"] = sum(bool(group.given.messages) for group in taken)
         why = [group.given.why for group in taken if group.given.why]
         if why:
-            found["last_reason"] = why[-1]
+            found["last_reason"] = "".join(c if c.isprintable() else " " for c in why[-1])
         found["not_simulated"] = "; ".join(self._left_out())
         return found
 
     def _left_out(self) -> list[str]:
-        out = [
-            f"other rows than {len(self.rows)}",
-            "rewards are drawn, each row with a chance that stays: nothing is learnt",
-        ]
+        out = [] if self.fixed else [f"other rows than {len(self.rows)}"]
+        out.append("rewards are drawn, each row with a chance that stays: nothing is learnt")
+        if not hasattr(self.policy, "width") and not self.recipe.control.rooms:
+            out.append(f"generate.policy {self.recipe.generate.policy} names no width: one rollout a tree is drawn")
         if self.recipe.replay is not None:
             out.append("replay, which is the learner's: no batch holds older groups")
         if voting := groups.scorers(self.recipe.filter):

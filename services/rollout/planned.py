@@ -40,6 +40,8 @@ def _checked(plan: object, tree: Tree) -> Plan:
         if len(pruned) != 2 or not isinstance(pruned[0], Branch) or not _whole(pruned[1], 0):
             raise InvalidInput(f"a plan's prunes are pairs of a Branch and the tokens to keep of it, got {pruned!r:.100}")
     _all(plan.dropped, Leaf, "dropped")
+    if not isinstance(plan.done, bool | np.bool_):
+        raise InvalidInput(f"a plan's done is true or false, got {plan.done!r:.100}")
     return plan
 
 
@@ -79,7 +81,7 @@ def _unusable(sampling: Sampling) -> str:
     if not isinstance(sampling, Sampling):
         return f"sampling {sampling!r:.100}; it must be a Sampling"
     s = sampling
-    if not _whole(s.max_new_tokens, 1):
+    if not _whole(s.max_new_tokens, 1) or s.max_new_tokens > _MOST_ORDINAL:
         return f"{s.max_new_tokens!r} new tokens; it must be a whole number of at least 1"
     if not isinstance(s.temperature, _REAL) or not 0 <= s.temperature <= _HOTTEST:
         return f"temperature {s.temperature!r}; it must lie in 0..{_HOTTEST:g}"
@@ -87,6 +89,8 @@ def _unusable(sampling: Sampling) -> str:
         return f"top_p {s.top_p!r}; it must be above 0 and at most 1"
     if not _whole(s.top_k, 0) or s.top_k > _MOST_ORDINAL:
         return f"top_k {s.top_k!r}; it must be a whole number from 0 on"
+    if not _whole(s.seed, 0) or s.seed >= 1 << 64:
+        return f"seed {s.seed!r}; it must be a whole number from 0 to 2^64 - 1"
     return "" if all(isinstance(text, str) and text for text in s.stop) else f"stop {s.stop!r:.100}; they are texts"
 
 

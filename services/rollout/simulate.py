@@ -22,7 +22,7 @@ from services.rollout.stage import RIGHT, stage
 _ACCURACIES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _MOST_STEPS = 1_000_000
 _MOST_TOKENS = 500_000  # of a tree: some seconds
-_MOST_S = 30.0  # of a tree
+_MOST_S = 30.0  # of a tree, and for beginning the last of a group
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,13 @@ def simulate(recipe: Recipe) -> dict[str, Any]:
 
 
 def _grove(recipe: Recipe, settings: dict[str, Any]) -> list[Growth]:
-    return [grow(recipe, index, dict(settings)) for index in range(recipe.generate.trees)]
+    grown, begun = list[Growth](), time.monotonic()
+    for index in range(recipe.generate.trees):
+        if time.monotonic() - begun > _MOST_S:
+            trees = f"{len(grown)} of {recipe.generate.trees} trees are grown after {_MOST_S:g} s"
+            raise InvalidInput(f"{trees}: --set generate.trees to fewer, or generate.max_new_tokens to less")
+        grown.append(grow(recipe, index, dict(settings)))
+    return grown
 
 
 def forks(tree: Tree) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from banyan import registry
 from banyan.errors import InvalidInput
-from banyan.plugins import TreePolicy
+from banyan.plugins import TreePolicy, width_of
 from banyan.segment import Sampling
 from banyan.v1 import tree_pb2
 from services.rollout.returns import NO_PLUGIN
@@ -79,7 +79,7 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
         traceparent=spec.traceparent,
         scorers=len(spec.scorers),
         score_deadline_s=spec.score_deadline_ms / 1000,
-        width=int(getattr(policy, "width", 1)),
+        width=width_of(policy),
         spare=spec.group_take > 0 or spec.HasField("last_step"),
         name=generate["name"],
     )

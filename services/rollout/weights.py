@@ -62,7 +62,7 @@ class Weights:
 
     async def _download(self, published: Published) -> Path:
         target = self._folder / f"{published.name}.json"
-        if target.is_file() and weightfile.from_json(target.read_text(), target).digest == published.policy.digest:
+        if self._has(target, published.policy.digest):
             return target
         try:
             private.folder(self._folder)
@@ -79,6 +79,14 @@ class Weights:
                 f"cannot write weights to {self._folder}: {error.strerror or error}; is there room?"
             ) from None
         return target
+
+    @staticmethod
+    def _has(target: Path, digest: bytes) -> bool:
+        """Whether the policy was fetched before. What a host that lost power left of a manifest is none."""
+        try:
+            return target.is_file() and weightfile.from_json(target.read_text(), target).digest == digest
+        except (InvalidInput, UnicodeDecodeError):
+            return False
 
     async def _bring(self, published: Published) -> tuple[Path, str]:
         """A file with the bytes of a policy's weights, and their manifest."""

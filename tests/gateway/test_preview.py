@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from banyan.errors import InvalidInput
+from banyan.plugins import Allocation
 from banyan.recipe_file import load
+from services.gateway import preview as module
+from services.gateway.chances import Chances
 from services.gateway.preview import MOST_STEPS, World, preview
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -102,3 +105,50 @@ def test_large_batches_are_shown_for_fewer_steps() -> None:
 def test_a_curriculum_that_raises_is_named() -> None:
     with pytest.raises(InvalidInput, match=r"control\.curriculum tests\.gateway\.curricula:Rude: ZeroDivisionError"):
         seen("quickstart", "control.curriculum=tests.gateway.curricula:Rude")
+
+
+class Odd:
+    """A policy or a curriculum of somebody's own, with attributes that mean something else to them."""
+
+    def __init__(self, **settings: Any) -> None:
+        vars(self).update(settings)
+
+    def plan(self, view: Any, room: Any, rng: Any) -> Any:
+        raise AssertionError("no tree is grown")
+
+    def allocate(self, stats: Any, budget: Any, rng: Any) -> list[Allocation]:
+        return [Allocation(row=0, why="\x1b[31mred\nmore") for _ in budget.ordinals]
+
+
+@pytest.mark.parametrize(("width", "rollouts"), [("many", 1), ((2, 4), 1), (0, 1), (-2, 1), (0.5, 1), (3, 3)])
+def test_a_width_that_is_none_counts_as_one(monkeypatch: pytest.MonkeyPatch, width: Any, rollouts: int) -> None:
+    recipe, build = load(RECIPES / "quickstart.yaml", ["budget.steps=1"]), module.registry.build
+    own = lambda part, name, settings: Odd(width=width) if part == "generate" else build(part, name, settings)  # noqa: E731
+    monkeypatch.setattr(module.registry, "build", own)
+    assert preview(recipe, Path.cwd())["rollouts_per_group"] == rollouts
+
+
+def test_what_a_curriculum_says_is_checked_and_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, build, made = load(RECIPES / "quickstart.yaml", ["budget.steps=1"]), module.registry.build, Odd(right="abc")
+    own = lambda part, name, settings: made if part == "control" else build(part, name, settings)  # noqa: E731
+    monkeypatch.setattr(module.registry, "build", own)
+    with pytest.raises(InvalidInput, match=r"control.curriculum uniform, right: ValueError: could not convert .*'abc'"):
+        preview(recipe, Path.cwd())
+    made.right = 0.5  # type: ignore[attr-defined]
+    assert preview(recipe, Path.cwd())["last_reason"] == " [31mred more"
+
+
+def test_a_preview_that_takes_too_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_S", -1.0)
+    for name in ("quickstart", "xrpo"):
+        with pytest.raises(InvalidInput, match=r"control is not previewed after .* at step 0 of 12; --set fewer groups"):
+            seen(name)
+
+
+def test_rows_whose_prompts_read_the_same_have_any_chance() -> None:
+    chances = [Chances(0, ["aa", "AA", "aa "]).of(row) for row in range(3)]
+    assert len(set(chances)) == 3 and all(0.0 < chance < 1.0 for chance in chances)
+
+
+def test_rows_that_nobody_looks_at_are_not_counted() -> None:
+    assert "rows" not in seen("quickstart") and seen("dots")["rows"] == 32

@@ -42,6 +42,8 @@ class Own:
         }
         odd = {
             "prunes": {"prunes": 5},
+            "done": {"done": "no"},
+            "seed": {"expansions": (Expansion(Branch(*place, 0), Sampling(max_new_tokens=8, seed=-1)),)},
             "a prune": {"prunes": ((Branch(*place, 0), "x"),)},
             "dropped": {"dropped": ("a",)},
             "expansions": {"expansions": ("a", 3)},
@@ -102,6 +104,8 @@ def test_a_policy_that_answers_well_is_carried_out() -> None:
         ("forced", r"has forced \(-3,\); they are a tuple of token ids"),
         ("no sampling", "asks for sampling None; it must be a Sampling"),
         ("a name", "a branch leaves segment 'x'; a segment is named by its id, in bytes"),
+        ("done", "done is true or false, got 'no'"),
+        ("seed", "asks for seed -1"),
         ("beyond", "a leaf ends behind 17 tokens of segment .*, which has 8; it must be 1 to 8"),
     ],
 )

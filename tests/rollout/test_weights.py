@@ -162,6 +162,15 @@ async def test_a_full_disk_is_said_and_another_try_may_help(tmp_path):
     await located(weights, wanted_now)
 
 
+async def test_a_torn_manifest_is_fetched_anew(tmp_path):
+    manifest, own = weightfile.write(tmp_path / "far", "policy-1-3", tensors(), 1, 3), tmp_path / "own"
+    own.mkdir()
+    (own / "policy-1-3.json").write_text("")
+    learner = Learner(manifest)
+    assert await located(Weights(own, learner.fetch), published(manifest, tmp_path / "elsewhere"))
+    assert learner.asked == [0]
+
+
 async def test_what_broken_transfers_left_goes_with_the_next(tmp_path):
     for step in range(3):
         manifest = weightfile.write(tmp_path / "far", f"policy-1-{step}", tensors(step), 1, step)

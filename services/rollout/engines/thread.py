@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from banyan.errors import DeadlineMissed, InvalidInput, TemporaryError
+from banyan.errors import DeadlineMissed, InvalidInput, TemporaryError, with_place
 from banyan.segment import Floats, IntTokens
 from services.rollout.engines.port import Engine, EngineStats, Key, Policy, Request, Sampled, Tokenizer
 
@@ -60,6 +60,8 @@ def _submit(engine: Engine, requests: Sequence[Request]) -> list[Refusal]:
             engine.submit(request)
         except InvalidInput as error:
             refused.append(Refusal(request.key, str(error), error.reason))
+        except Exception as error:  # of one request: the others of the batch must not be lost with it
+            refused.append(Refusal(request.key, with_place(error)))
     return refused
 
 
