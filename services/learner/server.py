@@ -68,15 +68,18 @@ def pieces(weights: WeightFolder, digest: bytes, offset: int) -> Iterator[messag
 
 
 def _estimator(text: str, learner: Learner | None) -> Estimator:
-    """The estimator named in a request; without one, the run's own."""
+    """The estimator named in a request, which whitens the batch only if it is told to; without one, the run's own."""
     if not text and learner is not None:
         return learner.estimator
     try:
         said = json.loads(text)
         name, settings = said["name"], said.get("settings", {})
+        if not isinstance(name, str) or not isinstance(settings, dict):
+            raise ValueError("not of the right kinds")
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InvalidInput(f"estimator_json {text!r} must be {{'name': …, 'settings': {{…}}}} as JSON") from None
-    return registry.build("optimise", name, settings)  # type: ignore[no-any-return]
+    known = getattr(registry.find("optimise", name), "__dataclass_fields__", {})
+    return registry.estimator(name, ({"whiten": False} if "whiten" in known else {}) | settings)  # type: ignore[no-any-return]
 
 
 def _answered(request: messages.EstimateAdvantagesRequest, learner: Learner | None) -> list[messages.SegmentAdvantage]:

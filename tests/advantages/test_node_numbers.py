@@ -200,6 +200,9 @@ def test_gigpo_may_take_states_that_are_alike_for_one() -> None:
     third = 1 / 3
     apart = np.array([2 * third, -third, -third])
     np.testing.assert_allclose(nodes(GiGpo(), tree("abcd", "abcx", "abyx")), apart)
+    long = "".join(np.random.default_rng(0).choice(list("abcdefghij"), 300))
+    other = "".join("." if i % 25 == 0 else letter for i, letter in enumerate(long))
+    np.testing.assert_allclose(nodes(GiGpo(alike=0.9), tree(long, other, "abyx")) - apart, (0.5, -0.5, 0), atol=1e-12)
     near = nodes(GiGpo(alike=0.75), tree("abcd", "abcx", "abyx"))
     np.testing.assert_allclose(near - apart, (0.5, -0.5, 0), atol=1e-12)
     np.testing.assert_allclose(nodes(GiGpo(alike=0.75), tree("abcx", "abcd", "abyx")), 2 * apart)

@@ -1,6 +1,7 @@
 """`banyan export` of an adapter: what PEFT loads, and with --merge what transformers alone loads, with trained logits."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,9 @@ async def test_merged_it_is_a_plain_model(tmp_path: Path, tiny_folder: Path, for
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
+    tiny_folder = shutil.copytree(tiny_folder, tmp_path / "base")
+    config = tiny_folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"dtype": "bfloat16"}))
     run, kept, tensors = await trained(tmp_path, tiny_folder, forest, lora={"rank": 4, "alpha": 8.0})
     assert export._write(run, kept, tmp_path / "to", merge=True) == "merged model"
     names = {p.name for p in (tmp_path / "to").iterdir()}
@@ -60,7 +64,7 @@ async def test_merged_it_is_a_plain_model(tmp_path: Path, tiny_folder: Path, for
     held = load_file(tmp_path / "to" / "model.safetensors")
     assert held.keys() == load_file(tiny_folder / "model.safetensors").keys()
     assert all(torch.equal(held[n], tensors[n]) for n in held)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "to", dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "to")
     assert torch.equal(logits(model), plain(tiny_folder, tensors))
 
 

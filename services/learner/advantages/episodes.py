@@ -96,7 +96,7 @@ def _text(key: Hashable) -> Sequence[Any] | None:
 
 
 def _near(text: Sequence[Any], firsts: Iterable[tuple[int, Sequence[Any]]], alike: float) -> int | None:
-    matcher = SequenceMatcher(None)
+    matcher = SequenceMatcher(None, autojunk=False)  # junk would be what long texts hold often, and they less alike for it
     matcher.set_seq2(text)
     for number, first in firsts:
         matcher.set_seq1(first)  # the two quick ratios are upper bounds
