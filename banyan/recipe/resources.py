@@ -33,7 +33,8 @@ class Resources(Part):
     """refresh drain: how long running branches may go on before they are cut."""
     weights: Literal["file", "nats", "nccl"] = "file"
     """How new weights reach the nodes. file: a folder that nodes of the host map. nats: an object store on NATS that holds
-    whole versions, and between them what changed. Joined nodes fetch over gRPC in any case. nccl: is refused."""
+    whole versions, and between them what changed. nccl: no file, the learner broadcasts to the workers of engine vllm, by NCCL
+    between accelerators, by gloo elsewhere. Joined nodes fetch over gRPC in any case."""
     weights_base_every: Annotated[int, Field(ge=1, le=1000)] = 20
     """weights nats: versions from one whole one to the next; sooner where changes come to half of a whole one."""
     weights_fallback: Literal["none", "fetch"] = "none"
@@ -44,10 +45,10 @@ class Resources(Part):
 
     @model_validator(mode="after")
     def _carried(self) -> "Resources":
-        if self.weights == "nccl":
+        if self.weights == "nccl" and self.engine != "vllm":
             raise ValueError(
-                "weights nccl is not there: it hands weights from the learner's accelerator to vLLM's, and Banyan's learner"
-                " has none to hand over from; use file on one host, nats across hosts"
+                f"weights nccl hands weights to the workers of engine vllm, and engine is {self.engine}: use file on one"
+                " host, nats across hosts"
             )
         if self.weights_fallback != "none" and self.weights != "nats":
             raise ValueError("weights_fallback says what to do without weights nats: set weights to nats, or leave it out")

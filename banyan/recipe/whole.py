@@ -71,6 +71,10 @@ class Recipe(Part):
                 )
         if self.resources.learner_ranks > 1 and self.optimise.lora is not None:
             raise ValueError("optimise.lora trains on one rank: set resources.learner_ranks to 1, or leave lora out")
+        if self.resources.weights == "nccl" and self.optimise.lora is not None:
+            raise ValueError(
+                "optimise.lora hands out adapters, which vLLM reads from files: set resources.weights to file or nats"
+            )
         if self.replay is not None and not self.optimise.corrects:
             raise ValueError(
                 f"replay trains on what older policies sampled, and optimise.loss {self.optimise.loss} does not correct "

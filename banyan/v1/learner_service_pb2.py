@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from banyan.v1 import tree_pb2 as banyan_dot_v1_dot_tree__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x62\x61nyan/v1/learner_service.proto\x12\tbanyan.v1\x1a\x14\x62\x61nyan/v1/tree.proto\" \n\x1eLearnerServiceGetStatusRequest\"\x7f\n\x1fLearnerServiceGetStatusResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12$\n\x06policy\x18\x02 \x01(\x0b\x32\x14.banyan.v1.PolicyRef\x12\x14\n\x0cnext_ordinal\x18\x03 \x01(\x04\x12\x10\n\x08\x61\x63tivity\x18\x04 \x01(\t\"\x13\n\x11\x43heckpointRequest\"\"\n\x12\x43heckpointResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\"5\n\x13\x46\x65tchWeightsRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"Z\n\x14\x46\x65tchWeightsResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\r\n\x05total\x18\x03 \x01(\x04\x12\x15\n\rmanifest_json\x18\x04 \x01(\t\"S\n\x19\x45stimateAdvantagesRequest\x12\x1e\n\x05trees\x18\x01 \x03(\x0b\x32\x0f.banyan.v1.Tree\x12\x16\n\x0e\x65stimator_json\x18\x02 \x01(\t\"M\n\x1a\x45stimateAdvantagesResponse\x12/\n\nadvantages\x18\x01 \x03(\x0b\x32\x1b.banyan.v1.SegmentAdvantage\"\x8d\x01\n\x10SegmentAdvantage\x12\x0f\n\x07tree_id\x18\x01 \x01(\x0c\x12\x0f\n\x07segment\x18\x02 \x01(\x0c\x12\r\n\x05paths\x18\x03 \x01(\r\x12\x16\n\tadvantage\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08positive\x18\x05 \x01(\x01\x12\x10\n\x08negative\x18\x06 \x01(\x01\x42\x0c\n\n_advantage2\xf5\x02\n\x0eLearnerService\x12\x62\n\tGetStatus\x12).banyan.v1.LearnerServiceGetStatusRequest\x1a*.banyan.v1.LearnerServiceGetStatusResponse\x12I\n\nCheckpoint\x12\x1c.banyan.v1.CheckpointRequest\x1a\x1d.banyan.v1.CheckpointResponse\x12Q\n\x0c\x46\x65tchWeights\x12\x1e.banyan.v1.FetchWeightsRequest\x1a\x1f.banyan.v1.FetchWeightsResponse0\x01\x12\x61\n\x12\x45stimateAdvantages\x12$.banyan.v1.EstimateAdvantagesRequest\x1a%.banyan.v1.EstimateAdvantagesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x62\x61nyan/v1/learner_service.proto\x12\tbanyan.v1\x1a\x14\x62\x61nyan/v1/tree.proto\" \n\x1eLearnerServiceGetStatusRequest\"\x7f\n\x1fLearnerServiceGetStatusResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12$\n\x06policy\x18\x02 \x01(\x0b\x32\x14.banyan.v1.PolicyRef\x12\x14\n\x0cnext_ordinal\x18\x03 \x01(\x04\x12\x10\n\x08\x61\x63tivity\x18\x04 \x01(\t\"\x13\n\x11\x43heckpointRequest\"\"\n\x12\x43heckpointResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\"5\n\x13\x46\x65tchWeightsRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"Z\n\x14\x46\x65tchWeightsResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\r\n\x05total\x18\x03 \x01(\x04\x12\x15\n\rmanifest_json\x18\x04 \x01(\t\"T\n\x0fHandOverRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07workers\x18\x03 \x01(\r\x12\x0f\n\x07\x64\x65vices\x18\x04 \x03(\t\"\xa0\x01\n\x10HandOverResponse\x12\x15\n\rmanifest_json\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\x12\r\n\x05token\x18\x04 \x01(\t\x12\x11\n\ttransport\x18\x05 \x01(\t\x12\x0e\n\x06wait_s\x18\x06 \x01(\x01\x12\x13\n\x0bpiece_bytes\x18\x07 \x01(\x04\x12\x12\n\nsent_bytes\x18\x08 \x01(\x04\"S\n\x19\x45stimateAdvantagesRequest\x12\x1e\n\x05trees\x18\x01 \x03(\x0b\x32\x0f.banyan.v1.Tree\x12\x16\n\x0e\x65stimator_json\x18\x02 \x01(\t\"M\n\x1a\x45stimateAdvantagesResponse\x12/\n\nadvantages\x18\x01 \x03(\x0b\x32\x1b.banyan.v1.SegmentAdvantage\"\x8d\x01\n\x10SegmentAdvantage\x12\x0f\n\x07tree_id\x18\x01 \x01(\x0c\x12\x0f\n\x07segment\x18\x02 \x01(\x0c\x12\r\n\x05paths\x18\x03 \x01(\r\x12\x16\n\tadvantage\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08positive\x18\x05 \x01(\x01\x12\x10\n\x08negative\x18\x06 \x01(\x01\x42\x0c\n\n_advantage2\xbc\x03\n\x0eLearnerService\x12\x62\n\tGetStatus\x12).banyan.v1.LearnerServiceGetStatusRequest\x1a*.banyan.v1.LearnerServiceGetStatusResponse\x12I\n\nCheckpoint\x12\x1c.banyan.v1.CheckpointRequest\x1a\x1d.banyan.v1.CheckpointResponse\x12Q\n\x0c\x46\x65tchWeights\x12\x1e.banyan.v1.FetchWeightsRequest\x1a\x1f.banyan.v1.FetchWeightsResponse0\x01\x12\x45\n\x08HandOver\x12\x1a.banyan.v1.HandOverRequest\x1a\x1b.banyan.v1.HandOverResponse0\x01\x12\x61\n\x12\x45stimateAdvantages\x12$.banyan.v1.EstimateAdvantagesRequest\x1a%.banyan.v1.EstimateAdvantagesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,12 +44,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FETCHWEIGHTSREQUEST']._serialized_end=341
   _globals['_FETCHWEIGHTSRESPONSE']._serialized_start=343
   _globals['_FETCHWEIGHTSRESPONSE']._serialized_end=433
-  _globals['_ESTIMATEADVANTAGESREQUEST']._serialized_start=435
-  _globals['_ESTIMATEADVANTAGESREQUEST']._serialized_end=518
-  _globals['_ESTIMATEADVANTAGESRESPONSE']._serialized_start=520
-  _globals['_ESTIMATEADVANTAGESRESPONSE']._serialized_end=597
-  _globals['_SEGMENTADVANTAGE']._serialized_start=600
-  _globals['_SEGMENTADVANTAGE']._serialized_end=741
-  _globals['_LEARNERSERVICE']._serialized_start=744
-  _globals['_LEARNERSERVICE']._serialized_end=1117
+  _globals['_HANDOVERREQUEST']._serialized_start=435
+  _globals['_HANDOVERREQUEST']._serialized_end=519
+  _globals['_HANDOVERRESPONSE']._serialized_start=522
+  _globals['_HANDOVERRESPONSE']._serialized_end=682
+  _globals['_ESTIMATEADVANTAGESREQUEST']._serialized_start=684
+  _globals['_ESTIMATEADVANTAGESREQUEST']._serialized_end=767
+  _globals['_ESTIMATEADVANTAGESRESPONSE']._serialized_start=769
+  _globals['_ESTIMATEADVANTAGESRESPONSE']._serialized_end=846
+  _globals['_SEGMENTADVANTAGE']._serialized_start=849
+  _globals['_SEGMENTADVANTAGE']._serialized_end=990
+  _globals['_LEARNERSERVICE']._serialized_start=993
+  _globals['_LEARNERSERVICE']._serialized_end=1437
 # @@protoc_insertion_point(module_scope)

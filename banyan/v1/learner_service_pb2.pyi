@@ -172,6 +172,92 @@ class FetchWeightsResponse(_message.Message):
 Global___FetchWeightsResponse: _TypeAlias = FetchWeightsResponse  # noqa: Y015
 
 @_typing.final
+class HandOverRequest(_message.Message):
+    """Asks for a hand-over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    digest: _builtins.bytes
+    """Digest of the policy."""
+    node_id: _builtins.str
+    """Who asks; for the log."""
+    workers: _builtins.int
+    """Processes that take the weights, ranks 1 and up."""
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the accelerators that they see."""
+
+    def __init__(
+        self,
+        *,
+        digest: _builtins.bytes = ...,
+        node_id: _builtins.str = ...,
+        workers: _builtins.int = ...,
+        devices: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "digest", b"digest", "node_id", b"node_id", "workers", b"workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandOverRequest: _TypeAlias = HandOverRequest  # noqa: Y015
+
+@_typing.final
+class HandOverResponse(_message.Message):
+    """The first one: what is handed over and where. The last one: sent_bytes alone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MANIFEST_JSON_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    TRANSPORT_FIELD_NUMBER: _builtins.int
+    WAIT_S_FIELD_NUMBER: _builtins.int
+    PIECE_BYTES_FIELD_NUMBER: _builtins.int
+    SENT_BYTES_FIELD_NUMBER: _builtins.int
+    manifest_json: _builtins.str
+    """JSON manifest, as in FetchWeightsResponse."""
+    host: _builtins.str
+    """Where rank 0's key-value store listens."""
+    port: _builtins.int
+    """Its port."""
+    token: _builtins.str
+    """Prefix of the names under which the ranks meet there."""
+    transport: _builtins.str
+    """nccl or gloo."""
+    wait_s: _builtins.float
+    """How long rank 0 waits for the others, in seconds."""
+    piece_bytes: _builtins.int
+    """Bytes after which a broadcast ends, with the tensor that it is in."""
+    sent_bytes: _builtins.int
+    """Bytes that all ranks have."""
+    def __init__(
+        self,
+        *,
+        manifest_json: _builtins.str = ...,
+        host: _builtins.str = ...,
+        port: _builtins.int = ...,
+        token: _builtins.str = ...,
+        transport: _builtins.str = ...,
+        wait_s: _builtins.float = ...,
+        piece_bytes: _builtins.int = ...,
+        sent_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "manifest_json", b"manifest_json", "piece_bytes", b"piece_bytes", "port", b"port", "sent_bytes", b"sent_bytes", "token", b"token", "transport", b"transport", "wait_s", b"wait_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandOverResponse: _TypeAlias = HandOverResponse  # noqa: Y015
+
+@_typing.final
 class EstimateAdvantagesRequest(_message.Message):
     """Asks for advantages."""
 

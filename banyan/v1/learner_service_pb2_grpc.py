@@ -50,6 +50,11 @@ class LearnerServiceStub(object):
                 request_serializer=banyan_dot_v1_dot_learner__service__pb2.FetchWeightsRequest.SerializeToString,
                 response_deserializer=banyan_dot_v1_dot_learner__service__pb2.FetchWeightsResponse.FromString,
                 _registered_method=True)
+        self.HandOver = channel.unary_stream(
+                '/banyan.v1.LearnerService/HandOver',
+                request_serializer=banyan_dot_v1_dot_learner__service__pb2.HandOverRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_learner__service__pb2.HandOverResponse.FromString,
+                _registered_method=True)
         self.EstimateAdvantages = channel.unary_unary(
                 '/banyan.v1.LearnerService/EstimateAdvantages',
                 request_serializer=banyan_dot_v1_dot_learner__service__pb2.EstimateAdvantagesRequest.SerializeToString,
@@ -82,6 +87,14 @@ class LearnerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def HandOver(self, request, context):
+        """A policy's weights by collectives, where the recipe says so: where the node's workers are to come, then that all of them
+        have it. Ends with the call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def EstimateAdvantages(self, request, context):
         """Advantages of given trees without training.
         """
@@ -106,6 +119,11 @@ def add_LearnerServiceServicer_to_server(servicer, server):
                     servicer.FetchWeights,
                     request_deserializer=banyan_dot_v1_dot_learner__service__pb2.FetchWeightsRequest.FromString,
                     response_serializer=banyan_dot_v1_dot_learner__service__pb2.FetchWeightsResponse.SerializeToString,
+            ),
+            'HandOver': grpc.unary_stream_rpc_method_handler(
+                    servicer.HandOver,
+                    request_deserializer=banyan_dot_v1_dot_learner__service__pb2.HandOverRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_learner__service__pb2.HandOverResponse.SerializeToString,
             ),
             'EstimateAdvantages': grpc.unary_unary_rpc_method_handler(
                     servicer.EstimateAdvantages,
@@ -195,6 +213,33 @@ class LearnerService(object):
             '/banyan.v1.LearnerService/FetchWeights',
             banyan_dot_v1_dot_learner__service__pb2.FetchWeightsRequest.SerializeToString,
             banyan_dot_v1_dot_learner__service__pb2.FetchWeightsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HandOver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/banyan.v1.LearnerService/HandOver',
+            banyan_dot_v1_dot_learner__service__pb2.HandOverRequest.SerializeToString,
+            banyan_dot_v1_dot_learner__service__pb2.HandOverResponse.FromString,
             options,
             channel_credentials,
             insecure,

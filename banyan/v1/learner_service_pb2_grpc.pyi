@@ -39,6 +39,10 @@ class LearnerServiceStub:
     """Writes a checkpoint now."""
     FetchWeights: _grpc.UnaryStreamMultiCallable[_learner_service_pb2.FetchWeightsRequest, _learner_service_pb2.FetchWeightsResponse]
     """The bytes of a policy's weights from an offset on: chunked, resumable."""
+    HandOver: _grpc.UnaryStreamMultiCallable[_learner_service_pb2.HandOverRequest, _learner_service_pb2.HandOverResponse]
+    """A policy's weights by collectives, where the recipe says so: where the node's workers are to come, then that all of them
+    have it. Ends with the call.
+    """
     EstimateAdvantages: _grpc.UnaryUnaryMultiCallable[_learner_service_pb2.EstimateAdvantagesRequest, _learner_service_pb2.EstimateAdvantagesResponse]
     """Advantages of given trees without training."""
 
@@ -53,6 +57,10 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     """Writes a checkpoint now."""
     FetchWeights: _aio.UnaryStreamMultiCallable[_learner_service_pb2.FetchWeightsRequest, _learner_service_pb2.FetchWeightsResponse]  # type: ignore[assignment]
     """The bytes of a policy's weights from an offset on: chunked, resumable."""
+    HandOver: _aio.UnaryStreamMultiCallable[_learner_service_pb2.HandOverRequest, _learner_service_pb2.HandOverResponse]  # type: ignore[assignment]
+    """A policy's weights by collectives, where the recipe says so: where the node's workers are to come, then that all of them
+    have it. Ends with the call.
+    """
     EstimateAdvantages: _aio.UnaryUnaryMultiCallable[_learner_service_pb2.EstimateAdvantagesRequest, _learner_service_pb2.EstimateAdvantagesResponse]  # type: ignore[assignment]
     """Advantages of given trees without training."""
 
@@ -82,6 +90,16 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_learner_service_pb2.FetchWeightsResponse], _abc.AsyncIterator[_learner_service_pb2.FetchWeightsResponse]]:
         """The bytes of a policy's weights from an offset on: chunked, resumable."""
+
+    @_abc_1.abstractmethod
+    def HandOver(
+        self,
+        request: _learner_service_pb2.HandOverRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_learner_service_pb2.HandOverResponse], _abc.AsyncIterator[_learner_service_pb2.HandOverResponse]]:
+        """A policy's weights by collectives, where the recipe says so: where the node's workers are to come, then that all of them
+        have it. Ends with the call.
+        """
 
     @_abc_1.abstractmethod
     def EstimateAdvantages(

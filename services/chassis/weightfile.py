@@ -204,6 +204,14 @@ def _copy(memory: "mmap", entries: Iterable[TensorEntry], tensors: Mapping[str, 
                 _view(memory, entry).copy_(tensors[entry.name].detach())
 
 
+def cut(flat_B: "torch.Tensor", start: int, entry: TensorEntry) -> "torch.Tensor":
+    """A tensor as a view of a stretch of the file, uint8, that begins at `start` and holds all of it."""
+    import torch
+
+    own = flat_B[entry.offset - start : entry.offset - start + entry.bytes]
+    return own.view(getattr(torch, entry.dtype)).view(entry.shape)
+
+
 def _view(memory: "mmap", entry: TensorEntry) -> "torch.Tensor":
     import torch
 
@@ -263,6 +271,13 @@ def read_tensors(manifest: WeightManifest) -> dict[str, "torch.Tensor"]:
         else:
             tensors[entry.name] = torch.zeros(entry.shape, dtype=getattr(torch, entry.dtype))
     return tensors | {alias: tensors[name] for alias, name in manifest.aliases.items()}
+
+
+def read_flat(manifest: WeightManifest) -> "torch.Tensor":
+    """The bytes of the mapped file, uint8 [bytes]."""
+    import torch
+
+    return torch.frombuffer(_map(manifest), dtype=torch.uint8) if manifest.bytes else torch.zeros(0, dtype=torch.uint8)
 
 
 def _map(manifest: WeightManifest) -> "mmap":

@@ -13,6 +13,7 @@ from banyan.v1 import learner_service_pb2 as messages
 from banyan.v1 import learner_service_pb2_grpc, tree_pb2
 from services.chassis import weighthold
 from services.learner import convert, credit, explain
+from services.learner.handing import Hands
 from services.learner.learner import Learner
 from services.learner.weights import WeightFolder
 
@@ -21,10 +22,11 @@ SERVICE = messages.DESCRIPTOR.services_by_name["LearnerService"].full_name
 
 
 class LearnerServicer(learner_service_pb2_grpc.LearnerServiceServicer):
-    """Answers for the learner once `learner` is set; before that it is loading."""
+    """Answers for the learner once `learner` is set; before that it is loading. hands: where weights go by collectives."""
 
     def __init__(self) -> None:
         self.learner: Learner | None = None
+        self.hands: Hands | None = None
 
     def _ready(self) -> Learner:
         if self.learner is None:
@@ -47,6 +49,13 @@ class LearnerServicer(learner_service_pb2_grpc.LearnerServiceServicer):
         for piece in pieces(self._ready().weights, request.digest, request.offset):
             yield piece
 
+    async def HandOver(self, request: Any, context: Any) -> AsyncIterator[messages.HandOverResponse]:
+        self._ready()
+        if self.hands is None:
+            raise InvalidInput("this run's recipe hands weights over otherwise: resources.weights is not nccl")
+        async for said in self.hands.over(request):
+            yield said
+
     async def EstimateAdvantages(
         self, request: messages.EstimateAdvantagesRequest, context: Any
     ) -> messages.EstimateAdvantagesResponse:
@@ -63,6 +72,10 @@ def pieces(weights: WeightFolder, digest: bytes, offset: int) -> Iterator[messag
     with weighthold.held(manifest.manifest_path) as file:
         while offset < manifest.bytes or text:
             data = os.pread(file.fileno(), PIECE_BYTES, offset)
+            if not data and offset < manifest.bytes:
+                raise TemporaryError(
+                    f"{manifest.path} ends at byte {offset} of {manifest.bytes}; fetch the newest policy instead"
+                )
             yield messages.FetchWeightsResponse(offset=offset, data=data, total=manifest.bytes, manifest_json=text)
             offset, text = offset + len(data), ""
 

@@ -11,6 +11,7 @@ from services.chassis import models, process, rpc
 from services.chassis.bus import Bus
 from services.learner import checkpoint, server
 from services.learner.consumer import ClosedTrees
+from services.learner.handing import Hands
 from services.learner.keeper import Keeper
 from services.learner.learner import Learner
 from services.learner.loggers.logs import Logs
@@ -74,6 +75,8 @@ async def _train(
         async with handing_out(recipe, bus, stored.run_id, stop) as outlet:
             parts = stored, recipe, store, trigger, torch_thread, weights, keeper, address, settings.tick_s
             servicer.learner = _learner(*parts, outlet=outlet)
+            if recipe.resources.weights == "nccl":
+                servicer.hands = Hands(weights, grpc_server.address, recipe.resources.drain_s)
             servicer.learner.note = logs.step
             await grpc_server.set_serving(True)
             working = _work(servicer.learner, kept[1] if kept else None, stop)
@@ -85,6 +88,8 @@ async def _train(
                 await logs.close()
         finally:
             torch_thread.done()
+            if servicer.hands is not None:
+                servicer.hands.close()
             if weights is not None:
                 weights.clean()
 

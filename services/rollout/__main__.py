@@ -10,15 +10,17 @@ from banyan.recipe import Recipe
 from services.chassis import process, rpc, settings, subjects
 from services.chassis.bucket import Bucket
 from services.chassis.bus import Bus
-from services.rollout import consumer
+from services.rollout import consumer, handed
 from services.rollout.engines.make import maker
 from services.rollout.engines.thread import EngineThread
+from services.rollout.handed import Handed
 from services.rollout.node import Node
+from services.rollout.ports import Source
 from services.rollout.rebuild import Rebuilder, asker
 from services.rollout.role import Plan
 from services.rollout.server import NAME, RolloutServer, adder
 from services.rollout.settings import Settings
-from services.rollout.store import GrpcStore, WeightServer
+from services.rollout.store import GrpcStore, HandOvers, WeightServer
 from services.rollout.weights import Weights
 
 
@@ -43,12 +45,15 @@ async def run(stop: asyncio.Event) -> None:
         await bus.close()
 
 
-def _weights(given: Settings, recipe: Recipe, channel: grpc.aio.Channel, bus: Bus) -> Weights:
+def _weights(given: Settings, recipe: Recipe, channel: grpc.aio.Channel, bus: Bus) -> Source:
     folder, resources = given.state / "weights" / given.node_id, recipe.resources
     if (
         given.joined
     ):  # it may not read the object store; and whatever a far host says of its paths, this host's are not meant
         return Weights(folder, WeightServer(channel).fetch, local=False)
+    if resources.weights == "nccl":
+        workers = handed.workers(resources)
+        return Handed(folder, HandOvers(given.node_id, workers, given.secret).ask, workers)
     fetch = WeightServer(secret=given.secret).fetch
     if resources.weights == "nats":
         rebuilder = Rebuilder(Bucket(bus.client, subjects.weights_bucket(given.run)), asker(bus, given.run, given.node_id))
@@ -67,7 +72,7 @@ async def _bus(given: Settings) -> Bus:
     )
 
 
-async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, weights: Weights, stop: asyncio.Event) -> None:
+async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, weights: Source, stop: asyncio.Event) -> None:
     plan = Plan(
         run_id=given.run,
         node_id=given.node_id,

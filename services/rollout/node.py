@@ -21,7 +21,7 @@ from services.rollout.finisher import Finisher
 from services.rollout.grower import Step
 from services.rollout.keeper import Keeper
 from services.rollout.live import Live, Trees
-from services.rollout.ports import Assignments, Log, Store
+from services.rollout.ports import Assignments, Log, Source, Store
 from services.rollout.presence import Presence
 from services.rollout.publisher import Publisher
 from services.rollout.refresher import Refresher
@@ -32,7 +32,6 @@ from services.rollout.taker import Taker
 from services.rollout.teller import Teller
 from services.rollout.turns import Turns, Work
 from services.rollout.waiting import background, first
-from services.rollout.weights import Weights
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ class Node:
         bus: Log,
         queue: Assignments,
         thread: EngineThread,
-        weights: Weights | None,
+        weights: Source | None,
         triggers: AsyncIterator[object],
         closings: AsyncIterator[object] | None = None,  # where trees may be given up while they grow
     ) -> None:

@@ -1,7 +1,9 @@
 """What a node asks of the outside: the store, the log, and a queue of assignments."""
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from google.protobuf.message import Message
@@ -74,6 +76,14 @@ class Store(Protocol):
 
     async def present(self, trees: int, leaving: bool = False) -> None:
         """Notes that this node is there, or that it leaves."""
+        ...
+
+
+class Source(Protocol):
+    """Where a node has the weights of policies from."""
+
+    def held(self, published: Published) -> AbstractAsyncContextManager[Path]:
+        """Manifest of a policy's weights, there to be taken while it is held. Raises BanyanError; another try may help."""
         ...
 
 

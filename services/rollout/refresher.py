@@ -12,9 +12,8 @@ from services.rollout import policies
 from services.rollout.engines.port import UNPROVEN, Policy, Sampled
 from services.rollout.engines.thread import EngineThread
 from services.rollout.policies import Published
-from services.rollout.ports import Store
+from services.rollout.ports import Source, Store
 from services.rollout.spec import GrowSpec
-from services.rollout.weights import Weights
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +28,7 @@ class Refresher:
     """
 
     def __init__(
-        self, store: Store, thread: EngineThread, weights: Weights | None, node_id: str, drain_s: float = 0.0
+        self, store: Store, thread: EngineThread, weights: Source | None, node_id: str, drain_s: float = 0.0
     ) -> None:
         self._store, self._thread, self._weights, self._node_id = store, thread, weights, node_id
         self._drain_s, self._unproven = drain_s, 0

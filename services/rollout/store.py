@@ -1,7 +1,7 @@
 """The tree store over gRPC, and the weights that a learner (or, for joined nodes, the gateway) hands out."""
 
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -134,3 +134,27 @@ class WeightServer:
         finally:
             if channel is not self._through:
                 await channel.close(None)
+
+
+class HandOvers:
+    """Asks learners to hand weights over to the workers of a node."""
+
+    def __init__(self, node_id: str, workers: int, secret: str = "") -> None:
+        self._node_id, self._workers, self._secret = node_id, workers, secret
+
+    async def ask(
+        self, published: Published, devices: list[str]
+    ) -> AsyncGenerator[learner_service_pb2.HandOverResponse, None]:
+        """Where the workers, which see these accelerators, are to come; then that all was sent. Raises BanyanError."""
+        channel = rpc.channel(published.address, secret=self._secret)
+        try:
+            stub = learner_service_pb2_grpc.LearnerServiceStub(channel)
+            request = learner_service_pb2.HandOverRequest(
+                digest=published.policy.digest, node_id=self._node_id, workers=self._workers, devices=devices
+            )
+            async for said in stub.HandOver(request, timeout=_FETCH_S):
+                yield said
+        except grpc.RpcError as error:
+            raise error_of(error, f"a hand-over of weights from {published.address}") from None
+        finally:
+            await channel.close(None)

@@ -54,7 +54,11 @@ def test_a_logit_bias_is_the_same_through_json() -> None:
             r"generate.logit_bias needs resources.engine torch",
         ),
         (MINIMAL + "generate: {temperature: 0}\n", r"temperature 0"),
-        (MINIMAL + "resources: {weights: nccl}\n", r"line 4: resources: weights nccl is not there: .*use file"),
+        (MINIMAL + "resources: {weights: nccl}\n", r"line 4: resources: weights nccl .* of engine vllm, .*use file"),
+        (
+            MINIMAL + "optimise: {lora: {rank: 2}}\nresources: {weights: nccl, engine: vllm}\n",
+            r"optimise.lora hands out adapters.*set resources.weights to file or nats",
+        ),
         (MINIMAL + "resources: {weights: redis}\n", r"weights"),
         (MINIMAL + "resources: {weights_fallback: fetch}\n", r"set weights to nats, or leave it out"),
         (MINIMAL + "resources: {weights_base_every: 0}\n", r"at least 1"),

@@ -283,6 +283,23 @@ def test_nodes_for_vllm_have_its_image_and_what_it_needs():
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 300
 
 
+def test_learner_and_nodes_for_vllm_reach_each_other_for_a_hand_over():
+    opened = {
+        name: [p for p in of(found, "NetworkPolicy") if "handover" in p["metadata"]["name"]]
+        for name, found in RENDERED.items()
+    }
+    assert not opened["dev"] and len(opened["dev-vllm"]) == 1
+    spec = opened["dev-vllm"][0]["spec"]
+    both = [spec["podSelector"], *(peer["podSelector"] for rule in spec["ingress"] for peer in rule["from"])]
+    both += [peer["podSelector"] for rule in spec["egress"] for peer in rule["to"]]
+    for workload in of(RENDERED["dev-vllm"], *WORKLOADS):
+        meant = workload["metadata"]["name"] in ("learner", "rollout")
+        assert all(matches(selector, labels(workload)) is meant for selector in both), workload["metadata"]["name"]
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    ports = [port for rules in (spec["ingress"], spec["egress"]) for rule in rules for port in rule["ports"]]
+    assert ports == 2 * [{"port": 32768, "endPort": 60999}] and (low, high) == (32768, 60999), "the kernel's own choice"
+
+
 def test_the_dockerfile_has_a_target_for_vllm_with_the_versions_that_are_tested():
     text = (ROOT / "Dockerfile").read_text()
     (stage,) = re.findall(r"^FROM rollout AS rollout-vllm\n(.*?)(?=^FROM )", text, re.DOTALL | re.MULTILINE)

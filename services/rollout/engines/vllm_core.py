@@ -86,6 +86,11 @@ class Core:
         except ValueError as error:
             raise InvalidInput(f"vLLM refuses {settings.folder}: {str(error).splitlines()[0]}") from None
 
+    @property
+    def dead(self) -> bool:
+        """Whether its processes have ended."""
+        return bool(self._llm.errored)
+
     def new_id(self) -> str:
         """A name for a request."""
         self._count += 1

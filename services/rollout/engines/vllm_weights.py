@@ -1,14 +1,20 @@
 """What runs inside vLLM's own processes: how its workers take weights, and that none of them outlives the node.
 
 vLLM calls `register` in each of its processes (entry point `vllm.general_plugins`). The weight transfer backend `banyan`
-maps the weight file that the node checked and loads it as a checkpoint: no copy passes between processes. A worker on
-another host would need another backend.
+maps the weight file that the node checked and loads it as a checkpoint: no copy passes between processes. Where the learner
+hands weights over by collectives there is no file, and each worker receives, and checks, the bytes itself (vllm_received).
 """
 
 import multiprocessing
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from services.rollout.engines.vllm_received import Received
 
 BACKEND = "banyan"
 
@@ -20,7 +26,7 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class WeightUpdate:
-    """manifest: path of a weight file's manifest, on this host."""
+    """manifest: path of a weight file's manifest, on this host; perhaps with a note where its bytes are (handover)."""
 
     manifest: str
 
@@ -41,12 +47,15 @@ def _backend() -> Any:
     from vllm.distributed.weight_transfer.base import WeightTransferEngine
     from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload, initialize_layerwise_reload
 
-    from services.chassis import weightfile
+    from services.chassis import handover, weightfile
+    from services.rollout.engines import vllm_received
 
-    class MappedFile(WeightTransferEngine):  # type: ignore[misc]
-        """Weights out of a mapped file."""
+    class Banyan(WeightTransferEngine):  # type: ignore[misc]
+        """Weights out of a mapped file, or from a learner. received: what is kept of those that came last, if they came
+        from there; a file can be looked at again."""
 
         init_info_cls, update_info_cls = Nothing, WeightUpdate
+        received: "Received | None" = None
 
         def init_transfer_engine(self, init_info: Nothing) -> None:
             """Nothing to set up."""
@@ -56,14 +65,32 @@ def _backend() -> Any:
             initialize_layerwise_reload(self.model)
 
         def receive_weights(self, update_info: WeightUpdate) -> None:
-            """Loads all tensors of a file. Raises ValueError, and leaves the model unusable, if it lacks one."""
-            held = weightfile.read_tensors(weightfile.read(Path(update_info.manifest)))
-            tensors = {name: tensor for name, tensor in held.items() if not name.startswith(weightfile.HEAD)}
+            """Loads all tensors. Raises ValueError or a BanyanError, and leaves the model unusable, if one lacks or came
+            wrong."""
+            self.received, path = None, Path(update_info.manifest)
+            manifest, place = weightfile.read(path), handover.read(path)
+            if place is None:
+                self._load(path, _copies(weightfile.read_tensors(manifest)))
+                return
+            parallel = self.parallel_config
+            world = parallel.world_size * parallel.data_parallel_size
+            if place.ranks != world + 1:
+                raise ValueError(
+                    f"a hand-over to {place.ranks - 1} workers, and vLLM has {world}: say its sizes in the recipe"
+                )
+            received = vllm_received.Received(manifest, place, self.device)
+            at = parallel.data_parallel_index * parallel.world_size + parallel.rank
+            self._load(path, received.tensors(1 + at))
+            received.check()
+            self.received = received
+
+        def _load(self, path: Path, tensors: "Iterator[tuple[str, torch.Tensor]]") -> None:
             wanted = {name for name, _ in self.model.named_parameters()}
-            copies = ((name, tensor.clone()) for name, tensor in tensors.items())  # a loader may write into what it is given
-            missing = wanted - set(self.model.load_weights(copies))
+            missing = wanted - set(self.model.load_weights(tensors))
+            for _ in tensors:  # what a loader leaves must be received all the same
+                pass
             if missing:
-                raise ValueError(f"{update_info.manifest} lacks {min(missing)}; is it of another model?")
+                raise ValueError(f"{path} lacks {min(missing)}; is it of another model?")
 
         def finish_weight_update(self) -> None:
             """Turns the tensors into the form that the kernels want."""
@@ -72,4 +99,11 @@ def _backend() -> Any:
         def shutdown(self) -> None:
             """Nothing is held between updates."""
 
-    return MappedFile
+    return Banyan
+
+
+def _copies(held: "Mapping[str, torch.Tensor]") -> "Iterator[tuple[str, torch.Tensor]]":
+    """The model's own tensors: copies, as a loader may write into what it is given."""
+    from services.chassis import weightfile
+
+    return ((name, tensor.clone()) for name, tensor in held.items() if not name.startswith(weightfile.HEAD))

@@ -1,0 +1,97 @@
+"""A learner that hands weights over, and workers that receive them, without an engine around them."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from banyan.v1 import learner_service_pb2_grpc
+from services.chassis import handover, rpc, weightfile
+from services.learner import server
+from services.learner.handing import Hands
+from services.learner.weights import WeightFolder
+from services.rollout.engines.port import Policy
+from services.rollout.engines.vllm_received import Received
+from services.rollout.handed import Handed
+from services.rollout.policies import Published
+from services.rollout.store import HandOvers
+
+DEAD = 9  # exit status of a worker that dies amid the receiving
+
+
+def model(seed: int = 0) -> dict[str, torch.Tensor]:
+    """Matrices of several pieces, vectors, tied names, a learned head, and nothing at all."""
+    draws = torch.Generator().manual_seed(seed)
+    tied = torch.randn(70, 30, generator=draws)
+    some = {f"layer.{n}.weight": torch.randn(700, 100, generator=draws) for n in range(4)}
+    more = {
+        "norm.weight": torch.randn(33, generator=draws),
+        "none": torch.zeros(0, 4),
+        "embed.weight": tied,
+        "head.weight": tied,
+    }
+    return some | more | {f"{weightfile.HEAD}a": torch.randn(5, generator=draws)}
+
+
+@dataclass
+class Learner:
+    """One at work. hands: what the tests may patch."""
+
+    folder: WeightFolder
+    hands: Hands
+    address: str
+    step: int = 0
+
+    def publish(self, seed: int = 0, dtype: str = "float32", tensors: Mapping[str, torch.Tensor] | None = None) -> Published:
+        made = self.folder.put(tensors or model(seed), 1, self.step, dtype)
+        self.step += 1
+        return Published(Policy(1, self.step - 1, made.digest), self.folder.folder, self.address, made.bytes)
+
+    def node(self, folder: Path, workers: int = 1) -> Handed:
+        return Handed(folder, HandOvers("node", workers).ask, workers)
+
+
+@contextlib.asynccontextmanager
+async def learner(folder: Path, waits_s: float = 0.0) -> AsyncIterator[Learner]:
+    weights = WeightFolder(folder / "learner")
+    servicer: Any = server.LearnerServicer()
+    servicer.learner = SimpleNamespace(weights=weights)
+    add = learner_service_pb2_grpc.add_LearnerServiceServicer_to_server
+    serving = await rpc.serve("127.0.0.1:0", [lambda s: add(servicer, s)], [server.SERVICE])
+    servicer.hands = Hands(weights, serving.address, waits_s)
+    try:
+        yield Learner(weights, servicer.hands, serving.address)
+    finally:
+        await serving.stop()
+        servicer.hands.close()
+
+
+def receive(path: Path, rank: int, die_at: int = -1) -> tuple[dict[str, torch.Tensor], Received]:
+    """What a worker has in the end; one that dies does so at a tensor."""
+    place = handover.read(path)
+    assert place is not None
+    received = Received(weightfile.read(path), place, torch.device("cpu"))
+    came: dict[str, torch.Tensor] = {}
+    for at, (name, tensor) in enumerate(received.tensors(rank)):
+        if at == die_at:
+            os._exit(DEAD)
+        came[name] = tensor
+    received.check()
+    return came, received
+
+
+async def dying(path: Path, rank: int, at: int) -> int:
+    """The exit status of a worker of its own process that dies at a tensor."""
+    code = "import sys; from pathlib import Path; from tests.weights.handovers import receive as r; "
+    command = [sys.executable, "-c", code + "r(Path(sys.argv[1]), *map(int, sys.argv[2:]))", str(path), str(rank), str(at)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = await asyncio.to_thread(subprocess.run, command, env=environment, timeout=120)
+    return process.returncode

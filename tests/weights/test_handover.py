@@ -1,0 +1,198 @@
+"""Weights by collectives: each worker has what was published, or an error that says why; nobody waits for the dead."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from banyan.errors import BanyanError, InvalidInput, NotFound, TemporaryError
+from banyan.recipe import Resources
+from services.chassis import handover, weightfile
+from services.learner import handing
+from services.rollout import handed
+from services.rollout.engines import vllm_proof
+from tests.weights.handovers import DEAD, Learner, dying, learner, model, receive
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest_asyncio.fixture
+async def made(tmp_path: Path, monkeypatch: Any) -> AsyncIterator[Learner]:
+    monkeypatch.setattr(handover, "PIECE_BYTES", 300_000)
+    async with learner(tmp_path) as found:
+        yield found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_each_worker_has_what_was_published(made: Learner, tmp_path: Path, workers: int, dtype: str) -> None:
+    node = made.node(tmp_path / "node", workers)
+    for seed in range(3):
+        published, wanted = made.publish(seed, dtype), model(seed)
+        async with node.held(published) as path:
+            assert len(list(handover.pieces(weightfile.read(path), handover.PIECE_BYTES))) > (2 if dtype == "float32" else 1)
+            found = await asyncio.gather(*(asyncio.to_thread(receive, path, rank) for rank in range(1, workers + 1)))
+        for came, received in found:
+            own = {name: tensor for name, tensor in wanted.items() if not name.startswith(weightfile.HEAD)}
+            assert set(came) == set(own) == set(received.samples)
+            assert all(torch.equal(came[name], tensor.to(getattr(torch, dtype))) for name, tensor in own.items())
+            samples = vllm_proof.samples(
+                weightfile.read_tensors(made.folder.find(published.policy.digest)), published.policy.digest
+            )
+            for name, sample in samples.items():
+                mine = received.samples[name]
+                for side in ("columns", "rows", "whole"):
+                    a, b = getattr(sample, side), getattr(mine, side)
+                    assert (a is None) == (b is None) and (a is None or torch.equal(a, b)), (name, side)
+        assert not list((tmp_path / "node").glob("*.bin")) and handover.read(path) is None
+
+
+async def test_nodes_are_served_at_once(made: Learner, tmp_path: Path) -> None:
+    published = made.publish()
+
+    async def one(number: int) -> None:
+        async with made.node(tmp_path / str(number)).held(published) as path:
+            came, _ = await asyncio.to_thread(receive, path, 1)
+            assert torch.equal(came["norm.weight"], model()["norm.weight"])
+
+    await asyncio.gather(*(one(number) for number in range(4)))
+
+
+async def test_a_worker_that_dies_holds_nobody_up(made: Learner, tmp_path: Path, caplog: Any) -> None:
+    node, published = made.node(tmp_path / "node", 2), made.publish()
+    begun = time.monotonic()
+    with pytest.raises(TemporaryError, match="the hand-over broke"):
+        async with node.held(published) as path:
+            other = asyncio.create_task(asyncio.to_thread(receive, path, 2))
+            assert await dying(path, 1, 3) == DEAD
+            await other
+    assert time.monotonic() - begun < handover.STEP_S / 2
+    async with node.held(published) as path:
+        await asyncio.gather(*(asyncio.to_thread(receive, path, rank) for rank in (1, 2)))
+
+
+async def test_a_byte_that_changed_on_the_way_is_seen(made: Learner, tmp_path: Path, monkeypatch: Any) -> None:
+    read_flat = weightfile.read_flat
+
+    def changed(manifest: weightfile.WeightManifest) -> torch.Tensor:
+        flat_B = read_flat(manifest).clone()
+        flat_B[len(flat_B) // 2] ^= 1
+        return flat_B
+
+    monkeypatch.setattr(handing.weightfile, "read_flat", changed)
+    with pytest.raises(InvalidInput, match=r"handed over digest to \w{16} instead of \w{16}"):
+        async with made.node(tmp_path / "node").held(made.publish()) as path:
+            await asyncio.to_thread(receive, path, 1)
+
+
+async def test_the_same_weights_under_a_new_number_do_not_come_again(made: Learner, tmp_path: Path) -> None:
+    node, published = made.node(tmp_path / "node"), made.publish()
+    async with node.held(published) as path:
+        await asyncio.to_thread(receive, path, 1)
+    async with node.held(published) as path:
+        assert path.is_file() and handover.read(path) is None
+    with pytest.raises(RuntimeError, match="of the engine"):
+        async with node.held(published):
+            raise RuntimeError("of the engine")
+    other = made.publish(1)
+    with pytest.raises(RuntimeError, match="of the engine"):
+        async with node.held(other):
+            raise RuntimeError("of the engine")
+    async with node.held(other) as path:
+        await asyncio.to_thread(receive, path, 1)
+
+
+async def test_workers_that_never_come_are_not_waited_for(made: Learner, tmp_path: Path, eventually: Any) -> None:
+    """A node that gives up ends it at the learner too: more of them than it serves at once are served one after another."""
+    published = made.publish()
+    for _ in range(2 * handing.AT_ONCE):
+        with pytest.raises(RuntimeError, match="of the engine"):
+            async with made.node(tmp_path / "node").held(published):
+                raise RuntimeError("of the engine")
+
+    async def idle() -> bool:
+        return made.hands._under_way == 0
+
+    await eventually(idle, 20.0, "no hand-over under way")
+
+
+async def test_a_learner_waits_for_workers_but_not_for_ever(made: Learner, tmp_path: Path, monkeypatch: Any) -> None:
+    made.hands._wait_s = 0.3
+    monkeypatch.setattr(handover, "STEP_S", 3.0)
+    said: list[str] = []
+    with pytest.raises(TemporaryError, match=r"no hand-over|do not find|broke"):
+        async with made.node(tmp_path / "node", 2).held(made.publish()) as path:
+            try:
+                async for _ in made.node(tmp_path / "more", 2)._ask(made.publish(1), []):
+                    pass
+            except BanyanError as error:
+                said.append(str(error))
+            await asyncio.to_thread(receive, path, 1)
+    assert "rank 1 did not come to the hand-over in 0.3 s" in said[0]
+
+
+async def test_what_cannot_be_handed_over_is_said(made: Learner, tmp_path: Path, monkeypatch: Any) -> None:
+    node, published = made.node(tmp_path / "node"), made.publish()
+    for seed in range(1, 4):
+        made.publish(seed)
+    with pytest.raises(NotFound, match="fetch the newest"):
+        async with node.held(published):
+            pass
+    newest = made.publish(9)
+    with pytest.raises(InvalidInput, match="to 0 workers"):
+        async with made.node(tmp_path / "node", 0).held(newest):
+            pass
+    made.hands._under_way = handing.AT_ONCE
+    with pytest.raises(TemporaryError, match="8 nodes are handed weights"):
+        async with node.held(newest):
+            pass
+
+
+@given(
+    sizes=st.lists(st.integers(0, 5000), max_size=30),
+    most=st.integers(1, 20_000),
+)
+def test_pieces_are_the_whole_file_with_each_tensor_whole(sizes: list[int], most: int) -> None:
+    tensors = {f"t{n:02}": torch.zeros(size) for n, size in enumerate(sizes)}
+    entries, aliases, size = weightfile._layout(tensors, "bfloat16")
+    manifest = weightfile.WeightManifest(Path("w.bin"), 1, 0, b"", size, entries, aliases)
+    found = list(handover.pieces(manifest, most))
+    at = 0
+    for piece in found:
+        assert piece.offset == at and piece.offset % weightfile.ALIGN_BYTES == 0
+        at += piece.bytes
+        flat_B = torch.zeros(piece.bytes, dtype=torch.uint8)
+        for entry in piece.entries:
+            assert piece.offset <= entry.offset and entry.offset + entry.bytes <= at
+            assert tuple(weightfile.cut(flat_B, piece.offset, entry).shape) == entry.shape
+        assert piece.bytes - most < max((e.bytes for e in piece.entries), default=0) + weightfile.ALIGN_BYTES
+    assert at == (size if entries else 0)
+    assert sorted(e.name for p in found for e in p.entries) == sorted(e.name for e in entries)
+
+
+def test_tensors_that_overlap_are_refused() -> None:
+    entries = tuple(weightfile.TensorEntry(n, (100,), "float32", at, 400) for n, at in (("a", 0), ("b", 64)))
+    manifest = weightfile.WeightManifest(Path("w.bin"), 1, 0, b"", 500, entries, {})
+    with pytest.raises(InvalidInput, match="tensor a of step 0 lies over the next one"):
+        list(handover.pieces(manifest, 1))
+
+
+def test_nccl_carries_between_accelerators_that_differ() -> None:
+    assert handover.choose(["a"], ["b", "c"]) == "nccl"
+    assert handover.choose(["a", "b"], ["b"]) == "nccl", "of its own the learner uses the first"
+    assert [handover.choose(*both) for both in ((["a"], ["b", "a"]), ([], ["b"]), (["a"], []), ([], []))] == ["gloo"] * 4
+
+
+def test_workers_are_counted_by_the_sizes_that_vllm_is_given() -> None:
+    def of(arguments: dict[str, int]) -> int:
+        return handed.workers(Resources(engine="vllm", engine_settings={"arguments": arguments}))
+
+    assert handed.workers(Resources(engine="vllm")) == of({}) == 1
+    assert of({"tensor_parallel_size": 4, "pipeline_parallel_size": 2}) == 8
