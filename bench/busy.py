@@ -14,9 +14,9 @@ from banyan.segment import Finish, IntTokens, Sampling
 from services.rollout.engines.port import Policy, Request, Sampled
 from services.rollout.engines.thread import EngineThread
 from services.rollout.policies import Published
+from services.rollout.ports import Source
 from services.rollout.refresher import Refresher
 from services.rollout.waiting import background
-from services.rollout.weights import Weights
 
 BRANCHES, PROMPT, SEGMENT, LONGEST = 32, 40, 16, 64
 STEADY_S = float(os.environ.get("BENCH_STEADY_S", "3"))
@@ -41,7 +41,7 @@ class Busy:
     running: dict[object, Request] = field(default_factory=dict)
     first: dict[Policy, float] = field(default_factory=dict)  # when the first segment of each policy ended
 
-    async def change(self, publish: Callable[[], Awaitable[Published]], weights: Weights, drain_s: float) -> Change:
+    async def change(self, publish: Callable[[], Awaitable[Published]], weights: Source, drain_s: float) -> Change:
         """A new policy amid steady work."""
         async with background(self._pump()):
             self._ask([self._fresh() for _ in range(BRANCHES - len(self.running))])
@@ -61,7 +61,7 @@ class Busy:
         again = (filled2 - filled1) - part * (filled1 - filled0)
         return Change(self.first[published.policy] - t1, loaded - t1, again, lost)
 
-    async def _load(self, published: Published, weights: Weights, drain_s: float) -> float:
+    async def _load(self, published: Published, weights: Source, drain_s: float) -> float:
         """Lets a node's refresher take a policy; when it had done so."""
 
         async def policies() -> list[Published]:

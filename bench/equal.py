@@ -21,7 +21,7 @@ from bench.table import RESULTS, Result
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 RIVAL = "quickstart"
-TREES = ("treepo", "treepo-eager", "tree-grpo", "rose", "echo", "eptree", "latr", "ets", "arrol")
+TREES = ("treepo", "treepo-eager", "tree-grpo", "rose", "echo", "eptree", "latr", "ets", "arrol", "dars", "xrpo")
 TOKENS = int(os.environ.get("BENCH_TOKENS", "4000"))
 SEEDS = tuple(range(int(os.environ.get("BENCH_SEEDS", "3"))))
 EVERY = 2

@@ -5,7 +5,8 @@ each other on the same engine, cut and drain in turn. Time counts from when the 
 milliseconds). Segments are of 16 tokens; a branch has up to 64. What a cut branch had is kept: it goes on as a new request.
 In each version as many words moved by one unit as in a step of the quick start (`deltas`): what `nats` sends depends on it.
 
-`python -m bench refresh` measures the torch engine; in .venv-vllm vLLM, which maps the file in its worker.
+`python -m bench refresh` measures the torch engine; in .venv-vllm vLLM, which maps the file in its
+worker, or receives its bytes there (`nccl`, by gloo where there is no accelerator).
 """
 
 import asyncio
@@ -30,14 +31,17 @@ from services.chassis import models, nats_server, rpc
 from services.chassis.bucket import Bucket
 from services.chassis.bus import Bus
 from services.chassis.weightfile import WeightManifest
+from services.learner.handing import Hands
 from services.learner.outlet import BucketOutlet
 from services.learner.weights import WeightFolder
 from services.rollout.engines.make import maker
 from services.rollout.engines.port import Policy
 from services.rollout.engines.thread import EngineThread
+from services.rollout.handed import Handed
 from services.rollout.policies import Published
+from services.rollout.ports import Source
 from services.rollout.rebuild import Rebuilder
-from services.rollout.store import WeightServer
+from services.rollout.store import HandOvers, WeightServer
 from services.rollout.weights import Weights
 
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))
@@ -66,7 +70,7 @@ async def _measure(engine: str, result: Result) -> None:
             await thread.start()
             try:
                 busy = Busy(thread)
-                for (store, how), found in (await _cells(learner, busy, Path(folder))).items():
+                for (store, how), found in (await _cells(learner, busy, Path(folder), engine)).items():
                     for name, says in _SAYS.items():
                         figure = median([getattr(one, name) for one in found])
                         result.add(f"{store}, {how}: {says}", figure, "s" if name.endswith("_s") else "tokens")
@@ -85,13 +89,15 @@ _SAYS = {
 }
 
 
-async def _cells(learner: "Learner", busy: "Busy", folder: Path) -> dict[tuple[str, str], list[Change]]:
+async def _cells(learner: "Learner", busy: "Busy", folder: Path, engine: str) -> dict[tuple[str, str], list[Change]]:
     fetch = WeightServer().fetch
-    stores = {
+    stores: dict[str, Source] = {
         "file": Weights(folder / "node", fetch),
         "fetched over gRPC": Weights(folder / "joined", fetch, local=False),
         "nats": Weights(folder / "rebuilt", None, rebuilder=Rebuilder(learner.bucket, _nobody)),
     }
+    if engine == "vllm":
+        stores["nccl (gloo)"] = Handed(folder / "handed", HandOvers("bench", 1).ask, 1)
     found: dict[tuple[str, str], list[Change]] = {}
     await busy.change(learner.publish, stores["nats"], 0.0)  # warms up, and is the whole version that changes build upon
     for _ in range(RUNS):
@@ -177,10 +183,11 @@ async def learning(recipe: Recipe, folder: Path, nats_url: str) -> AsyncIterator
     servicer.learner = SimpleNamespace(weights=learner.weights)
     add = learner_service_pb2_grpc.add_LearnerServiceServicer_to_server
     serving = await rpc.serve("127.0.0.1:0", [lambda s: add(servicer, s)], [server.SERVICE])
-    learner.address = serving.address
+    learner.address, servicer.hands = serving.address, Hands(learner.weights, serving.address, DRAIN_S)
     try:
         yield learner
     finally:
+        servicer.hands.close()
         learner.outlet.close()
         await serving.stop()
         await bus.close()
