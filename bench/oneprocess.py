@@ -25,7 +25,7 @@ from services.chassis import models, weightfile
 from services.gateway.control.uniform import row_of
 from services.gateway.tasks import Split, load, messages, split
 from services.learner.credit import ScoredTree
-from services.learner.model import compute_dtype
+from services.learner.device import compute_dtype
 from services.learner.model import load as load_trained
 from services.learner.study import Lesson, study
 from services.learner.trainer import StepReport, Trainer, settle

@@ -10,13 +10,18 @@ from banyan.recipe.part import Part, Settings
 class Resources(Part):
     """What the run takes of the machine."""
 
-    LATER = frozenset({"learner_ranks", "refresh", "drain_s", "weights", "weights_base_every", "weights_fallback"})
+    LATER = frozenset(
+        {"learner_ranks", "learner_device", "refresh", "drain_s", "weights", "weights_base_every", "weights_fallback"}
+    )
 
     rollout_nodes: Annotated[int, Field(ge=1, le=64)] = 1
     """Rollout processes that the launcher starts; more may join."""
     learner_ranks: Annotated[int, Field(ge=1, le=1024)] = 1
     """Processes that train one model together, its weights cut over them (FSDP2). Above 1 the learner starts the others on
     its machine, unless torchrun has started all of them; they share its threads."""
+    learner_device: Literal["auto", "cpu", "cuda"] = "auto"
+    """What the learner trains on. auto: an accelerator where PyTorch sees one and deterministic is false, else the CPU. Each
+    rank takes one."""
     threads: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"
     """Torch threads per process. auto: all cores with max_staleness 0, else the cores divided."""
     kv_tokens: Annotated[int, Field(ge=256, le=2**40)] = 65_536
@@ -33,8 +38,8 @@ class Resources(Part):
     """refresh drain: how long running branches may go on before they are cut."""
     weights: Literal["file", "nats", "nccl"] = "file"
     """How new weights reach the nodes. file: a folder that nodes of the host map. nats: an object store on NATS that holds
-    whole versions, and between them what changed. nccl: no file, the learner broadcasts to the workers of engine vllm, by NCCL
-    between accelerators, by gloo elsewhere. Joined nodes fetch over gRPC in any case."""
+    whole versions, and between them what changed. nccl: no file, the learner broadcasts to the workers of engine vllm, by
+    NCCL between accelerators, by gloo elsewhere. Joined nodes fetch over gRPC in any case."""
     weights_base_every: Annotated[int, Field(ge=1, le=1000)] = 20
     """weights nats: versions from one whole one to the next; sooner where changes come to half of a whole one."""
     weights_fallback: Literal["none", "fetch"] = "none"

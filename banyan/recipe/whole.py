@@ -82,6 +82,8 @@ class Recipe(Part):
             )
         if self.deterministic and (self.control.max_staleness or self.resources.rollout_nodes != 1):
             raise ValueError("deterministic: true needs control.max_staleness: 0 and resources.rollout_nodes: 1")
+        if self.deterministic and self.resources.learner_device == "cuda":
+            raise ValueError("deterministic: true trains on the CPU: set resources.learner_device to auto or cpu")
         if self.deterministic and self.control.redundancy and self.control.redundancy_debias == "none":
             raise ValueError("control.redundancy takes the trees that close first, which is no rule for deterministic: true")
         return self

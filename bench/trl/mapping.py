@@ -134,6 +134,7 @@ FIELDS: Mapping[str, Meaning] = {
     "optimise.checkpoint_every": Meaning("none within the steps, in either", _fixed(save_strategy="no"), 1000),
     "resources.rollout_nodes": Meaning("one process samples", only=1),
     "resources.learner_ranks": Meaning("one process trains", only=1),
+    "resources.learner_device": Meaning("TRL takes an accelerator where there is one, as ours does", only="auto"),
     "resources.threads": Meaning("all cores; ours take turns, TRL is one process", only="auto"),
     "resources.dtype": Meaning("ours: bfloat16 products, float32 master weights; TRL's is swept"),
     "resources.kv_tokens": Meaning("the whole batch fits"),

@@ -32,7 +32,8 @@ def logprobs(model: PreTrainedModel, token_N: Ints, compute: Compute | None = No
     """Log-probs, untempered, of all tokens but the first, as the model computes. `compute`: a pass of a model in shards."""
     rows = pack([_piece(token_N)], len(token_N))
     logp_E = (compute(rows[0]) if compute else forward(model, rows[0])).logp_E
-    return [float(value) for value in logp_E[torch.from_numpy(rows[0].index_P_T[0])]]
+    said: list[float] = logp_E[torch.from_numpy(rows[0].index_P_T[0]).to(logp_E.device)].tolist()
+    return said
 
 
 def of(model: PreTrainedModel, dtype: str, compute: Compute | None = None) -> dict[str, Any]:

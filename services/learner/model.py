@@ -27,14 +27,6 @@ _SCALED = {"logit_scale": 1.0, "logits_scaling": 1.0}
 _STATEFUL = {"rwkv": "divides its own weights while it is not training"}
 
 
-def compute_dtype(wanted: str) -> torch.dtype:
-    """auto: bfloat16 where the CPU multiplies it natively, else float32."""
-    if wanted != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
-    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    return torch.bfloat16 if "avx512_bf16" in flags or "amx_bf16" in flags else torch.float32
-
-
 def load(folder: Path) -> PreTrainedModel:
     """The model in a folder, in float32, ready for tree attention. Raises InvalidInput, NotReady."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a service's log is lines

@@ -16,9 +16,9 @@ from services.learner.credit import ScoredTree
 from services.learner.losses.kl import Kl, estimate
 
 
-def load(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """The model in a folder, frozen, computing in the precision that the policy computes in."""
-    model = models.load(folder)
+def load(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """The model in a folder, frozen, computing where and in the precision that the policy computes in."""
+    model: PreTrainedModel = models.load(folder).to(device)  # type: ignore[arg-type]
     for parameter in model.parameters():
         parameter.requires_grad_(False)
         parameter.data = parameter.data.to(dtype)

@@ -4,6 +4,7 @@ Decides nothing; holds the trainer between steps and says how long things took.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from services.learner.adapter import BaseModel
     from services.learner.trainer import StepReport, Trainer
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
@@ -40,6 +43,8 @@ class Timed:
 
 class TorchThread:
     """Loads, trains, hands out. All but `done` run in its thread; the trainer's memory is bounded by tokens_per_row."""
+
+    _local_rank = 0  # which accelerator of this machine it takes
 
     def __init__(self, recipe: Recipe, threads: int | None) -> None:
         self._recipe, self._threads = recipe, threads
@@ -66,15 +71,19 @@ class TorchThread:
     def _load(self, folder: Path, resumed: bool, base: Path | None) -> None:
         from safetensors.torch import load_file
 
-        from services.learner import checkpoint, losses, model, reference, trainer
+        from services.learner import checkpoint, device, losses, reference, trainer
 
         trainer.settle(self._threads)
-        dtype = model.compute_dtype(self._recipe.resources.dtype)
+        at = device.choose(self._recipe.resources.learner_device, self._recipe.deterministic, self._local_rank)
+        device.take(at)
+        dtype = device.compute_dtype(self._recipe.resources.dtype, at)
         self.dtype_name = str(dtype).removeprefix("torch.")
         optimise = self._recipe.optimise
         wanted = base is not None and losses.build(optimise.loss, optimise.loss_settings).needs_reference
-        frozen = reference.load(base, dtype) if base is not None and wanted else None
-        self._trainer = self._made(self._model(folder, resumed, base), optimise, dtype, self._recipe.seed, frozen)
+        frozen = reference.load(base, dtype, at) if base is not None and wanted else None
+        model = self._model(folder, resumed, base).to(at)  # type: ignore[arg-type]  # transformers decorates it
+        self._trainer = self._made(model, optimise, dtype, self._recipe.seed, frozen)
+        log.info("training on %s in %s", at, self.dtype_name)
         if resumed:
             self._trainer.restore_moments(load_file(folder / checkpoint.OPTIMIZER))
 

@@ -253,7 +253,8 @@ class Trainer:
         self.adam.state.clear()
         for name, weight in zip(self.masters.names, self.masters.weights, strict=True):
             if f"step.{name}" in moments:
-                self.adam.state[weight] = {kind: moments[f"{kind}.{name}"].clone() for kind in _MOMENTS}
+                held = {kind: moments[f"{kind}.{name}"] for kind in _MOMENTS}
+                self.adam.state[weight] = {kind: t.to(weight.device, copy=True) for kind, t in held.items()}
 
 
 def _mean(values: Sequence[float]) -> float:

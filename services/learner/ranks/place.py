@@ -8,10 +8,11 @@ from banyan.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which rank this process is, by its environment."""
+    """Which rank this process is, by its environment. local_rank: among those of its machine, where that is said."""
 
     rank: int
     size: int
+    local_rank: int | None = None
 
 
 def place(environ: Mapping[str, str]) -> Place | None:
@@ -19,10 +20,13 @@ def place(environ: Mapping[str, str]) -> Place | None:
     if "RANK" not in environ and "WORLD_SIZE" not in environ:
         return None
     try:
-        found = Place(int(environ["RANK"]), int(environ["WORLD_SIZE"]))
+        local = environ.get("LOCAL_RANK")
+        found = Place(int(environ["RANK"]), int(environ["WORLD_SIZE"]), None if local is None else int(local))
     except (KeyError, ValueError):
-        said = {name: environ.get(name) for name in ("RANK", "WORLD_SIZE")}
-        raise InvalidInput(f"RANK and WORLD_SIZE must both be numbers, got {said}; start ranks with torchrun") from None
+        said = {name: environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+        raise InvalidInput(
+            f"RANK, WORLD_SIZE and LOCAL_RANK must be numbers, got {said}; start ranks with torchrun"
+        ) from None
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
     if missing or not 0 <= found.rank < found.size:
         raise InvalidInput(
