@@ -186,7 +186,10 @@ RULES: Sequence[Rule] = (
         "control",
         every(rises("completion_tokens", by=0.2), stalls("reward")),
         (
-            Lever("optimise.advantage=dapo", "a penalty on length near the limit (longest, buffer)"),
+            Lever(
+                "optimise.advantage=dapo",
+                "with advantage_settings longest and buffer, 0 by themselves: a penalty on length near the limit",
+            ),
             Lever("generate.max_new_tokens=64", "a lower limit"),
             Lever("optimise.loss_settings.mode=seq-mean-token-sum", "a loss that does not favour length"),
         ),
@@ -198,7 +201,10 @@ RULES: Sequence[Rule] = (
         above("length_limited_share", 0.5),
         (
             Lever("generate.max_new_tokens=256", "room to end the answer"),
-            Lever("optimise.advantage=dapo", "a penalty on length near the limit (longest, buffer)"),
+            Lever(
+                "optimise.advantage=dapo",
+                "with advantage_settings longest and buffer, 0 by themselves: a penalty on length near the limit",
+            ),
         ),
     ),
     Rule(

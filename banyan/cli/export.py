@@ -15,6 +15,7 @@ from banyan.cli.store import reading
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as rs
+from services.chassis import modelfiles
 
 _ADAPTER = "adapter_config.json"
 _OWN = ("optimizer*", "manifest.json")
@@ -53,6 +54,8 @@ def _write(run: rs.Run, checkpoint: Path, to: Path, merge: bool) -> str:
         raise InvalidInput(f"{run.run_id} trains whole weights, so there is nothing to merge; leave --merge out")
     if not merge:
         shutil.copytree(checkpoint, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_OWN))
+        if not adapted:
+            modelfiles.say_float32(to)
         return "adapter" if adapted else "model"
     from services.chassis import models
     from services.learner import merging

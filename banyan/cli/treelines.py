@@ -173,13 +173,16 @@ def _count(node: Mapping[str, Any], name: str, plain: int) -> int:
     return value
 
 
+_OR_NULL = ", or null where there is none"
+
+
 def _finite(value: Any) -> bool:
     return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
-def _number(value: Any, what: str) -> float:
+def _number(value: Any, what: str, instead: str = "") -> float:
     if isinstance(value, bool) or not _finite(value):
-        raise InvalidInput(f"{what} {json.dumps(value)} must be a finite number, or null where there is none")
+        raise InvalidInput(f"{what} {json.dumps(value)}; it must be a finite number{instead}")
     return float(value)
 
 
@@ -209,7 +212,7 @@ def _ends(nodes: list[dict[str, Any]], made: Mapping[str, Segment]) -> Ends:
     for node in nodes:
         segment = made[node["id"]]
         last = Leaf(segment.id, len(segment))
-        reward = None if node.get("reward") is None else _number(node["reward"], f"node {node['id']!r} has reward")
+        reward = None if node.get("reward") is None else _number(node["reward"], f"node {node['id']!r} has reward", _OR_NULL)
         for leaf, value, said in _listed(node, segment) if spoken else ():
             if leaf in rewards:
                 raise InvalidInput(f"node {node['id']!r} has two leaves that end after {leaf.end} tokens; list each once")
@@ -234,7 +237,7 @@ def _listed(node: Mapping[str, Any], segment: Segment) -> Iterable[tuple[Leaf, f
         if end > len(segment):
             raise InvalidInput(f"node {node['id']!r} has a leaf that ends after {end} of its {len(segment)} tokens")
         value = leaf.get("reward")
-        reward = None if value is None else _number(value, f"a leaf of node {node['id']!r} has reward")
+        reward = None if value is None else _number(value, f"a leaf of node {node['id']!r} has reward", _OR_NULL)
         yield Leaf(segment.id, end), reward, _parts(leaf, node["id"])
 
 

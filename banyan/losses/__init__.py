@@ -114,4 +114,4 @@ def _check(cls: type[Any], given: Mapping[str, Any], what: str) -> None:
     """Raises ValueError for a value that is not of the kind of the part's own default. Others are not looked at."""
     for field in fields(cls):
         if field.name in given and isinstance(field.default, float | int | str):
-            checks.like(f"{what}.{field.name}", given[field.name], field.default)
+            checks.like(field.name if what == "it" else f"{what}.{field.name}", given[field.name], field.default)

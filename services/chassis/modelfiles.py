@@ -121,3 +121,11 @@ def _json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InvalidInput(f"{path} must hold a JSON object, not {type(data).__name__}; {_AGAIN}")
     return data
+
+
+def say_float32(folder: Path) -> None:
+    """Makes transformers load float32 weights as they are: rounded to the base's own precision, small changes are lost."""
+    config = folder / "config.json"
+    said = json.loads(config.read_text())
+    said |= {name: "float32" for name in ("dtype", "torch_dtype") if name == "dtype" or name in said}
+    config.write_text(json.dumps(said, indent=2) + "\n")

@@ -53,6 +53,9 @@ class Keeper:
         if self._writing is not None:
             await asyncio.wait([self._writing])
             self._report()
+        there = self.folder / checkpoint.name_of(mark)
+        if await asyncio.to_thread(checkpoint.read_mark, there) == mark:
+            return there
         return await self._write(mark, apart=False)
 
     async def _write(self, mark: Mark, apart: bool) -> Path:

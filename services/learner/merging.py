@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from banyan.recipe import Lora
+from services.chassis import modelfiles
 from services.learner import adapter, checkpoint, flatfile
 from services.learner import model as models
 
@@ -24,14 +25,7 @@ def write(kept: Path, base: Path, name: str, to: Path) -> None:
     flatfile.write(to / checkpoint.MODEL, _once(adapter.merged(model, dict(model.named_parameters()))))
     for source in checkpoint.beside(base, whole=True):
         shutil.copyfile(source, to / source.name)
-    _say_float32(to / "config.json")
-
-
-def _say_float32(config: Path) -> None:
-    """Makes transformers load what was written: in the base's own precision a small adapter is lost in rounding."""
-    said = json.loads(config.read_text())
-    said |= {name: "float32" for name in ("dtype", "torch_dtype") if name == "dtype" or name in said}
-    config.write_text(json.dumps(said, indent=2) + "\n")
+    modelfiles.say_float32(to)
 
 
 def _once(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

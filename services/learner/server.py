@@ -102,7 +102,11 @@ def _answered(request: messages.EstimateAdvantagesRequest, learner: Learner | No
 def segment_advantages(trees: Iterable[tree_pb2.Tree], estimator: Estimator) -> Iterator[messages.SegmentAdvantage]:
     """Credit of each segment, as `banyan advantages` says it; trees of one group are compared, and all are one batch."""
     groups: dict[str, list[tree_pb2.Tree]] = {}
+    seen: set[bytes] = set()
     for tree in trees:
+        if tree.spec.tree_id in seen:
+            raise InvalidInput(f"tree {tree.spec.tree_id.hex()} is given twice; its leaves would count twice: send it once")
+        seen.add(tree.spec.tree_id)
         groups.setdefault(tree.spec.group_id, []).append(tree)
     credits = [
         credit.estimate(group_id, [convert.scored_tree(t) for t in members], estimator, lambda _tree, _leaf: False)

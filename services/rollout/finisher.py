@@ -117,8 +117,8 @@ class Finisher:
             await self._store.give_back(live.spec.tree_id, live.epoch, reason)
         except Refused as error:
             await self._let_go(live, str(error), ack=error.reason != "STALE_EPOCH")
-        except TemporaryError as error:  # the claim runs out by itself
-            await self._let_go(live, str(error), ack=False)
+        except BanyanError as error:  # the claim runs out by itself; a tree that is unknown is nobody's
+            await self._let_go(live, str(error), ack=isinstance(error, NotFound))
         else:
             await self._let_go(live, reason, ack=True)
 

@@ -93,7 +93,8 @@ def test_a_run_is_exported_whole(state: Path, run_id: str, tmp_path: Path, expor
     assert said["trees"] == len(exported) and said["checkpoint"].startswith("step-00000002")
     from transformers import AutoModelForCausalLM
 
-    AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert {str(p.dtype) for p in loaded.parameters()} == {"torch.float32"}, "the masters are, and are not rounded"
     again = banyan(state, "export", run_id, "--to", tmp_path / "out")
     assert again.returncode == 2 and "not empty" in again.stderr
     (tmp_path / "file").write_text("")

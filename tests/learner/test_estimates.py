@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from banyan.errors import InvalidInput
 from banyan.segment import Kind, Segment
 from banyan.v1 import learner_service_pb2 as messages
 from banyan.v1 import tree_pb2
@@ -111,3 +112,9 @@ async def test_a_segment_with_a_fork_inside_has_the_mean_over_its_tokens() -> No
     """Five tokens of which two lie above the fork: 0 0 2 2 2 on the path that stays, 0 0 on the one that leaves."""
     found = list((await served([tree(1, "g", (0, 2, 5, {5: 1.0}), (1, 2, 3, {3: 0.0}))], "treerl", {})).values())
     assert found == [(2, 0, 0, 0), (2, 0.6, 1.2, 0), (1, -2, 0, -2)]
+
+
+async def test_a_tree_that_is_given_twice_is_refused() -> None:
+    """Its leaves would count twice, in its group's mean and in all that is said of it."""
+    with pytest.raises(InvalidInput, match="is given twice; its leaves would count twice"):
+        await served([*trees(), trees()[0]], "grpo", {})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from banyan.errors import NotFound, PermanentError, TemporaryError
+from banyan.errors import BanyanError, NotFound, PermanentError, Refused, TemporaryError
 from services.chassis.telemetry import Span
 from services.rollout import finisher as module
 from services.rollout.finisher import Finisher
@@ -100,6 +100,27 @@ async def test_an_error_over_another_tree_is_asked_again_and_an_unknown_tree_let
         Finisher(store, Publisher(Bus()), trees, "r", "n").begin(live)  # type: ignore[arg-type]
         await eventually(lambda held=trees: len(held) == 0)
         assert live.delivery.said == ["ack"] and not store.answers  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (NotFound("no tree"), ["ack"]),
+        (PermanentError("ReturnTree failed"), []),
+        (TemporaryError("away"), []),
+        (Refused("another has it", "STALE_EPOCH"), []),
+        (Refused("it is over", "NOT_GROWING"), ["ack"]),
+    ],
+)
+async def test_a_tree_that_cannot_be_handed_back_ends_no_node(error: BanyanError, said: list[str]) -> None:
+    class Refuses(Store):
+        async def give_back(self, *args: object) -> None:
+            raise error
+
+    trees, live = Trees(8, 8), _live()
+    trees.put(live)
+    await Finisher(Refuses(), Publisher(Bus()), trees, "r", "n").give_back(live, "the node ends")  # type: ignore[arg-type]
+    assert len(trees) == 0 and live.delivery.said == said  # type: ignore[attr-defined]
 
 
 async def test_a_tree_that_progresses_is_kept_while_the_store_is_away() -> None:
