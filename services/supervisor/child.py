@@ -92,6 +92,11 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(number)
 
+    def last_words(self) -> str:
+        """Why it ended, as it said itself in its last line (process.main); empty where something ended it."""
+        last = self.tail(1).strip()
+        return f": {last.partition(': ')[2]}" if last.startswith(f"{self.service}: ") else ""
+
     def tail(self, lines: int = 6) -> str:
         """The last lines of its log."""
         try:

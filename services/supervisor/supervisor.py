@@ -109,7 +109,7 @@ class Supervisor:
             child.note_progress(await self._store.progress(child.run_id) if self._store and child.run_id else None)
             delay = self._delay_s(child)
             what = "given up" if delay is None else f"again in {delay:.1f} s"
-            log.warning("%s ended with status %d; %s", child.name, child.last_status, what)
+            log.warning("%s ended with status %d; %s%s", child.name, child.last_status, what, child.last_words())
             if delay is None:
                 return await self._give_up(child)
             child.state = "waiting"

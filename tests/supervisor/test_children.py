@@ -101,3 +101,18 @@ asyncio.run(main())
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not alive(pid)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("learner: rank 1 is lost: it was killed", ": rank 1 is lost: it was killed"),
+        ("2026-11-23 12:00:00,000 learner INFO services.learner: step 3", ""),
+        ("", ""),
+    ],
+)
+async def test_a_child_that_says_why_it_ends_is_quoted(tmp_path: Path, said: str, words: str) -> None:
+    command = [sys.executable, "-c", f"print({said!r}); raise SystemExit(1)"]
+    child = Child("learner-run", "learner", command, {}, tmp_path / "log")
+    await child.start()
+    assert await child.wait() == 1 and child.last_words() == words
