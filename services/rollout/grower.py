@@ -171,7 +171,7 @@ class Grower:
         seen = self._seen.sum
         self._log.fresh += [segment.id for segment in news.segments]
         self._log.gone += news.gone
-        plan = planned(partial(self._asked, news), self.tree, self.spec.said)
+        plan = planned(partial(self._asked, news), self.tree, self.spec.said, self.spec.max_path_tokens)
         wanted = {e.branch: e for e in plan.expansions if self._missing(e.branch)}
         requests = self._requests(wanted.values())
         self._marked.update(mark.leaf for mark in plan.leaves)

@@ -17,10 +17,11 @@ _MOST_ORDINAL, _HOTTEST = 2**31 - 1, 100.0
 _WHOLE, _REAL = (int, np.integer), (int, float, np.floating)
 
 
-def planned(ask: Callable[[], object], tree: Tree, policy: str) -> Plan:
-    """The plan of a policy. Raises InvalidInput that names it and says what is wrong, or what was raised and where."""
+def planned(ask: Callable[[], object], tree: Tree, policy: str, longest: int) -> Plan:
+    """The plan of a policy, whose paths hold at most `longest` tokens after the prompt. Raises InvalidInput that names it
+    and says what is wrong, or what was raised and where."""
     try:
-        return _checked(ask(), tree)
+        return _checked(ask(), tree, longest)
     except InvalidInput as error:
         raise InvalidInput(f"{policy}: {error}", reason=error.reason) from error
     except BanyanError:
@@ -29,11 +30,12 @@ def planned(ask: Callable[[], object], tree: Tree, policy: str) -> Plan:
         raise InvalidInput(f"{policy}: {with_place(error)}") from error
 
 
-def _checked(plan: object, tree: Tree) -> Plan:
+def _checked(plan: object, tree: Tree, longest: int) -> Plan:
     if not isinstance(plan, Plan):
         raise InvalidInput(f"a tree policy answers with a Plan, this one with {plan!r:.100}")
     for expansion in _all(plan.expansions, Expansion, "expansions"):
         _check_expansion(expansion, tree)
+        _check_length(expansion, tree, longest)
     for mark in _all(plan.leaves, LeafMark, "leaves"):
         _check_mark(mark, tree)
     for pruned in _all(plan.prunes, tuple, "prunes"):
@@ -73,6 +75,14 @@ def _check_expansion(expansion: Expansion, tree: Tree) -> None:
     if not isinstance(expansion.signals, Wanted) or not isinstance(expansion.origin, Origin):
         said = f"signals {expansion.signals!r:.100} and origin {expansion.origin!r:.50}"
         raise InvalidInput(f"{_said(branch)} has {said}; they are a Wanted and an Origin")
+
+
+def _check_length(expansion: Expansion, tree: Tree, longest: int) -> None:
+    branch, forced, new = expansion.branch, len(expansion.forced), expansion.sampling.max_new_tokens
+    before = tree.prefix_length(branch.parent, branch.fork) - len(tree.root or ())
+    if before + forced + new > longest:
+        behind = f"behind {before} tokens of its path" + (f" and {forced} forced ones" if forced else "")
+        raise InvalidInput(f"{_said(branch)} asks for {new} new tokens {behind}; a path holds {longest} (max_path_tokens)")
 
 
 @lru_cache(256)  # a plan has few of them for all its branches

@@ -38,6 +38,8 @@ class Own:
             "fork": Expansion(Branch(root.id, len(root) + 1, 0), sampling),
             "ordinal": Expansion(Branch(*place, -1), sampling),
             "length": Expansion(Branch(*place, 0), Sampling(max_new_tokens=-5)),
+            "long": Expansion(Branch(*place, 0), Sampling(max_new_tokens=9)),
+            "long, forced": Expansion(Branch(*place, 0), sampling, forced=(5,)),
             "a float": Expansion(Branch(*place, 0), Sampling(max_new_tokens=1e9)),  # type: ignore[arg-type]
         }
         odd = {
@@ -94,6 +96,8 @@ def test_a_policy_that_answers_well_is_carried_out() -> None:
         ("ordinal", "ordinal -1"),
         ("length", "asks for -5 new tokens"),
         ("a float", "asks for 1000000000.0 new tokens"),
+        ("long", "asks for 9 new tokens behind 0 tokens of its path; a path holds 8"),
+        ("long, forced", "asks for 8 new tokens behind 0 tokens of its path and 1 forced ones; a path holds 8"),
         ("prunes", "prunes are a tuple, got 5"),
         ("a prune", "prunes are pairs of a Branch and the tokens to keep of it, got"),
         ("dropped", "dropped are each of kind Leaf, got 'a'"),
