@@ -114,6 +114,7 @@ class MemoryStore(Store, Learners):
             answer.step = self.policies[-1].published.policy.step
         ended = sum(t.purpose == TRAIN and self.states[t.tree_id] in ("closed", "consumed") for t in self.trees.values())
         answer.samples.scored = self.scores.get("", ended)
+        answer.samples.leaves = self.scores.get("leaves", ended)
         for label in dict.fromkeys(t.label for t in self.trees.values() if t.purpose == EVAL):
             ids = [t.tree_id for t in self.trees.values() if t.label == label]
             done = sum(1 for i in ids if self.states[i] != "open")

@@ -55,3 +55,13 @@ async def test_a_short_run_without_a_score_is_no_success(store, bus, recipe_of) 
     says = "no sample of its 3 batches has a score, so nothing was learnt: gs:raises: it raised"
     assert store.moves[-1] == ("FAILED", says)
     assert not store.saved
+
+
+async def test_a_run_whose_trees_have_no_leaves_says_so(store, bus, recipe_of) -> None:
+    """Such as those of a tree policy that drops all that it marks: no scorer is to blame."""
+    recipe = recipe_of(task={"holdout": 0.0}, budget={"steps": 3}, control={"groups_per_batch": 2})
+    driver = await driver_of(store, bus, recipe)
+    store.scores |= {"": 0, "leaves": 0}
+    await until_over(store, bus, recipe, driver)
+    says = "no tree of its 3 batches has a leaf, so nothing was learnt; the tree policy made none, or dropped them"
+    assert store.moves[-1] == ("FAILED", says)

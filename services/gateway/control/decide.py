@@ -16,6 +16,7 @@ from services.gateway.runs import machine
 from services.gateway.runs.machine import State
 
 NOTHING_SCORED = "no sample of its {} batches has a score, so nothing was learnt"
+NOTHING_GROWN = "no tree of its {} batches has a leaf, so nothing was learnt; the tree policy made none, or dropped them"
 GRACE_MIN = 10.0  # at least so long may take what was begun when the time was over, and at least half of the time
 NO_EVALUATION = "no evaluation: the task holds out no rows (task.holdout)"
 
@@ -147,6 +148,8 @@ def _ended(recipe: Recipe, facts: Facts, standing: Standing) -> Move:
     """Where a run goes that trains no more."""
     if not standing.batches:
         return Move(S.RUN_STATE_FAILED, _nothing_trained(recipe))
+    if not standing.scored and not standing.leaves:
+        return Move(S.RUN_STATE_FAILED, NOTHING_GROWN.format(standing.batches))
     if not standing.scored:
         return Move(S.RUN_STATE_FAILED, NOTHING_SCORED.format(standing.batches), explain=True)
     words = _time_is_over(recipe, standing.batches) if standing.batches < recipe.budget.steps else ""

@@ -24,6 +24,7 @@ class Standing:
     opened: int = 0  # all of them: ordinals 0..opened-1 are stored
     consumed: int = 0  # groups that a batch holds
     scored: int = 0  # leaves with a value, of trees that were closed
+    leaves: int = 0  # all leaves of trees that were closed
 
     @property
     def in_hand(self) -> int:

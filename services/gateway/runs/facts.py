@@ -20,6 +20,7 @@ def standing_of(progress: runs.ReadProgressResponse) -> Standing | None:
         opened=groups.opened,
         consumed=groups.consumed,
         scored=int(progress.samples.scored),
+        leaves=int(progress.samples.leaves),
     )
 
 
