@@ -144,15 +144,39 @@ def restore(model: PreTrainedModel, held: Mapping[str, torch.Tensor]) -> None:
         parameter.copy_(held[name])
 
 
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix with an adapter: the names that A and B have in the model, and the factor of B A."""
+
+    a: str
+    b: str
+    scaling: float
+
+    @torch.no_grad()
+    def merged(self, weight: torch.Tensor, trained: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The base's matrix with B A added in float32, in the base's precision. `trained`: exact tensors by name."""
+        a, b = (trained[name].detach().to(weight.device) for name in (self.a, self.b))
+        return (b @ a).mul_(self.scaling).add_(weight).to(weight.dtype)
+
+
+def matrices(model: PreTrainedModel) -> dict[str, Matrix]:
+    """Those with an adapter, by the name that they have without one."""
+
+    def found(name: str, layer: Any) -> Matrix:
+        return Matrix(f"{name}.lora_A.{_NAME}.weight", f"{name}.lora_B.{_NAME}.weight", layer.scaling[_NAME])
+
+    return {f"{name}.weight": found(name, layer) for name, layer in _layers(model).items()}
+
+
+def plain_name(name: str) -> str:
+    """A base tensor's name in the model without an adapter."""
+    return name.replace(*_BASE)
+
+
 @torch.no_grad()
 def merged(model: PreTrainedModel, trained: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """All tensors of the plain model that computes the same, by its own names. `trained`: the adapter's exact tensors, by
     the names that they have in the model."""
     state = model.state_dict()
-    plain = {name.replace(*_BASE): tensor.detach() for name, tensor in state.items() if ".lora_" not in name}
-    for name, layer in _layers(model).items():
-        a, b = (trained[f"{name}.lora_{which}.{_NAME}.weight"].detach() for which in "AB")
-        weight = plain[f"{name}.weight"]
-        added = (b @ a).mul_(layer.scaling[_NAME])
-        plain[f"{name}.weight"] = added.add_(weight).to(weight.dtype)
-    return plain
+    plain = {plain_name(name): tensor.detach() for name, tensor in state.items() if ".lora_" not in name}
+    return plain | {name: matrix.merged(plain[name], trained) for name, matrix in matrices(model).items()}
