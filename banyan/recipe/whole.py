@@ -69,8 +69,6 @@ class Recipe(Part):
                 raise ValueError(
                     f"eval.filter and filter name {scorer.name!r} with different settings; lineage knows it by name"
                 )
-        if self.resources.learner_ranks > 1 and self.optimise.lora is not None:
-            raise ValueError("optimise.lora trains on one rank: set resources.learner_ranks to 1, or leave lora out")
         if self.resources.weights == "nccl" and self.optimise.lora is not None:
             raise ValueError(
                 "optimise.lora hands out adapters, which vLLM reads from files: set resources.weights to file or nats"

@@ -47,6 +47,11 @@ class _Thread(TorchThread):
     def _made(self, *given: object) -> RankTrainer:
         return RankTrainer(self._world, *given)
 
+    def publish(self) -> None:
+        """Gives rank 0 this rank's rows of what goes out."""
+        with self._world.named("gathering weights"):
+            self._published()
+
 
 class _Follower:
     def __init__(self, world: World, settings: LearnerSettings) -> None:
@@ -65,20 +70,15 @@ class _Follower:
             self._world.pulse.at("loading the model")
             self._thread = _Thread(self._world, opening, self._settings.threads)
             return self._orders.meet()
-        trainer = self._trainer
+        assert self._thread is not None, "load comes first"
+        trainer = self._thread.trainer
+        assert isinstance(trainer, RankTrainer)
         if order is Order.STEP:
             trainer.step(*self._orders.told())
         elif order is Order.PUBLISH:
-            trainer.published()
+            self._thread.publish()
         elif order is Order.KEEP:
             trainer.exact()
             trainer.moments()
         elif order is Order.CANARY:
-            assert self._thread is not None
             trainer.canary(self._thread.dtype_name)
-
-    @property
-    def _trainer(self) -> RankTrainer:
-        assert self._thread is not None, "load comes first"
-        assert isinstance(self._thread.trainer, RankTrainer)
-        return self._thread.trainer

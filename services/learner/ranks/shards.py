@@ -4,32 +4,33 @@ Stands where Masters does: AdamW works on the shards, each rank on its own. A sh
 equally long but for the last ones, which may be shorter or empty.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from services.learner import adapter
 from services.learner.ranks.whole import Whole
 
 
 class Shards:
-    """`names`, `weights` and gradients of this rank's rows of the parameters that are trained."""
-
-    adapted = False  # as Masters says it: no adapter
+    """`names`, `weights` and gradients of this rank's rows of the parameters that are trained. `adapted`: they are an
+    adapter's, and this rank holds its rows of the frozen base beside them."""
 
     def __init__(self, whole: Whole, dtype: torch.dtype, rank: int, size: int) -> None:
         self._whole, self._dtype, self._rank, self._size = whole, dtype, rank, size
+        self.adapted, self._matrices = adapter.has(whole.policy), adapter.matrices(whole.policy)
         named = list(whole.policy.named_parameters())  # a tied parameter comes once
-        self.names = [name for name, _ in named]
-        self._parameters = [p for _, p in named]
-        self._shapes = [tuple(p.shape) for p in self._parameters]
+        self.names = [name for name, p in named if p.requires_grad]
+        self._parameters = [p for _, p in named if p.requires_grad]
+        self._frozen = {name: p for name, p in named if not p.requires_grad and isinstance(p, DTensor)}
         with torch.no_grad():  # the shard itself, not a copy: FSDP2 gathers what AdamW has written
             self.weights = [p.to_local() for p in self._parameters if isinstance(p, DTensor)]
         tensors = whole.policy.state_dict(keep_vars=True)
-        first = {id(p): name for name, p in named}
-        self._tied = {name: first[id(t)] for name, t in tensors.items() if first.get(id(t), name) != name}
-        self._rest = {n: t.detach() for n, t in tensors.items() if id(t) not in first}
+        first, plain = {id(p): name for name, p in named}, adapter.plain_name
+        self._tied = {plain(name): plain(first[id(t)]) for name, t in tensors.items() if first.get(id(t), name) != name}
+        self._rest = {plain(n): t.detach() for n, t in tensors.items() if id(t) not in first}
 
     def clear(self) -> None:
         """Before the first row of a batch."""
@@ -49,25 +50,41 @@ class Shards:
     # -- the whole: every rank calls these, and rank 0 gets what it asks for, one tensor after the other --
 
     def computed(self) -> dict[str, torch.Tensor]:
-        """All tensors of the model by name, as it computes with them; tied names share storage. Empty on other ranks."""
-        found = dict(self.whole(w.to(self._dtype) for w in self.weights))
-        return self._with_rest(found) | {name: found[first] for name, first in self._tied.items()} if found else {}
+        """All tensors of the model by name, as it computes with them; tied names share storage. An adapter is merged. Empty
+        on other ranks."""
+        trained = dict(self.whole(self.weights if self.adapted else (w.to(self._dtype) for w in self.weights)))
+        found = self._base(trained) | ({} if self.adapted else trained)
+        return self._rest | found | {name: found[first] for name, first in self._tied.items()} if found else {}
 
     def exact(self) -> dict[str, torch.Tensor]:
-        """All tensors that a checkpoint needs, once each. Empty on other ranks."""
-        found = dict(self.whole(self.weights))
-        return self._with_rest(found) if found else {}
+        """All tensors that a checkpoint needs, once each; of an adapter its own alone, as PEFT names them. Empty on other
+        ranks."""
+        trained = dict(self.whole(self.weights))
+        if self.adapted:
+            return {adapter.stored_name(name): tensor for name, tensor in trained.items()}
+        found = self._base(trained) | trained
+        return self._rest | found if found else {}
 
-    def _with_rest(self, found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return self._rest | found
+    def _base(self, trained: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What is frozen, by the names of the model without an adapter; to its matrices the adapter's are added."""
+        found = {}
+        for name, parameter in self._frozen.items():
+            tensor, plain = self._gathered(parameter, parameter.to_local()), adapter.plain_name(name)
+            if tensor is not None:
+                matrix = self._matrices.get(plain)
+                found[plain] = (tensor if matrix is None else matrix.merged(tensor, trained)).cpu()
+        return found
 
-    def whole(self, local: "Iterator[torch.Tensor] | list[torch.Tensor]") -> Iterator[tuple[str, torch.Tensor]]:
+    def whole(self, local: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and tensor of what every rank holds a shard of, in the order of `names`; nothing on other ranks. They are
         held in the machine's memory; the accelerator's holds one at a time."""
-        for name, shape, shard in zip(self.names, self._shapes, local, strict=True):
-            found = gathered(shard, shape[0], self._rank, self._size)
+        for (name, parameter), shard in zip(zip(self.names, self._parameters, strict=True), local, strict=True):
+            found = self._gathered(parameter, shard)
             if found is not None:
                 yield name, found.cpu()
+
+    def _gathered(self, parameter: torch.Tensor, shard: torch.Tensor) -> torch.Tensor | None:
+        return gathered(shard, len(parameter), self._rank, self._size)
 
     def own(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """This rank's rows of a whole tensor."""

@@ -81,7 +81,8 @@ class RankThread(TorchThread):
 
     def _published(self) -> "tuple[Mapping[str, torch.Tensor], Mapping[str, Any] | None]":
         self._orders.give(Order.PUBLISH)
-        return super()._published()
+        with self._world.named("gathering weights"):
+            return super()._published()
 
     def _canary(self) -> dict[str, Any] | None:
         from services.learner.ranks.trainer import RankTrainer
@@ -99,7 +100,7 @@ class RankThread(TorchThread):
         def take() -> Snapshot:
             self._orders.give(Order.KEEP)
             assert isinstance(self.trainer, RankTrainer)
-            return Snapshot(mark, self.trainer.exact(), self.trainer.moments())
+            return Snapshot(mark, self.trainer.exact(), self.trainer.moments(), self._adapter())
 
         return await self.run(take)
 

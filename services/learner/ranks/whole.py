@@ -2,6 +2,7 @@
 
 Layers gather one by one, the rest (embeddings, last norm, output layer: the root) stays until the backward pass is over.
 Parameters are float32 shards; they are gathered in the precision that is computed in, and gradients are added up in float32.
+Frozen ones, the base of an adapter, are shards in that precision, and have no gradients.
 """
 
 from typing import Any
@@ -34,11 +35,12 @@ class Whole(torch.nn.Module):
 def sharded(policy: PreTrainedModel, dtype: torch.dtype, size: int) -> Whole:
     """The policy, its parameters cut over `size` ranks. Every rank calls it with the same weights. Raises NotReady."""
     whole = Whole(policy)
-    if any(not p.requires_grad for p in policy.parameters()):
-        raise NotReady("resources.learner_ranks above 1 trains all weights; use 1 with optimise.lora")
     mesh = init_device_mesh(next(policy.parameters()).device.type, (size,))
     with_masters = dtype not in (torch.float32, torch.float64)
     precision = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False) if with_masters else _AS_IS
+    if with_masters:
+        for frozen in (p for p in policy.parameters() if not p.requires_grad):
+            frozen.data = frozen.data.to(dtype)
     for layer in _layers(policy):
         fully_shard(layer, mesh=mesh, mp_policy=precision)
     fully_shard(whole, mesh=mesh, mp_policy=precision)

@@ -28,13 +28,6 @@ def test_a_deterministic_run_has_the_ranks_of_its_recipe(monkeypatch: pytest.Mon
         opened.torch_thread(recipe(), SETTINGS)
 
 
-def test_an_adapter_is_refused_when_the_recipe_is_read() -> None:
-    data = recipe().model_dump(mode="json")
-    data["optimise"]["lora"] = {}
-    with pytest.raises(ValidationError, match=r"set resources\.learner_ranks to 1"):
-        Recipe.model_validate(data)
-
-
 @pytest.mark.parametrize("ranks", [0, -1, 1.5, "2"])
 def test_a_bad_number_of_ranks_is_refused(ranks: object) -> None:
     data = recipe().model_dump(mode="json")

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +20,10 @@ pytestmark = pytest.mark.slow
 Eventually = Callable[..., Awaitable[None]]
 
 
-def recipe(model: Path) -> Recipe:
+def recipe(model: Path, **optimise: Any) -> Recipe:
     data = single.recipe(model).model_dump(mode="json")
     data["resources"] |= {"learner_ranks": 2}
-    data["optimise"] |= {"checkpoint_every": 1}
+    data["optimise"] |= {"checkpoint_every": 1, **optimise}
     return Recipe.model_validate(data)
 
 
@@ -100,13 +101,14 @@ async def gone(pid: int) -> bool:
     return not alive(pid)
 
 
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
 async def test_torchrun_starts_it_unchanged_and_ends_it_when_a_rank_dies(
-    world: World, tiny_folder: Path, tmp_path: Path, eventually: Eventually
+    world: World, tiny_folder: Path, tmp_path: Path, eventually: Eventually, lora: dict[str, Any] | None
 ) -> None:
     log = tmp_path / "log"
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
     torchrun += ["--rdzv-backend", "static", "--master-addr", "127.0.0.1"]
-    await world.begin(recipe(tiny_folder))
+    await world.begin(recipe(tiny_folder, lora=lora))
     process = await start(world, log, *torchrun)
     await trained(world, eventually, 1, log)
     ranks = children(process.pid)
@@ -120,4 +122,6 @@ async def test_torchrun_starts_it_unchanged_and_ends_it_when_a_rank_dies(
     await trained(world, eventually, 2, log)
     process.send_signal(signal.SIGTERM)
     await asyncio.wait_for(process.wait(), 90)
-    assert (world.folder / "checkpoints" / "step-00000002-epoch-2" / "manifest.json").is_file(), log.read_text()[-3000:]
+    kept = world.folder / "checkpoints" / "step-00000002-epoch-2"
+    assert (kept / "manifest.json").is_file(), log.read_text()[-3000:]
+    assert (kept / ("adapter_model.safetensors" if lora else "model.safetensors")).is_file()

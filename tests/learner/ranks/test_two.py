@@ -20,9 +20,11 @@ Tensors = dict[str, torch.Tensor]
 Batches = Sequence[Sequence[Piece]]
 
 
-async def trained(thread: TorchThread, folder: Path, batches: Batches, first: int = 0) -> tuple[list[Timed], Snapshot]:
-    """Reports of the steps, and the state after them."""
-    await thread.load(folder, resumed=first > 0, base=folder)
+async def trained(
+    thread: TorchThread, folder: Path, batches: Batches, first: int = 0, base: Path | None = None
+) -> tuple[list[Timed], Snapshot]:
+    """Reports of the steps, and the state after them. base: where the folder is a checkpoint of an adapter, its own."""
+    await thread.load(folder, resumed=first > 0, base=base or folder)
     budget = thread._recipe.optimise.tokens_per_row
     reports = []
     for number, pieces in enumerate(batches):
@@ -50,6 +52,7 @@ def batches_of(forest: Any, steps: int = 3, trees: int = 5) -> Batches:
     return [pieces_of(forest, seed, trees) for seed in range(steps)]
 
 
+LORA: dict[str, Any] = {"rank": 4, "alpha": 8.0}
 LOSSES: list[dict[str, Any]] = [
     {},
     {"loss_settings": {"mode": "seq-mean-token-mean", "kl": {"coef": 0.1, "estimator": "k3"}}},
@@ -57,6 +60,9 @@ LOSSES: list[dict[str, Any]] = [
     {"loss_settings": {"count": "nodes", "entropy": 0.01}},
     {"loss": "otr", "loss_settings": {"beta": -0.1}},
     {"recompute": True},
+    {"lora": LORA},
+    {"lora": {"rank": 3, "targets": ["layers.1.mlp.up_proj", "q_proj"]}, "recompute": True},
+    {"lora": LORA, "loss_settings": {"kl": {"coef": 0.1, "estimator": "k3"}}},
 ]
 
 
@@ -75,7 +81,7 @@ async def test_two_ranks_equal_one(pair: Pair, tiny_folder: Path, forest: Any, c
     assert apart(whole.weights, state.weights) < 1e-5
 
 
-@pytest.mark.parametrize("changes", [{}, {"epochs": 2}])
+@pytest.mark.parametrize("changes", [{}, {"epochs": 2}, {"lora": LORA}, {"lora": LORA, "epochs": 2}])
 async def test_several_steps_stay_together(pair: Pair, tiny_folder: Path, forest: Any, changes: dict[str, Any]) -> None:
     how = recipe(**changes)
     said, state = await trained(pair.thread(how), tiny_folder, batches_of(forest))
