@@ -20,9 +20,11 @@ def follower(made: System) -> int:
     return pid
 
 
-async def test_a_run_with_two_ranks_succeeds_though_one_dies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+async def test_a_run_with_two_ranks_succeeds_though_one_dies(tmp_path: Path, lora: dict[str, int] | None) -> None:
     async with system(tmp_path / "s") as made:
-        run_id = await made.create(recipe(tiny_model(tmp_path / "model"), resources__learner_ranks=2))
+        changes = {"resources__learner_ranks": 2, "optimise__lora": lora}
+        run_id = await made.create(recipe(tiny_model(tmp_path / "model"), **changes))
         await made.reach(2)
         os.kill(follower(made), signal.SIGKILL)
         run = await made.finish()
