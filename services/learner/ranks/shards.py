@@ -32,6 +32,11 @@ class Shards:
         self._tied = {plain(name): plain(first[id(t)]) for name, t in tensors.items() if first.get(id(t), name) != name}
         self._rest = {plain(n): t.detach() for n, t in tensors.items() if id(t) not in first}
 
+    @property
+    def device(self) -> torch.device:
+        """Where this rank computes."""
+        return self.weights[0].device
+
     def clear(self) -> None:
         """Before the first row of a batch."""
         for parameter, weight in zip(self._parameters, self.weights, strict=True):
@@ -114,7 +119,7 @@ def restored(
     """By parameter, this rank's rows of what a checkpoint keeps of it; scalars as they are."""
     held = {name: {k: moments[f"{k}.{name}"] for k in kinds if f"{k}.{name}" in moments} for name in shards.names}
     return {
-        name: {kind: (shards.own(name, t) if t.dim() else t).clone() for kind, t in found.items()}
+        name: {kind: (shards.own(name, t) if t.dim() else t.to(shards.device)).clone() for kind, t in found.items()}
         for name, found in held.items()
         if found
     }
