@@ -2,17 +2,21 @@
 
 The learner is rank 0, the workers follow. What is broadcast is the weight file as it is (weightfile.py), in pieces that both
 sides read off the manifest; NCCL carries it between accelerators that differ, gloo elsewhere. The ranks meet at a key-value
-store on the learner, under names that only who was told the token knows. Torch is imported by the functions that need it.
+store on the learner. Whoever reaches its port can read along: it is for networks where nobody else is. Torch is imported by
+the functions that need it.
 """
 
 import json
+import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +30,16 @@ PIECE_BYTES = 64 << 20
 STEP_S = 60.0  # of one collective
 _LOOK_S = 0.01
 _SUFFIX = ".handover"
+_BLOCKING, _ENVIRONMENT = "TORCH_NCCL_BLOCKING_WAIT", threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where ranks meet, and how. transport: nccl or gloo; ranks: the learner and all workers; wait_s: how long it waits for
-    them; piece_bytes: after which a broadcast ends, with the tensor that it is in."""
+    """Where ranks meet, and how.
+
+    token: of the names under which they do, so that no two hand-overs meet; transport: nccl or gloo; ranks: the learner and
+    all workers; wait_s: how long it waits for them; piece_bytes: after which a broadcast ends, with the tensor it is in.
+    """
 
     host: str
     port: int
@@ -61,15 +69,22 @@ def forget(manifest_path: Path) -> None:
 
 
 def devices() -> list[str]:
-    """Ids of the accelerators that this process sees, the one that it uses first."""
+    """Ids of the accelerators that this process sees."""
     import torch
 
-    return [str(torch.cuda.get_device_properties(at).uuid) for at in range(torch.cuda.device_count())]
+    return [_id(at) for at in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
 
 
-def choose(own: list[str], others: list[str]) -> str:
-    """The transport between processes that see these accelerators. NCCL takes no accelerator that two ranks use."""
-    return "nccl" if own and others and own[0] not in others else "gloo"
+def _id(at: int) -> str:
+    import torch
+
+    return str(torch.cuda.get_device_properties(at).uuid)
+
+
+def choose(own: "torch.device", others: list[str]) -> str:
+    """The transport from a process that computes on `own` to one that sees these accelerators. NCCL takes none that two
+    ranks use."""
+    return "nccl" if own.type == "cuda" and others and _id(own.index or 0) not in others else "gloo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +158,7 @@ def join(place: Place, rank: int) -> "Ranks":
         )
         named = _named(store, place)
         named.set(f"here/{rank}", "")
-        return Ranks(named, place, rank, _own_address(place))
+        return Ranks(named, place, rank, own_address(place.host, place.port))
     except (RuntimeError, OSError) as error:
         raise TemporaryError(f"no hand-over at {place.host}:{place.port}: {_first(error)}") from None
 
@@ -152,21 +167,12 @@ class Ranks:
     """All ranks of a hand-over. Collectives raise TemporaryError where one of them is gone or late."""
 
     def __init__(self, store: Any, place: Place, rank: int, address: str) -> None:
-        import torch.distributed as dist
-
-        limit = timedelta(seconds=STEP_S)
+        self._limit, self._transport, self._broken = timedelta(seconds=STEP_S), place.transport, False
+        make = _nccl if place.transport == "nccl" else partial(_gloo, address=address)
         try:
-            if place.transport == "nccl":
-                nccl = dist.ProcessGroupNCCL.Options()
-                nccl._timeout = limit
-                self._group: Any = dist.ProcessGroupNCCL(store, rank, place.ranks, nccl)
-            else:
-                gloo: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # its stub lacks it
-                gloo._timeout, gloo._devices = limit, [dist.ProcessGroupGloo.create_device(hostname=address)]
-                self._group = dist.ProcessGroupGloo(store, rank, place.ranks, gloo)
+            self._group: Any = make(store, rank, place.ranks, self._limit)
         except RuntimeError as error:
             raise TemporaryError(f"the ranks of a hand-over do not find each other: {_first(error)}") from None
-        self._limit, self._transport = limit, place.transport
 
     def broadcast(self, flat_B: "torch.Tensor") -> None:
         """Rank 0's bytes, to all."""
@@ -184,7 +190,7 @@ class Ranks:
         """Hangs up: others that still wait for this rank are told by their connections."""
         if self._transport == "nccl":
             with suppress(RuntimeError):
-                self._group.abort()
+                self._group.abort() if self._broken else self._group.shutdown()
         self._group = None  # gloo hangs up with its last reference
 
     def _ended(self, work: Any) -> None:
@@ -193,8 +199,35 @@ class Ranks:
             return
         except RuntimeError as error:
             said = _first(error)
+        self._broken = True
         del work  # it would hold the connections as long as somebody looks at the error
         raise TemporaryError(f"the hand-over broke: {said}")
+
+
+def _nccl(store: Any, rank: int, ranks: int, limit: timedelta) -> Any:
+    """Waits in the thread that asks, without a watchdog: by default that one ends the process where another rank dies."""
+    import torch.distributed as dist
+
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = limit
+    with _ENVIRONMENT:
+        before = os.environ.get(_BLOCKING)
+        os.environ[_BLOCKING] = "1"  # read as the group is made
+        try:
+            return dist.ProcessGroupNCCL(store, rank, ranks, options)
+        finally:
+            if before is None:
+                del os.environ[_BLOCKING]
+            else:
+                os.environ[_BLOCKING] = before
+
+
+def _gloo(store: Any, rank: int, ranks: int, limit: timedelta, address: str) -> Any:
+    import torch.distributed as dist
+
+    options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # its stub lacks it
+    options._timeout, options._devices = limit, [dist.ProcessGroupGloo.create_device(hostname=address)]
+    return dist.ProcessGroupGloo(store, rank, ranks, options)
 
 
 def _named(store: Any, place: Place) -> Any:
@@ -203,12 +236,15 @@ def _named(store: Any, place: Place) -> Any:
     return dist.PrefixStore(place.token, store)  # type: ignore[attr-defined]
 
 
-def _own_address(place: Place) -> str:
-    """The address of this host on the way to the learner."""
-    family, _, _, _, at = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as asked:
-        asked.connect(at)
-        return str(asked.getsockname()[0])
+def own_address(host: str, port: int) -> str:
+    """The address of this host on the way to another. Raises TemporaryError."""
+    try:
+        family, _, _, _, at = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as asked:
+            asked.connect(at)
+            return str(asked.getsockname()[0])
+    except OSError as error:
+        raise TemporaryError(f"there is no way to {host} for a hand-over: {_first(error)}") from None
 
 
 def _first(error: Exception) -> str:

@@ -16,13 +16,13 @@ def tie_to_parent() -> None:
         die_with(int(parent))
 
 
-def die_with(parent: int) -> None:
-    """Asks the kernel to send SIGTERM when this process's parent, whose id is given, dies."""
+def die_with(parent: int, by: signal.Signals = signal.SIGTERM) -> None:
+    """Asks the kernel to send a signal when this process's parent, whose id is given, dies."""
     if not sys.platform.startswith("linux"):
         return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, by, 0, 0, 0)
     if os.getppid() != parent:  # it died before the kernel knew
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), by)
 
 
 def orphaned() -> bool:

@@ -60,8 +60,8 @@ class Snapshot:
     adapter: Adapter | None = None
 
     def apart(self) -> "Snapshot":
-        """A copy, so that training may go on while a thread writes it."""
-        cloned = [{name: t.clone() for name, t in group.items()} for group in (self.weights, self.moments)]
+        """A copy in the host's memory, so that training may go on while a thread writes it."""
+        cloned = [{name: t.to("cpu", copy=True) for name, t in group.items()} for group in (self.weights, self.moments)]
         return replace(self, weights=cloned[0], moments=cloned[1])
 
 

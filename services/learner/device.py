@@ -7,20 +7,21 @@ import torch
 from banyan.errors import NotReady
 
 
-def choose(wanted: str, deterministic: bool = False, rank: int = 0) -> torch.device:
-    """The device of a rank of this machine. auto: its accelerator, where there is one and bits need not be the same again.
+def choose(wanted: str, deterministic: bool = False, rank: int = 0, ranks: int = 1) -> torch.device:
+    """The device of one of the ranks of this machine. auto: an accelerator of its own, where there are enough for all of
+    them and bits need not be the same again.
 
-    Raises NotReady for an accelerator that is not there.
+    Raises NotReady for accelerators that are not there.
     """
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if wanted == "cpu" or (wanted == "auto" and (deterministic or not seen)):
+    if wanted == "cpu" or (wanted == "auto" and (deterministic or seen < ranks)):
         return torch.device("cpu")
-    if not seen:
+    if seen < ranks:
         raise NotReady(
-            "resources.learner_device cuda: PyTorch sees no accelerator here; install PyTorch for CUDA on a machine that has"
-            " one, or set it to auto or cpu"
+            f"resources.learner_device cuda: PyTorch sees {seen} accelerators here, and {ranks} ranks need one each; install"
+            " PyTorch for CUDA on a machine that has as many, or set it to auto or cpu"
         )
-    return torch.device("cuda", rank % seen)
+    return torch.device("cuda", rank)
 
 
 def take(device: torch.device) -> None:

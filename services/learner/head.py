@@ -120,7 +120,9 @@ class HeadTrainer:
         self._adam.state.clear()
         for name, weight in self._named.items():
             kinds = {key.removeprefix(_ADAM).split(".", 1)[0] for key in held if key.startswith(_ADAM)}
-            kept = {kind: held[f"{_ADAM}{kind}.{name}"].clone() for kind in kinds if f"{_ADAM}{kind}.{name}" in held}
+            own = {kind: held[f"{_ADAM}{kind}.{name}"] for kind in kinds if f"{_ADAM}{kind}.{name}" in held}
+            # Its count of steps is read on the host, wherever it computes (torch.optim.Adam).
+            kept = {k: t.to("cpu" if k == "step" else weight.device, copy=True) for k, t in own.items()}
             if kept:
                 self._adam.state[weight] = kept
 

@@ -18,11 +18,12 @@ from services.learner.losses.kl import Kl, estimate
 
 def load(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     """The model in a folder, frozen, computing where and in the precision that the policy computes in."""
-    model: PreTrainedModel = models.load(folder).to(device)  # type: ignore[arg-type]
+    model = models.load(folder)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
         parameter.data = parameter.data.to(dtype)
-    return model
+    moved: PreTrainedModel = model.to(device)  # type: ignore[arg-type]
+    return moved
 
 
 def penalised(one: ScoredTree, model: PreTrainedModel, kl: Kl, budget: int) -> ScoredTree:

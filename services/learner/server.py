@@ -53,7 +53,7 @@ class LearnerServicer(learner_service_pb2_grpc.LearnerServiceServicer):
         self._ready()
         if self.hands is None:
             raise InvalidInput("this run's recipe hands weights over otherwise: resources.weights is not nccl")
-        async for said in self.hands.over(request):
+        async for said in self.hands.over(request, context.peer()):
             yield said
 
     async def EstimateAdvantages(

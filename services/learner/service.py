@@ -76,7 +76,7 @@ async def _train(
             parts = stored, recipe, store, trigger, torch_thread, weights, keeper, address, settings.tick_s
             servicer.learner = _learner(*parts, outlet=outlet)
             if recipe.resources.weights == "nccl":
-                servicer.hands = Hands(weights, grpc_server.address, recipe.resources.drain_s)
+                servicer.hands = Hands(weights, torch_thread.device, recipe.resources.drain_s)
             servicer.learner.note = logs.step
             await grpc_server.set_serving(True)
             working = _work(servicer.learner, kept[1] if kept else None, stop)
@@ -88,8 +88,6 @@ async def _train(
                 await logs.close()
         finally:
             torch_thread.done()
-            if servicer.hands is not None:
-                servicer.hands.close()
             if weights is not None:
                 weights.clean()
 

@@ -44,7 +44,7 @@ class Timed:
 class TorchThread:
     """Loads, trains, hands out. All but `done` run in its thread; the trainer's memory is bounded by tokens_per_row."""
 
-    _local_rank = 0  # which accelerator of this machine it takes
+    _local = (0, 1)  # its rank on this machine, and how many there are
 
     def __init__(self, recipe: Recipe, threads: int | None) -> None:
         self._recipe, self._threads = recipe, threads
@@ -63,6 +63,11 @@ class TorchThread:
         assert self._trainer is not None, "load() comes first"
         return self._trainer
 
+    @property
+    def device(self) -> "torch.device":
+        """Where it computes, once loaded."""
+        return self.trainer.model.device
+
     async def load(self, folder: Path, resumed: bool, base: Path | None = None) -> None:
         """Loads the model in a folder, and Adam's state if the folder is a checkpoint. `base`: where the reference policy
         is, loaded only if the loss needs one."""
@@ -74,7 +79,7 @@ class TorchThread:
         from services.learner import checkpoint, device, losses, reference, trainer
 
         trainer.settle(self._threads)
-        at = device.choose(self._recipe.resources.learner_device, self._recipe.deterministic, self._local_rank)
+        at = device.choose(self._recipe.resources.learner_device, self._recipe.deterministic, *self._local)
         device.take(at)
         dtype = device.compute_dtype(self._recipe.resources.dtype, at)
         self.dtype_name = str(dtype).removeprefix("torch.")

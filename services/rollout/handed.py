@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from banyan.errors import BanyanError, InvalidInput, TemporaryError
+from banyan.errors import InvalidInput, TemporaryError
 from banyan.recipe import Resources
 from banyan.v1 import learner_service_pb2
 from services.chassis import handover, private, weightfile
@@ -26,9 +26,11 @@ _END_S = 5.0
 
 
 def workers(resources: Resources) -> int:
-    """Processes of one vLLM that hold weights."""
+    """Processes of one vLLM that hold weights. Raises InvalidInput where they are of several engines."""
     more: Mapping[str, Any] = resources.engine_settings.get("arguments") or {}
-    return math.prod(int(more.get(f"{kind}_parallel_size", 1)) for kind in ("tensor", "pipeline", "data"))
+    if int(more.get("data_parallel_size", 1)) > 1:
+        raise InvalidInput("resources.weights nccl takes no data_parallel_size; raise resources.rollout_nodes instead")
+    return math.prod(int(more.get(f"{kind}_parallel_size", 1)) for kind in ("tensor", "pipeline", "prefill_context"))
 
 
 class Handed:
@@ -58,11 +60,13 @@ class Handed:
             try:
                 yield path
                 self._last = published.policy.digest, path
-                await _ended(sent)
+                await asyncio.wait([sent], timeout=_END_S)
             finally:
                 handover.forget(path)
                 sent.cancel()
                 await asyncio.wait([sent])
+                if not sent.cancelled() and (error := sent.exception()) is not None:
+                    log.warning("the learner says of the hand-over: %s", error)
 
     async def _invited(self, published: Published, said: AsyncGenerator[learner_service_pb2.HandOverResponse, None]) -> Path:
         try:
@@ -95,10 +99,3 @@ async def _sent(said: AsyncIterator[learner_service_pb2.HandOverResponse]) -> No
     """Waits until the learner says that all was sent. Raises BanyanError where it says otherwise."""
     async for _ in said:
         pass
-
-
-async def _ended(sent: "asyncio.Future[None]") -> None:
-    """The engine has what it wanted; what the learner says of that is for the log."""
-    done, _ = await asyncio.wait([sent], timeout=_END_S)
-    if done and isinstance(error := sent.exception(), BanyanError):
-        log.warning("the learner says of the hand-over: %s", error)

@@ -64,6 +64,8 @@ class Refresher:
                 self._unfit_since = self._unfit_since or time.monotonic()
                 if time.monotonic() - self._unfit_since > UNFIT_S:
                     raise
+            elif not self.fit:  # nothing was tried: the learner is away
+                self._unfit_since = time.monotonic()
             return []
 
     async def _load(self, target: Published) -> list[Sampled]:
@@ -73,7 +75,7 @@ class Refresher:
         ):
             async with contextlib.AsyncExitStack() as stack:
                 path = await stack.enter_async_context(self._weights.held(target)) if self._weights is not None else None
-                cut = await self._take(target.policy, path)
+                cut = await self._take(target, path)
         self.loaded, self._unfit_since = target.policy, 0.0
         telemetry.count("banyan.weights.bytes", target.bytes)
         await self._count_unproven()
@@ -81,12 +83,13 @@ class Refresher:
         log.info("policy step %d (epoch %d) loaded in %.3f s; %d branches cut", step, target.policy.epoch, took, len(cut))
         return cut
 
-    async def _take(self, policy: Policy, weights: Path | None) -> list[Sampled]:
+    async def _take(self, target: Published, weights: Path | None) -> list[Sampled]:
         """Lets running branches end, for a while, and loads; the segments that were cut."""
         if self._drain_s and not await self._thread.drain(self._drain_s):
-            log.info("policy step %d waited %.1f s for running branches; the rest is cut", policy.step, self._drain_s)
+            step = target.policy.step
+            log.info("policy step %d waited %.1f s for running branches; the rest is cut", step, self._drain_s)
         try:
-            return await self._thread.load(policy, weights)
+            return await self._thread.load(target.policy, weights, target.bytes)
         except BanyanError:
             await self._thread.admit()
             raise

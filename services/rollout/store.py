@@ -19,6 +19,7 @@ from banyan.v1 import (
 )
 from services.chassis import rpc
 from services.rollout.claims import Claims
+from services.rollout.engines.thread import SLOWEST_B_S
 from services.rollout.ingests import Ingests
 from services.rollout.policies import Published, from_wire
 from services.rollout.ports import Awaited, Claim, Ingested
@@ -152,7 +153,7 @@ class HandOvers:
             request = learner_service_pb2.HandOverRequest(
                 digest=published.policy.digest, node_id=self._node_id, workers=self._workers, devices=devices
             )
-            async for said in stub.HandOver(request, timeout=_FETCH_S):
+            async for said in stub.HandOver(request, timeout=_FETCH_S + published.bytes / SLOWEST_B_S):
                 yield said
         except grpc.RpcError as error:
             raise error_of(error, f"a hand-over of weights from {published.address}") from None

@@ -10,8 +10,12 @@ import pytest_asyncio
 import torch
 
 from banyan.errors import TemporaryError
+from banyan.recipe import Resources
 from services.chassis import handover, weightfile
-from tests.engines.rig import BASE, OTHER, TOLERANCE, Rig, ask, finish, gap, prompt
+from services.rollout.engines import vllm_start
+from services.rollout.engines.port import Policy
+from tests.engines.conftest import HAS_VLLM
+from tests.engines.rig import BASE, OTHER, TOLERANCE, Rig, ask, finish, gap, model, model_folder, prompt
 from tests.weights.handovers import Learner, learner
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -41,38 +45,81 @@ async def test_vllm_computes_with_what_was_handed_over(vllm: Rig, made: Learner,
     assert vllm.engine.stats().unproven == before, "all were read back, without a file"
 
 
-@pytest.mark.parametrize("how", ["the learner hangs up", "a byte changes"])
-async def test_a_hand_over_that_breaks_takes_the_engine_out_of_service(
-    vllm: Rig, made: Learner, tmp_path: Path, monkeypatch: Any, how: str
-) -> None:
-    read_flat, broadcast, sent = weightfile.read_flat, handover.Ranks.broadcast, list[int]()
+def changed(manifest: weightfile.WeightManifest) -> torch.Tensor:
+    flat_B = _READ(manifest).clone()
+    flat_B[len(flat_B) // 2] ^= 1
+    return flat_B
 
-    def changed(manifest: weightfile.WeightManifest) -> torch.Tensor:
-        flat_B = read_flat(manifest).clone()
-        flat_B[len(flat_B) // 2] ^= 1
-        return flat_B
 
-    def breaks(self: handover.Ranks, flat_B: torch.Tensor) -> None:
-        sent.append(len(flat_B))
-        if len(sent) == 3:
+class Breaks:
+    """A learner that ends at its third piece."""
+
+    def __init__(self) -> None:
+        self.broadcast, self.sent = handover.Ranks.broadcast, 0
+
+    def __call__(self, ranks: handover.Ranks, flat_B: torch.Tensor) -> None:
+        self.sent += 1
+        if self.sent == 3:
             raise TemporaryError("the learner ends")
-        broadcast(self, flat_B)
+        self.broadcast(ranks, flat_B)
 
-    says = {"a byte changes": "the weights handed over digest to", "the learner hangs up": "the hand-over broke: .*by peer"}[
-        how
-    ]
-    vllm.engine.submit(ask("waits", prompt(9)))
-    with monkeypatch.context() as patch, pytest.raises(TemporaryError, match=f"did not come whole: {says}") as caught:
+
+_READ = weightfile.read_flat
+HOW = {"a byte changes": "the weights handed over digest to", "the learner hangs up": "the hand-over broke: .*by peer"}
+
+
+async def breaks(engine: Any, made: Learner, folder: Path, workers: int, how: str) -> None:
+    """A hand-over that does, and takes the engine out of service."""
+    published = made.publish(OTHER, tensors=model(OTHER).state_dict())
+    with pytest.MonkeyPatch.context() as patch:
         if how == "a byte changes":
             patch.setattr(weightfile, "read_flat", changed)
         else:
-            patch.setattr(handover.Ranks, "broadcast", breaks)
+            failing = Breaks()
+            patch.setattr(handover.Ranks, "broadcast", lambda ranks, flat_B: failing(ranks, flat_B))
         patch.setattr(handover, "PIECE_BYTES", 50_000)
-        await takes(vllm, made, tmp_path / "node", vllm.model(OTHER).state_dict())
-    assert caught.value.reason == "UNPROVEN" and not vllm.engine.step(), "nothing is sampled"
-    await takes(vllm, made, tmp_path / "node", vllm.model(OTHER).state_dict())
+        with pytest.raises(TemporaryError, match=f"did not come whole: .*{HOW[how]}") as caught:
+            async with made.node(folder, workers).held(published) as path:
+                await asyncio.to_thread(engine.load, published.policy, path)
+    assert caught.value.reason == "UNPROVEN" and not engine.step(), "nothing is sampled"
+    with pytest.raises(TemporaryError, match="no policy that is proven"):
+        engine.logprobs(prompt(9), 1, 1.0)
+
+
+@pytest.mark.parametrize("how", HOW)
+async def test_a_hand_over_that_breaks_takes_the_engine_out_of_service(
+    vllm: Rig, made: Learner, tmp_path: Path, how: str
+) -> None:
+    vllm.engine.submit(ask("waits", prompt(9)))
+    await breaks(vllm.engine, made, tmp_path / "node", 1, how)
+    await takes(vllm, made, tmp_path / "again", vllm.model(OTHER).state_dict())
     ended = await asyncio.to_thread(finish, vllm.engine)
     assert gap(vllm.model(OTHER), ended["waits"], ask("waits", prompt(9))) < TOLERANCE
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(not HAS_VLLM, reason="make vllm")
+async def test_two_workers_take_what_is_handed_over_and_survive_what_breaks(made: Learner, tmp_path: Path) -> None:
+    """Of several workers vLLM hears the first that fails, and would take the others' answers for those to come."""
+    settings = {"arguments": {"tensor_parallel_size": 2}}
+    resources = Resources(engine="vllm", kv_tokens=2048, max_branches=4, dtype="float32", engine_settings=settings)
+    folder = model_folder(tmp_path / "model")
+    engine = await asyncio.to_thread(vllm_start.build, folder, resources, 1, Policy(0, 0, b""))
+    try:
+        request = ask("a", prompt(40))
+        for number, how in enumerate((None, *HOW, None, None)):
+            node = tmp_path / f"node-{number}"
+            if how is not None:
+                await breaks(engine, made, node, 2, how)
+                continue
+            seed = 2 + number
+            published = made.publish(tensors=model(seed).state_dict())
+            async with made.node(node, 2).held(published) as path:
+                await asyncio.to_thread(engine.load, published.policy, path)
+            ended = await asyncio.to_thread(finish, engine, [request])
+            assert gap(model(seed), ended["a"], request) < TOLERANCE
+    finally:
+        await asyncio.to_thread(engine.close)
 
 
 async def test_an_update_that_does_not_take_effect_is_caught(

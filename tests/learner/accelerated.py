@@ -8,17 +8,20 @@ import json
 import os
 import sys
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from banyan.recipe import Lora, Optimise
 from services.chassis import weightfile
 from services.learner import adapter, canary, flatfile, model
+from services.learner.packing import Row
 from services.learner.trainer import Trainer
+from services.learner.watched import Watched
 from tests.learner.accelerator import DEVICE, attached
 from tests.learner.conftest import VOCABULARY, Forest
 from tests.learner.rows import rows_of
@@ -30,6 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
     "reinforce": {"loss": "reinforce"},
     "otr": {"loss": "otr"},
     "decoupled": {"loss": "decoupled"},
+    "importance": {"loss_settings": {"importance": {}}},
     "kl": {"loss_settings": {"kl": {"coef": 0.1}}},
     "minibatches": {"epochs": 2},
     "head": {"head": {"width": 8}},
@@ -43,6 +47,15 @@ def tiny(seed: int = 0) -> PreTrainedModel:
     sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = LlamaConfig(vocab_size=VOCABULARY, num_key_value_heads=2, max_position_embeddings=256, **sizes)
     return model.prepare(LlamaForCausalLM(config))
+
+
+def rows(case: str, step: int) -> list[Row]:
+    """Rows of random trees; what they teach the head is made up."""
+    found = rows_of(Forest(), step)
+    if case != "head":
+        return found
+    taught = Watched(np.arange(4), np.array([0.0, 1.0, 0.0, 1.0]), np.ones(4), np.full(4, np.nan))
+    return [replace(row, watched=taught) for row in found]
 
 
 def trained(case: str, device: str) -> dict[str, Any]:
@@ -59,7 +72,7 @@ def trained(case: str, device: str) -> dict[str, Any]:
         return Trainer(policy.to(device), optimise, dtype, 0, frozen)
 
     first = made()
-    reports = [asdict(first.step(rows_of(Forest(), step), step)) for step in range(2)]
+    reports = [asdict(first.step(rows(case, step), step)) for step in range(2)]
     with tempfile.TemporaryDirectory() as folder:
         flatfile.write(Path(folder) / "moments", first.moments())
         flatfile.write(Path(folder) / "weights", first.masters.exact())
@@ -72,7 +85,7 @@ def trained(case: str, device: str) -> dict[str, Any]:
                 weight.copy_(weights[adapter.stored_name(name) if again.masters.adapted else name])
         again.masters.publish()
         again.restore_moments(moments)
-        reports.append(asdict(again.step(rows_of(Forest(), 2), 2)))
+        reports.append(asdict(again.step(rows(case, 2), 2)))
         manifest = weightfile.write(Path(folder), "policy-1-3", again.published(), 1, 3, dtype="float32")
         told = {name: tensor.double().sum().item() for name, tensor in weightfile.read_tensors(manifest).items()}
     return {"reports": reports, "weights": told, "canary": canary.of(again.model, "float32")["logprobs"]}

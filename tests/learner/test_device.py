@@ -23,14 +23,15 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_recipe_says_where_the_learner_computes(monkeypatch: Any) -> None:
     assert device.choose("auto") == device.choose("cpu") == torch.device("cpu")
-    with pytest.raises(NotReady, match=r"PyTorch sees no accelerator here; .* set it to auto or cpu"):
+    with pytest.raises(NotReady, match=r"PyTorch sees 0 accelerators here, .* set it to auto or cpu"):
         device.choose("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert [device.choose(said, rank=rank) for said in ("auto", "cuda") for rank in (0, 5)] == 2 * [
-        torch.device("cuda", 0),
-        torch.device("cuda", 1),
-    ]
+    for said in ("auto", "cuda"):
+        assert [device.choose(said, False, rank, 4) for rank in (0, 3)] == [torch.device("cuda", rank) for rank in (0, 3)]
+    assert device.choose("auto", False, 1, 5) == torch.device("cpu"), "of all ranks alike, where there are too few"
+    with pytest.raises(NotReady, match=r"sees 4 accelerators here, and 5 ranks need one each"):
+        device.choose("cuda", False, 1, 5)
     assert device.choose("auto", deterministic=True) == device.choose("cpu", rank=3) == torch.device("cpu")
 
 
@@ -55,9 +56,10 @@ def test_deterministic_runs_train_on_the_cpu() -> None:
 
 def test_torchrun_says_which_accelerator_of_the_machine_is_a_ranks_own() -> None:
     said = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-    assert place(said) == Place(5, 8) and place(said | {"LOCAL_RANK": "1"}) == Place(5, 8, 1)
-    with pytest.raises(InvalidInput, match="LOCAL_RANK must be numbers"):
-        place(said | {"LOCAL_RANK": "one"})
+    local = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+    assert place(said) == Place(5, 8) and place(said | local) == Place(5, 8, (1, 4))
+    with pytest.raises(InvalidInput, match="must be numbers"):
+        place(said | local | {"LOCAL_RANK": "one"})
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,8 @@ def test_steps_on_an_accelerator_are_those_of_the_host(steps: dict[str, Any], ca
     """Also over a checkpoint, and what goes out; rounding differs, as another way of attention is taken there."""
     here, there = steps["here"][case], steps["there"][case]
     assert all(report["applied"] for report in here["reports"])
+    if case == "head":
+        assert all(report["head"]["head_observations"] for report in here["reports"]), "it learns"
     exact = case != "bfloat16"
     for part in ("reports", "canary", *(("weights",) if exact else ())):
         np.testing.assert_allclose(numbers(there[part]), numbers(here[part]), rtol=2e-5 if exact else 2e-2, atol=1e-5)

@@ -56,7 +56,7 @@ class Learner:
         return Published(Policy(1, self.step - 1, made.digest), self.folder.folder, self.address, made.bytes)
 
     def node(self, folder: Path, workers: int = 1) -> Handed:
-        return Handed(folder, HandOvers("node", workers).ask, workers)
+        return Handed(folder, HandOvers(folder.name, workers).ask, workers)
 
 
 @contextlib.asynccontextmanager
@@ -66,12 +66,11 @@ async def learner(folder: Path, waits_s: float = 0.0) -> AsyncIterator[Learner]:
     servicer.learner = SimpleNamespace(weights=weights)
     add = learner_service_pb2_grpc.add_LearnerServiceServicer_to_server
     serving = await rpc.serve("127.0.0.1:0", [lambda s: add(servicer, s)], [server.SERVICE])
-    servicer.hands = Hands(weights, serving.address, waits_s)
+    servicer.hands = Hands(weights, torch.device("cpu"), waits_s)
     try:
         yield Learner(weights, servicer.hands, serving.address)
     finally:
         await serving.stop()
-        servicer.hands.close()
 
 
 def receive(path: Path, rank: int, die_at: int = -1) -> tuple[dict[str, torch.Tensor], Received]:

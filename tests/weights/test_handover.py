@@ -1,6 +1,7 @@
 """Weights by collectives: each worker has what was published, or an error that says why; nobody waits for the dead."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -92,7 +93,7 @@ async def test_a_byte_that_changed_on_the_way_is_seen(made: Learner, tmp_path: P
             await asyncio.to_thread(receive, path, 1)
 
 
-async def test_the_same_weights_under_a_new_number_do_not_come_again(made: Learner, tmp_path: Path) -> None:
+async def test_the_same_weights_under_a_new_number_do_not_come_again(made: Learner, tmp_path: Path, eventually: Any) -> None:
     node, published = made.node(tmp_path / "node"), made.publish()
     async with node.held(published) as path:
         await asyncio.to_thread(receive, path, 1)
@@ -105,22 +106,48 @@ async def test_the_same_weights_under_a_new_number_do_not_come_again(made: Learn
     with pytest.raises(RuntimeError, match="of the engine"):
         async with node.held(other):
             raise RuntimeError("of the engine")
+    await eventually(lambda: not made.hands._under_way, 20.0, "no hand-over under way")
     async with node.held(other) as path:
         await asyncio.to_thread(receive, path, 1)
 
 
 async def test_workers_that_never_come_are_not_waited_for(made: Learner, tmp_path: Path, eventually: Any) -> None:
-    """A node that gives up ends it at the learner too: more of them than it serves at once are served one after another."""
-    published = made.publish()
-    for _ in range(2 * handing.AT_ONCE):
+    """A node that gives up ends it at the learner too, and is not kept waiting for long when it asks again."""
+    published, before = made.publish(), time.monotonic()
+    for number in range(2 * handing.AT_ONCE):
         with pytest.raises(RuntimeError, match="of the engine"):
-            async with made.node(tmp_path / "node").held(published):
+            async with made.node(tmp_path / f"node-{number % 3}").held(published):
                 raise RuntimeError("of the engine")
+        await eventually(lambda: not made.hands._under_way, 20.0, "no hand-over under way")
+    assert time.monotonic() - before < 20.0
 
-    async def idle() -> bool:
-        return made.hands._under_way == 0
 
-    await eventually(idle, 20.0, "no hand-over under way")
+async def test_a_node_that_hangs_up_amid_the_sending_ends_it(made: Learner, tmp_path: Path, eventually: Any) -> None:
+    """Its thread ends at the next piece; until then the node gets no second one."""
+    published, slow, begun = made.publish(), threading.Event(), threading.Event()
+    broadcast = handover.Ranks.broadcast
+
+    def halting(self: handover.Ranks, flat_B: torch.Tensor) -> None:
+        begun.set()
+        slow.wait(20.0)
+        broadcast(self, flat_B)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handover.Ranks, "broadcast", halting)
+        with pytest.raises(RuntimeError, match="of the engine"):
+            async with made.node(tmp_path / "node").held(published) as path:
+                receiving = asyncio.create_task(asyncio.to_thread(receive, path, 1))
+                await eventually(begun.is_set, 10.0, "all ranks there")
+                raise RuntimeError("of the engine")
+        with pytest.raises(TemporaryError, match=r"node 'node' is handed weights; ask again"):
+            async with made.node(tmp_path / "node").held(published):
+                pass
+        slow.set()
+        with pytest.raises(TemporaryError):
+            await receiving
+    await eventually(lambda: not made.hands._under_way, 20.0, "no hand-over under way")
+    async with made.node(tmp_path / "node").held(published) as path:
+        await asyncio.to_thread(receive, path, 1)
 
 
 async def test_a_learner_waits_for_workers_but_not_for_ever(made: Learner, tmp_path: Path, monkeypatch: Any) -> None:
@@ -149,7 +176,7 @@ async def test_what_cannot_be_handed_over_is_said(made: Learner, tmp_path: Path,
     with pytest.raises(InvalidInput, match="to 0 workers"):
         async with made.node(tmp_path / "node", 0).held(newest):
             pass
-    made.hands._under_way = handing.AT_ONCE
+    made.hands._under_way = {str(number) for number in range(handing.AT_ONCE)}
     with pytest.raises(TemporaryError, match="8 nodes are handed weights"):
         async with node.held(newest):
             pass
@@ -184,10 +211,21 @@ def test_tensors_that_overlap_are_refused() -> None:
         list(handover.pieces(manifest, 1))
 
 
-def test_nccl_carries_between_accelerators_that_differ() -> None:
-    assert handover.choose(["a"], ["b", "c"]) == "nccl"
-    assert handover.choose(["a", "b"], ["b"]) == "nccl", "of its own the learner uses the first"
-    assert [handover.choose(*both) for both in ((["a"], ["b", "a"]), ([], ["b"]), (["a"], []), ([], []))] == ["gloo"] * 4
+def test_nccl_carries_between_accelerators_that_differ(monkeypatch: Any) -> None:
+    monkeypatch.setattr(handover, "_id", lambda at: "abc"[at])
+    first, second = torch.device("cuda", 0), torch.device("cuda", 1)
+    assert handover.choose(first, ["b", "c"]) == handover.choose(second, ["a"]) == "nccl"
+    assert handover.choose(first, ["b", "a"]) == handover.choose(first, []) == "gloo"
+    assert handover.choose(torch.device("cpu"), ["b"]) == "gloo", "whatever else this process may see"
+
+
+@pytest.mark.parametrize("peer", ["ipv4:127.0.0.1:5000", "ipv6:%5B::1%5D:5000", "ipv6:[::1]:5000"])
+def test_a_node_is_told_the_address_that_it_asked_at(peer: str) -> None:
+    host, port = handing._address(peer)
+    assert (host, port) in (("127.0.0.1", 5000), ("::1", 5000))
+    assert handover.own_address("127.0.0.1", 5000) == "127.0.0.1"
+    with pytest.raises(InvalidInput, match="it needs an address of IP"):
+        handing._address("unix:/tmp/socket")
 
 
 def test_workers_are_counted_by_the_sizes_that_vllm_is_given() -> None:
@@ -196,3 +234,5 @@ def test_workers_are_counted_by_the_sizes_that_vllm_is_given() -> None:
 
     assert handed.workers(Resources(engine="vllm")) == of({}) == 1
     assert of({"tensor_parallel_size": 4, "pipeline_parallel_size": 2}) == 8
+    with pytest.raises(InvalidInput, match=r"raise resources.rollout_nodes instead"):
+        of({"data_parallel_size": 2})

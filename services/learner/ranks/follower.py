@@ -41,7 +41,7 @@ class _Thread(TorchThread):
 
     def __init__(self, world: World, opening: Opening, threads: int | None) -> None:
         super().__init__(Recipe.model_validate_json(opening.recipe_json), threads)
-        self._world, self._local_rank = world, world.local_rank
+        self._world, self._local = world, world.local
         self._load(opening.folder, opening.resumed, opening.base)
 
     def _made(self, *given: object) -> RankTrainer:

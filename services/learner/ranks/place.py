@@ -8,11 +8,12 @@ from banyan.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which rank this process is, by its environment. local_rank: among those of its machine, where that is said."""
+    """Which rank this process is, by its environment. local: its rank on its machine, and how many there are,
+    where that is said."""
 
     rank: int
     size: int
-    local_rank: int | None = None
+    local: tuple[int, int] | None = None
 
 
 def place(environ: Mapping[str, str]) -> Place | None:
@@ -20,8 +21,9 @@ def place(environ: Mapping[str, str]) -> Place | None:
     if "RANK" not in environ and "WORLD_SIZE" not in environ:
         return None
     try:
-        local = environ.get("LOCAL_RANK")
-        found = Place(int(environ["RANK"]), int(environ["WORLD_SIZE"]), None if local is None else int(local))
+        here, of = environ.get("LOCAL_RANK"), environ.get("LOCAL_WORLD_SIZE")
+        local = None if here is None or of is None else (int(here), int(of))
+        found = Place(int(environ["RANK"]), int(environ["WORLD_SIZE"]), local)
     except (KeyError, ValueError):
         said = {name: environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
         raise InvalidInput(

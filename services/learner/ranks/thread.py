@@ -45,7 +45,7 @@ class RankThread(TorchThread):
     def __init__(self, recipe: Recipe, threads: int | None, orders: Orders, crew: Crew | None = None) -> None:
         super().__init__(recipe, threads)
         self._world, self._orders, self._crew = orders.world, orders, crew
-        self._local_rank = orders.world.local_rank
+        self._local = orders.world.local
 
     def _made(self, *given: Any) -> "Trainer":
         from services.learner.ranks.trainer import RankTrainer

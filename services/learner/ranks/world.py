@@ -48,7 +48,7 @@ class World:
         load_s: float = LOAD_S,
     ) -> None:
         self.rank, self.size, self.timeout_s, self.load_s = at.rank, at.size, timeout_s, load_s
-        self.local_rank = at.rank if at.local_rank is None else at.local_rank
+        self.local = at.local or (at.rank, at.size)
         if store is not None or os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # ranks of one machine are reached by nobody else
         met = store or _met(at)

@@ -23,7 +23,8 @@ _MOST_COMMANDS = 65_536
 _MOST_BATCHES = 256
 _TICK_S = 0.2  # how late a stop may be noticed while the engine idles or its events are not taken
 _LOOK_S = 5.0
-STUCK_S = 300.0  # longer than any step, any load of weights and any proof of them takes
+STUCK_S = 300.0  # longer than any step, any load of weights that are here and any proof of them takes
+SLOWEST_B_S = 50e6  # of weights that are handed over, eight times at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class EngineThread:
     def __init__(self, make: Callable[[], Engine], lockstep: bool = False, stuck_s: float = STUCK_S) -> None:
         self._make, self._lockstep, self._stuck_s = make, lockstep, stuck_s
         self._moved = time.monotonic()  # when a command or a step ended last
+        self._slack_s = 0.0  # what the command that runs may take longer
         self._commands: queue.Queue[tuple[Callable[[Engine], Any], Future[Any]]] = queue.Queue(_MOST_COMMANDS)
         self._ended: asyncio.Queue[list[Sampled] | BaseException] = asyncio.Queue(_MOST_BATCHES)
         self._room = threading.BoundedSemaphore(_MOST_BATCHES - 1)
@@ -111,7 +113,7 @@ class EngineThread:
 
     async def watch(self) -> None:
         """For ever. Raises DeadlineMissed where a step or a command does not end: nobody can end it, but the node can."""
-        while (silent_s := time.monotonic() - self._moved) <= self._stuck_s:
+        while (silent_s := time.monotonic() - self._moved) <= self._stuck_s + self._slack_s:
             await asyncio.sleep(min(_LOOK_S, self._stuck_s))
         raise DeadlineMissed(f"the engine has not ended a step or a command for {silent_s:.0f} s; the node ends with it")
 
@@ -162,9 +164,17 @@ class EngineThread:
         """Ends a drain without a new policy."""
         await asyncio.wrap_future(self._command(lambda engine: engine.hold(False)))
 
-    async def load(self, policy: Policy, weights: Path | None) -> list[Sampled]:
-        """Takes new weights; returns the segments that were cut."""
-        return await asyncio.wrap_future(self._command(lambda engine: engine.load(policy, weights)))
+    async def load(self, policy: Policy, weights: Path | None, size: int = 0) -> list[Sampled]:
+        """Takes new weights; returns the segments that were cut. size: bytes of them, which may have to come first."""
+
+        def take(engine: Engine) -> list[Sampled]:
+            self._slack_s = size / SLOWEST_B_S
+            try:
+                return engine.load(policy, weights)
+            finally:
+                self._slack_s = 0.0
+
+        return await asyncio.wrap_future(self._command(take))
 
     async def logprobs(self, tokens_T: IntTokens, first: int, temperature: float) -> Floats:
         """A spot check."""

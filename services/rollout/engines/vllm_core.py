@@ -86,11 +86,6 @@ class Core:
         except ValueError as error:
             raise InvalidInput(f"vLLM refuses {settings.folder}: {str(error).splitlines()[0]}") from None
 
-    @property
-    def dead(self) -> bool:
-        """Whether its processes have ended."""
-        return bool(self._llm.errored)
-
     def new_id(self) -> str:
         """A name for a request."""
         self._count += 1
@@ -165,12 +160,11 @@ class Core:
             return vllm_params.of_probe(output, tokens[at])
 
     async def update(self, manifest: Path) -> None:
-        """Takes the weights of a file. Nothing may run."""
-        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
-
-        await self._llm.start_weight_update()
-        await self._llm.update_weights(WeightTransferUpdateRequest(update_info={"manifest": str(manifest.resolve())}))
-        await self._llm.finish_weight_update()
+        """Takes the weights of a version. Nothing may run. Raises InvalidInput where a worker could not: what it has then is
+        of no use."""
+        said = await self._llm.collective_rpc("take", args=(str(manifest.resolve()),))
+        if failed := [why for why in said if why]:
+            raise InvalidInput(f"a worker of vLLM cannot take {manifest.name}: {failed[0].splitlines()[-1]}")
 
     async def read_back(self, manifest: Path) -> tuple[list[str], list[str]]:
         """Tensors of a file that some worker does not compute with, and those that could not be compared (vllm_proof)."""

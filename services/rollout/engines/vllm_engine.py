@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from banyan.errors import InvalidInput
+from banyan.errors import InvalidInput, TemporaryError
 from banyan.segment import Finish, Floats, IntTokens
 from banyan.signals import Signals, joined
 from services.rollout.engines import vllm_params
-from services.rollout.engines.port import NO_ROOM, EngineStats, Key, Policy, Request, Sampled, Tokenizer, no_floats
+from services.rollout.engines.port import NO_ROOM, UNPROVEN, EngineStats, Key, Policy, Request, Sampled, Tokenizer, no_floats
 from services.rollout.engines.vllm_core import Core
 from services.rollout.engines.vllm_update import Updates
 
@@ -148,6 +148,8 @@ class VllmEngine:
         """Log-probs of tokens[first:], of a prefix that nothing was kept of."""
         if not 1 <= first < len(tokens_T):
             raise InvalidInput(f"first={first} must lie in 1..{len(tokens_T) - 1}: a first token has no log-prob")
+        if not self._proven:
+            raise TemporaryError("vLLM computes with no policy that is proven; ask again", reason=UNPROVEN)
         self._generation += 1
         return self._loop.run_until_complete(self._core.score(tokens_T.tolist(), first, temperature, self._salt()))
 

@@ -7,22 +7,18 @@ read back (shards, quantised layers, adapters) and the canary cannot tell old fr
 """
 
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from banyan.errors import InvalidInput, TemporaryError
 from banyan.segment import Floats
-from services.chassis import handover
 from services.rollout.engines import canary, fitting, vllm_adapter
 from services.rollout.engines.canary import Canary
 from services.rollout.engines.port import UNPROVEN, Policy
 from services.rollout.engines.vllm_core import Core
 
 log = logging.getLogger(__name__)
-
-_WORKER = re.compile(r"Worker failed with error '(?P<why>.*)', please check")  # what vLLM makes of what a worker raised
 
 
 @dataclass(slots=True)
@@ -67,15 +63,11 @@ class Updates:
             log.warning("policy step %d is loaded; that vLLM computes with it is not proven", policy.step)
 
     async def _update(self, policy: Policy, weights: Path) -> None:
-        """Raises TemporaryError where weights that a learner hands over did not come: half of them may be in use."""
+        """Raises TemporaryError where the weights did not come: half of them may be in use."""
         try:
             await self.core.update(weights)
-        except Exception as error:  # vLLM raises its workers' errors without their classes
-            if handover.read(weights) is None or self.core.dead:
-                raise
-            said = str(error).strip().splitlines() or [type(error).__name__]
-            why = match["why"] if (match := _WORKER.search(said[-1])) else said[-1]
-            message = f"policy step {policy.step} did not come whole: {why}; nothing is sampled until a policy has"
+        except InvalidInput as error:
+            message = f"policy step {policy.step} did not come whole: {error}; nothing is sampled until a policy has"
             raise TemporaryError(message, reason=UNPROVEN) from None
 
     async def _read_back(self, policy: Policy, weights: Path) -> bool:

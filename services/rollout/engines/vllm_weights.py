@@ -6,6 +6,7 @@ hands weights over by collectives there is no file, and each worker receives, an
 """
 
 import multiprocessing
+import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ def register() -> None:
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(BACKEND, _backend())
     if (started_by := multiprocessing.parent_process()) is not None and started_by.pid is not None:
-        parent.die_with(started_by.pid)
+        parent.die_with(started_by.pid, signal.SIGKILL)  # one that waits for another takes no notice of less
 
 
 def _backend() -> Any:
