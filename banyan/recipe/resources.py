@@ -20,8 +20,8 @@ class Resources(Part):
     """Processes that train one model together, its weights cut over them (FSDP2). Above 1 the learner starts the others on
     its machine, unless torchrun has started all of them; they share its threads."""
     learner_device: Literal["auto", "cpu", "cuda"] = "auto"
-    """What the learner trains on. auto: an accelerator a rank, where PyTorch sees as many and deterministic is false, else the
-    CPU."""
+    """What the learner trains on. auto: an accelerator for each rank, where PyTorch sees as many and deterministic is false,
+    else the CPU."""
     threads: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"
     """Torch threads per process. auto: all cores with max_staleness 0, else the cores divided."""
     kv_tokens: Annotated[int, Field(ge=256, le=2**40)] = 65_536
