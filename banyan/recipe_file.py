@@ -1,6 +1,7 @@
 """Reads a recipe: YAML with line numbers kept, `--set key=value` on top, validated, plugins resolved."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,21 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
             registry.build("filter", scorer.name, scorer.settings)
     if recipe.task.reward and ":" not in recipe.task.reward:
         registry.build("filter", recipe.task.reward, {})
-    losses.check(recipe.optimise.loss, recipe.optimise.loss_settings)
+    with _named("optimise.loss_settings"):
+        losses.check(recipe.optimise.loss, recipe.optimise.loss_settings)
     groups.check(recipe, policy)
     _check_adapters(recipe)
     loggers.check(recipe)
     return recipe
+
+
+@contextlib.contextmanager
+def _named(key: str) -> Iterator[None]:
+    """Says by its key in the recipe what is wrong."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidInput(f"{key}: {error}", reason=error.reason) from error
 
 
 def _check_replay(replay: Replay) -> None:
@@ -122,7 +133,10 @@ def _check_adapters(recipe: Recipe) -> None:
 def _check_estimator(recipe: Recipe, policy: Any) -> None:
     """Raises InvalidInput where the estimator needs to know of trees what nothing in the recipe says."""
     optimise, engine = recipe.optimise, recipe.resources.engine
-    built = registry.estimator(optimise.advantage, optimise.advantage_settings)
+    with _named("optimise.advantage"):
+        registry.find("optimise", optimise.advantage)
+    with _named("optimise.advantage_settings"):
+        built = registry.estimator(optimise.advantage, optimise.advantage_settings)
     if getattr(built, "needs_entropy", False) and engine == "vllm":
         raise InvalidInput(
             f"optimise.advantage {optimise.advantage} needs entropies, which resources.engine vllm cannot say; use torch"

@@ -23,7 +23,7 @@ def examine(run_id: str, state: Path, as_json: bool) -> None:
     if as_json:
         emit({"run_id": run.run_id, "steps": len(seen.steps), "findings": [_json(f) for f in findings]}, True)
     else:
-        _print(run.run_id, seen, findings)
+        _print(run, seen, findings)
 
 
 def _finite(step: dict[str, Any]) -> dict[str, float]:
@@ -58,9 +58,12 @@ def _told(evidence: Evidence) -> dict[str, Any]:
     return facts | {k: v for k, v in (("was", evidence.was), ("limit", evidence.limit)) if v is not None}
 
 
-def _print(run_id: str, seen: Series, findings: list[Finding]) -> None:
+def _print(run: rs.Run, seen: Series, findings: list[Finding]) -> None:
+    run_id = run.run_id
     if len(seen.steps) < LEAST:
-        out.print(f"{run_id}: {len(seen.steps)} steps say nothing yet; {LEAST} are needed", markup=False, soft_wrap=True)
+        said = f"{run_id}: {len(seen.steps)} steps say nothing; {LEAST} are needed"
+        ended = f"; it {rs.RunState.Name(run.state).removeprefix('RUN_STATE_')}: {run.cause}" if run.cause else ""
+        out.print(said + ended, markup=False, soft_wrap=True)
         return
     if not findings:
         out.print(f"{run_id}: nothing is wrong in the metrics of {len(seen.steps)} steps", markup=False, soft_wrap=True)

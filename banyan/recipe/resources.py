@@ -1,5 +1,6 @@
 """What a run takes of the machine."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -54,6 +55,11 @@ class Resources(Part):
             raise ValueError(
                 f"weights nccl hands weights to the workers of engine vllm, and engine is {self.engine}: use file on one"
                 " host, nats across hosts"
+            )
+        more = self.engine_settings.get("arguments")
+        if self.weights == "nccl" and isinstance(more, Mapping) and more.get("data_parallel_size", 1) != 1:
+            raise ValueError(
+                "weights nccl takes no engine_settings.arguments.data_parallel_size: raise rollout_nodes instead"
             )
         if self.weights_fallback != "none" and self.weights != "nats":
             raise ValueError("weights_fallback says what to do without weights nats: set weights to nats, or leave it out")

@@ -69,9 +69,10 @@ class Recipe(Part):
                 raise ValueError(
                     f"eval.filter and filter name {scorer.name!r} with different settings; lineage knows it by name"
                 )
-        if self.resources.weights == "nccl" and self.optimise.lora is not None:
+        if self.resources.weights == "nccl" and self.resources.engine_settings.get("lora_rank"):
             raise ValueError(
-                "optimise.lora hands out adapters, which vLLM reads from files: set resources.weights to file or nats"
+                "resources.engine_settings.lora_rank has vLLM take adapters, which it reads from files: set"
+                " resources.weights to file or nats, or leave lora_rank out"
             )
         if self.replay is not None and not self.optimise.corrects:
             raise ValueError(

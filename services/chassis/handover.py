@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 64 << 20
 STEP_S = 60.0  # of one collective
-_LOOK_S = 0.01
+_STEP_S, _LOOK_S = 0.005, 0.25
 _SUFFIX = ".handover"
 _BLOCKING, _ENVIRONMENT = "TORCH_NCCL_BLOCKING_WAIT", threading.Lock()
 
@@ -143,8 +143,13 @@ class Meeting:
             if time.monotonic() > deadline:
                 missing = [rank for rank in range(1, self.place.ranks) if not store.check([f"here/{rank}"])]
                 raise TemporaryError(f"rank {missing[0]} did not come to the hand-over in {self.place.wait_s:g} s")
-            time.sleep(_LOOK_S)
-        return Ranks(store, self.place, 0, self.place.host)
+            time.sleep(_STEP_S)
+
+        def look() -> None:
+            if given_up():
+                raise TemporaryError("the node gave up the hand-over")
+
+        return Ranks(store, self.place, 0, self.place.host, look)
 
 
 def join(place: Place, rank: int) -> "Ranks":
@@ -158,16 +163,21 @@ def join(place: Place, rank: int) -> "Ranks":
         )
         named = _named(store, place)
         named.set(f"here/{rank}", "")
-        return Ranks(named, place, rank, own_address(place.host, place.port))
+        return Ranks(named, place, rank, own_address(place.host, place.port), lambda: named.check([f"here/{rank}"]))
     except (RuntimeError, OSError) as error:
         raise TemporaryError(f"no hand-over at {place.host}:{place.port}: {_first(error)}") from None
 
 
 class Ranks:
-    """All ranks of a hand-over. Collectives raise TemporaryError where one of them is gone or late."""
+    """All ranks of a hand-over. Collectives raise TemporaryError where one of them is gone or late.
 
-    def __init__(self, store: Any, place: Place, rank: int, address: str) -> None:
+    look: raises where there is nobody to wait for any more. gloo hears of a connection that ends between two broadcasts; of
+    one that ends amid one it may say nothing for as long as it may take.
+    """
+
+    def __init__(self, store: Any, place: Place, rank: int, address: str, look: Callable[[], object]) -> None:
         self._limit, self._transport, self._broken = timedelta(seconds=STEP_S), place.transport, False
+        self._look = look
         make = _nccl if place.transport == "nccl" else partial(_gloo, address=address)
         try:
             self._group: Any = make(store, rank, place.ranks, self._limit)
@@ -187,17 +197,26 @@ class Ranks:
         self._ended(self._group.allreduce([torch.ones(1, device=device)]))
 
     def close(self) -> None:
-        """Hangs up: others that still wait for this rank are told by their connections."""
+        """Hangs up: others that still wait for this rank are told by their connections, or find that the store is gone."""
+        held = [self._group]
+        self._group = None
         if self._transport == "nccl":
             with suppress(RuntimeError):
-                self._group.abort() if self._broken else self._group.shutdown()
-        self._group = None  # gloo hangs up with its last reference
+                held[0].abort() if self._broken else held[0].shutdown()
+        if self._broken:  # gloo waits for what it has begun, which may take as long as it may
+            threading.Thread(target=held.clear, name="handover-end", daemon=True).start()
 
     def _ended(self, work: Any) -> None:
+        look_at = time.monotonic() + _LOOK_S
         try:
+            while not work.is_completed():
+                if time.monotonic() > look_at:
+                    self._look()
+                    look_at = time.monotonic() + _LOOK_S
+                time.sleep(_STEP_S)
             work.wait(self._limit)
             return
-        except RuntimeError as error:
+        except (RuntimeError, TemporaryError) as error:
             said = _first(error)
         self._broken = True
         del work  # it would hold the connections as long as somebody looks at the error

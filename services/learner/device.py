@@ -4,22 +4,22 @@ from pathlib import Path
 
 import torch
 
-from banyan.errors import NotReady
+from banyan.errors import InvalidInput
 
 
 def choose(wanted: str, deterministic: bool = False, rank: int = 0, ranks: int = 1) -> torch.device:
     """The device of one of the ranks of this machine. auto: an accelerator of its own, where there are enough for all of
     them and bits need not be the same again.
 
-    Raises NotReady for accelerators that are not there.
+    Raises InvalidInput for accelerators that are not there.
     """
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted == "cpu" or (wanted == "auto" and (deterministic or seen < ranks)):
         return torch.device("cpu")
     if seen < ranks:
-        raise NotReady(
-            f"resources.learner_device cuda: PyTorch sees {seen} accelerators here, and {ranks} ranks need one each; install"
-            " PyTorch for CUDA on a machine that has as many, or set it to auto or cpu"
+        raise InvalidInput(
+            f"resources.learner_device cuda: PyTorch sees {seen} accelerators here, and each rank of {ranks} needs one;"
+            " install PyTorch for CUDA on a machine that has as many, or set it to auto or cpu"
         )
     return torch.device("cuda", rank)
 

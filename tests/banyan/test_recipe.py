@@ -56,8 +56,13 @@ def test_a_logit_bias_is_the_same_through_json() -> None:
         (MINIMAL + "generate: {temperature: 0}\n", r"temperature 0"),
         (MINIMAL + "resources: {weights: nccl}\n", r"line 4: resources: weights nccl .* of engine vllm, .*use file"),
         (
-            MINIMAL + "optimise: {lora: {rank: 2}}\nresources: {weights: nccl, engine: vllm}\n",
-            r"optimise.lora hands out adapters.*set resources.weights to file or nats",
+            MINIMAL
+            + "optimise: {lora: {rank: 2}}\nresources: {weights: nccl, engine: vllm, engine_settings: {lora_rank: 2}}\n",
+            r"lora_rank has vLLM take adapters.*set resources.weights to file or nats",
+        ),
+        (
+            MINIMAL + "resources: {weights: nccl, engine: vllm, engine_settings: {arguments: {data_parallel_size: 2}}}\n",
+            r"line 4: resources: weights nccl takes no engine_settings.arguments.data_parallel_size",
         ),
         (MINIMAL + "resources: {weights: redis}\n", r"weights"),
         (MINIMAL + "resources: {weights_fallback: fetch}\n", r"set weights to nats, or leave it out"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from banyan.errors import InvalidInput, NotReady
+from banyan.errors import InvalidInput
 from banyan.recipe_file import resolve
 from services.learner import device
 from services.learner.ranks.place import Place, place
@@ -23,14 +23,14 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_recipe_says_where_the_learner_computes(monkeypatch: Any) -> None:
     assert device.choose("auto") == device.choose("cpu") == torch.device("cpu")
-    with pytest.raises(NotReady, match=r"PyTorch sees 0 accelerators here, .* set it to auto or cpu"):
+    with pytest.raises(InvalidInput, match=r"PyTorch sees 0 accelerators here, .* set it to auto or cpu"):
         device.choose("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     for said in ("auto", "cuda"):
         assert [device.choose(said, False, rank, 4) for rank in (0, 3)] == [torch.device("cuda", rank) for rank in (0, 3)]
     assert device.choose("auto", False, 1, 5) == torch.device("cpu"), "of all ranks alike, where there are too few"
-    with pytest.raises(NotReady, match=r"sees 4 accelerators here, and 5 ranks need one each"):
+    with pytest.raises(InvalidInput, match=r"sees 4 accelerators here, and each rank of 5 needs one"):
         device.choose("cuda", False, 1, 5)
     assert device.choose("auto", deterministic=True) == device.choose("cpu", rank=3) == torch.device("cpu")
 

@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +27,7 @@ from services.rollout.handed import Handed
 from services.rollout.policies import Published
 from services.rollout.store import HandOvers
 
+AMID_BYTES = 64 << 20
 DEAD = 9  # exit status of a worker that dies amid the receiving
 
 
@@ -94,3 +98,13 @@ async def dying(path: Path, rank: int, at: int) -> int:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     process = await asyncio.to_thread(subprocess.run, command, env=environment, timeout=120)
     return process.returncode
+
+
+def broadcasting(dies_after_s: float) -> None:
+    """Rank 0 of a hand-over that says where it is, broadcasts until it dies, and dies amid one."""
+    meeting = handover.Meeting("127.0.0.1", "gloo", 1, 60.0)
+    print(json.dumps(asdict(meeting.place)), flush=True)
+    ranks, flat_B = meeting.gathered(lambda: False), torch.zeros(AMID_BYTES, dtype=torch.uint8)
+    threading.Timer(dies_after_s, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+    while True:
+        ranks.broadcast(flat_B)

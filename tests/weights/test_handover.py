@@ -1,6 +1,11 @@
 """Weights by collectives: each worker has what was published, or an error that says why; nobody waits for the dead."""
 
 import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -19,7 +24,7 @@ from services.chassis import handover, weightfile
 from services.learner import handing
 from services.rollout import handed
 from services.rollout.engines import vllm_proof
-from tests.weights.handovers import DEAD, Learner, dying, learner, model, receive
+from tests.weights.handovers import AMID_BYTES, DEAD, Learner, dying, learner, model, receive
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -77,6 +82,25 @@ async def test_a_worker_that_dies_holds_nobody_up(made: Learner, tmp_path: Path,
     assert time.monotonic() - begun < handover.STEP_S / 2
     async with node.held(published) as path:
         await asyncio.gather(*(asyncio.to_thread(receive, path, rank) for rank in (1, 2)))
+
+
+@pytest.mark.parametrize("after_s", [0.2, 0.35])
+def test_a_learner_that_dies_amid_a_broadcast_is_noticed(after_s: float) -> None:
+    """gloo would wait for the rest of the bytes for a minute, and its group for as long to be let go of."""
+    code = "import sys; from tests.weights.handovers import broadcasting as b; b(float(sys.argv[1]))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, str(after_s)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        place = handover.Place(**json.loads(process.stdout.readline()))
+        ranks, flat_B = handover.join(place, 1), torch.zeros(AMID_BYTES, dtype=torch.uint8)
+        with pytest.raises(TemporaryError, match="the hand-over broke"):
+            while True:
+                begun = time.monotonic()
+                ranks.broadcast(flat_B)
+        ranks.close()
+        assert time.monotonic() - begun < handover.STEP_S / 2
+        assert process.wait(20) == -signal.SIGKILL
 
 
 async def test_a_byte_that_changed_on_the_way_is_seen(made: Learner, tmp_path: Path, monkeypatch: Any) -> None:

@@ -49,7 +49,7 @@ class Crew:
         for rank, process in self.ranks.items():
             status = process.poll()
             if status is not None:
-                raise RankLost(f"rank {rank} of this learner ended {_said(status)}; its own cause stands above")
+                raise RankLost(f"rank {rank} of this learner ended {_said(status)}")
 
     def end(self) -> None:
         """Waits for those that go, and kills the others."""
@@ -61,4 +61,4 @@ class Crew:
 
 
 def _said(status: int) -> str:
-    return f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+    return f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}; the log has its own cause"
