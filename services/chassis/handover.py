@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 64 << 20
 STEP_S = 60.0  # of one collective
-_STEP_S, _LOOK_S = 0.005, 0.25
+_TICK_S, _LOOK_S = 0.005, 0.25
 _SUFFIX = ".handover"
 _BLOCKING, _ENVIRONMENT = "TORCH_NCCL_BLOCKING_WAIT", threading.Lock()
 
@@ -143,7 +143,7 @@ class Meeting:
             if time.monotonic() > deadline:
                 missing = [rank for rank in range(1, self.place.ranks) if not store.check([f"here/{rank}"])]
                 raise TemporaryError(f"rank {missing[0]} did not come to the hand-over in {self.place.wait_s:g} s")
-            time.sleep(_STEP_S)
+            time.sleep(_TICK_S)
 
         def look() -> None:
             if given_up():
@@ -207,13 +207,16 @@ class Ranks:
             threading.Thread(target=held.clear, name="handover-end", daemon=True).start()
 
     def _ended(self, work: Any) -> None:
-        look_at = time.monotonic() + _LOOK_S
+        begun = look_at = time.monotonic()
         try:
             while not work.is_completed():
-                if time.monotonic() > look_at:
+                now = time.monotonic()
+                if now > begun + STEP_S:  # NCCL without a watchdog never says that it takes too long
+                    raise TemporaryError(f"a collective did not end in {STEP_S:g} s")
+                if now > look_at + _LOOK_S:
                     self._look()
-                    look_at = time.monotonic() + _LOOK_S
-                time.sleep(_STEP_S)
+                    look_at = now
+                time.sleep(_TICK_S)
             work.wait(self._limit)
             return
         except (RuntimeError, TemporaryError) as error:

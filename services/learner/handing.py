@@ -42,7 +42,7 @@ class Hands:
     async def over(self, request: messages.HandOverRequest, peer: str) -> AsyncIterator[messages.HandOverResponse]:
         """Says where the ranks meet, then that all was sent. Raises BanyanError; the node asks again then.
 
-        peer: who asks, as gRPC names it. A node that hangs up ends it, at the next piece at the latest.
+        peer: who asks, as gRPC names it. A node that hangs up ends it.
         """
         node = request.node_id[:64]
         if not 0 < request.workers <= _MOST_WORKERS:

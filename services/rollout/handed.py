@@ -23,14 +23,17 @@ log = logging.getLogger(__name__)
 Ask = Callable[[Published, list[str]], AsyncGenerator[learner_service_pb2.HandOverResponse, None]]
 _INVITED_S = 20.0
 _END_S = 5.0
+_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size")
 
 
 def workers(resources: Resources) -> int:
-    """Processes of one vLLM that hold weights. Raises InvalidInput where they are of several engines."""
+    """Processes of one vLLM that hold weights. Raises InvalidInput."""
     more: Mapping[str, Any] = resources.engine_settings.get("arguments") or {}
-    if int(more.get("data_parallel_size", 1)) > 1:
-        raise InvalidInput("resources.weights nccl takes no data_parallel_size; raise resources.rollout_nodes instead")
-    return math.prod(int(more.get(f"{kind}_parallel_size", 1)) for kind in ("tensor", "pipeline", "prefill_context"))
+    sizes = {name: more.get(name, 1) for name in _SIZES}
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise InvalidInput(f"resources.engine_settings.arguments.{name} {size!r} must be a whole number of at least 1")
+    return math.prod(sizes.values())
 
 
 class Handed:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -258,5 +259,19 @@ def test_workers_are_counted_by_the_sizes_that_vllm_is_given() -> None:
 
     assert handed.workers(Resources(engine="vllm")) == of({}) == 1
     assert of({"tensor_parallel_size": 4, "pipeline_parallel_size": 2}) == 8
-    with pytest.raises(InvalidInput, match=r"raise resources.rollout_nodes instead"):
-        of({"data_parallel_size": 2})
+    with pytest.raises(InvalidInput, match=r"tensor_parallel_size 'x' must be a whole number of at least 1"):
+        of({"tensor_parallel_size": "x"})  # type: ignore[dict-item]
+
+
+def test_a_collective_that_never_ends_is_given_up(monkeypatch: Any) -> None:
+    """As NCCL's: nobody else looks at the clock."""
+
+    class Never:
+        def is_completed(self) -> bool:
+            return False
+
+    monkeypatch.setattr(handover, "STEP_S", 0.3)
+    ranks = object.__new__(handover.Ranks)
+    ranks._look, ranks._broken, ranks._limit = (lambda: None), False, timedelta(seconds=1)
+    with pytest.raises(TemporaryError, match=r"the hand-over broke: a collective did not end in 0.3 s"):
+        ranks._ended(Never())
