@@ -218,7 +218,6 @@ class HandOverResponse(_message.Message):
     PORT_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     TRANSPORT_FIELD_NUMBER: _builtins.int
-    WAIT_S_FIELD_NUMBER: _builtins.int
     PIECE_BYTES_FIELD_NUMBER: _builtins.int
     SENT_BYTES_FIELD_NUMBER: _builtins.int
     manifest_json: _builtins.str
@@ -231,8 +230,6 @@ class HandOverResponse(_message.Message):
     """Prefix of the names under which the ranks meet there."""
     transport: _builtins.str
     """nccl or gloo."""
-    wait_s: _builtins.float
-    """How long rank 0 waits for the others, in seconds."""
     piece_bytes: _builtins.int
     """Bytes after which a broadcast ends, with the tensor that it is in."""
     sent_bytes: _builtins.int
@@ -245,13 +242,12 @@ class HandOverResponse(_message.Message):
         port: _builtins.int = ...,
         token: _builtins.str = ...,
         transport: _builtins.str = ...,
-        wait_s: _builtins.float = ...,
         piece_bytes: _builtins.int = ...,
         sent_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "manifest_json", b"manifest_json", "piece_bytes", b"piece_bytes", "port", b"port", "sent_bytes", b"sent_bytes", "token", b"token", "transport", b"transport", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "manifest_json", b"manifest_json", "piece_bytes", b"piece_bytes", "port", b"port", "sent_bytes", b"sent_bytes", "token", b"token", "transport", b"transport"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -38,7 +38,7 @@ class Place:
     """Where ranks meet, and how.
 
     token: of the names under which they do, so that no two hand-overs meet; transport: nccl or gloo; ranks: the learner and
-    all workers; wait_s: how long it waits for them; piece_bytes: after which a broadcast ends, with the tensor it is in.
+    all workers; piece_bytes: after which a broadcast ends, with the tensor it is in.
     """
 
     host: str
@@ -46,7 +46,6 @@ class Place:
     token: str
     transport: str
     ranks: int
-    wait_s: float
     piece_bytes: int
 
 
@@ -132,17 +131,18 @@ class Meeting:
                 )
         except (OSError, RuntimeError) as error:
             raise TemporaryError(f"cannot listen at {host} for a hand-over: {_first(error)}") from None
-        self.place = Place(host, port, secrets.token_hex(16), transport, ranks, wait_s, PIECE_BYTES)
+        self.place = Place(host, port, secrets.token_hex(16), transport, ranks, PIECE_BYTES)
+        self._wait_s = wait_s
 
     def gathered(self, given_up: Callable[[], bool]) -> "Ranks":
         """Waits for the workers. Raises TemporaryError where some do not come, or somebody gave it up."""
-        store, deadline = _named(self._store, self.place), time.monotonic() + self.place.wait_s
+        store, deadline = _named(self._store, self.place), time.monotonic() + self._wait_s
         while not store.check([f"here/{rank}" for rank in range(1, self.place.ranks)]):
             if given_up():
                 raise TemporaryError("the node gave up the hand-over")
             if time.monotonic() > deadline:
                 missing = [rank for rank in range(1, self.place.ranks) if not store.check([f"here/{rank}"])]
-                raise TemporaryError(f"rank {missing[0]} did not come to the hand-over in {self.place.wait_s:g} s")
+                raise TemporaryError(f"rank {missing[0]} did not come to the hand-over in {self._wait_s:g} s")
             time.sleep(_TICK_S)
 
         def look() -> None:

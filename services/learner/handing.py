@@ -125,7 +125,6 @@ def _invitation(manifest: WeightManifest, meeting: Meeting) -> messages.HandOver
         port=place.port,
         token=place.token,
         transport=place.transport,
-        wait_s=place.wait_s,
         piece_bytes=place.piece_bytes,
     )
 

@@ -85,7 +85,7 @@ class Handed:
             raise InvalidInput(
                 f"{published.address} hands over weights {manifest.digest.hex()[:12]}, which were not asked for"
             )
-        how = first.transport, self._workers + 1, first.wait_s, first.piece_bytes
+        how = first.transport, self._workers + 1, first.piece_bytes
         place = Place(first.host, first.port, first.token, *how)
         try:
             private.folder(self._folder)

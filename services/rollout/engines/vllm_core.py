@@ -204,7 +204,7 @@ def _arguments(settings: CoreSettings) -> dict[str, Any]:
         "generation_config": "vllm",  # a model's own defaults would truncate what is sampled
         "enforce_eager": settings.eager,
         "weight_transfer_config": {"backend": vllm_weights.BACKEND},
-        "worker_extension_cls": "services.rollout.engines.vllm_proof.Reader",
+        "worker_extension_cls": "services.rollout.engines.vllm_worker.Extension",
         "disable_log_stats": True,
         **({"enable_lora": True, "max_loras": 2, "max_lora_rank": _rank(settings.lora_rank)} if settings.lora_rank else {}),
         **({"enable_chunked_prefill": False, "max_num_batched_tokens": _batch(settings)} if settings.whole else {}),

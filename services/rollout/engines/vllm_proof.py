@@ -6,15 +6,11 @@ round. So a few columns of every matrix, rows of the embedding and all vectors a
 which shows a step of any size. It costs a pass over as many tokens as there are columns.
 """
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-
-log = logging.getLogger(__name__)
 
 COLUMNS = 32  # of each matrix, others for each policy
 
@@ -36,44 +32,6 @@ class Sample:
             return cls(shape, None, None, tensor.detach().clone().cpu())
         rows, columns = (_some(size, digest).to(tensor.device) for size in shape)
         return cls(shape, tensor[:, columns].cpu(), tensor[rows].cpu(), None)
-
-
-class Reader:
-    """What vLLM's workers can do beside their own (`worker_extension_cls`)."""
-
-    model_runner: Any
-    weight_transfer_engine: Any
-    start_weight_update: Any
-    update_weights: Any
-    finish_weight_update: Any
-    _weight_update_active: bool
-
-    def take(self, manifest: str) -> str:
-        """Takes a version; why it could not, in words. It never raises: of several workers vLLM would hear the first that
-        does, and take what the others say for answers to what it asks next."""
-        try:
-            self.start_weight_update()
-            self.update_weights({"manifest": manifest})
-            self.finish_weight_update()
-        except Exception as error:
-            self._weight_update_active = False  # the next one begins anew
-            log.warning("a worker cannot take %s", manifest, exc_info=True)
-            return str(error).strip() or type(error).__name__
-        return ""
-
-    def read_back(self, manifest: str) -> tuple[list[str], list[str]]:
-        """Tensors of a version that the model does not compute with, and those that cannot be asked of it."""
-        from services.chassis import weightfile
-
-        held = weightfile.read(Path(manifest))
-        received = self.weight_transfer_engine.received
-        if received is not None and received.digest == held.digest:
-            own: Mapping[str, Sample] = received.samples
-        elif held.path.exists():
-            own = samples(weightfile.read_tensors(held), held.digest)
-        else:
-            return [], sorted(t.name for t in held.tensors if not t.name.startswith(weightfile.HEAD))
-        return compare(self.model_runner.get_model(), own, held.aliases, held.digest)
 
 
 def samples(tensors: Mapping[str, torch.Tensor], digest: bytes) -> dict[str, Sample]:
