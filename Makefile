@@ -7,6 +7,9 @@ STAMP := $(VENV)/.installed
 VENV_VLLM := .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
 STAMP_VLLM := $(VENV_VLLM)/.installed
+# So many tests run beside each other, each in a process with one torch thread. Half of their time is waiting, so there is
+# room for a third on two cores.
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 
@@ -55,7 +58,7 @@ test: $(STAMP) ## every check that needs no accelerator, but for the slow ones
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -m "not slow and not faults"
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -m "not slow and not faults and not alone"
 
 .PHONY: test-vllm
 test-vllm: $(STAMP_VLLM) ## the engines' common tests, with vLLM among the engines
@@ -64,7 +67,8 @@ test-vllm: $(STAMP_VLLM) ## the engines' common tests, with vLLM among the engin
 .PHONY: slow
 slow: model ## the slow checks: whole runs, killed processes
 	tests/setup.sh
-	$(BIN)/pytest -q -m "slow or faults" -x
+	$(BIN)/pytest -q -x -n $(WORKERS) --dist worksteal -m "slow and not faults and not alone"
+	$(BIN)/pytest -q -x -m "faults or alone"
 
 .PHONY: bench
 bench: model ## measure; prints tables and writes bench/results/*.json

@@ -105,6 +105,14 @@ class Client:
         run: rs.Run = self._call(self._commands().CancelRun, request).run
         return run
 
+    def remove(
+        self, run_id: str, keep: "rs.Kept.ValueType" = rs.KEPT_UNSPECIFIED, begin: bool = False
+    ) -> rs.RemoveRunResponse:
+        """Removes a part of a run that is over, or with `begin` only refuses or marks it. Call until it is `done`."""
+        request = rs.RemoveRunRequest(run_id=run_id, keep=keep, begin=begin)
+        removed: rs.RemoveRunResponse = self._call(self._runs.RemoveRun, request)
+        return removed
+
     def create_token(self, run_id: str, hours: float) -> gw.CreateTokenResponse:
         """A token with which nodes may join a run."""
         request = gw.CreateTokenRequest(run_id=run_id, valid_s=int(hours * 3600))

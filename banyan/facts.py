@@ -19,11 +19,13 @@ class Facts:
     """rewards: own reward of a place inside the tree that is no leaf: of a step, of a program that was repaired later.
     named: numbers and words that a segment carries: `agent`, `state`, a format score.
     parts: named parts of a leaf's score, as its scorers gave them.
+    unscorable: places inside a path that were asked for a reward of their own and have none: never a reward of 0.
     """
 
     rewards: Mapping[Leaf, float] = field(default_factory=dict)
     named: Mapping[bytes, Named] = field(default_factory=dict)
     parts: Mapping[Leaf, Mapping[str, float]] = field(default_factory=dict)
+    unscorable: frozenset[Leaf] = frozenset()
 
     def of_segment(self, segment: bytes, name: str) -> float | str | None:
         """A segment's attribute; None where it has none of that name."""
@@ -43,6 +45,12 @@ STEPS = "steps"
 """A reward at the end of every step: where a tree policy `gives` it, no step goes on after it was scored."""
 INSIDE = "inside"
 """A reward of its own at a place inside a path."""
+
+
+def by_steps(estimator: object) -> bool:
+    """Whether rewards of places inside a path count for an estimator: it needs them, or says so (`by_steps`)."""
+    needs = getattr(estimator, "needs", ())
+    return STEPS in needs or INSIDE in needs or bool(getattr(estimator, "by_steps", False))
 
 
 def attribute(name: str) -> str:

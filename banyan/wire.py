@@ -1,10 +1,12 @@
 """Between the domain and its protobuf messages. Reading checks that a segment's id is the digest of its fields."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from banyan import order, reward
 from banyan.errors import InvalidInput
+from banyan.facts import Facts
 from banyan.segment import Finish, Kind, Origin, Sampling, Segment
 from banyan.signals import NOTHING_SAID, Signals
 from banyan.tree import Leaf, Tree
@@ -140,12 +142,47 @@ def tree_from_wire(message: tree_pb2.Tree) -> Tree:
     return Tree(message.spec.tree_id, (segment_from_wire(s) for s in message.segments))
 
 
+def leaves_from_wire(tree: tree_pb2.Tree) -> list[Leaf]:
+    """Leaves of a stored tree in the order of a depth-first walk (banyan/order.py), however the message has them."""
+    paths = order.paths(tree.segments)
+    return sorted(map(leaf_from_wire, tree.leaves), key=lambda leaf: order.at(paths, leaf.segment, leaf.end))
+
+
 def rewards_from_wire(scores: Iterable[tree_pb2.ScoredLeaf], scorers: int = 1) -> dict[Leaf, float | None]:
-    """Reward of each leaf that at least `scorers` have spoken of: the mean of their values; None where any of them found it
-    unscorable. Whoever answered first, the sum is the same."""
-    values: dict[Leaf, list[float | None]] = {}
-    for scored in sorted(scores, key=lambda s: (s.scorer, s.scorer_version)):
+    """Reward of each place that at least `scorers` have spoken of, by the one rule (banyan/reward.py)."""
+    return reward.rewards(_said(scores), scorers)
+
+
+def _said(scores: Iterable[tree_pb2.ScoredLeaf]) -> Iterator[tuple[Leaf, str, float | None]]:
+    for scored in scores:
         ok = scored.score.state == tree_pb2.SCORE_STATE_SCORED
-        values.setdefault(leaf_from_wire(scored.leaf), []).append(scored.score.value if ok else None)
-    said = {leaf: vs for leaf, vs in values.items() if len(vs) >= scorers}
-    return {leaf: None if None in vs else float(np.mean([v for v in vs if v is not None])) for leaf, vs in said.items()}
+        yield leaf_from_wire(scored.leaf), scored.scorer, scored.score.value if ok else None
+
+
+def own_rewards_from_wire(tree: tree_pb2.Tree) -> dict[Leaf, float | None]:
+    """Reward of each place inside a path of a stored tree that all scorers of single leaves have spoken of; None where one
+    of them found it unscorable. Scorers of whole groups compare leaves, and say nothing of places inside."""
+    above = {segment.id: (segment.parent, segment.fork) for segment in tree.segments}
+    leaves = {leaf_from_wire(leaf) for leaf in tree.leaves}
+    said = [one for one in _said(tree.scores) if one[0] not in leaves and one[1] not in tree.spec.group_scorers]
+    named = reward.inner({place for place, _, _ in said}, leaves, above) if said else {}
+    alone = len(set(tree.spec.scorers) - set(tree.spec.group_scorers))
+    return reward.rewards([(named[place], scorer, value) for place, scorer, value in said if place in named], alone)
+
+
+def facts_from_wire(tree: tree_pb2.Tree) -> Facts:
+    """What is known of a stored tree beside its leaves' rewards: own rewards of places inside its paths, and the named parts
+    of scores, which are also attributes of the segments that they end. Where two scorers name a part alike, the last by name
+    counts."""
+    parts: dict[Leaf, dict[str, float]] = {}
+    for scored in sorted(tree.scores, key=lambda s: (s.scorer, s.scorer_version)):
+        if scored.score.parts:
+            parts.setdefault(leaf_from_wire(scored.leaf), {}).update(scored.score.parts)
+    lengths = {segment.id: len(segment.tokens) // _TOKEN_BYTES for segment in tree.segments}
+    whole = {leaf.segment: said for leaf, said in parts.items() if leaf.end == lengths.get(leaf.segment)}
+    own = own_rewards_from_wire(tree)
+    known = {place: value for place, value in own.items() if value is not None}
+    return Facts(rewards=known, named=whole, parts=parts, unscorable=frozenset(own.keys() - known.keys()))
+
+
+_TOKEN_BYTES = 4

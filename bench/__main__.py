@@ -12,6 +12,7 @@ NAMES = (
     "overhead",
     "turns",
     "branches",
+    "mixed",
     "packing",
     "saving",
     "planning",
@@ -19,6 +20,7 @@ NAMES = (
     "diversity",
     "deltas",
     "refresh",
+    "recovery",
 )
 LONG = ("trl", "equal")  # many minutes each, in cells: by name alone
 ONLY_WITH_VLLM = ("vllm",)  # in .venv-vllm

@@ -36,6 +36,16 @@ def first_at(accuracy: Mapping[int, float], least: float) -> int | None:
     return next((step for step in sorted(accuracy) if accuracy[step] >= least), None)
 
 
+def stays_from(accuracy: Mapping[int, float], least: float) -> int | None:
+    """The first measured policy from which on all are this accurate; None where the last is not."""
+    found = None
+    for step in sorted(accuracy, reverse=True):
+        if accuracy[step] < least:
+            break
+        found = step
+    return found
+
+
 def at_tokens(tokens: list[int], accuracy: Mapping[int, float], wanted: int) -> float | None:
     """Accuracy at a number of sampled tokens: on the line between the two measured policies around it; None beyond them."""
     points = [(tokens[step], accuracy[step]) for step in sorted(accuracy) if step < len(tokens)]

@@ -131,7 +131,7 @@ async def _claim(trees: ts_grpc.TreeStoreServiceStub, spec: tree_pb2.TreeSpec) -
     end = time.monotonic() + 30
     while time.monotonic() < end:
         try:
-            answer = await rpc.call(trees.ClaimTree, ts.ClaimTreeRequest(tree_id=spec.tree_id, node_id="n"))
+            answer = await rpc.call(trees.ClaimTree, ts.ClaimTreeRequest(tree_id=spec.tree_id, node_id="n", ticket=1))
             return int(answer.epoch)
         except LookupError:
             await asyncio.sleep(0.01)  # opened, but not ingested yet

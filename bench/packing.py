@@ -1,7 +1,8 @@
 """Training on packed trees against their flattened paths: how many times faster, beside what a cost model bounds it by.
 
 Random weights of SmolLM2-135M's shape in bfloat16. Both take log-probs only where the loss needs them; the flattened paths
-go through transformers' own attention, as many at once as is fastest of those tried. The optimizer is apart.
+go through transformers' own attention, as many at once as is fastest of those tried. Both sides are timed alike: the median
+of as many runs, in turn, each after one that is not timed. The optimizer is apart.
 """
 
 import os
@@ -40,7 +41,7 @@ def run() -> Result:
     if "step" in PARTS:
         _step(result)
     threads = f"{torch.get_num_threads()} threads, bfloat16, load {os.getloadavg()[0]:.1f} at the end"
-    result.notes.append(f"prompt x branches x new tokens; medians of {RUNS} alternating runs (1 in the curve); {threads}")
+    result.notes.append(f"prompt x branches x new tokens; medians of {RUNS} alternating runs on both sides; {threads}")
     return result
 
 
@@ -48,11 +49,11 @@ def _bar(result: Result, rivals: Rivals) -> None:
     rivals.packed()
     tried = {width: _seconds(lambda width=width: rivals.flattened(width, max(WIDTHS))) for width in WIDTHS}  # type: ignore[misc]
     width = min(tried, key=lambda width: tried[width])
-    turns = [(_settled(rivals.packed), _seconds(lambda: rivals.flattened(width))) for _ in range(RUNS)]
+    ours, theirs = in_turn(rivals.packed, lambda: rivals.flattened(width))
     rivals.forget()
-    result.add(f"{BAR}: packed", median([ours for ours, _ in turns]), "s")
-    result.add(f"{BAR}: flattened, {width} paths at once", median([theirs for _, theirs in turns]), "s")
-    _ratio(result, rivals, median([theirs / ours for ours, theirs in turns]), LEAST)
+    result.add(f"{BAR}: packed", median(ours), "s", _range(ours))
+    result.add(f"{BAR}: flattened, {width} paths at once", median(theirs), "s", _range(theirs))
+    _ratio(result, rivals, median(theirs) / median(ours), LEAST)
     memory = kept(rivals.model, rivals.packed), kept(rivals.model, lambda: rivals.flattened(1, 1))
     rivals.forget()
     result.add(f"{BAR}: kept for the backward pass, packed", memory[0] / 2**30, "GiB")
@@ -62,10 +63,9 @@ def _bar(result: Result, rivals: Rivals) -> None:
 def _curve(result: Result, rivals: Rivals) -> None:
     shape = rivals.shape
     count = max(1, min(shape.leaves, FLAT_TOKENS // shape.length))
-    ours = median([_settled(rivals.packed) for _ in range(2)])
-    theirs = _settled(lambda: rivals.flattened(min(4, count), count)) * shape.leaves / count
+    ours, theirs = in_turn(rivals.packed, lambda: rivals.flattened(min(4, count), count))
     rivals.forget()
-    _ratio(result, rivals, theirs / ours)
+    _ratio(result, rivals, median(theirs) * shape.leaves / count / median(ours))
 
 
 def _ratio(result: Result, rivals: Rivals, ratio: float, least: float = 0.0) -> None:
@@ -94,13 +94,23 @@ def _step(result: Result) -> None:
     first = median([_seconds(prepared) for _ in range(RUNS)])
     trainer = Trainer(model(torch.float32), settings, torch.bfloat16)
     trainer.step(lesson.rows[:1], 0)
-    whole = _seconds(lambda: trainer.step(lesson.rows, 1))
-    optimizer = _seconds(lambda: trainer._update(1e-6))
+    whole = median([_seconds(lambda: trainer.step(lesson.rows, 1)) for _ in range(RUNS)])
+    optimizer = median([_seconds(lambda: trainer._update(1e-6)) for _ in range(RUNS)])
     share = 100 * first / (first + whole)
     result.add("512 leaves: estimating and packing", first, "s")
     result.add("512 leaves: the optimizer step, forward and backward in it", whole, "s")
     result.add("512 leaves: AdamW and the copy of the weights alone", optimizer, "s")
     result.add("512 leaves: share of estimating and packing", share, "%", "bar: below 2" + (" MISSED" if share >= 2 else ""))
+
+
+def in_turn(ours: Callable[[], object], theirs: Callable[[], object]) -> tuple[list[float], list[float]]:
+    """Seconds of RUNS runs of either side, alternating."""
+    turns = [(_settled(ours), _settled(theirs)) for _ in range(RUNS)]
+    return [own for own, _ in turns], [his for _, his in turns]
+
+
+def _range(seconds: list[float]) -> str:
+    return f"{min(seconds):.2f} to {max(seconds):.2f}, {len(seconds)} runs"
 
 
 def _settled(do: Callable[[], object]) -> float:

@@ -13,14 +13,21 @@ from bench import curve
 from bench.curve import Curve
 from tests.faults.harness import OVER, system
 
+Look = Callable[[Path, str], None]
 
-def run(recipe: Recipe, enough: Callable[[Curve], bool] = lambda _: False, deadline_s: float = 900.0) -> Curve:
-    """The recipe's run in new processes, to its end or until there is enough of it."""
+
+def run(
+    recipe: Recipe,
+    enough: Callable[[Curve], bool] = lambda _: False,
+    deadline_s: float = 900.0,
+    look: Look = lambda database, run_id: None,
+) -> Curve:
+    """The recipe's run in new processes, to its end or until there is enough of it. `look`: at its store, once, then."""
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(_run(recipe, Path(folder), enough, deadline_s))
+        return asyncio.run(_run(recipe, Path(folder), enough, deadline_s, look))
 
 
-async def _run(recipe: Recipe, state: Path, enough: Callable[[Curve], bool], deadline_s: float) -> Curve:
+async def _run(recipe: Recipe, state: Path, enough: Callable[[Curve], bool], deadline_s: float, look: Look) -> Curve:
     end = time.monotonic() + deadline_s
     async with system(state) as made:
         run_id = await made.create(recipe.model_dump())
@@ -28,6 +35,7 @@ async def _run(recipe: Recipe, state: Path, enough: Callable[[Curve], bool], dea
             seen = (await made.look()).run
             so_far = _read(state / "store.sqlite", run_id)
             if seen.state == rs.RUN_STATE_SUCCEEDED or enough(so_far):
+                look(state / "store.sqlite", run_id)
                 return so_far
             if seen.state in OVER:
                 raise RuntimeError(f"{run_id} failed: {seen.cause}")

@@ -2,11 +2,8 @@
 
 import asyncio
 import os
-import signal
-import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,45 +15,19 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its handlers crash a forked child; PostgreSQL as nobody needs one
 
-from services.chassis import nats_server as server_module
+from tests import broker
+from tests.broker import NatsServer
 
 
-class NatsServer:
-    """A real nats-server that a test may kill and start again on the same port and files."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.address = f"127.0.0.1:{server_module.free_port()}"
-        self.url = f"nats://{self.address}"
-        self.config = server_module.write_config(folder, self.address)
-        self.process: subprocess.Popen[bytes] | None = None
-        self.restart()
-
-    def restart(self) -> None:
-        log = self.folder / "nats.log"
-        self.process = server_module.start(self.config, log)
-        server_module.await_listening(self.address, self.process, log)
-
-    def kill9(self) -> None:
-        assert self.process is not None
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
-
-    def stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(5)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait(5)
+@pytest.fixture(scope="session")
+def nats_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[broker.Brokers]:
+    yield from broker.running(tmp_path_factory.mktemp("nats"))
 
 
 @pytest.fixture
-def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
-    server = NatsServer(tmp_path / "nats")
-    yield server
-    server.stop()
+def nats_server(nats_brokers: broker.Brokers) -> NatsServer:
+    """A real nats-server, in an account without streams that no other test sees. The test may kill it and start it again."""
+    return nats_brokers.lend()
 
 
 async def wait_until(condition: Callable[[], bool | Awaitable[bool]], deadline_s: float = 10.0, what: str = "") -> None:

@@ -1,7 +1,6 @@
 """`banyan advantages`: what an estimator makes of stored trees, without training."""
 
 import contextlib
-import json
 import math
 import shutil
 import sys
@@ -15,7 +14,7 @@ import yaml
 
 from banyan import registry, yaml_text
 from banyan.cli.options import Json
-from banyan.cli.output import err
+from banyan.cli.output import emit_json, err
 from banyan.cli.treelines import TreeLine, read
 from banyan.errors import InvalidInput
 
@@ -53,7 +52,7 @@ def advantages(
     if largest:
         err.print(
             f"an advantage of {largest:.4g} is beyond what rewards differ by: the estimator's scale is next to 0 in a group "
-            "whose rewards are not all equal; with mc-grpo set floor, such as --set floor=0.1"
+            "whose rewards are not all equal; mc-grpo needs a floor, such as --set floor=1"
         )
 
 
@@ -221,6 +220,4 @@ def _print(group: Group, credit: "Credit") -> None:
         for segment, name in line.names.items():
             said = found[segment]
             row = {"tree_id": line.tree_id, "id": name, "paths": said.paths, "advantage": said.advantage}
-            print(
-                json.dumps(row | {"positive": said.positive, "negative": said.negative}, ensure_ascii=False, allow_nan=False)
-            )
+            emit_json(row | {"positive": said.positive, "negative": said.negative})

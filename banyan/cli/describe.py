@@ -97,6 +97,7 @@ def progress(message: rs.ReadProgressResponse) -> dict[str, Any]:
         "sampled_tokens": samples.sampled_tokens,
         "saved_tokens": saved_tokens(samples),
         "evaluations": [evaluation(e) for e in message.evals],
+        "set_aside": [{"batch": one.ordinal, "cause": one.cause} for one in message.set_aside],
     }
 
 

@@ -28,8 +28,8 @@ def doctor(
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Checks python, torch, the model, ports, disk and nats: exit status 1 if anything is wrong. With RUN: says what the
-    run's metrics show, which part of the recipe is at fault, and what to set; exit status 0."""
+    """Checks python, torch, the model, ports, the sandbox, disk and nats: exit status 1 if anything is wrong. With RUN: says
+    what the run's metrics show, which part of the recipe is at fault, and what to set; exit status 0."""
     if run_id:
         doctor_run.examine(run_id, state, as_json)
         return
@@ -47,6 +47,7 @@ def _checks(model: str, state: Path) -> Iterator[Check]:
         ("model", lambda: _model(model)),
         ("nats", _nats),
         ("ports", _ports),
+        ("sandbox", _sandbox),
         ("disk", lambda: _disk(state)),
         ("cores", lambda: f"{len(os.sched_getaffinity(0))} cores"),
     )
@@ -94,6 +95,12 @@ def _ports() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"loopback ports can be bound ({probe.getsockname()[1]})"
+
+
+def _sandbox() -> str:
+    from services.verifier.sandbox.trial import summary
+
+    return summary()
 
 
 def _disk(state: Path) -> str:

@@ -8,6 +8,8 @@ from banyan.cli.doctor_series import Evidence, Measured, Series, Thirds
 Found = tuple[Evidence, ...]
 Check = Callable[[Series], Found | None]
 TAIL = 5.0
+BEST_OF_MANY = 3.0  # standard errors by which the best of many windows may exceed another by chance
+LOST = 0.2  # share of the best reward whose loss is a collapse
 
 
 def above(name: str, limit: float, over: int = 10) -> Check:
@@ -45,6 +47,51 @@ def every(*checks: Check) -> Check:
     def check(series: Series) -> Found | None:
         found = [one(series) for one in checks]
         return tuple(evidence for one in found for evidence in one or ()) if all(found) else None
+
+    return check
+
+
+def unless(check: Check, other: Check) -> Check:
+    """Hold where a check does and another, which explains more, does not."""
+    return lambda series: None if other(series) else check(series)
+
+
+def never(name: str) -> Check:
+    """Hold where a metric was 0 in every step."""
+
+    def check(series: Series) -> Found | None:
+        whole = series.level(name, over=len(series.steps))
+        return (whole,) if whole and whole.value == 0.0 else None
+
+    return check
+
+
+def grows(name: str, by: float) -> Check:
+    """Hold where the newest values are many times the first ones."""
+
+    def check(series: Series) -> Found | None:
+        windows = series.windows(name)
+        if len(windows) < 2 or windows[-1].mean < by * windows[0].mean:
+            return None
+        first, last = windows[0], windows[-1]
+        return (Evidence(name, last.mean, first.first, last.last, was=first.mean, limit=by * first.mean),)
+
+    return check
+
+
+def collapses(name: str) -> Check:
+    """Hold where the newest values lie below the best ones before by a fifth, and by more than chance makes of many."""
+
+    def check(series: Series) -> Found | None:
+        windows = series.windows(name)
+        if len(windows) < 2:
+            return None
+        *before, last = windows
+        best = max(before, key=lambda window: window.mean)
+        noise = BEST_OF_MANY * math.hypot(best.error, last.error)
+        if best.mean - last.mean <= max(noise, LOST * abs(best.mean)):
+            return None
+        return (Evidence(name, last.mean, best.first, last.last, was=best.mean),)
 
     return check
 

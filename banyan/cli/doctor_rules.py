@@ -11,13 +11,17 @@ from banyan.cli.doctor_checks import (
     Found,
     above,
     below,
+    collapses,
     either,
     every,
     falls,
+    grows,
     held_out_falls,
     long_tail,
+    never,
     rises,
     stalls,
+    unless,
 )
 from banyan.cli.doctor_series import Series
 
@@ -60,14 +64,39 @@ def diagnose(series: Series) -> list[Finding]:
     return [Finding(rule, evidence) for rule, evidence in found if evidence]
 
 
+_SMALLER_STEPS = Lever("optimise.learning_rate=1e-6", "smaller steps")
+_STAY_NEAR = Lever("optimise.loss_settings.kl={coef: 0.01}", "stay near the model that it began with")
+_BALANCED = Lever("control.curriculum=dots", "prompts that are answered right half of the time")
+
+_UNTAUGHT = never("applied")
+_TOO_FAST = every(above("relative_rate", 0.003), stalls("reward"))
+_COLLAPSED = collapses("reward")
+_FAR = every(above("start_kl", 1.0), stalls("reward"))
+_WORSE = unless(held_out_falls, rises("reward"))
+_RUINED = either(_TOO_FAST, _COLLAPSED, _FAR, _WORSE)  # what such a policy answers says nothing about prompts or lengths
+_TOO_EASY = above("all_right_share", 0.5)
+_TOO_HARD = above("all_wrong_share", 0.5)
+
 RULES: Sequence[Rule] = (
+    Rule(
+        "nothing-applied",
+        "not one step changed the weights",
+        "optimise",
+        _UNTAUGHT,
+        (
+            Lever("generate.settings.width=16", "more tries a prompt, so that rewards of a group differ"),
+            _BALANCED,
+            Lever("filter=[{name: number, settings: {take: only}}]", "a scorer that tells answers apart"),
+            Lever("generate.temperature=1.2", "answers that differ more"),
+        ),
+    ),
     Rule(
         "not-finite",
         "a loss or a gradient was not finite, and that optimizer step changed nothing",
         "optimise",
         above("not_finite", 0.0, over=20),
         (
-            Lever("optimise.learning_rate=1e-6", "smaller steps"),
+            _SMALLER_STEPS,
             Lever("resources.dtype=float32", "arithmetic that does not overflow"),
             Lever("optimise.clip_norm=0.5", "shorter gradients"),
         ),
@@ -90,16 +119,66 @@ RULES: Sequence[Rule] = (
         (
             Lever("filter=[{name: number, settings: {take: only}}]", "a stricter gate, or another scorer beside it"),
             Lever("eval.every=10", "see it while it happens"),
-            Lever("optimise.loss_settings.kl={coef: 0.01}", "stay near the model that it began with"),
+            _STAY_NEAR,
         ),
+    ),
+    Rule(
+        "replay-heavy",
+        "more of the gradient comes from replay while reward falls",
+        "replay",
+        every(rises("replay_share"), falls("reward")),
+        (
+            Lever("replay.max_age=16", "old trees are not replayed any more"),
+            Lever("replay.fraction=0.1", "a smaller share of each batch"),
+            Lever("optimise.loss=decoupled", "corrects for the policy that sampled them"),
+        ),
+    ),
+    Rule(
+        "rate",
+        "a step moves the weights by a large share of their size, and reward does not rise",
+        "optimise",
+        _TOO_FAST,
+        (_SMALLER_STEPS, Lever("optimise.warmup_steps=10", "begin slowly")),
+    ),
+    Rule(
+        "reward-collapse",
+        "reward was better before and has fallen",
+        "optimise",
+        _COLLAPSED,
+        (_SMALLER_STEPS, _STAY_NEAR, Lever("optimise.decay_steps=100", "a rate that falls, so that what was learnt stays")),
+    ),
+    Rule(
+        "held-out-falls",
+        "held-out answers got worse",
+        "optimise",
+        _WORSE,
+        (_SMALLER_STEPS, _STAY_NEAR, Lever("eval.every=10", "see it while it happens")),
+    ),
+    Rule(
+        "gradient-norm",
+        "gradients are huge, or grow",
+        "optimise",
+        either(above("grad_norm", 100.0), every(above("grad_norm", 1.0), grows("grad_norm", 10.0))),
+        (
+            _SMALLER_STEPS,
+            Lever("optimise.clip_norm=0.5", "shorter gradients"),
+            Lever("optimise.advantage=grpo", "an estimator that does not divide by a scale next to 0"),
+        ),
+    ),
+    Rule(
+        "far-from-start",
+        "the policy has gone far from the model that the run began with, and reward does not rise",
+        "optimise",
+        _FAR,
+        (_STAY_NEAR, _SMALLER_STEPS),
     ),
     Rule(
         "too-easy",
         "most groups are all right, and teach nothing",
         "control",
-        above("all_right_share", 0.5),
+        _TOO_EASY,
         (
-            Lever("control.curriculum=dots", "prompts that are answered right half of the time"),
+            _BALANCED,
             Lever("control.curriculum=dart", "fewer rollouts where most succeed"),
         ),
     ),
@@ -107,19 +186,33 @@ RULES: Sequence[Rule] = (
         "too-hard",
         "most groups are all wrong, and teach nothing",
         "generate",
-        above("all_wrong_share", 0.5),
+        unless(_TOO_HARD, _RUINED),
         (
             Lever("task.system=Think step by step.", "a hint of how to answer"),
             Lever("generate.settings.width=16", "more tries a prompt"),
-            Lever("control.curriculum=dots", "prompts that are answered right half of the time"),
+            _BALANCED,
             Lever("control.curriculum=seeds", "examples that succeeded in the prompt"),
         ),
     ),
     Rule(
+        "no-spread",
+        "within most groups all rewards are equal, and teach nothing",
+        "filter",
+        unless(above("zero_variance_share", 0.5), either(_TOO_EASY, _TOO_HARD, _UNTAUGHT)),
+        (
+            Lever("filter=[{name: number, settings: {take: only}}]", "a scorer that tells answers apart"),
+            Lever("generate.settings.width=16", "more tries a prompt"),
+            Lever("generate.temperature=1.2", "answers that differ more"),
+        ),
+    ),
+    Rule(
         "entropy-collapse",
-        "entropy and the variety of answers fall, and reward does not rise any more",
+        "entropy falls to a tenth, or to half while reward does not rise",
         "generate",
-        every(falls("entropy", to=0.5), falls("distinct_answers"), stalls("reward"), below("all_right_share", 0.5)),
+        every(
+            either(falls("entropy", to=0.1), every(falls("entropy", to=0.5), stalls("reward"))),
+            below("all_right_share", 0.5),  # whoever is right is sure
+        ),
         (
             Lever("generate.temperature=1.2", "flatter sampling"),
             Lever("optimise.loss_settings.clip_high=0.28", "likelier tokens may become likelier by more (clip-higher)"),
@@ -140,23 +233,12 @@ RULES: Sequence[Rule] = (
         ),
     ),
     Rule(
-        "replay-heavy",
-        "more of the gradient comes from replay while reward falls",
-        "replay",
-        every(rises("replay_share"), falls("reward")),
-        (
-            Lever("replay.max_age=16", "old trees are not replayed any more"),
-            Lever("replay.fraction=0.1", "a smaller share of each batch"),
-            Lever("optimise.loss=decoupled", "corrects for the policy that sampled them"),
-        ),
-    ),
-    Rule(
         "clipped",
         "a large share of the tokens is clipped",
         "optimise",
         above("clip_fraction", 0.3),
         (
-            Lever("optimise.learning_rate=1e-6", "smaller steps"),
+            _SMALLER_STEPS,
             Lever("optimise.loss_settings.clip_high=0.28", "a wider band"),
         ),
     ),
@@ -164,7 +246,7 @@ RULES: Sequence[Rule] = (
         "malformed",
         "scorers cannot read a large share of the answers",
         "filter",
-        above("malformed_share", 0.3),
+        unless(above("malformed_share", 0.3), _RUINED),
         (
             Lever("task.system=Answer with one number.", "say the form that is wanted"),
             Lever("generate.max_new_tokens=256", "room to end the answer"),
@@ -184,7 +266,7 @@ RULES: Sequence[Rule] = (
         "longer-not-better",
         "completions get longer, and reward does not rise",
         "control",
-        every(rises("completion_tokens", by=0.2), stalls("reward")),
+        unless(every(rises("completion_tokens", by=0.2), stalls("reward")), _RUINED),
         (
             Lever(
                 "optimise.advantage=dapo",
@@ -198,7 +280,7 @@ RULES: Sequence[Rule] = (
         "length-limited",
         "the length limit ends most completions",
         "control",
-        above("length_limited_share", 0.5),
+        unless(above("length_limited_share", 0.5), _RUINED),
         (
             Lever("generate.max_new_tokens=256", "room to end the answer"),
             Lever(

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from rich.text import Text
+
 from banyan.cli import describe
 from banyan.cli.doctor_rules import Finding, diagnose
 from banyan.cli.doctor_series import LEAST, Evidence, Measured, Series, series
@@ -17,13 +19,23 @@ def examine(run_id: str, state: Path, as_json: bool) -> None:
     with reading(state) as client:
         run = client.run(run_id)
         steps = describe.metrics(client.policies(run.run_id))
-        evaluations = list(client.progress(run.run_id).evals)
+        progress = client.progress(run.run_id)
+        evaluations, aside = list(progress.evals), describe.progress(progress)["set_aside"]
     seen = series(((s["step"], _finite(s)) for s in steps), _held_out(evaluations, run.step))
     findings = diagnose(seen)
     if as_json:
-        emit({"run_id": run.run_id, "steps": len(seen.steps), "findings": [_json(f) for f in findings]}, True)
+        found = {"steps": len(seen.steps), "findings": [_json(f) for f in findings], "set_aside": aside}
+        emit({"run_id": run.run_id, **found}, True)
     else:
         _print(run, seen, findings)
+        _print_aside(aside)
+
+
+def _print_aside(batches: list[dict[str, Any]]) -> None:
+    """Batches that the run went on without."""
+    for one in batches:
+        words = f"batch {one['batch']} is set aside: {one['cause']}; look at its trees with `banyan lineage`"
+        out.print(Text(words, style="yellow"), soft_wrap=True)
 
 
 def _finite(step: dict[str, Any]) -> dict[str, float]:

@@ -68,6 +68,16 @@ class Thirds:
         return by > max(NOISE * self.noise, CHANGE * max(abs(self.first), abs(self.last)))
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Mean of consecutive values, its standard error, and the steps that it covers."""
+
+    mean: float
+    error: float
+    first: int
+    last: int
+
+
 @dataclass(frozen=True)
 class Series:
     """A run's steps in order, and its greedy evaluations in order of their steps."""
@@ -93,9 +103,24 @@ class Series:
         noise = math.sqrt(variance(parts[0]) / n + variance(parts[2]) / n)
         return Thirds(first, middle, last, noise, Evidence(name, last, curve[0][0], curve[-1][0], was=first))
 
+    def windows(self, name: str) -> list[Window]:
+        """Every run of consecutive values that does not overlap the newest one, and the newest; empty of too few values.
+
+        A window is a fifth of the curve, LEAST to RECENT values.
+        """
+        curve = self._curve(name)
+        n = max(LEAST, min(RECENT, len(curve) // 5))
+        starts = [*range(len(curve) - 2 * n + 1), len(curve) - n]
+        return [_window(curve[start : start + n]) for start in starts] if len(curve) >= 2 * n else []
+
     def _curve(self, name: str) -> list[tuple[int, float]]:
         pairs = ((step.number, step.metrics.get(name, math.nan)) for step in self.steps)
         return [(number, value) for number, value in pairs if math.isfinite(value)]
+
+
+def _window(part: Sequence[tuple[int, float]]) -> Window:
+    values = [value for _, value in part]
+    return Window(fmean(values), math.sqrt(variance(values) / len(values)), part[0][0], part[-1][0])
 
 
 def series(steps: Iterable[tuple[int, Mapping[str, float]]], held_out: Iterable[Measured] = ()) -> Series:

@@ -19,6 +19,7 @@ from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.output import emit, err
 from banyan.cli.store import commanding
 from banyan.errors import InvalidInput
+from banyan.launch import FOLDERS, OURS
 
 
 def token(
@@ -58,9 +59,10 @@ def join(
     environment = asyncio.run(admit(address, given, state))
     cores = threads or len(os.sched_getaffinity(0))
     environment |= {"BANYAN_THREADS": str(cores), "OMP_NUM_THREADS": str(cores), **torchenv.SETTINGS}
+    environment[FOLDERS] = os.pathsep.join(filter(None, (os.environ.get(FOLDERS), os.getcwd())))  # of its plugins
     # A launcher that ties its own children to itself does not mean this process.
     inherited = {k: v for k, v in os.environ.items() if k not in ("BANYAN_PARENT", "BANYAN_TOKEN")}
     # Held back while the node starts: one in the middle of its imports would end it with a traceback, or be lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     err.print(f"joined run {environment['BANYAN_RUN']} as {environment['BANYAN_NODE_ID']}; Ctrl-C leaves it")
-    os.execve(sys.executable, [sys.executable, "-m", "services.rollout"], inherited | environment)
+    os.execve(sys.executable, [*OURS, "services.rollout"], inherited | environment)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from banyan.cli import advantages, dead, doctor, export, join, lineage, recipes, runs, simulate, train, trees
 from banyan.cli.output import err
 from banyan.errors import BanyanError, InvalidInput
+from banyan.printable import textual
 
 app = typer.Typer(
     name="banyan",
@@ -50,10 +52,11 @@ app.command("advantages")(advantages.advantages)
 app.command("export")(export.export)
 
 
-def main() -> None:
-    """Entry point. Exit status: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point; `arguments` are by default the process's. Exit status: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     try:
-        app()
+        _check_text(sys.argv[1:] if arguments is None else arguments)
+        app(arguments)
     except BanyanError as error:
         err.print(f"[bold red]error:[/bold red] {_plain(str(error))}", soft_wrap=True)
         sys.exit(2 if isinstance(error, InvalidInput) else 1)
@@ -66,6 +69,13 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         err.print(f"[bold red]error:[/bold red] {_plain(f'{where}{error.strerror or error}')}", soft_wrap=True)
         sys.exit(1)
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Ids, names and paths are sent and stored as UTF-8. What a shell hands over in another encoding is named here, once."""
+    for argument in arguments:
+        if not textual(argument):
+            raise InvalidInput(f"the argument {argument!r} is no UTF-8 text; name it otherwise, and rename such a file")
 
 
 def _plain(text: str) -> str:

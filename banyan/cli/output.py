@@ -6,17 +6,30 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
+import yaml
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from banyan.printable import printable, printable_json
+
 _WIDE = 100_000  # where nobody looks, a line is a record: it is never folded
+
+
+class _PrintableConsole(Console):
+    """A console whose text commands no terminal, whoever wrote it; its own styles and cursor moves stay."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render, with every text made printable."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 def _console(stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     terminal = stream is not None and stream.isatty()
-    return Console(stderr=stderr, highlight=False, width=None if terminal else _WIDE)
+    return _PrintableConsole(stderr=stderr, highlight=False, width=None if terminal else _WIDE)
 
 
 out = _console(stderr=False)
@@ -25,10 +38,10 @@ _IDS = ("id", "segment", "node", "name", "service")
 
 
 def stream(lines: Iterable[str]) -> None:
-    """Prints lines as they come, until nobody reads them: `head` that has enough is no failure of ours."""
+    """Print lines of JSON as they come, until their reader ends: `head` that has enough is no failure of ours."""
     try:
         for line in lines:
-            print(line)
+            print(printable_json(line))
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be written has nowhere to go
@@ -37,7 +50,7 @@ def stream(lines: Iterable[str]) -> None:
 def emit(value: Any, as_json: bool, columns: Sequence[str] = ()) -> None:
     """Prints a result. `value` is JSON-able; a list of mappings becomes a table of `columns`."""
     if as_json:
-        print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+        emit_json(value)
         return
     if isinstance(value, dict):
         for key, item in value.items():
@@ -47,6 +60,19 @@ def emit(value: Any, as_json: bool, columns: Sequence[str] = ()) -> None:
         out.print("none")
         return
     out.print(table_of(value, columns))
+
+
+def emit_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    print(printable_json(json.dumps(value, ensure_ascii=False, allow_nan=False)))
+
+
+def emit_yaml(value: Any) -> None:
+    """Print plain data as YAML, in the order of its keys. Characters that a terminal obeys are escaped, as YAML can."""
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    if printable(text) != text:
+        text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False)
+    print(text, end="")
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
@@ -65,5 +91,5 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, (dict, list)):
-        return json.dumps(value, ensure_ascii=False)
-    return str(value)
+        return printable(json.dumps(value, ensure_ascii=False))
+    return printable(str(value))

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 from banyan.cli import searchpath
 from banyan.cli.options import Json
-from banyan.cli.output import emit
+from banyan.cli.output import emit, emit_yaml
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe, reference
 from banyan.recipe_file import load
@@ -75,4 +74,4 @@ def show(name: Annotated[str, typer.Argument(help="Name or file.")], as_json: Js
     if as_json:
         emit(recipe, True)
     else:
-        print(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), end="")
+        emit_yaml(recipe)

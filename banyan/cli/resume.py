@@ -1,4 +1,4 @@
-"""Which run `banyan train --resume` goes on with, and what it says about the others. Pure."""
+"""Which run `banyan train --resume` goes on with, one that has FAILED too, and what it says about the others. Pure."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,11 +8,18 @@ from banyan.cli.invocation import proposed
 from banyan.errors import InvalidInput
 from banyan.v1 import runstore_service_pb2 as rs
 
+_FOR_GOOD = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_CANCELLED)
+
 
 def chosen(known: Sequence[rs.Run], wanted: str, state: Path) -> rs.Run:
-    """The run that `wanted` begins, or else the newest that is not over. Raises InvalidInput with those there are."""
-    runs = live(known)
-    ended = [run for run in known if wanted and run.state in describe.OVER and run.run_id.startswith(wanted)]
+    """Choose the run that `wanted` begins, or the newest: of those that are not over, else of those that have FAILED.
+
+    Raises InvalidInput with those there are.
+    """
+    runs = live(known) or failed(known)
+    if wanted:
+        runs = live(known) + failed(known)
+    ended = [run for run in known if wanted and run.state in _FOR_GOOD and run.run_id.startswith(wanted)]
     if ended and not any(run.run_id.startswith(wanted) for run in runs):
         raise InvalidInput(_over(ended[0], wanted, state))
     if not runs:
@@ -30,6 +37,11 @@ def chosen(known: Sequence[rs.Run], wanted: str, state: Path) -> rs.Run:
 def live(runs: Sequence[rs.Run]) -> list[rs.Run]:
     """Those that are not over."""
     return [run for run in runs if run.state not in describe.OVER]
+
+
+def failed(runs: Sequence[rs.Run]) -> list[rs.Run]:
+    """Return those that may be taken back though they ended."""
+    return [run for run in runs if run.state == rs.RUN_STATE_FAILED]
 
 
 def _over(run: rs.Run, wanted: str, state: Path) -> str:

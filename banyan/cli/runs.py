@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from banyan.cli import describe, offline, watching
+from banyan.cli import describe, offline, removing, watching
 from banyan.cli import show as show_module
 from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.output import emit, out
 from banyan.cli.store import commanding, reading, running
-from banyan.errors import NotFound, Refused
+from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import runstore_service_pb2 as rs
 
 app = typer.Typer(help="Runs.", no_args_is_help=True)
@@ -100,6 +100,29 @@ def cancel(
     else:
         run = offline.cancelled(state, run.run_id, CAUSE)
     emit(describe.run(run), as_json)
+
+
+@app.command("rm")
+def remove(
+    run_id: RunId,
+    keep: Annotated[str, typer.Option(help="What stays: trees (and metrics), metrics, or nothing.")] = "",
+    state: State = DEFAULT_STATE,
+    as_json: Json = False,
+) -> None:
+    """Removes a run that is over, with its checkpoints. If this is stopped, say it again: it goes on."""
+    if keep not in removing.KEEP:
+        raise InvalidInput(f"--keep {keep!r} is nothing that can be kept; say metrics or trees, or leave it out")
+    with reading(state) as client:
+        run = client.run(run_id)
+    if run.state not in describe.OVER:
+        how = f"cancel it first: banyan runs cancel {run.run_id}"
+        raise Refused(f"run {run.run_id} is {describe.run_state(run.state)} and may go on; {how}", "RUN_LIVE")
+    if running(state):
+        with commanding(state) as client:
+            rows = removing.remove(client, state, run, removing.KEEP[keep])
+    else:
+        rows = offline.removed(state, run, removing.KEEP[keep])
+    emit({"run_id": run.run_id, "kept": keep or "nothing", "rows": rows}, as_json)
 
 
 def ps(state: State = DEFAULT_STATE, as_json: Json = False) -> None:

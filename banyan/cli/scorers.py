@@ -9,15 +9,20 @@ from banyan.recipe import Filter, Recipe
 
 
 def check(recipe: Recipe, folders: Sequence[Path]) -> None:
-    """Loads each `module:function` in a child process that finds modules in `folders`. Raises InvalidInput."""
+    """Loads each `module:function` in a child process that finds modules in `folders`. Raises InvalidInput, also where this
+    machine cannot confine a scorer and the recipe does not allow that."""
+    from services.verifier.probe import check_confinement, probe
+
     named = list(recipe.filter) or [Filter(name=name) for name in recipe.scorers]
+    if not recipe.allow_unconfined_scorers:
+        check_confinement(scorer.name for scorer in (*named, *recipe.eval.filter))
     own = [scorer for scorer in (*named, *recipe.eval.filter) if ":" in scorer.name]
     if not own:
         return
     from services.gateway.tasks import file
-    from services.verifier.probe import probe
 
     row = file.first(recipe.task, Path.cwd()) if recipe.task.name == "file" else None
     with searchpath.searched(folders):  # the child is told
         for scorer in own:
-            asyncio.run(probe(scorer.name, scorer.settings, row, group=scorer.group))
+            allowed = recipe.allow_unconfined_scorers
+            asyncio.run(probe(scorer.name, scorer.settings, row, group=scorer.group, unconfined=allowed))

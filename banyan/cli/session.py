@@ -19,6 +19,7 @@ from banyan.cli.output import err, out
 from banyan.cli.report import print_report
 from banyan.client import Client
 from banyan.errors import BanyanError, Refused, TemporaryError
+from banyan.launch import FOLDERS
 from banyan.recipe import Recipe
 from banyan.status import error_of
 from banyan.v1 import gateway_service_pb2 as gw
@@ -41,7 +42,7 @@ class Session:
         self._state, self._recipe, self._listen = state, recipe, listen
         self._wanted, self._resumed = run_id, recipe is None
         self._path = path
-        self._extra = {"PYTHONPATH": os.pathsep.join(p for p in (*path, os.environ.get("PYTHONPATH", "")) if p)}
+        self._extra = {FOLDERS: os.pathsep.join(filter(None, (*path, os.environ.get(FOLDERS))))}
         self._begun = time.monotonic()
         self._interrupted = asyncio.Event()
         self._supervisor: Supervisor | None = None
@@ -134,8 +135,8 @@ class Session:
     async def _resume(self, gateway: "gw_grpc.GatewayServiceAsyncStub", runs: list[rs.Run]) -> rs.Run:
         run = resume.chosen(runs, self._wanted, self._state)
         self._recipe = Recipe.model_validate_json(run.recipe_json, strict=False)
-        if run.state == rs.RUN_STATE_PAUSED:
-            run = (await rpc.call(gateway.ResumeRun, gw.ResumeRunRequest(run_id=run.run_id), 30.0)).run
+        if run.state in (rs.RUN_STATE_PAUSED, rs.RUN_STATE_FAILED):
+            run = (await rpc.call(gateway.ResumeRun, gw.ResumeRunRequest(run_id=run.run_id, failed=True), 30.0)).run
         out.print(f"run {run.run_id}: goes on at step {run.step}", markup=False, soft_wrap=True)
         others = resume.others(runs, run, self._state)
         if others:

@@ -11,6 +11,7 @@ _FACTS = ("run_id", "state", "step", "cause", "created", "ended", "folder")
 _COUNTS = ("batches", "leaves", "unscorable", "sampled_tokens", "saved_tokens")
 _EVALUATION = ("label", "n", "accuracy", "95 % interval", "mean reward", "unscorable")
 _RECENT = 10
+_ASIDE = ("batch", "cause")
 _NODE = ("node", "host", "joined", "present", "seen", "trees")
 
 
@@ -27,6 +28,7 @@ def show(run: dict[str, Any]) -> None:
     for key, value in facts.items():
         out.print(Text.assemble((key.ljust(width), "bold"), f"  {value}"), soft_wrap=True)
     _table("evaluations", [_evaluation(e) for e in sorted(run["evaluations"], key=_moment)], _EVALUATION)
+    _table("batches that were set aside", run["set_aside"], _ASIDE)
     _table("nodes", run["nodes"], _NODE)
     _table("metrics", _metrics(run["metrics"]), ("metric", "last step", f"mean of {_RECENT}"))
     stats = [{"": name.replace("_", " "), "count": count} for name, count in sorted(run["stats"].items())]

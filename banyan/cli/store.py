@@ -3,7 +3,6 @@
 import contextlib
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from banyan import secret
 from banyan.cli.invocation import proposed
 from banyan.client import Client
 from banyan.errors import DeadlineMissed, InvalidInput
+from banyan.launch import OURS
 
 START_S = 30.0
 
@@ -69,7 +69,7 @@ def _read_only(state: Path) -> Iterator[tuple[str, str]]:
     with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory() as own:
         known = secret.make(Path(own) / secret.FILE)
         env["BANYAN_SECRET_FILE"] = str(Path(own) / secret.FILE)
-        process = subprocess.Popen([sys.executable, "-m", "services.treestore"], env=env, stdout=log, stderr=log)
+        process = subprocess.Popen([*OURS, "services.treestore"], env=env, stdout=log, stderr=log)
         try:
             _await(address, process, log)
             yield address, known

@@ -4,17 +4,21 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 from banyan.cli import recipes, scorers, searchpath
+from banyan.cli import resume as resumable
 from banyan.cli.invocation import proposed
+from banyan.cli.located import located
 from banyan.cli.options import DEFAULT_STATE, State
-from banyan.cli.output import emit, err
+from banyan.cli.output import emit, emit_yaml, err
+from banyan.cli.store import reading
 from banyan.errors import InvalidInput
+from banyan.printable import PrintableFormatter
 from banyan.recipe import Recipe
 
 
@@ -22,7 +26,7 @@ def train(
     recipe: Annotated[str, typer.Argument(help="Name or file of a recipe; not needed with --resume.")] = "",
     overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, such as budget.steps=4")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the resolved recipe, and stop.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run that is not over.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run that is not over, or failed.")] = False,
     run_id: Annotated[str, typer.Option("--run", help="With --resume: which run, by id or a beginning of it.")] = "",
     listen: Annotated[str, typer.Option(help="host:port at which nodes may join, such as 10.0.0.1:7443.")] = "",
     state: State = DEFAULT_STATE,
@@ -36,7 +40,7 @@ def train(
         raise InvalidInput("name a recipe, such as recipes/quickstart.yaml, or use --resume")
     if as_json and not dry_run:
         raise InvalidInput("--json goes with --dry-run; banyan runs watch RUN --json tells a run's progress to programs")
-    loaded = None if resume else _absolute(recipes.read(recipe, overrides or ()), recipes.find(recipe))
+    loaded = None if resume else located(recipes.read(recipe, overrides or ()), recipes.find(recipe))
     folders = recipes.folders(recipes.find(recipe)) if recipe else [Path.cwd()]
     if loaded is not None:
         _check_listen(loaded, listen)
@@ -49,7 +53,11 @@ def train(
         _prepare(loaded)
     elif not (state / "store.sqlite").exists() and not os.environ.get("BANYAN_DATABASE"):
         raise InvalidInput(f"there is no run to resume in {state}; start one: {proposed('train RECIPE', state)}")
-    logging.basicConfig(level="WARNING", format="%(levelname)s %(message)s")
+    else:
+        _check_resumed(state, run_id, folders)
+    lines = logging.StreamHandler()
+    lines.setFormatter(PrintableFormatter("%(levelname)s %(message)s"))
+    logging.basicConfig(level="WARNING", handlers=[lines])
     from banyan.cli.session import Session
 
     path = searchpath.remembered(state, folders)
@@ -64,22 +72,7 @@ def _print(recipe: Recipe | None, as_json: bool) -> None:
     if as_json:
         emit(data, True)
     else:
-        print(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), end="")
-
-
-def _absolute(recipe: Recipe, file: Path) -> Recipe:
-    """Files that a recipe names are relative to the recipe, or else to the working folder."""
-    if not recipe.task.path:
-        return recipe
-    named = Path(recipe.task.path).expanduser()
-    beside = file.parent / named
-    path = beside if beside.exists() else named
-    if not path.exists():
-        raise InvalidInput(f"{file}: task.path: there is no file {recipe.task.path!r}, neither beside the recipe nor here")
-    if path.is_dir():
-        raise InvalidInput(f"{file}: task.path: {recipe.task.path!r} is a folder; name a file of rows in it")
-    task = recipe.task.model_copy(update={"path": str(path.resolve())})
-    return recipe.model_copy(update={"task": task})
+        emit_yaml(data)
 
 
 def _check_listen(recipe: Recipe, listen: str) -> None:
@@ -103,6 +96,22 @@ def _check_inputs(recipe: Recipe | None) -> None:
     models.check(recipe.model, tokenizer=recipe.resources.engine == "torch")
     if recipe.task.name == "file":
         file.rows(recipe.task, Path.cwd())
+
+
+def _check_resumed(state: Path, run_id: str, folders: Sequence[Path]) -> None:
+    """Look for what the run needs before anything of it starts, so that what is missing leaves it as it is."""
+    from services.gateway.tasks import file
+
+    with reading(state) as client:
+        run = resumable.chosen(client.runs(), run_id, state)
+    recipe = Recipe.model_validate_json(run.recipe_json, strict=False)
+    try:
+        _prepare(recipe)
+        if recipe.task.name == "file":
+            file.first(recipe.task, Path.cwd())
+        scorers.check(recipe, [Path(folder) for folder in searchpath.remembered(state, folders)])
+    except InvalidInput as error:
+        raise InvalidInput(f"run {run.run_id} cannot go on, and stays as it is: {error}") from None
 
 
 def _prepare(recipe: Recipe) -> None:

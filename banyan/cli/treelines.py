@@ -3,8 +3,9 @@
 Needed: `tree_id`, `task_id`, and of each node `id` and `parent` (null for the prompt). The rest is as stored; what a person
 leaves out has a plain value: a continuation of all of its parent, of kind POLICY (the first node: PROMPT), one token long.
 `leaves` says where paths end; in a tree without that word every node without children ends one, with its `reward`. A reward
-on any other node is its own. `named` holds a node's attributes, `parts` those of its leaf's score. A tree's `purpose` EVAL
-says that it is an evaluation's, its `group_id` with which it was grown.
+on any other node is its own; `own` lists those of places within a node, each with its `end` in tokens. `named` holds a
+node's attributes, `parts` those of its leaf's score. A tree's `purpose` EVAL says that it is an evaluation's, its `group_id`
+with which it was grown.
 """
 
 import json
@@ -225,7 +226,28 @@ def _ends(nodes: list[dict[str, Any]], made: Mapping[str, Segment]) -> Ends:
         elif reward is not None and not (spoken and node.get("leaves")):
             own[last] = reward
     carried = {made[node["id"]].id: _named(node) for node in nodes if node.get("named") is not None}
-    return list(rewards), rewards, Facts(own, carried, parts)
+    inside: dict[Leaf, float | None] = {**own}
+    for node in nodes:
+        for place, value in _own(node, made[node["id"]]):
+            if place in rewards or place in inside:
+                raise InvalidInput(f"node {node['id']!r} has two rewards at token {place.end}; give one")
+            inside[place] = value
+    known = {place: value for place, value in inside.items() if value is not None}
+    return list(rewards), rewards, Facts(known, carried, parts, frozenset(inside.keys() - known.keys()))
+
+
+def _own(node: Mapping[str, Any], segment: Segment) -> Iterable[tuple[Leaf, float | None]]:
+    """Rewards of places in a node that paths go on from; None where one could not be scored."""
+    places = node.get("own") or []
+    if not isinstance(places, list) or not all(isinstance(place, dict) for place in places):
+        raise InvalidInput(f"node {node['id']!r} has own {json.dumps(places)[:40]}; they must be a list of objects")
+    for place in places:
+        end = _count({"id": node["id"], "end": place.get("end")}, "end", len(segment))
+        if not 0 < end <= len(segment):
+            raise InvalidInput(f"node {node['id']!r} has a reward of its own at token {end} of {len(segment)}")
+        value = place.get("reward")
+        what = f"a place in node {node['id']!r} has reward"
+        yield Leaf(segment.id, end), None if value is None else _number(value, what, _OR_NULL)
 
 
 def _listed(node: Mapping[str, Any], segment: Segment) -> Iterable[tuple[Leaf, float | None, dict[str, float]]]:

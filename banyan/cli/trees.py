@@ -8,15 +8,16 @@ from rich.tree import Tree as RichTree
 
 from banyan.cli import describe
 from banyan.cli.options import DEFAULT_STATE, Json, State
-from banyan.cli.output import emit, err, out, stream
+from banyan.cli.output import emit, emit_json, err, out, stream
 from banyan.cli.store import reading
 from banyan.client import Client
 from banyan.digest import tree_id
 from banyan.errors import InvalidInput, NotFound
 from banyan.recipe import Recipe
+from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.view import Node, TreeView
-from banyan.wire import leaf_from_wire, rewards_from_wire, tree_from_wire
+from banyan.wire import facts_from_wire, leaves_from_wire, rewards_from_wire, tree_from_wire
 
 app = typer.Typer(help="Trees.", no_args_is_help=True)
 TreeId = Annotated[
@@ -54,11 +55,11 @@ def show(
         check_prefix(name, tree.spec.tree_id, "tree")
         if plans:
             for plan in tree.plans:
-                print(json.dumps(describe.plan(plan)))
+                emit_json(describe.plan(plan))
             return
         if as_json:
             lines = client.export(tree.spec.run_id, tree_ids=[tree.spec.tree_id])
-            print(next(iter(lines)))
+            stream([next(iter(lines))])
             return
         recipe = Recipe.model_validate_json(client.run(tree.spec.run_id).recipe_json, strict=False)
         group = group_of(client, tree)
@@ -105,8 +106,8 @@ def group_of(client: Client, tree: tree_pb2.Tree) -> list[tree_pb2.Tree]:
 
 def view_of(tree: tree_pb2.Tree) -> TreeView:
     """The TreeView of a stored tree."""
-    leaves = [leaf_from_wire(leaf) for leaf in tree.leaves]
-    return TreeView(tree_from_wire(tree), leaves, rewards_from_wire(tree.scores))
+    rewards = rewards_from_wire(tree.scores, len(tree.spec.scorers))
+    return TreeView(tree_from_wire(tree), leaves_from_wire(tree), rewards, facts_from_wire(tree))
 
 
 def render(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]) -> RichTree:
@@ -125,18 +126,20 @@ def render(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]) -> R
 
 
 def node_advantages(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]) -> dict[int, float]:
-    """Mean advantage of the scored paths through each node, by the recipe's estimator on the tree's whole group."""
+    """Mean advantage of the scored paths through each node, by the recipe's estimator on the tree's whole group; of rewards
+    as they were scored, before any KL is taken from them."""
     from banyan import registry
-    from banyan.plugins import GroupTrees
+    from services.learner import convert, credit
 
     members = sorted(group, key=lambda t: t.spec.index) or [tree]
     estimator = registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
-    views = [view_of(member) for member in members]
+    scored = [convert.scored_tree(member) for member in members]
     mine = next(i for i, member in enumerate(members) if member.spec.tree_id == tree.spec.tree_id)
-    result = estimator.estimate(GroupTrees(tree.spec.group_id, views))
+    found = credit.estimate(tree.spec.group_id, scored, estimator, lambda _tree, _leaf: False)
+    result, view = found.advantages, found.group.trees[mine]
     sums: dict[int, list[float]] = {}
-    for leaf in views[mine].scored_L:
-        for node in views[mine].path(leaf):
+    for leaf in view.scored_L:
+        for node in view.path(leaf):
             value = result.node_G_N[mine][node] if result.node_G_N else result.leaf_G_L[mine][leaf]
             sums.setdefault(node, []).extend([float(value)] if value == value else [])
     return {node: sum(values) / len(values) for node, values in sums.items() if values}
@@ -150,6 +153,9 @@ def _label(node: Node, view: TreeView, advantages: dict[int, float]) -> str:
         parts.append("[yellow]unscorable[/yellow]" if reward != reward else f"reward [bold]{reward:g}[/bold]")
     elif node.paths:
         parts.append(f"value {node.value:.3f}")
+    own = view.facts.rewards.get(Leaf(node.segment.id, node.stop))
+    if own is not None:
+        parts.append(f"own reward [bold]{own:g}[/bold]")
     if node.trained and node.index in advantages:
         colour = "green" if advantages[node.index] > 0 else "red" if advantages[node.index] < 0 else "dim"
         parts.append(f"advantage [{colour}]{advantages[node.index]:+.3f}[/{colour}]")

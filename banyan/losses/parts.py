@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from banyan import checks
 from banyan.segment import Origin
 
 MODES = (
@@ -66,25 +67,52 @@ class Importance:
             raise ValueError(f"floor {self.floor} and cap {self.cap} must be ordered, at least 0, and 0 for none")
 
 
+_REJECTED = {"k1": ("sum", 0.5, 2.0), "k2": ("mean", 0.0, 0.01), "k3": ("mean", 0.0, 0.01)}  # over, low, high
+
+
 @dataclass(frozen=True)
 class Rejection:
     """Rejects a token (over: token) or a path by how far sampling and training are apart there.
 
-    by: k1, the ratio itself; k2, half the squared log-ratio; k3, e^d − d − 1. over: each token by itself; a path by its
-    worst token, by its sum (k1: the ratio of the path) or by its mean (k1: the geometric mean). k1 must lie in low..high, k2
-    and k3 must be at most high.
+    by: k1, the ratio itself; k2, half the squared log-ratio; k3, e^d − d − 1.
+    over: each token by itself; a path by its worst token, by its sum (k1: the ratio of the path) or by its mean (k1: the
+    geometric mean).
+    low, high: k1 must lie between them. k2 and k3 are never below 0 and have `high` alone.
+
+    Defaults go by the statistic (Liu et al. 2025, Rollout Correction in verl): with k1 the ratio of a path lies in 0.5..2,
+    with k2 and k3 a path's mean is at most 0.01.
     """
 
     by: str = "k1"
-    over: str = "sum"
-    low: float = 0.5
-    high: float = 2.0
+    over: str = ""
+    low: float | None = None
+    high: float | None = None
 
     def __post_init__(self) -> None:
-        _known("by", self.by, STATISTICS)
-        _known("over", self.over, OVER)
-        if self.high <= 0 or not 0 <= self.low < self.high:
-            raise ValueError(f"low {self.low} and high {self.high} must be ordered and at least 0")
+        _known("reject.by", self.by, STATISTICS)
+        _known("reject.over", self.unit, OVER)
+        low, high = self.bounds
+        checks.like("reject.low", low, 0.0)
+        checks.like("reject.high", high, 0.0)
+        if self.by != "k1" and low:
+            raise ValueError(
+                f"reject.low {low} is a bound of the ratio, by k1; {self.by} is never below 0, so leave low out"
+            )
+        if high <= 0:
+            raise ValueError(f"reject.high {high} must be above 0")
+        if not 0 <= low < high:
+            raise ValueError(f"reject.low {low} and reject.high {high} must be ordered and at least 0")
+
+    @property
+    def unit(self) -> str:
+        """What is rejected together, `over` or the statistic's own."""
+        return self.over or _REJECTED[self.by][0]
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Least and largest value that is kept."""
+        _, low, high = _REJECTED[self.by]
+        return low if self.low is None else self.low, high if self.high is None else self.high
 
 
 @dataclass(frozen=True)

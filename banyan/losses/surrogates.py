@@ -50,13 +50,14 @@ class Gspo:
 
 @dataclass(frozen=True)
 class Cispo:
-    """The weight stays in 1 − clip_low .. 1 + clip_high. By default it has no lower bound, and 5 as the upper one."""
+    """The weight stays in 1 − clip_low .. 1 + clip_high. From a clip_low of 1 on it has no lower bound. By default it has
+    none, and 5 as the upper one."""
 
     clip_low: float = 1.0
     clip_high: float = 4.0
 
     def __post_init__(self) -> None:
-        check_clip(self.clip_low, self.clip_high)
+        check_clip(min(self.clip_low, 1.0), self.clip_high)
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class Plan:
     leaves: tuple[LeafMark, ...] = ()
     prunes: tuple[tuple[Branch, int], ...] = ()  # running branch, tokens to keep
     done: bool = False
-    dropped: tuple[Leaf, ...] = ()  # leaves that were marked and scored, and are none of the tree's after all
+    dropped: tuple[Leaf, ...] = ()  # marked, and no leaves of the tree: where a path goes on, the score is the place's own
 
 
 @dataclass(frozen=True, slots=True)

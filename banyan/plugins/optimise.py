@@ -40,7 +40,9 @@ class Estimator(Protocol):
     `factors(trees: Sequence[TreeView]) -> list[list[array]]` is asked once for the batch, with all trees that teach: the
     factor of each token of each node. `needs_logprobs`: it reads the behaviour log-probs of sampled tokens; `needs_entropy`
     their entropies. `needs`: what else it must know of a tree (banyan.facts: STEPS, INSIDE, attribute, part); a recipe in
-    which neither the tree policy's `gives` nor the `parts` of a scorer say so is refused.
+    which neither the tree policy's `gives` nor the `parts` of a scorer say so is refused. `by_steps = True`: rewards of
+    places inside a path count for it where there are any, so a path on which one of them could not be scored takes no part;
+    so it is for an estimator that needs STEPS or INSIDE.
     """
 
     def estimate(self, group: GroupTrees) -> Advantages:

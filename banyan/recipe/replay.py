@@ -19,7 +19,7 @@ class Replay(Part):
     capacity: Annotated[int, Field(ge=1, le=100_000)] = 512
     """Groups that are drawn from: the newest ones, one a row (card 41)."""
     rescue: bool = False
-    """A group of which every leaf fails gets, in the place of one of them, the newest stored success of its row."""
+    """A group of which every leaf fails gets, in the place of its oldest one, the newest stored success of its row."""
     right: float = 0.5
     """rescue: rewards of at least this count as successes."""
     max_age: Steps = 0

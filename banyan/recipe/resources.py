@@ -24,7 +24,8 @@ class Resources(Part):
     """What the learner trains on. auto: an accelerator for each rank, where PyTorch sees as many and deterministic is false,
     else the CPU."""
     threads: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"
-    """Torch threads per process. auto: all cores with max_staleness 0, else the cores divided."""
+    """Torch threads per process. auto: all cores with max_staleness 0, else the cores divided; where several runs have
+    processes as they start, of its share of the cores (a deterministic run: of all)."""
     kv_tokens: Annotated[int, Field(ge=256, le=2**40)] = 65_536
     """Tokens of KV cache that a rollout node may hold."""
     max_branches: Annotated[int, Field(ge=2, le=65_536)] = 64

@@ -19,7 +19,7 @@ from banyan.recipe.task import Task
 class Recipe(Part):
     """One run."""
 
-    LATER = frozenset({"logging", "replay"})
+    LATER = frozenset({"logging", "replay", "allow_unconfined_scorers"})
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
     """Short name; part of the run's id and of its subjects on the log, so without dots."""
@@ -47,6 +47,10 @@ class Recipe(Part):
     """Same ids and same weights for the same seed, on one machine, build and thread count (PROTOCOL 5)."""
     allow_truncated_sampling: bool = False
     """Whether top_p, top_k and logit_bias may be used in training; importance weights then use what was drawn from."""
+    allow_unconfined_scorers: bool = False
+    """Whether scorers may run on a machine that cannot confine them (no Landlock, no seccomp filters, or as root without
+    another user): completions then run with the verifier's rights wherever a scorer runs them. Otherwise nothing is scored
+    there."""
 
     @model_validator(mode="after")
     def _possible(self) -> "Recipe":

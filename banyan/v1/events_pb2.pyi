@@ -318,6 +318,7 @@ class TreeGrown(_message.Message):
     CLAIM_EPOCH_FIELD_NUMBER: _builtins.int
     LEAVES_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    INSIDE_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     tree_id: _builtins.bytes
@@ -330,6 +331,12 @@ class TreeGrown(_message.Message):
     def leaves(self) -> _containers.RepeatedCompositeFieldContainer[_tree_pb2.LeafRef]:
         """Every leaf that must be scored."""
 
+    @_builtins.property
+    def inside(self) -> _containers.RepeatedCompositeFieldContainer[_tree_pb2.LeafRef]:
+        """Places inside the paths to these leaves that were put before scorers (LeafFinished) and are no leaves: each owes the
+        scores of its own that scorers of single leaves give.
+        """
+
     def __init__(
         self,
         *,
@@ -338,10 +345,11 @@ class TreeGrown(_message.Message):
         claim_epoch: _builtins.int = ...,
         leaves: _abc.Iterable[_tree_pb2.LeafRef] | None = ...,
         node_id: _builtins.str = ...,
+        inside: _abc.Iterable[_tree_pb2.LeafRef] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "leaves", b"leaves", "node_id", b"node_id", "run_id", b"run_id", "tree_id", b"tree_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "inside", b"inside", "leaves", b"leaves", "node_id", b"node_id", "run_id", b"run_id", "tree_id", b"tree_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -373,7 +381,7 @@ Global___LeavesScored: _TypeAlias = LeavesScored  # noqa: Y015
 
 @_typing.final
 class LeafScored(_message.Message):
-    """A scorer's word on a leaf."""
+    """A scorer's word on a leaf, or on another place of the tree."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -27,7 +27,7 @@ from banyan.v1 import runstore_service_pb2 as banyan_dot_v1_dot_runstore__servic
 from banyan.v1 import tree_pb2 as banyan_dot_v1_dot_tree__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x62\x61nyan/v1/gateway_service.proto\x12\tbanyan.v1\x1a\x16\x62\x61nyan/v1/events.proto\x1a banyan/v1/runstore_service.proto\x1a\x14\x62\x61nyan/v1/tree.proto\"K\n\x10\x43reateRunRequest\x12\x13\n\x0brecipe_json\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0e\n\x06\x66older\x18\x03 \x01(\t\"[\n\x11\x43reateRunResponse\x12\x1b\n\x03run\x18\x01 \x01(\x0b\x32\x0e.banyan.v1.Run\x12\x12\n\ntrain_rows\x18\x02 \x01(\r\x12\x15\n\rheld_out_rows\x18\x03 \x01(\r\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"`\n\x0eGetRunResponse\x12\x1b\n\x03run\x18\x01 \x01(\x0b\x32\x0e.banyan.v1.Run\x12\x31\n\x08progress\x18\x02 \x01(\x0b\x32\x1f.banyan.v1.ReadProgressResponse\"$\n\x0fListRunsRequest\x12\x11\n\tlive_only\x18\x01 \x01(\x08\"0\n\x10ListRunsResponse\x12\x1c\n\x04runs\x18\x01 \x03(\x0b\x32\x0e.banyan.v1.Run\"!\n\x0fWatchRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"\xb4\x01\n\x10WatchRunResponse\x12\x1b\n\x03run\x18\x01 \x01(\x0b\x32\x0e.banyan.v1.Run\x12\x31\n\x08progress\x18\x02 \x01(\x0b\x32\x1f.banyan.v1.ReadProgressResponse\x12,\n\x08policies\x18\x03 \x03(\x0b\x32\x1a.banyan.v1.PolicyPublished\x12\"\n\x07members\x18\x04 \x03(\x0b\x32\x11.banyan.v1.Member\"@\n\x10\x43\x61ncelRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05pause\x18\x02 \x01(\x08\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\"0\n\x11\x43\x61ncelRunResponse\x12\x1b\n\x03run\x18\x01 \x01(\x0b\x32\x0e.banyan.v1.Run\"\"\n\x10ResumeRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"0\n\x11ResumeRunResponse\x12\x1b\n\x03run\x18\x01 \x01(\x0b\x32\x0e.banyan.v1.Run\"5\n\x12\x43reateTokenRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07valid_s\x18\x02 \x01(\r\"5\n\x13\x43reateTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"U\n\x10JoinSwarmRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x12\n\npublic_key\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0e\n\x06schema\x18\x04 \x01(\t\"\x9b\x01\n\x11JoinSwarmResponse\x12\x1b\n\x03run\x18\x01 \x01(\x0b\x32\x0e.banyan.v1.Run\x12\x10\n\x08nats_jwt\x18\x02 \x01(\t\x12\x14\n\x0cnats_address\x18\x03 \x01(\t\x12\x17\n\x0fgrowth_consumer\x18\x04 \x01(\t\x12\x14\n\x0cinbox_prefix\x18\x05 \x01(\t\x12\x12\n\nnode_proof\x18\x06 \x01(\t\"$\n\x12ListMembersRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"9\n\x13ListMembersResponse\x12\"\n\x07members\x18\x01 \x03(\x0b\x32\x11.banyan.v1.Member\"=\n\rExpandRequest\x12\x15\n\rmessages_json\x18\x01 \x01(\t\x12\x15\n\rgenerate_json\x18\x02 \x01(\t\"5\n\x0e\x45xpandResponse\x12#\n\x07segment\x18\x01 \x01(\x0b\x32\x12.banyan.v1.Segment2\xd8\x05\n\x0eGatewayService\x12\x46\n\tCreateRun\x12\x1b.banyan.v1.CreateRunRequest\x1a\x1c.banyan.v1.CreateRunResponse\x12=\n\x06GetRun\x12\x18.banyan.v1.GetRunRequest\x1a\x19.banyan.v1.GetRunResponse\x12\x43\n\x08ListRuns\x12\x1a.banyan.v1.ListRunsRequest\x1a\x1b.banyan.v1.ListRunsResponse\x12\x45\n\x08WatchRun\x12\x1a.banyan.v1.WatchRunRequest\x1a\x1b.banyan.v1.WatchRunResponse0\x01\x12\x46\n\tCancelRun\x12\x1b.banyan.v1.CancelRunRequest\x1a\x1c.banyan.v1.CancelRunResponse\x12\x46\n\tResumeRun\x12\x1b.banyan.v1.ResumeRunRequest\x1a\x1c.banyan.v1.ResumeRunResponse\x12L\n\x0b\x43reateToken\x12\x1d.banyan.v1.CreateTokenRequest\x1a\x1e.banyan.v1.CreateTokenResponse\x12\x46\n\tJoinSwarm\x12\x1b.banyan.v1.JoinSwarmRequest\x1a\x1c.banyan.v1.JoinSwarmResponse\x12L\n\x0bListMembers\x12\x1d.banyan.v1.ListMembersRequest\x1a\x1e.banyan.v1.ListMembersResponse\x12?\n\x06\x45xpand\x12\x18.banyan.v1.ExpandRequest\x1a\x19.banyan.v1.ExpandResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x62\x61nyan/v1/gateway_service.proto\x12\tbanyan.v1\x1a\x16\x62\x61nyan/v1/events.proto\x1a banyan/v1/runstore_service.proto\x1a\x14\x62\x61nyan/v1/tree.proto\"K\n\x10\x43reateRunRequest\x12\x13\n\x0brecipe_json\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0e\n\x06\x66older\x18\x03 \x01(\t\"[\n\x11\x43reateRunResponse\x12\x1b\n\x03run\x18\x01 \x01(\x0b\x32\x0e.banyan.v1.Run\x12\x12\n\ntrain_rows\x18\x02 \x01(\r\x12\x15\n\rheld_out_rows\x18\x03 \x01(\r\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"`\n\x0eGetRunResponse\x12\x1b\n\x03run\x18\x01 \x01(\x0b\x32\x0e.banyan.v1.Run\x12\x31\n\x08progress\x18\x02 \x01(\x0b\x32\x1f.banyan.v1.ReadProgressResponse\"$\n\x0fListRunsRequest\x12\x11\n\tlive_only\x18\x01 \x01(\x08\"0\n\x10ListRunsResponse\x12\x1c\n\x04runs\x18\x01 \x03(\x0b\x32\x0e.banyan.v1.Run\"!\n\x0fWatchRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"\xb4\x01\n\x10WatchRunResponse\x12\x1b\n\x03run\x18\x01 \x01(\x0b\x32\x0e.banyan.v1.Run\x12\x31\n\x08progress\x18\x02 \x01(\x0b\x32\x1f.banyan.v1.ReadProgressResponse\x12,\n\x08policies\x18\x03 \x03(\x0b\x32\x1a.banyan.v1.PolicyPublished\x12\"\n\x07members\x18\x04 \x03(\x0b\x32\x11.banyan.v1.Member\"@\n\x10\x43\x61ncelRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05pause\x18\x02 \x01(\x08\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\"0\n\x11\x43\x61ncelRunResponse\x12\x1b\n\x03run\x18\x01 \x01(\x0b\x32\x0e.banyan.v1.Run\"2\n\x10ResumeRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x02 \x01(\x08\"0\n\x11ResumeRunResponse\x12\x1b\n\x03run\x18\x01 \x01(\x0b\x32\x0e.banyan.v1.Run\"5\n\x12\x43reateTokenRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07valid_s\x18\x02 \x01(\r\"5\n\x13\x43reateTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"U\n\x10JoinSwarmRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x12\n\npublic_key\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0e\n\x06schema\x18\x04 \x01(\t\"\x9b\x01\n\x11JoinSwarmResponse\x12\x1b\n\x03run\x18\x01 \x01(\x0b\x32\x0e.banyan.v1.Run\x12\x10\n\x08nats_jwt\x18\x02 \x01(\t\x12\x14\n\x0cnats_address\x18\x03 \x01(\t\x12\x17\n\x0fgrowth_consumer\x18\x04 \x01(\t\x12\x14\n\x0cinbox_prefix\x18\x05 \x01(\t\x12\x12\n\nnode_proof\x18\x06 \x01(\t\"$\n\x12ListMembersRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"9\n\x13ListMembersResponse\x12\"\n\x07members\x18\x01 \x03(\x0b\x32\x11.banyan.v1.Member\"=\n\rExpandRequest\x12\x15\n\rmessages_json\x18\x01 \x01(\t\x12\x15\n\rgenerate_json\x18\x02 \x01(\t\"5\n\x0e\x45xpandResponse\x12#\n\x07segment\x18\x01 \x01(\x0b\x32\x12.banyan.v1.Segment2\xd8\x05\n\x0eGatewayService\x12\x46\n\tCreateRun\x12\x1b.banyan.v1.CreateRunRequest\x1a\x1c.banyan.v1.CreateRunResponse\x12=\n\x06GetRun\x12\x18.banyan.v1.GetRunRequest\x1a\x19.banyan.v1.GetRunResponse\x12\x43\n\x08ListRuns\x12\x1a.banyan.v1.ListRunsRequest\x1a\x1b.banyan.v1.ListRunsResponse\x12\x45\n\x08WatchRun\x12\x1a.banyan.v1.WatchRunRequest\x1a\x1b.banyan.v1.WatchRunResponse0\x01\x12\x46\n\tCancelRun\x12\x1b.banyan.v1.CancelRunRequest\x1a\x1c.banyan.v1.CancelRunResponse\x12\x46\n\tResumeRun\x12\x1b.banyan.v1.ResumeRunRequest\x1a\x1c.banyan.v1.ResumeRunResponse\x12L\n\x0b\x43reateToken\x12\x1d.banyan.v1.CreateTokenRequest\x1a\x1e.banyan.v1.CreateTokenResponse\x12\x46\n\tJoinSwarm\x12\x1b.banyan.v1.JoinSwarmRequest\x1a\x1c.banyan.v1.JoinSwarmResponse\x12L\n\x0bListMembers\x12\x1d.banyan.v1.ListMembersRequest\x1a\x1e.banyan.v1.ListMembersResponse\x12?\n\x06\x45xpand\x12\x18.banyan.v1.ExpandRequest\x1a\x19.banyan.v1.ExpandResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -55,25 +55,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CANCELRUNRESPONSE']._serialized_start=799
   _globals['_CANCELRUNRESPONSE']._serialized_end=847
   _globals['_RESUMERUNREQUEST']._serialized_start=849
-  _globals['_RESUMERUNREQUEST']._serialized_end=883
-  _globals['_RESUMERUNRESPONSE']._serialized_start=885
-  _globals['_RESUMERUNRESPONSE']._serialized_end=933
-  _globals['_CREATETOKENREQUEST']._serialized_start=935
-  _globals['_CREATETOKENREQUEST']._serialized_end=988
-  _globals['_CREATETOKENRESPONSE']._serialized_start=990
-  _globals['_CREATETOKENRESPONSE']._serialized_end=1043
-  _globals['_JOINSWARMREQUEST']._serialized_start=1045
-  _globals['_JOINSWARMREQUEST']._serialized_end=1130
-  _globals['_JOINSWARMRESPONSE']._serialized_start=1133
-  _globals['_JOINSWARMRESPONSE']._serialized_end=1288
-  _globals['_LISTMEMBERSREQUEST']._serialized_start=1290
-  _globals['_LISTMEMBERSREQUEST']._serialized_end=1326
-  _globals['_LISTMEMBERSRESPONSE']._serialized_start=1328
-  _globals['_LISTMEMBERSRESPONSE']._serialized_end=1385
-  _globals['_EXPANDREQUEST']._serialized_start=1387
-  _globals['_EXPANDREQUEST']._serialized_end=1448
-  _globals['_EXPANDRESPONSE']._serialized_start=1450
-  _globals['_EXPANDRESPONSE']._serialized_end=1503
-  _globals['_GATEWAYSERVICE']._serialized_start=1506
-  _globals['_GATEWAYSERVICE']._serialized_end=2234
+  _globals['_RESUMERUNREQUEST']._serialized_end=899
+  _globals['_RESUMERUNRESPONSE']._serialized_start=901
+  _globals['_RESUMERUNRESPONSE']._serialized_end=949
+  _globals['_CREATETOKENREQUEST']._serialized_start=951
+  _globals['_CREATETOKENREQUEST']._serialized_end=1004
+  _globals['_CREATETOKENRESPONSE']._serialized_start=1006
+  _globals['_CREATETOKENRESPONSE']._serialized_end=1059
+  _globals['_JOINSWARMREQUEST']._serialized_start=1061
+  _globals['_JOINSWARMREQUEST']._serialized_end=1146
+  _globals['_JOINSWARMRESPONSE']._serialized_start=1149
+  _globals['_JOINSWARMRESPONSE']._serialized_end=1304
+  _globals['_LISTMEMBERSREQUEST']._serialized_start=1306
+  _globals['_LISTMEMBERSREQUEST']._serialized_end=1342
+  _globals['_LISTMEMBERSRESPONSE']._serialized_start=1344
+  _globals['_LISTMEMBERSRESPONSE']._serialized_end=1401
+  _globals['_EXPANDREQUEST']._serialized_start=1403
+  _globals['_EXPANDREQUEST']._serialized_end=1464
+  _globals['_EXPANDRESPONSE']._serialized_start=1466
+  _globals['_EXPANDRESPONSE']._serialized_end=1519
+  _globals['_GATEWAYSERVICE']._serialized_start=1522
+  _globals['_GATEWAYSERVICE']._serialized_end=2250
 # @@protoc_insertion_point(module_scope)

@@ -127,7 +127,7 @@ class GatewayServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ResumeRun(self, request, context):
-        """Goes on with a paused run.
+        """Goes on with a paused run, or with one that has failed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,7 +44,7 @@ class GatewayServiceStub:
     CancelRun: _grpc.UnaryUnaryMultiCallable[_gateway_service_pb2.CancelRunRequest, _gateway_service_pb2.CancelRunResponse]
     """Ends a run as CANCELLED, or pauses it so that it can be resumed."""
     ResumeRun: _grpc.UnaryUnaryMultiCallable[_gateway_service_pb2.ResumeRunRequest, _gateway_service_pb2.ResumeRunResponse]
-    """Goes on with a paused run."""
+    """Goes on with a paused run, or with one that has failed."""
     CreateToken: _grpc.UnaryUnaryMultiCallable[_gateway_service_pb2.CreateTokenRequest, _gateway_service_pb2.CreateTokenResponse]
     """Makes a token that lets nodes join a run. Only from this host."""
     JoinSwarm: _grpc.UnaryUnaryMultiCallable[_gateway_service_pb2.JoinSwarmRequest, _gateway_service_pb2.JoinSwarmResponse]
@@ -70,7 +70,7 @@ class GatewayServiceAsyncStub(GatewayServiceStub):
     CancelRun: _aio.UnaryUnaryMultiCallable[_gateway_service_pb2.CancelRunRequest, _gateway_service_pb2.CancelRunResponse]  # type: ignore[assignment]
     """Ends a run as CANCELLED, or pauses it so that it can be resumed."""
     ResumeRun: _aio.UnaryUnaryMultiCallable[_gateway_service_pb2.ResumeRunRequest, _gateway_service_pb2.ResumeRunResponse]  # type: ignore[assignment]
-    """Goes on with a paused run."""
+    """Goes on with a paused run, or with one that has failed."""
     CreateToken: _aio.UnaryUnaryMultiCallable[_gateway_service_pb2.CreateTokenRequest, _gateway_service_pb2.CreateTokenResponse]  # type: ignore[assignment]
     """Makes a token that lets nodes join a run. Only from this host."""
     JoinSwarm: _aio.UnaryUnaryMultiCallable[_gateway_service_pb2.JoinSwarmRequest, _gateway_service_pb2.JoinSwarmResponse]  # type: ignore[assignment]
@@ -129,7 +129,7 @@ class GatewayServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_service_pb2.ResumeRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_gateway_service_pb2.ResumeRunResponse, _abc.Awaitable[_gateway_service_pb2.ResumeRunResponse]]:
-        """Goes on with a paused run."""
+        """Goes on with a paused run, or with one that has failed."""
 
     @_abc_1.abstractmethod
     def CreateToken(

@@ -262,7 +262,7 @@ class EstimateAdvantagesRequest(_message.Message):
     TREES_FIELD_NUMBER: _builtins.int
     ESTIMATOR_JSON_FIELD_NUMBER: _builtins.int
     estimator_json: _builtins.str
-    """Estimator and settings as JSON."""
+    """Estimator and settings as JSON; the run's own if empty."""
     @_builtins.property
     def trees(self) -> _containers.RepeatedCompositeFieldContainer[_tree_pb2.Tree]:
         """The trees; those of one group are compared, and all are the batch that is whitened or shaped."""
@@ -322,7 +322,7 @@ class SegmentAdvantage(_message.Message):
     segment: _builtins.bytes
     """The segment."""
     paths: _builtins.int
-    """Leaves below it that take part. Where none does, there is no advantage."""
+    """Leaves below its first token that take part. Where none does, there is no advantage."""
     advantage: _builtins.float
     """Mean over those paths, of a path the mean over the segment's tokens on it."""
     positive: _builtins.float

@@ -96,7 +96,8 @@ class LearnerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def EstimateAdvantages(self, request, context):
-        """Advantages of given trees without training.
+        """Advantages of given trees without training: what a step would have, with the rewards (less the KL where the recipe takes
+        it from them) and the masks of the run, whatever the age of the leaves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,7 +44,9 @@ class LearnerServiceStub:
     have it. Ends with the call.
     """
     EstimateAdvantages: _grpc.UnaryUnaryMultiCallable[_learner_service_pb2.EstimateAdvantagesRequest, _learner_service_pb2.EstimateAdvantagesResponse]
-    """Advantages of given trees without training."""
+    """Advantages of given trees without training: what a step would have, with the rewards (less the KL where the recipe takes
+    it from them) and the masks of the run, whatever the age of the leaves.
+    """
 
 @_typing.type_check_only
 class LearnerServiceAsyncStub(LearnerServiceStub):
@@ -62,7 +64,9 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     have it. Ends with the call.
     """
     EstimateAdvantages: _aio.UnaryUnaryMultiCallable[_learner_service_pb2.EstimateAdvantagesRequest, _learner_service_pb2.EstimateAdvantagesResponse]  # type: ignore[assignment]
-    """Advantages of given trees without training."""
+    """Advantages of given trees without training: what a step would have, with the rewards (less the KL where the recipe takes
+    it from them) and the masks of the run, whatever the age of the leaves.
+    """
 
 class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     """The process that trains a run. Served by learner."""
@@ -107,6 +111,8 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _learner_service_pb2.EstimateAdvantagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_learner_service_pb2.EstimateAdvantagesResponse, _abc.Awaitable[_learner_service_pb2.EstimateAdvantagesResponse]]:
-        """Advantages of given trees without training."""
+        """Advantages of given trees without training: what a step would have, with the rewards (less the KL where the recipe takes
+        it from them) and the masks of the run, whatever the age of the leaves.
+        """
 
 def add_LearnerServiceServicer_to_server(servicer: LearnerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

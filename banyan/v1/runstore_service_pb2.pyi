@@ -101,6 +101,30 @@ PROCESS_EVENT_GIVEN_UP: ProcessEvent.ValueType  # 4
 """Ended too often; it will not be started again."""
 Global___ProcessEvent: _TypeAlias = ProcessEvent  # noqa: Y015
 
+class _Kept:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _KeptEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Kept.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    KEPT_UNSPECIFIED: _Kept.ValueType  # 0
+    """Nothing."""
+    KEPT_METRICS: _Kept.ValueType  # 1
+    """The run, its policies with their metrics, what its batches held, its sums, and what its curriculum decided."""
+    KEPT_TREES: _Kept.ValueType  # 2
+    """That, and the trees with their segments, leaves and scores."""
+
+class Kept(_Kept, metaclass=_KeptEnumTypeWrapper):
+    """What stays of a run that is removed."""
+
+KEPT_UNSPECIFIED: Kept.ValueType  # 0
+"""Nothing."""
+KEPT_METRICS: Kept.ValueType  # 1
+"""The run, its policies with their metrics, what its batches held, its sums, and what its curriculum decided."""
+KEPT_TREES: Kept.ValueType  # 2
+"""That, and the trees with their segments, leaves and scores."""
+Global___Kept: _TypeAlias = Kept  # noqa: Y015
+
 @_typing.final
 class Run(_message.Message):
     """A run as it is stored."""
@@ -118,6 +142,10 @@ class Run(_message.Message):
     ENDED_UNIX_MS_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     FOLDER_FIELD_NUMBER: _builtins.int
+    VOCABULARY_FIELD_NUMBER: _builtins.int
+    LONGEST_PATH_FIELD_NUMBER: _builtins.int
+    JOINED_FIELD_NUMBER: _builtins.int
+    TOKENIZER_DIGEST_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """Its id."""
     recipe_json: _builtins.str
@@ -127,7 +155,7 @@ class Run(_message.Message):
     cause: _builtins.str
     """Why it failed or was cancelled."""
     resume_state: Global___RunState.ValueType
-    """The state to go back to when a paused run is resumed."""
+    """The state to go back to when a run that is paused, or has failed, is resumed."""
     split_digest: _builtins.bytes
     """BLAKE2b-256 of the split: training and held-out row digests."""
     created_unix_ms: _builtins.int
@@ -138,6 +166,14 @@ class Run(_message.Message):
     """Optimizer steps done."""
     folder: _builtins.str
     """Folder of its checkpoints, logs and exports, on the host that runs it."""
+    vocabulary: _builtins.int
+    """Tokens that its model knows: ids are below this. 0 where the gateway could not read the model."""
+    longest_path: _builtins.int
+    """Tokens of the longest path that its model takes, with the prompt. 0 for any, or where it is not known."""
+    joined: _builtins.bool
+    """Whether a node ever joined it: texts are decoded by the store then. Said by the store."""
+    tokenizer_digest: _builtins.bytes
+    """Digest of its tokenizer in the store; empty where there is none. Said by the store."""
     @_builtins.property
     def held_out(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Digests of the held-out rows; training refuses them."""
@@ -156,10 +192,14 @@ class Run(_message.Message):
         ended_unix_ms: _builtins.int = ...,
         step: _builtins.int = ...,
         folder: _builtins.str = ...,
+        vocabulary: _builtins.int = ...,
+        longest_path: _builtins.int = ...,
+        joined: _builtins.bool = ...,
+        tokenizer_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "created_unix_ms", b"created_unix_ms", "ended_unix_ms", b"ended_unix_ms", "folder", b"folder", "held_out", b"held_out", "recipe_json", b"recipe_json", "resume_state", b"resume_state", "run_id", b"run_id", "split_digest", b"split_digest", "state", b"state", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "created_unix_ms", b"created_unix_ms", "ended_unix_ms", b"ended_unix_ms", "folder", b"folder", "held_out", b"held_out", "joined", b"joined", "longest_path", b"longest_path", "recipe_json", b"recipe_json", "resume_state", b"resume_state", "run_id", b"run_id", "split_digest", b"split_digest", "state", b"state", "step", b"step", "tokenizer_digest", b"tokenizer_digest", "vocabulary", b"vocabulary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -274,10 +314,13 @@ class PutRunRequest(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     GATEWAY_EPOCH_FIELD_NUMBER: _builtins.int
+    TOKENIZER_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Key that makes the call safe to repeat."""
     gateway_epoch: _builtins.int
     """The gateway's epoch."""
+    tokenizer: _builtins.bytes
+    """The model's tokenizer.json, by which the store decodes what joined nodes sampled; empty where there is none."""
     @_builtins.property
     def run(self) -> Global___Run:
         """The run."""
@@ -288,10 +331,11 @@ class PutRunRequest(_message.Message):
         run: Global___Run | None = ...,
         request_id: _builtins.str = ...,
         gateway_epoch: _builtins.int = ...,
+        tokenizer: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway_epoch", b"gateway_epoch", "request_id", b"request_id", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway_epoch", b"gateway_epoch", "request_id", b"request_id", "run", b"run", "tokenizer", b"tokenizer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -519,6 +563,7 @@ class ReadProgressResponse(_message.Message):
     EVALS_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
     GROWING_NODES_FIELD_NUMBER: _builtins.int
+    SET_ASIDE_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """Newest policy step that is not abandoned; absent before the base policy is published."""
     batches: _builtins.int
@@ -537,6 +582,10 @@ class ReadProgressResponse(_message.Message):
     def samples(self) -> Global___SampleCounts:
         """Sums over training trees."""
 
+    @_builtins.property
+    def set_aside(self) -> _containers.RepeatedCompositeFieldContainer[Global___SetAside]:
+        """Batches that were set aside, oldest first; the first hundred."""
+
     def __init__(
         self,
         *,
@@ -546,16 +595,43 @@ class ReadProgressResponse(_message.Message):
         evals: _abc.Iterable[Global___EvalProgress] | None = ...,
         samples: Global___SampleCounts | None = ...,
         growing_nodes: _builtins.int = ...,
+        set_aside: _abc.Iterable[Global___SetAside] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "groups", b"groups", "samples", b"samples", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "batches", b"batches", "evals", b"evals", "groups", b"groups", "growing_nodes", b"growing_nodes", "samples", b"samples", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "batches", b"batches", "evals", b"evals", "groups", b"groups", "growing_nodes", b"growing_nodes", "samples", b"samples", "set_aside", b"set_aside", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
     _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
 
 Global___ReadProgressResponse: _TypeAlias = ReadProgressResponse  # noqa: Y015
+
+@_typing.final
+class SetAside(_message.Message):
+    """A batch that is not trained on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDINAL_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    ordinal: _builtins.int
+    """Its ordinal."""
+    cause: _builtins.str
+    """What it did to its learners."""
+    def __init__(
+        self,
+        *,
+        ordinal: _builtins.int = ...,
+        cause: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "ordinal", b"ordinal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetAside: _TypeAlias = SetAside  # noqa: Y015
 
 @_typing.final
 class GroupCounts(_message.Message):
@@ -1179,8 +1255,11 @@ class PutMemberRequest(_message.Message):
 
     MEMBER_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
+    BEGINS_FIELD_NUMBER: _builtins.int
     leaving: _builtins.bool
     """It leaves now, and no longer counts."""
+    begins: _builtins.bool
+    """It has just started and holds no tree: what a node of its name held is queued again at once."""
     @_builtins.property
     def member(self) -> Global___Member:
         """The member. Without a public key it keeps the one that it was admitted with."""
@@ -1190,10 +1269,11 @@ class PutMemberRequest(_message.Message):
         *,
         member: Global___Member | None = ...,
         leaving: _builtins.bool = ...,
+        begins: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaving", b"leaving", "member", b"member"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "leaving", b"leaving", "member", b"member"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1854,3 +1934,59 @@ class GroupOutcome(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupOutcome: _TypeAlias = GroupOutcome  # noqa: Y015
+
+@_typing.final
+class RemoveRunRequest(_message.Message):
+    """Asks for a part of a run's removal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    KEEP_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """Id of the run."""
+    keep: Global___Kept.ValueType
+    """What stays. A run that was removed with less kept gets nothing back."""
+    begin: _builtins.bool
+    """Only refuses or marks the run, so that nothing goes on with it, and removes nothing: its files go before its last row."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        keep: Global___Kept.ValueType = ...,
+        begin: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "keep", b"keep", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveRunRequest: _TypeAlias = RemoveRunRequest  # noqa: Y015
+
+@_typing.final
+class RemoveRunResponse(_message.Message):
+    """A part is done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DONE_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    done: _builtins.bool
+    """Nothing is left to remove."""
+    rows: _builtins.int
+    """Rows that this call removed."""
+    def __init__(
+        self,
+        *,
+        done: _builtins.bool = ...,
+        rows: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveRunResponse: _TypeAlias = RemoveRunResponse  # noqa: Y015

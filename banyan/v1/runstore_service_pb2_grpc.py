@@ -65,6 +65,11 @@ class RunStoreServiceStub(object):
                 request_serializer=banyan_dot_v1_dot_runstore__service__pb2.MoveRunRequest.SerializeToString,
                 response_deserializer=banyan_dot_v1_dot_runstore__service__pb2.MoveRunResponse.FromString,
                 _registered_method=True)
+        self.RemoveRun = channel.unary_unary(
+                '/banyan.v1.RunStoreService/RemoveRun',
+                request_serializer=banyan_dot_v1_dot_runstore__service__pb2.RemoveRunRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_runstore__service__pb2.RemoveRunResponse.FromString,
+                _registered_method=True)
         self.ReadProgress = channel.unary_unary(
                 '/banyan.v1.RunStoreService/ReadProgress',
                 request_serializer=banyan_dot_v1_dot_runstore__service__pb2.ReadProgressRequest.SerializeToString,
@@ -193,6 +198,14 @@ class RunStoreServiceServicer(object):
 
     def MoveRun(self, request, context):
         """Moves a run from one state to another, if it is in the state that the caller thinks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveRun(self, request, context):
+        """Removes the rows of a run that is over, a bounded part a call: call again until `done`. FAILED_PRECONDITION with RUN_LIVE
+        for a run that may go on. What a call removed stays removed, whatever becomes of the caller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -349,6 +362,11 @@ def add_RunStoreServiceServicer_to_server(servicer, server):
                     servicer.MoveRun,
                     request_deserializer=banyan_dot_v1_dot_runstore__service__pb2.MoveRunRequest.FromString,
                     response_serializer=banyan_dot_v1_dot_runstore__service__pb2.MoveRunResponse.SerializeToString,
+            ),
+            'RemoveRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveRun,
+                    request_deserializer=banyan_dot_v1_dot_runstore__service__pb2.RemoveRunRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_runstore__service__pb2.RemoveRunResponse.SerializeToString,
             ),
             'ReadProgress': grpc.unary_unary_rpc_method_handler(
                     servicer.ReadProgress,
@@ -599,6 +617,33 @@ class RunStoreService(object):
             '/banyan.v1.RunStoreService/MoveRun',
             banyan_dot_v1_dot_runstore__service__pb2.MoveRunRequest.SerializeToString,
             banyan_dot_v1_dot_runstore__service__pb2.MoveRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.RunStoreService/RemoveRun',
+            banyan_dot_v1_dot_runstore__service__pb2.RemoveRunRequest.SerializeToString,
+            banyan_dot_v1_dot_runstore__service__pb2.RemoveRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,10 @@ class RunStoreServiceStub:
     """All runs, newest first."""
     MoveRun: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.MoveRunRequest, _runstore_service_pb2.MoveRunResponse]
     """Moves a run from one state to another, if it is in the state that the caller thinks."""
+    RemoveRun: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.RemoveRunRequest, _runstore_service_pb2.RemoveRunResponse]
+    """Removes the rows of a run that is over, a bounded part a call: call again until `done`. FAILED_PRECONDITION with RUN_LIVE
+    for a run that may go on. What a call removed stays removed, whatever becomes of the caller.
+    """
     ReadProgress: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadProgressRequest, _runstore_service_pb2.ReadProgressResponse]
     """What the curriculum needs to decide what to open."""
     ReadRooms: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadRoomsRequest, _runstore_service_pb2.ReadRoomsResponse]
@@ -97,6 +101,10 @@ class RunStoreServiceAsyncStub(RunStoreServiceStub):
     """All runs, newest first."""
     MoveRun: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.MoveRunRequest, _runstore_service_pb2.MoveRunResponse]  # type: ignore[assignment]
     """Moves a run from one state to another, if it is in the state that the caller thinks."""
+    RemoveRun: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.RemoveRunRequest, _runstore_service_pb2.RemoveRunResponse]  # type: ignore[assignment]
+    """Removes the rows of a run that is over, a bounded part a call: call again until `done`. FAILED_PRECONDITION with RUN_LIVE
+    for a run that may go on. What a call removed stays removed, whatever becomes of the caller.
+    """
     ReadProgress: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadProgressRequest, _runstore_service_pb2.ReadProgressResponse]  # type: ignore[assignment]
     """What the curriculum needs to decide what to open."""
     ReadRooms: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadRoomsRequest, _runstore_service_pb2.ReadRoomsResponse]  # type: ignore[assignment]
@@ -182,6 +190,16 @@ class RunStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_runstore_service_pb2.MoveRunResponse, _abc.Awaitable[_runstore_service_pb2.MoveRunResponse]]:
         """Moves a run from one state to another, if it is in the state that the caller thinks."""
+
+    @_abc_1.abstractmethod
+    def RemoveRun(
+        self,
+        request: _runstore_service_pb2.RemoveRunRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runstore_service_pb2.RemoveRunResponse, _abc.Awaitable[_runstore_service_pb2.RemoveRunResponse]]:
+        """Removes the rows of a run that is over, a bounded part a call: call again until `done`. FAILED_PRECONDITION with RUN_LIVE
+        for a run that may go on. What a call removed stays removed, whatever becomes of the caller.
+        """
 
     @_abc_1.abstractmethod
     def ReadProgress(

@@ -634,6 +634,8 @@ class TreeSpec(_message.Message):
     TAKE_IN_ORDER_FIELD_NUMBER: _builtins.int
     LAST_STEP_FIELD_NUMBER: _builtins.int
     GROUP_SCORERS_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    PROMPT_DIGEST_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run it belongs to."""
     tree_id: _builtins.bytes
@@ -680,6 +682,10 @@ class TreeSpec(_message.Message):
     """Those of the lowest indices suffice, not those that closed first."""
     last_step: _builtins.int
     """The newest policy step under which a batch may take the group; a later policy drops it as STALE. Absent: any."""
+    prompt_tokens: _builtins.int
+    """Tokens of the prompt as the gateway's tokenizer counts them; 0 where it has none."""
+    prompt_digest: _builtins.bytes
+    """BLAKE2b-256 of these tokens as little-endian int32."""
     @_builtins.property
     def scorers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the scorers that each leaf needs."""
@@ -716,10 +722,12 @@ class TreeSpec(_message.Message):
         take_in_order: _builtins.bool = ...,
         last_step: _builtins.int | None = ...,
         group_scorers: _abc.Iterable[_builtins.str] | None = ...,
+        prompt_tokens: _builtins.int = ...,
+        prompt_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_step", b"_last_step", "_max_step", b"_max_step", "last_step", b"last_step", "max_step", b"max_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_step", b"_last_step", "_max_step", b"_max_step", "generate_json", b"generate_json", "group_id", b"group_id", "group_ordinal", b"group_ordinal", "group_scorers", b"group_scorers", "group_size", b"group_size", "group_take", b"group_take", "index", b"index", "label", b"label", "last_step", b"last_step", "max_claims", b"max_claims", "max_step", b"max_step", "messages_json", b"messages_json", "min_step", b"min_step", "purpose", b"purpose", "row_digest", b"row_digest", "row_json", b"row_json", "run_id", b"run_id", "score_deadline_ms", b"score_deadline_ms", "scorers", b"scorers", "seed", b"seed", "take_in_order", b"take_in_order", "traceparent", b"traceparent", "tree_id", b"tree_id", "wave", b"wave", "wave_size", b"wave_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_step", b"_last_step", "_max_step", b"_max_step", "generate_json", b"generate_json", "group_id", b"group_id", "group_ordinal", b"group_ordinal", "group_scorers", b"group_scorers", "group_size", b"group_size", "group_take", b"group_take", "index", b"index", "label", b"label", "last_step", b"last_step", "max_claims", b"max_claims", "max_step", b"max_step", "messages_json", b"messages_json", "min_step", b"min_step", "prompt_digest", b"prompt_digest", "prompt_tokens", b"prompt_tokens", "purpose", b"purpose", "row_digest", b"row_digest", "row_json", b"row_json", "run_id", b"run_id", "score_deadline_ms", b"score_deadline_ms", "scorers", b"scorers", "seed", b"seed", "take_in_order", b"take_in_order", "traceparent", b"traceparent", "tree_id", b"tree_id", "wave", b"wave", "wave_size", b"wave_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_step: _TypeAlias = _typing.Literal["last_step"]  # noqa: Y015
     _WhichOneofArgType__last_step: _TypeAlias = _typing.Literal["_last_step", b"_last_step"]  # noqa: Y015

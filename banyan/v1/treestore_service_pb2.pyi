@@ -34,7 +34,7 @@ class ClaimTreeRequest(_message.Message):
     node_id: _builtins.str
     """The node that will grow it."""
     ticket: _builtins.int
-    """Ticket of the GrowTree that it acts on. An older one than the newest gets epoch 0; 0 always claims."""
+    """Ticket of the GrowTree that it acts on. Any but the newest gets epoch 0."""
     traceparent: _builtins.str
     """W3C traceparent of the span of this claim; empty without telemetry."""
     def __init__(
@@ -143,12 +143,15 @@ class ClaimTreeResponse(_message.Message):
     TREE_FIELD_NUMBER: _builtins.int
     DEADLINE_MS_FIELD_NUMBER: _builtins.int
     FIRST_TRACEPARENT_FIELD_NUMBER: _builtins.int
+    STREAMED_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Fencing epoch; in every segment, leaf and grown event of this claim. 0 if the tree needs no growth."""
     deadline_ms: _builtins.int
     """How long the claim holds without progress."""
     first_traceparent: _builtins.str
     """Traceparent of the tree's first claim: a later claim links its span to that one."""
+    streamed: _builtins.bool
+    """The tree has more segments than an answer holds, and none of them is in it: StreamClaimed has them."""
     @_builtins.property
     def tree(self) -> _tree_pb2.Tree:
         """The tree so far. Its state says why there is nothing to do when epoch is 0."""
@@ -160,14 +163,143 @@ class ClaimTreeResponse(_message.Message):
         tree: _tree_pb2.Tree | None = ...,
         deadline_ms: _builtins.int = ...,
         first_traceparent: _builtins.str = ...,
+        streamed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ms", b"deadline_ms", "epoch", b"epoch", "first_traceparent", b"first_traceparent", "tree", b"tree"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ms", b"deadline_ms", "epoch", b"epoch", "first_traceparent", b"first_traceparent", "streamed", b"streamed", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ClaimTreeResponse: _TypeAlias = ClaimTreeResponse  # noqa: Y015
+
+@_typing.final
+class StreamClaimedRequest(_message.Message):
+    """Asks for the segments of a tree under a claim that is in force."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREE_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    tree_id: _builtins.bytes
+    """The tree."""
+    epoch: _builtins.int
+    """Epoch of the claim."""
+    def __init__(
+        self,
+        *,
+        tree_id: _builtins.bytes = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "tree_id", b"tree_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamClaimedRequest: _TypeAlias = StreamClaimedRequest  # noqa: Y015
+
+@_typing.final
+class StreamClaimedResponse(_message.Message):
+    """Some segments of the tree."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[_tree_pb2.Segment]:
+        """In order of their arrival."""
+
+    def __init__(
+        self,
+        *,
+        segments: _abc.Iterable[_tree_pb2.Segment] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["segments", b"segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamClaimedResponse: _TypeAlias = StreamClaimedResponse  # noqa: Y015
+
+@_typing.final
+class RenewClaimsRequest(_message.Message):
+    """Keeps claims."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLAIMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def claims(self) -> _containers.RepeatedCompositeFieldContainer[Global___RenewClaimRequest]:
+        """At most 64."""
+
+    def __init__(
+        self,
+        *,
+        claims: _abc.Iterable[Global___RenewClaimRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claims", b"claims"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewClaimsRequest: _TypeAlias = RenewClaimsRequest  # noqa: Y015
+
+@_typing.final
+class RenewClaimsResponse(_message.Message):
+    """What became of each claim, in their order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEADLINE_MS_FIELD_NUMBER: _builtins.int
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    deadline_ms: _builtins.int
+    """For how long those hold that were not refused."""
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___RenewOutcome]:
+        """One for each claim."""
+
+    def __init__(
+        self,
+        *,
+        deadline_ms: _builtins.int = ...,
+        outcomes: _abc.Iterable[Global___RenewOutcome] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ms", b"deadline_ms", "outcomes", b"outcomes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewClaimsResponse: _TypeAlias = RenewClaimsResponse  # noqa: Y015
+
+@_typing.final
+class RenewOutcome(_message.Message):
+    """A claim that holds, or why it does not."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSED_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    refused: _builtins.str
+    """NOT_FOUND, STALE_EPOCH, NOT_GROWING, OTHER_RUN; empty if it holds."""
+    detail: _builtins.str
+    """The refusal in words."""
+    def __init__(
+        self,
+        *,
+        refused: _builtins.str = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewOutcome: _TypeAlias = RenewOutcome  # noqa: Y015
 
 @_typing.final
 class RenewClaimRequest(_message.Message):
@@ -1076,6 +1208,7 @@ class Batch(_message.Message):
     TREE_IDS_FIELD_NUMBER: _builtins.int
     SUMMARY_JSON_FIELD_NUMBER: _builtins.int
     REPLAYED_FIELD_NUMBER: _builtins.int
+    SET_ASIDE_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     ordinal: _builtins.int
@@ -1086,6 +1219,8 @@ class Batch(_message.Message):
     """The use."""
     summary_json: _builtins.str
     """Advantages' summary as JSON."""
+    set_aside: _builtins.str
+    """Why it is not trained on: it ended two learners. Empty for all others."""
     @_builtins.property
     def group_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Groups consumed."""
@@ -1109,14 +1244,71 @@ class Batch(_message.Message):
         tree_ids: _abc.Iterable[_builtins.bytes] | None = ...,
         summary_json: _builtins.str = ...,
         replayed: _abc.Iterable[Global___ReplayedTree] | None = ...,
+        set_aside: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_ids", b"group_ids", "learner_epoch", b"learner_epoch", "ordinal", b"ordinal", "replayed", b"replayed", "run_id", b"run_id", "summary_json", b"summary_json", "tree_ids", b"tree_ids", "use", b"use"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_ids", b"group_ids", "learner_epoch", b"learner_epoch", "ordinal", b"ordinal", "replayed", b"replayed", "run_id", b"run_id", "set_aside", b"set_aside", "summary_json", b"summary_json", "tree_ids", b"tree_ids", "use", b"use"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Batch: _TypeAlias = Batch  # noqa: Y015
+
+@_typing.final
+class NoteFailureRequest(_message.Message):
+    """A learner fails on a batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    ORDINAL_FIELD_NUMBER: _builtins.int
+    LEARNER_EPOCH_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    ordinal: _builtins.int
+    """The batch."""
+    learner_epoch: _builtins.int
+    """The learner's epoch, which must be in force."""
+    cause: _builtins.str
+    """The error."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        ordinal: _builtins.int = ...,
+        learner_epoch: _builtins.int = ...,
+        cause: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "learner_epoch", b"learner_epoch", "ordinal", b"ordinal", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoteFailureRequest: _TypeAlias = NoteFailureRequest  # noqa: Y015
+
+@_typing.final
+class NoteFailureResponse(_message.Message):
+    """Noted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FAILURES_FIELD_NUMBER: _builtins.int
+    failures: _builtins.int
+    """Learners that failed on it."""
+    def __init__(
+        self,
+        *,
+        failures: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoteFailureResponse: _TypeAlias = NoteFailureResponse  # noqa: Y015
 
 @_typing.final
 class GetTreeRequest(_message.Message):
@@ -1280,6 +1472,7 @@ class TreeSummary(_message.Message):
     PURPOSE_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
     POLICY_STEP_FIELD_NUMBER: _builtins.int
+    CLAIM_EPOCH_FIELD_NUMBER: _builtins.int
     tree_id: _builtins.bytes
     """The tree."""
     run_id: _builtins.str
@@ -1304,6 +1497,8 @@ class TreeSummary(_message.Message):
     """Which evaluation."""
     policy_step: _builtins.int
     """Policy step of its newest segment."""
+    claim_epoch: _builtins.int
+    """The newest claim."""
     def __init__(
         self,
         *,
@@ -1319,10 +1514,11 @@ class TreeSummary(_message.Message):
         purpose: _tree_pb2.TreePurpose.ValueType = ...,
         label: _builtins.str = ...,
         policy_step: _builtins.int = ...,
+        claim_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_mean_reward", b"_mean_reward", "mean_reward", b"mean_reward"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mean_reward", b"_mean_reward", "group_id", b"group_id", "label", b"label", "leaves", b"leaves", "mean_reward", b"mean_reward", "policy_step", b"policy_step", "purpose", b"purpose", "reason", b"reason", "run_id", b"run_id", "sampled_tokens", b"sampled_tokens", "segments", b"segments", "state", b"state", "tree_id", b"tree_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mean_reward", b"_mean_reward", "claim_epoch", b"claim_epoch", "group_id", b"group_id", "label", b"label", "leaves", b"leaves", "mean_reward", b"mean_reward", "policy_step", b"policy_step", "purpose", b"purpose", "reason", b"reason", "run_id", b"run_id", "sampled_tokens", b"sampled_tokens", "segments", b"segments", "state", b"state", "tree_id", b"tree_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__mean_reward: _TypeAlias = _typing.Literal["mean_reward"]  # noqa: Y015
     _WhichOneofArgType__mean_reward: _TypeAlias = _typing.Literal["_mean_reward", b"_mean_reward"]  # noqa: Y015

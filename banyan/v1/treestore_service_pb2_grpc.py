@@ -50,6 +50,16 @@ class TreeStoreServiceStub(object):
                 request_serializer=banyan_dot_v1_dot_treestore__service__pb2.RenewClaimRequest.SerializeToString,
                 response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.RenewClaimResponse.FromString,
                 _registered_method=True)
+        self.RenewClaims = channel.unary_unary(
+                '/banyan.v1.TreeStoreService/RenewClaims',
+                request_serializer=banyan_dot_v1_dot_treestore__service__pb2.RenewClaimsRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.RenewClaimsResponse.FromString,
+                _registered_method=True)
+        self.StreamClaimed = channel.unary_stream(
+                '/banyan.v1.TreeStoreService/StreamClaimed',
+                request_serializer=banyan_dot_v1_dot_treestore__service__pb2.StreamClaimedRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.StreamClaimedResponse.FromString,
+                _registered_method=True)
         self.ReturnTree = channel.unary_unary(
                 '/banyan.v1.TreeStoreService/ReturnTree',
                 request_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReturnTreeRequest.SerializeToString,
@@ -99,6 +109,11 @@ class TreeStoreServiceStub(object):
                 '/banyan.v1.TreeStoreService/ReadBatch',
                 request_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadBatchRequest.SerializeToString,
                 response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReadBatchResponse.FromString,
+                _registered_method=True)
+        self.NoteFailure = channel.unary_unary(
+                '/banyan.v1.TreeStoreService/NoteFailure',
+                request_serializer=banyan_dot_v1_dot_treestore__service__pb2.NoteFailureRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.NoteFailureResponse.FromString,
                 _registered_method=True)
         self.GetTree = channel.unary_unary(
                 '/banyan.v1.TreeStoreService/GetTree',
@@ -162,6 +177,20 @@ class TreeStoreServiceServicer(object):
 
     def RenewClaim(self, request, context):
         """Keeps a claim while the tree progresses. FAILED_PRECONDITION with STALE_EPOCH if a newer claim is in force.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewClaims(self, request, context):
+        """Keeps several claims in one transaction; one that is refused does not spoil the others.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StreamClaimed(self, request, context):
+        """The segments of a claimed tree that was too large for the claim's answer, parents first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -233,6 +262,13 @@ class TreeStoreServiceServicer(object):
 
     def ReadBatch(self, request, context):
         """A committed batch by ordinal.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def NoteFailure(self, request, context):
+        """A learner fails on a committed batch; the second that does has the batch set aside.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -313,6 +349,16 @@ def add_TreeStoreServiceServicer_to_server(servicer, server):
                     request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.RenewClaimRequest.FromString,
                     response_serializer=banyan_dot_v1_dot_treestore__service__pb2.RenewClaimResponse.SerializeToString,
             ),
+            'RenewClaims': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewClaims,
+                    request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.RenewClaimsRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_treestore__service__pb2.RenewClaimsResponse.SerializeToString,
+            ),
+            'StreamClaimed': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamClaimed,
+                    request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.StreamClaimedRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_treestore__service__pb2.StreamClaimedResponse.SerializeToString,
+            ),
             'ReturnTree': grpc.unary_unary_rpc_method_handler(
                     servicer.ReturnTree,
                     request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReturnTreeRequest.FromString,
@@ -362,6 +408,11 @@ def add_TreeStoreServiceServicer_to_server(servicer, server):
                     servicer.ReadBatch,
                     request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReadBatchRequest.FromString,
                     response_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadBatchResponse.SerializeToString,
+            ),
+            'NoteFailure': grpc.unary_unary_rpc_method_handler(
+                    servicer.NoteFailure,
+                    request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.NoteFailureRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_treestore__service__pb2.NoteFailureResponse.SerializeToString,
             ),
             'GetTree': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTree,
@@ -486,6 +537,60 @@ class TreeStoreService(object):
             '/banyan.v1.TreeStoreService/RenewClaim',
             banyan_dot_v1_dot_treestore__service__pb2.RenewClaimRequest.SerializeToString,
             banyan_dot_v1_dot_treestore__service__pb2.RenewClaimResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewClaims(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.TreeStoreService/RenewClaims',
+            banyan_dot_v1_dot_treestore__service__pb2.RenewClaimsRequest.SerializeToString,
+            banyan_dot_v1_dot_treestore__service__pb2.RenewClaimsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamClaimed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/banyan.v1.TreeStoreService/StreamClaimed',
+            banyan_dot_v1_dot_treestore__service__pb2.StreamClaimedRequest.SerializeToString,
+            banyan_dot_v1_dot_treestore__service__pb2.StreamClaimedResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -756,6 +861,33 @@ class TreeStoreService(object):
             '/banyan.v1.TreeStoreService/ReadBatch',
             banyan_dot_v1_dot_treestore__service__pb2.ReadBatchRequest.SerializeToString,
             banyan_dot_v1_dot_treestore__service__pb2.ReadBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def NoteFailure(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.TreeStoreService/NoteFailure',
+            banyan_dot_v1_dot_treestore__service__pb2.NoteFailureRequest.SerializeToString,
+            banyan_dot_v1_dot_treestore__service__pb2.NoteFailureResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,10 @@ class TreeStoreServiceStub:
     """Takes several trees in one transaction; a claim that is refused does not spoil the others."""
     RenewClaim: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.RenewClaimRequest, _treestore_service_pb2.RenewClaimResponse]
     """Keeps a claim while the tree progresses. FAILED_PRECONDITION with STALE_EPOCH if a newer claim is in force."""
+    RenewClaims: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.RenewClaimsRequest, _treestore_service_pb2.RenewClaimsResponse]
+    """Keeps several claims in one transaction; one that is refused does not spoil the others."""
+    StreamClaimed: _grpc.UnaryStreamMultiCallable[_treestore_service_pb2.StreamClaimedRequest, _treestore_service_pb2.StreamClaimedResponse]
+    """The segments of a claimed tree that was too large for the claim's answer, parents first."""
     ReturnTree: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReturnTreeRequest, _treestore_service_pb2.ReturnTreeResponse]
     """Hands a tree back without an attempt being counted: a drain, or a policy that is too new or too old."""
     AwaitIngested: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitIngestedRequest, _treestore_service_pb2.AwaitIngestedResponse]
@@ -61,6 +65,8 @@ class TreeStoreServiceStub:
     """Commits a batch: one transaction with unique (run, tree, use). ALREADY_EXISTS, FAILED_PRECONDITION say which rule."""
     ReadBatch: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadBatchRequest, _treestore_service_pb2.ReadBatchResponse]
     """A committed batch by ordinal."""
+    NoteFailure: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.NoteFailureRequest, _treestore_service_pb2.NoteFailureResponse]
+    """A learner fails on a committed batch; the second that does has the batch set aside."""
     GetTree: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.GetTreeRequest, _treestore_service_pb2.GetTreeResponse]
     """One tree with its segments, leaves and scores."""
     ListTrees: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ListTreesRequest, _treestore_service_pb2.ListTreesResponse]
@@ -91,6 +97,10 @@ class TreeStoreServiceAsyncStub(TreeStoreServiceStub):
     """Takes several trees in one transaction; a claim that is refused does not spoil the others."""
     RenewClaim: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.RenewClaimRequest, _treestore_service_pb2.RenewClaimResponse]  # type: ignore[assignment]
     """Keeps a claim while the tree progresses. FAILED_PRECONDITION with STALE_EPOCH if a newer claim is in force."""
+    RenewClaims: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.RenewClaimsRequest, _treestore_service_pb2.RenewClaimsResponse]  # type: ignore[assignment]
+    """Keeps several claims in one transaction; one that is refused does not spoil the others."""
+    StreamClaimed: _aio.UnaryStreamMultiCallable[_treestore_service_pb2.StreamClaimedRequest, _treestore_service_pb2.StreamClaimedResponse]  # type: ignore[assignment]
+    """The segments of a claimed tree that was too large for the claim's answer, parents first."""
     ReturnTree: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReturnTreeRequest, _treestore_service_pb2.ReturnTreeResponse]  # type: ignore[assignment]
     """Hands a tree back without an attempt being counted: a drain, or a policy that is too new or too old."""
     AwaitIngested: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitIngestedRequest, _treestore_service_pb2.AwaitIngestedResponse]  # type: ignore[assignment]
@@ -113,6 +123,8 @@ class TreeStoreServiceAsyncStub(TreeStoreServiceStub):
     """Commits a batch: one transaction with unique (run, tree, use). ALREADY_EXISTS, FAILED_PRECONDITION say which rule."""
     ReadBatch: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadBatchRequest, _treestore_service_pb2.ReadBatchResponse]  # type: ignore[assignment]
     """A committed batch by ordinal."""
+    NoteFailure: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.NoteFailureRequest, _treestore_service_pb2.NoteFailureResponse]  # type: ignore[assignment]
+    """A learner fails on a committed batch; the second that does has the batch set aside."""
     GetTree: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.GetTreeRequest, _treestore_service_pb2.GetTreeResponse]  # type: ignore[assignment]
     """One tree with its segments, leaves and scores."""
     ListTrees: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ListTreesRequest, _treestore_service_pb2.ListTreesResponse]  # type: ignore[assignment]
@@ -158,6 +170,22 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.RenewClaimResponse, _abc.Awaitable[_treestore_service_pb2.RenewClaimResponse]]:
         """Keeps a claim while the tree progresses. FAILED_PRECONDITION with STALE_EPOCH if a newer claim is in force."""
+
+    @_abc_1.abstractmethod
+    def RenewClaims(
+        self,
+        request: _treestore_service_pb2.RenewClaimsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_treestore_service_pb2.RenewClaimsResponse, _abc.Awaitable[_treestore_service_pb2.RenewClaimsResponse]]:
+        """Keeps several claims in one transaction; one that is refused does not spoil the others."""
+
+    @_abc_1.abstractmethod
+    def StreamClaimed(
+        self,
+        request: _treestore_service_pb2.StreamClaimedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_treestore_service_pb2.StreamClaimedResponse], _abc.AsyncIterator[_treestore_service_pb2.StreamClaimedResponse]]:
+        """The segments of a claimed tree that was too large for the claim's answer, parents first."""
 
     @_abc_1.abstractmethod
     def ReturnTree(
@@ -240,6 +268,14 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.ReadBatchResponse, _abc.Awaitable[_treestore_service_pb2.ReadBatchResponse]]:
         """A committed batch by ordinal."""
+
+    @_abc_1.abstractmethod
+    def NoteFailure(
+        self,
+        request: _treestore_service_pb2.NoteFailureRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_treestore_service_pb2.NoteFailureResponse, _abc.Awaitable[_treestore_service_pb2.NoteFailureResponse]]:
+        """A learner fails on a committed batch; the second that does has the batch set aside."""
 
     @_abc_1.abstractmethod
     def GetTree(

@@ -11,8 +11,8 @@ from bench.oneprocess import OneProcess
 from services.rollout.engines.port import Policy
 
 
-def of_files(recipe: Recipe, folder: Path) -> dict[int, float]:
-    """Policy step → accuracy, for each step-N.safetensors."""
+def of_files(recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """accuracy: policy step → accuracy, for each step-N.safetensors. held_out: rows that it is measured on."""
     process = OneProcess(recipe)
     named: Any = process.sampler
     found = {}
@@ -23,21 +23,7 @@ def of_files(recipe: Recipe, folder: Path) -> dict[int, float]:
                 target.copy_(tensors[name])
         process.engine.load(Policy(1, _step(path), _step(path).to_bytes(32, "big")), None)
         found[_step(path)] = process.accuracy(1, 0.0)
-    return found
-
-
-def prompts(recipe: Recipe, rows: list[dict[str, Any]]) -> str:
-    """The digest of the token ids of all prompts, as our engine encodes them; TRL's must be the same."""
-    import hashlib
-    import json
-
-    from services.chassis import models
-    from services.rollout.engines import loading
-
-    folder = models.resolve(recipe.model, tokenizer=True)
-    tokenizer = loading.ChatTokenizer(folder, loading.load_model(folder, torch.bfloat16, torch.device("cpu")))
-    ids = [[int(i) for i in tokenizer.encode_chat(row["prompt"])] for row in rows]
-    return hashlib.blake2b(json.dumps(ids).encode(), digest_size=16).hexdigest()
+    return {"accuracy": found, "held_out": len(process.split.held_out)}
 
 
 def _step(path: Path) -> int:

@@ -1,105 +1,193 @@
-"""Cells of the comparison in order, each in new processes, one after the other; then the table."""
+"""Cells of the comparison in order, each in new processes, one after the other; then the table.
+
+What is compared is timed in one cell, so in one call: first TRL, then ours. Every cell is kept raw, in bench/kept/trl.
+"""
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
+from typing import Any
 
 from banyan import torchenv
-from bench.cells import Cell, Cells, wanted
-from bench.table import RESULTS, Result
-from bench.trl import figures, mapping, ours, theirs
-from bench.trl.mapping import VARIANTS, Variant
+from bench.kept import FOLDER, Cell, Kept
+from bench.table import Result
+from bench.trl import alone, figures, mapping, ours, theirs
+from bench.trl.mapping import MICROS, VARIANTS, Variant
 
-SWEEP_STEPS = int(os.environ.get("BENCH_SWEEP_STEPS", "3"))
-STEPS = int(os.environ.get("BENCH_STEPS", "5"))
+STEPS = int(os.environ.get("BENCH_STEPS", "11"))  # of an arm; the first warms up
 SEEDS = tuple(range(int(os.environ.get("BENCH_SEEDS", "3"))))
 EVERY = 2
-PATH = RESULTS / "trl-cells.json"
+KEPT = FOLDER / "trl"
 ARMS = {"same-work": "varied", "as-shipped": "task"}
+MINUTES = {"sweep": 3.5, "rows": 1.0, "same-work": 4.5, "as-shipped": 4.5, "sharing": 2.5, "learning": 14.0}
+"""About what a cell of a kind takes on two cores that do nothing else, to plan by."""
 PACKAGES = ("torch", "transformers", "numpy", "grpcio", "nats-py", "sqlalchemy")
 
 
+class Cells:
+    """The cells by kind, each measured in this call if it is missing and wanted, and those that were found."""
+
+    def __init__(self, only: list[str]) -> None:
+        self._kept = Kept(KEPT, only)
+        self.found: dict[str, Cell] = {}
+        self.missing: list[str] = []
+
+    def sweep(self) -> dict[str, Cell]:
+        """TRL's variants, by name."""
+        fitting = [v for v in VARIANTS if v.micro <= mapping.batch(ours.recipe())]
+        cells = {v.name: self._get(f"sweep/{v.name}", lambda v=v: theirs.run(ours.recipe(), v, STEPS, "varied"))  # type: ignore[misc]
+                 for v in fitting}  # fmt: skip
+        return _there(cells)
+
+    def rows(self) -> dict[str, Cell]:
+        """Ours with rows of so many paths."""
+        cells: dict[str, Cell | None] = {}
+        for paths in (n for n in MICROS if n <= mapping.batch(ours.recipe())):
+
+            def measure(paths: int = paths) -> Cell:
+                tokens = ours.row_tokens(paths)
+                said = ours.short(STEPS, "varied", f"optimise.tokens_per_row={tokens}")
+                return {"tokens_per_row": tokens} | said
+
+            cells[str(paths)] = self._get(f"rows/{paths}", measure)
+        return _there(cells)
+
+    def arm(self, arm: str, chosen: Variant) -> Cell | None:
+        """TRL's best and ours, a few steps each."""
+        recipe, reward = ours.recipe(), ARMS[arm]
+
+        def measure() -> Cell:
+            return _pair(theirs.run(recipe, chosen, STEPS, reward), ours.short(STEPS, reward))
+
+        return self._get(arm, measure, chosen.name)
+
+    def sharing(self) -> Cell | None:
+        """Ours with shared prompts and without."""
+        return self._get("sharing", lambda: alone.measured(STEPS))
+
+    def learning(self, seed: int, name: str) -> Cell | None:
+        """The whole quick start, TRL's by one variant, and ours."""
+        recipe = ours.recipe(f"seed={seed}")
+        steps = recipe.budget.steps
+
+        def measure() -> Cell:
+            return _pair(theirs.learn(recipe, _named(name), steps, EVERY), ours.learn(seed, EVERY))
+
+        return self._get(f"learning/{seed}/{name}", measure, steps=steps)
+
+    def _get(self, name: str, measure: Callable[[], Cell], variant: str = "", steps: int = STEPS) -> Cell | None:
+        asked: dict[str, Any] = {"steps": steps, "changes": list(ours.MORE)} | ({"variant": variant} if variant else {})
+        cell = self._kept.get(name, asked, measure)
+        if cell is None:
+            self.missing.append(name)
+        else:
+            self.found[name] = cell
+        return cell
+
+
+def _there(cells: Mapping[str, Cell | None]) -> dict[str, Cell]:
+    return {name: cell for name, cell in cells.items() if cell is not None}
+
+
+def _pair(his: Cell, own: Cell) -> Cell:
+    """Two arms that were timed one after the other. Raises RuntimeError where their models were given other prompts."""
+    if his["prompts"] != own["prompts"]:
+        raise RuntimeError(f"TRL's prompts have the digest {his['prompts']}, ours {own['prompts']}: these are two jobs")
+    return {"trl": his, "banyan": own}
+
+
 def run() -> Result:
-    """All cells that are missing, or those that BENCH_CELLS names; what was kept goes when it is whole."""
-    cells, result = Cells(PATH, wanted()), Result("trl")
-    sweep = _cells(cells, "sweep", lambda v: theirs.run(ours.recipe(), v, SWEEP_STEPS, "varied"), VARIANTS)
-    _report_sweep(result, sweep)
-    whole = len(sweep) == len(VARIANTS) and all([_arms(result, cells, sweep), _learning(result, cells, sweep)])
-    _settings(result, sweep)
+    """All cells that are missing, or those that BENCH_CELLS names."""
+    _plan()
+    cells, result = Cells([name for name in os.environ.get("BENCH_CELLS", "").split(",") if name]), Result("trl")
+    sweep = cells.sweep()
+    whole = len(sweep) == len([v for v in VARIANTS if v.micro <= mapping.batch(ours.recipe())])
+    _report_sweep(result, sweep, whole)
+    for paths, cell in cells.rows().items():
+        row = f"{paths} paths a row of {cell['tokens_per_row']} tokens"
+        result.add(f"sweep: Banyan, {row}", figures.steady(cell), "s", figures.spread(cell))
+    shared = cells.sharing()
     if whole:
-        PATH.unlink()
+        _arms(result, cells, sweep, shared)
+        _learning(result, cells, sweep)
     else:
-        result.notes.append(f"not whole: {len(cells.held)} cells so far; run it again for the others")
+        result.notes.append("without all of the sweep there is no best of TRL's, and nothing is compared with it")
+    _about(result, cells)
+    _settings(result, sweep)
     return result
 
 
-def _cells(cells: Cells, kind: str, measure: Callable[[Variant], Cell], variants: Iterable[Variant]) -> dict[str, Cell]:
-    """By variant, those that are there."""
-    found = {v.name: cells.get(f"{kind}/{v.name}", lambda v=v: measure(v)) for v in variants}  # type: ignore[misc]
-    return {name: cell for name, cell in found.items() if cell}
+def _plan() -> None:
+    """Says what there is to measure, and for how long."""
+    sizes = {"sweep": len(VARIANTS), "rows": len(MICROS), "same-work": 1, "as-shipped": 1, "sharing": 1}
+    for kind, count in (sizes | {"learning": len(SEEDS) + 1}).items():
+        print(
+            f"  {kind}: {count} cells, about {MINUTES[kind]:g} minutes each ({STEPS} steps; learning is whole runs)",
+            flush=True,
+        )
 
 
-def _arms(result: Result, cells: Cells, sweep: Mapping[str, Cell]) -> bool:
-    """Few steps each of the same work, and as both come. Whether all are there."""
-    recipe, chosen, there = ours.recipe(), _named(figures.best(sweep)), 0
-    for arm, reward in ARMS.items():
-        his = cells.get(f"{arm}/trl", lambda reward=reward: theirs.run(recipe, chosen, STEPS, reward))  # type: ignore[misc]
-        own = cells.get(f"{arm}/banyan", lambda reward=reward: ours.short(STEPS, reward))  # type: ignore[misc]
-        if his and own:
-            there += 1
-            figures.add_arm(result, arm, his, own)
-            _check(result, arm, his)
-    return there == len(ARMS)
+def _arms(result: Result, cells: Cells, sweep: Mapping[str, Cell], shared: Cell | None) -> None:
+    """Few steps each of the same work, and as both come."""
+    chosen = _named(figures.best(sweep))
+    for arm in ARMS:
+        pair = cells.arm(arm, chosen)
+        if pair is None:
+            continue
+        figures.add_arm(result, arm, pair["trl"], pair["banyan"])
+        result.notes.append(f"{arm}: both models were given the same {pair['trl']['prompts_given']} prompts, row by row")
+        if arm == "same-work" and shared is not None:
+            figures.add_sharing(result, arm, pair, shared)
 
 
-def _check(result: Result, arm: str, his: Cell) -> None:
-    """Whether both read the same prompts."""
-    from bench.trl import accuracy  # loads torch
-
-    same = his["prompts"] == accuracy.prompts(ours.recipe(), theirs.rows(ours.recipe(), len(his["seconds"])))
-    result.notes.append(f"{arm}: TRL's prompts are {'the same token ids as ours' if same else 'OTHER token ids than ours'}")
-
-
-def _learning(result: Result, cells: Cells, sweep: Mapping[str, Cell]) -> bool:
-    """The whole quick start by each seed: how soon it is good, and how good it is. Whether both sides are there."""
+def _learning(result: Result, cells: Cells, sweep: Mapping[str, Cell]) -> None:
+    """The whole quick start by each seed: from when on it is good, and how good it is at the end."""
     pairs: list[tuple[Cell, Cell]] = []
-    best: list[str] = []  # TRL's best with the first seed is what learns with the others
+    best = ""  # TRL's best with the first seed is what learns with the others
     for seed in SEEDS:
-        own = cells.get(f"learning/{seed}/banyan", lambda seed=seed: ours.learn(seed, EVERY))  # type: ignore[misc]
-        learned, whole = _learned(cells, sweep, seed, best)
-        for name, cell in learned.items():
-            result.notes.append(f"learning, seed {seed}: TRL {name}: {cell['accuracy']}")
-        if not own or not whole:
+        learned = dict(_learned(cells, sweep, seed, best))
+        for name, pair in learned.items():
+            for who, cell in (("TRL " + name, pair["trl"]), ("Banyan", pair["banyan"])):
+                result.notes.append(f"learning, seed {seed}: {who}: {cell['accuracy']}")
+        if not learned:
             break
-        result.notes.append(f"learning, seed {seed}: Banyan: {own['accuracy']}")
-        best = [figures.soonest(learned)]
-        pairs.append((learned[best[0]], own))
-        figures.add_learning(result, f"learning, seed {seed}", *pairs[-1])
+        best = figures.soonest({name: pair["trl"] for name, pair in learned.items()})
+        pairs.append((learned[best]["trl"], learned[best]["banyan"]))
+        figures.add_learning(result, f"learning, seed {seed}", *pairs[-1], sweep[best])
     figures.add_ends(result, pairs)
-    return len(pairs) == len(SEEDS)
 
 
-def _learned(cells: Cells, sweep: Mapping[str, Cell], seed: int, best: list[str]) -> tuple[dict[str, Cell], bool]:
-    """TRL's variants with a seed, and whether all are there."""
-    recipe = ours.recipe(f"seed={seed}")
-    learn = partial(theirs.learn, recipe, steps=recipe.budget.steps, every=EVERY)
+def _learned(cells: Cells, sweep: Mapping[str, Cell], seed: int, best: str) -> Iterator[tuple[str, Cell]]:
+    """TRL's variants with a seed, each with ours."""
     learned: dict[str, Cell] = {}
     for _ in range(2):  # the second look knows how the first variant did
-        names = best or figures.learners(sweep, learned)
-        learned = _cells(cells, f"learning/{seed}/trl", learn, [_named(name) for name in names])
-    return learned, len(learned) == len(best or figures.learners(sweep, learned))
+        for name in [best] if best else figures.learners(sweep, learned):
+            if name not in learned and (pair := cells.learning(seed, name)) is not None:
+                learned[name] = pair["trl"]
+                yield name, pair
 
 
 def _named(name: str) -> Variant:
     return next(v for v in VARIANTS if v.name == name)
 
 
-def _report_sweep(result: Result, sweep: Mapping[str, Cell]) -> None:
+def _report_sweep(result: Result, sweep: Mapping[str, Cell], whole: bool) -> None:
     for name, cell in sweep.items():
-        chosen = " CHOSEN" if len(sweep) == len(VARIANTS) and name == figures.best(sweep) else ""
-        result.add(f"sweep: TRL {name}, {SWEEP_STEPS} steps", figures.steady(cell), "s", chosen.strip())
+        chosen = " CHOSEN" if whole and name == figures.best(sweep) else ""
+        result.add(f"sweep: TRL {name}", figures.steady(cell), "s", figures.spread(cell) + chosen)
+
+
+def _about(result: Result, cells: Cells) -> None:
+    """Of what commits and when the cells are, and which are missing."""
+    for name, cell in cells.found.items():
+        busy = ", ".join(f"{load:.1f}" for load in cell["load"])
+        about = f"{cell['date']}, {cell['took_s']:.0f} s, load before and after {busy}, commit {cell['commit']}"
+        result.notes.append(f"cell {name}: {about}")
+    if len({cell["commit"] for cell in cells.found.values()}) > 1:
+        result.notes.append("THE CELLS ARE OF SEVERAL COMMITS")
+    if cells.missing:
+        result.notes.append(f"not whole: without {', '.join(cells.missing)}; run it again for them")
 
 
 def _settings(result: Result, sweep: Mapping[str, Cell]) -> None:
@@ -114,4 +202,5 @@ def _settings(result: Result, sweep: Mapping[str, Cell]) -> None:
     result.notes.append("both: " + ", ".join(f"{name}={os.environ.get(name, '')}" for name in torchenv.SETTINGS))
     for cell in list(sweep.values())[:1]:
         result.notes.append("TRL: " + ", ".join(f"{name} {number}" for name, number in cell["versions"].items()))
-        result.notes.append(f"TRL: {cell['threads']} threads, {cell['environment']}")
+        keeps = "keeps freed memory, as our learner does" if cell["keeps_memory"] else "KEEPS NO FREED MEMORY"
+        result.notes.append(f"TRL: {cell['threads']} threads, {cell['environment']}, its C library {keeps}")

@@ -60,7 +60,8 @@ class Variant:
         }
 
 
-VARIANTS = tuple(Variant(dtype, micro) for dtype in ("float32", "bfloat16") for micro in (64, 8))
+MICROS = (64, 32, 16, 8)
+VARIANTS = tuple(Variant(dtype, micro) for dtype in ("float32", "bfloat16") for micro in MICROS)
 
 
 def _as(*names: str) -> Callable[[Any], Mapping[str, Any]]:
@@ -85,6 +86,7 @@ FIELDS: Mapping[str, Meaning] = {
     "seed": Meaning("the draws differ: other generators", _as("seed")),
     "deterministic": Meaning("TRL promises no bits", only=False),
     "allow_truncated_sampling": Meaning("nothing is truncated", only=False),
+    "allow_unconfined_scorers": Meaning("the scorer is our own, in either", only=False),
     "generate.policy": Meaning("independent samples", only="iid"),
     "generate.settings": Meaning("", lambda settings: {"num_generations": settings["width"]}),
     "generate.trees": Meaning("num_generations is the width of one tree", only=1),
@@ -128,7 +130,7 @@ FIELDS: Mapping[str, Meaning] = {
     "optimise.clip_norm": Meaning("", _as("max_grad_norm")),
     "optimise.epochs": Meaning("", _as("num_iterations"), 1),
     "optimise.minibatches": Meaning("one optimizer step a batch", only=1),
-    "optimise.tokens_per_row": Meaning("how ours cuts the batch; TRL's micro-batch is swept"),
+    "optimise.tokens_per_row": Meaning("how ours cuts the batch; TRL's micro-batch is swept, and ours beside it"),
     "optimise.lora": Meaning("all weights are trained", only=None),
     "optimise.head": Meaning("none", only=None),
     "optimise.checkpoint_every": Meaning("none within the steps, in either", _fixed(save_strategy="no"), 1000),

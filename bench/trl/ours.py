@@ -1,6 +1,9 @@
 """Our side: the quick start through all five services, in new processes."""
 
 import itertools
+import os
+import sqlite3
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -8,22 +11,23 @@ from banyan.recipe import Recipe
 from banyan.recipe_file import load
 from bench import through
 from bench.compared import RECIPE
+from bench.trl import prompts, theirs
 from bench.trl.mapping import CHANGES
 
+MORE = tuple(os.environ.get("BENCH_SET", "").split())  # changes of the recipe for both sides, as of --set
 _TIMES = ("prepare_seconds", "train_seconds", "publish_seconds")
+VARIED = "optimise.advantage=bench.trl.estimator:Varied"
 
 
 def recipe(*changes: str) -> Recipe:
     """The quick start as it is compared."""
-    return load(RECIPE, [*CHANGES, *changes])
+    return load(RECIPE, [*CHANGES, *MORE, *changes])
 
 
-def short(steps: int, reward: str) -> dict[str, Any]:
+def short(steps: int, reward: str, *changes: str) -> dict[str, Any]:
     """A few steps, hardly evaluated."""
-    changes = [f"budget.steps={steps}", "eval.samples=0", "eval.max_rows=2"]
-    if reward == "varied":
-        changes.append("optimise.advantage=bench.trl.estimator:Varied")
-    return _run(recipe(*changes))
+    few = [f"budget.steps={steps}", "eval.samples=0", "eval.max_rows=2"]
+    return _run(recipe(*few, *([VARIED] if reward == "varied" else []), *changes))
 
 
 def learn(seed: int, every: int) -> dict[str, Any]:
@@ -31,14 +35,48 @@ def learn(seed: int, every: int) -> dict[str, Any]:
     return _run(recipe(f"seed={seed}", "eval.samples=0", f"eval.every={every}"))
 
 
+def row_tokens(paths: int) -> int:
+    """tokens_per_row with which a row of ours holds as many paths as a micro-batch of TRL's: that many groups, whole."""
+    compared = recipe()
+    groups, width = paths // compared.generate.settings["width"], compared.generate.settings["width"]
+    longest = max(len(ids) for ids in prompts.encoded(compared, theirs.rows(compared, 20)))
+    return int(groups * (longest + width * compared.generate.max_new_tokens))
+
+
 def _run(wanted: Recipe) -> dict[str, Any]:
-    curve = through.run(wanted)
+    """What the run did. Raises RuntimeError where its engine was given other prompts than the recipe's first rows."""
+    seen: dict[str, Any] = {}
+
+    def look(database: Path, run_id: str) -> None:
+        seen.update(prompts=prompts.stored(database, run_id), held_out=_held_out(database, run_id))
+
+    curve = through.run(wanted, look=look)
+    rows = theirs.rows(wanted, len(curve.seconds))
+    given = seen["prompts"][: len(rows)]  # groups that were opened for a step after the last are left out
+    prompts.compare(given, prompts.encoded(wanted, rows), "Banyan")
     return {
         "seconds": curve.seconds,
         "tokens": [b - a for a, b in itertools.pairwise(curve.tokens)],
+        "prompts": prompts.digest(given),
+        "prompts_given": len(given),
         "accuracy": dict(curve.accuracy),
+        "held_out": seen["held_out"],
         "rewards": [m.get("reward", 0.0) for m in curve.metrics],
         "skipped": fmean(m["groups_skipped"] for m in curve.metrics),
         "trained": [m["trained_path_tokens"] for m in curve.metrics],
         "of_it": {name: [m.get(name, 0.0) for m in curve.metrics] for name in _TIMES},
     }
+
+
+def _held_out(database: Path, run_id: str) -> int:
+    """Rows of the greedy evaluations; all have the same."""
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
+        found = db.execute(
+            "select distinct scored from tallies where run_id = ? and label like '%-greedy' and groups = closed + dropped",
+            (run_id,),
+        ).fetchall()
+    if len(found) != 1:
+        raise RuntimeError(
+            f"greedy evaluations of one run have {sorted(n for (n,) in found)} scored rows; one number is wanted"
+        )
+    return int(found[0][0])

@@ -1,27 +1,28 @@
 """TRL's GRPOTrainer on one job, in .venv-trl: `python -m bench.trl.rival JOB.json OUT.json`.
 
 The job names the model folder, the rows with their messages in order, GRPOConfig's arguments and which reward. Out come the
-seconds from the end of one optimizer step to the end of the next, what each step sampled, TRL's resolved settings, and the
-versions. Where the job names a folder, policies are written there as bfloat16; the time for that is taken off.
+seconds from the end of one optimizer step to the end of the next, what each step sampled, the prompts that the model was
+given, TRL's resolved settings, and the versions. Where the job names a folder, policies are written there as bfloat16; the
+time for that is taken off. glibc keeps freed memory, as in our learner.
 """
 
-import hashlib
 import importlib.metadata
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
 from safetensors.torch import save_file
-from transformers import AutoTokenizer, TrainerCallback
+from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from banyan import torchenv
 from bench.trl import reward
+from bench.trl.seen import Seen
 from services.verifier.filter.number import Number
 
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets", "numpy")
@@ -72,34 +73,26 @@ class Reward:
         return float(self._scorer.score(text, {"answer": answer}).value)  # type: ignore[union-attr]
 
 
-def prompts_digest(encode: Callable[[Any], Any], rows: list[dict[str, Any]]) -> str:
-    """Of the token ids of all prompts, in order."""
-    ids = [[int(i) for i in encode(row["prompt"])] for row in rows]
-    return hashlib.blake2b(json.dumps(ids).encode(), digest_size=16).hexdigest()
-
-
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Trains, and says how it went."""
-    tokenizer: Any = AutoTokenizer.from_pretrained(job["model"])
+    keeps = torchenv.keep_memory()
     arguments = job["arguments"]
     config = GRPOConfig(output_dir=job["scratch"], **arguments)
     clock = Clock(job["keep"], job["every"])
     scored = Reward(job["reward"], job["scorer"], arguments["num_generations"])
     rows = Dataset.from_list(job["rows"])
     trainer = GRPOTrainer(job["model"], reward_funcs=scored, args=config, train_dataset=rows, callbacks=[clock])
+    seen = Seen(trainer.model, trainer.eos_token_ids)
     dtypes = sorted({str(p.dtype) for p in trainer.model.parameters()})
     trainer.train()
-
-    def encode(prompt: Any) -> Any:
-        text = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
-        return tokenizer(text, add_special_tokens=False)["input_ids"]
-
+    seen.check(config.generation_batch_size * arguments["max_steps"])
     return {
         "seconds": clock.seconds,
         "tokens": scored.tokens,
         "rewards": scored.means,
         "log": [line for line in trainer.state.log_history if "loss" in line],
-        "prompts": prompts_digest(encode, job["rows"]),
+        "prompts": seen.prompts,
+        "keeps_memory": keeps,
         "settings": {name: repr(getattr(config, name)) for name in arguments},
         "weights": dtypes,
         "threads": torch.get_num_threads(),

@@ -9,7 +9,7 @@ from typing import Any
 
 from banyan import torchenv
 from banyan.recipe import Recipe
-from bench.trl import mapping
+from bench.trl import mapping, prompts
 from bench.trl.environment import ROOT, python
 from bench.trl.mapping import Variant
 from services.chassis import models
@@ -41,25 +41,34 @@ def job(recipe: Recipe, variant: Variant, steps: int, reward: str) -> dict[str, 
 def run(recipe: Recipe, variant: Variant, steps: int, reward: str) -> dict[str, Any]:
     """Seconds of each step, and what the rival says of itself."""
     with tempfile.TemporaryDirectory() as folder:
-        return _started(job(recipe, variant, steps, reward), Path(folder))
+        return _started(recipe, job(recipe, variant, steps, reward), Path(folder))
 
 
 def learn(recipe: Recipe, variant: Variant, steps: int, every: int) -> dict[str, Any]:
     """The same, and the held-out greedy accuracy of every so-many-th policy, measured afterwards by our own engine."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         told = job(recipe, variant, steps, "task") | {"keep": folder, "every": every}
-        said = _started(told, Path(folder))
+        said = _started(recipe, told, Path(folder))
         from bench.trl import accuracy
 
-        return said | {"accuracy": accuracy.of_files(recipe, Path(folder))}
+        return said | accuracy.of_files(recipe, Path(folder))
 
 
-def _started(told: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _started(recipe: Recipe, told: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What the rival says; its prompts are compared with ours, and told by their digest. Raises RuntimeError."""
     asked, answer = folder / "job.json", folder / "out.json"
     asked.write_text(json.dumps(told | {"scratch": str(folder / "trl")}))
     command = [str(python()), "-m", "bench.trl.rival", str(asked), str(answer)]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    torchenv.bind(environ, len(torchenv.CORES))  # as our own processes do
-    subprocess.run(command, cwd=ROOT, env=environ, check=True, timeout=1800.0)
+    subprocess.run(command, cwd=ROOT, env=_environ(), check=True, timeout=3600.0)
     said: dict[str, Any] = json.loads(answer.read_text())
-    return said
+    given = prompts.by_group(said.pop("prompts"), recipe.generate.settings["width"])
+    prompts.compare(given, prompts.encoded(recipe, told["rows"]), "TRL")
+    return said | {"prompts": prompts.digest(given), "prompts_given": len(given)}
+
+
+def _environ() -> dict[str, str]:
+    """As our own processes have it."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    torchenv.settle(environ)
+    torchenv.bind(environ, len(torchenv.CORES))
+    return environ

@@ -8,7 +8,7 @@ from services.chassis import subjects
 from services.chassis.bus import Bus
 from services.chassis.pull import Consumer
 
-_ACK_WAIT_S = 30.0
+_ACK_WAIT_S = 15.0  # of a node that never comes back; what one held that does is queued as it begins
 _MOST_PENDING = 10_000  # trees of a run that nodes hold at once; far above what their branches allow
 
 

@@ -31,6 +31,7 @@ SCHEMA = "banyan.v1"
 _REASON = 2000  # characters of why a message is a dead letter
 _HEADER_BYTES = 4096  # headers count as well, and a broker cuts the connection of who sends too much
 _TRY_S = 5.0
+_ACK_S = 2.0  # of one attempt to publish: a broker that died before it acknowledged never will, and an id is stored once
 _LISTEN_IDLE_S = 5.0
 _HEAR_IDLE_S = 1.0
 _FLUSH_S = 2
@@ -91,6 +92,9 @@ class Bus:
             raise DeadlineMissed(
                 f"no NATS server answers at {url} after {patience_s:.0f} s: {why}; is it running?"
             ) from None
+        except BaseException:  # whoever waited is gone, and the client would try for ever
+            await client.close()
+            raise
         return cls(client)
 
     async def close(self) -> None:
@@ -132,7 +136,7 @@ class Bus:
         if traceparent:
             headers["traceparent"] = traceparent
         ack = await self._retry(
-            lambda: self._js.publish(subject, data, timeout=_TRY_S, headers=headers),
+            lambda: self._js.publish(subject, data, timeout=_ACK_S, headers=headers),
             f"publishing on {subject}",
             deadline_s,
         )

@@ -107,8 +107,40 @@ def _check_tokenizer(folder: Path) -> None:
         path = folder / name
         if not path.stat().st_size:
             raise InvalidInput(f"{path} is empty; {_AGAIN}")
-    if names == ("tokenizer.json",) and not isinstance(_json(folder / names[0]).get("model"), dict):
-        raise InvalidInput(f"{folder / names[0]} is no tokenizer: it has no model; {_AGAIN}")
+    if names == ("tokenizer.json",):
+        model = _json(folder / names[0]).get("model")
+        if not isinstance(model, dict):
+            raise InvalidInput(f"{folder / names[0]} is no tokenizer: it has no model; {_AGAIN}")
+        _check_vocabulary(folder, model.get("vocab"))
+
+
+def _check_vocabulary(folder: Path, vocabulary: object) -> None:
+    """A model without an embedding for what its tokenizer says ends at the first such token. Tokens that were added later
+    are not looked at: where they are never used, models go without them."""
+    size = text_config(folder).get("vocab_size")
+    ids = (
+        vocabulary.values()
+        if isinstance(vocabulary, dict)
+        else range(len(vocabulary))
+        if isinstance(vocabulary, list)
+        else ()
+    )
+    highest = max((number for number in ids if isinstance(number, int)), default=-1)
+    if isinstance(size, int) and highest >= size:
+        raise InvalidInput(
+            f"model folder {folder}: its tokenizer's ids go up to {highest}, and the model has {size} (vocab_size of"
+            " config.json); copy the tokenizer's files that came with the model into it"
+        )
+
+
+def text_config(folder: Path) -> dict[str, Any]:
+    """What a model's config.json says of text; of a model that also sees or hears its part about text goes first.
+
+    Raises InvalidInput for a file that cannot be read as one.
+    """
+    config = _json(folder / "config.json")
+    inner = config.get("text_config")
+    return {**config, **inner} if isinstance(inner, dict) else config
 
 
 def _json(path: Path) -> dict[str, Any]:

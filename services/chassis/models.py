@@ -50,6 +50,21 @@ def check(name: str, tokenizer: bool = False) -> None:
         resolve(name, tokenizer)
 
 
+def present(name: str) -> Path | None:
+    """Folder of a model that lies on this host; None if it would have to be fetched or converted first."""
+    if name == SMOLLM2:
+        return cache() / SMOLLM2 if _whole(cache() / SMOLLM2) else None
+    folder = Path(os.path.expanduser(name))
+    if folder.is_dir():
+        return folder
+    if name.startswith((".", "/", "~")) or name.count("/") != 1 or find_spec("huggingface_hub") is None:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
+
+
 def _hub(name: str, tokenizer: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError

@@ -8,7 +8,9 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from banyan.errors import BanyanError, InvalidInput
+from banyan.errors import BanyanError, InvalidInput, NotReady
+from banyan.launch import find_users_code
+from banyan.printable import PrintableFormatter, printable
 from services.chassis import telemetry
 from services.chassis.parent import orphaned, tie_to_parent
 
@@ -18,25 +20,29 @@ ORPHAN_S = 60.0  # as long as a supervisor waits for a checkpoint
 
 
 def main(service: str, run: Callable[[asyncio.Event], Awaitable[None]], orphan_s: float = ORPHAN_S) -> None:
-    """Runs a service until SIGTERM or SIGINT sets the event that `run` gets. Exits 0, 2 on bad input, 1 otherwise.
+    """Runs a service until SIGTERM or SIGINT sets the event that `run` gets. Exits 0, or as `exit_status` says.
 
     Once its launcher is dead nobody kills it if it does not end, so it does that itself after `orphan_s`.
     """
-    logging.basicConfig(
-        level=os.environ.get("BANYAN_LOG_LEVEL", "info").upper(),
-        format=f"%(asctime)s {service} %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(PrintableFormatter(f"%(asctime)s {service} %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=os.environ.get("BANYAN_LOG_LEVEL", "info").upper(), handlers=[lines])
     sys.setswitchinterval(_SWITCH_S)
     tie_to_parent()
+    find_users_code()
     telemetry.setup(service)
     try:
         asyncio.run(_until_stopped(run, orphan_s))
     except BanyanError as error:
-        print(f"{service}: {error}", file=sys.stderr, flush=True)
-        sys.exit(2 if isinstance(error, InvalidInput) else 1)
+        print(printable(f"{service}: {error}"), file=sys.stderr, flush=True)
+        sys.exit(exit_status(error))
     finally:
         telemetry.shutdown()
+
+
+def exit_status(error: BanyanError) -> int:
+    """2 for what a process was told and no start can cure, bad input or a model that is not done yet; 1 otherwise."""
+    return 2 if isinstance(error, InvalidInput | NotReady) else 1
 
 
 async def _until_stopped(run: Callable[[asyncio.Event], Awaitable[None]], orphan_s: float) -> None:

@@ -21,6 +21,7 @@ from services.chassis.delivery import Delivery
 log = logging.getLogger(__name__)
 
 _ANSWER_S = 1.0  # the broker answers at once; it may be away just now
+_ASK_S = 1.0  # a broker that was started again has forgotten who waits, so it is asked anew this often
 
 
 async def ready(subscription: Any, batch: int, timeout_s: float) -> list[Msg]:
@@ -67,7 +68,7 @@ class Consumer:
         try:
             if self._subscription is None:
                 self._subscription = await self._js.pull_subscribe_bind(consumer=self._durable, stream=self._stream)
-            return [Delivery(m) for m in await ready(self._subscription, batch, timeout_s)]
+            return [Delivery(m) for m in await self._ready(batch, deadline)]
         except (TimeoutError, nats.errors.TimeoutError):
             return []
         except (nats.errors.Error, JetStreamError, OSError) as error:
@@ -75,6 +76,13 @@ class Consumer:
             await self._mend(error)
             await asyncio.sleep(min(0.25, max(0.0, deadline - time.monotonic())))
             return []
+
+    async def _ready(self, batch: int, deadline: float) -> list[Msg]:
+        """As `ready`, until the deadline."""
+        while (left_s := deadline - time.monotonic()) > _ASK_S:
+            with contextlib.suppress(TimeoutError, nats.errors.TimeoutError):
+                return await ready(self._subscription, batch, _ASK_S)
+        return await ready(self._subscription, batch, max(0.0, left_s))
 
     async def close(self) -> None:
         """Asks for no more, and gives back at once what came and was not fetched."""

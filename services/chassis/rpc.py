@@ -1,26 +1,30 @@
 """gRPC as services use it: servers with health and reflection, errors that keep their reason, calls with deadlines."""
 
 import asyncio
+import errno
 import inspect
 import logging
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import _async as health_aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from banyan.errors import BanyanError, DeadlineMissed, InvalidInput, TemporaryError
 from banyan.status import error_of, status_of
 from services.chassis.guard import Guard, bearers
+from services.chassis.health import Health, Liveness
 
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 << 20
 RUN_KEY = "banyan-run"  # metadata: the only run that a call may be about; set by the gateway for joined nodes
+LISTEN_S = 15.0  # that a port may be taken by somebody else: a connection that ends, or the process before this one
+_LOOK_S = 0.1
 _KEEPALIVE_MS = 20_000  # between the pings of a channel on which nothing is said
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MAX_BYTES),
@@ -105,17 +109,26 @@ async def serve(
     credentials: grpc.ServerCredentials | None = None,
     generic: Sequence[Any] = (),
     most_bytes: int = MAX_BYTES,
+    liveness: Liveness | None = None,
+    most_calls: int = 0,
+    patience_s: float = LISTEN_S,
 ) -> RpcServer:
-    """Starts a server on host:port with health and, on a plain port, reflection. Raises InvalidInput if the port is taken.
+    """Starts a server on host:port with health and, on a plain port, reflection.
+
+    A port that is taken is waited for, up to `patience_s`; then, or for an address of another host, raises InvalidInput.
 
     With a `secret` every call but those of the health service must show it; `secret_file` tells callers where it stands.
     most_bytes: of a message that it takes; it is read whole before anybody is asked who sent it.
+    most_calls: under way at once on one connection; 0 for as many as come.
+    liveness: the pulses that health answers from under the name `liveness`.
     """
     guard = [Guard(secret, secret_file)] if secret else []
     options = dict(_OPTIONS) | {"grpc.max_receive_message_length": most_bytes}  # of two values of a name the first counts
     options |= {"grpc.http2.min_recv_ping_interval_without_data_ms": _KEEPALIVE_MS // 2}  # else it cuts what is quiet
+    if most_calls:
+        options |= {"grpc.max_concurrent_streams": most_calls}
     server = grpc.aio.server(interceptors=[*guard, _Errors()], options=list(options.items()))
-    health = health_aio.HealthServicer()
+    health = Health(liveness or Liveness())
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     for add in adders:
         add(server)
@@ -125,18 +138,40 @@ async def serve(
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
         reflection.enable_server_reflection((*names, health_name, reflection.SERVICE_NAME), server)
     host = listen.rsplit(":", 1)[0]
-    try:
-        port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
-    except RuntimeError:
-        port = 0
-    if port == 0:
-        raise InvalidInput(
-            f"cannot listen on {listen}: the port is in use or the address is not this host's; choose another"
-        )
+    port = await _bound(server, listen, credentials, patience_s)
     await server.start()
     running = RpcServer(server, f"{host}:{port}", health, names)
     await running.set_serving(True)
     return running
+
+
+async def _bound(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None, patience_s: float) -> int:
+    """The port that the server listens on from its start. Raises InvalidInput."""
+    end = time.monotonic() + patience_s
+    while True:
+        try:
+            if port := server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen):
+                return port
+        except RuntimeError:
+            pass
+        taken = _taken(listen)
+        if not taken or time.monotonic() > end:
+            waited = f"the port is in use, and was for {patience_s:g} s" if taken else "the address is not this host's"
+            raise InvalidInput(f"cannot listen on {listen}: {waited}; choose another")
+        await asyncio.sleep(_LOOK_S)
+
+
+def _taken(listen: str) -> bool:
+    """Whether somebody else has the port; not, where the address itself is wrong."""
+    host, _, port = listen.rpartition(":")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except (OSError, ValueError, OverflowError) as error:
+        return isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+    return True  # it was until just now
 
 
 def channel(

@@ -52,6 +52,12 @@ def lineage(run_id: str, kind: str) -> str:
     return f"lineage.{run_id}.{kind}"
 
 
+def run_of(subject: str) -> str:
+    """The run that a subject of the log names; empty where it names none."""
+    words = subject.split(".")
+    return words[1] if len(words) > 1 and words[0] in ("lineage", "growth", "train") else ""
+
+
 def growth(run_id: str) -> str:
     """`growth.<run>`."""
     return f"growth.{run_id}"

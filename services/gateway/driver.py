@@ -11,7 +11,9 @@ from banyan.errors import BanyanError, PermanentError, Refused, TemporaryError
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
+from services.chassis.health import Pulse
 from services.gateway.allocator import Allocator
+from services.gateway.control.applied import Applied
 from services.gateway.control.decide import Decision, Move, decide, processes
 from services.gateway.control.evaluation import Evaluation, measured_rows
 from services.gateway.control.gate import Gate, Standing, Steps
@@ -24,10 +26,12 @@ from services.gateway.rows import Rows
 from services.gateway.runs import machine
 from services.gateway.runs.facts import facts_of, standing_of
 from services.gateway.runs.machine import State
+from services.gateway.runs.revive import applied
 
 log = logging.getLogger(__name__)
 
 TICK_S = 2.0  # the safety net under lost triggers
+_LOOK_S = 1200.0  # the last look waits for a checkpoint, up to ten minutes
 MOST_ODD = 4  # unforeseen errors in a row that end a run
 
 
@@ -47,11 +51,13 @@ class Driver:
         self._measuring = Publisher(bus, run_id, epoch)
         self._gate = Gate.of(recipe.control)
         self._streak = Streak()
+        self._applied = Applied()
         self._desired: dict[str, int] | None = None
         self._recovered = False
         self._broken = ""
         self._odd = 0  # looks in a row that ended in what nobody foresaw
         self._wake = asyncio.Event()
+        self.pulse = Pulse(f"run {run_id}")
 
     def kick(self) -> None:
         """Looks again soon."""
@@ -63,11 +69,14 @@ class Driver:
         if self._rooms:
             hearing.append(asyncio.create_task(self._rooms.hear(self.kick)))
         try:
+            self.pulse.beat("the first look", _LOOK_S)
             while not await self._try_look():
                 looked()
                 await self._rest()
+                self.pulse.beat("a look", _LOOK_S)
             looked()
         finally:
+            self.pulse.rest()
             for task in hearing:
                 task.cancel()
 
@@ -121,8 +130,14 @@ class Driver:
             return False
         progress = await self._store.read_progress(self.run_id)
         standing = standing_of(progress)
-        hopeless, unheard = await self._hopeless(standing), len(self._training)
-        facts = facts_of(answer, progress, len(self._rows.held_out), hopeless, unheard)
+        facts = facts_of(
+            answer,
+            progress,
+            len(self._rows.held_out),
+            hopeless=await self._hopeless(standing),
+            fruitless=await self._fruitless(standing),
+            unheard=len(self._training),
+        )
         await self._act(state, decide(self._recipe, facts), progress, standing)
         return False
 
@@ -138,6 +153,13 @@ class Driver:
         if not self._streak.hopeless(standing, self._recipe.control.groups_per_batch):
             return ""
         return f"{self._streak.words(standing)}{await self._why('')}"
+
+    async def _fruitless(self, standing: Standing | None) -> str:
+        """Say why no step has changed the weights; empty once one has. The policies are read until then, each once."""
+        if standing is None:
+            return ""
+        self._applied = await applied(self._store, self.run_id, self._applied)
+        return self._applied.missing(standing.batches)
 
     async def _why(self, label: str) -> str:
         reasons = list(await self._store.troubles(self.run_id, label))

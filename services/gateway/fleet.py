@@ -12,6 +12,7 @@ from banyan.errors import BanyanError, InvalidInput, PermanentError, Refused, Te
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
+from services.chassis.health import Liveness, Pulse
 from services.gateway import rows as rows_module
 from services.gateway.driver import Driver
 from services.gateway.ports import Learners, Log, Store
@@ -22,6 +23,8 @@ from services.gateway.runs.machine import State
 log = logging.getLogger(__name__)
 
 SWEEP_S = 2.0
+_SWEPT_S = 180.0  # a few calls that the store may answer after it was started again
+_ADOPT_S = 1800.0  # a task of many gigabytes is read
 
 
 class Fleet:
@@ -33,6 +36,8 @@ class Fleet:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._wake = asyncio.Event()
+        self.liveness, self._pulse = Liveness(), Pulse("runs")
+        self.liveness.add(self._pulse)
 
     async def run(self) -> None:
         """Keeps a driver on every live run, until one of them fails for good."""
@@ -40,8 +45,10 @@ class Fleet:
         try:
             while True:
                 await self._sweep()
+                self._pulse.beat("a wait", _SWEPT_S)
                 await self._wait()
         finally:
+            self._pulse.rest()
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -53,9 +60,11 @@ class Fleet:
             await self._store.set_desired(run_id, {})
 
     async def _sweep(self) -> None:
+        self._pulse.beat("a look at all runs", _SWEPT_S)
         try:
             for run in await self._store.read_runs(live_only=True):
                 if machine.working(run.state) and run.run_id not in self._tasks:
+                    self._pulse.beat(f"taking on run {run.run_id}", _ADOPT_S)
                     await self._adopt(run)
         except PermanentError:
             raise
@@ -100,6 +109,7 @@ class Fleet:
             return
         driver = self._driver(run_id, recipe, rows)
         self._drivers[run_id] = driver
+        self.liveness.add(driver.pulse)
         self._tasks[run_id] = asyncio.create_task(driver.run(lambda: self._tell(run_id)), name=f"drive-{run_id}")
 
     def check(self, run_id: str, recipe: Recipe, rows: Rows) -> None:
@@ -116,6 +126,7 @@ class Fleet:
         self._wake.clear()
         for run_id, task in list(self._tasks.items()):
             if task.done():
+                self.liveness.drop(self._drivers[run_id].pulse)
                 del self._tasks[run_id], self._drivers[run_id]
                 await self._ended(run_id, task)
 

@@ -16,7 +16,7 @@ from banyan.v1.gateway_service_pb2_grpc import add_GatewayServiceServicer_to_ser
 from services.chassis import assignments, rpc
 from services.chassis.bus import Bus
 from services.gateway.fleet import Fleet
-from services.gateway.join import tls
+from services.gateway.join import places, tls
 from services.gateway.join.nodes import Admission, Door
 from services.gateway.join.proxy import Proxy
 from services.gateway.learners import RpcLearners
@@ -60,6 +60,7 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
             [SERVICE],
             secret=settings.secret,
             secret_file=settings.secret_file,
+            liveness=fleet.liveness,
         )
         stack.push_async_callback(server.stop, 1.0)
         yield Running(fleet, server.address, join.address if join else "")
@@ -72,7 +73,13 @@ async def _serve_join(settings: Settings, proxy: Proxy, stack: contextlib.AsyncE
     identity = tls.identity(settings.state)
     credentials = grpc.ssl_server_credentials([(identity.key.read_bytes(), identity.pem)])
     server = await rpc.serve(
-        settings.join_listen, [], [SERVICE], credentials=credentials, generic=[proxy], most_bytes=_STRANGERS_BYTES
+        settings.join_listen,
+        [],
+        [SERVICE],
+        credentials=credentials,
+        generic=[proxy],
+        most_bytes=_STRANGERS_BYTES,
+        most_calls=places.STREAMS,
     )
     stack.push_async_callback(server.stop, 1.0)
     return JoinPort(settings.join_address or reachable(server.address), identity.fingerprint)

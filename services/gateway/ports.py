@@ -17,8 +17,8 @@ class Store(Protocol):
         """The next gateway epoch; from now on all writes of older gateways are refused."""
         ...
 
-    async def put_run(self, run: runs.Run, request_id: str) -> runs.Run:
-        """Stores a run; the same request_id answers with the run that is there."""
+    async def put_run(self, run: runs.Run, request_id: str, tokenizer: bytes = b"") -> runs.Run:
+        """Stores a run and its model's tokenizer; the same request_id answers with the run that is there."""
         ...
 
     async def read_run(self, run_id: str) -> runs.ReadRunResponse:

@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,18 @@ from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.gateway_service_pb2_grpc import GatewayServiceServicer
 from banyan.v1.runstore_service_pb2 import RunState as S
+from services.gateway import modelfacts
 from services.gateway import rows as rows_module
+from services.gateway.control.applied import Applied
 from services.gateway.fleet import Fleet
 from services.gateway.join import tokens
 from services.gateway.join.nodes import Admission, Door, check_joinable
 from services.gateway.ports import Store
 from services.gateway.runs import machine
-from services.gateway.runs.create import check_model, new_run, read_recipe
+from services.gateway.runs.create import new_run, read_recipe, with_model
+from services.gateway.runs.facts import facts_of
 from services.gateway.runs.machine import State
+from services.gateway.runs.revive import applied, uncured
 from services.gateway.runs.watch import watch
 
 _TRIES = 5  # a run may move between our look and our move
@@ -37,18 +42,19 @@ class Gateway(GatewayServiceServicer):
 
     async def CreateRun(self, request: pb.CreateRunRequest, context: Any) -> pb.CreateRunResponse:
         recipe = read_recipe(request.recipe_json)
-        await asyncio.to_thread(check_model, recipe)
+        recipe = await asyncio.to_thread(with_model, recipe)
         rows = await rows_module.load(recipe, Path.cwd())
-        new = new_run(recipe, rows, request.folder, self._state)
+        facts = await asyncio.to_thread(modelfacts.read, recipe)
+        new = new_run(recipe, rows, request.folder, self._state, facts)
         self._fleet.check(new.run.run_id, recipe, rows)
-        stored = await self._put(new.run, request.request_id or uuid.uuid4().hex)
+        stored = await self._put(new.run, request.request_id or uuid.uuid4().hex, facts.tokenizer)
         if stored.run_id == new.run.run_id and machine.working(stored.state):
             self._fleet.start(stored.run_id, recipe, rows)
         return pb.CreateRunResponse(run=stored, train_rows=len(rows.train), held_out_rows=len(rows.held_out))
 
-    async def _put(self, run: runs.Run, request_id: str) -> runs.Run:
+    async def _put(self, run: runs.Run, request_id: str, tokenizer: bytes) -> runs.Run:
         try:
-            return await self._store.put_run(run, request_id)
+            return await self._store.put_run(run, request_id, tokenizer)
         except Refused as error:
             if error.reason != "RUN_EXISTS":
                 raise
@@ -80,7 +86,20 @@ class Gateway(GatewayServiceServicer):
         run = (await self._store.read_run(request.run_id)).run
         if machine.working(run.state):
             return pb.ResumeRunResponse(run=run)  # asked twice, or its supervisor was killed: it goes on by itself
+        if run.state == S.RUN_STATE_FAILED and request.failed:
+            run = await self._revive(run)
         return pb.ResumeRunResponse(run=await self._move(run.run_id, run.resume_state, ""))
+
+    async def _revive(self, run: runs.Run) -> runs.Run:
+        """Pause a run that has FAILED. Raises Refused with the cause where it would fail again at once."""
+        answer, progress = await self._store.read_run(run.run_id), await self._store.read_progress(run.run_id)
+        known = await applied(self._store, run.run_id, Applied())
+        facts = facts_of(answer, progress, len(run.held_out), fruitless=known.missing(int(progress.batches)))
+        why = uncured(read_recipe(run.recipe_json), replace(facts, state=run.resume_state or S.RUN_STATE_STARTING))
+        if why:
+            message = f"run {run.run_id} FAILED, and going on does not mend why: {why}; begin a new run"
+            raise Refused(message, reason="NOT_CURED")
+        return await self._store.move_run(run.run_id, run.state, S.RUN_STATE_PAUSED, f"it had FAILED: {run.cause}")
 
     async def _move(self, run_id: str, to: State, cause: str) -> runs.Run:
         for _ in range(_TRIES):

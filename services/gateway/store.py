@@ -32,8 +32,8 @@ class RpcStore:
         self.epoch = int(answer.epoch)
         return self.epoch
 
-    async def put_run(self, run: runs.Run, request_id: str) -> runs.Run:
-        request = runs.PutRunRequest(run=run, request_id=request_id, gateway_epoch=self.epoch)
+    async def put_run(self, run: runs.Run, request_id: str, tokenizer: bytes = b"") -> runs.Run:
+        request = runs.PutRunRequest(run=run, request_id=request_id, gateway_epoch=self.epoch, tokenizer=tokenizer)
         return _run(await self._call(self._runs.PutRun, request))
 
     async def read_run(self, run_id: str) -> runs.ReadRunResponse:

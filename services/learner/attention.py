@@ -12,11 +12,13 @@ import torch.nn.functional as F
 from transformers import AttentionInterface
 
 from banyan.errors import NotReady
+from services.chassis import attentionwords
 from services.learner import flex, nodeattention
 from services.learner.costs import Way
 from services.learner.treemask import TreeMask
 
 NAME = "banyan_tree"
+_READER = "tree attention"
 
 
 class Heads(NamedTuple):
@@ -27,13 +29,23 @@ class Heads(NamedTuple):
     value: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """What a layer says of its scores: a factor, a window along the path, and a soft cap."""
+    """What a layer says of its scores: a factor, a window along the path, a soft cap, and sinks.
+
+    A soft cap c makes c · tanh(score / c) of a score (Gemma 2, arXiv 2408.00118, section 2). A sink, one number a query
+    head, is one more score that has no value (gpt-oss).
+    """
 
     scale: float
     window: int | None
     cap: float | None
+    sink_H: torch.Tensor | None = None
+
+    @property
+    def fusible(self) -> bool:
+        """Whether the fused kernel computes its scores."""
+        return self.cap is None and self.sink_H is None
 
 
 def tree_attention(
@@ -46,24 +58,30 @@ def tree_attention(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     tree: TreeMask | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Scaled dot-product attention. Tensors are [1, heads, tokens, width], the output [1, tokens, heads, width]."""
+    """Scaled dot-product attention. Tensors are [1, heads, tokens, width], the output [1, tokens, heads, width].
+
+    Raises NotReady for keywords that are not understood; the tree is the mask, so a model must not add one of its own.
+    """
     if tree is None:
-        raise NotReady(f"{type(module).__name__} does not hand `tree=` to its attention; this model cannot be packed yet")
-    odd = [name for name in ("s_aux", "position_bias") if more.get(name) is not None]
-    if odd:
-        raise NotReady(f"{type(module).__name__} attends with {odd[0]}, which tree attention does not do yet")
+        kind = getattr(getattr(module, "config", None), "model_type", "unknown")
+        layer = type(module).__name__
+        raise NotReady(
+            f"model type {kind!r}: {layer} does not hand `tree=` to its attention; this model cannot be packed yet"
+        )
+    attentionwords.check(module, _READER, {"attention_mask": attention_mask, **more}, dropout)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return attend(Heads(query, key, value), tree, Layer(scale, tree.window(sliding_window), softcap)), None
+    return attend(Heads(query, key, value), tree, Layer(scale, tree.window(sliding_window), softcap, s_aux)), None
 
 
 def attend(heads: Heads, tree: TreeMask, layer: Layer, way: Way | None = None) -> torch.Tensor:
     """Tree attention by the cheapest way, or by the one that is named. Heads of keys may be fewer than those of queries."""
-    way = tree.way(layer.window, layer.cap is not None) if way is None else way
+    way = tree.way(layer.window, not layer.fusible) if way is None else way
     if way is Way.BLOCK_MASK:
-        return flex.attend(*heads, tree, layer.scale, layer.window, layer.cap)
+        return flex.attend(*heads, tree, layer.scale, layer.window, layer.cap, layer.sink_H)
     full = Heads(heads.query, *(_repeated(x, heads.query.shape[1]) for x in heads[1:]))
     if way is Way.NODES:
         return nodeattention.attend(*full, tree.products(), layer.scale)
@@ -92,8 +110,8 @@ def _by_block(own: Heads, trunk: Heads, tree: TreeMask, layer: Layer) -> torch.T
 
 
 def _masked(heads: Heads, mask: torch.Tensor, layer: Layer) -> torch.Tensor:
-    """The fused kernel, which cannot cap: then scores are held."""
-    if layer.cap is not None:
+    """The fused kernel, which knows neither caps nor sinks: then scores are held."""
+    if not layer.fusible:
         return _held(heads, mask, layer)
     return F.scaled_dot_product_attention(*heads, attn_mask=mask.to(heads.query.dtype), scale=layer.scale)
 
@@ -104,7 +122,11 @@ def _held(heads: Heads, mask: torch.Tensor, layer: Layer) -> torch.Tensor:
     scores = torch.matmul(heads.query.to(wide) * layer.scale, heads.key.to(wide).transpose(2, 3))
     if layer.cap is not None:
         scores = layer.cap * torch.tanh(scores / layer.cap)
-    return torch.matmul((scores + mask).softmax(-1).to(heads.value.dtype), heads.value)
+    scores = scores + mask
+    if layer.sink_H is not None:
+        sink = layer.sink_H.to(wide).view(1, -1, 1, 1).expand(len(scores), -1, scores.shape[2], 1)
+        return torch.matmul(torch.cat([scores, sink], -1).softmax(-1)[..., :-1].to(heads.value.dtype), heads.value)
+    return torch.matmul(scores.softmax(-1).to(heads.value.dtype), heads.value)
 
 
 def _padded(own: Heads, trunk: Heads, tree: TreeMask, layer: Layer) -> torch.Tensor:

@@ -5,33 +5,19 @@ from collections.abc import Iterable, Sequence
 
 from banyan import registry
 from banyan.errors import Refused
-from banyan.facts import Facts
 from banyan.plugins import Observation
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
-from banyan.wire import leaf_from_wire, rewards_from_wire, tree_from_wire
+from banyan.wire import facts_from_wire, leaves_from_wire, rewards_from_wire, tree_from_wire
 from services.learner.credit import ScoredTree
 from services.learner.watched import Observed
 
-_TOKEN_BYTES = 4
-
 
 def scored_tree(message: tree_pb2.Tree) -> ScoredTree:
-    """A stored tree. Leaves are sorted: floating-point sums must not depend on who answered first."""
-    leaves = sorted(leaf_from_wire(leaf) for leaf in message.leaves)
-    return ScoredTree(tree_from_wire(message), leaves, rewards_from_wire(message.scores), facts_of(message))
-
-
-def facts_of(message: tree_pb2.Tree) -> Facts:
-    """The named parts of the leaves' scores, which are also attributes of the segments that they end. Where two scorers name
-    a part alike, the last by name counts."""
-    parts: dict[Leaf, dict[str, float]] = {}
-    for scored in sorted(message.scores, key=lambda s: (s.scorer, s.scorer_version)):
-        if scored.score.parts:
-            parts.setdefault(leaf_from_wire(scored.leaf), {}).update(scored.score.parts)
-    lengths = {segment.id: len(segment.tokens) // _TOKEN_BYTES for segment in message.segments}
-    whole = {leaf.segment: said for leaf, said in parts.items() if leaf.end == lengths.get(leaf.segment)}
-    return Facts(parts=parts, named=whole)
+    """A stored tree. Leaves come as a depth-first walk meets them: floating-point sums must not depend on who answered
+    first."""
+    rewards = rewards_from_wire(message.scores, len(message.spec.scorers))
+    return ScoredTree(tree_from_wire(message), leaves_from_wire(message), rewards, facts_from_wire(message))
 
 
 def refuse_untrainable(trees: Sequence[tree_pb2.Tree], held_out: frozenset[bytes]) -> None:

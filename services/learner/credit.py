@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from banyan import facts, reward
 from banyan.errors import BanyanError, InvalidInput, with_place
 from banyan.facts import NO_FACTS, Facts
 from banyan.plugins import Advantages, Estimator, GroupTrees
@@ -44,17 +45,25 @@ class Credit:
     replayed: frozenset[int] = frozenset()
 
 
-def view_of(scored: ScoredTree, stale: Stale) -> tuple[TreeView, list[Leaf]]:
-    """The view in which stale leaves have no reward; and those of them that had one."""
+def view_of(scored: ScoredTree, stale: Stale, by_steps: bool = False) -> tuple[TreeView, list[Leaf]]:
+    """The view in which stale leaves have no reward; and those of them that had one. by_steps: rewards of places inside
+    paths count, so a path on which one could not be scored has no reward either: never one of 0."""
     aging = [] if scored.replayed else [leaf for leaf in scored.leaves if scored.rewards.get(leaf) is not None]
     old = {leaf for leaf in aging if stale(scored.tree, leaf)}
-    rewards = {leaf: None if leaf in old else scored.rewards.get(leaf) for leaf in scored.leaves}
+    gone = old | (_unknown(scored) if by_steps and scored.facts.unscorable else set())
+    rewards = {leaf: None if leaf in gone else scored.rewards.get(leaf) for leaf in scored.leaves}
     return TreeView(scored.tree, scored.leaves, rewards, scored.facts), sorted(old)
+
+
+def _unknown(scored: ScoredTree) -> set[Leaf]:
+    """The leaves whose paths pass a place that could not be scored."""
+    above = {segment.id: (segment.parent, segment.fork) for segment in scored.tree}
+    return {leaf for leaf in scored.leaves if reward.passing(scored.facts.unscorable, leaf, above)}
 
 
 def estimate(group_id: str, trees: Sequence[ScoredTree], estimator: Estimator, stale: Stale) -> Credit:
     """Advantages of one group. Raises InvalidInput where an estimator returns something unusable."""
-    seen = [view_of(tree, stale) for tree in trees]
+    seen = [view_of(tree, stale, facts.by_steps(estimator)) for tree in trees]
     group = GroupTrees(group_id, [view for view, _ in seen])
     advantages = _estimated(estimator, group)
     _check(group, advantages)

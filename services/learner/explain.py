@@ -1,7 +1,8 @@
 """Advantages as people read them: one line a segment. Pure.
 
 A segment's line holds the leaves below it that take part, the mean of their advantages on its tokens, and the sums of the
-positive and of the negative ones over those paths, unweighted. A node-valued advantage counts once for each path.
+positive and of the negative ones over those paths, unweighted. A node-valued advantage counts once for each path. A path
+that leaves a segment before its first token holds none of it, and is none of its paths.
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,8 +65,9 @@ def _along(view: TreeView, said: Advantages, tree: int, leaf: int, factor_N: Fac
         for index in view.path(leaf):
             node, value = view.nodes[index], whole if value_N is None else float(value_N[index])
             held.setdefault(node.segment.id, []).append((value * factor_N[index], len(node)))
-    for segment in view.tree.lineage(view.leaves_L[leaf].segment):
-        yield segment.id, _mean(held.get(segment.id, []), whole)
+    for segment, end in view.tree.pieces(view.leaves_L[leaf].segment, view.leaves_L[leaf].end):
+        if end or not len(segment):
+            yield segment.id, _mean(held.get(segment.id, []), whole)
 
 
 def _mean(parts: list[tuple[float, int]], otherwise: float) -> float:

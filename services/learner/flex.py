@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from services.learner.treemask import Facts, TreeMask
 
@@ -55,13 +55,20 @@ def attend(
     scale: float,
     window: int | None,
     cap: float | None,
+    sink_H: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """[1, heads, tokens, width] each, keys with fewer heads or as many → [1, tokens, heads, width]."""
+    """[1, heads, tokens, width] each, keys with fewer heads or as many → [1, tokens, heads, width]. A sink only takes its
+    share of the softmax, which the log-sum-exp of the other scores tells."""
 
     def capped(score: torch.Tensor, *place: torch.Tensor) -> torch.Tensor:
         return cap * torch.tanh(score / cap)  # type: ignore[operator]
 
     function = _compiled() if query.is_cuda else flex_attention
     settings = {"score_mod": None if cap is None else capped, "block_mask": block_mask(tree, window), "scale": scale}
-    seen = function(query, key, value, **settings, enable_gqa=query.shape[1] != key.shape[1])
+    grouped = query.shape[1] != key.shape[1]
+    if sink_H is None:
+        seen = function(query, key, value, **settings, enable_gqa=grouped)
+    else:
+        seen, aux = function(query, key, value, **settings, enable_gqa=grouped, return_aux=AuxRequest(lse=True))
+        seen = (seen * torch.sigmoid(aux.lse - sink_H.float()[None, :, None])[..., None]).to(seen.dtype)
     return seen.transpose(1, 2).contiguous()  # type: ignore[no-any-return]

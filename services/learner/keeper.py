@@ -8,6 +8,7 @@ from pathlib import Path
 
 from banyan.errors import TemporaryError
 from services.chassis import telemetry
+from services.chassis.health import Pulse
 from services.learner import checkpoint
 from services.learner.checkpoint import Mark
 from services.learner.torchthread import TorchThread
@@ -15,6 +16,8 @@ from services.learner.torchthread import TorchThread
 log = logging.getLogger(__name__)
 
 _GUESSED_BYTES_PER_S = 200e6  # until the first one has been measured
+_SLOWEST_BYTES_PER_S = 5e6  # of a disk that others write to as well
+_LEAST_S = 600.0  # of a small one on a disk that hangs for a while
 
 
 class Keeper:
@@ -26,6 +29,8 @@ class Keeper:
         self._cost_s = torch_thread.trained_bytes() / _GUESSED_BYTES_PER_S
         self._since = time.monotonic()
         self._last_step = -1
+        self.pulse = Pulse("checkpoints")
+        self._within_s = _LEAST_S + torch_thread.trained_bytes() / _SLOWEST_BYTES_PER_S
         self._writing: asyncio.Task[Path] | None = None
 
     def begin(self, step: int) -> None:
@@ -64,7 +69,8 @@ class Keeper:
         with telemetry.span("learner.checkpoint", banyan_run=mark.run_id, banyan_policy_step=mark.step):
             snapshot = await self._torch.snapshot(mark, apart)
             loop = asyncio.get_running_loop()
-            path = await loop.run_in_executor(self._pool, checkpoint.write, self.folder, snapshot, self._base)
+            with self.pulse.during("writing a checkpoint", self._within_s):
+                path = await loop.run_in_executor(self._pool, checkpoint.write, self.folder, snapshot, self._base)
         self._cost_s = time.monotonic() - begun
         log.info("checkpoint %s in %.1f s", path, self._cost_s)
         return path

@@ -19,22 +19,26 @@ from banyan.recipe import Recipe
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from services.chassis import telemetry
-from services.learner import convert, finite, replay, report
+from services.learner import convert, drift, finite, replay, report
 from services.learner import metrics as sampling
 from services.learner.announcer import Announcer
+from services.learner.attempt import IN_A_ROW, UNSTUDIED, Attempt, refuse_all_aside
 from services.learner.batch import assemble
 from services.learner.checkpoint import Mark
+from services.learner.credit import Credit, ScoredTree
 from services.learner.keeper import Keeper
 from services.learner.outlet import Outlet
+from services.learner.packing import Row
 from services.learner.ports import Store, StoredBatch, Trigger
 from services.learner.position import Position
-from services.learner.study import Lesson, recorded_stale, study, summary
+from services.learner.study import Lesson, credited, recorded_stale, study, summary
 from services.learner.torchthread import Timed, TorchThread
 from services.learner.weights import WeightFolder
 
 log = logging.getLogger(__name__)
 
 Note = Callable[[int, Mapping[str, float]], None]  # step, its metrics; returns at once
+Metrics = dict[str, float]
 Known = frozenset[tuple[int, bytes]]  # (step, digest) of policies that need no announcing
 
 
@@ -63,6 +67,7 @@ class Learner:
         self.estimator: Estimator = registry.build("optimise", optimise.advantage, optimise.advantage_settings)
         self.at = Position()
         self._not_finite = 0  # steps in a row
+        self._probe: list[Row] | None = None  # of the first batch; read when first needed
         self._busy = asyncio.Lock()  # one of: a step, a checkpoint asked for
         self._taken_over = False  # the policy in memory is the run's newest
 
@@ -142,12 +147,23 @@ class Learner:
             batch = await self._store.batch(ordinal)
             if batch is None:
                 raise NotFound(f"batch {ordinal} of run {self.run_id} is not in the store, though {until} were committed")
-            await self._advance(batch, fresh=False, known=frozenset() if ordinal == until - 1 else known)
+            quiet = frozenset() if ordinal == until - 1 else known
+            if batch.set_aside:
+                await self._pass_over(batch, quiet)
+            else:
+                await self._advance(batch, fresh=False, known=quiet)
             self._refuse_stuck()
 
     def _refuse_stuck(self) -> None:
         """Ends a run in which nothing is learned any more. Raises InvalidInput."""
         finite.refuse(self._not_finite, self.recipe.optimise.max_not_finite, self.at.step)
+
+    async def _pass_over(self, batch: StoredBatch, known: Known) -> None:
+        """Goes on behind a batch that is set aside: its policy has the weights of the one before."""
+        log.error("run %s: batch %d is set aside: %s", self.run_id, batch.ordinal, batch.set_aside)
+        first = max(0, batch.ordinal - IN_A_ROW + 1)
+        refuse_all_aside([*[await self._store.batch(n) for n in range(first, batch.ordinal)], batch])
+        await self._put_out(batch, False, {"applied": 0.0, "not_finite": 0.0}, known)
 
     # -- one batch --
 
@@ -163,8 +179,16 @@ class Learner:
     async def _advance(self, batch: StoredBatch, fresh: bool, known: Known = frozenset()) -> None:
         """Studies a batch, commits it if it is fresh, trains on it, hands the new policy out."""
         self.at.activity = "training"
-        begun = time.monotonic()
         trees = await self._store.trees(batch.tree_ids)
+        attempt = Attempt(self._store, batch, self.at.epoch, committed=not fresh)
+        async with attempt:
+            timed, metrics = await self._train(batch, trees, attempt)
+        self._not_finite = finite.after(self._not_finite, metrics)
+        await self._put_out(batch, timed.report.applied, metrics, known)
+
+    async def _train(self, batch: StoredBatch, trees: Sequence[tree_pb2.Tree], attempt: Attempt) -> tuple[Timed, Metrics]:
+        """Studies a batch, commits it if it is fresh, takes its step."""
+        begun, fresh = time.monotonic(), not attempt.committed
         batch = await self._replaying(batch, trees) if fresh else batch
         again = await self._store.trees(list(dict.fromkeys(one.tree_id for one in batch.replayed)))
         convert.refuse_untrainable([*trees, *again], self._held_out)
@@ -174,13 +198,31 @@ class Learner:
             if fresh:
                 said = summary(lesson, self.at.step)
                 await self._store.commit(batch.ordinal, self.at.epoch, batch.group_ids, said, batch.replayed)
+                attempt.committed = True
             report.note_consumed([*trees, *again], batch.ordinal, self.at.step + 1, span.traceparent)
             prepared = time.monotonic() - begun
             with telemetry.span("learner.step", span.traceparent, banyan_run=self.run_id, banyan_batch=batch.ordinal):
                 timed = await self._torch.step(lesson.rows, self.at.step, lesson.sizes)
             metrics = report.numbers(lesson, timed, self.at.step + 1) | {"prepare_seconds": prepared}
-            self._not_finite = finite.after(self._not_finite, metrics)
-            await self._hand_out(batch, timed, metrics, known)
+            metrics |= await self._drift(self.at.step + 1, timed.report.learning_rate)
+            return timed, metrics
+
+    async def _drift(self, step: int, rate: float) -> dict[str, float]:
+        """Measure how far the run has gone from its start, at the steps where that is due."""
+        if not drift.due(step, self.recipe.budget.steps):
+            return {}
+        if self._probe is None:
+            self._probe = await self._first_paths()
+        found = await self._torch.drift(self._probe)
+        size = found.pop("weight_rms", 0.0)
+        return found | ({"relative_rate": rate / size} if size else {})
+
+    async def _first_paths(self) -> list[Row]:
+        """Read what the model that the run began with sampled; nothing where the store has it no more."""
+        first = await self._store.batch(0)
+        trees = await self._store.trees(first.tree_ids[: drift.TREES]) if first and not first.set_aside else []
+        budget = self._torch.trainer.budget
+        return await self._torch.run(lambda: drift.probe([convert.scored_tree(tree) for tree in trees], budget))
 
     async def _replaying(self, batch: StoredBatch, trees: Sequence[tree_pb2.Tree]) -> StoredBatch:
         """A fresh batch with what it trains on again. The store answers from earlier batches alone."""
@@ -188,23 +230,34 @@ class Learner:
             return batch
         rows = {tree.spec.group_id: tree.spec.row_digest for tree in trees}
         groups = convert.by_group(trees, batch.group_ids)
-        wanted = replay.wanted(self.recipe.replay, self.recipe.seed, batch.ordinal, groups, rows)
+        wanted = replay.wanted(self.recipe.replay, self.recipe.seed, batch.ordinal, groups, rows, self._too_old)
         return replace(batch, replayed=await self._store.replays(wanted))
 
     def _study(
         self, trees: Sequence[tree_pb2.Tree], again: Sequence[tree_pb2.Tree], batch: StoredBatch, fresh: bool
     ) -> Lesson:
         members = convert.by_group(trees, batch.group_ids)
-        groups = replay.joined(members, batch.replayed, {tree.spec.tree_id: convert.scored_tree(tree) for tree in again})
         recorded = recorded_stale(batch.summary)
-        stale = self._too_old if fresh else lambda _tree, leaf: leaf in recorded
+        stale = self._too_old if fresh or UNSTUDIED in batch.summary else lambda _tree, leaf: leaf in recorded
+        stored = {tree.spec.tree_id: convert.scored_tree(tree) for tree in again}
+        groups = replay.joined(members, batch.replayed, stored, stale)
         teaches = self.recipe.optimise.head is not None
         seen = convert.observed(trees, [one for _, grown in members for one in grown]) if teaches else {}
         trainer = self._torch.trainer
-        groups = [(name, [trainer.priced(one) for one in members]) for name, members in groups]
+        groups = self._priced(groups)
         optimise, taught, pack = self.recipe.optimise, trainer.loss.taught, self._torch.pack
         how = (optimise.minibatches, pack, optimise.entropy_quantile)
         return study(groups, self.estimator, stale, self.at.digest, trainer.budget, seen, taught, *how)
+
+    def _priced(self, groups: replay.Groups) -> list[tuple[str, list[ScoredTree]]]:
+        """The groups with the rewards that advantages are estimated from: less the KL where the recipe says so."""
+        return [(name, [self._torch.trainer.priced(one) for one in members]) for name, members in groups]
+
+    async def credited(self, groups: replay.Groups, estimator: Estimator | None) -> list[Credit]:
+        """The advantages of groups as a step would have them, though of leaves of any age; by another estimator than the
+        run's where one is given. In the torch thread, between steps: the reference policy may be asked."""
+        chosen, quantile = estimator or self.estimator, self.recipe.optimise.entropy_quantile
+        return await self._torch.run(lambda: credited(self._priced(groups), chosen, lambda _tree, _leaf: False, quantile))
 
     def _surveyed(self, lesson: Lesson, batch: StoredBatch) -> Lesson:
         said = sampling.of_batch(
@@ -215,13 +268,12 @@ class Learner:
         return replace(lesson, metrics=lesson.metrics | said)
 
     def _too_old(self, tree: Tree, leaf: Leaf) -> bool:
-        ages = (self.at.history.age(s, self.at.step) for s, _ in tree.pieces(leaf.segment, leaf.end))
-        return max(ages, default=0) > self.recipe.control.max_staleness
+        return self.at.history.age_of_path(tree, leaf, self.at.step) > self.recipe.control.max_staleness
 
-    async def _hand_out(self, batch: StoredBatch, timed: Timed, metrics: dict[str, float], known: Known) -> None:
+    async def _put_out(self, batch: StoredBatch, applied: bool, metrics: Metrics, known: Known) -> None:
         at, parent, begun = self.at, self.at.digest, time.monotonic()
         at.step, at.next_ordinal = at.step + 1, batch.ordinal + 1
-        if timed.report.applied:
+        if applied:
             manifest = await self._torch.hand_out(self.weights, at.epoch, at.step)
         else:
             manifest = self.weights.repeat(at.epoch, at.step)

@@ -96,7 +96,8 @@ def _lengths(views: Sequence[TreeView]) -> Metrics:
     length_L = [_length(view, leaf) for view in views for leaf in range(len(view.leaves_L))]
     if not length_L:
         return {}
-    cut = sum(view.tree.segments[leaf.segment].finish is Finish.LENGTH for view in views for leaf in view.leaves_L)
+    ends = [(view.tree.segments[leaf.segment], leaf.end) for view in views for leaf in view.leaves_L]
+    cut = sum(segment.finish is Finish.LENGTH and end == len(segment) for segment, end in ends)
     return {
         "completion_tokens": float(np.mean(length_L)),
         "completion_tokens_median": float(np.median(length_L)),

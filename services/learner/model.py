@@ -14,6 +14,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
 from banyan.errors import InvalidInput, NotReady
+from services.chassis import finite
+from services.chassis.reach import reach
 from services.learner import attention
 from services.learner.logprobs import token_logprobs
 from services.learner.packing import Row
@@ -23,7 +25,10 @@ from services.learner.treemask import TreeMask
 log = logging.getLogger(__name__)
 
 _LAYERS = {"full_attention", "sliding_attention"}
-_SCALED = {"logit_scale": 1.0, "logits_scaling": 1.0}
+_SCALED = {"logit_scale": 1.0, "logits_scaling": 1.0, "lm_head_multiplier": 1.0}
+_TIMES = {"cohere": "logit_scale", "cohere2": "logit_scale", "hyperclovax": "logits_scaling"}
+_OVER = dict.fromkeys(("granite", "granitemoe", "granitemoeshared"), "logits_scaling")
+"""By model type: the setting that logits are multiplied with, or divided by."""
 _STATEFUL = {"rwkv": "divides its own weights while it is not training"}
 
 
@@ -38,6 +43,7 @@ def load(folder: Path) -> PreTrainedModel:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput(f"cannot load a causal LM from {folder}: {' '.join(str(error).split())}") from None
+    finite.refuse(model.named_parameters(), folder)
     return prepare(model)
 
 
@@ -57,7 +63,7 @@ def prepare(model: Any) -> PreTrainedModel:
 
 def unpackable(model: Any) -> str:
     """Why a model cannot be packed; empty if it can."""
-    kinds = sorted(set(getattr(model.config, "layer_types", None) or ()) - _LAYERS)
+    kinds = sorted(set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - _LAYERS)
     if kinds:
         return f"model type {model.config.model_type!r} has {kinds[0]} layers, and only attention layers can be packed"
     if not getattr(model, "_supports_attention_backend", False):
@@ -95,19 +101,44 @@ def refuse_untrainable(config: Any) -> None:
     if kind in _STATEFUL:
         raise NotReady(f"model type {kind!r} {_STATEFUL[kind]}; the learner does not do that yet: take another model")
     for name, neutral in _SCALED.items():
-        if getattr(config, name, neutral) not in (None, neutral):
+        known = name in (_TIMES.get(kind), _OVER.get(kind))
+        if not known and getattr(config, name, neutral) not in (None, neutral):
             raise NotReady(f"model type {kind!r} sets {name}, which the learner does not do yet: take another model")
 
 
-def states(model: PreTrainedModel, row: Row) -> torch.Tensor:
-    """The last layer's state of each unique token of a row: what its output layer reads."""
+def logit_factor(config: Any) -> float:
+    """What logits are multiplied with before their cap."""
+    kind = getattr(config, "model_type", "")
+    times, over = _TIMES.get(kind), _OVER.get(kind)
+    factor: float = getattr(config, times) if times else 1.0 / getattr(config, over) if over else 1.0
+    return factor
+
+
+def states(model: PreTrainedModel, row: Row, mask: TreeMask | None = None) -> torch.Tensor:
+    """The last layer's state of each unique token of a row: what its output layer reads. mask: the row's, if it is made."""
     weight: Any = model.get_input_embeddings().weight
+    _refuse_beyond(model.config, int(row.position_N.max(initial=-1)) + 1)
     if not is_packed(model):
         return _flat(model, row, weight.device)
-    mask = TreeMask(row, weight.dtype, weight.device)
+    mask = mask_of(model, row) if mask is None else mask
     tokens, positions = (torch.from_numpy(a).to(weight.device)[None] for a in (row.token_N, row.position_N))
     found = model.base_model(input_ids=tokens, position_ids=positions, use_cache=False, tree=mask)
     return found.last_hidden_state[0]  # type: ignore[no-any-return]
+
+
+def _refuse_beyond(config: Any, tokens: int) -> None:
+    """Raises NotReady for paths that change the rotations of others."""
+    if 0 < (bound := reach(config)) < tokens:
+        raise NotReady(
+            f"model type {config.model_type!r} rotates all tokens otherwise where a path is longer than {bound}, and a row"
+            f" has one of {tokens}; lower generate.max_new_tokens, or take another model"
+        )
+
+
+def mask_of(model: PreTrainedModel, row: Row) -> TreeMask:
+    """Who sees whom in a row, as the model's layers take it."""
+    weight: Any = model.get_input_embeddings().weight
+    return TreeMask(row, weight.dtype, weight.device)
 
 
 def _flat(model: PreTrainedModel, row: Row, device: torch.device) -> torch.Tensor:
@@ -134,10 +165,11 @@ class Pass(NamedTuple):
 
 def predictions(model: PreTrainedModel, state_N_H: torch.Tensor, row: Row, softening: Softening | None = None) -> Pass:
     """What the output layer says of a row, from its states."""
-    cap: float | None = getattr(model.config, "final_logit_softcapping", None)
-    weight_V_H = output_weight(model)
-    said = token_logprobs(state_N_H, weight_V_H, row, cap)
-    soft = softened(state_N_H, weight_V_H, row, softening, cap) if softening else (None, None)
+    cap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    weight_V_H, factor = output_weight(model), logit_factor(model.config.get_text_config())
+    read_N_H = state_N_H if factor == 1.0 else state_N_H * factor
+    said = token_logprobs(read_N_H, weight_V_H, row, cap)
+    soft = softened(read_N_H, weight_V_H, row, softening, cap) if softening else (None, None)
     return Pass(*said, state_N_H, *soft)
 
 

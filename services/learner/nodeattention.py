@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
 from services.learner.calls import Calls, Own
 from services.learner.units import Units
@@ -170,8 +171,15 @@ def _merge(seen: torch.Tensor, total: torch.Tensor, part: torch.Tensor, said: to
 
 
 def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, made: Products, scale: float) -> torch.Tensor:
-    """Tree attention of one row, [1, heads, tokens, width] → [1, tokens, heads, width]; equally many heads in all."""
-    same = (x.to(value.dtype) for x in (query, key, value))  # autocast turns rotated ones to float32
+    """Tree attention of one row, [1, heads, tokens, width] → [1, tokens, heads, width]; equally many heads in all.
+
+    The kernel wants one width: narrower values (latent attention, DeepSeek) or queries are filled up with zeros, which add
+    nothing to scores, and columns of zeros to the output.
+    """
+    width = max(query.shape[-1], value.shape[-1])
+    filled = (pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (query, key, value))
+    same = (x.to(value.dtype) for x in filled)  # autocast turns rotated ones to float32
     whole = (x if x.stride(-1) == 1 else x.contiguous() for x in same)  # the kernel reads on without asking
     with torch.autocast(value.device.type, enabled=False):
-        return _NodeAttention.apply(*whole, made, scale)  # type: ignore[no-any-return,no-untyped-call]
+        seen = _NodeAttention.apply(*whole, made, scale)  # type: ignore[no-untyped-call]
+    return seen[..., : value.shape[-1]]  # type: ignore[no-any-return]

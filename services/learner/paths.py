@@ -160,7 +160,9 @@ def _facts(view: TreeView, index: int, starts: dict[int, int], policy: bytes, ta
     forced = segment.kind is Kind.FORCED and segment.origin in taught.forced
     keep = slice(0 if before is not None else 1, None) if node.trained or forced else slice(0, 0)
     predictor_T = np.concatenate([np.array([-1 if before is None else before]), place[:-1]]) if len(node) else place
-    drawn = segment.sampled_logprobs_T if len(segment.sampled_logprobs_T) else segment.logprobs_T
+    certain = node.trained and not segment.sampling.temperature  # a greedy token was drawn with probability 1
+    drawn = np.zeros_like(segment.logprobs_T) if certain else segment.logprobs_T
+    drawn = segment.sampled_logprobs_T if len(segment.sampled_logprobs_T) else drawn
     said = segment.signals.head_T
     temperature = segment.sampling.temperature or 1.0  # a greedy token's log-prob is that of the untempered distribution
     count = len(place[keep])

@@ -19,6 +19,7 @@ class StoredBatch:
     tree_ids: tuple[bytes, ...]
     summary: Mapping[str, Any]
     replayed: tuple[Replayed, ...] = ()
+    set_aside: str = ""  # why it is not trained on
 
 
 class Store(Protocol):
@@ -57,6 +58,10 @@ class Store(Protocol):
 
     async def batch(self, ordinal: int) -> StoredBatch | None:
         """A committed batch."""
+        ...
+
+    async def note_failure(self, ordinal: int, epoch: int, cause: str) -> int:
+        """Notes that this learner fails on a committed batch; how many have. The second has it set aside."""
         ...
 
     async def policies(self) -> list[runstore_service_pb2.StoredPolicy]:

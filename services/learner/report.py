@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_REPORTED = ("loss", "grad_norm", "mismatch_kl", "entropy", "clip_fraction", "foreign_fraction", "learning_rate", "applied")
+_REPORTED = ("loss", "grad_norm", "mismatch_kl", "entropy", "clip_fraction", "foreign_fraction")
 
 
 def numbers(lesson: Lesson, timed: Timed, step: int) -> dict[str, float]:
@@ -27,13 +27,14 @@ def numbers(lesson: Lesson, timed: Timed, step: int) -> dict[str, float]:
     telemetry.observe("banyan.step.duration", timed.seconds)
     if "reward" in lesson.metrics:
         telemetry.observe("banyan.step.reward", lesson.metrics["reward"])
-    telemetry.observe("banyan.step.mismatch_kl", report.mismatch_kl)
     _observe(report)
     _observe_sampling(lesson.metrics)
-    said = {name: float(getattr(report, name)) for name in _REPORTED}
+    measured = _REPORTED if report.measures else ()  # a step without a token to train on measured nothing
+    said = {name: float(getattr(report, name)) for name in measured}
     return (
         lesson.metrics
         | said
+        | {"applied": float(report.applied), "learning_rate": report.learning_rate}
         | dict(report.head)
         | dict(report.measures)
         | {"not_finite": float(not report.finite), "rows": float(len(lesson.rows)), "train_seconds": timed.seconds}
@@ -45,6 +46,7 @@ def _observe(report: "StepReport") -> None:
     said = report.measures
     if not said:
         return
+    telemetry.observe("banyan.step.mismatch_kl", report.mismatch_kl)
     telemetry.observe("banyan.step.clip_fraction", report.clip_fraction)
     telemetry.observe("banyan.step.entropy", report.entropy)
     telemetry.observe("banyan.step.ess", said["ess"])

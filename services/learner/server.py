@@ -9,12 +9,15 @@ from typing import Any
 from banyan import registry
 from banyan.errors import InvalidInput, TemporaryError
 from banyan.plugins import Estimator
+from banyan.tree import Leaf, Tree
 from banyan.v1 import learner_service_pb2 as messages
 from banyan.v1 import learner_service_pb2_grpc, tree_pb2
 from services.chassis import weighthold
-from services.learner import convert, credit, explain
+from services.learner import convert, explain
+from services.learner.credit import Credit, ScoredTree
 from services.learner.handing import Hands
 from services.learner.learner import Learner
+from services.learner.study import credited
 from services.learner.weights import WeightFolder
 
 PIECE_BYTES = 1 << 20
@@ -59,8 +62,14 @@ class LearnerServicer(learner_service_pb2_grpc.LearnerServiceServicer):
     async def EstimateAdvantages(
         self, request: messages.EstimateAdvantagesRequest, context: Any
     ) -> messages.EstimateAdvantagesResponse:
-        said = await asyncio.to_thread(_answered, request, self.learner)  # of many trees it takes seconds
-        return messages.EstimateAdvantagesResponse(advantages=said)
+        estimator = _estimator(request.estimator_json) if request.estimator_json or self.learner is None else None
+        groups = await asyncio.to_thread(grouped, request.trees)  # of many trees it takes seconds
+        if self.learner is None:
+            assert estimator is not None
+            credits = await asyncio.to_thread(credited, groups, estimator, _of_any_age)
+        else:
+            credits = await self.learner.credited(groups, estimator)
+        return messages.EstimateAdvantagesResponse(advantages=await asyncio.to_thread(_segments, credits))
 
 
 def pieces(weights: WeightFolder, digest: bytes, offset: int) -> Iterator[messages.FetchWeightsResponse]:
@@ -80,10 +89,8 @@ def pieces(weights: WeightFolder, digest: bytes, offset: int) -> Iterator[messag
             offset, text = offset + len(data), ""
 
 
-def _estimator(text: str, learner: Learner | None) -> Estimator:
-    """The estimator named in a request, which whitens the batch only if it is told to; without one, the run's own."""
-    if not text and learner is not None:
-        return learner.estimator
+def _estimator(text: str) -> Estimator:
+    """The estimator named in a request, which whitens the batch only if it is told to."""
     try:
         said = json.loads(text)
         name, settings = said["name"], said.get("settings", {})
@@ -95,12 +102,13 @@ def _estimator(text: str, learner: Learner | None) -> Estimator:
     return registry.estimator(name, ({"whiten": False} if "whiten" in known else {}) | settings)  # type: ignore[no-any-return]
 
 
-def _answered(request: messages.EstimateAdvantagesRequest, learner: Learner | None) -> list[messages.SegmentAdvantage]:
-    return list(segment_advantages(request.trees, _estimator(request.estimator_json, learner)))
+def _of_any_age(_tree: Tree, _leaf: Leaf) -> bool:
+    return False
 
 
-def segment_advantages(trees: Iterable[tree_pb2.Tree], estimator: Estimator) -> Iterator[messages.SegmentAdvantage]:
-    """Credit of each segment, as `banyan advantages` says it; trees of one group are compared, and all are one batch."""
+def grouped(trees: Iterable[tree_pb2.Tree]) -> list[tuple[str, list[ScoredTree]]]:
+    """The trees of a request: those of one group are compared, and all are one batch. Raises InvalidInput for a tree that
+    is given twice."""
     groups: dict[str, list[tree_pb2.Tree]] = {}
     seen: set[bytes] = set()
     for tree in trees:
@@ -108,14 +116,17 @@ def segment_advantages(trees: Iterable[tree_pb2.Tree], estimator: Estimator) -> 
             raise InvalidInput(f"tree {tree.spec.tree_id.hex()} is given twice; its leaves would count twice: send it once")
         seen.add(tree.spec.tree_id)
         groups.setdefault(tree.spec.group_id, []).append(tree)
-    credits = [
-        credit.estimate(group_id, [convert.scored_tree(t) for t in members], estimator, lambda _tree, _leaf: False)
-        for group_id, members in groups.items()
+    return [(group_id, [convert.scored_tree(t) for t in members]) for group_id, members in groups.items()]
+
+
+def _segments(credits: Iterable[Credit]) -> list[messages.SegmentAdvantage]:
+    """Credit of each segment, as `banyan advantages` says it."""
+    return [
+        _segment(view.tree.tree_id, line)
+        for found in credits
+        for index, view in enumerate(found.group.trees)
+        for line in explain.lines(found, index)
     ]
-    for found in credit.over_batch(credits, estimator):
-        for index, view in enumerate(found.group.trees):
-            for line in explain.lines(found, index):
-                yield _segment(view.tree.tree_id, line)
 
 
 def _segment(tree_id: bytes, line: explain.Line) -> messages.SegmentAdvantage:

@@ -9,6 +9,7 @@ from banyan.recipe import Recipe
 from banyan.v1 import learner_service_pb2_grpc, runstore_service_pb2
 from services.chassis import models, process, rpc
 from services.chassis.bus import Bus
+from services.chassis.health import Liveness
 from services.learner import checkpoint, server
 from services.learner.consumer import ClosedTrees
 from services.learner.handing import Hands
@@ -29,9 +30,14 @@ async def run(settings: LearnerSettings, stop: asyncio.Event) -> None:
     """The learner as a service."""
     servicer = server.LearnerServicer()
     adder = learner_service_pb2_grpc.add_LearnerServiceServicer_to_server
-    secret = settings.secret
+    secret, liveness = settings.secret, Liveness()
     grpc_server = await rpc.serve(
-        settings.listen, [lambda s: adder(servicer, s)], [server.SERVICE], secret=secret, secret_file=settings.secret_file
+        settings.listen,
+        [lambda s: adder(servicer, s)],
+        [server.SERVICE],
+        secret=secret,
+        secret_file=settings.secret_file,
+        liveness=liveness,
     )
     bus = await Bus.connect(settings.nats, "learner", creds=settings.nats_creds)
     channel = rpc.channel(settings.store, secret=secret)
@@ -39,7 +45,7 @@ async def run(settings: LearnerSettings, stop: asyncio.Event) -> None:
         store = GrpcStore(channel, settings.run)
         trigger = ClosedTrees()
         await grpc_server.set_serving(False)
-        training = _train(settings, store, bus, trigger, servicer, grpc_server, stop)
+        training = _train(settings, store, bus, trigger, servicer, grpc_server, liveness, stop)
         await process.first_of(training, trigger.listen(bus, settings.run))
     finally:
         await grpc_server.stop()
@@ -54,6 +60,7 @@ async def _train(
     trigger: ClosedTrees,
     servicer: server.LearnerServicer,
     grpc_server: rpc.RpcServer,
+    liveness: Liveness,
     stop: asyncio.Event,
 ) -> None:
     """Loads, trains, and serves weights until the run is over."""
@@ -61,6 +68,7 @@ async def _train(
     recipe = Recipe.model_validate_json(stored.recipe_json)
     folder = Path(stored.folder) if stored.folder else settings.state / "runs" / stored.run_id
     torch_thread = await asyncio.to_thread(opened.torch_thread, recipe, settings)
+    liveness.add(torch_thread.pulse)
     logs: Logs | None = None
     weights: WeightFolder | None = None
     try:
@@ -71,6 +79,7 @@ async def _train(
         weights = WeightFolder(choose_folder(settings.weights, stored.run_id, folder, torch_thread.weight_bytes()))
         await torch_thread.reserve(weights)
         keeper = Keeper(folder / "checkpoints", base, torch_thread, recipe.optimise.checkpoint_every)
+        liveness.add(keeper.pulse)
         address = settings.advertise or grpc_server.address
         async with handing_out(recipe, bus, stored.run_id, stop) as outlet:
             parts = stored, recipe, store, trigger, torch_thread, weights, keeper, address, settings.tick_s

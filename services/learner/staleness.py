@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from banyan.segment import Kind, Segment
+from banyan.tree import Leaf, Tree
 
 
 @dataclass(slots=True)
@@ -31,3 +32,8 @@ class History:
             shared = self.abandoned_from.get(segment.policy_epoch, segment.policy_step + 1) - 1
             sampled = min(segment.policy_step, shared)
         return max(0, step - sampled)
+
+    def age_of_path(self, tree: Tree, leaf: Leaf, step: int) -> int:
+        """The age of the oldest tokens of a path. A segment that the path leaves before its first token gave it none."""
+        ages = (self.age(segment, step) for segment, end in tree.pieces(leaf.segment, leaf.end) if end)
+        return max(ages, default=0)

@@ -126,7 +126,14 @@ class GrpcStore:
         batch = answer.batch
         summary = json.loads(batch.summary_json) if batch.summary_json else {}
         again = _replayed(batch.replayed)
-        return StoredBatch(batch.ordinal, tuple(batch.group_ids), tuple(batch.tree_ids), summary, again)
+        return StoredBatch(batch.ordinal, tuple(batch.group_ids), tuple(batch.tree_ids), summary, again, batch.set_aside)
+
+    async def note_failure(self, ordinal: int, epoch: int, cause: str) -> int:
+        request = treestore_service_pb2.NoteFailureRequest(
+            run_id=self._run_id, ordinal=ordinal, learner_epoch=epoch, cause=cause
+        )
+        answer: treestore_service_pb2.NoteFailureResponse = await self._call(self._trees.NoteFailure, request)
+        return answer.failures
 
     async def policies(self) -> list[runstore_service_pb2.StoredPolicy]:
         all_of_them: list[runstore_service_pb2.StoredPolicy] = []

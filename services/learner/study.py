@@ -45,12 +45,19 @@ def study(
     `observed`: where the trees can teach the policy's head. `taught`: what the loss is taken on. `minibatches`: that the
     groups which teach are dealt to, in order; a group is never divided.
     `pack`: how pieces become rows. `entropy_quantile`: share of a group's steps that are masked."""
-    credits = [credits_module.estimate(group_id, trees, estimator, stale) for group_id, trees in groups]
-    credits = stepmask.masked(credits_module.over_batch(credits, estimator), entropy_quantile)
+    credits = credited(groups, estimator, stale, entropy_quantile)
     by_group = [list(_pieces(credit, policy, budget, observed, taught)) for credit in credits]
     packed = [pack(pieces, budget) for pieces in _dealt(by_group, minibatches)]
     rows, sizes = [row for rows in packed for row in rows], tuple(len(rows) for rows in packed)
     return Lesson(rows, credits, _metrics(credits, [p for pieces in by_group for p in pieces]), sizes)
+
+
+def credited(
+    groups: Iterable[tuple[str, Sequence[ScoredTree]]], estimator: Estimator, stale: Stale, entropy_quantile: float = 0.0
+) -> list[Credit]:
+    """The advantages of a batch's groups: estimated, whitened or shaped as the estimator asks, the surest steps masked."""
+    credits = [credits_module.estimate(group_id, trees, estimator, stale) for group_id, trees in groups]
+    return stepmask.masked(credits_module.over_batch(credits, estimator), entropy_quantile)
 
 
 def _dealt(by_group: Sequence[list[paths.Piece]], minibatches: int) -> Iterator[list[paths.Piece]]:

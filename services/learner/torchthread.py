@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from banyan.recipe import Recipe
 from services.chassis import weightfile
+from services.chassis.health import Pulse
 from services.chassis.weightfile import WeightManifest
 from services.learner import packing
 from services.learner.checkpoint import Adapter, Mark, Snapshot
@@ -32,6 +33,11 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Deadlines of what runs in the thread, each some times the longest that was measured or that the field's models need.
+LOAD_S = 1800.0  # hundreds of gigabytes from a slow disk, and the wait for all ranks
+PASS_S = 600.0  # forward and backward of one row of tokens_per_row tokens; the first one compiles its kernels
+ORDER_S = 600.0  # all else: a study of a batch, weights out, a snapshot
+
 
 @dataclass(frozen=True, slots=True)
 class Timed:
@@ -48,14 +54,20 @@ class TorchThread:
 
     def __init__(self, recipe: Recipe, threads: int | None) -> None:
         self._recipe, self._threads = recipe, threads
+        self.pulse = Pulse("torch")
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="torch")
         self._trainer: Trainer | None = None
         self.dtype_name = ""
         self._base: BaseModel | None = None  # of a run that trains an adapter
 
-    async def run(self, function: Callable[[], T]) -> T:
-        """Runs a function in the torch thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+    async def run(self, function: Callable[[], T], doing: str = "an order", within_s: float = ORDER_S) -> T:
+        """Runs a function in the torch thread, which says so to health with a deadline."""
+
+        def declared() -> T:
+            with self.pulse.during(doing, within_s):
+                return function()
+
+        return await asyncio.get_running_loop().run_in_executor(self._pool, declared)
 
     @property
     def trainer(self) -> "Trainer":
@@ -71,12 +83,12 @@ class TorchThread:
     async def load(self, folder: Path, resumed: bool, base: Path | None = None) -> None:
         """Loads the model in a folder, and Adam's state if the folder is a checkpoint. `base`: where the reference policy
         is, loaded only if the loss needs one."""
-        await self.run(lambda: self._load(folder, resumed, base))
+        await self.run(lambda: self._load(folder, resumed, base), "loading the model", LOAD_S)
 
     def _load(self, folder: Path, resumed: bool, base: Path | None) -> None:
         from safetensors.torch import load_file
 
-        from services.learner import checkpoint, device, losses, reference, trainer
+        from services.learner import attentioncheck, checkpoint, device, losses, reference, trainer
 
         trainer.settle(self._threads)
         at = device.choose(self._recipe.resources.learner_device, self._recipe.deterministic, *self._local)
@@ -87,7 +99,9 @@ class TorchThread:
         wanted = base is not None and losses.build(optimise.loss, optimise.loss_settings).needs_reference
         frozen = reference.load(base, dtype, at) if base is not None and wanted else None
         model = self._model(folder, resumed, base).to(at)  # type: ignore[arg-type]  # transformers decorates it
+        attentioncheck.check(model)
         self._trainer = self._made(model, optimise, dtype, self._recipe.seed, frozen)
+        self._trainer.passed = lambda: self.pulse.beat("a pass of a step", PASS_S)
         log.info("training on %s in %s", at, self.dtype_name)
         if resumed:
             self._trainer.restore_moments(load_file(folder / checkpoint.OPTIMIZER))
@@ -124,7 +138,11 @@ class TorchThread:
             begun = time.monotonic()
             return Timed(self.trainer.step(rows, step, sizes), time.monotonic() - begun)
 
-        return await self.run(train)
+        return await self.run(train, "a step", PASS_S)
+
+    async def drift(self, rows: Sequence[Row]) -> dict[str, float]:
+        """Measure the distance from the model that the run began with on a probe's rows; services/learner/drift.py."""
+        return await self.run(lambda: self.trainer.drift(rows))
 
     async def reserve(self, weights: WeightFolder) -> None:
         """Gets room for the weights that will be handed out."""

@@ -5,18 +5,18 @@ taken in a fixed order: the same batch on the same weights gives the same bits o
 has several steps, ratios are taken to the log-probs of the weights that it began with.
 """
 
-import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import torch
 from transformers import PreTrainedModel
 
+from banyan import torchenv
 from banyan.errors import NotReady
 from banyan.recipe import Optimise
-from services.learner import gathered, head, losses, reference
+from services.learner import drift, gathered, head, losses, reference
 from services.learner.credit import ScoredTree
 from services.learner.losses.aggregate import Totals
 from services.learner.losses.tally import Tally
@@ -63,7 +63,7 @@ class _Sums:
     def watch(self, tokens: Tokens) -> None:
         """Takes what does not depend on the loss."""
         sampled = tokens.sampled_P_T
-        self.mismatch += float(mismatch(tokens.drawn_P_T, tokens.proximal_P_T)[sampled].sum())
+        self.mismatch += float(mismatch(tokens.behaviour_P_T, tokens.proximal_P_T)[sampled].sum())
         self.entropy += float(tokens.entropy_P_T.detach()[sampled].sum())
         self.foreign += float((tokens.foreign_P_T & sampled).sum())
         self.tokens += int(sampled.sum())
@@ -82,6 +82,7 @@ class Trainer:
         frozen: PreTrainedModel | None = None,
     ) -> None:
         self.model, self.optimise, self.reference = model, optimise, frozen
+        self.passed: Callable[[], None] = lambda: None  # who is told of each pass that begins
         self.loss = losses.build(optimise.loss, optimise.loss_settings)
         if self.loss.needs_reference and frozen is None:
             raise NotReady(f"loss {optimise.loss!r} needs the log-probs of a reference policy, and there is none")
@@ -106,9 +107,9 @@ class Trainer:
         """Trains on the rows of the batch that makes policy `step + 1`. sizes: rows of each minibatch, an optimizer step
         of each epoch; all rows are one by default."""
         minibatches = [rows for rows in _split(rows, sizes) if self._totals(rows).tokens]
-        if not minibatches:
-            return StepReport(applied=False)
         rate, sums = learning_rate(self.optimise, step), _Sums()
+        if not minibatches:
+            return StepReport(applied=False, learning_rate=rate)
         # Those of the first minibatch are what its first pass says.
         proximal_M: list[list[torch.Tensor | None]] = [[None] * len(minibatches[0])]
         proximal_M += [self._proximal(rows) for rows in minibatches[1:]]
@@ -118,6 +119,16 @@ class Trainer:
                 if not epoch and not number:
                     proximal_M[0] = seen
         return self._report(rate, self._joined(sums))
+
+    def drift(self, rows: Sequence[Row]) -> dict[str, float]:
+        """Measure `start_kl` on a probe's rows, and `weight_rms`: the root mean square of the weights, whole ones alone."""
+        kl = drift.measured(rows, self.compute)
+        found = {} if kl is None else {"start_kl": kl}
+        if self.masters.adapted:
+            return found  # an adapter begins at zero, so nothing can be said relative to it
+        norms = [(float(torch.linalg.vector_norm(w.detach())), w.numel()) for w in self.masters.weights]
+        squares, count = self._pooled([sum(norm**2 for norm, _ in norms), float(sum(n for _, n in norms))])
+        return found | {"weight_rms": math.sqrt(squares / count)}
 
     def _report(self, rate: float, sums: _Sums) -> StepReport:
         n, told, said, steps = max(1, sums.tokens), self._teach(sums.applied > 0), sums.tally.means(), len(sums.losses)
@@ -165,6 +176,7 @@ class Trainer:
 
     def compute(self, row: Row) -> Pass:
         """The only way to a pass of the policy."""
+        self.passed()
         return forward(self.model, row, self.loss.softening)
 
     def _pooled(self, sums: Sequence[float]) -> Sequence[float]:
@@ -278,9 +290,10 @@ def totals_of(rows: Sequence[Row]) -> Totals:
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
-def mismatch(drawn: torch.Tensor, current: torch.Tensor) -> torch.Tensor:
-    """k3 estimate of KL(sampling ‖ training) per token: e^d − d − 1 with d = current − drawn."""
-    difference = (current - drawn).clamp(-20.0, 20.0)
+def mismatch(behaviour: torch.Tensor, current: torch.Tensor) -> torch.Tensor:
+    """Estimate KL(sampling ‖ training) per token by k3: e^d − d − 1 with d = current − behaviour, both of the whole
+    vocabulary at the same temperature."""
+    difference = (current - behaviour).clamp(-20.0, 20.0)
     return difference.exp() - difference - 1
 
 
@@ -290,15 +303,4 @@ def settle(threads: int | None) -> None:
         torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a pass over every tensor
-    _keep_memory()
-
-
-def _keep_memory() -> None:
-    """Tells glibc to keep freed memory: activations come and go each step, and 200,000 page faults cost 0.5 s of it."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+    torchenv.keep_memory()

@@ -39,13 +39,17 @@ class TreeMask:
         """The window, or None where all paths are shorter."""
         return given if given is not None and given < self._deepest else None
 
-    def way(self, window: int | None, capped: bool) -> Way:
-        """How to attend in a layer with this window, and whose scores are capped or not."""
+    def way(self, window: int | None, odd: bool) -> Way:
+        """How to attend in a layer with this window, and whose scores no fused kernel computes if they are odd."""
         if self.facts.position.is_cuda:
             return Way.BLOCK_MASK
-        masked = window is not None or capped
+        masked = window is not None or odd
         chosen: Way = self.once(f"way {masked}", None, lambda _: choose(self._row, None if masked else self.calls()))
         return chosen
+
+    def take(self, fused: Way, masked: Way) -> None:
+        """Makes layers attend in a way of somebody else's choice: those that a fused kernel computes whole, and others."""
+        self._made["way False", None], self._made["way True", None] = fused, masked
 
     def calls(self) -> Calls:
         """The products node by node."""
@@ -81,13 +85,13 @@ class TreeMask:
     def _trunk(self, window: int | None) -> torch.Tensor:
         position = self.facts.position[: self.trunk]
         order = torch.arange(self.trunk, device=position.device)
-        return self._additive((order[None] <= order[:, None]) & near(position, position, window))
+        return self._additive(near(order[None] <= order[:, None], position, position, window))
 
     def _blocks(self, window: int | None) -> list[torch.Tensor]:
         cut = [torch.split_with_sizes(fact, [self.trunk, *self.sizes]) for fact in self.facts]
         above = cut[2][0]
         return [
-            self._additive(torch.cat([near(p, above, window), visible(e, v) & near(p, p, window)], 1))
+            self._additive(torch.cat([near(all_seen(p, above), p, above, window), near(visible(e, v), p, p, window)], dim=1))
             for e, v, p in zip(*(parts[1:] for parts in cut), strict=True)
         ]
 
@@ -105,10 +109,17 @@ class TreeMask:
         return torch.zeros(sees.shape, dtype=self._dtype, device=sees.device).masked_fill_(~sees, float("-inf"))
 
 
-def near(position: torch.Tensor, seen: torch.Tensor, window: int | None) -> torch.Tensor:
-    """[n, m]: whether the second position lies within the window of the first."""
-    distance = position[:, None] - seen[None, :]
-    return torch.ones_like(distance, dtype=torch.bool) if window is None else distance < window
+def near(sees: torch.Tensor, position: torch.Tensor, seen: torch.Tensor, window: int | None) -> torch.Tensor:
+    """Limit `sees` [n, m] to pairs whose second position lies within the window of the first; in place.
+
+    Comparing with a bound by row makes no matrix of distances, which would take eight bytes a pair.
+    """
+    return sees if window is None else sees.logical_and_(seen[None, :] > (position - window)[:, None])
+
+
+def all_seen(position: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    """[n, m]: every token of `position` sees every one of `seen`."""
+    return torch.ones(len(position), len(seen), dtype=torch.bool, device=position.device)
 
 
 def visible(enter: torch.Tensor, leave: torch.Tensor) -> torch.Tensor:

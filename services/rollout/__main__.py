@@ -10,6 +10,7 @@ from banyan.recipe import Recipe
 from services.chassis import process, rpc, settings, subjects
 from services.chassis.bucket import Bucket
 from services.chassis.bus import Bus
+from services.chassis.health import Liveness
 from services.rollout import consumer, handed
 from services.rollout.engines.make import maker
 from services.rollout.engines.thread import EngineThread
@@ -36,6 +37,7 @@ async def run(stop: asyncio.Event) -> None:
     try:
         store = GrpcStore(channel, given.run, given.node_id, given.joined)
         recipe = Recipe.model_validate_json((await store.run()).recipe_json)
+        await store.begin()
         if not given.joined:
             await bus.ensure_streams()
         weights = _weights(given, recipe, channel, bus)
@@ -92,8 +94,15 @@ async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, we
     spare = recipe.control.redundancy > 0 or recipe.control.stale_groups == "drop"
     closings = consumer.closed_events(bus, given.run) if spare and not given.joined else None
     node = Node(plan, store, bus, queue, thread, files, consumer.policy_events(bus, given.run), closings)
+    liveness = Liveness()
+    liveness.add(thread.pulse, *node.pulses)
     server = await rpc.serve(
-        given.listen, [adder(RolloutServer(node, thread))], [NAME], secret=given.secret, secret_file=given.secret_file
+        given.listen,
+        [adder(RolloutServer(node, thread))],
+        [NAME],
+        secret=given.secret,
+        secret_file=given.secret_file,
+        liveness=liveness,
     )
     try:
         await server.set_serving(False)

@@ -38,3 +38,19 @@ def _answer(outcome: ts.ClaimOutcome) -> _Claim | BanyanError:
 def refusal(reason: str, detail: str) -> NotFound | Refused:
     """The error that an outcome stands for."""
     return NotFound(detail) if reason == NotFound("").reason else Refused(detail, reason)
+
+
+class Renewals:
+    """Renewals that are asked for together go to the store in one call, and there into one transaction."""
+
+    def __init__(self, call: Callable[[ts.RenewClaimsRequest], Awaitable[ts.RenewClaimsResponse]]) -> None:
+        self._call = call
+        self._together = Together[ts.RenewClaimRequest, None](self._send, _MOST)
+
+    async def ask(self, request: ts.RenewClaimRequest) -> None:
+        """Returns once the claim is renewed. Raises NotFound, Refused, or TemporaryError without an answer of the store."""
+        await self._together.ask(request)
+
+    async def _send(self, requests: Sequence[ts.RenewClaimRequest]) -> list[BanyanError | None]:
+        response = await self._call(ts.RenewClaimsRequest(claims=requests))
+        return [refusal(outcome.refused, outcome.detail) if outcome.refused else None for outcome in response.outcomes]

@@ -117,14 +117,23 @@ def _joined(part: Sequence[Event]) -> Event:
     return Event(subject, joined, name, traces.pop() if len(traces) == 1 else "")
 
 
-def grown(run_id: str, node_id: str, tree_id: bytes, epoch: int, leaves: Iterable[Leaf], traceparent: str = "") -> Event:
-    """TreesGrown of one tree."""
+def grown(
+    run_id: str,
+    node_id: str,
+    tree_id: bytes,
+    epoch: int,
+    leaves: Iterable[Leaf],
+    traceparent: str = "",
+    inside: Iterable[Leaf] = (),
+) -> Event:
+    """TreesGrown of one tree. inside: places on its paths that owe scores of their own."""
     message = events_pb2.TreeGrown(
         run_id=run_id,
         tree_id=tree_id,
         claim_epoch=epoch,
         leaves=[wire.leaf_to_wire(one) for one in leaves],
         node_id=node_id,
+        inside=[wire.leaf_to_wire(one) for one in inside],
     )
     trees = events_pb2.TreesGrown(trees=[message])
     return Event(subjects.lineage(run_id, "grown"), trees, f"grown-{tree_id.hex()}-{epoch}", traceparent)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 
+from banyan import order, reward
 from banyan.draws import Draws, branch_key
 from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, News, Plan, Planner, Repaired, Rewards, Room
 from banyan.segment import Finish, IntTokens, Kind, Origin, Segment
@@ -34,6 +35,7 @@ class Step:
     aborts: tuple[Branch, ...] = ()
     grown: tuple[Leaf, ...] | None = None
     plans: Sequence[tree_pb2.PlanRecord] = ()  # the plan that followed, for the log
+    inside: tuple[Leaf, ...] = ()  # of a grown tree: places that were marked, are no leaves, and that paths go on from
 
 
 @dataclass(slots=True)
@@ -186,7 +188,8 @@ class Grower:
         prunes = [(branch, end) for branch, end in plan.prunes if branch in aborts]
         digest = partial(viewdigest.digest, self._view, seen, self._room)
         records = self._log.record(digest, list(wanted.values()), marks, prunes, plan.done, plan.dropped)
-        return Step(requests, tuple(news.segments), marks, aborts, self._grown() if self._over else None, records)
+        grown, inside = (self._grown(), self._inside()) if self._over else (None, ())
+        return Step(requests, tuple(news.segments), marks, aborts, grown, records, inside)
 
     def _asked(self, news: News) -> Plan:
         if self._planner is not None:
@@ -196,7 +199,14 @@ class Grower:
 
     def _grown(self) -> tuple[Leaf, ...]:
         """All leaves by their places: the order in which they came depends on what ended first."""
-        return tuple(sorted(self._marked, key=lambda leaf: (*self._order(leaf.segment), leaf.end)))
+        paths = order.paths(self.tree)
+        return tuple(sorted(self._marked, key=lambda leaf: order.at(paths, leaf.segment, leaf.end)))
+
+    def _inside(self) -> tuple[Leaf, ...]:
+        """Places that were put before scorers, and that paths to leaves go on from."""
+        taken_back = self.leaves.keys() - self._marked
+        above = {segment.id: (segment.parent, segment.fork) for segment in self.tree} if taken_back else {}
+        return tuple(sorted(reward.inner(taken_back, self._marked, above)))
 
     def _missing(self, branch: Branch) -> bool:
         return branch not in self.in_flight and self.tree.at(branch.parent, branch.fork, branch.ordinal) is None

@@ -16,7 +16,7 @@ from services.rollout.ports import Store
 
 log = logging.getLogger(__name__)
 
-EVERY_S = 10.0  # a third of the broker's ack_wait
+EVERY_S = 5.0  # a third of the broker's ack_wait
 _AT_ONCE = 32  # a store that hangs costs one deadline for all of these
 Drop = Callable[[Live, str, bool], Awaitable[None]]
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 from banyan.errors import BanyanError
+from services.chassis.health import Pulse
 from services.chassis.process import first_of
 from services.rollout import returns, waves
 from services.rollout.blobs import Blobs
@@ -40,6 +41,8 @@ _POLICIES_S = 5.0
 _TAKING_S = 3.0
 _CLOSINGS_S = 0.5
 _LAST_WORDS_S = 2.0
+_TAKE_S = 180.0  # a fetch and a claim that the store may answer after it was started again
+_START_S = 1800.0  # a new policy is fetched and loaded in between, and each has its own deadline
 
 
 class Node:
@@ -74,6 +77,7 @@ class Node:
         self._again = asyncio.Event()
         self._drained = asyncio.Event()
         self._taking: asyncio.Task[None] | None = None
+        self.pulses = Pulse("taking trees"), Pulse("starting trees")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`, a Drain call, or for a joined node the end of the run; then hands its trees back and leaves."""
@@ -102,6 +106,7 @@ class Node:
 
     async def _take(self) -> None:
         while not self.draining:
+            self.pulses[0].beat("a fetch", _TAKE_S)
             self.trees.changed.clear()
             if not (self.trees.free and self.refresher.fit):
                 await first(self.trees.changed, _TICK_S)
@@ -111,10 +116,12 @@ class Node:
                     await self._cut(old)
                     old.span.end()
             self._again.set()
+        self.pulses[0].rest()
 
     async def _start(self) -> None:
         """Starts what may start, whenever something changed."""
         while True:
+            self.pulses[1].beat("a look at what may start", _START_S)
             await first(self._again, _TICK_S)
             self._again.clear()
             specs = [live.spec for live in self.trees.growing], [live.spec for live in self.trees.pending]

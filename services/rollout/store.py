@@ -14,11 +14,12 @@ from banyan.v1 import (
     learner_service_pb2_grpc,
     runstore_service_pb2,
     runstore_service_pb2_grpc,
+    tree_pb2,
     treestore_service_pb2,
     treestore_service_pb2_grpc,
 )
 from services.chassis import rpc
-from services.rollout.claims import Claims
+from services.rollout.claims import Claims, Renewals
 from services.rollout.engines.thread import SLOWEST_B_S
 from services.rollout.ingests import Ingests
 from services.rollout.policies import Published, from_wire
@@ -40,6 +41,7 @@ class GrpcStore:
         self._runs = runstore_service_pb2_grpc.RunStoreServiceStub(channel)
         self._run_id, self._node_id, self._joined = run_id, node_id, joined
         self._claims, self._ingests = Claims(self._claim_trees), Ingests(self._await_ingested)
+        self._renewals = Renewals(self._renew_claims)
 
     async def run(self) -> runstore_service_pb2.Run:
         """The run."""
@@ -59,7 +61,19 @@ class GrpcStore:
             tree_id=tree_id, node_id=self._node_id, ticket=ticket, traceparent=traceparent
         )
         answer = await self._claims.ask(request)
+        if answer.streamed:
+            answer.tree.segments.extend(await self._claimed(tree_id, answer.epoch))
         return Claim(answer.epoch, answer.tree, answer.first_traceparent)
+
+    async def _claimed(self, tree_id: bytes, epoch: int) -> list[tree_pb2.Segment]:
+        """The segments of a tree that is too large for an answer."""
+        request, found = treestore_service_pb2.StreamClaimedRequest(tree_id=tree_id, epoch=epoch), list[tree_pb2.Segment]()
+        try:
+            async for part in self._trees.StreamClaimed(request, timeout=_FETCH_S):
+                found.extend(part.segments)
+        except grpc.RpcError as error:
+            raise error_of(error, f"the segments of tree {tree_id.hex()[:12]}") from None
+        return found
 
     async def _claim_trees(self, request: treestore_service_pb2.ClaimTreesRequest) -> Any:
         return await rpc.call(self._trees.ClaimTrees, request, _CALL_S, _PATIENCE_S)
@@ -78,7 +92,10 @@ class GrpcStore:
     async def renew(self, tree_id: bytes, epoch: int) -> None:
         """Keeps a claim."""
         request = treestore_service_pb2.RenewClaimRequest(tree_id=tree_id, epoch=epoch)
-        await rpc.call(self._trees.RenewClaim, request, _CALL_S)
+        await self._renewals.ask(request)
+
+    async def _renew_claims(self, request: treestore_service_pb2.RenewClaimsRequest) -> Any:
+        return await rpc.call(self._trees.RenewClaims, request, _CALL_S)
 
     async def give_back(self, tree_id: bytes, epoch: int, reason: str) -> None:
         """Ends a claim."""
@@ -101,13 +118,19 @@ class GrpcStore:
         answer = await rpc.call(self._trees.AwaitScores, request, deadline_s + _CALL_S, _PATIENCE_S)
         return Awaited(list(answer.scores), answer.room if answer.HasField("room") else None)
 
+    async def begin(self) -> None:
+        """Notes that this node has started, before it claims anything: what it held when it died is free at once."""
+        await rpc.call(self._runs.PutMember, self._member(0, begins=True), _CALL_S, _PATIENCE_S)
+
     async def present(self, trees: int, leaving: bool = False) -> None:
         """Notes this node."""
+        await rpc.call(self._runs.PutMember, self._member(trees, leaving=leaving), _CALL_S)
+
+    def _member(self, trees: int, **said: bool) -> runstore_service_pb2.PutMemberRequest:
         member = runstore_service_pb2.Member(
             node_id=self._node_id, run_id=self._run_id, host=socket.gethostname(), joined=self._joined, trees=trees
         )
-        request = runstore_service_pb2.PutMemberRequest(member=member, leaving=leaving)
-        await rpc.call(self._runs.PutMember, request, _CALL_S)
+        return runstore_service_pb2.PutMemberRequest(member=member, **said)
 
 
 def _pieces(tree_id: bytes, epoch: int, data: bytes) -> Iterator[treestore_service_pb2.PutBlobRequest]:

@@ -41,7 +41,7 @@ class Teller:
             live.told.append(event)
             await self._publisher.put(event)
         if step.grown is not None and not live.finishing:
-            event = events.grown(self._run, self._node, tree_id, live.epoch, step.grown, trace)
+            event = events.grown(self._run, self._node, tree_id, live.epoch, step.grown, trace, step.inside)
             live.told.append(event)
             await self._publisher.put(event, live.grown)
             self._grown(live)

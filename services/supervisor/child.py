@@ -26,7 +26,8 @@ class Child:
     log: Path
     run_id: str = ""
     replica: int = 0
-    health: str = ""  # host:port of its gRPC health service; empty to take the first line that it logs for it
+    health: str = ""  # host:port of its gRPC health service, or nats://host:port; empty for one that cannot be asked
+    creds: str = ""  # file with what the broker asks of a client
     process: asyncio.subprocess.Process | None = None
     exits: list[float] = field(default_factory=list)
     state: str = "new"  # starting, ready, waiting, stopped, given up
@@ -72,9 +73,13 @@ class Child:
             self._progress = progress
 
     async def stop(self, grace_s: float) -> None:
-        """SIGTERM, then SIGKILL after `grace_s`."""
+        """Ends it for good."""
+        await self.end(grace_s)
+        self.state = "stopped"
+
+    async def end(self, grace_s: float) -> None:
+        """Sends SIGTERM, then SIGKILL after `grace_s`, which ends a process that is stopped (SIGSTOP) as well."""
         if not self.running:
-            self.state = "stopped"
             return
         assert self.process is not None
         self.signal(signal.SIGTERM)
@@ -84,13 +89,17 @@ class Child:
         except TimeoutError:
             self.signal(signal.SIGKILL)
             await self.process.wait()
-        self.state = "stopped"
 
     def signal(self, number: int) -> None:
         """Sends a signal; nothing happens if it is gone."""
         if self.running and self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(number)
+
+    def note(self, words: str) -> None:
+        """Writes a line into its log, as its last words: it cannot say any more itself."""
+        with contextlib.suppress(OSError), self.log.open("a") as out:
+            out.write(f"{self.service}: {words}\n")
 
     def last_words(self) -> str:
         """Why it ended, as it said itself in its last line (process.main); empty where something ended it."""

@@ -6,15 +6,17 @@ from pathlib import Path
 
 from banyan.errors import InvalidInput
 from services.gateway.join import credentials, tls
+from services.supervisor import logs
 from services.supervisor.child import Child
 from services.supervisor.fleet import Fleet
 from services.supervisor.state import HOST, StateFolder, can_listen
 from services.supervisor.supervisor import Supervisor
+from services.supervisor.watch import Patience
 
 
 @contextlib.asynccontextmanager
 async def embedded(
-    path: Path, *, join_listen: str = "", extra: Mapping[str, str] | None = None
+    path: Path, *, join_listen: str = "", extra: Mapping[str, str] | None = None, patience: Patience | None = None
 ) -> AsyncIterator[Supervisor]:
     """A running system on `path`. With `join_listen`, host:port, gateway and NATS are open to nodes that join, with TLS.
 
@@ -31,10 +33,11 @@ async def embedded(
         async def broker() -> Child:
             return fleet.nats(config)
 
-        supervisor = Supervisor(fleet, broker)
+        supervisor = Supervisor(fleet, broker, patience=patience)
         try:
-            await supervisor.start()
-            yield supervisor
+            async with logs.kept_small(state.path / "logs"):
+                await supervisor.start()
+                yield supervisor
         finally:
             await supervisor.stop()
     finally:

@@ -1,12 +1,12 @@
 """What the supervisor starts: the command and environment of each service. Pure."""
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from banyan import secret, torchenv
+from banyan.launch import OURS
 from services.supervisor.child import Child
 from services.supervisor.state import HOST, StateFolder
 
@@ -15,6 +15,7 @@ STOP_ORDER = ("gateway", "rollout", "verifier", "learner", "treestore", "nats")
 GRACE_S = {"gateway": 5.0, "rollout": 10.0, "verifier": 5.0, "learner": 60.0, "treestore": 15.0, "nats": 10.0}
 # Until it serves a process holds nothing that is not on disk, and it may wait for another, or load a model and hear nothing.
 LOADING_GRACE_S = 2.0
+HUNG_GRACE_S = 2.0  # for last words; who hangs holds nothing that is not on disk or will be made again
 QUIET = {**torchenv.SETTINGS, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
 
 
@@ -31,8 +32,10 @@ class Fleet:
         """The broker."""
         from services.chassis.nats_server import binary
 
-        command = [sys.executable, "-m", "services.chassis.lifeline", binary(), "-c", str(config)]
-        return Child("nats", "nats", command, {}, self.state.log("nats"))
+        command = [*OURS, "services.chassis.lifeline", binary(), "-c", str(config)]
+        env = self._env("")
+        address, creds = env["BANYAN_NATS"], env["BANYAN_NATS_CREDS"]
+        return Child("nats", "nats", command, {}, self.state.log("nats"), health=address, creds=creds)
 
     def base(self, service: str) -> Child:
         """A service of all runs."""
@@ -72,7 +75,7 @@ class Fleet:
         }
 
     def _python(self, name: str, service: str, env: dict[str, str], health: str) -> Child:
-        command = [sys.executable, "-m", f"services.{service}"]
+        command = [*OURS, f"services.{service}"]
         return Child(name, service, command, env, self.state.log(name), health=health)
 
 
@@ -81,11 +84,16 @@ def grace_s(child: Child) -> float:
     return GRACE_S[child.service] if child.state == "ready" else LOADING_GRACE_S
 
 
-def threads_for(service: str, threads: int | str, max_staleness: int, rollout_nodes: int, cores: int | None = None) -> int:
-    """Torch threads of a process: all cores where sampling and training take turns, else the cores divided."""
+def threads_for(
+    service: str, threads: int | str, max_staleness: int, rollout_nodes: int, runs: int = 1, cores: int | None = None
+) -> int:
+    """Torch threads of a process: all cores of its run where sampling and training take turns, else those divided.
+
+    runs: that have processes now; each has its share of the cores.
+    """
     if isinstance(threads, int):
         return threads
-    cores = cores or len(os.sched_getaffinity(0))
+    cores = max(1, (cores or len(os.sched_getaffinity(0))) // max(1, runs))
     if service == "learner":
         return cores if max_staleness == 0 else max(1, cores // 2)
     share = cores if max_staleness == 0 else max(1, cores - cores // 2)

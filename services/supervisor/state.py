@@ -11,6 +11,7 @@ from typing import IO
 
 from banyan import secret
 from banyan.errors import InvalidInput, Refused
+from banyan.printable import textual
 from services.chassis import private
 from services.chassis.nats_server import free_port
 
@@ -31,6 +32,8 @@ class StateFolder:
     def open(cls, path: Path) -> "StateFolder":
         """Makes the folder if need be. Raises InvalidInput where that cannot be, or where nothing more fits."""
         _check_own(path)
+        if not textual(str(path.resolve())):
+            raise InvalidInput(f"cannot use {path} as state folder: its name is no UTF-8 text; name another with --state")
         try:
             for part in (path, path / "logs", path / "runs"):
                 private.folder(part)

@@ -10,18 +10,17 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-
 from banyan.errors import BanyanError, DeadlineMissed, TemporaryError
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis import rpc
 from services.chassis.nats_server import free_port
 from services.chassis.process import cancelled
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
-from services.supervisor.fleet import BASE, LOADING_GRACE_S, STOP_ORDER, Fleet, grace_s, threads_for
+from services.supervisor.fleet import BASE, HUNG_GRACE_S, LOADING_GRACE_S, STOP_ORDER, Fleet, grace_s, threads_for
+from services.supervisor.probes import probe_of
 from services.supervisor.runstore import RunStore
+from services.supervisor.state import HOST, can_listen
+from services.supervisor.watch import Patience, watched
 
 log = logging.getLogger(__name__)
 
@@ -40,16 +39,24 @@ class GivenUp(BanyanError):
 class Supervisor:
     """Keeps the processes of one state folder. `failure` resolves when a service of all runs is given up."""
 
-    def __init__(self, fleet: Fleet, nats: Callable[[], Awaitable[Child]], backoff: Backoff | None = None) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        nats: Callable[[], Awaitable[Child]],
+        backoff: Backoff | None = None,
+        patience: Patience | None = None,
+    ) -> None:
         self.fleet = fleet
         self._nats = nats
-        self._backoff = backoff or Backoff()
+        self._backoff, self._patience = backoff or Backoff(), patience or Patience()
         self.children: dict[str, Child] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
-        self._wanted: set[str] = set()
+        self._wanted: set[str] = set()  # that are kept
+        self._desired: dict[str, tuple[rs.DesiredProcess, int]] = {}  # of runs, by name, with the number of its kind
+        self._settling: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
         self._watcher: asyncio.Task[None] | None = None
-        self._store: RunStore | None = None
+        self.store: RunStore | None = None
         self.failure: asyncio.Future[BanyanError] = asyncio.get_running_loop().create_future()
 
     # -- start --
@@ -61,7 +68,7 @@ class Supervisor:
         for service in BASE:
             await self._keep(self.fleet.base(service))
         await asyncio.gather(*(self.await_ready(service) for service in BASE))
-        self._store = RunStore(self.fleet.state.address("treestore"), self.fleet.state.secret)
+        self.store = RunStore(self.fleet.state.address("treestore"), self.fleet.state.secret)
         self._watcher = asyncio.create_task(self._watch_desired(), name="what runs want")
         self._watcher.add_done_callback(self._note_end)
 
@@ -106,7 +113,7 @@ class Supervisor:
             await self._live(child)
             if not self._keeps(child):
                 break
-            child.note_progress(await self._store.progress(child.run_id) if self._store and child.run_id else None)
+            child.note_progress(await self.store.progress(child.run_id) if self.store and child.run_id else None)
             delay = self._delay_s(child)
             what = "given up" if delay is None else f"again in {delay:.1f} s"
             log.warning("%s ended with status %d; %s%s", child.name, child.last_status, what, child.last_words())
@@ -119,6 +126,8 @@ class Supervisor:
 
     async def _live(self, child: Child) -> None:
         """From its start to its end."""
+        if child.run_id and not can_listen(HOST, int(child.health.rpartition(":")[2] or 0)):
+            self._move(child)
         try:
             await child.start()
         except OSError as error:  # no memory, no process, no room for its log
@@ -126,12 +135,13 @@ class Supervisor:
             return child.ended(CANNOT_START)
         if not self._keeps(child):  # it was given up while it was being made
             return await child.stop(LOADING_GRACE_S)
-        probing = asyncio.create_task(self._probe(child))
+        watching = asyncio.create_task(self._watch(child), name=f"watch-{child.name}")
+        watching.add_done_callback(self._note_end)
         try:
             await self._report(child, rs.PROCESS_EVENT_STARTED)
             await child.wait()
         finally:
-            probing.cancel()
+            await cancelled([watching])
 
     def _delay_s(self, child: Child) -> float | None:
         if child.service != "nats" and child.bad_inputs >= 2:
@@ -146,20 +156,24 @@ class Supervisor:
         while not await self._report(child, rs.PROCESS_EVENT_GIVEN_UP, 30.0) and self._keeps(child):
             await asyncio.sleep(1.0)  # the run waits for ever if nobody hears that it has no learner any more
 
-    async def _probe(self, child: Child) -> None:
-        """Marks a child ready when its health service says SERVING."""
+    def _move(self, child: Child) -> None:
+        """Gives a process of a run another port; whoever asks it reads from the store where it listens."""
+        address = f"{HOST}:{free_port(taken=self._ports())}"
+        log.warning("%s: %s is taken by somebody else; it listens at %s now", child.name, child.health, address)
+        child.env, child.health = child.env | {"BANYAN_LISTEN": address}, address
+
+    async def _watch(self, child: Child) -> None:
+        """Marks a child ready when it first serves, and ends it once it hangs; its keeper starts it again."""
         if not child.health:
-            child.state = "ready"
-            self._save()
-            return
-        async with rpc.channel(child.health) as channel:
-            stub = health_pb2_grpc.HealthStub(channel)
-            while True:
-                with contextlib.suppress(grpc.RpcError):
-                    answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=1.0)
-                    if answer.status == health_pb2.HealthCheckResponse.SERVING:
-                        break
-                await asyncio.sleep(0.05)
+            return await self._ready(child)
+        async with contextlib.aclosing(probe_of(child)) as probe:
+            why = await watched(probe, child.service, self._patience, lambda: self._ready(child))
+        if self._keeps(child):
+            log.warning("%s hangs: %s; it is ended", child.name, why)
+            child.note(f"it hung and was ended: {why}")
+            await child.end(HUNG_GRACE_S)
+
+    async def _ready(self, child: Child) -> None:
         child.state = "ready"
         await self._report(child, rs.PROCESS_EVENT_READY)
 
@@ -176,16 +190,16 @@ class Supervisor:
     async def _report(self, child: Child, event: rs.ProcessEvent.ValueType, patience_s: float = 0.0) -> bool:
         """Whether the store heard it; a store that is down hears of the next event."""
         self._save()
-        return not self._store or not child.run_id or await self._store.report(child, event, patience_s)
+        return not self.store or not child.run_id or await self.store.report(child, event, patience_s)
 
     # -- what runs want --
 
     async def _watch_desired(self) -> None:
-        assert self._store is not None
+        assert self.store is not None
         revision = 0
         while True:
             try:
-                answer = await self._store.desired(revision)
+                answer = await self.store.desired(revision)
                 if answer.revision != revision:
                     await self._reconcile(answer.processes)
                     revision = answer.revision
@@ -194,18 +208,34 @@ class Supervisor:
                 await asyncio.sleep(0.5)
 
     async def _reconcile(self, processes: "Iterable[rs.DesiredProcess]") -> None:
-        """Starts what is wanted and missing, stops what is there and not wanted."""
-        wanted = {f"{p.service}-{p.run_id}-{i}": (p, i) for p in processes for i in range(p.count)}
-        extra = [c for c in self.children.values() if c.run_id and c.name not in wanted and c.name in self._wanted]
-        for child in extra:
-            self._wanted.discard(child.name)
-        await asyncio.gather(*(child.stop(grace_s(child)) for child in extra))
-        for name, (process, replica) in wanted.items():
-            if name not in self._wanted and not self._stopping:
-                threads, ranks = await self._shares(process)
-                port = free_port(taken=self._ports())
-                worker = self.fleet.worker(process.run_id, process.service, replica, threads, port, ranks)
-                await self._keep(worker)
+        """Has each process brought to what is wanted of it; none waits for another's slow end."""
+        self._desired = {f"{p.service}-{p.run_id}-{i}": (p, i) for p in processes for i in range(p.count)}
+        there = {child.name for child in self.children.values() if child.run_id and child.name in self._wanted}
+        for name in {*self._desired, *there} - self._settling.keys():
+            self._settling[name] = asyncio.create_task(self._settle(name), name=f"start and stop {name}")
+            self._settling[name].add_done_callback(self._note_end)
+
+    async def _settle(self, name: str) -> None:
+        """Starts one process or stops it, until what is there is what is wanted, also where that changes meanwhile."""
+        try:
+            while not self._stopping and (name in self._desired) != (name in self._wanted):
+                if name not in self._desired:
+                    self._wanted.discard(name)
+                    await self.children[name].stop(grace_s(self.children[name]))
+                elif (worker := await self._worker(*self._desired[name])) and name in self._desired:
+                    await self._keep(worker)
+        finally:
+            del self._settling[name]
+
+    async def _worker(self, process: rs.DesiredProcess, replica: int) -> Child | None:
+        """A process of a run, ready to be started; None while the store does not say how."""
+        try:
+            threads, ranks = await self._shares(process)
+        except TemporaryError as error:
+            log.warning("cannot read the recipe of run %s: %s", process.run_id, error)
+            return await asyncio.sleep(0.5, None)
+        port = free_port(taken=self._ports())
+        return self.fleet.worker(process.run_id, process.service, replica, threads, port, ranks)
 
     def _ports(self) -> set[int]:
         """Of all its processes, also of those that do not listen yet."""
@@ -214,10 +244,12 @@ class Supervisor:
 
     async def _shares(self, process: rs.DesiredProcess) -> tuple[int, int]:
         """Threads of a process, and ranks that the run's learner is to have."""
-        assert self._store is not None
-        recipe = await self._store.recipe(process.run_id)
+        assert self.store is not None
+        recipe = await self.store.recipe(process.run_id)
         resources, staleness = recipe["resources"], recipe["control"]["max_staleness"]
-        threads = threads_for(process.service, resources["threads"], staleness, resources["rollout_nodes"])
+        # The bits of a deterministic run depend on the number of threads, so they must not depend on who runs beside it.
+        runs = 1 if recipe.get("deterministic") else len({wanted.run_id for wanted, _ in self._desired.values()})
+        threads = threads_for(process.service, resources["threads"], staleness, resources["rollout_nodes"], runs)
         return threads, resources.get("learner_ranks", 1)
 
     # -- stop --
@@ -225,7 +257,7 @@ class Supervisor:
     async def stop(self) -> None:
         """In order: gateway takes no new trees, rollout, verifier, learner (checkpoint), treestore, nats."""
         self._stopping = True
-        await cancelled([self._watcher] if self._watcher else [])
+        await cancelled([*([self._watcher] if self._watcher else []), *self._settling.values()])
         if self._watcher is None:  # it never served: nothing is under way, and somebody waits for his prompt
             await asyncio.gather(*(c.stop(UNBEGUN_GRACE_S) for c in self.children.values()))
         for service in STOP_ORDER:
@@ -235,8 +267,8 @@ class Supervisor:
         await asyncio.gather(*(c.stop(LOADING_GRACE_S) for c in self.children.values()))  # what was just being started
         self._clear_shared_memory()
         self._save()
-        if self._store is not None:
-            await self._store.close()
+        if self.store is not None:
+            await self.store.close()
 
     def _clear_shared_memory(self) -> None:
         """Removes what a killed learner left there."""

@@ -3,11 +3,11 @@
 import json
 
 from banyan.segment import Kind
-from banyan.v1 import events_pb2
-from services.treestore import growth
-from services.treestore.book import Book, leaf_key, segment_key, tree_key
+from banyan.v1 import events_pb2, tree_pb2
+from services.treestore import endings, growth
+from services.treestore.book import Book, segment_key, tree_key
 from services.treestore.facts import Ended, Event, Grew, Grown, Opened, Planned, WasScored
-from services.treestore.rows import ANSWER, GROWING, SCORING, GroupRow, Head, TreeRow
+from services.treestore.rows import ANSWER, GROWING, SCORING, GroupRow, GroupState, Head, TreeRow
 from services.treestore.rules import score_row
 
 _UNKNOWN = "unknown"  # the node of a claim that another store issued
@@ -46,7 +46,7 @@ def _opened(book: Book, event: Opened) -> list[Event]:
         max_claims=spec.max_claims or book.settings.max_claims,
         opened_ms=book.now_ms,
     )
-    book.trees[tree.tree_id] = book.change(tree)
+    book.add_tree(book.change(tree))
     book.new_trees.append(
         {
             "tree_id": spec.tree_id,
@@ -56,8 +56,19 @@ def _opened(book: Book, event: Opened) -> list[Event]:
         }
     )
     _join_group(book, event)
-    growth.queue(book, tree, spec)
+    _begin(book, tree, spec)
     return book.release(tree_key(tree.tree_id))
+
+
+def _begin(book: Book, tree: TreeRow, spec: tree_pb2.TreeSpec) -> None:
+    """Queue a tree for growing, unless its group is given up already, or was too old before anything of it was heard."""
+    group = book.group(tree)
+    if group.state == GroupState.OPEN and group.too_old(book.runs[tree.run_id].step):
+        endings.expire(book, [group])
+    elif group.state == GroupState.DROPPED:
+        endings.drop(book, tree, group.reason)
+    else:
+        growth.queue(book, tree, spec)
 
 
 def _join_group(book: Book, event: Opened) -> None:
@@ -68,7 +79,7 @@ def _join_group(book: Book, event: Opened) -> None:
         group = GroupRow(spec.run_id, spec.group_id, spec.label, spec.group_ordinal, int(spec.purpose), spec.group_size)
         group.take, group.take_in_order = spec.group_take, int(spec.take_in_order)
         group.last_step = spec.last_step if spec.HasField("last_step") else -1
-        book.groups[key] = group
+        book.add_group(group)
         book.new_groups.add(key)
         tally = book.tally(group)
         tally.groups += 1
@@ -163,7 +174,7 @@ def _ended(book: Book, event: Ended) -> list[Event]:
     leaf = book.put_leaf(event.tree_id, event.leaf)
     leaf.finished, leaf.reason, leaf.completion = True, event.message.reason, event.message.completion
     _hold(book, book.trees[event.tree_id], event.message.claim_epoch)
-    return book.release(leaf_key(event.leaf))
+    return []
 
 
 def _grown(book: Book, event: Grown) -> list[Event]:
@@ -175,17 +186,17 @@ def _grown(book: Book, event: Grown) -> list[Event]:
     tree.score_due_ms = book.now_ms + tree.score_deadline_ms
     tree.remind_due_ms = book.now_ms + tree.score_deadline_ms // 2
     tree.claim_due_ms = tree.growth_due_ms = 0
-    released: list[Event] = []
     tally = book.tally(tree)
     for leaf in event.leaves:
         book.put_leaf(tree.tree_id, leaf).listed = True
         head = book.heads[leaf.segment]
         tally.path_tokens += head.prefix_sampled + (leaf.end if head.kind in ANSWER else 0)
-        released += book.release(leaf_key(leaf))
+    for place in event.inside:
+        book.put_leaf(tree.tree_id, place)  # no leaf of the tree: it is not listed
     tally.leaves += len(event.leaves)
     tally.prompt_tokens += tree.prompt_tokens  # of trees that are grown: one that is given up shared nothing
     tally.prompt_path_tokens += tree.prompt_tokens * len(event.leaves)
-    return released
+    return []
 
 
 def _scored(book: Book, event: WasScored) -> list[Event]:

@@ -147,7 +147,7 @@ def _check(connection: Connection, book: Book, groups: Sequence[GroupRow], held_
 
 
 def _of(book: Book, group: GroupRow) -> list[TreeRow]:
-    mine = [t for t in book.trees.values() if t.group_id == group.group_id and t.state == CLOSED]
+    mine = [tree for tree in book.of_group(group) if tree.state == CLOSED]
     return sorted(mine, key=lambda tree: tree.tree_index)
 
 
@@ -210,4 +210,5 @@ def read(connection: Connection, run_id: str, ordinal: int) -> ts.Batch | None:
         tree_ids=list(connection.scalars(trees)),
         summary_json=row.summary_json,
         replayed=record.of_batch(connection, run_id, ordinal),
+        set_aside=row.set_aside,
     )

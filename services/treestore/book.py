@@ -10,6 +10,8 @@ from banyan.digest import blake
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2
 from services.chassis import subjects
+from services.treestore import closing
+from services.treestore.bounds import Asked, Limits
 from services.treestore.facts import Event
 from services.treestore.rows import GroupRow, GroupState, Head, LeafRow, RunRow, ScoreRow, TallyRow, TreeParts, TreeRow
 from services.treestore.settings import Settings
@@ -40,12 +42,18 @@ class Book:
     settings: Settings
     gateway_epoch: int = 0
     runs: dict[str, RunRow] = field(default_factory=dict)
+    limits: dict[str, Limits] = field(default_factory=dict)  # by run
+    asked: dict[bytes, Asked | None] = field(default_factory=dict)  # by tree, of runs with limits
     trees: dict[bytes, TreeRow] = field(default_factory=dict)
+    members: dict[tuple[str, str], dict[int, TreeRow]] = field(default_factory=dict)  # the trees, by group and index
+    states: dict[bytes, int] = field(default_factory=dict)  # of trees, as they are stored
     parts: dict[bytes, TreeParts] = field(default_factory=dict)
     heads: dict[bytes, Head] = field(default_factory=dict)
+    heads_of: dict[bytes, list[Head]] = field(default_factory=dict)  # by tree
     places: dict[tuple[bytes, bytes, int, int], bytes] = field(default_factory=dict)
     lost: set[bytes] = field(default_factory=set)  # segments refused for good
     groups: dict[tuple[str, str], GroupRow] = field(default_factory=dict)
+    groups_at: dict[tuple[str, str, int], GroupRow] = field(default_factory=dict)  # by run, label and ordinal
     tallies: dict[tuple[str, str], TallyRow] = field(default_factory=dict)
     parked: dict[bytes, list[Waiting]] = field(default_factory=dict)
     parked_digests: set[bytes] = field(default_factory=set)
@@ -63,7 +71,7 @@ class Book:
     new_refused: list[Values] = field(default_factory=list)
     new_late: list[Values] = field(default_factory=list)
     new_outbox: list[Values] = field(default_factory=list)
-    new_dead: list[Values] = field(default_factory=list)
+    new_dead: list[tuple[events_pb2.DeadLetter, Values]] = field(default_factory=list)
     released_rows: list[int] = field(default_factory=list)
     touched: set[bytes] = field(default_factory=set)  # trees that a waiter may wait for
     ended: list[TreeRow] = field(default_factory=list)  # trees closed or dropped
@@ -89,6 +97,23 @@ class Book:
         """The group of a tree."""
         return self.groups[(tree.run_id, tree.group_id)]
 
+    def of_group(self, group: GroupRow) -> list[TreeRow]:
+        """The loaded trees of a group."""
+        return list(self.members.get((group.run_id, group.group_id), {}).values())
+
+    def inside(self, tree_id: bytes) -> list[Leaf]:
+        """The places inside a tree's paths that must be scored. Where any may be, the tree's heads are loaded."""
+        leaves = self.part(tree_id).leaves
+        if not closing.marked(leaves):
+            return []
+        above = {head.id: (head.parent, head.fork) for head in self.heads_of.get(tree_id, ())}
+        return closing.inside(leaves, above)
+
+    def owed(self, tree: TreeRow) -> list[tuple[Leaf, str]]:
+        """The scores that a grown tree lacks."""
+        part = self.part(tree.tree_id)
+        return closing.owed(part.leaves, tree.scorers, part.scores, self.inside(tree.tree_id), part.groups)
+
     # -- changing --
 
     def change(self, tree: TreeRow) -> TreeRow:
@@ -106,9 +131,22 @@ class Book:
         group.state, group.reason = int(state), reason
         self.changed_groups.add((group.run_id, group.group_id))
 
+    def add_tree(self, tree: TreeRow) -> None:
+        """Makes a tree known to the rules."""
+        self.trees[tree.tree_id] = tree
+        self.members.setdefault((tree.run_id, tree.group_id), {})[tree.tree_index] = tree
+
+    def add_group(self, group: GroupRow) -> None:
+        """Makes a group known to the rules."""
+        self.groups[(group.run_id, group.group_id)] = group
+        self.groups_at[(group.run_id, group.label, group.ordinal)] = group
+
     def add_head(self, head: Head) -> None:
         """Makes a segment known to the rules."""
+        if head.id in self.heads:
+            return
         self.heads[head.id] = head
+        self.heads_of.setdefault(head.tree_id, []).append(head)
         self.places[(head.tree_id, head.parent, head.fork, head.ordinal)] = head.id
 
     def put_leaf(self, tree_id: bytes, leaf: Leaf) -> LeafRow:
@@ -170,6 +208,13 @@ class Book:
 
     # -- telling --
 
+    def held(self, event: Event, size: int, epoch: int = 0) -> Values:
+        """Whose doing a kept row is: of the run, and of the node that has its tree. An event under another claim than the
+        newest (`epoch`, 0 for none) is not that node's."""
+        tree = self.trees.get(event.tree_id)
+        node = tree.claim_node if tree and epoch in (0, tree.claim_epoch) else ""
+        return {"run_id": event.run_id, "node": node, "bytes": size}
+
     def refuse(self, event: Event, epoch: int, reason: str, segment: bytes = b"", end: int = 0, winner: bytes = b"") -> None:
         """Keeps what a rule forbids, with the rule."""
         payload = event.payload()
@@ -185,6 +230,7 @@ class Book:
                 "winner": winner,
                 "payload": payload,
                 "stored_ms": self.now_ms,
+                **self.held(event, len(payload), epoch),
             }
         )
         self.touched.add(event.tree_id)
@@ -198,6 +244,7 @@ class Book:
             "payload": payload,
             "reason": reason,
             "stored_ms": self.now_ms,
+            **self.held(event, len(payload)),
         }
         self.new_late.append(values)
 
@@ -215,25 +262,32 @@ class Book:
                 self.say(subjects.lineage(run_id, "closed"), f"closed-{name}", events_pb2.TreesClosed(trees=part))
         self.closings = {}
 
-    def bury(self, letter: events_pb2.DeadLetter) -> None:
-        """Gives a message up, and says so on the log."""
-        values = dead_values(letter, self.now_ms)
-        self.new_dead.append(values)
+    def bury(self, letter: events_pb2.DeadLetter, tree_id: bytes = b"") -> None:
+        """Gives a message up; `tree_id`: the tree that it is about, if it is known."""
+        tree = self.trees.get(tree_id)
+        self.new_dead.append((letter, dead_values(letter, self.now_ms, tree.claim_node if tree else "")))
+
+    def say_dead(self, letter: events_pb2.DeadLetter) -> None:
+        """Says on the log that a message was given up."""
         name = blake(letter.service.encode(), str(letter.sequence).encode(), letter.subject.encode(), letter.payload)
         self.say(subjects.dead(letter.stream), f"dead-{name.hex()}", letter)
 
 
-def dead_values(letter: events_pb2.DeadLetter, now_ms: int) -> Values:
-    """The row of a dead letter."""
+def dead_values(letter: events_pb2.DeadLetter, now_ms: int, node: str = "") -> Values:
+    """The row of a dead letter; `node` has the tree that it is about."""
+    data = letter.SerializeToString()
     return {
         "service": letter.service,
         "stream": letter.stream,
         "sequence": letter.sequence,
-        "letter": letter.SerializeToString(),
+        "letter": data,
         "reason": letter.reason,
         "attempts": letter.attempts,
         "stored_ms": now_ms,
         "digest": blake(letter.subject.encode(), letter.payload),
+        "run_id": subjects.run_of(letter.subject),
+        "node": node,
+        "bytes": len(data),
     }
 
 
@@ -255,11 +309,6 @@ def tree_key(tree_id: bytes) -> bytes:
 def segment_key(segment: bytes) -> bytes:
     """What an event waits for that came before its segment."""
     return b"S" + segment
-
-
-def leaf_key(leaf: Leaf) -> bytes:
-    """What a score waits for that came before its leaf."""
-    return b"L" + leaf.segment + leaf.end.to_bytes(4, "little")
 
 
 def run_key(run_id: str) -> bytes:

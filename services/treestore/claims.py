@@ -1,5 +1,7 @@
 """Claims: who may grow a tree, fenced by an epoch that only the store issues (PROTOCOL 3)."""
 
+from collections.abc import Sequence
+
 from sqlalchemy import Connection, select
 
 from banyan.errors import NotFound, Refused
@@ -26,17 +28,18 @@ def claim(
     settings: Settings,
     traceparent: str = "",
 ) -> int:
-    """The next epoch of a tree; 0 if there is nothing to grow, or if a newer assignment than `ticket` is under way."""
+    """The next epoch of a tree; 0 if there is nothing to grow, or if `ticket` is not that of its newest assignment."""
     book, tree = _open(connection, tree_id, now_ms, settings)
-    if tree.state != GROWING or (ticket and ticket < tree.ticket):
+    if tree.state != GROWING or ticket != tree.ticket:
         return 0
-    if tree.idle_claims >= tree.max_claims:
+    attempt = not _kept(tree, now_ms, settings)
+    if attempt and tree.idle_claims >= tree.max_claims:
         _drop(connection, book, tree, "NO_PROGRESS")
         flush(connection, book)
         return 0
     book.change(tree)
     tree.claim_epoch += 1
-    tree.idle_claims += 1
+    tree.idle_claims += attempt
     tree.claim_node = node
     tree.claim_traceparent = tree.claim_traceparent or traceparent
     _extend(tree, now_ms, settings)
@@ -46,18 +49,59 @@ def claim(
 
 def renew(connection: Connection, tree_id: bytes, epoch: int, now_ms: int, settings: Settings) -> None:
     """Keeps a claim that is in force. Raises Refused if it is not."""
-    book, tree = _open(connection, tree_id, now_ms, settings)
+    [outcome] = renew_all(connection, [(tree_id, epoch)], "", now_ms, settings)
+    if outcome is not None:
+        raise outcome
+
+
+def renew_all(
+    connection: Connection, held: Sequence[tuple[bytes, int]], run_id: str, now_ms: int, settings: Settings
+) -> list[NotFound | Refused | None]:
+    """Keeps those of the claims (tree and epoch) that are in force, of trees of `run_id` if it is named; why not, of the
+    others. Trees and claims are read and written together."""
+    book = Book(now_ms, settings)
+    load_trees(connection, book, {tree_id for tree_id, _ in held})
+    outcomes: list[NotFound | Refused | None] = []
+    for tree_id, epoch in held:
+        try:
+            _extend(book.change(_renewable(_known(book, tree_id), epoch, run_id)), now_ms, settings)
+            outcomes.append(None)
+        except (NotFound, Refused) as error:
+            outcomes.append(error)
+    flush(connection, book)
+    return outcomes
+
+
+def _renewable(tree: TreeRow, epoch: int, run_id: str) -> TreeRow:
+    if run_id and tree.run_id != run_id:
+        raise _other_run(tree.tree_id, run_id)
     _in_force(tree, epoch)
     if not tree.claim_node:  # a renewal that was on its way must not put off the next claim
-        raise Refused(f"claim {epoch} of tree {tree_id.hex()[:12]} was handed back; drop the tree here", "STALE_EPOCH")
-    _extend(book.change(tree), now_ms, settings)
-    flush(connection, book)
+        raise Refused(f"claim {epoch} of tree {tree.tree_id.hex()[:12]} was handed back; drop the tree here", "STALE_EPOCH")
+    return tree
 
 
-def hand_back(connection: Connection, tree_id: bytes, epoch: int, reason: str, now_ms: int, settings: Settings) -> None:
+def check_held(connection: Connection, tree_id: bytes, epoch: int) -> None:
+    """Raises NotFound, or Refused if the claim is not in force."""
+    book = Book(0, Settings())
+    load_trees(connection, book, [tree_id])
+    _in_force(_known(book, tree_id), epoch)
+
+
+def hand_back(
+    connection: Connection,
+    tree_id: bytes,
+    epoch: int,
+    reason: str,
+    now_ms: int,
+    settings: Settings,
+    *,
+    joined: bool = False,
+) -> None:
     """Ends a claim without counting it as an attempt.
 
-    The tree is queued again, at once after a drain, later otherwise; one that is UNUSABLE is dropped, with the reason.
+    The tree is queued again, at once after a drain, later otherwise; one that is UNUSABLE is dropped, with the reason,
+    unless a joined node says so: it speaks for itself alone.
     """
     book, tree = _open(connection, tree_id, now_ms, settings)
     _in_force(tree, epoch)
@@ -67,7 +111,7 @@ def hand_back(connection: Connection, tree_id: bytes, epoch: int, reason: str, n
     tree.idle_claims = max(0, tree.idle_claims - 1)
     tree.claim_node, tree.claim_due_ms = "", 0
     tree.returns += 1
-    if reason.startswith(_UNUSABLE):
+    if reason.startswith(_UNUSABLE) and not joined:
         _drop(connection, book, tree, reason)
     elif tree.returns > settings.max_returns:
         _drop(connection, book, tree, f"RETURNED: {reason}" if reason else "RETURNED")
@@ -82,7 +126,11 @@ def check_run(connection: Connection, tree_id: bytes, run_id: str) -> None:
     """Raises Refused if the tree belongs to another run: whoever asks may speak for one run only."""
     found = connection.scalar(select(schema.trees.c.run_id).where(schema.trees.c.tree_id == tree_id))
     if found not in (None, run_id):
-        raise Refused(f"tree {tree_id.hex()[:12]} does not belong to run {run_id}", "OTHER_RUN")
+        raise _other_run(tree_id, run_id)
+
+
+def _other_run(tree_id: bytes, run_id: str) -> Refused:
+    return Refused(f"tree {tree_id.hex()[:12]} does not belong to run {run_id}", "OTHER_RUN")
 
 
 def first_trace(connection: Connection, tree_id: bytes) -> str:
@@ -99,10 +147,13 @@ def spec_of(connection: Connection, tree_id: bytes) -> tree_pb2.TreeSpec:
 def _open(connection: Connection, tree_id: bytes, now_ms: int, settings: Settings) -> tuple[Book, TreeRow]:
     book = Book(now_ms, settings)
     load_trees(connection, book, [tree_id])
-    tree = book.trees.get(tree_id)
-    if tree is None:
+    return book, _known(book, tree_id)
+
+
+def _known(book: Book, tree_id: bytes) -> TreeRow:
+    if tree_id not in book.trees:
         raise NotFound(f"there is no tree {tree_id.hex()[:16] or 'without an id'}")
-    return book, tree
+    return book.trees[tree_id]
 
 
 def _drop(connection: Connection, book: Book, tree: TreeRow, reason: str) -> None:
@@ -110,7 +161,16 @@ def _drop(connection: Connection, book: Book, tree: TreeRow, reason: str) -> Non
     load_spares(connection, book)
     load_tallies(connection, book, [tree.run_id])
     drop(book, tree, reason)
-    thin(book, book.group(tree))
+    thin(book, [book.group(tree)])
+
+
+def _kept(tree: TreeRow, now_ms: int, settings: Settings) -> bool:
+    """Whether somebody keeps a claim of it: it was heard of within the time after which the broker
+    gives the tree to another.
+
+    A claim that ends it was asked for by a node and not by the broker: it says nothing of how the tree grows (ADR 051).
+    """
+    return bool(tree.claim_node) and now_ms < tree.claim_due_ms - settings.claim_ms // 2
 
 
 def _in_force(tree: TreeRow, epoch: int) -> None:

@@ -6,18 +6,20 @@ import time
 from collections.abc import Sequence
 
 from banyan.errors import BanyanError, InvalidInput, TemporaryError
-from banyan.v1 import tree_pb2
+from banyan.v1 import events_pb2, tree_pb2
 from services.chassis import subjects, telemetry
-from services.treestore import dead
+from services.chassis.health import Pulse
+from services.treestore import dead, faults
 from services.treestore.book import Book
 from services.treestore.context import Context
 from services.treestore.flush import flush
-from services.treestore.ingest import Item, Outcome, bury_item, ingest
+from services.treestore.ingest import Item, Outcome, Unfit, bury_item, give_up_parked, ingest
 from services.treestore.ports import Message, Source
 
 log = logging.getLogger(__name__)
 _FETCH_S = 5.0
 _PAUSE_S = 1.0
+_INGEST_S = 180.0  # a transaction behind others on a database that hangs for a minute, which is as long as one may
 
 
 class Ingester:
@@ -25,36 +27,44 @@ class Ingester:
 
     def __init__(self, context: Context, source: Source) -> None:
         self._context, self._source = context, source
+        self.pulse = Pulse("ingest")
 
     async def run(self) -> None:
         """Ingests for ever. What the database cannot take now is not acknowledged and comes again."""
         while True:
+            self.pulse.beat("a fetch", _INGEST_S)
             deliveries = await self._source.fetch(self._context.settings.ingest_batch, _FETCH_S)
             if deliveries and not await self.store(deliveries):
                 await asyncio.sleep(_PAUSE_S)
 
     async def store(self, deliveries: Sequence[Message]) -> bool:
-        """Stores and acknowledges; False if the database takes nothing for now."""
+        """Store and acknowledge; False if some were not taken for now, and come again."""
         items = [Item(d.subject, d.data, d.sequence, d.attempts) for d in deliveries]
         try:
-            await self._together_or_alone(items)
+            stored = await self._together_or_alone(items)
         except TemporaryError as error:
             log.warning("cannot store %d messages: %s", len(items), error)
             return False
-        for delivery in deliveries:
-            await delivery.ack()
-        return True
+        for delivery, done in zip(deliveries, stored, strict=True):
+            if done:
+                await delivery.ack()
+        return all(stored)
 
-    async def _together_or_alone(self, items: Sequence[Item]) -> None:
+    async def _together_or_alone(self, items: Sequence[Item]) -> list[bool]:
+        """Return for each message whether it is stored or buried. Raises TemporaryError if the database takes nothing."""
         try:
             await self._transact(items)
-        except BanyanError:
+        except faults.StoreDamaged:
             raise
-        except Exception:
+        except Exception as error:
+            if _says_nothing_of_them(error):
+                raise
             log.exception("an ingest of %d messages failed; trying each alone", len(items))
-            await self._one_by_one(items)
+            return [await self._alone(item) for item in items]
+        return [True] * len(items)
 
     async def _transact(self, items: Sequence[Item]) -> None:
+        self.pulse.beat("a transaction", _INGEST_S)
         begun, clock = time.time_ns(), time.monotonic()
         now, settings = self._context.now(), self._context.settings
         outcome = await self._context.database.write(lambda c: ingest(c, items, now, settings))
@@ -66,20 +76,49 @@ class Ingester:
                 span.set(banyan_events=len(items))
                 span.end()
 
-    async def _one_by_one(self, items: Sequence[Item]) -> None:
-        """One message that breaks a rule of the database must not hold up the rest."""
-        for item in items:
+    async def _alone(self, item: Item) -> bool:
+        """Store a message, or bury it if it breaks a rule of the database or our own code: it must not hold up the rest.
+
+        Return False if the database fails on it for no fault of its data: it comes again.
+        """
+        while True:  # each turn more buries one parked event
             try:
-                await self._transact([item])
-            except BanyanError:
+                return await self._try_alone(item)
+            except Unfit as error:
+                if not await self._bury_parked(error):
+                    await self._bury(item, str(error))
+                    return True
+
+    async def _try_alone(self, item: Item) -> bool:
+        """As `_alone`. Raises Unfit."""
+        try:
+            await self._transact([item])
+        except (faults.StoreDamaged, Unfit):
+            raise
+        except Exception as error:
+            if _says_nothing_of_them(error):
                 raise
-            except Exception as error:
-                await self._bury(item, f"{type(error).__name__}: {error}")
+            if isinstance(error, TemporaryError):
+                log.warning("cannot store message %d on %s: %s", item.sequence, item.subject, error)
+                return False
+            await self._bury(item, f"{type(error).__name__}: {error}")
+        return True
+
+    async def _bury_parked(self, error: Unfit) -> bool:
+        """Give up an event that was parked; False if it was not, and came with the message itself."""
+        log.exception("an event that was parked cannot be stored", exc_info=error)
+        now, settings, reason = self._context.now(), self._context.settings, str(error).splitlines()[0]
+        return await self._context.write(lambda c: give_up_parked(c, error.event, reason, now, settings))
 
     async def _bury(self, item: Item, reason: str) -> None:
         book = Book(self._context.now(), self._context.settings)
         bury_item(book, item, reason.splitlines()[0])
         await self._context.write(lambda c: flush(c, book))
+
+
+def _says_nothing_of_them(error: Exception) -> bool:
+    """Whether the database is busy, full or away: it would take no message, however good."""
+    return isinstance(error, TemporaryError) and error.reason != faults.FAILED
 
 
 def tell(context: Context, outcome: Outcome) -> None:
@@ -126,12 +165,33 @@ class DeadLetters:
                 )
             except InvalidInput as error:  # a letter about a letter would go round for ever
                 log.error("a message on %s is no dead letter: %s", delivery.subject, error)
-        now = self._context.now()
         try:
-            await self._context.database.write(lambda c: dead.store(c, letters, now))
+            await self._keep(letters)
         except TemporaryError as error:
             log.warning("cannot store %d dead letters: %s", len(letters), error)
             return False
         for delivery in deliveries:
             await delivery.ack()
         return True
+
+    async def _keep(self, letters: Sequence[events_pb2.DeadLetter]) -> None:
+        try:
+            await self._write(letters)
+        except BanyanError:
+            raise
+        except Exception:
+            log.exception("%d dead letters cannot be stored together; trying each alone", len(letters))
+            for letter in letters:
+                await self._keep_alone(letter)
+
+    async def _keep_alone(self, letter: events_pb2.DeadLetter) -> None:
+        try:
+            await self._write([letter])
+        except BanyanError:
+            raise
+        except Exception:  # a letter about a letter would go round for ever
+            log.exception("no row can hold the letter of %s about %s #%d", letter.service, letter.stream, letter.sequence)
+
+    async def _write(self, letters: Sequence[events_pb2.DeadLetter]) -> None:
+        now, settings = self._context.now(), self._context.settings
+        await self._context.database.write(lambda c: dead.store(c, letters, now, settings))

@@ -1,11 +1,12 @@
 """What handlers and loops share: the database, the clock, the settings, and who is woken after a commit."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sqlalchemy import Connection
 
+from services.chassis.health import Liveness
 from services.treestore.clock import Clock
 from services.treestore.database import Database
 from services.treestore.flush import TOLD
@@ -20,6 +21,10 @@ def _nobody() -> None:
     return None
 
 
+async def _nowhere(run_id: str) -> None:
+    return None
+
+
 @dataclass(slots=True)
 class Context:
     """Wired once, in service.py."""
@@ -29,6 +34,8 @@ class Context:
     now: Clock
     notifier: Notifier = field(default_factory=Notifier)
     ring: Callable[[], None] = _nobody  # of the outbox
+    forget: Callable[[str], Awaitable[None]] = _nowhere  # takes what the broker holds of a run away
+    liveness: Liveness = field(default_factory=Liveness)
 
     async def write(self, work: Callable[[Connection], T], keys: Iterable[object] = ()) -> T:
         """A write transaction; then the outbox is rung if it put something in, and those who wait for the keys are woken."""

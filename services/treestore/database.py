@@ -1,34 +1,35 @@
-"""The database: one writer on one thread, one reader beside it, and nobody else (PROTOCOL 2).
+"""The database: one writer on one thread, a few readers beside it, and nobody else (PROTOCOL 2).
 
-SQLite: WAL, synchronous=FULL, BEGIN IMMEDIATE, a lock file. PostgreSQL: an advisory lock, and the timeouts whose defaults
+SQLite: see `sqlite.py`, and a lock file. PostgreSQL: an advisory lock, and the timeouts whose defaults
 are none. `work` functions get a connection in a transaction and may be run again after a lost connection, so they must
 not change anything but rows.
 """
 
 import asyncio
+import logging
 import re
-import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from banyan.errors import InvalidInput, Refused, TemporaryError
-from services.treestore import migrate
+from services.treestore import faults, migrate, postgres, sqlite
+from services.treestore.faults import StoreDamaged
 from services.treestore.filelock import FileLock
+from services.treestore.integrity import QuickCheck
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 Work = Callable[[Connection], T]
 
 PATIENCE_S = 10.0
-_DAMAGED = ("file is not a database", "database disk image is malformed")
-_ADVISORY_KEY = 0x62616E79616E  # "banyan"
-_TRANSIENT = ("08", "40001", "40P01", "55P03", "57P", "53")  # SQLSTATE classes that pass by themselves
-_PG_OPTIONS = "-c lock_timeout=5000 -c statement_timeout=60000 -c idle_in_transaction_session_timeout=60000"
+_DAMAGED, _UNCHECKED = "damaged", "unchecked"  # what a process leaves in the lock's file for the next
+READERS = 3  # at once: a read that lasts holds up no other
 
 
 class Database:
@@ -41,22 +42,36 @@ class Database:
             raise InvalidInput(f"BANYAN_DATABASE={without_password(url)!r} is not a database address: {error}") from None
         self.read_only = read_only
         self._lock: FileLock | None = None
+        self.unchecked: Path | None = None  # a file whose last process ended without closing it
+        self._damage: StoreDamaged | None = None
+        self._damaged = asyncio.Event()
         self._writer: Engine | None = None
         self._reader: Engine | None = None
         self._write_thread = ThreadPoolExecutor(1, "store-write")
-        self._read_thread = ThreadPoolExecutor(1, "store-read")
+        self._read_threads = ThreadPoolExecutor(READERS, "store-read")
+        self._check_thread = ThreadPoolExecutor(1, "store-check")
 
     def open(self) -> "Database":
-        """Takes the lock and migrates. Raises InvalidInput if another process has it or the schema is not ours."""
+        """Takes the lock and migrates. Raises InvalidInput if another process has it or the schema is not ours.
+
+        A file that was found damaged is checked before anything is written to it.
+        """
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _open(self) -> None:
         if self.url.get_backend_name() == "sqlite":
             self._open_sqlite()
         else:
-            self._writer = None if self.read_only else _postgres(self.url, exclusive=True)
-            self._reader = _postgres(self.url, exclusive=False)
+            self._writer = None if self.read_only else postgres.engine(self.url, exclusive=True)
+            self._reader = postgres.engine(self.url, exclusive=False, connections=READERS)
         if self._writer is not None:
-            self.transact(migrate.upgrade, patience_s=PATIENCE_S)
+            self.transact(migrate.upgrade)
         self.query(migrate.check)
-        return self
 
     def _open_sqlite(self) -> None:
         path = Path(self.url.database or "")
@@ -66,35 +81,98 @@ class Database:
             if not path.exists():
                 raise InvalidInput(f"there is no store at {path}; nothing ran in this state folder yet")
         else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(path.with_name(path.name + ".lock"))
-            self._writer = _sqlite(str(path), "BEGIN IMMEDIATE")
+            self._take(path)
+            self._writer = sqlite.writer(path)
             self.transact(lambda c: None)  # makes the file before the reader looks for it
-        self._reader = _sqlite(f"file:{path.absolute()}?mode=ro&uri=true", "BEGIN")
+        self._reader = sqlite.reader(path, READERS)
+
+    def _take(self, path: Path) -> None:
+        """Take the lock of a file, and see by it how the last process that wrote to the file ended."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(path.name + ".lock")
+        there, known = path.exists(), lock.exists()
+        self._lock = FileLock(lock)
+        if there and (self._lock.left or not known):
+            self.unchecked = path
+        if there and self._lock.left == _DAMAGED:
+            self._note(finding := QuickCheck(path).run())
+            if finding is None:
+                message = f"{path} was damaged, and cannot be read now to see whether it still is; look after its disk"
+                raise TemporaryError(message, reason=faults.UNAVAILABLE)
+
+    def _note(self, finding: str | None) -> None:
+        """Keep the result of a check; None is none. Raises StoreDamaged."""
+        if finding:
+            self._damage = faults.damaged(str(self.unchecked), finding)
+            raise self._damage
+        if finding is not None:
+            self.unchecked = None
+
+    async def check(self) -> None:
+        """Check a file that the last process did not close, beside all work; then wait until cancelled.
+
+        Raises StoreDamaged. Until a check went through, every start begins one.
+        """
+        if self.unchecked is not None:
+            check, began = QuickCheck(self.unchecked), time.monotonic()
+            try:
+                finding = await asyncio.get_running_loop().run_in_executor(self._check_thread, check.run)
+            finally:
+                check.stop()
+            self._note(finding)
+            result = "could not be checked now" if finding is None else "is whole"
+            log.info("the store was not closed; it %s (%.1f s)", result, time.monotonic() - began)
+        await asyncio.Event().wait()
+
+    async def damaged(self) -> None:
+        """Wait until a read or write finds the file damaged. Raises StoreDamaged then, as every write does from there on."""
+        await self._damaged.wait()
+        assert self._damage is not None
+        raise self._damage
 
     def close(self) -> None:
         """Finishes the transactions under way and lets go of the lock."""
-        self._read_thread.shutdown()
+        self._check_thread.shutdown()
+        self._read_threads.shutdown()
         self._write_thread.shutdown()
         for engine in (self._reader, self._writer):
             if engine is not None:
                 engine.dispose()
         if self._lock is not None:
-            self._lock.release()
+            self._lock.release(self._word())
+
+    def _word(self) -> str:
+        """What the next process must know of the file."""
+        if self._damage is not None or (self.unchecked and self._lock and self._lock.left == _DAMAGED):
+            return _DAMAGED
+        return _UNCHECKED if self.unchecked else ""
 
     async def write(self, work: Work[T]) -> T:
         """Runs `work` in a write transaction on the writer's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._write_thread, self.transact, work)
+        return await self._on(self._write_thread, self.transact, work)
 
     async def read(self, work: Work[T]) -> T:
-        """Runs `work` in a read transaction on the reader's thread; sees all that is committed."""
-        return await asyncio.get_running_loop().run_in_executor(self._read_thread, self.query, work)
+        """Runs `work` in a read transaction on a reader's thread; sees what is committed before it, and nothing later."""
+        return await self._on(self._read_threads, self.query, work)
 
-    def transact(self, work: Work[T], patience_s: float = PATIENCE_S) -> T:
+    async def _on(self, thread: ThreadPoolExecutor, run: Callable[[Work[T]], T], work: Work[T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread, run, work)
+        except StoreDamaged as error:
+            self._damage = self._damage or error
+            self._damaged.set()
+            raise
+
+    def transact(self, work: Work[T]) -> T:
         """`write`, on the caller's thread."""
         if self._writer is None:
             raise Refused("this treestore only reads; write to the one that runs", "READ_ONLY")
-        return _attempt(self._writer, work, patience_s)
+        if self._damage is not None:
+            raise self._damage
+        result = _attempt(self._writer, work, PATIENCE_S)
+        if self.url.get_backend_name() == "sqlite":
+            sqlite.trim(self._writer, Path(self.url.database or ""))
+        return result
 
     def query(self, work: Work[T]) -> T:
         """`read`, on the caller's thread."""
@@ -108,55 +186,34 @@ def without_password(url: str) -> str:
 
 
 def _attempt(engine: Engine, work: Work[T], patience_s: float) -> T:
-    """One transaction; again after what passes by itself, until `patience_s` is over."""
+    """Run one transaction; again after what passes within moments, until `patience_s` is over.
+
+    Raises the database's own error where the data is at fault, StoreDamaged, or else TemporaryError (ADR 045).
+    """
     end = time.monotonic() + patience_s
+    driver: Any = engine.dialect.loaded_dbapi
     while True:
         try:
             with engine.begin() as connection:
                 return work(connection)
-        except sqlite3.DatabaseError as error:  # as the connection was made
-            _refuse_damaged(engine, error)
-            raise
-        except DBAPIError as error:
-            _refuse_damaged(engine, error.orig)
-            if not _transient(error) or time.monotonic() > end:
-                raise _meaning(error) from error
+        except (DBAPIError, driver.Error) as error:  # the driver's own as well: as a connection is made, nobody wraps them
+            _check_fault(engine, error, driver)
+            if not faults.soon_over(error, driver) or time.monotonic() > end:
+                raise faults.meaning(error, driver) from error
         except TemporaryError as error:
             if error.reason != "STORE_LOCKED" or time.monotonic() > end:
                 raise
         time.sleep(0.1)
 
 
-def _refuse_damaged(engine: Engine, error: object) -> None:
-    """A file of something else, or a torn one. Raises InvalidInput."""
-    if isinstance(error, sqlite3.DatabaseError) and str(error) in _DAMAGED:
+def _check_fault(engine: Engine, error: Exception, driver: Any) -> None:
+    """Raise what does not pass: an error that the data is to blame for, or StoreDamaged."""
+    cause = faults.cause_of(error)
+    if faults.torn(cause):
         file = str(engine.url.database).removeprefix("file:").partition("?")[0]
-        raise InvalidInput(
-            f"{file} is no store that can be read: {error}; put a copy of it back, or name another folder with --state"
-        ) from None
-
-
-def _transient(error: DBAPIError) -> bool:
-    state = getattr(error.orig, "sqlstate", None) or ""
-    lost = (
-        type(error.orig).__module__.startswith("psycopg") and type(error.orig).__name__ == "OperationalError" and not state
-    )
-    return error.connection_invalidated or lost or state.startswith(_TRANSIENT)
-
-
-def _meaning(error: DBAPIError) -> Exception:
-    text = str(error.orig).strip()
-    if "disk is full" in text or "No space left" in text or "disk I/O error" in text:
-        return TemporaryError(
-            f"the store cannot write: {text}; free space on its disk, it goes on by itself", reason="STORE_FULL"
-        )
-    if "unable to open database file" in text or "readonly database" in text:
-        return TemporaryError(
-            f"the store cannot write its file: {text}; check the folder's owner and rights", reason="STORE_UNAVAILABLE"
-        )
-    if _transient(error):
-        return TemporaryError(f"the database does not answer: {text}", reason="STORE_UNAVAILABLE")
-    return error
+        raise (faults.damaged if faults.is_store(cause) else faults.no_store)(file, str(cause)) from None
+    if faults.breaks_rule(cause, driver):
+        raise error
 
 
 def _with_driver(url: URL) -> URL:
@@ -165,44 +222,3 @@ def _with_driver(url: URL) -> URL:
     if url.get_backend_name() not in ("sqlite", "postgresql"):
         raise InvalidInput(f"BANYAN_DATABASE={url} is neither sqlite nor postgresql")
     return url
-
-
-def _sqlite(path: str, begin: str) -> Engine:
-    # One connection per engine, used by one thread at a time; made in another thread than it is used in.
-    engine = create_engine(
-        f"sqlite:///{path}", pool_size=1, max_overflow=0, connect_args={"check_same_thread": False, "timeout": 10}
-    )
-
-    @event.listens_for(engine, "connect")
-    def _prepare(raw: Any, _record: Any) -> None:
-        raw.isolation_level = None  # transactions begin where we say so
-        raw.execute("PRAGMA busy_timeout=10000")
-        raw.execute("PRAGMA temp_store=MEMORY")
-        raw.execute("PRAGMA cache_size=-65536")
-        if begin != "BEGIN":
-            raw.execute("PRAGMA journal_mode=WAL")
-            raw.execute("PRAGMA synchronous=FULL")
-
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
-
-    return engine
-
-
-def _postgres(url: URL, *, exclusive: bool) -> Engine:
-    engine = create_engine(url, pool_size=1, max_overflow=0, connect_args={"options": _PG_OPTIONS, "connect_timeout": 5})
-    if exclusive:
-
-        @event.listens_for(engine, "connect")
-        def _lock(raw: Any, _record: Any) -> None:
-            with raw.cursor() as cursor:
-                cursor.execute("SELECT pg_try_advisory_lock(%s)", (_ADVISORY_KEY,))
-                held = cursor.fetchone()[0]
-            raw.commit()
-            if not held:
-                raw.close()
-                message = f"another treestore has the database {url.database} open; stop it first, one store has one writer"
-                raise TemporaryError(message, reason="STORE_LOCKED")
-
-    return engine

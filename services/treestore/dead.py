@@ -1,6 +1,7 @@
 """Dead letters as rows: what no service could process, the reason, and the way back (PROTOCOL 4)."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -9,10 +10,11 @@ from sqlalchemy import Connection, Row, select, update
 from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
-from services.treestore import schema
+from services.treestore import retention, schema
 from services.treestore.book import Values, dead_values
 from services.treestore.flush import insert_ignore, tell
 from services.treestore.ingest import Item
+from services.treestore.settings import Settings
 
 _DEFAULT_LIMIT, _MOST = 100, 10_000
 _REASON = 1000  # characters that are listed
@@ -45,9 +47,25 @@ def _advised(data: bytes) -> events_pb2.DeadLetter:
     )
 
 
-def store(connection: Connection, letters: list[events_pb2.DeadLetter], now_ms: int) -> None:
-    """Keeps letters; those that are there already change nothing."""
-    insert_ignore(connection, schema.dead, [dead_values(letter, now_ms) for letter in letters])
+def store(
+    connection: Connection, letters: Sequence[events_pb2.DeadLetter], now_ms: int, settings: Settings | None = None
+) -> None:
+    """Keeps letters that there is room for; those that are there already change nothing."""
+    rows = [dead_values(letter, now_ms) for letter in letters]
+    insert_ignore(
+        connection, schema.dead, retention.fitting(connection, schema.dead, _new(connection, rows), settings or Settings())
+    )
+
+
+def _new(connection: Connection, rows: Sequence[Values]) -> list[Values]:
+    """Those that are not there: the store's own letters come back from the log."""
+    table, key = schema.dead, ("service", "stream", "sequence", "digest")
+    there = select(table.c.n)
+    return [
+        values
+        for values in rows
+        if connection.execute(there.where(*(table.c[name] == values[name] for name in key))).first() is None
+    ]
 
 
 def read(connection: Connection, limit: int) -> rs.ReadDeadResponse:

@@ -16,7 +16,7 @@ from services.treestore.claims import spec_of
 from services.treestore.flush import flush
 from services.treestore.ingest import Outcome, bury_event, outcome
 from services.treestore.ingest import apply as apply_events
-from services.treestore.loading import OVER, load_whole
+from services.treestore.loading import OVER, load_completions, load_whole
 from services.treestore.meta import put, read_int
 from services.treestore.rows import GROWING, SCORING, UNSCORABLE, ScoreRow, TreeRow
 from services.treestore.settings import Settings
@@ -41,6 +41,7 @@ def look(connection: Connection, now_ms: int, settings: Settings) -> Outcome:
         for due in (_score_due(now_ms), _reminder_due(now_ms), _growth_due(now_ms))
     )
     load_whole(connection, book, late | owing | idle)
+    load_completions(connection, book, owing - late)
     for tree_id in late:
         _late(connection, book, book.trees[tree_id])
     for tree_id in owing - late:
@@ -86,8 +87,7 @@ def _late(connection: Connection, book: Book, tree: TreeRow) -> None:
     groups = wholes.scorers(connection, tree.tree_id)
     until = wholes.score_due(connection, tree, book.now_ms) if groups else book.now_ms
     waiting = groups if until > book.now_ms else ()
-    part = book.part(tree.tree_id)
-    for leaf, scorer in closing.owed(part.leaves, tree.scorers, part.scores):
+    for leaf, scorer in book.owed(tree):
         if scorer not in waiting:
             book.put_score(tree.tree_id, leaf, scorer, ScoreRow(UNSCORABLE, 0.0, "DEADLINE", ""))
     if waiting:
@@ -102,7 +102,7 @@ def remind(book: Book, tree: TreeRow, groups: Collection[str]) -> None:
     book.change(tree).remind_due_ms = 0
     part, grown = book.part(tree.tree_id), tree.state == SCORING
     alone = [scorer for scorer in tree.scorers if scorer not in groups]
-    owed = list(closing.unscored(part.leaves, alone, part.scores, grown=grown))
+    owed = closing.unscored(part.leaves, alone, part.scores, grown=grown, inside=book.inside(tree.tree_id))
     for start in range(0, len(owed), _LEAVES):
         leaves = [_finished(book, tree, leaf) for leaf in owed[start : start + _LEAVES]]
         msg_id = f"remind-{tree.tree_id.hex()}-{start}-{book.now_ms}"
@@ -132,7 +132,7 @@ def _finished(book: Book, tree: TreeRow, leaf: Leaf) -> events_pb2.LeafFinished:
         claim_epoch=tree.claim_epoch,
         leaf=leaf_to_wire(leaf),
         reason=row.reason,
-        completion=row.completion,
+        completion=row.completion or "",
     )
 
 

@@ -1,27 +1,32 @@
 """The ends of trees: closed, dropped or consumed, with what follows for their groups, sums and the log."""
 
+import math
+from collections.abc import Collection
+
+from banyan import reward
 from banyan.v1 import events_pb2, tree_pb2
 from services.treestore import closing, surplus
 from services.treestore.book import Book
 from services.treestore.rows import CLOSED, CONSUMED, DROPPED, SCORING, GroupRow, GroupState, TreeRow
+
+STALE = "STALE"  # why a group is given up that was opened too many policies ago
 
 
 def settle(book: Book) -> None:
     """Closes every grown tree that the book touched and that is owed no score."""
     for tree_id in list(book.touched):
         tree = book.trees.get(tree_id)
-        if tree is not None and tree.state == SCORING:
-            part = book.part(tree_id)
-            if not closing.owed(part.leaves, tree.scorers, part.scores):
-                _close(book, tree)
-    for group in [group for group in {id(g): g for g in map(book.group, book.ended)}.values() if group.take]:
-        thin(book, group)
+        if tree is not None and tree.state == SCORING and not book.owed(tree):
+            _close(book, tree)
+    thin(book, [book.groups[key] for key in sorted(book.changed_groups)])
 
 
-def thin(book: Book, group: GroupRow) -> None:
-    """Gives up the trees that a group needs no more."""
-    for tree in surplus.surplus(group, [t for t in book.trees.values() if t.group_id == group.group_id]):
-        give_up(book, tree, surplus.REASON)
+def thin(book: Book, groups: Collection[GroupRow]) -> None:
+    """Gives up the trees that groups need no more."""
+    for group in groups:
+        if group.take:
+            for tree in surplus.surplus(group, book.of_group(group)):
+                give_up(book, tree, surplus.REASON)
 
 
 def give_up(book: Book, tree: TreeRow, reason: str) -> None:
@@ -32,16 +37,29 @@ def give_up(book: Book, tree: TreeRow, reason: str) -> None:
         drop(book, tree, reason)
 
 
+def expire(book: Book, groups: Collection[GroupRow]) -> None:
+    """Give up groups that no batch may take any more, with all trees that they have so far.
+
+    A tree of theirs that is opened later is given up as it comes (`accept`), so a group is over at once and keeps no
+    place of the gate, however many of its trees are still on their way.
+    """
+    for group in groups:
+        discard_group(book, group, STALE)
+        for tree in book.of_group(group):
+            if tree.state != DROPPED:
+                give_up(book, tree, STALE)
+
+
 def _close(book: Book, tree: TreeRow) -> None:
     part = book.part(tree.tree_id)
     rewards = closing.rewards(part.leaves, tree.scorers, part.scores)
-    values = [reward for reward in rewards.values() if reward is not None]
+    values = [value for value in rewards.values() if value is not None]
     tally = book.tally(tree)
     tally.scored += len(values)
     tally.unscorable += len(rewards) - len(values)
-    tally.reward_sum += sum(values)
+    tally.reward_sum += math.fsum(values)
     tally.correct += sum(value >= 1.0 for value in values)
-    tree.mean_reward = sum(values) / len(values) if values else None
+    tree.mean_reward = reward.mean(values) if values else None
     _end(book, tree, CLOSED, "")
 
 
@@ -58,11 +76,10 @@ def _end(book: Book, tree: TreeRow, state: int, reason: str) -> None:
     group.done += 1
     group.dropped += state == DROPPED
     book.changed_groups.add((group.run_id, group.group_id))
-    whole = group.done == group.size
-    if whole:
+    if group.state == GroupState.OPEN and group.done == group.size:
         book.move_group(group, GroupState.DROPPED if group.dropped == group.size else GroupState.CLOSED, reason)
     book.ended.append(tree)
-    _tell(book, tree, whole)
+    _tell(book, tree, group.state != GroupState.OPEN)
 
 
 def consume(book: Book, tree: TreeRow) -> None:
@@ -74,7 +91,9 @@ def discard(book: Book, tree: TreeRow, reason: str) -> None:
     """Gives a closed tree up: its group teaches nothing, or can do without it, or is too old."""
     book.change(tree)
     tree.state, tree.reason = DROPPED, reason
-    book.group(tree).dropped += 1
+    group = book.group(tree)
+    group.dropped += 1
+    book.changed_groups.add((group.run_id, group.group_id))
     _tell(book, tree, True)
 
 

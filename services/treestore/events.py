@@ -212,7 +212,8 @@ def _grown(message: events_pb2.TreeGrown, sequence: int, run_id: str) -> Grown:
     if len(set(leaves)) != len(leaves):
         raise InvalidInput(f"tree {message.tree_id.hex()[:12]} lists a leaf twice")
     nodename.check(message.node_id)
-    return Grown(run_id, message.tree_id, sequence, message, leaves)
+    inside = tuple(sorted({_leaf(place) for place in message.inside} - set(leaves)))
+    return Grown(run_id, message.tree_id, sequence, message, leaves, inside)
 
 
 def _scored(message: events_pb2.LeafScored, sequence: int, run_id: str) -> WasScored:

@@ -85,6 +85,7 @@ class Grown(Event):
     kind: ClassVar[str] = "grown"
     message: events_pb2.TreeGrown
     leaves: tuple[Leaf, ...]
+    inside: tuple[Leaf, ...] = ()
 
     def payload(self) -> bytes:
         return self.message.SerializeToString()

@@ -1,4 +1,7 @@
-"""A lock on a file, held as long as the process lives: the kernel lets go of it, whatever way the process ends."""
+"""A lock on a file, held as long as the process lives: the kernel lets go of it, whatever way the process ends.
+
+The file says how its last holder ended: it is empty after one that let go of the lock with nothing to say.
+"""
 
 import fcntl
 import os
@@ -12,19 +15,28 @@ class FileLock:
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "a+")  # noqa: SIM115 — open as long as the lock is held
+        self._file.seek(0)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            self._file.seek(0)
             holder = self._file.read().strip() or "unknown"
             self._file.close()
             raise InvalidInput(
                 f"the store {path.with_suffix('')} is open in process {holder}; stop it, or use BANYAN_READ_ONLY=1"
             ) from None
-        self._file.truncate(0)
-        self._file.write(str(os.getpid()))
-        self._file.flush()
+        self.left = self._file.read().strip()
+        """What the last holder left: a pid if it was killed, else what it released the lock with."""
+        self._write(str(os.getpid()))
 
-    def release(self) -> None:
-        """Lets go of it."""
-        self._file.close()
+    def release(self, left: str = "") -> None:
+        """Let go of it, and leave a word for the next holder. Again it changes nothing."""
+        if not self._file.closed:
+            self._write(left)
+            self._file.close()
+
+    def _write(self, word: str) -> None:
+        """Reach the disk: after a loss of power an empty file must not stand for a holder that ended well."""
+        self._file.truncate(0)
+        self._file.write(word)
+        self._file.flush()
+        os.fsync(self._file.fileno())

@@ -7,10 +7,10 @@ from sqlalchemy import Connection, Insert, Table, bindparam, delete, insert, sel
 from sqlalchemy.dialects import postgresql, sqlite
 
 from banyan.tree import Leaf
-from services.treestore import schema
+from services.treestore import counts, retention, schema
 from services.treestore.book import Book, Values, event_digest
 from services.treestore.loading import chunks
-from services.treestore.rows import CHANGING, FIXED, GroupRow, TallyRow
+from services.treestore.rows import CHANGING, FIXED, GroupRow, LeafRow, TallyRow
 
 TOLD = "told"
 _GROUP_CHANGES = ("opened", "done", "dropped", "state", "reason")
@@ -28,11 +28,12 @@ def flush(connection: Connection, book: Book) -> None:
     insert_ignore(connection, schema.plans, book.new_plans)
     for chunk in chunks(tree.tree_id for tree in book.ended):
         connection.execute(_BLOBS_OF, {"keys": chunk})
-    insert_ignore(connection, schema.refused, book.new_refused)
-    insert_ignore(connection, schema.late, book.new_late)
-    insert_ignore(connection, schema.dead, book.new_dead)
+    for table, kept in ((schema.refused, book.new_refused), (schema.late, book.new_late)):
+        insert_ignore(connection, table, retention.fitting(connection, table, kept, book.settings))
+    _dead(connection, book)
     _tallies(connection, book)
     _grew(connection, book)
+    counts.add(connection, counts.of_book(book))
     book.say_closings()
     tell(connection, book.new_outbox)
 
@@ -107,21 +108,28 @@ def _groups(connection: Connection, book: Book) -> None:
 
 def _leaves(connection: Connection, book: Book) -> None:
     insert_all(connection, schema.leaves, [_leaf_values(book, *key) for key in sorted(book.new_leaves)])
-    rows = [
-        {"tree": tree_id, "at": leaf.segment, "stop": leaf.end, **_leaf_changes(book, tree_id, leaf)}
-        for tree_id, leaf in book.changed_leaves - book.new_leaves
-    ]
-    if rows:
-        connection.execute(_LEAF, rows)
+    silent: list[Values] = []
+    spoken: list[Values] = []
+    for tree_id, leaf in book.changed_leaves - book.new_leaves:
+        row = book.parts[tree_id].leaves[leaf]
+        at: Values = {"tree": tree_id, "at": leaf.segment, "stop": leaf.end, **_leaf_changes(row)}
+        if row.completion is None:
+            silent.append(at)
+        else:
+            spoken.append({**at, "completion": row.completion})
+    for rows in (silent, spoken):
+        if rows:
+            connection.execute(_LEAF, rows)
 
 
 def _leaf_values(book: Book, tree_id: bytes, leaf: Leaf) -> Values:
-    return {"tree_id": tree_id, "segment": leaf.segment, "end": leaf.end, **_leaf_changes(book, tree_id, leaf)}
-
-
-def _leaf_changes(book: Book, tree_id: bytes, leaf: Leaf) -> Values:
     row = book.parts[tree_id].leaves[leaf]
-    return {"finished": row.finished, "listed": row.listed, "reason": row.reason, "completion": row.completion}
+    at = {"tree_id": tree_id, "segment": leaf.segment, "end": leaf.end}
+    return {**at, **_leaf_changes(row), "completion": row.completion or ""}
+
+
+def _leaf_changes(row: LeafRow) -> Values:
+    return {"finished": row.finished, "listed": row.listed, "reason": row.reason}
 
 
 def _parked(connection: Connection, book: Book) -> None:
@@ -133,15 +141,26 @@ def _parked(connection: Connection, book: Book) -> None:
             "digest": event_digest(w.event),
             "waits_for": w.waits_for,
             "tree_id": w.event.tree_id,
-            "run_id": w.event.run_id,
             "kind": w.event.kind,
-            "payload": w.event.payload(),
+            "payload": (payload := w.event.payload()),
             "sequence": w.event.sequence,
             "parked_ms": book.now_ms,
+            **book.held(w.event, len(payload)),
         }
         for w in new
     ]
-    insert_ignore(connection, schema.parked, rows)
+    known = retention.known_runs(connection, (str(values["run_id"]) for values in rows)) if rows else set()
+    free = [values for values in rows if values["run_id"] not in known]  # a store that is built up from the log: see ADR 054
+    bound = [values for values in rows if values["run_id"] in known]
+    insert_ignore(connection, schema.parked, [*free, *retention.fitting(connection, schema.parked, bound, book.settings)])
+
+
+def _dead(connection: Connection, book: Book) -> None:
+    """Keeps letters that there is room for, and says them on the log; the others are not said either."""
+    letters = {id(values): letter for letter, values in book.new_dead}
+    for values in retention.fitting(connection, schema.dead, [values for _, values in book.new_dead], book.settings):
+        insert_ignore(connection, schema.dead, [values])
+        book.say_dead(letters[id(values)])
 
 
 def _tallies(connection: Connection, book: Book) -> None:

@@ -2,16 +2,16 @@
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, delete
 
 from banyan.v1 import events_pb2
 from services.chassis import subjects
-from services.treestore import blobs, endings
+from services.treestore import blobs, endings, schema, texts
 from services.treestore.accept import accept
-from services.treestore.book import Book, segment_key
+from services.treestore.book import Book, event_digest, segment_key
 from services.treestore.events import decode
 from services.treestore.facts import Ended, Event, Grew, Grown, Opened, Planned, WasScored
 from services.treestore.flush import flush
@@ -21,6 +21,14 @@ from services.treestore.settings import Settings
 
 log = logging.getLogger(__name__)
 SERVICE = "treestore"
+
+
+class Unfit(Exception):
+    """Our own code raised on an event that was parked, and not on the message that released it, which is not to blame."""
+
+    def __init__(self, event: Event, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.event = event
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +58,12 @@ class Outcome:
 
 
 def ingest(connection: Connection, items: Sequence[Item], now_ms: int, settings: Settings) -> Outcome:
-    """Stores the messages. Raises only where the database does; what is wrong with a message is kept as a row."""
+    """Stores the messages. Raises where the database does, and Unfit; what is wrong with a message is kept as a row."""
     book = Book(now_ms, settings)
     decoded = [(item, *decode(item.subject, item.data, item.sequence)) for item in items]
     events, lost, blobs_of = blobs.resolve(connection, [event for _, found, _ in decoded for event in found])
     load_for(connection, book, events)
+    about: dict[int, bytes] = {}  # the tree of what is wrong with a message
     problems: dict[int, list[str]] = {item.sequence: list(wrong) for item, _, wrong in decoded if wrong}
     mine = {id(event) for event in events} | {
         id(event) for event, _ in lost
@@ -63,9 +72,11 @@ def ingest(connection: Connection, items: Sequence[Item], now_ms: int, settings:
         blobs_of.pop(id(event), None)  # whoever replays the letter needs it
         if id(event) in mine:
             problems.setdefault(event.sequence, []).append(reason)
+            about.setdefault(event.sequence, event.tree_id)
         else:  # it was parked by an earlier message
             bury_event(book, event, reason)
-    _bury(book, items, problems)
+    _bury(book, items, problems, about)
+    texts.decode(connection, book)
     flush(connection, book)
     blobs.spend(connection, blobs_of.values())
     return outcome(book)
@@ -77,20 +88,34 @@ def apply(connection: Connection, book: Book, events: Sequence[Event], keys: Col
     released = [event for key in keys for event in book.release(key)]
     for event, reason in settle(book, [*events, *released]):
         bury_event(book, event, reason)
+    texts.decode(connection, book)
 
 
 def settle(book: Book, events: Iterable[Event]) -> list[tuple[Event, str]]:
-    """Judges and applies the events and all that they release, then closes trees. Returns those that can never be right."""
+    """Judges and applies the events and all that they release, then closes trees. Returns those that can never be right.
+
+    Raises Unfit for a released one on which our own code raises.
+    """
     hopeless: list[tuple[Event, str]] = []
-    queue = deque(events)
-    while queue:
-        event = queue.popleft()
-        verdict = judge(book, event)
-        queue.extend(_carry_out(book, event, verdict))
-        if verdict.end is End.BURY:
-            hopeless.append((event, verdict.reason))
+    given, released = list(events), deque[Event]()
+    for event in given:
+        released.extend(_settled(book, event, hopeless))
+    while released:
+        event = released.popleft()
+        try:
+            released.extend(_settled(book, event, hopeless))
+        except Exception as error:
+            raise Unfit(event, error) from error
     endings.settle(book)
     return hopeless
+
+
+def _settled(book: Book, event: Event, hopeless: list[tuple[Event, str]]) -> list[Event]:
+    """Judges and applies one event; those that waited for it."""
+    verdict = judge(book, event)
+    if verdict.end is End.BURY:
+        hopeless.append((event, verdict.reason))
+    return _carry_out(book, event, verdict)
 
 
 def _carry_out(book: Book, event: Event, verdict: Verdict) -> list[Event]:
@@ -132,15 +157,15 @@ def _place(event: Event) -> tuple[bytes, int, int]:
     return b"", 0, 0
 
 
-def _bury(book: Book, items: Iterable[Item], problems: dict[int, list[str]]) -> None:
+def _bury(book: Book, items: Iterable[Item], problems: dict[int, list[str]], about: Mapping[int, bytes]) -> None:
     for item in items:
         reasons = problems.pop(item.sequence, None)
         if reasons:
-            bury_item(book, item, "; ".join(reasons[:5]))
+            bury_item(book, item, "; ".join(reasons[:5]), about.get(item.sequence, b""))
 
 
-def bury_item(book: Book, item: Item, reason: str) -> None:
-    """Gives a message up."""
+def bury_item(book: Book, item: Item, reason: str, tree_id: bytes = b"") -> None:
+    """Gives a message up; `tree_id`: the tree that it is about, if it is known."""
     log.error("dead letter: %s #%d on %s: %s", item.stream, item.sequence, item.subject, reason)
     book.bury(
         events_pb2.DeadLetter(
@@ -151,7 +176,8 @@ def bury_item(book: Book, item: Item, reason: str) -> None:
             reason=reason,
             attempts=item.attempts,
             service=SERVICE,
-        )
+        ),
+        tree_id,
     )
 
 
@@ -172,7 +198,18 @@ def bury_event(book: Book, event: Event, reason: str) -> None:
             data = events_pb2.TreesGrown(trees=[event.message]).SerializeToString()
         case WasScored():
             data = events_pb2.LeavesScored(scores=[event.message]).SerializeToString()
-    bury_item(book, Item(subjects.lineage(event.run_id, kind), data, event.sequence), reason)
+    bury_item(book, Item(subjects.lineage(event.run_id, kind), data, event.sequence), reason, event.tree_id)
+
+
+def give_up_parked(connection: Connection, event: Event, reason: str, now_ms: int, settings: Settings) -> bool:
+    """Make a dead letter of an event that is parked; False if it is not."""
+    parked = schema.parked
+    gone = connection.execute(delete(parked).where(parked.c.digest == event_digest(event))).rowcount
+    if gone:
+        book = Book(now_ms, settings)
+        bury_event(book, event, reason)
+        flush(connection, book)
+    return bool(gone)
 
 
 def outcome(book: Book) -> Outcome:

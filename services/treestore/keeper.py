@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from banyan.errors import TemporaryError
 from services.chassis import bucket, subjects
 from services.chassis.bus import Bus
+from services.chassis.health import Pulse
 from services.treestore import deadlines, meta, runs
 from services.treestore.consumer import tell
 from services.treestore.context import Context
@@ -20,6 +21,7 @@ from services.treestore.outbox import Outbox
 log = logging.getLogger(__name__)
 _BEAT_MS = 5_000
 _LEAVE_S = 2.0
+_LOOK_S = 180.0  # a read and two writes behind those of others, on a disk or a database that hangs for a minute
 _CHECK_S = 5.0  # between looks for a log that was lost
 _CROWDED = 1 / 16  # of what LINEAGE may hold: it is purged at the next look then, without waiting for its time
 _FLOOR, _BORN = "lineage_floor", "lineage_born"
@@ -32,10 +34,12 @@ class Keeper:
         self._context, self._bus, self._outbox = context, bus, outbox
         self._beaten_ms = 0
         self._held = 0  # bytes of LINEAGE at the last look
+        self.pulse = Pulse("deadlines")  # of the database, too: each look reads, and every fifth writes
 
     async def watch(self) -> None:
         """Looks at the deadlines for ever."""
         while True:
+            self.pulse.beat("a look", _LOOK_S)
             await asyncio.sleep(self._context.settings.tick_ms / 1000)
             try:
                 await self.look()
@@ -110,6 +114,21 @@ class Keeper:
             await self._bus.purge_subject(subjects.GROWTH, subjects.growth(run_id))
             if subjects.growth_durable(run_id) in durables:
                 await self._bus.delete_consumer(subjects.GROWTH, subjects.growth_durable(run_id))
+
+    async def forget(self, run_id: str) -> None:
+        """Takes away all that the broker holds of a run: messages, consumer, weights. Raises TemporaryError."""
+        try:
+            for kind in subjects.LINEAGE_KINDS:
+                await self._bus.purge_subject(subjects.LINEAGE, subjects.lineage(run_id, kind))
+            await self._bus.purge_subject(subjects.TRAIN, subjects.train(run_id, "*"))
+            await self._bus.purge_subject(subjects.GROWTH, subjects.growth(run_id))
+            await self._bus.delete_consumer(subjects.GROWTH, subjects.growth_durable(run_id))
+            await bucket.delete(self._bus.client, subjects.weights_bucket(run_id))
+        except (TimeoutError, nats.errors.Error, JetStreamError) as error:
+            message = (
+                f"the broker cannot forget run {run_id} now: {error or type(error).__name__}; nothing is lost, try again"
+            )
+            raise TemporaryError(message) from None
 
     async def clear_weights(self) -> None:
         """Removes the object stores that the weights of runs went out through which are over."""

@@ -5,29 +5,42 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import BindParameter, Connection, Row, Select, Table, bindparam, select
+from sqlalchemy import BindParameter, Connection, Row, Select, Table, bindparam, select, tuple_
 from sqlalchemy.sql.elements import KeyedColumnElement
 
 from banyan.tree import Leaf
 from banyan.v1 import runstore_service_pb2 as rs
-from services.treestore import schema
+from banyan.v1 import tree_pb2
+from services.treestore import closing, limits, schema
 from services.treestore.book import Book, Waiting, scorers_of
+from services.treestore.bounds import BROKEN
 from services.treestore.events import restore
 from services.treestore.facts import Ended, Event, Grew, Grown, Opened, Planned, WasScored
 from services.treestore.meta import read_int
-from services.treestore.rows import CHANGING, FIXED, GroupRow, Head, LeafRow, RunRow, ScoreRow, TallyRow, TreeRow
+from services.treestore.rows import CHANGING, FIXED, SCORING, GroupRow, Head, LeafRow, RunRow, ScoreRow, TallyRow, TreeRow
 
 T = TypeVar("T")
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
-LOST = ("ORDINAL_TAKEN", "PARENT_REFUSED")
+LOST = ("ORDINAL_TAKEN", "PARENT_REFUSED", *BROKEN)
+
+
+def _of_trees(table: Table, *names: str) -> Select[Any]:
+    """Columns of the rows of trees, in order of arrival."""
+    return select(*(table.c[name] for name in names)).where(table.c.tree_id.in_(_KEYS)).order_by(table.c.n)
+
+
 # Made once: building a statement of many columns costs more than running it.
 _KEYS: BindParameter[Any] = bindparam("keys", expanding=True)
 _TREES = select(*(schema.trees.c[name] for name in (*FIXED, *CHANGING))).where(schema.trees.c.tree_id.in_(_KEYS))
 _HEADS = select(*(schema.segments.c[name] for name in Head.__dataclass_fields__))
 _HEADS_BY_ID = _HEADS.where(schema.segments.c.id.in_(_KEYS))
-_HEADS_BY_PLACE = _HEADS.where(
-    schema.segments.c.tree_id.in_(bindparam("trees", expanding=True)), schema.segments.c.parent.in_(_KEYS)
-)
+_HEADS_BY_PLACE = _HEADS.where(tuple_(schema.segments.c.tree_id, schema.segments.c.parent).in_(_KEYS))
+_HEADS_BY_TREE = _HEADS.where(schema.segments.c.tree_id.in_(_KEYS))
+_AT = ("tree_id", "segment", "end")
+_LEAVES = _of_trees(schema.leaves, *_AT, "finished", "listed", "reason")
+_COMPLETIONS = _of_trees(schema.leaves, *_AT, "completion")
+_SCORES = _of_trees(schema.scores, *_AT, "scorer", "state", "value", "reason", "scorer_version")
+_SPECS = select(schema.trees.c.tree_id, schema.trees.c.spec).where(schema.trees.c.tree_id.in_(_KEYS))
 _LOST_SEGMENTS = select(schema.refused.c.segment).where(
     schema.refused.c.segment.in_(_KEYS), schema.refused.c.kind == "segment", schema.refused.c.reason.in_(LOST)
 )
@@ -74,7 +87,9 @@ def load_for(connection: Connection, book: Book, events: Collection[Event], keys
     load_spares(connection, book)
     load_tallies(connection, book, {e.run_id for e in everything})
     load_segments(connection, book, everything)
-    load_parts(connection, book, {e.tree_id for e in everything if not isinstance(e, (Grew, Opened, Planned))})
+    load_parts(connection, book, {e.tree_id for e in everything if _looks_at_scores(book, e)})
+    load_insides(connection, book, everything)
+    limits.load(connection, book, everything)
 
 
 def _load_siblings(connection: Connection, book: Book, opened: Collection[Opened]) -> None:
@@ -92,7 +107,7 @@ def _load_siblings(connection: Connection, book: Book, opened: Collection[Opened
 
 def _add_group(book: Book, row: Row[Any]) -> None:
     names = GroupRow.__dataclass_fields__
-    book.groups[(row.run_id, row.group_id)] = GroupRow(**{name: getattr(row, name) for name in names})
+    book.add_group(GroupRow(**{name: getattr(row, name) for name in names}))
 
 
 def _groups_of(book: Book) -> set[tuple[str, str]]:
@@ -121,7 +136,7 @@ def load_runs(connection: Connection, book: Book, run_ids: Iterable[str]) -> Non
     for row in rows_in(connection, schema.runs, "run_id", run_ids):
         held = row.held_out
         book.runs[row.run_id] = RunRow(
-            row.run_id, row.state in OVER, frozenset(held[i : i + 32] for i in range(0, len(held), 32))
+            row.run_id, row.state in OVER, frozenset(held[i : i + 32] for i in range(0, len(held), 32)), row.step
         )
 
 
@@ -131,7 +146,8 @@ def load_trees(connection: Connection, book: Book, tree_ids: Iterable[bytes]) ->
         for row in connection.execute(_TREES, {"keys": chunk}):
             values = row._asdict()
             values["scorers"] = scorers_of(row.scorers)
-            book.trees[row.tree_id] = TreeRow(**values)
+            book.add_tree(TreeRow(**values))
+            book.states[row.tree_id] = row.state
 
 
 def load_groups(connection: Connection, book: Book, keys: Iterable[tuple[str, str]]) -> None:
@@ -152,40 +168,82 @@ def load_tallies(connection: Connection, book: Book, run_ids: Iterable[str]) -> 
 
 def load_segments(connection: Connection, book: Book, events: Iterable[Event]) -> None:
     """Heads of the segments that the events name, and whoever is at the places that they want."""
-    named, trees, parents = set[bytes](), set[bytes](), set[bytes]()
+    named, places = set[bytes](), set[tuple[bytes, bytes]]()
     for event in events:
         match event:
             case Grew():
                 named |= {event.segment.id, event.segment.parent} - {b""}
-                trees.add(event.tree_id)
-                parents.add(event.segment.parent)
+                places.add((event.tree_id, event.segment.parent))
             case Grown():
-                named |= {leaf.segment for leaf in event.leaves}
+                named |= {leaf.segment for leaf in (*event.leaves, *event.inside)}
             case Ended() | WasScored():
                 named.add(event.leaf.segment)
-    _load_heads(connection, book, named, trees, parents)
+    _load_heads(connection, book, named, places)
     for chunk in chunks(sorted(named)):
         book.lost |= set(connection.scalars(_LOST_SEGMENTS, {"keys": chunk}))
 
 
-def _load_heads(connection: Connection, book: Book, named: set[bytes], trees: set[bytes], parents: set[bytes]) -> None:
+def _load_heads(connection: Connection, book: Book, named: set[bytes], places: set[tuple[bytes, bytes]]) -> None:
     for chunk in chunks(sorted(named)):
         for row in connection.execute(_HEADS_BY_ID, {"keys": chunk}):
             book.add_head(Head(*row))
-    for some in chunks(sorted(trees), 500):
-        for chunk in chunks(sorted(parents)):
-            for row in connection.execute(_HEADS_BY_PLACE, {"trees": some, "keys": chunk}):
-                book.add_head(Head(*row))
+    for pairs in chunks(sorted(places)):
+        for row in connection.execute(_HEADS_BY_PLACE, {"keys": pairs}):
+            book.add_head(Head(*row))
 
 
 def load_parts(connection: Connection, book: Book, tree_ids: Collection[bytes]) -> None:
-    """Leaves and scores of these trees."""
-    for row in rows_in(connection, schema.leaves, "tree_id", tree_ids):
-        leaf = LeafRow(row.finished, row.listed, row.reason, row.completion)
-        book.part(row.tree_id).leaves[Leaf(row.segment, row.end)] = leaf
-    for row in rows_in(connection, schema.scores, "tree_id", tree_ids):
-        score = ScoreRow(row.state, row.value, row.reason, row.scorer_version)
-        book.part(row.tree_id).scores[(Leaf(row.segment, row.end), row.scorer)] = score
+    """Leaves and scores of these trees, without what leaves say: texts are long, and each score asks for all leaves."""
+    for chunk in chunks(sorted(set(tree_ids))):
+        for tree_id, segment, end, *leaf in connection.execute(_LEAVES, {"keys": chunk}):
+            book.part(tree_id).leaves[Leaf(segment, end)] = LeafRow(*leaf)
+        for tree_id, segment, end, scorer, *score in connection.execute(_SCORES, {"keys": chunk}):
+            book.part(tree_id).scores[(Leaf(segment, end), scorer)] = ScoreRow(*score)
+
+
+def load_completions(connection: Connection, book: Book, tree_ids: Collection[bytes]) -> None:
+    """What the loaded leaves of these trees say."""
+    for chunk in chunks(sorted(set(tree_ids))):
+        for tree_id, segment, end, completion in connection.execute(_COMPLETIONS, {"keys": chunk}):
+            book.part(tree_id).leaves[Leaf(segment, end)].completion = completion
+
+
+def load_members(connection: Connection, book: Book, run_id: str, group_ids: Collection[str]) -> None:
+    """Load groups with all their trees and sums: the needs of giving groups up. A group may have no tree yet."""
+    load_groups(connection, book, {(run_id, group_id) for group_id in group_ids})
+    load_tallies(connection, book, [run_id])
+    trees = schema.trees
+    for chunk in chunks(sorted(group_ids)):
+        of_groups = select(trees.c.tree_id).where(trees.c.run_id == run_id, trees.c.group_id.in_(chunk))
+        load_trees(connection, book, connection.scalars(of_groups))
+
+
+def _looks_at_scores(book: Book, event: Event) -> bool:
+    """Whether an event asks for a tree's leaves and scores: by itself, or as it touches a tree that may be closed."""
+    tree = book.trees.get(event.tree_id)
+    return not isinstance(event, (Grew, Opened, Planned)) or (tree is not None and tree.state == SCORING)
+
+
+def load_insides(connection: Connection, book: Book, events: Collection[Event] = ()) -> None:
+    """Segments and group scorers of trees that are grown, or now may be, with places put before scorers that are no leaves:
+    few trees have any."""
+    trees = {tree.tree_id for tree in book.trees.values() if tree.state == SCORING}
+    marked = {tree_id: set(closing.marked(part.leaves)) for tree_id, part in book.parts.items()}
+    for event in events:
+        if isinstance(event, Ended):
+            marked.setdefault(event.tree_id, set()).add(event.leaf)
+        elif isinstance(event, Grown):
+            trees.add(event.tree_id)
+    for event in events:
+        if isinstance(event, Grown):
+            marked.setdefault(event.tree_id, set()).update(event.inside)
+            marked[event.tree_id].difference_update(event.leaves)
+    wanted = [i for i in trees if marked.get(i, set()) - set(closing.listed(book.part(i).leaves))]
+    for chunk in chunks(sorted(wanted)):
+        for row in connection.execute(_HEADS_BY_TREE, {"keys": chunk}):
+            book.add_head(Head(*row))
+        for tree_id, spec in connection.execute(_SPECS, {"keys": chunk}):
+            book.part(tree_id).groups = tuple(tree_pb2.TreeSpec.FromString(spec).group_scorers)
 
 
 def load_whole(connection: Connection, book: Book, tree_ids: Collection[bytes]) -> None:
@@ -195,3 +253,4 @@ def load_whole(connection: Connection, book: Book, tree_ids: Collection[bytes]) 
     load_spares(connection, book)
     load_tallies(connection, book, {t.run_id for t in book.trees.values()})
     load_parts(connection, book, tree_ids)
+    load_insides(connection, book)

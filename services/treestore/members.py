@@ -1,6 +1,6 @@
 """Rollout nodes of a run, and the tokens by which they join it."""
 
-from sqlalchemy import Connection, bindparam, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import runstore_service_pb2 as rs
@@ -47,6 +47,8 @@ def put(connection: Connection, request: rs.PutMemberRequest, now_ms: int) -> No
     if before is not None and member.public_key not in ("", before.public_key):
         raise Refused(f"{member.node_id!r} is another node of run {run_id}; give this one another name", "NODE_TAKEN")
     connection.execute(delete(table).where(*mine))
+    if member.joined:
+        connection.execute(update(schema.runs).where(schema.runs.c.run_id == run_id).values(joined=True))
     connection.execute(
         insert(table).values(
             run_id=run_id,

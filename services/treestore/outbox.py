@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, delete, select
 
 from banyan.errors import DeadlineMissed, InvalidInput, TemporaryError
 from banyan.v1 import events_pb2
+from services.chassis.health import Pulse
 from services.treestore import dead, schema
 from services.treestore.database import Database
 from services.treestore.ports import Publisher
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 _BATCH = 200
 _DEADLINE_S = 30.0
 _PAUSE_S = 1.0
+_TURN_S = 180.0  # a look, or what is published at once: its deadline and a transaction
 _LETTERS_S = 30.0  # after the log took no letter
 _LETTER = schema.outbox.c.subject.like("dead.%")
 _WAITING = select(schema.outbox).where(~_LETTER).order_by(schema.outbox.c.n).limit(_BATCH)
@@ -54,6 +56,7 @@ class Outbox:
         self._bell = asyncio.Event()
         self._bell.set()  # drained at start
         self._post_after = 0.0
+        self.pulse = Pulse("outbox")
         self.published: dict[str, int] = {}  # newest sequence by first word of the subject
 
     def ring(self) -> None:
@@ -62,11 +65,13 @@ class Outbox:
 
     async def run(self) -> None:
         """Publishes for ever."""
+        self.pulse.beat("the first look", _TURN_S)
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._bell.wait()
             self._bell.clear()
+            self.pulse.beat("a look", _TURN_S)
             try:
                 events, mail = await self._database.read(pending)
                 while await self.drain(events) == _BATCH:
@@ -82,6 +87,7 @@ class Outbox:
         sent: list[int] = []
         try:
             for part in _runs(rows):
+                self.pulse.beat("publishing", _TURN_S)
                 await asyncio.gather(*(self._publish(row) for row in part))
                 sent += [row.n for row in part]
         except DeadlineMissed as missed:

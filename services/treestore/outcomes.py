@@ -5,11 +5,12 @@ Only batches say what counts: what they took and gave up never changes again, so
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Row, bindparam, func, select
 
+from banyan import order, reward
 from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore import schema
 from services.treestore.loading import chunks, rows_in
@@ -27,8 +28,11 @@ _ENDS = (
     .join(schema.segments, schema.segments.c.id == schema.leaves.c.segment)
     .where(schema.leaves.c.tree_id.in_(_TREES), schema.leaves.c.listed)
 )
-_VALUES = select(*(schema.scores.c[name] for name in ("tree_id", "segment", "end", "scorer", "value"))).where(
-    schema.scores.c.tree_id.in_(_TREES), schema.scores.c.state == SCORED
+_VALUES = select(*(schema.scores.c[name] for name in ("tree_id", "segment", "end", "scorer", "state", "value"))).where(
+    schema.scores.c.tree_id.in_(_TREES)
+)
+_PLACES = select(*(schema.segments.c[name] for name in ("id", "parent", "fork", "ordinal"))).where(
+    schema.segments.c.tree_id.in_(_TREES)
 )
 _ANSWERS = select(
     *(schema.leaves.c[name] for name in ("tree_id", "segment", "end")),
@@ -36,19 +40,12 @@ _ANSWERS = select(
 ).where(schema.leaves.c.tree_id.in_(_TREES), schema.leaves.c.segment.in_(bindparam("segments", expanding=True)))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ScoredLeaf:
-    """A listed leaf with the scores that it has so far."""
+    """A listed leaf with its reward, None where it has none."""
 
-    scorers: int  # that it needs
     length: int
-    scores: list[tuple[str, float]] = field(default_factory=list)
-
-    @property
-    def reward(self) -> float | None:
-        """The mean of its scorers' values, added up in the order of their names."""
-        values = [value for _, value in sorted(self.scores)]
-        return sum(values) / len(values) if values and len(values) == self.scorers else None
+    reward: float | None
 
 
 def read(connection: Connection, request: rs.ReadOutcomesRequest) -> rs.ReadOutcomesResponse:
@@ -83,14 +80,14 @@ def _batches(request: rs.ReadOutcomesRequest) -> Any:
 def _fill(
     connection: Connection, request: rs.ReadOutcomesRequest, outcomes: dict[str, rs.GroupOutcome]
 ) -> dict[tuple[bytes, bytes, int], str]:
-    """Ordinals, rewards and lengths: leaves in the order of their trees and segments. The first leaf to solve each group."""
+    """Ordinals, rewards and lengths: leaves in the order of their trees and places. The first leaf to solve each group."""
     for row in rows_in(connection, schema.groups, "group_id", outcomes, run_id=request.run_id):
         outcomes[row.group_id].ordinal = row.ordinal
     found = _trees(connection, request.run_id, outcomes)
     trees = {tree.tree_id: tree for tree in found if _counts(tree, outcomes[tree.group_id])}
     held, solved = leaves(connection, trees), dict[str, tuple[bytes, bytes, int]]()
     for tree in sorted(trees.values(), key=lambda t: (t.group_id, t.tree_index)):
-        for place, leaf in sorted(held[tree.tree_id].items()):
+        for place, leaf in held[tree.tree_id].items():
             if leaf.reward is not None:
                 outcomes[tree.group_id].rewards.append(leaf.reward)
                 outcomes[tree.group_id].lengths.append(leaf.length)
@@ -129,15 +126,28 @@ def _counts(tree: Row[Any], outcome: rs.GroupOutcome) -> bool:
 
 
 def leaves(connection: Connection, trees: Mapping[bytes, Row[Any]]) -> dict[bytes, dict[tuple[bytes, int], ScoredLeaf]]:
-    """The listed leaves of trees by place; of each tree its columns `tree_id` and `scorers` are needed."""
+    """The listed leaves of trees by place, as a depth-first walk meets them; of each tree its columns `tree_id` and
+    `scorers` are needed."""
     found: dict[bytes, dict[tuple[bytes, int], ScoredLeaf]] = {tree_id: {} for tree_id in trees}
     wanted = {tree_id: json.loads(tree.scorers) for tree_id, tree in trees.items()}
     for chunk in chunks(sorted(trees)):
-        for row in connection.execute(_ENDS, {"keys": chunk}):
+        paths = order.paths(connection.execute(_PLACES, {"keys": chunk}).all())
+        rewards = _rewards(connection.execute(_VALUES, {"keys": chunk}), wanted)
+        ends = connection.execute(_ENDS, {"keys": chunk}).all()
+        for row in sorted(ends, key=lambda row: order.at(paths, row.segment, row.end)):
             length = row.prefix_sampled + (row.end if row.kind in ANSWER else 0)
-            found[row.tree_id][(row.segment, row.end)] = ScoredLeaf(len(wanted[row.tree_id]), length)
-        for row in connection.execute(_VALUES, {"keys": chunk}):
-            leaf = found[row.tree_id].get((row.segment, row.end))
-            if leaf is not None and row.scorer in wanted[row.tree_id]:
-                leaf.scores.append((row.scorer, row.value))
+            place = row.segment, row.end
+            found[row.tree_id][place] = ScoredLeaf(length, rewards[row.tree_id].get(place))
     return found
+
+
+def _rewards(
+    rows: Iterable[Row[Any]], wanted: Mapping[bytes, list[str]]
+) -> dict[bytes, dict[tuple[bytes, int], float | None]]:
+    """The reward of each place of each tree that all of its scorers have spoken of."""
+    said: dict[bytes, list[tuple[tuple[bytes, int], str, float | None]]] = {tree_id: [] for tree_id in wanted}
+    for row in rows:
+        if row.scorer in wanted[row.tree_id]:
+            value = row.value if row.state == SCORED else None
+            said[row.tree_id].append(((row.segment, row.end), row.scorer, value))
+    return {tree_id: reward.rewards(scores, len(wanted[tree_id])) for tree_id, scores in said.items()}

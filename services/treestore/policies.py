@@ -8,16 +8,15 @@ from banyan.errors import InvalidInput, Refused
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis import subjects
-from services.treestore import endings, schema
+from services.treestore import counts, endings, schema
 from services.treestore.book import Book
 from services.treestore.flush import flush
-from services.treestore.loading import load_whole
-from services.treestore.rows import CLOSED, DROPPED, TRAIN, GroupState
+from services.treestore.loading import load_members
+from services.treestore.rows import TRAIN, GroupState
 from services.treestore.runs import run_row
 from services.treestore.settings import Settings
 
 MOST = 500  # policies of an answer; each has its step's metrics, some kB
-STALE = "STALE"  # why a group is given up that was opened too many policies ago
 
 
 def take_epoch(connection: Connection, request: rs.TakeLearnerEpochRequest) -> rs.TakeLearnerEpochResponse:
@@ -63,31 +62,25 @@ def put(connection: Connection, request: rs.PutPolicyRequest, now_ms: int, setti
             stored_ms=now_ms,
         )
     )
+    counts.add(connection, {(run.run_id, "policies"): 1})
     _note_step(connection, run.run_id)
-    if request.replayed:
-        return
     book = Book(now_ms, settings)
     _expire(connection, book, run.run_id, ref.step)
-    msg_id = f"policy-{run.run_id}-{ref.learner_epoch}-{ref.step}"
-    book.say(subjects.train(run.run_id, "policy"), msg_id, policy)
+    if not request.replayed:
+        msg_id = f"policy-{run.run_id}-{ref.learner_epoch}-{ref.step}"
+        book.say(subjects.train(run.run_id, "policy"), msg_id, policy)
     flush(connection, book)
 
 
 def _expire(connection: Connection, book: Book, run_id: str, step: int) -> None:
-    """Gives up the groups that no batch may take under this policy; what still comes of them is kept as refused or late."""
-    groups, trees = schema.groups, schema.trees
+    """Give up the groups that no batch may take under this policy; what still comes of them is kept as refused or late."""
+    groups = schema.groups
     old = (groups.c.last_step >= 0) & (groups.c.last_step < step)
     unused = groups.c.state.in_((int(GroupState.OPEN), int(GroupState.CLOSED)))
     mine = select(groups.c.group_id).where(groups.c.run_id == run_id, groups.c.purpose == TRAIN, unused, old)
-    members = select(trees.c.tree_id).where(trees.c.run_id == run_id, trees.c.group_id.in_(mine), trees.c.state != DROPPED)
-    load_whole(connection, book, list(connection.scalars(members)))
-    closed_first = sorted(book.trees.values(), key=lambda tree: tree.state != CLOSED)  # the last one to end ends its group
-    for tree in closed_first:
-        if tree.state != DROPPED:
-            endings.give_up(book, tree, STALE)
-    for group in book.groups.values():
-        if group.state == GroupState.CLOSED:
-            endings.discard_group(book, group, STALE)
+    group_ids = list(connection.scalars(mine))
+    load_members(connection, book, run_id, group_ids)
+    endings.expire(book, [book.groups[(run_id, group_id)] for group_id in group_ids])
 
 
 def _repeats(connection: Connection, policy: events_pb2.PolicyPublished) -> bool:

@@ -3,7 +3,7 @@
 from sqlalchemy import Connection, bindparam, func, select
 
 from banyan.v1 import runstore_service_pb2 as rs
-from services.treestore import schema
+from services.treestore import failures, schema
 from services.treestore.rows import GROWING, TallyRow
 from services.treestore.runs import run_row
 
@@ -26,6 +26,7 @@ def read(connection: Connection, run_id: str, now_ms: int) -> rs.ReadProgressRes
         response.step = run.step
     response.evals.extend(_evaluation(tally) for tally in tallies.values())
     response.growing_nodes = connection.scalar(_NODES, {"run": run.run_id, "now": now_ms}) or 0
+    response.set_aside.extend(failures.set_aside(connection, run.run_id))
     return response
 
 

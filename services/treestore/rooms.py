@@ -59,7 +59,8 @@ def facts(connection: Connection, request: rs.ReadRoomsRequest, now_ms: int, beg
 def _told(connection: Connection, trees: Sequence[Row[Any]], now_ms: int, began_ms: int) -> list[rs.RoomFacts]:
     growing = [tree.tree_id for tree in trees if tree.state == GROWING]
     rooms = {row.tree_id: row for row in rows_in(connection, schema.rooms, "tree_id", [tree.tree_id for tree in trees])}
-    leaves = Counter(leaf.tree_id for leaf in rows_in(connection, schema.leaves, "tree_id", growing) if leaf.finished)
+    ended = [leaf for leaf in rows_in(connection, schema.leaves, "tree_id", growing) if leaf.finished]
+    leaves, places = Counter(leaf.tree_id for leaf in ended), {(leaf.tree_id, leaf.segment, leaf.end) for leaf in ended}
     last = dict(_last(connection, growing))
     told: dict[bytes, rs.RoomFacts] = {}
     for tree in trees:
@@ -71,7 +72,8 @@ def _told(connection: Connection, trees: Sequence[Row[Any]], now_ms: int, began_
             since = max(last.get(tree.tree_id, now_ms), room.set_ms if room else 0, began_ms)
             fact.waited_ms = max(0, now_ms - since)
     for score in rows_in(connection, schema.scores, "tree_id", growing):
-        told[score.tree_id].scores.append(score_to_wire(score))
+        if (score.tree_id, score.segment, score.end) in places:  # a place that is no leaf takes no room
+            told[score.tree_id].scores.append(score_to_wire(score))
     return list(told.values())
 
 

@@ -91,12 +91,12 @@ class Head:
 
 @dataclass(slots=True)
 class LeafRow:
-    """An accepted leaf."""
+    """An accepted leaf, or another place that was put before scorers."""
 
     finished: bool = False  # LeafFinished came
     listed: bool = False  # TreeGrown names it
     reason: str = ""
-    completion: str = ""
+    completion: str | None = None  # None: as it is stored, or none
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +127,10 @@ class GroupRow:
     take: int = 0
     take_in_order: int = 0
     last_step: int = -1
+
+    def too_old(self, step: int) -> bool:
+        """Return whether no batch may take the group any more, as the newest policy is `step`."""
+        return self.purpose == TRAIN and 0 <= self.last_step < step
 
 
 @dataclass(slots=True)
@@ -159,6 +163,7 @@ class RunRow:
     run_id: str
     over: bool
     held_out: frozenset[bytes]
+    step: int  # newest policy that is not abandoned; -1 before the base policy
 
 
 @dataclass(slots=True)
@@ -167,3 +172,4 @@ class TreeParts:
 
     leaves: dict[Leaf, LeafRow] = field(default_factory=dict)
     scores: dict[tuple[Leaf, str], ScoreRow] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()  # scorers of whole groups; known where places inside paths may be owed a score

@@ -7,12 +7,14 @@ rule forbids it; kept in `refused`. LATE: a score where one is. BURY: it can nev
 import enum
 from dataclasses import dataclass
 
-from services.treestore.book import Book, leaf_key, run_key, segment_key, tree_key
+from services.treestore import bounds
+from services.treestore.book import Book, run_key, segment_key, tree_key
+from services.treestore.bounds import Limits
 from services.treestore.facts import Ended, Event, Grew, Grown, Opened, Planned, WasScored
 from services.treestore.rows import DROPPED, GROWING, GroupRow, ScoreRow, TreeRow
 from services.treestore.schema.columns import clean
 
-_EPOCH_GAP = 1024  # a store that lost rows learns epochs from the log; further ahead is an error
+_EPOCH_GAP = 1024  # a store that is rebuilt learns epochs from the log; further ahead is an error
 
 
 class End(enum.Enum):
@@ -67,7 +69,7 @@ def judge(book: Book, event: Event) -> Verdict:
         case Grew():
             return _grew(book, tree, event)
         case Planned():
-            return _claim(tree, event.message.plan.claim_epoch) or ACCEPT
+            return _claim(book, tree, event.message.plan.claim_epoch) or ACCEPT
         case Ended():
             return _ended(book, tree, event)
         case Grown():
@@ -90,21 +92,15 @@ def _opened(book: Book, event: Opened) -> Verdict:
         return refuse("RUN_OVER")
     if not spec.label and spec.row_digest in run.held_out:
         return bury(f"HELD_OUT: row {spec.row_digest.hex()[:12]} is held out; training on it would spoil the measurement")
-    for group in book.groups.values():
-        if group.run_id == event.run_id and _meets(group, event) and not _fits(group, event):
+    by_name, at_place = (event.run_id, spec.group_id), (event.run_id, spec.label, spec.group_ordinal)
+    for group in (book.groups.get(by_name), book.groups_at.get(at_place)):
+        if group is not None and not _fits(group, event):
             return bury(
                 f"GROUP_MISMATCH: group {group.group_id} was opened with another id, size, ordinal, label or purpose"
             )
-    if any(
-        t.group_id == spec.group_id and t.run_id == event.run_id and t.tree_index == spec.index for t in book.trees.values()
-    ):
+    if spec.index in book.members.get(by_name, {}):
         return bury(f"INDEX_TAKEN: group {spec.group_id} has another tree at index {spec.index}")
     return ACCEPT
-
-
-def _meets(group: GroupRow, event: Opened) -> bool:
-    spec = event.message.spec
-    return group.group_id == spec.group_id or (group.label, group.ordinal) == (spec.label, spec.group_ordinal)
 
 
 def _fits(group: GroupRow, event: Opened) -> bool:
@@ -113,12 +109,14 @@ def _fits(group: GroupRow, event: Opened) -> bool:
     return (group.group_id, group.size, group.ordinal, group.label, group.purpose) == asked
 
 
-def _claim(tree: TreeRow, epoch: int) -> Verdict | None:
+def _claim(book: Book, tree: TreeRow, epoch: int) -> Verdict | None:
     """Whether an event under this claim may still change the tree; None if it may."""
     if tree.state == DROPPED:
         return refuse("TREE_DROPPED")
     if epoch < tree.claim_epoch or (epoch > tree.claim_epoch and tree.state != GROWING):
         return refuse("STALE_EPOCH")
+    if epoch > tree.claim_epoch and not book.settings.rebuild:
+        return refuse("EPOCH_UNKNOWN")  # whoever says it never claimed the tree
     if epoch > tree.claim_epoch + _EPOCH_GAP:
         return bury(f"EPOCH_UNKNOWN: claim {epoch} of tree {tree.tree_id.hex()[:12]}, whose newest is {tree.claim_epoch}")
     return None
@@ -128,7 +126,7 @@ def _grew(book: Book, tree: TreeRow, event: Grew) -> Verdict:
     segment = event.segment
     if segment.id in book.heads:
         return REPEAT
-    stopped = _claim(tree, event.message.claim_epoch)
+    stopped = _claim(book, tree, event.message.claim_epoch)
     if stopped:
         return stopped
     if segment.parent in book.lost:
@@ -143,21 +141,26 @@ def _grew(book: Book, tree: TreeRow, event: Grew) -> Verdict:
             return bury(
                 f"BAD_FORK: segment {segment.id.hex()[:12]} forks at {segment.fork}, its parent has {parent.length} tokens"
             )
+    above = book.heads.get(segment.parent)
+    limits, spec = book.limits.get(tree.run_id, Limits()), book.asked.get(tree.tree_id)
+    broken = bounds.wrong(limits, spec, segment, above, tree.prompt_tokens)
+    if broken:
+        return refuse(broken)
     winner = book.places.get((tree.tree_id, segment.parent, segment.fork, segment.ordinal))
     return refuse("ORDINAL_TAKEN", winner) if winner else ACCEPT
 
 
 def _at(book: Book, tree: TreeRow, segment: bytes, end: int) -> Verdict | None:
-    """Whether a leaf may end there; None if it may."""
+    """Whether there is such a place, where a leaf may end or a score belong; None if there is."""
     if segment in book.lost and segment not in book.heads:
         return refuse("PARENT_REFUSED")
     head = book.heads.get(segment)
     if head is None:
         return park(segment_key(segment))
     if head.tree_id != tree.tree_id:
-        return bury(f"TREE_MISMATCH: a leaf of tree {tree.tree_id.hex()[:12]} ends in a segment of another tree")
+        return bury(f"TREE_MISMATCH: a place of tree {tree.tree_id.hex()[:12]} lies in a segment of another tree")
     if end > head.length:
-        return bury(f"BAD_END: a leaf ends at {end} of segment {segment.hex()[:12]}, which has {head.length} tokens")
+        return bury(f"BAD_END: a place lies at {end} of segment {segment.hex()[:12]}, which has {head.length} tokens")
     return None
 
 
@@ -165,7 +168,7 @@ def _ended(book: Book, tree: TreeRow, event: Ended) -> Verdict:
     known = book.part(tree.tree_id).leaves.get(event.leaf)
     if known is not None and known.finished:
         return REPEAT
-    stopped = _claim(tree, event.message.claim_epoch) or _at(book, tree, event.leaf.segment, event.leaf.end)
+    stopped = _claim(book, tree, event.message.claim_epoch) or _at(book, tree, event.leaf.segment, event.leaf.end)
     return stopped or ACCEPT
 
 
@@ -173,10 +176,10 @@ def _grown(book: Book, tree: TreeRow, event: Grown) -> Verdict:
     epoch = event.message.claim_epoch
     if tree.grown_epoch == epoch and tree.grown_epoch:
         return REPEAT if tree.grown_digest == event.leaves_digest() else refuse("GROWN_TWICE")
-    stopped = _claim(tree, epoch)
+    stopped = _claim(book, tree, epoch)
     if stopped:
         return stopped
-    for leaf in event.leaves:
+    for leaf in (*event.leaves, *event.inside):
         stopped = _at(book, tree, leaf.segment, leaf.end)
         if stopped:
             return stopped
@@ -191,11 +194,9 @@ def _scored(book: Book, tree: TreeRow, event: WasScored) -> Verdict:
     given = part.scores.get((event.leaf, scored.scorer))
     if given is not None:
         return REPEAT if given == score_row(event) else Verdict(End.LATE, "SCORED_BEFORE")
-    if tree.state == DROPPED:
-        return Verdict(End.LATE, "TREE_DROPPED")
-    if event.leaf not in part.leaves:
-        return park(leaf_key(event.leaf))
-    return ACCEPT
+    if tree.over:  # what was read of it must not change any more
+        return Verdict(End.LATE, "TREE_DROPPED" if tree.state == DROPPED else "TREE_CLOSED")
+    return _at(book, tree, event.leaf.segment, event.leaf.end) or ACCEPT
 
 
 def score_row(event: WasScored) -> ScoreRow:

@@ -3,11 +3,11 @@
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
 from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import runstore_service_pb2 as rs
-from services.treestore import endings, schema
+from services.treestore import endings, schema, tokenizers
 from services.treestore.book import Book, run_key
 from services.treestore.flush import flush
 from services.treestore.ingest import apply as apply_events
@@ -17,6 +17,7 @@ from services.treestore.rows import GROWING, SCORING
 from services.treestore.settings import Settings
 
 _DIGEST = 32
+_FOR_GOOD = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_CANCELLED)  # a run that FAILED may be taken back, with what it has
 _NAMED = 3  # runs in a message
 # Made once: several services ask after each event.
 _RUN = select(schema.runs).where(schema.runs.c.run_id == bindparam("run"))
@@ -71,6 +72,9 @@ def put(connection: Connection, request: rs.PutRunRequest, now_ms: int, settings
             split_digest=run.split_digest,
             held_out=b"".join(run.held_out),
             folder=run.folder,
+            vocabulary=run.vocabulary,
+            longest_path=run.longest_path,
+            tokenizer=tokenizers.put(connection, request.tokenizer),
             created_ms=now_ms,
         )
     )
@@ -93,18 +97,22 @@ def _check(connection: Connection, request: rs.PutRunRequest) -> None:
 
 
 def move(connection: Connection, request: rs.MoveRunRequest, now_ms: int, settings: Settings) -> rs.Run:
-    """Moves a run if it is where the caller thinks. A run that is over gives all its open trees up."""
+    """Moves a run if it is where the caller thinks. A run that is over for good gives all its open trees up."""
     check_gateway(connection, request.gateway_epoch)
     row = run_row(connection, request.run_id)
     if row.state != request.from_state:
         names = [rs.RunState.Name(rs.RunState.ValueType(s)) for s in (row.state, request.from_state)]
         raise Refused(f"run {row.run_id} is in {names[0]}, not in {names[1]}; read it again", "WRONG_STATE")
+    if row.removed:
+        raise Refused(f"run {row.run_id} was removed, as far as anything of it is left; it cannot go on", "REMOVED")
     if request.to_state == rs.RUN_STATE_UNSPECIFIED:
         raise InvalidInput(f"run {row.run_id} cannot be moved to no state")
     changes = _changes(row, request, now_ms)
     connection.execute(update(schema.runs).where(schema.runs.c.run_id == row.run_id).values(**changes))
-    if request.to_state in OVER:
+    if request.to_state in _FOR_GOOD:
         _drop_trees(connection, row.run_id, now_ms, settings)
+    if row.state == rs.RUN_STATE_FAILED:
+        _revive(connection, row.run_id, now_ms)
     return to_wire(run_row(connection, row.run_id))
 
 
@@ -114,10 +122,25 @@ def _changes(row: Row[Any], request: rs.MoveRunRequest, now_ms: int) -> dict[str
     if row.state == rs.RUN_STATE_PAUSED:
         changes["paused_ms"] = row.paused_ms + now_ms - row.paused_since_ms
         changes["resume_state"] = 0
-    if request.to_state == rs.RUN_STATE_PAUSED:
+    if request.to_state in (rs.RUN_STATE_PAUSED, rs.RUN_STATE_FAILED):
         changes["resume_state"] = int(request.from_state)
         changes["paused_since_ms"] = now_ms
+    if row.state == rs.RUN_STATE_FAILED:  # it goes back to where it failed, and has not been live since
+        changes["resume_state"] = row.resume_state or int(rs.RUN_STATE_STARTING)
+        changes["paused_since_ms"] = row.ended_ms
     return changes
+
+
+def _revive(connection: Connection, run_id: str, now_ms: int) -> None:
+    """Make everything due again that went with the run: its queue was cleared, its processes were given up."""
+    reports = schema.processes.c
+    given_up = reports.run_id.in_((run_id, "")) & (reports.event == rs.PROCESS_EVENT_GIVEN_UP)
+    connection.execute(delete(schema.processes).where(given_up))
+    trees = schema.trees
+    growing = (trees.c.run_id == run_id) & (trees.c.state == GROWING)
+    connection.execute(update(trees).where(growing).values(growth_due_ms=now_ms, claim_due_ms=0))
+    open_trees = (trees.c.run_id == run_id) & trees.c.state.in_((GROWING, SCORING))
+    connection.execute(update(trees).where(open_trees).values(remind_due_ms=now_ms))
 
 
 def _drop_trees(connection: Connection, run_id: str, now_ms: int, settings: Settings) -> None:
@@ -169,4 +192,8 @@ def to_wire(row: Row[Any]) -> rs.Run:
         ended_unix_ms=row.ended_ms,
         step=max(0, row.step),
         folder=row.folder,
+        vocabulary=row.vocabulary,
+        longest_path=row.longest_path,
+        joined=row.joined,
+        tokenizer_digest=row.tokenizer or b"",
     )

@@ -1,16 +1,31 @@
 """RunStoreService: the control plane's rows over gRPC."""
 
+import logging
 from typing import Any
 
 import grpc.aio
+from sqlalchemy import Connection
 
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceServicer
-from services.treestore import allocations, dead, members, outcomes, policies, processes, progress, rooms, runs
+from services.treestore import (
+    allocations,
+    arrivals,
+    dead,
+    members,
+    outcomes,
+    policies,
+    processes,
+    progress,
+    removal,
+    rooms,
+    runs,
+)
 from services.treestore.context import DESIRED, Context
 
 Call = grpc.aio.ServicerContext[Any, Any]
 _LONGEST_WAIT_S = 120.0
+log = logging.getLogger(__name__)
 
 
 class Control(RunStoreServiceServicer):
@@ -40,6 +55,14 @@ class Control(RunStoreServiceServicer):
     async def MoveRun(self, request: rs.MoveRunRequest, call: Call) -> rs.MoveRunResponse:
         now, settings = self._context.now(), self._context.settings
         return rs.MoveRunResponse(run=await self._context.write(lambda c: runs.move(c, request, now, settings)))
+
+    async def RemoveRun(self, request: rs.RemoveRunRequest, call: Call) -> rs.RemoveRunResponse:
+        run_id = await self._context.write(lambda c: removal.begin(c, request.run_id, request.keep))
+        await self._context.forget(run_id)  # before the rows: an event that comes later would wait for them
+        if request.begin:
+            return rs.RemoveRunResponse()
+        done, rows = await self._context.write(lambda c: removal.step(c, run_id, request.keep))
+        return rs.RemoveRunResponse(done=done, rows=rows)
 
     async def ReadProgress(self, request: rs.ReadProgressRequest, call: Call) -> rs.ReadProgressResponse:
         return await self._database.read(lambda c: progress.read(c, request.run_id, self._context.now()))
@@ -109,8 +132,14 @@ class Control(RunStoreServiceServicer):
         )
 
     async def PutMember(self, request: rs.PutMemberRequest, call: Call) -> rs.PutMemberResponse:
-        now = self._context.now()
-        await self._context.write(lambda c: members.put(c, request, now))
+        now, settings, member = self._context.now(), self._context.settings, request.member
+
+        def noted(connection: Connection) -> int:
+            members.put(connection, request, now)
+            return arrivals.begins(connection, member.run_id, member.node_id, now, settings) if request.begins else 0
+
+        if held := await self._context.write(noted):
+            log.info("node %s of run %s begins; %d trees that it held are queued again", member.node_id, member.run_id, held)
         return rs.PutMemberResponse()
 
     async def ReadMembers(self, request: rs.ReadMembersRequest, call: Call) -> rs.ReadMembersResponse:

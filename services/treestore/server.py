@@ -11,7 +11,20 @@ from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceServicer
 from services.chassis.rpc import RUN_KEY
-from services.treestore import awaiting, batches, blobs, claiming, claims, export, lineage, stats, transcripts, trees, wholes
+from services.treestore import (
+    awaiting,
+    batches,
+    blobs,
+    claiming,
+    claims,
+    export,
+    failures,
+    lineage,
+    stats,
+    transcripts,
+    trees,
+    wholes,
+)
 from services.treestore import schema as tables
 from services.treestore.context import Context
 from services.treestore.replay import sampling
@@ -46,11 +59,25 @@ class Lineage(TreeStoreServiceServicer):
         await self._context.write(lambda c: claims.renew(c, request.tree_id, request.epoch, now, settings))
         return ts.RenewClaimResponse(deadline_ms=settings.claim_ms)
 
+    async def RenewClaims(self, request: ts.RenewClaimsRequest, call: Call) -> ts.RenewClaimsResponse:
+        now, settings, run_id = self._context.now(), self._context.settings, _run_of(call)
+        if len(request.claims) > claiming.MOST:
+            raise InvalidInput(f"{len(request.claims)} renewals at once; at most {claiming.MOST} are taken")
+        held = [(claim.tree_id, claim.epoch) for claim in request.claims]
+        found = await self._context.write(lambda c: claims.renew_all(c, held, run_id, now, settings))
+        outcomes = [ts.RenewOutcome(refused=e.reason, detail=str(e)) if e else ts.RenewOutcome() for e in found]
+        return ts.RenewClaimsResponse(deadline_ms=settings.claim_ms, outcomes=outcomes)
+
+    async def StreamClaimed(self, request: ts.StreamClaimedRequest, call: Call) -> AsyncIterator[ts.StreamClaimedResponse]:
+        run_id = _run_of(call)
+        for part in await self._database.read(lambda c: claiming.parts(c, request, run_id)):
+            yield await self._database.read(lambda c, part=part: claiming.part(c, part))  # type: ignore[misc]
+
     async def ReturnTree(self, request: ts.ReturnTreeRequest, call: Call) -> ts.ReturnTreeResponse:
         await self._check_run(request.tree_id, call)
-        now, settings = self._context.now(), self._context.settings
+        now, settings, joined = self._context.now(), self._context.settings, bool(_run_of(call))
         await self._context.write(
-            lambda c: claims.hand_back(c, request.tree_id, request.epoch, request.reason, now, settings),
+            lambda c: claims.hand_back(c, request.tree_id, request.epoch, request.reason, now, settings, joined=joined),
             [request.tree_id],
         )
         return ts.ReturnTreeResponse()
@@ -134,6 +161,9 @@ class Lineage(TreeStoreServiceServicer):
         return ts.ReadBatchResponse(
             batch=await self._database.read(lambda c: batches.read(c, request.run_id, request.ordinal))
         )
+
+    async def NoteFailure(self, request: ts.NoteFailureRequest, call: Call) -> ts.NoteFailureResponse:
+        return await self._context.write(lambda c: failures.note(c, request))
 
     async def GetTree(self, request: ts.GetTreeRequest, call: Call) -> ts.GetTreeResponse:
         table = tables.trees

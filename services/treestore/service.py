@@ -42,6 +42,10 @@ async def _serve(settings: Settings) -> None:
 @contextlib.asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[tuple[rpc.RpcServer, "asyncio.Future[None] | None"]]:
     """A store that serves inside the block: its server, and its loops unless it only reads."""
+    if settings.rebuild:
+        log.warning(
+            "BANYAN_REBUILD: claims that this store never issued are taken from the log; start it without once that was read"
+        )
     database = await asyncio.get_running_loop().run_in_executor(
         None, Database(settings.database_url, read_only=settings.read_only).open
     )
@@ -78,6 +82,7 @@ async def _serving(context: Context) -> AsyncIterator[rpc.RpcServer]:
         NAMES,
         secret=context.settings.secret,
         secret_file=context.settings.secret_file,
+        liveness=context.liveness,
     )
     try:
         yield server
@@ -94,15 +99,20 @@ async def _connected(context: Context) -> AsyncIterator["asyncio.Future[None]"]:
         outbox = Outbox(context.database, bus)
         context.ring = outbox.ring
         keeper = Keeper(context, bus, outbox)
+        context.forget = keeper.forget
         await keeper.check_log()
         events, letters = await _consumers(context, bus)
+        ingester = Ingester(context, events)
+        context.liveness.add(ingester.pulse, outbox.pulse, keeper.pulse)
         loops = asyncio.ensure_future(
             first_of(
-                Ingester(context, events).run(),
+                ingester.run(),
                 DeadLetters(context, letters).run(),
                 outbox.run(),
                 keeper.watch(),
                 keeper.sweep(),
+                context.database.check(),
+                context.database.damaged(),
             )
         )
         try:

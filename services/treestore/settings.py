@@ -15,7 +15,9 @@ class Settings(Shared):
     """SQLAlchemy address of the database; empty for SQLite in the state folder."""
     read_only: bool = False
     """Answers queries only, without a bus; works while nothing else runs, and beside a running treestore."""
-    claim_ms: int = 60_000
+    rebuild: bool = False
+    """The store lost rows and reads them from the log again: it takes claims from there that it never issued (ADR 052)."""
+    claim_ms: int = 30_000
     """How long a claim holds without progress or renewal: twice the broker's ack_wait, so that the broker decides first."""
     requeue_ms: int = 60_000
     """How long a tree may go unclaimed before it is queued again; doubles each time."""
@@ -27,6 +29,10 @@ class Settings(Shared):
     """How long a grown leaf may wait for its scores, where its tree's spec names no time."""
     park_ms: int = 3_600_000
     """How long an event may wait for what must come before it; then it is a dead letter."""
+    kept_rows: int = 1000
+    """Most rows that each of parked, refused, late and dead events may have by a node; eight times as many by a run."""
+    kept_bytes: int = 32 << 20
+    """Most bytes of those rows, likewise."""
     blob_bytes: int = 32 << 20
     """Most bytes of a segment that is too large for a message; a million tokens take half of it."""
     tick_ms: int = 1000

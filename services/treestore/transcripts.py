@@ -6,13 +6,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select
 
+from banyan import order, reward
 from banyan.segment import Kind
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore import schema
 from services.treestore.loading import chunks, rows_in
-from services.treestore.rows import ANSWER, DROPPED
+from services.treestore.rows import ANSWER, DROPPED, GROWING, SCORING
 
 Key = tuple[bytes, Leaf]
 _NAMES = ("id", "tree_id", "parent", "fork", "ordinal", "kind", "length", "prefix_sampled", "text", "finish")
@@ -28,7 +29,7 @@ class Facts:
     trees: Mapping[bytes, Row[Any]]
     segments: Mapping[bytes, Row[Any]]
     leaves: Mapping[Key, Row[Any]]
-    given: frozenset[tuple[bytes, Leaf, str]]
+    given: frozenset[tuple[Key, str]]
     refused: frozenset[tuple[bytes, Leaf, int]]  # with the epoch of the claim
 
 
@@ -49,9 +50,10 @@ def of_trees(connection: Connection, trees: Sequence[Row[Any]], scorers: Sequenc
     """
     facts = _facts(connection, {tree.tree_id for tree in trees})
     found: list[ts.LeafTranscript] = []
+    paths = order.paths(facts.segments.values())
     for tree in trees:
         listed = [leaf for (tree_id, leaf), row in facts.leaves.items() if tree_id == tree.tree_id and row.listed]
-        for leaf in sorted(listed, key=lambda leaf: _place(facts.segments, leaf)):
+        for leaf in sorted(listed, key=lambda leaf: order.at(paths, leaf.segment, leaf.end)):
             transcript = _transcript(facts, tree.tree_id, leaf, tree.grown_epoch)
             if transcript is None:
                 return None
@@ -71,7 +73,8 @@ def _facts(connection: Connection, tree_ids: set[bytes]) -> Facts:
         segments=heads,
         leaves={(row.tree_id, Leaf(row.segment, row.end)): row for row in rows_in(connection, leaves, "tree_id", tree_ids)},
         given=frozenset(
-            (row.tree_id, Leaf(row.segment, row.end), row.scorer) for row in rows_in(connection, scores, "tree_id", tree_ids)
+            ((row.tree_id, Leaf(row.segment, row.end)), row.scorer)
+            for row in rows_in(connection, scores, "tree_id", tree_ids)
         ),
         refused=frozenset(
             (row.tree_id, Leaf(row.segment, row.end), row.epoch)
@@ -107,21 +110,11 @@ def _transcript(facts: Facts, tree_id: bytes, leaf: Leaf, claim_epoch: int) -> t
     )
 
 
-def _place(segments: Mapping[bytes, Row[Any]], leaf: Leaf) -> tuple[list[tuple[int, int]], int]:
-    """Sorts leaves as a depth-first walk meets their segments."""
-    path: list[tuple[int, int]] = []
-    at = leaf.segment
-    while at:
-        path.append((segments[at].fork, segments[at].ordinal))
-        at = segments[at].parent
-    return path[::-1], leaf.end
-
-
 def owing(facts: Facts, tree: Row[Any], leaf: Leaf, scorers: Sequence[str]) -> list[str]:
-    """Scorers that owe a score; none for a tree that was dropped."""
-    if tree.state == DROPPED:
+    """Scorers that owe a score; none for a tree that is over: it takes no more."""
+    if tree.state not in (GROWING, SCORING):
         return []
-    return [scorer for scorer in scorers if (tree.tree_id, leaf, scorer) not in facts.given]
+    return [scorer for _, scorer in reward.owed([(tree.tree_id, leaf)], scorers, facts.given)]
 
 
 def join(segments: Mapping[bytes, Row[Any]], leaf: Leaf) -> str | None:

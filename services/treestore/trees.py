@@ -2,11 +2,12 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, select
 
+from banyan import order
 from banyan.errors import InvalidInput, NotFound
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
@@ -16,15 +17,26 @@ from services.treestore.rows import GROWING
 
 _LIST_LIMIT = 100
 _PREFIX_BYTES = 4
+_OF = schema.segments.c
+_LARGE = (_OF.tokens, _OF.logprobs, _OF.sampled_logprobs, _OF.entropies, _OF.signals)
+BYTES = sum((func.length(column) for column in _LARGE), 4 * func.length(_OF.text) + 512)
+"""Of a segment in a message, at most: a character has up to four bytes, and ids and settings some hundred."""
+_PLACES = select(_OF.id, _OF.parent, _OF.fork, _OF.ordinal, BYTES.label("bytes")).where(_OF.tree_id == bindparam("tree"))
 
 
-def read(connection: Connection, tree_ids: Sequence[bytes], plans: bool = False) -> list[tree_pb2.Tree]:
-    """Whole trees, in the order of the ids; ids that are not there are left out. Their plans come only if asked for."""
-    segments, leaves, scores = (
-        _by_tree(connection, table, tree_ids) for table in (schema.segments, schema.leaves, schema.scores)
-    )
+def read(
+    connection: Connection, tree_ids: Sequence[bytes], plans: bool = False, bare: Collection[bytes] = ()
+) -> list[tree_pb2.Tree]:
+    """Whole trees, in the order of the ids; ids that are not there are left out. Their plans come only if asked for.
+
+    Those of `bare` come without segments.
+    """
+    segments = _by_tree(connection, schema.segments, [i for i in tree_ids if i not in bare])
+    for tree_id in bare:
+        segments[tree_id] = places(connection, tree_id)
+    leaves, scores = (_by_tree(connection, table, tree_ids) for table in (schema.leaves, schema.scores))
     rows = {row.tree_id: row for row in rows_in(connection, schema.trees, "tree_id", tree_ids)}
-    found = [to_wire(rows[i], segments[i], leaves[i], scores[i]) for i in tree_ids if i in rows]
+    found = [to_wire(rows[i], segments[i], leaves[i], scores[i], i in bare) for i in tree_ids if i in rows]
     given = rooms_of(connection, tree_ids)
     for tree in found:
         if tree.spec.tree_id in given:
@@ -47,46 +59,36 @@ def _by_tree(connection: Connection, table: Any, tree_ids: Iterable[bytes]) -> d
     return found
 
 
+def places(connection: Connection, tree_id: bytes) -> list[Row[Any]]:
+    """Where the segments of a tree are, and how many bytes each has."""
+    return list(connection.execute(_PLACES, {"tree": tree_id}))
+
+
 def to_wire(
-    tree: Row[Any], segments: Sequence[Row[Any]], leaves: Sequence[Row[Any]], scores: Sequence[Row[Any]]
+    tree: Row[Any],
+    segments: Sequence[Row[Any]],
+    leaves: Sequence[Row[Any]],
+    scores: Sequence[Row[Any]],
+    bare: bool = False,
 ) -> tree_pb2.Tree:
-    """A tree's message. Segments, leaves and scores come in DFS order, so that it is the same however they arrived."""
-    order = dfs_order(segments)
+    """A tree's message; with `bare` without its segments. Segments, leaves and scores come in DFS order, so that it is the
+    same however they arrived."""
+    paths = order.paths(segments)
     counted = [leaf for leaf in leaves if leaf.listed or tree.state == GROWING]
-    place = {
-        leaf: number
-        for number, leaf in enumerate(sorted(((r.segment, r.end) for r in leaves), key=lambda k: leaf_order(order, *k)))
-    }
     return tree_pb2.Tree(
         spec=tree_pb2.TreeSpec.FromString(tree.spec),
         state=tree.state,
         reason=tree.reason,
-        segments=[segment_to_wire(row) for row in sorted(segments, key=lambda r: order[r.id])],
+        segments=[] if bare else [segment_to_wire(row) for row in sorted(segments, key=lambda r: paths[r.id])],
         leaves=[
             tree_pb2.LeafRef(segment=row.segment, end=row.end)
-            for row in sorted(counted, key=lambda r: place[(r.segment, r.end)])
+            for row in sorted(counted, key=lambda r: order.at(paths, r.segment, r.end))
         ],
-        scores=[score_to_wire(row) for row in sorted(scores, key=lambda r: (leaf_order(order, r.segment, r.end), r.scorer))],
+        scores=[score_to_wire(r) for r in sorted(scores, key=lambda r: (order.at(paths, r.segment, r.end), r.scorer))],
         claim_epoch=tree.claim_epoch,
         opened_unix_ms=tree.opened_ms,
         closed_unix_ms=tree.closed_ms,
     )
-
-
-Path = tuple[tuple[int, int], ...]
-
-
-def dfs_order(segments: Iterable[Row[Any]]) -> dict[bytes, Path]:
-    """Each segment's path of (fork, ordinal) from the root: sorts as a depth-first walk. Parents must come first."""
-    order: dict[bytes, Path] = {}
-    for row in segments:
-        order[row.id] = (*order[row.parent], (row.fork, row.ordinal)) if row.parent else ()
-    return order
-
-
-def leaf_order(order: dict[bytes, Path], segment: bytes, end: int) -> tuple[Path, int]:
-    """Sorts leaves as a depth-first walk meets their segments."""
-    return order.get(segment, ()), end
 
 
 def segment_to_wire(row: Row[Any]) -> tree_pb2.Segment:
@@ -203,6 +205,7 @@ def _summary(row: Row[Any]) -> ts.TreeSummary:
         purpose=row.purpose,
         label=row.label,
         policy_step=row.policy_step,
+        claim_epoch=row.claim_epoch,
     )
     if row.mean_reward is not None:
         summary.mean_reward = row.mean_reward

@@ -4,6 +4,7 @@ import asyncio
 
 from services.chassis import process, rpc, settings
 from services.chassis.bus import Bus
+from services.chassis.health import Liveness
 from services.verifier.consumer import LeafConsumer
 from services.verifier.groups import GroupConsumer, GroupHandler
 from services.verifier.handlers import LeafHandler
@@ -23,12 +24,14 @@ async def run(stop: asyncio.Event) -> None:
     scoring = Scoring(Pool(given.limits, width=given.children, lanes=given.scorers))
     bus = await Bus.connect(given.nats, "verifier", creds=given.nats_creds)
     channel = rpc.channel(given.store, secret=given.secret)
+    liveness = Liveness()
     server = await rpc.serve(
         given.listen,
         [adder(VerifierServer(scoring, given.concurrency))],
         [NAME],
         secret=given.secret,
         secret_file=given.secret_file,
+        liveness=liveness,
     )
     try:
         await bus.ensure_streams()
@@ -38,9 +41,9 @@ async def run(stop: asyncio.Event) -> None:
         groups = GroupHandler(store, publisher, scoring, given.verifier_id)
         health = asyncio.create_task(_tell_health(server, bus))
         try:
-            await asyncio.gather(
-                LeafConsumer(bus, store, handler, given.concurrency).run(stop), GroupConsumer(bus, groups).run(stop)
-            )
+            consumers = LeafConsumer(bus, store, handler, given.concurrency), GroupConsumer(bus, groups)
+            liveness.add(*(consumer.pulse for consumer in consumers))
+            await asyncio.gather(*(consumer.run(stop) for consumer in consumers))
         finally:
             health.cancel()
     finally:

@@ -5,7 +5,6 @@ tree's end says that it never will be there.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,18 +14,24 @@ from banyan.v1 import events_pb2
 from services.chassis import subjects
 from services.chassis.bus import Bus
 from services.chassis.delivery import Delivery
+from services.chassis.health import Pulse
 from services.chassis.pull import Consumer
 from services.verifier.handlers import LeafHandler
 from services.verifier.ports import Store, Transcript
+from services.verifier.share import Share, again_s
 
 log = logging.getLogger(__name__)
 
 DURABLE = "verifier"
 _FETCH_S = 1.0
 _READ_S = 2.0  # how long the store may wait for leaves that it is about to ingest
-_PROGRESS_S = 10.0  # a third of the consumer's ack wait
+ACK_WAIT_S = 5.0  # when leaves that a killed verifier had taken come again
+_PROGRESS_S = 1.5  # less than a third of it
 _DRAIN_S = 10.0
+_TAKE_S = 120.0  # a fetch, and a dead letter for each bad message of it
 _BATCH = 64
+# Of all runs, with those that come again later: a run's backlog must not keep the messages of others away.
+MOST_PENDING = 20_000
 # About twenty minutes. Messages that wait take room from others; a leaf that is stored later is said again by the store.
 _MOST_ATTEMPTS = 48
 
@@ -36,7 +41,17 @@ class Job:
     """The leaves of a message, and the delivery to answer once all of them are scored."""
 
     delivery: Delivery
-    leaves: Sequence[events_pb2.LeafFinished]
+    finished: Sequence[events_pb2.LeafFinished]
+
+    @property
+    def leaves(self) -> int:
+        """How many there are."""
+        return len(self.finished)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the message."""
+        return len(self.delivery.data)
 
 
 Key = tuple[bytes, bytes, int, int]  # tree, segment, end, claim
@@ -47,48 +62,75 @@ def _key(leaf: events_pb2.LeafFinished) -> Key:
 
 
 class LeafConsumer:
-    """Takes messages while fewer than `concurrency` leaves are under way."""
+    """Takes messages as they come; of each run up to `concurrency` leaves, and one message more, are under way at once."""
 
     def __init__(self, bus: Bus, store: Store, handler: LeafHandler, concurrency: int) -> None:
         self._bus, self._store, self._handler, self._most = bus, store, handler, concurrency
-        self._batches: dict[asyncio.Task[None], int] = {}
+        self._shares: dict[str, Share[Job]] = {}
+        self._batches: dict[asyncio.Task[None], Sequence[Job]] = {}
+        self.pulse = Pulse("leaves")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set; then what is under way is finished, up to a deadline, and the rest comes again."""
         filters = [subjects.lineage("*", "leaf")]
-        consumer = await self._bus.consumer(subjects.LINEAGE, DURABLE, filters, max_ack_pending=4 * self._most)
+        consumer = await self._bus.consumer(
+            subjects.LINEAGE, DURABLE, filters, ack_wait_s=ACK_WAIT_S, max_ack_pending=MOST_PENDING
+        )
+        beat = asyncio.create_task(self._beat())
         try:
             while not stop.is_set():
+                self.pulse.beat("taking messages", _TAKE_S)
                 await self._take(consumer)
+            self.pulse.rest()
+            await self._give_back()
             if self._batches:
                 await asyncio.wait(self._batches, timeout=_DRAIN_S)
         finally:
+            beat.cancel()
             for task in self._batches:
                 task.cancel()
 
     async def _take(self, consumer: Consumer) -> None:
-        room = self._most - sum(self._batches.values())
-        if room <= 0:
-            await asyncio.wait(self._batches, timeout=_FETCH_S, return_when=asyncio.FIRST_COMPLETED)
+        for delivery in await consumer.fetch(_BATCH, _FETCH_S):
+            job = await self._decoded(delivery)
+            if job is not None and not self._share(delivery.run_id).offer(job):
+                await delivery.nak(again_s(delivery.attempts))
+        for run_id in list(self._shares):
+            self._begin(run_id)
+
+    def _share(self, run_id: str) -> Share[Job]:
+        return self._shares.setdefault(run_id, Share(self._most))
+
+    def _begin(self, run_id: str) -> None:
+        share = self._shares[run_id]
+        if jobs := share.begin():
+            task = asyncio.create_task(self._score(jobs))
+            self._batches[task] = jobs
+            task.add_done_callback(lambda done: self._done(done, run_id))
+        elif share.idle:
+            del self._shares[run_id]
+
+    def _done(self, task: asyncio.Task[None], run_id: str) -> None:
+        self._shares[run_id].done(sum(job.leaves for job in self._batches.pop(task)))
+        if task.cancelled():
             return
-        deliveries = await consumer.fetch(min(room, _BATCH), _FETCH_S)
-        jobs = [job for d in deliveries if (job := await self._decoded(d)) is not None]
-        if jobs:
-            task = asyncio.create_task(self._batch(jobs))
-            self._batches[task] = sum(len(job.leaves) for job in jobs)
-            task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        del self._batches[task]
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if (error := task.exception()) is not None:
             log.error("a batch of leaves failed and comes again", exc_info=error)
+        self._begin(run_id)
 
-    async def _batch(self, jobs: Sequence[Job]) -> None:
-        beat = asyncio.create_task(_keep(jobs))
-        try:
-            await self._score(jobs)
-        finally:
-            beat.cancel()
+    async def _give_back(self) -> None:
+        """Says that others may have what only waits here."""
+        for share in self._shares.values():
+            while share.waiting:
+                await share.waiting.popleft().delivery.nak(0.0)
+
+    async def _beat(self) -> None:
+        """Keeps what is here from being delivered again."""
+        while True:
+            await asyncio.sleep(_PROGRESS_S)
+            waiting = [job for share in self._shares.values() for job in share.waiting]
+            for job in [*waiting, *(job for jobs in list(self._batches.values()) for job in jobs)]:
+                await job.delivery.in_progress()
 
     async def _decoded(self, delivery: Delivery) -> Job | None:
         try:
@@ -107,7 +149,7 @@ class LeafConsumer:
 
     async def _score(self, jobs: Sequence[Job]) -> None:
         try:
-            found, refused = await self._read([leaf for job in jobs for leaf in job.leaves])
+            found, refused = await self._read([leaf for job in jobs for leaf in job.finished])
         except BanyanError as error:
             log.warning("cannot read the leaves of %d messages: %s", len(jobs), error)
             await _later(jobs)
@@ -133,15 +175,15 @@ class LeafConsumer:
 
     async def _one(self, job: Job, found: Mapping[Key, Transcript], refused: Mapping[Key, str]) -> None:
         """Scores what the store has. What it lacks brings the message again, with the scores that are owed still."""
-        here = [found[_key(leaf)] for leaf in job.leaves if _key(leaf) in found]
+        here = [found[_key(leaf)] for leaf in job.finished if _key(leaf) in found]
         ends = await asyncio.gather(*(self._handler.score(t) for t in here), return_exceptions=True)
         failed = [end for end in ends if isinstance(end, BaseException)]
-        wrong = [refused[_key(leaf)] for leaf in job.leaves if _key(leaf) in refused]
+        wrong = [refused[_key(leaf)] for leaf in job.finished if _key(leaf) in refused]
         wrong += [str(error) for error in failed if isinstance(error, PermanentError)]
         again = [error for error in failed if not isinstance(error, PermanentError)]
         for error in again:
             _warn(job, error)
-        absent = [leaf for leaf in job.leaves if _key(leaf) not in found and _key(leaf) not in refused]
+        absent = [leaf for leaf in job.finished if _key(leaf) not in found and _key(leaf) not in refused]
         try:
             missed = [leaf for leaf in absent if not await self._never(leaf)]
             if missed and not again and job.delivery.attempts >= _MOST_ATTEMPTS:
@@ -172,7 +214,7 @@ class LeafConsumer:
 
 def _warn(job: Job, error: BaseException) -> None:
     """What nobody raised on purpose is a mistake in the program, and shows where it was made."""
-    first = job.leaves[0].leaf.segment.hex()[:12]
+    first = job.finished[0].leaf.segment.hex()[:12]
     if isinstance(error, BanyanError):
         log.warning("leaf %s comes again: %s", first, error)
     else:
@@ -182,11 +224,3 @@ def _warn(job: Job, error: BaseException) -> None:
 async def _later(jobs: Sequence[Job]) -> None:
     for job in jobs:
         await job.delivery.nak(min(0.25 * 2 ** min(job.delivery.attempts, 8), 30.0))
-
-
-async def _keep(jobs: Sequence[Job]) -> None:
-    with contextlib.suppress(asyncio.CancelledError):
-        while True:
-            await asyncio.sleep(_PROGRESS_S)
-            for job in jobs:
-                await job.delivery.in_progress()

@@ -8,20 +8,26 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from weakref import WeakValueDictionary
 
 from banyan.errors import BanyanError, InvalidInput, PermanentError
 from banyan.v1 import events_pb2, tree_pb2
 from services.chassis import subjects, telemetry
 from services.chassis.bus import Bus
 from services.chassis.delivery import Delivery
+from services.chassis.health import Pulse
 from services.chassis.pull import Consumer
+from services.verifier.consumer import MOST_PENDING
 from services.verifier.handlers import exception, message_id, said
 from services.verifier.ports import Publisher, Store, Transcript
 from services.verifier.sandbox.pool import Verdict
 from services.verifier.sandbox.worker import ScorerSpec
 from services.verifier.scoring import Scoring
+from services.verifier.share import again_s
 from services.verifier.store import row_of
 
 log = logging.getLogger(__name__)
@@ -29,9 +35,11 @@ log = logging.getLogger(__name__)
 DURABLE = "verifier-groups"
 _FETCH_S = 1.0
 _READ_S = 2.0  # how long the store may wait for an end that it is about to ingest
-_PROGRESS_S = 10.0  # a third of the consumer's ack wait
+_ACK_WAIT_S = 5.0  # when groups that a killed verifier had taken come again
+_PROGRESS_S = 1.5  # less than a third of it
 _DRAIN_S = 10.0
-_MOST = 16  # messages, and groups, at once: each group is all the texts of its leaves
+_TAKE_S = 120.0
+_MOST = 16  # messages, and groups, of a run at once: each group is all the texts of its leaves
 _MOST_ATTEMPTS = 48  # about twenty minutes
 
 
@@ -48,7 +56,7 @@ class GroupHandler:
 
     def __init__(self, store: Store, publisher: Publisher, scoring: Scoring, verifier_id: str) -> None:
         self._store, self._publisher, self._scoring, self._id = store, publisher, scoring, verifier_id
-        self._room = asyncio.Semaphore(_MOST)
+        self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def handle(self, run_id: str, ends: Sequence[End]) -> bool:
         """Whether ends are done with: every score that a whole group owes is with the broker, or it is not whole yet."""
@@ -59,6 +67,7 @@ class GroupHandler:
         if specs and not any(spec.group for spec in specs.values()):
             return True
         settled, wait_s, seen = True, _READ_S, set[bytes]()
+        room = self._room(run_id)
         scoring: list[asyncio.Task[None]] = []
         wrong: list[BaseException | None] = []
         try:
@@ -74,19 +83,23 @@ class GroupHandler:
                     settled, wait_s = False, 0.0
                 elif group.transcripts and group.transcripts[0].run_id == run_id:  # a node may name any tree
                     seen |= {leaf.key.tree_id for leaf in group.transcripts}
-                    await self._room.acquire()
-                    scoring.append(asyncio.create_task(self._score(specs, group.transcripts)))
+                    await room.acquire()
+                    scoring.append(asyncio.create_task(self._score(specs, group.transcripts, room)))
         finally:
             wrong += await asyncio.gather(*scoring, return_exceptions=True)
         _raise(wrong, settled)
         return settled
 
-    async def _score(self, specs: Mapping[str, ScorerSpec], leaves: Sequence[Transcript]) -> None:
+    def _room(self, run_id: str) -> asyncio.Semaphore:
+        """The room for groups of one run, so that none waits for the slow scorers of another. Kept while it is in use."""
+        return self._rooms.setdefault(run_id, asyncio.Semaphore(_MOST))
+
+    async def _score(self, specs: Mapping[str, ScorerSpec], leaves: Sequence[Transcript], room: asyncio.Semaphore) -> None:
         try:
             names = sorted({name for transcript in leaves for name in transcript.scorers})
             await asyncio.gather(*(self._one(name, specs, leaves) for name in names))
         finally:
-            self._room.release()
+            room.release()
 
     async def _one(self, name: str, specs: Mapping[str, ScorerSpec], leaves: Sequence[Transcript]) -> None:
         first = leaves[0]
@@ -112,19 +125,25 @@ class GroupHandler:
 
 
 class GroupConsumer:
-    """Takes ends of growth while fewer than `_MOST` messages are under way."""
+    """Takes ends of growth; of each run up to `_MOST` messages are under way at once, and the rest comes again."""
 
     def __init__(self, bus: Bus, handler: GroupHandler) -> None:
         self._bus, self._handler = bus, handler
         self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way: Counter[str] = Counter()
+        self.pulse = Pulse("groups")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set; then what is under way is finished, up to a deadline, and the rest comes again."""
         filters = [subjects.lineage("*", "grown"), subjects.lineage("*", "closed")]
-        consumer = await self._bus.consumer(subjects.LINEAGE, DURABLE, filters, max_ack_pending=4 * _MOST)
+        consumer = await self._bus.consumer(
+            subjects.LINEAGE, DURABLE, filters, ack_wait_s=_ACK_WAIT_S, max_ack_pending=MOST_PENDING
+        )
         try:
             while not stop.is_set():
+                self.pulse.beat("taking messages", _TAKE_S)
                 await self._take(consumer)
+            self.pulse.rest()
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=_DRAIN_S)
         finally:
@@ -132,13 +151,21 @@ class GroupConsumer:
                 task.cancel()
 
     async def _take(self, consumer: Consumer) -> None:
-        if len(self._tasks) >= _MOST:
-            await asyncio.wait(self._tasks, timeout=_FETCH_S, return_when=asyncio.FIRST_COMPLETED)
-            return
-        for delivery in await consumer.fetch(_MOST - len(self._tasks), _FETCH_S):
+        for delivery in await consumer.fetch(_MOST, _FETCH_S):
+            run_id = delivery.run_id
+            if self._under_way[run_id] >= _MOST:
+                await delivery.nak(again_s(delivery.attempts))
+                continue
+            self._under_way[run_id] += 1
             task = asyncio.create_task(self._one(delivery))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._done, run_id))
+
+    def _done(self, run_id: str, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        self._under_way[run_id] -= 1
+        if not self._under_way[run_id]:
+            del self._under_way[run_id]
 
     async def _one(self, delivery: Delivery) -> None:
         beat = asyncio.create_task(_keep(delivery))

@@ -10,6 +10,7 @@ from banyan.plugins import Scored, Unscorable
 from banyan.v1 import events_pb2, tree_pb2
 from services.chassis import telemetry
 from services.verifier.ports import Publisher, Store, Transcript
+from services.verifier.sandbox.outcomes import sound
 from services.verifier.sandbox.pool import Verdict
 from services.verifier.sandbox.worker import ScorerSpec
 from services.verifier.scoring import Scoring, to_wire
@@ -80,7 +81,7 @@ def said(
 
 def exception(error: InvalidInput) -> Verdict:
     """What stands for a score that could not be tried."""
-    return Verdict("", Unscorable(f"EXCEPTION: {error}"))
+    return Verdict("", sound(Unscorable(f"EXCEPTION: {error}")))
 
 
 def message_id(event: events_pb2.LeafScored) -> str:

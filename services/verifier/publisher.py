@@ -8,9 +8,11 @@ from banyan.errors import BanyanError
 from banyan.v1 import events_pb2
 from services.chassis import subjects
 from services.chassis.bus import Bus
+from services.chassis.parts import parts
 from services.chassis.together import Together
 
 _MOST = 256  # scores of a message
+_FRAME_BYTES = 8  # of a score in a message beside the score itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +22,12 @@ class _Score:
     traceparent: str
 
 
+def _size(score: _Score) -> int:
+    return score.event.ByteSize() + _FRAME_BYTES
+
+
 class BusPublisher:
-    """Publishes scores; a message holds those of one run."""
+    """Publishes scores; a message holds those of one run, as many as it has room for."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -32,14 +38,15 @@ class BusPublisher:
         await self._together.ask(_Score(scored, msg_id, traceparent))
 
     async def _send(self, scores: Sequence[_Score]) -> list[BanyanError | None]:
-        ends: dict[str, BanyanError | None] = {}
+        failed: dict[int, BanyanError] = {}
         for run_id in dict.fromkeys(score.event.run_id for score in scores):
-            try:
-                await self._publish(run_id, [score for score in scores if score.event.run_id == run_id])
-                ends[run_id] = None
-            except BanyanError as error:
-                ends[run_id] = error
-        return [ends[score.event.run_id] for score in scores]
+            of_run = [score for score in scores if score.event.run_id == run_id]
+            for part in parts(of_run, _size, _MOST):
+                try:
+                    await self._publish(run_id, part)
+                except BanyanError as error:
+                    failed |= {id(score): error for score in part}
+        return [failed.get(id(score)) for score in scores]
 
     async def _publish(self, run_id: str, scores: Sequence[_Score]) -> None:
         message = events_pb2.LeavesScored(scores=[score.event for score in scores])

@@ -1,8 +1,9 @@
 """Decides where a scorer runs, and asks it: our own pure code here, everything else in a child process."""
 
+import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from banyan import registry
 from banyan.errors import InvalidInput
@@ -10,8 +11,13 @@ from banyan.plugins import GroupScorer, Repair, Scored, Scorer, Unscorable
 from banyan.v1 import tree_pb2
 from services.chassis import telemetry
 from services.verifier.filter import SAFE, SAFE_GROUPS
+from services.verifier.sandbox.outcomes import REASON_CHARACTERS, plain, sound
 from services.verifier.sandbox.pool import Pool, Verdict
 from services.verifier.sandbox.worker import ScorerSpec
+
+R = TypeVar("R")
+_SCORERS = 256  # of our own that are kept, by settings
+_SHORT = 65_536  # characters that are scored in the event loop: about a millisecond
 
 
 class Scoring:
@@ -27,7 +33,7 @@ class Scoring:
         try:
             verdict = await self._score(spec, completion, row)
         except InvalidInput as error:
-            verdict = Verdict("", Unscorable(f"EXCEPTION: {error}"))
+            verdict = Verdict("", sound(Unscorable(f"EXCEPTION: {error}")))
         _count(spec, verdict)
         telemetry.observe("banyan.score.duration", time.monotonic() - began, banyan_scorer=spec.name)
         return verdict
@@ -38,7 +44,8 @@ class Scoring:
         if spec.name not in SAFE:
             return await self._pool.score(spec, completion, row)
         scorer: Scorer = self._built(spec)
-        return Verdict(scorer.version, scorer.score(completion, row))
+        outcome = await _aside(len(completion), lambda: scorer.score(completion, row))
+        return Verdict(scorer.version, sound(outcome))
 
     async def score_group(self, spec: ScorerSpec, completions: Sequence[str], row: Mapping[str, Any]) -> list[Verdict]:
         """A verdict on each completion of a group, scored together."""
@@ -46,7 +53,7 @@ class Scoring:
         try:
             verdicts = await self._score_group(spec, completions, row)
         except InvalidInput as error:
-            verdicts = [Verdict("", Unscorable(f"EXCEPTION: {error}"))] * len(completions)
+            verdicts = [Verdict("", sound(Unscorable(f"EXCEPTION: {error}")))] * len(completions)
         for verdict in verdicts:
             _count(spec, verdict)
         telemetry.observe("banyan.score.duration", time.monotonic() - began, banyan_scorer=spec.name)
@@ -56,17 +63,30 @@ class Scoring:
         if spec.name not in SAFE_GROUPS:
             return await self._pool.score_group(spec, completions, row)
         scorer: GroupScorer = self._built(spec)
-        return [Verdict(scorer.version, outcome) for outcome in scorer.score_group(completions, row)]
+        outcomes = await _aside(sum(map(len, completions)), lambda: scorer.score_group(completions, row))
+        return [Verdict(scorer.version, sound(outcome)) for outcome in outcomes]
 
     def _built(self, spec: ScorerSpec) -> Any:
-        """Our own scorer with these settings, made once."""
+        """Our own scorer with these settings, made once. Raises InvalidInput, also where another plugin took its name."""
         if spec.key not in self._made:
-            self._made[spec.key] = registry.build("filter", spec.name, spec.settings)
+            made = registry.build("filter", spec.name, spec.settings)
+            if type(made) is not {**SAFE, **SAFE_GROUPS}[spec.name]:
+                raise InvalidInput(
+                    f"scorer {spec.name!r} is {type(made).__module__}, not Banyan's own; register another name"
+                )
+            if len(self._made) >= _SCORERS:
+                self._made.pop(next(iter(self._made)))
+            self._made[spec.key] = made
         return self._made[spec.key]
 
     async def close(self) -> None:
         """Ends all children."""
         await self._pool.close()
+
+
+async def _aside(characters: int, score: Callable[[], R]) -> R:
+    """What a scorer of ours says; of long texts in a thread, so that nothing else waits for it."""
+    return score() if characters <= _SHORT else await asyncio.to_thread(score)
 
 
 def _count(spec: ScorerSpec, verdict: Verdict) -> None:
@@ -79,7 +99,7 @@ def to_wire(outcome: Scored | Unscorable) -> tree_pb2.Score:
     if isinstance(outcome, Scored):
         state = tree_pb2.SCORE_STATE_SCORED
         return tree_pb2.Score(state=state, value=outcome.value, parts=dict(outcome.parts), repair=_repair(outcome.repair))
-    return tree_pb2.Score(state=tree_pb2.SCORE_STATE_UNSCORABLE, reason=outcome.reason)
+    return tree_pb2.Score(state=tree_pb2.SCORE_STATE_UNSCORABLE, reason=plain(outcome.reason, REASON_CHARACTERS))
 
 
 def _repair(repair: Repair | None) -> tree_pb2.Repair | None:

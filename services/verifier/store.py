@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import grpc.aio
 
 from banyan import groups
-from banyan.errors import InvalidInput, NotFound
+from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from banyan.v1 import (
     events_pb2,
@@ -45,12 +45,9 @@ class GrpcStore:
 
     async def standing(self, tree_id: bytes) -> TreeStanding | None:
         """Where a tree stands."""
-        request = treestore_service_pb2.GetTreeRequest(tree_id=tree_id)
-        try:
-            tree = (await rpc.call(self._trees.GetTree, request, _CALL_S)).tree
-        except NotFound:
-            return None
-        return TreeStanding(tree.claim_epoch, tree.state in _OVER)
+        request = treestore_service_pb2.ListTreesRequest(filter=treestore_service_pb2.TreeFilter(tree_ids=[tree_id]))
+        found = (await rpc.call(self._trees.ListTrees, request, _CALL_S)).trees
+        return TreeStanding(found[0].claim_epoch, found[0].state in _OVER) if found else None
 
     async def read_group(self, tree_id: bytes, claim_epoch: int, deadline_s: float) -> Group:
         """The group of a tree whose growth ended under this claim."""
@@ -80,7 +77,17 @@ def specs_of(recipe_json: str) -> dict[str, ScorerSpec]:
     settings = {f.name: f.settings for f in (*recipe.filter, *recipe.eval.filter)}
     together = groups.scorers(recipe.filter)
     names = (*recipe.scorers, *recipe.eval_scorers)
-    return {name: ScorerSpec(name, settings.get(name, {}), name in together) for name in names}
+    rows = (recipe.task.path,) if recipe.task.name == "file" else ()
+    return {
+        name: ScorerSpec(
+            name=name,
+            settings=settings.get(name, {}),
+            group=name in together,
+            withheld=rows,
+            unconfined=recipe.allow_unconfined_scorers,
+        )
+        for name in names
+    }
 
 
 def row_of(transcript: Transcript) -> dict[str, object]:

@@ -94,6 +94,39 @@ def test_rose_telescopes() -> None:
     np.testing.assert_allclose(sums, tree.view.rewards_L - 0.5)
 
 
+def turns(*rewards: float, inner: float | None = None) -> Planted:
+    """A path a reward: a turn, what a tool said, and a turn."""
+    return planted([chain(Twig(), Twig(kind="tool", inner=inner), leaf(reward, tokens=2)) for reward in rewards])
+
+
+def test_rose_parts_a_path_where_it_forks_and_nowhere_else() -> None:
+    """ROSE (arXiv 2601.05053) has an advantage between two branch points; both turns of an unforked path lie in one such."""
+    np.testing.assert_allclose(nodes(Rose(), turns(1, 0)), 3 * [0.5] + 3 * [-0.5])
+    np.testing.assert_allclose(nodes(Rose(), turns(1, 0, inner=0.25)), 3 * [0.5] + 3 * [-0.5])
+    alone = turns(1), planted([chain(Twig(), Twig(kind="tool"), leaf(0))], b"u" * 32)
+    np.testing.assert_allclose(nodes(Rose(), *alone), 3 * [0.5])
+    forked = planted([chain(Twig(), Twig(kind="tool"), Twig([leaf(1), leaf(0)])), leaf(0)])
+    sixth = 1 / 6
+    np.testing.assert_allclose(nodes(Rose(), forked), (sixth, sixth, sixth, 0.5, -0.5, -2 * sixth))
+
+
+def test_treerl_parts_a_path_where_it_forks_and_nowhere_else() -> None:
+    """A node of an EPTree ends at a fork: V = ±1 against the other leaf, A = V + V − V(root)."""
+    for discount in ("none", "sqrt"):
+        np.testing.assert_allclose(nodes(TreeRL(discount), turns(1, 0)), 3 * [2] + 3 * [-2])
+        np.testing.assert_allclose(nodes(TreeRL(discount), turns(1, 0, inner=0.25)), 3 * [2] + 3 * [-2])
+
+
+def test_treeps_parts_a_path_at_every_action() -> None:
+    """A node of TreePS-RAG (arXiv 2601.06922) is an action with its observation; on chains of their own the first has
+    2 (R − mean), later ones R − mean. A score of a place inside a path makes no step."""
+    for tree in (turns(1, 0), turns(1, 0, inner=0.25)):
+        np.testing.assert_allclose(nodes(TreePS(), tree), (1, 1, 0.5, -1, -1, -0.5))
+    scored = [planted([chain(Twig(inner=inner), leaf(1)), leaf(0)]) for inner in (None, 0.25)]
+    for tree in scored:
+        np.testing.assert_allclose(nodes(TreePS(), tree), (1, 1, -1))
+
+
 def test_roses_length_term() -> None:
     assert longer(np.array([14.0]), 10, np.array([6.0]), 1.0)[0] == 0.5
     tree = planted([Twig([leaf(1, tokens=4), leaf(0.8, tokens=8), leaf(0, tokens=9)], tokens=6)])

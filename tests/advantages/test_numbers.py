@@ -8,7 +8,7 @@ import pytest
 from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.view import TreeView
-from services.learner.advantages import episodes, otr, overlong, pool, sage_skill, stats, xrpo
+from services.learner.advantages import episodes, otr, overlong, sage_skill, stats, xrpo
 from services.learner.advantages.grove import plant
 from services.learner.advantages.grpo import Grpo
 from services.learner.advantages.mc_grpo import McGrpo, centred_on_median
@@ -59,14 +59,29 @@ def test_mc_grpo(rewards: Any, before: Any, after: Any) -> None:
     reward_L = np.array(rewards, float)
     moved = sum(x != 0 for x in before)
     np.testing.assert_allclose(centred_on_median(reward_L, 1e-3) * moved / len(rewards), before, rtol=1e-3)
-    np.testing.assert_allclose(leaves(McGrpo(), flat(rewards)), after, rtol=1e-3)
+    np.testing.assert_allclose(leaves(McGrpo(floor=0.0), flat(rewards)), after, rtol=1e-3)
+
+
+@pytest.mark.parametrize("rewards", [(1, 0, 0), (1, 0, 1, 0, 1), (0, 0, 0, 0, 0, 0, 0, 1), (1, 1, 1, 0, 0, 0, 0), (3, 5, 3)])
+def test_mc_grpos_advantages_of_two_rewards_have_a_mean_size_of_one(rewards: Any) -> None:
+    """GRPO's have 2 √(p (1 − p)), at most 1. With `floor: 0` it is 1000."""
+    size = np.abs(centred_on_median(np.array(rewards, float), 1e-3, McGrpo().floor)).mean()
+    assert size == pytest.approx(1, abs=0.005)
+
+
+def test_half_of_the_range_is_more_than_any_median_of_distances() -> None:
+    rng = np.random.default_rng(0)
+    for count in (2, 3, 4, 5, 8, 9, 17):
+        for reward_L in (*rng.random((200, count)), *rng.integers(0, 3, (200, count)).astype(float)):
+            distance_L = np.abs(reward_L - stats.lower_median(reward_L))
+            assert stats.lower_median(distance_L) <= np.ptp(reward_L) / 2 + 1e-12
 
 
 def test_mc_grpo_keeps_the_sign_that_an_outlier_takes_from_the_mean() -> None:
     rewards = (0.4, 0.5, 0.6, 3.0, 0.45)
     assert leaves(Grpo(scale="none"), flat(rewards[:4]))[2] < 0
     assert stats.lower_median(np.array(rewards)) == 0.5
-    assert leaves(McGrpo(), flat(rewards))[2] > 0
+    assert leaves(McGrpo(), flat(rewards))[2] > 0 and leaves(McGrpo(floor=0.0), flat(rewards))[2] > 0
 
 
 @pytest.mark.parametrize("most", [2, 4, 8])
@@ -222,17 +237,6 @@ def test_dapo_adds_the_penalty_but_leaves_constant_groups_out() -> None:
     constant = planted([leaf(1, tokens=10), leaf(1, tokens=1)]).view
     assert Dapo(longest=10, buffer=2).estimate(group(constant)).skip == "zero variance"
     assert not Dapo(longest=10, buffer=2, dynamic_sampling=False).estimate(group(constant)).skip
-
-
-def test_a_stored_success_teaches_a_group_that_failed() -> None:
-    views = [planted([leaf(0, step=9 - i) for i in range(4)], bytes([t]) * 32).view for t in range(2)]
-    assert pool.failed(group(*views)) and not pool.failed(group(flat((0, 1))))
-    stored = planted([leaf(1), leaf(0)], b"s" * 32).view
-    made = pool.with_success(group(*views), stored, stored.leaves_L[0])
-    found = Grpo().estimate(made).leaf_G_L
-    assert np.isnan(found[0][3]), "the oldest leaf gave its place"
-    np.testing.assert_allclose(found[2], (2.475,), atol=1e-3)
-    np.testing.assert_allclose((*found[0][:3], *found[1]), np.full(7, -0.3536), atol=1e-4)
 
 
 def test_the_learner_multiplies_each_token_by_its_factor() -> None:

@@ -28,12 +28,13 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("gigpo", {"scale": "mean_std", "rows": "episodes"}),
     ("hgpo", {"scale": "mean", "episode_term": True}),
     ("branch-depth", {"fusion": "likely", "peers": "group"}),
-    ("mc-grpo", {"floor": 0.1}),
+    ("mc-grpo", {"floor": 0.0}),
     ("dapo", {"longest": 6, "buffer": 3}),
 ]
 each = pytest.mark.parametrize(("name", "changes"), VARIANTS, ids=lambda v: v if isinstance(v, str) else "-".join(v))
 lightly = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 NOBODY = {"reinforce++", "otr"}  # they compare a group's leaves with nobody in it
+REWARDED = {"mars2", "sage-skill", "gigpo", "hgpo"}  # they use rewards of places inside a path
 
 
 FORMS = {"mars2": "mars2", "sage-skill": "sage-skill"}  # the facts that an estimator needs of a tree
@@ -159,6 +160,35 @@ def scored_only(trees: list[list[Twig]]) -> list[list[Twig]]:
 def test_pruned_branches_and_unscorable_leaves_change_nothing(trees: Any) -> None:
     for name, changes, whole, pruned in each_of(trees, scored_only):
         same(told(whole, estimated(name, changes, whole)), told(pruned, estimated(name, changes, pruned)))
+
+
+@lightly
+@given(forests)
+def test_scores_inside_a_path_change_nothing_where_they_are_not_used(trees: Any) -> None:
+    plain, scored = grown(fitted("plain", trees)), grown(trees)
+    for name, changes in VARIANTS:
+        if name not in REWARDED:
+            note(f"{name} {changes}")
+            same(told(plain, estimated(name, changes, plain)), told(scored, estimated(name, changes, scored)))
+
+
+def silent(twig: Twig) -> Twig:
+    """The branch without what an environment said in it, where nothing forks."""
+    twig = replace(twig, children=[silent(child) for child in twig.children])
+    if twig.kind == "tool" and not twig.leaf and len(twig.children) == 1:
+        return twig.children[0]
+    return twig
+
+
+@lightly
+@given(forests)
+def test_what_an_environment_says_parts_no_branch(trees: Any) -> None:
+    for name, changes in VARIANTS:
+        if name in {"rose", "treerl", "branch-depth", "treepo"}:
+            note(f"{name} {changes}")
+            spoken = grown(fitted("plain", trees))
+            quiet = grown([[silent(bare(twig)) for twig in children] for children in trees])
+            same(told(spoken, estimated(name, changes, spoken)), told(quiet, estimated(name, changes, quiet)))
 
 
 def lengthened(twig: Twig) -> Twig:

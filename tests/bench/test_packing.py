@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from bench import gpu
+from bench import gpu, packing
 from bench.flattened import VOCABULARY, Rivals, Shape, kept
 from services.learner.model import prepare
 
@@ -55,6 +55,24 @@ def test_shapes() -> None:
 def test_what_is_kept_is_counted(small: Any) -> None:
     few, many = (Rivals(small, Shape(8, 2, new)) for new in (2, 32))
     assert 0 < kept(small, few.packed) < kept(small, many.packed)
+
+
+def test_both_sides_are_timed_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As often, in turn, and each time after a run that is not timed; what another turn left is nobody's."""
+    clock, order = [0.0], ""
+
+    def side(name: str, first: float, second: float) -> Any:
+        def run() -> None:
+            nonlocal order
+            clock[0] += second if order.endswith(name) else first
+            order += name
+
+        return run
+
+    monkeypatch.setattr(packing.time, "perf_counter", lambda: clock[0])
+    ours, theirs = packing.in_turn(side("p", 5.0, 1.0), side("f", 50.0, 6.0))
+    assert order == "ppff" * packing.RUNS
+    assert ours == [1.0] * packing.RUNS and theirs == [6.0] * packing.RUNS
 
 
 def test_without_cuda_the_gpu_bench_says_so() -> None:

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from bench.cells import Cells
+from bench.curve import stays_from
 from bench.table import Result
 from bench.trl import figures
 from bench.trl.reward import varied
 
 
 def cell(*seconds: float, **more: Any) -> dict[str, Any]:
-    return {"seconds": list(seconds), "tokens": [512] * len(seconds), **more}
+    return {"seconds": list(seconds), "tokens": [512] * len(seconds), "held_out": 44, **more}
 
 
 def test_the_best_is_the_fastest_after_the_first_step() -> None:
@@ -21,16 +22,36 @@ def test_the_best_is_the_fastest_after_the_first_step() -> None:
     assert figures.steady(sweep["warm"]) == 8.25
 
 
-def test_reaching_counts_all_steps_before_the_first_policy_that_is_good_enough() -> None:
-    learned = cell(5.0, 4.0, 4.0, 4.0, 4.0, 4.0, accuracy={"2": 0.5, "4": 0.91, "6": 0.89})
-    assert figures.reached(learned) == figures.Reached(4, 17.0, 0.89)
-    assert figures.reached(learned, 0.95) == figures.Reached(None, None, 0.89)
-    assert figures.reached(learned, 0.5) == figures.Reached(2, 9.0, 0.89)
+@pytest.mark.parametrize(
+    ("accuracy", "step"),
+    [
+        ({2: 0.5, 4: 0.91, 6: 0.89, 8: 0.9, 10: 0.95}, 8),
+        ({2: 0.95, 4: 0.9}, 2),
+        ({2: 0.95, 4: 0.96, 6: 0.89}, None),
+        ({10: 0.95, 2: 0.92, 9: 0.2, 12: 0.99}, 10),
+        ({}, None),
+    ],
+)
+def test_a_run_stays_from_the_first_policy_after_the_last_that_was_below(
+    accuracy: dict[int, float], step: int | None
+) -> None:
+    assert stays_from(accuracy, 0.9) == step
 
 
-def test_steps_are_compared_in_order_of_numbers_not_of_texts() -> None:
-    assert figures.reached(cell(*[1.0] * 12, accuracy={"10": 0.95, "2": 0.92, "12": 0.99})).step == 2
-    assert figures.reached(cell(*[1.0] * 12, accuracy={"10": 0.95, "2": 0.1, "9": 0.2})).final == 0.95
+def test_seconds_count_all_steps_before_the_policy_from_which_a_run_stays() -> None:
+    learned = cell(5.0, 4.0, 4.0, 4.0, 4.0, 4.0, accuracy={"2": 0.91, "4": 0.5, "6": 0.92})
+    assert figures.reached(learned) == figures.Reached(6, 25.0, 0.92, 2)
+    assert figures.reached(learned, 0.95) == figures.Reached(None, None, 0.92)
+    assert figures.reached(learned, 0.5) == figures.Reached(2, 9.0, 0.92, 2)
+
+
+def test_a_crossing_by_chance_is_not_learnt() -> None:
+    assert figures.reached(cell(1.0, 1.0, 1.0, 1.0, accuracy={"2": 0.95, "4": 0.89})) == figures.Reached(None, None, 0.89, 2)
+
+
+def test_the_spread_is_the_middle_half_and_all_but_the_first_step() -> None:
+    assert figures.spread(cell(30.0, 1.0, 2.0, 3.0, 4.0, 5.0)) == "middle half 2.00 to 4.00; 1.00 to 5.00, 5 steps"
+    assert figures.spread(cell(30.0, 1.0, 2.0)) == "1.00 to 2.00, 2 steps"
 
 
 def test_an_arm_has_the_ratio_and_its_bar() -> None:
@@ -46,9 +67,26 @@ def test_learning_says_who_is_there_first() -> None:
     ours = cell(4.0, 4.0, accuracy={"1": 0.8, "2": 0.93})
     theirs = cell(16.0, 16.0, accuracy={"1": 0.92, "2": 0.95})
     result = Result("trl")
-    figures.add_learning(result, "learning, seed 0", theirs, ours)
-    assert result.rows[-1][:2] == ("learning, seed 0: TRL / Banyan, seconds to 90%", 2.0)
+    figures.add_learning(result, "learning, seed 0", theirs, ours, cell(1.0, 8.0))
+    assert result.rows[-1][:2] == ("learning, seed 0: TRL / Banyan, seconds until it stays", 2.0)
     assert result.rows[-1][3].endswith("MISSED")
+    rows = {what: (figure, bar) for what, figure, _, bar in result.rows}
+    assert rows["learning, seed 0: TRL, training until it stays at 90% of 44 rows"] == (16.0, "step 1; first at 90%: step 1")
+    assert rows["learning, seed 0: TRL, a step of the run / of its sweep"][0] == 2.0
+
+
+def test_both_are_measured_on_the_same_rows() -> None:
+    theirs, ours = (cell(1.0, 1.0, accuracy={"2": 0.95}) for _ in range(2))
+    with pytest.raises(RuntimeError, match="TRL was measured on 43 held-out rows, ours on 44"):
+        figures.add_learning(Result("trl"), "learning", theirs | {"held_out": 43}, ours)
+
+
+def test_what_is_shared_prompts_of_a_ratio() -> None:
+    result = Result("trl")
+    arms = {"trl": cell(9.0, 16.0, 16.0), "banyan": cell(9.0, 4.0, 4.0)}
+    figures.add_sharing(result, "same-work", arms, {"shared": cell(9.0, 3.0, 3.0), "alone": cell(9.0, 6.0, 6.0)})
+    assert [row[1] for row in result.rows[-2:]] == [2.0, 2.0]
+    assert result.notes == ["of the 4.00 times of same-work, sharing of prompts is a factor of 2.00; 2.00 is left"]
 
 
 @pytest.mark.parametrize(
@@ -59,15 +97,29 @@ def test_the_ends_of_all_seeds_are_compared(ours: tuple[float, ...], verdict: st
     theirs, result = (0.96, 0.92), Result("trl")
     ends = [[cell(1.0, 1.0, accuracy={"2": end}) for end in side] for side in (theirs, ours)]
     figures.add_ends(result, list(zip(*ends, strict=True)))
-    assert result.rows[0] == ("learning: TRL, held-out at the end, mean of seeds", pytest.approx(94.0), "%", "96.0, 92.0")
-    assert result.notes == [f"learning: final accuracy is {verdict}, over 2 seeds"]
+    ratio, end = result.rows[:2]
+    assert ratio[:2] == ("learning: TRL / Banyan, seconds until it stays, median of seeds", 1.0)
+    assert ratio[3] == "bar: at least 4 MISSED; 2 of 2 seeds: 1.00, 1.00"
+    assert end == ("learning: TRL, held-out at the end, mean of seeds", pytest.approx(94.0), "%", "96.0, 92.0")
+    assert result.notes[-1] == f"learning: final accuracy is {verdict}, over 2 seeds"
+
+
+def test_a_seed_that_does_not_stay_has_no_ratio_and_is_counted() -> None:
+    result = Result("trl")
+    good, poor = cell(1.0, 1.0, accuracy={"2": 0.95}), cell(1.0, 1.0, accuracy={"2": 0.5})
+    figures.add_ends(result, [(good, good), (poor, good)])
+    assert result.notes[:2] == [
+        "learning: TRL stays at 90% with 1 of 2 seeds",
+        "learning: Banyan stays at 90% with 2 of 2 seeds",
+    ]
+    assert result.rows[0][3].endswith("1 of 2 seeds: 1.00")
 
 
 def test_learning_without_an_end_has_no_ratio() -> None:
     result = Result("trl")
     figures.add_learning(result, "learning", cell(16.0, 16.0, accuracy={"2": 0.5}), cell(4.0, 4.0, accuracy={"2": 0.95}))
-    assert not any("seconds to" in row[0] for row in result.rows)
-    assert "learning: TRL did not reach 90%" in result.notes
+    assert not any("seconds until" in row[0] for row in result.rows)
+    assert "learning: TRL does not stay at 90% of 44 rows (first at 90%: step None)" in result.notes
 
 
 def test_half_of_the_varied_rewards_are_1_whatever_is_said() -> None:

@@ -43,7 +43,7 @@ def test_the_clips_that_trl_is_given_are_our_defaults() -> None:
 
 
 def test_the_quick_start_becomes_these_arguments() -> None:
-    given = mapping.arguments(ours.recipe(), VARIANTS[1], ours.recipe().budget.steps)
+    given = mapping.arguments(ours.recipe(), VARIANTS[3], ours.recipe().budget.steps)
     wanted: dict[str, Any] = {
         "num_generations": 8, "max_completion_length": 8, "temperature": 1.0, "top_p": 1.0, "top_k": 0,
         "learning_rate": 4e-5, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8,
@@ -56,13 +56,13 @@ def test_the_quick_start_becomes_these_arguments() -> None:
     assert ours.recipe().optimise.decay_steps == 40, "TRL's rate falls over all its steps"
 
 
-def test_variants_are_all_four_and_cut_one_batch() -> None:
-    assert {(v.dtype, v.micro) for v in VARIANTS} == {(d, m) for d in ("float32", "bfloat16") for m in (64, 8)}
+def test_variants_are_all_eight_and_cut_one_batch() -> None:
+    assert {(v.dtype, v.micro) for v in VARIANTS} == {(d, m) for d in ("float32", "bfloat16") for m in (64, 32, 16, 8)}
     for variant in VARIANTS:
         cut = variant.arguments(64)
         assert cut["per_device_train_batch_size"] * cut["gradient_accumulation_steps"] == 64
         assert cut["bf16"] == (variant.dtype == "float32") and cut["model_init_kwargs"] == {"dtype": variant.dtype}
-    assert len({v.name for v in VARIANTS}) == 4
+    assert len({v.name for v in VARIANTS}) == 8
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,10 @@ async def test_a_bucket_that_is_made_anew_has_another_birth(bucket: Bucket, bus:
     assert await bucket.ensure(LIMIT) != born
 
 
-async def test_reading_goes_on_where_it_stopped_when_the_broker_is_killed(nats_server: Any, bucket: Bucket) -> None:
+async def test_reading_goes_on_where_it_stopped_when_the_broker_is_killed(
+    nats_server: Any, bucket: Bucket, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(buckets, "_TRY_S", 1.0)
     await bucket.put("policy-1-2", pieces(DATA), {})
     found, got = await bucket.find("policy-1-2"), []
     async for chunk in bucket.read(found):

@@ -8,6 +8,7 @@ import pytest
 
 from banyan.errors import InvalidInput
 from banyan.v1 import events_pb2
+from services.chassis import bus as bus_module
 from services.chassis import nats_server as server_module
 from services.chassis import subjects
 from services.chassis.bus import Bus
@@ -62,7 +63,27 @@ async def test_a_fetch_gives_what_is_there_at_once_and_no_more_than_asked(nats_s
     await bus.close()
 
 
-async def test_a_killed_broker_comes_back_with_what_it_acknowledged(nats_server) -> None:
+async def test_what_came_and_was_not_fetched_is_given_back_at_the_end(nats_server, eventually) -> None:
+    """Somebody else has it at once, not when the wait for an acknowledgement is over."""
+    bus = await _bus(nats_server)
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=60.0)
+    assert await consumer.fetch(1, 0.05) == []
+    held = consumer._subscription
+    for number in range(2):
+        await bus.publish(subjects.growth("r"), _grow(str(number)), f"id-{number}")
+    await held._nc.publish(held._nms, b'{"batch": 2, "no_wait": true}', held._deliver)
+    await eventually(lambda: held._sub._pending_queue.qsize() >= 2)
+    await consumer.close()
+    other = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=60.0)
+    found: set[bytes] = set()
+    async with asyncio.timeout(20.0):
+        while len(found) < 2:
+            found |= {delivery.decode(events_pb2.GrowTree).tree_id for delivery in await other.fetch(8, 1.0)}
+    await bus.close()
+
+
+async def test_a_killed_broker_comes_back_with_what_it_acknowledged(nats_server, monkeypatch) -> None:
+    monkeypatch.setattr(bus_module, "_ACK_S", 0.5)
     bus = await _bus(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
     for i in range(20):
@@ -79,6 +100,22 @@ async def test_a_killed_broker_comes_back_with_what_it_acknowledged(nats_server)
         if len(seen) == 21:
             break
     assert len(seen) == 21
+    await bus.close()
+
+
+async def test_who_waits_for_a_broker_that_was_started_again_gets_what_comes_then(nats_server, monkeypatch) -> None:
+    """Who waits is known to a broker while it lives: the request must be made anew."""
+    monkeypatch.setattr(bus_module, "_ACK_S", 0.5)
+    bus = await _bus(nats_server)
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
+    assert await consumer.fetch(1, 0.05) == []
+    waiting = asyncio.create_task(consumer.fetch(1, 60.0))
+    await asyncio.wait([waiting], timeout=0.2)
+    nats_server.kill9()
+    nats_server.restart()
+    await bus.publish(subjects.growth("r"), _grow("after"), "id-after", deadline_s=20.0)
+    (delivery,) = await asyncio.wait_for(waiting, 15.0)
+    assert delivery.decode(events_pb2.GrowTree).tree_id == b"after"
     await bus.close()
 
 

@@ -7,6 +7,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from banyan.errors import BanyanError, InvalidInput, NotReady, Refused, TemporaryError
+from services.chassis import process
+
 PARENT = """
 import os, subprocess, sys, time
 env = dict(os.environ, BANYAN_PARENT=str(os.getpid()))
@@ -23,6 +28,14 @@ async def run(stop):
     await asyncio.sleep(60)  # as one that waits for a store that is gone
 process.main("verifier", run, orphan_s=0.3)
 """
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(InvalidInput("no"), 2), (NotReady("not this model"), 2), (TemporaryError("later"), 1), (Refused("stale"), 1)],
+)
+def test_what_no_start_can_cure_is_not_started_again(error: BanyanError, status: int) -> None:
+    assert process.exit_status(error) == status  # the supervisor gives up after two of status 2, after eight of others
 
 
 def alive(pid: int) -> bool:

@@ -1,6 +1,7 @@
 """gRPC: errors keep their class and reason across the wire; a port in use is one clear error; calls wait with a limit."""
 
 import asyncio
+import socket
 
 import pytest
 
@@ -74,9 +75,28 @@ async def test_a_stream_fails_with_its_reason_after_what_it_sent() -> None:
 
 async def test_a_port_in_use_is_one_clear_error() -> None:
     server = await _server()
-    with pytest.raises(InvalidInput, match="in use"):
-        await rpc.serve(server.address, [], [])
+    with pytest.raises(InvalidInput, match=r"in use, and was for 0\.2 s"):
+        await rpc.serve(server.address, [], [], patience_s=0.2)
     await server.stop(0)
+
+
+async def test_a_port_that_is_taken_for_a_while_is_waited_for() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        serving = asyncio.create_task(rpc.serve(address, [], []))
+        done, _ = await asyncio.wait([serving], timeout=0.5)
+        assert not done
+    server = await asyncio.wait_for(serving, 10)
+    assert server.address == address
+    await server.stop(0)
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1:7100", "nowhere.invalid:7100"])
+async def test_an_address_of_another_host_is_refused_at_once(address: str) -> None:
+    with pytest.raises(InvalidInput, match="not this host's"):
+        await asyncio.wait_for(rpc.serve(address, [], []), 5)
 
 
 async def test_a_call_waits_for_a_server_that_comes_up_but_not_for_ever() -> None:

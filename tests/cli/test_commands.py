@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.cli.command import ROOT, Said, banyan, process
 from tests.cli.folders import safetensors, whole_model
 
-ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "recipes" / "quickstart.yaml"
 
 
-def banyan(*arguments: str | Path, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "banyan.cli", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **env}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
-
-
-def refused(result: subprocess.CompletedProcess[str], *words: str) -> None:
+def refused(result: Said[str], *words: str) -> None:
     assert result.returncode == 2, result.stdout + result.stderr
     assert "Traceback" not in result.stderr and result.stderr.count("error:") == 1
     message = " ".join(result.stderr.split())
@@ -45,7 +38,7 @@ def test_dry_run_prints_the_resolved_recipe() -> None:
 
 
 def test_dry_run_prints_json_for_programs() -> None:
-    shown = json.loads(banyan("train", QUICKSTART, "--dry-run", "--json", "--set", "budget.steps=3").stdout)
+    shown = json.loads(process("train", QUICKSTART, "--dry-run", "--json", "--set", "budget.steps=3").stdout)
     assert shown["budget"]["steps"] == 3 and shown["name"] == "quickstart"
 
 
@@ -67,7 +60,7 @@ def test_nothing_is_started_to_resume_nothing(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "store.sqlite").write_text("garbage " * 1000)
-    refused(banyan("runs", "ls", "--state", str(tmp_path)), str(tmp_path / "store.sqlite"), "no store that can be read")
+    refused(process("runs", "ls", "--state", str(tmp_path)), str(tmp_path / "store.sqlite"), "no store that can be read")
 
 
 def test_doctor_tries_whether_the_folder_can_be_written() -> None:
@@ -81,7 +74,7 @@ def test_settings_that_a_loss_has_not_are_refused_before_a_run_is_begun() -> Non
 
 
 def test_the_version_is_printed() -> None:
-    assert banyan("--version").stdout.split() == ["banyan", version("banyan")]
+    assert process("--version").stdout.split() == ["banyan", version("banyan")]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +132,7 @@ def test_plugins_beside_the_recipe_are_found(tmp_path: Path) -> None:
     own = {"generate": {"policy": "own_rewards:Iid"}, "control": {"curriculum": "own_rewards:Uniform"}}
     file = own_reward(tmp_path, code + reward, **own)
     for command in (["train", file, "--dry-run"], ["simulate", file], ["recipes", "show", file]):
-        result = banyan(*command)
+        result = process(*command)
         assert result.returncode == 0, result.stderr
 
 
@@ -183,7 +176,7 @@ def test_reading_without_a_store_says_so(tmp_path: Path) -> None:
 def test_doctor_names_every_check(tmp_path: Path) -> None:
     result = banyan("doctor", "--json", "--state", tmp_path)
     rows = json.loads(result.stdout)
-    assert {row["check"] for row in rows} == {"python", "torch", "model", "nats", "ports", "disk", "cores"}
+    assert {row["check"] for row in rows} == {"python", "torch", "model", "nats", "ports", "sandbox", "disk", "cores"}
     bad = banyan("doctor", "--json", "--model", tmp_path)
     model = next(row for row in json.loads(bad.stdout) if row["check"] == "model")
     assert bad.returncode == 1 and not model["ok"] and "config.json" in model["detail"]
@@ -282,7 +275,7 @@ def test_a_state_folder_in_use_is_left_alone(tmp_path: Path) -> None:
     held = StateFolder.open(tmp_path / "s")
     held.lock()
     try:
-        result = banyan("train", QUICKSTART, "--set", f"model={whole_model(tmp_path)}", "--state", tmp_path / "s")
+        result = process("train", QUICKSTART, "--set", f"model={whole_model(tmp_path)}", "--state", tmp_path / "s")
     finally:
         held.unlock()
     assert result.returncode == 1 and "Traceback" not in result.stderr

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from banyan.cli import doctor
+from banyan.cli import doctor, scorers
 from banyan.errors import InvalidInput
+from banyan.recipe import Recipe
+from services.verifier.sandbox import trial
 from tests.cli.folders import whole_model
 
 Usage = namedtuple("Usage", "total used free")
@@ -41,3 +43,18 @@ def test_a_model_without_a_tokenizer_is_no_model_for_a_run(tmp_path: Path) -> No
     (Path(model) / "tokenizer.json").unlink()
     with pytest.raises(InvalidInput, match="has no tokenizer"):
         doctor._model(model)
+
+
+def test_a_machine_that_cannot_confine_scorers_is_said_and_no_run_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Landlock" in doctor._sandbox() and "seccomp filters" in doctor._sandbox()
+    monkeypatch.setattr(trial, "missing", lambda: [trial.LANDLOCK])
+    with pytest.raises(OSError, match=r"lacks Landlock .*allow_unconfined_scorers: true in the recipe, or BANYAN_ALLOW_UNC"):
+        doctor._sandbox()
+    task = {"name": "reasoning-gym", "dataset": "chain_sum"}
+    recipe = Recipe.model_validate({"name": "r", "model": "m", "task": task})
+    with pytest.raises(InvalidInput, match=r"'reasoning-gym': this machine cannot confine scorers: it lacks Landlock"):
+        scorers.check(recipe, [])
+    scorers.check(recipe.model_copy(update={"allow_unconfined_scorers": True}), [])
+    scorers.check(Recipe.model_validate({"name": "r", "model": "m", "task": {"name": "arithmetic"}}), [])
+    monkeypatch.setenv("BANYAN_ALLOW_UNCONFINED_SCORERS", "1")
+    scorers.check(recipe, [])

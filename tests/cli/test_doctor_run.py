@@ -39,6 +39,10 @@ HEALTHY: dict[str, Curve] = {
     "staleness_mean": lambda t: 0.0,
     "replay_share": lambda t: 0.0,
     "not_finite": lambda t: 0.0,
+    "applied": lambda t: 1.0,
+    "grad_norm": lambda t: 1.5 - t,
+    "relative_rate": lambda t: 0.0003,
+    "start_kl": lambda t: 0.5 * t,
 }
 RISING = (Measured(0, 0.2, 300), Measured(30, 0.75, 300))
 
@@ -64,6 +68,12 @@ def names(run: Series) -> list[str]:
 SICK: dict[str, tuple[str, dict[str, Curve]]] = {
     "not-finite": ("optimise", {"not_finite": lambda t: float(0.6 < t < 0.75)}),
     "mismatch": ("optimise", {"mismatch_kl": flat(0.05)}),
+    "nothing-applied": ("optimise", {"applied": flat(0.0), "zero_variance_share": flat(1.0), "reward": flat(0.5)}),
+    "rate": ("optimise", {"relative_rate": flat(0.02), "reward": flat(0.3)}),
+    "reward-collapse": ("optimise", {"reward": lambda t: 0.7 if t < 0.6 else 0.2}),
+    "gradient-norm": ("optimise", {"grad_norm": lambda t: 0.1 * 100.0**t}),
+    "far-from-start": ("optimise", {"start_kl": lambda t: 3.0 * t, "reward": flat(0.3)}),
+    "no-spread": ("filter", {"zero_variance_share": flat(0.8)}),
     "too-easy": ("control", {"all_right_share": flat(0.6), "reward": flat(0.95)}),
     "too-hard": ("generate", {"all_wrong_share": flat(0.7)}),
     "entropy-collapse": ("generate", {"entropy": lambda t: 1.0 - 0.95 * t, "reward": flat(0.4)}),
@@ -82,6 +92,12 @@ SICK: dict[str, tuple[str, dict[str, Curve]]] = {
 WELL: dict[str, dict[str, Curve]] = {
     "not-finite": {"not_finite": lambda t: float(t < 0.2)},  # long ago
     "mismatch": {"mismatch_kl": flat(0.05), "staleness_mean": flat(1.0)},  # of age, not of arithmetic
+    "nothing-applied": {"applied": lambda t: float(0.4 < t < 0.5)},  # one step in ten did
+    "rate": {"relative_rate": flat(0.02)},  # and reward rises: a small model that is trained from scratch
+    "reward-collapse": {"reward": lambda t: 0.55 - 0.05 * t},  # a little worse
+    "gradient-norm": {"grad_norm": lambda t: 0.001 * 500.0**t},  # it grew from next to nothing
+    "far-from-start": {"start_kl": lambda t: 3.0 * t},  # and learnt by it
+    "no-spread": {"zero_variance_share": flat(0.45)},
     "too-easy": {"all_right_share": flat(0.4)},
     "too-hard": {"all_wrong_share": lambda t: 0.9 - 0.8 * t},  # it was
     "entropy-collapse": {"entropy": lambda t: 1.0 - 0.95 * t},  # it learns: reward rises all the while
@@ -116,13 +132,74 @@ def test_a_rule_does_not_fire_on_what_is_near(name: str) -> None:
 
 def test_reward_hacking_needs_held_out_answers_that_get_worse() -> None:
     worse = (Measured(0, 0.5, 300), Measured(15, 0.7, 300), Measured(30, 0.4, 300))
-    finding = diagnose(made(held_out=worse))[0]
+    (finding,) = diagnose(made(held_out=worse))
     assert (finding.rule.name, finding.rule.module) == ("reward-hacking", "filter")
     assert [(e.metric, e.first, e.last) for e in finding.evidence] == [("reward", 1, 30), ("held_out_reward", 15, 30)]
     assert (finding.evidence[1].was, finding.evidence[1].value) == (0.7, 0.4)
     chance = (Measured(0, 0.5, 20), Measured(30, 0.4, 20))  # two answers of twenty
     assert names(made(held_out=chance)) == []
-    assert names(made({"reward": flat(0.5)}, worse)) == []
+    assert names(made({"reward": flat(0.5)}, worse)) == ["held-out-falls"]
+    assert names(made({"reward": flat(0.5)}, chance)) == []
+
+
+def test_huge_gradients_are_named_from_the_first_step_on() -> None:
+    assert names(made({"grad_norm": flat(18_670.0)})) == ["gradient-norm"]
+
+
+def test_a_run_that_was_taught_not_to_answer_is_not_advised_to_think_longer() -> None:
+    """A rate that is 100 times too high: rewards that were are gone, and all answers are wrong."""
+    wrong: dict[str, Curve] = {
+        "reward": lambda t: 0.4 if t < 0.3 else 0.0,
+        "all_wrong_share": lambda t: 0.2 if t < 0.3 else 1.0,
+        "zero_variance_share": lambda t: 0.3 if t < 0.3 else 1.0,
+        "relative_rate": flat(0.022),
+        "start_kl": flat(9.0),
+        "length_limited_share": flat(1.0),
+        "malformed_share": flat(0.9),
+        "completion_tokens": lambda t: 5.0 + 3.0 * t,
+    }
+    found = names(made(wrong))
+    assert found[:2] == ["rate", "reward-collapse"] and "far-from-start" in found
+    assert not {"too-hard", "no-spread", "longer-not-better", "length-limited", "malformed"} & set(found)
+
+
+FALLING = (Measured(0, 0.7, 300), Measured(30, 0.4, 300))
+RUINED: dict[str, tuple[dict[str, Curve], tuple[Measured, ...]]] = {
+    "rate": (SICK["rate"][1], RISING),
+    "reward-collapse": (SICK["reward-collapse"][1], RISING),
+    "far-from-start": (SICK["far-from-start"][1], RISING),
+    "held-out-falls": ({"reward": flat(0.3)}, FALLING),
+}
+
+
+@pytest.mark.parametrize("name", RUINED)
+def test_what_a_ruined_policy_answers_says_nothing_of_prompts_and_lengths(name: str) -> None:
+    changes, held_out = RUINED[name]
+    symptoms = {n: c for other in ("too-hard", "malformed", "length-limited") for n, c in SICK[other][1].items()}
+    longer = {"completion_tokens": lambda t: 6.0 + 6.0 * t}
+    assert names(made({**symptoms, **longer, **changes}, held_out)) == [name]
+
+
+def test_entropy_may_fall_where_answers_are_right() -> None:
+    assert names(made({"entropy": lambda t: 1.0 - 0.95 * t, **SICK["too-easy"][1]})) == ["too-easy"]
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0, -3.0])
+def test_rewards_that_are_always_equal_are_named_whatever_they_are(value: float) -> None:
+    equal: dict[str, Curve] = {
+        "reward": flat(value),
+        "zero_variance_share": flat(1.0),
+        "all_right_share": flat(float(value >= 1.0)),
+        "all_wrong_share": flat(float(value <= 0.0)),
+        "applied": flat(0.0),
+    }
+    assert names(made(equal))[0] == "nothing-applied"
+    before = {**equal, "applied": lambda t: float(t < 0.1)}
+    assert {"no-spread", "too-easy", "too-hard"} & set(names(made(before)))
+
+
+def test_entropy_that_all_but_vanishes_is_named_whatever_reward_does() -> None:
+    assert names(made({"entropy": lambda t: 1.0 if t < 0.5 else 0.01})) == ["entropy-collapse"]
 
 
 def test_age_alone_is_off_policy() -> None:
@@ -130,7 +207,8 @@ def test_age_alone_is_off_policy() -> None:
 
 
 def test_every_rule_has_a_series_that_it_fires_on_and_one_that_it_does_not() -> None:
-    assert {rule.name for rule in RULES} == set(SICK) | {"reward-hacking"} == set(WELL) | {"reward-hacking"}
+    by_evaluations = {"reward-hacking", "held-out-falls"}  # above
+    assert {rule.name for rule in RULES} == set(SICK) | by_evaluations == set(WELL) | by_evaluations
 
 
 def test_too_few_steps_say_nothing() -> None:

@@ -112,6 +112,17 @@ def test_a_run_that_is_over_is_not_resumed_and_said_to_be_over(tmp_path: Path) -
     assert "a-99" not in resume.others([over, *RUNS], RUNS[2], tmp_path)
 
 
+def test_a_run_that_failed_is_resumed_where_it_is_named_or_nothing_else_is_left(tmp_path: Path) -> None:
+    bad = rs.Run(run_id="f-1", state=rs.RUN_STATE_FAILED, step=7)
+    done = rs.Run(run_id="s-1", state=rs.RUN_STATE_SUCCEEDED)
+    assert resume.chosen([bad, *RUNS], "", tmp_path).run_id == "a-12"
+    assert resume.chosen([bad, *RUNS], "f", tmp_path).run_id == "f-1"
+    assert resume.chosen([done, bad], "", tmp_path).run_id == "f-1"
+    with pytest.raises(InvalidInput, match=r"s-1 is over \(SUCCEEDED"):
+        resume.chosen([done, bad], "s", tmp_path)
+    assert "f-1" not in resume.others([bad, *RUNS], RUNS[0], tmp_path)
+
+
 def test_a_reader_that_has_enough_is_no_failure() -> None:
     """`banyan trees export RUN | head -1`."""
     program = "from banyan.cli.output import stream; stream('x' * 9000 for _ in range(1000))"
@@ -169,3 +180,8 @@ def test_a_run_is_shown_as_tables_with_its_evaluations_in_order(capsys: pytest.C
     found = [line.split()[0] for line in said.splitlines() if line.startswith(("before-", "step-", "after-"))]
     assert found == ["before-greedy", "step-2-greedy", "step-10-greedy", "after-greedy", "after-sampled"]
     assert "{" not in said and "50.0 %" in said and "nodes" not in said
+
+
+def test_batches_that_were_set_aside_are_shown_with_their_cause() -> None:
+    progress = rs.ReadProgressResponse(set_aside=[rs.SetAside(ordinal=3, cause="2 learners ended: IndexError")])
+    assert describe.progress(progress)["set_aside"] == [{"batch": 3, "cause": "2 learners ended: IndexError"}]

@@ -35,6 +35,8 @@ async def test_the_named_run_is_resumed_and_another_is_cancelled_while_nothing_r
     (tmp_path / "recipe" / "mine.py").write_text(
         "def f(completion, answer, **row):\n    return float(len(completion) % 2)\n"
     )
+    for name in ("services", "banyan"):  # a user's own packages, which are not ours
+        (tmp_path / "recipe" / f"{name}.py").write_text("raise ImportError('the wrong one')\n")
     data = recipe(tiny_model(tmp_path / "model"), filter=[{"name": "mine:f"}], task={"name": "arithmetic", "holdout": 0.0})
     (tmp_path / "recipe" / "r.yaml").write_text(yaml.safe_dump(data))
     first, second = [await paused(tmp_path, state, tmp_path / "recipe" / "r.yaml") for _ in range(2)]
@@ -45,6 +47,15 @@ async def test_the_named_run_is_resumed_and_another_is_cancelled_while_nothing_r
     assert status == 0 and json.loads(text)["state"] == "CANCELLED", text
     status, text = await said(tmp_path, state, "runs", "cancel", second)
     assert status == 1 and "CANCELLED already" in text
+
+    status, text = await said(tmp_path, state, "runs", "rm", first)
+    assert status == 1 and f"{first} is PAUSED and may go on" in text, text
+    assert (state / "runs" / second / "checkpoints").exists() and list((state / "logs").glob(f"*{second}*"))
+    status, text = await said(tmp_path, state, "runs", "rm", second, "--json")
+    assert status == 0 and json.loads(text)["rows"] > 0, text
+    assert not (state / "runs" / second).exists() and not list((state / "logs").glob(f"*{second}*"))
+    status, text = await said(tmp_path, state, "runs", "ls", "--json")
+    assert [run["run_id"] for run in json.loads(text)] == [first], text
 
     third = await paused(tmp_path, state, tmp_path / "recipe" / "r.yaml")
     status, text = await said(tmp_path, state, "train", "--run", first)
@@ -69,3 +80,37 @@ async def test_a_run_that_is_paused_from_elsewhere_says_where_its_checkpoint_is(
         assert await made.ends(60.0) == 1, made.output
         assert re.search(r"checkpoint +\S*step-\d+-epoch-1", made.output), made.output
         assert f"train --run {run_id} --state {state}" in made.output
+
+
+@pytest.mark.slow
+async def test_a_run_goes_on_from_another_folder_and_after_it_failed(tmp_path: Path) -> None:
+    """Its model and its scorer lie beside the recipe. A model that is missing leaves it as it is; a scorer that raises
+    fails it, and once that is mended it is taken back."""
+    state, home, elsewhere = tmp_path / "state", tmp_path / "home", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    tiny_model(home / "model")
+    score = "def f(completion, answer, **row):\n    return float(len(completion) % 2)\n"
+    (home / "mine.py").write_text(score)
+    data = recipe(
+        Path("model"), filter=[{"name": "mine:f"}], task={"name": "arithmetic", "holdout": 0.0}, budget={"steps": 20}
+    )
+    (home / "r.yaml").write_text(yaml.safe_dump(data))
+
+    async with command(tmp_path / "1.out", "train", str(home / "r.yaml"), "--state", str(state), cwd=home) as made:
+        run_id = (await made.says(r"run (\S+):"))[1]
+        await made.says(r"step +1/")
+        made.stop(signal.SIGINT)
+        assert await made.ends() == 130, made.output
+
+    (home / "model").rename(home / "away")
+    status, text = await said(tmp_path, state, "train", "--resume")
+    assert status == 2 and f"run {run_id} cannot go on, and stays as it is: model '{home / 'model'}'" in text, text
+    (home / "away").rename(home / "model")
+
+    (home / "mine.py").write_text(score.replace("len(completion)", "missing"))
+    async with command(tmp_path / "2.out", "train", "--resume", "--state", str(state), cwd=elsewhere) as made:
+        assert await made.ends() == 1, made.output
+        assert re.search(rf"{run_id} FAILED: \d+ groups in a row have no scored leaf", made.output), made.output
+    (home / "mine.py").write_text(score)
+    async with command(tmp_path / "3.out", "train", "--resume", "--state", str(state), cwd=elsewhere) as made:
+        assert await made.ends() == 0 and f"{run_id} SUCCEEDED" in made.output, made.output

@@ -1,24 +1,19 @@
 """The commands that look at a run that is over, on a real one: a few steps on the scripted engine."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.cli import command
+from tests.cli.command import Said
 from tests.faults.harness import recipe, tiny_model
 
-ROOT = Path(__file__).parents[2]
 
-
-def banyan(state: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "banyan.cli", *map(str, arguments), "--state", str(state)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+def banyan(state: Path, *arguments: str | Path) -> Said[str]:
+    return command.banyan(*arguments, "--state", state)
 
 
 def result(state: Path, *arguments: str | Path) -> Any:
@@ -32,7 +27,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     data = recipe(tiny_model(folder / "model"), budget__steps=2, generate__trees=2)
     (folder / "recipe.yaml").write_text(yaml.safe_dump(data))
-    done = banyan(folder / "state", "train", folder / "recipe.yaml")
+    done = command.process("train", folder / "recipe.yaml", "--state", folder / "state")
     assert done.returncode == 0 and "SUCCEEDED at step 2" in done.stdout, done.stdout + done.stderr
     return folder / "state"
 

@@ -1,119 +1,61 @@
 """The oracle of every fault test: reads the store's SQL after a run, never a log, and says all that is wrong."""
 
-import json
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
+from tests.faults.oracle import lineage, steps, trees
+from tests.faults.oracle.allowed import NOTHING, Allowed
 
-from banyan.segment import Finish, Kind, Origin, Segment
-from banyan.v1 import tree_pb2
-from banyan.wire import sampling_from_wire
+_DROPPED_TREE = f"reason = 'TREE_DROPPED' and tree_id in (select tree_id from trees where state = {lineage.DROPPED})"
+_KEPT = {  # What came for a tree that was dropped is no fault of its own: whether it might be dropped is asked of the tree.
+    "refused": f"where not ({_DROPPED_TREE})",
+    "late": f"where not ({_DROPPED_TREE})",
+    "dead": "",
+}
+_QUEUES = ("parked", "outbox", "blobs")
 
-CLOSED, CONSUMED, DROPPED = tree_pb2.TREE_STATE_CLOSED, tree_pb2.TREE_STATE_CONSUMED, tree_pb2.TREE_STATE_DROPPED
 
+def audit(database: Path, run_id: str, made: int, allowed: Allowed = NOTHING) -> list[str]:
+    """Everything that breaks a promise in the store of a run that succeeded with `made` steps; empty if nothing does.
 
-def audit(database: Path, run_id: str, steps: int) -> list[str]:
-    """Everything that breaks a promise in the store of a finished run; empty if nothing does."""
+    By default nothing is forgiven that a fault may cause; a caller who injects faults says in `allowed` what they may leave.
+    """
     db = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
     db.row_factory = sqlite3.Row
     try:
-        return [*_integrity(db), *_segments(db), *_trees(db, run_id), *_scores(db, run_id), *_batches(db, run_id, steps)]
+        return list(_wrong(db, run_id, made, allowed))
+    except sqlite3.DatabaseError as error:
+        return [f"database: {error}"]
     finally:
         db.close()
 
 
-def _integrity(db: sqlite3.Connection) -> list[str]:
+def _wrong(db: sqlite3.Connection, run_id: str, made: int, allowed: Allowed) -> Iterator[str]:
     (word,) = db.execute("pragma integrity_check").fetchone()
-    return [] if word == "ok" else [f"database: {word}"]
+    if word != "ok":
+        yield f"database: {word}"
+        return
+    yield from lineage.segments(db)
+    yield from lineage.samples(db, run_id)
+    yield from lineage.leaves(db)
+    yield from lineage.scores(db, run_id, allowed)
+    yield from trees.trees(db, run_id, allowed)
+    yield from trees.groups(db, run_id)
+    yield from trees.tallies(db, run_id)
+    yield from steps.run(db, run_id, made, allowed)
+    yield from steps.batches(db, run_id, made)
+    yield from steps.policies(db, run_id, made, allowed)
+    yield from _queues(db, allowed)
 
 
-def _segments(db: sqlite3.Connection) -> list[str]:
-    """Every id re-hashes, every parent exists, no place is taken twice."""
-    wrong = []
-    for row in db.execute("select * from segments"):
-        sampling = tree_pb2.SamplingParams.FromString(row["sampling"])
-        segment = Segment(
-            tree_id=row["tree_id"],
-            parent=row["parent"],
-            fork=row["fork"],
-            ordinal=row["ordinal"],
-            kind=Kind(row["kind"]),
-            origin=Origin(row["origin"]),
-            tokens_T=np.frombuffer(row["tokens"], "<i4"),
-            logprobs_T=np.frombuffer(row["logprobs"], "<f4"),
-            sampled_logprobs_T=np.frombuffer(row["sampled_logprobs"], "<f4"),
-            policy=row["policy_digest"],
-            sampling=sampling_from_wire(sampling),
-            finish=Finish(row["finish"]),
-        )
-        if segment.id != row["id"]:
-            wrong.append(f"segment {row['id'].hex()[:12]} does not re-hash")
-    orphans = db.execute(
-        "select s.id from segments s left join segments p on p.id = s.parent where s.parent != x'' and p.id is null"
-    )
-    wrong += [f"segment {row['id'].hex()[:12]} has no parent" for row in orphans]
-    twice = db.execute("select count(*) times from segments group by tree_id, parent, fork, ordinal having times > 1")
-    return wrong + [f"{row['times']} segments at one place" for row in twice]
-
-
-def _trees(db: sqlite3.Connection, run_id: str) -> list[str]:
-    """Every opened tree is closed, consumed, or dropped with a reason; trees that are open belong to no finished step."""
-    wrong = []
-    for row in db.execute("select * from trees where run_id = ?", (run_id,)):
-        if row["state"] not in (CLOSED, CONSUMED, DROPPED):
-            wrong.append(f"tree {row['tree_id'].hex()[:12]} is still in state {tree_pb2.TreeState.Name(row['state'])}")
-        if row["state"] == DROPPED and not row["reason"]:
-            wrong.append(f"tree {row['tree_id'].hex()[:12]} was dropped without a reason")
-        if row["state"] in (CLOSED, CONSUMED) and row["grown_epoch"] != row["claim_epoch"]:
-            wrong.append(f"tree {row['tree_id'].hex()[:12]} closed under epoch {row['grown_epoch']} of {row['claim_epoch']}")
-    return wrong
-
-
-def _scores(db: sqlite3.Connection, run_id: str) -> list[str]:
-    """Every listed leaf of a closed tree has exactly one score per scorer."""
-    rows = db.execute(
-        "select t.tree_id, l.segment, l.end, t.scorers, count(s.n) given"
-        " from trees t join leaves l on l.tree_id = t.tree_id and l.listed"
-        " left join scores s on s.tree_id = l.tree_id and s.segment = l.segment and s.end = l.end"
-        " where t.run_id = ? and t.state in (?, ?) group by l.n",
-        (run_id, CLOSED, CONSUMED),
-    )
-    return [
-        f"leaf {row['segment'].hex()[:12]}:{row['end']} has {row['given']} scores"
-        for row in rows
-        if row["given"] != len(json.loads(row["scorers"]))
-    ]
-
-
-def _batches(db: sqlite3.Connection, run_id: str, steps: int) -> list[str]:
-    """As many batches as steps, gapless; no tree in two; one path of policies from the base model to the last."""
-    wrong = []
-    ordinals = [
-        row["ordinal"] for row in db.execute("select ordinal from batches where run_id = ? order by ordinal", (run_id,))
-    ]
-    if ordinals != list(range(steps)):
-        wrong.append(f"batches {ordinals}, expected 0..{steps - 1}")
-    early = db.execute(
-        "select r.tree_id, r.ordinal from batch_replays r left join batch_trees b on b.tree_id = r.tree_id and"
-        " b.run_id = r.run_id and b.ordinal < r.ordinal where r.run_id = ? and b.n is null",
-        (run_id,),
-    )
-    wrong += [f"batch {row['ordinal']} replays tree {row['tree_id'].hex()[:12]}, which none before it had" for row in early]
-    uses = db.execute(
-        "select tree_id, count(*) times from batch_trees where run_id = ? group by tree_id, use having times > 1", (run_id,)
-    )
-    wrong += [f"tree {row['tree_id'].hex()[:12]} is in {row['times']} batches" for row in uses]
-    policies = db.execute(
-        "select step, batch_ordinal, learner_epoch from policies"
-        " where run_id = ? and not abandoned order by step, learner_epoch",
-        (run_id,),
-    ).fetchall()
-    newest = {row["step"]: row["batch_ordinal"] for row in policies}
-    if sorted(newest) != list(range(steps + 1)):
-        wrong.append(f"policies of steps {sorted(newest)}, expected 0..{steps}")
-    trained = [newest[step] for step in sorted(newest) if step > 0]
-    if trained != list(range(steps)):
-        wrong.append(f"steps were made from batches {trained}")
-    epochs = [row["learner_epoch"] for row in policies]
-    return wrong if epochs == sorted(epochs) else [*wrong, f"learner epochs go back: {epochs}"]
+def _queues(db: sqlite3.Connection, allowed: Allowed) -> Iterator[str]:
+    """Queues are empty, and what was refused, came late or is dead may be so."""
+    for table in _QUEUES:
+        (left,) = db.execute(f"select count(*) from {table}").fetchone()
+        if left:
+            yield f"{left} rows are left in {table}"
+    for table, which in _KEPT.items():
+        for row in db.execute(f"select reason, count(*) times from {table} {which} group by 1"):
+            if not allowed.reason(table, row["reason"]):
+                yield f"{row['times']} rows in {table}: {row['reason'] or 'without a reason'}"

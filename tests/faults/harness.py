@@ -17,6 +17,7 @@ from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis import rpc
 from services.supervisor.embedded import embedded
 from services.supervisor.supervisor import Supervisor
+from services.supervisor.watch import Patience
 
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
 STEPS = 6
@@ -118,8 +119,10 @@ class System:
 
 
 @contextlib.asynccontextmanager
-async def system(state: Path, extra: Mapping[str, str] | None = None) -> AsyncIterator[System]:
-    async with embedded(state, extra=extra) as supervisor:
+async def system(
+    state: Path, extra: Mapping[str, str] | None = None, patience: Patience | None = None
+) -> AsyncIterator[System]:
+    async with embedded(state, extra=extra, patience=patience) as supervisor:
         made = System(supervisor, state)
         try:
             yield made

@@ -13,6 +13,7 @@ import pytest
 from banyan.v1 import runstore_service_pb2 as rs
 from tests.faults.audit import audit
 from tests.faults.harness import STEPS, recipe, system, tiny_model
+from tests.faults.oracle.allowed import KILLED, SUCCEEDED
 
 pytestmark = pytest.mark.faults
 
@@ -54,7 +55,7 @@ async def test_a_full_disk_of_the_store_holds_the_run_up_and_loses_nothing(
         filler.unlink(missing_ok=True)
         run = await made.finish()
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
-    assert audit(database, run_id, STEPS) == []
+    assert audit(database, run_id, STEPS, KILLED) == []
 
 
 async def test_a_learner_killed_while_it_writes_a_checkpoint_goes_on_from_the_last_whole_one(
@@ -68,7 +69,7 @@ async def test_a_learner_killed_while_it_writes_a_checkpoint_goes_on_from_the_la
             await _kill_while_writing(made, state / "runs" / run_id / "checkpoints")
         run = await made.finish()
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
-    assert audit(state / "store.sqlite", run_id, STEPS) == []
+    assert audit(state / "store.sqlite", run_id, STEPS, SUCCEEDED) == []
 
 
 async def _kill_while_writing(made, folder: Path) -> None:

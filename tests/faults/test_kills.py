@@ -7,6 +7,7 @@ import pytest
 from banyan.v1 import runstore_service_pb2 as rs
 from tests.faults.audit import audit
 from tests.faults.harness import STEPS, recipe, system, tiny_model
+from tests.faults.oracle.allowed import KILLED, SUCCEEDED
 
 pytestmark = pytest.mark.faults
 
@@ -33,7 +34,7 @@ async def test_a_killed_process_loses_nothing(tmp_path: Path, model: Path, servi
         run = await made.finish()
         assert made.supervisor.children, first
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
-    assert audit(tmp_path / "s" / "store.sqlite", run_id, STEPS) == []
+    assert audit(tmp_path / "s" / "store.sqlite", run_id, STEPS, KILLED) == []
 
 
 async def test_every_process_killed_once_in_one_run(tmp_path: Path, model: Path) -> None:
@@ -44,7 +45,7 @@ async def test_every_process_killed_once_in_one_run(tmp_path: Path, model: Path)
             await made.kill(service)
         run = await made.finish()
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
-    assert audit(tmp_path / "s" / "store.sqlite", run_id, 8) == []
+    assert audit(tmp_path / "s" / "store.sqlite", run_id, 8, KILLED) == []
 
 
 async def test_a_learner_killed_before_its_first_checkpoint_replays_every_batch(tmp_path: Path, model: Path) -> None:
@@ -54,4 +55,4 @@ async def test_a_learner_killed_before_its_first_checkpoint_replays_every_batch(
         await made.kill("learner")
         run = await made.finish()
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
-    assert audit(tmp_path / "s" / "store.sqlite", run_id, STEPS) == []
+    assert audit(tmp_path / "s" / "store.sqlite", run_id, STEPS, SUCCEEDED) == []

@@ -9,6 +9,7 @@ import pytest
 from banyan.v1 import runstore_service_pb2 as rs
 from tests.faults.audit import audit
 from tests.faults.harness import STEPS, recipe, system, tiny_model
+from tests.faults.oracle.allowed import KILLED, NOTHING, Allowed
 
 pytestmark = pytest.mark.faults
 
@@ -41,9 +42,9 @@ def leaves_of(database: Path) -> dict[int, int]:
     return {ordinal: grown for ordinal, (grown, _, _) in found.items()}
 
 
-def check(state: Path, run: rs.Run) -> None:
+def check(state: Path, run: rs.Run, allowed: Allowed = NOTHING) -> None:
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
-    assert audit(state / "store.sqlite", run.run_id, STEPS) == []
+    assert audit(state / "store.sqlite", run.run_id, STEPS, allowed) == []
     leaves = leaves_of(state / "store.sqlite")
     blocks = [[leaves.get(o, 0) for o in range(b, b + BLOCK)] for b in range(0, BLOCK * STEPS, BLOCK)]
     assert [sum(block) for block in blocks] == [BLOCK * ROLLOUTS] * STEPS, blocks
@@ -60,7 +61,7 @@ async def test_the_budget_is_spent_whoever_is_killed(tmp_path: Path, model: Path
             await made.reach(3)
             await made.kill(service)
         run = await made.finish()
-    check(tmp_path / "s", run)
+    check(tmp_path / "s", run, KILLED if service else NOTHING)
 
 
 async def test_a_deterministic_run_repeats(tmp_path: Path, model: Path) -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from banyan.errors import BanyanError
+from banyan.errors import BanyanError, DeadlineMissed
 from services.chassis import rpc
+from services.chassis.bus import Bus
 from tests.faults.harness import recipe, system, tiny_model
 
 pytestmark = pytest.mark.faults
@@ -34,6 +35,7 @@ async def test_no_port_of_a_run_answers_a_stranger_or_describes_itself(tmp_path:
         await made.create(recipe(tiny_model(tmp_path / "m")))
         await made.reach(1)
         children = {c.service: c.health for c in made.supervisor.children.values() if c.health}
+        broker = children.pop("nats")
         assert children.keys() == CALLS.keys()
         secret = made.supervisor.fleet.state.secret
         for service, method in CALLS.items():
@@ -42,3 +44,5 @@ async def test_no_port_of_a_run_answers_a_stranger_or_describes_itself(tmp_path:
                 assert await _said(children[service], method, wrong) == "UNAUTHENTICATED", service
             reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
             assert await _said(children[service], reflection, "") == "UNAUTHENTICATED", service
+        with pytest.raises(DeadlineMissed, match="Authorization Violation"):
+            await Bus.connect(broker, "a stranger", patience_s=5.0)

@@ -11,6 +11,7 @@ import pytest
 from banyan.v1 import runstore_service_pb2 as rs
 from tests.faults.audit import audit
 from tests.faults.harness import STEPS, recipe, system, tiny_model
+from tests.faults.oracle.allowed import KILLED
 
 pytestmark = pytest.mark.faults
 
@@ -46,7 +47,7 @@ async def test_all_leaves_of_a_group_have_one_vote(tmp_path: Path, services: tup
         run = await made.finish()
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
     database = tmp_path / "s" / "store.sqlite"
-    assert audit(database, run_id, STEPS) == []
+    assert audit(database, run_id, STEPS, KILLED) == []
     found = votes(database)
     assert len(found) >= 4 * STEPS
     for group, leaves in found.items():

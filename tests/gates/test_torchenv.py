@@ -64,3 +64,26 @@ def test_threads_keep_to_their_cores_where_there_is_one_for_each(threads: int, c
     command = [sys.executable, "-c", _BOUND.format(threads=threads)]
     said = json.loads(subprocess.run(command, env=bare, capture_output=True, text=True, check=True, timeout=60).stdout)
     assert said == {"compute": compute, "main": len(torchenv.CORES), "digest": len(torchenv.CORES)}
+
+
+_FREED = """
+import ctypes, sys
+from banyan import torchenv
+held = lambda: int(open("/proc/self/statm").read().split()[1])
+if sys.argv[1] == "keep":
+    assert torchenv.keep_memory()
+malloc, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
+malloc.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+at = malloc(ctypes.c_size_t(64 << 20))
+ctypes.memset(at, 1, 64 << 20)
+full = held()
+free(at)
+print(full - held())
+"""
+
+
+@pytest.mark.parametrize(("way", "given_back"), [("keep", False), ("as it is", True)])
+def test_memory_that_is_freed_is_kept_where_that_is_asked(way: str, given_back: bool) -> None:
+    command = [sys.executable, "-c", _FREED, way]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert (int(said) * 4096 > 32 << 20) == given_back

@@ -28,6 +28,7 @@ def make_recipe(**parts: Any) -> Recipe:
         "control": {"groups_per_batch": 4},
         "budget": {"steps": 3},
         "eval": {"samples": 2, "max_rows": 3},
+        "resources": {"engine": "scripted"},
     }
     for key, value in parts.items():
         data[key] = {**data[key], **value} if isinstance(data.get(key), dict) else value
@@ -47,6 +48,7 @@ class MemoryStore(Store, Learners):
         self.trees: dict[bytes, tree_pb2.TreeSpec] = {}
         self.states: dict[bytes, str] = {}
         self.policies: list[runs.StoredPolicy] = []
+        self.metrics: dict[str, float] = {}  # of every step
         self.members: dict[str, runs.Member] = {}
         self.tokens: dict[bytes, str] = {}
         self.desired: dict[str, dict[str, int]] = {}
@@ -77,7 +79,7 @@ class MemoryStore(Store, Learners):
         if self.refuse_epoch:
             raise Refused("a newer gateway has taken over", reason="STALE_EPOCH")
 
-    async def put_run(self, run: runs.Run, request_id: str) -> runs.Run:
+    async def put_run(self, run: runs.Run, request_id: str, tokenizer: bytes = b"") -> runs.Run:
         self._write()
         known = self.requests.get(request_id)
         if known is None:
@@ -102,8 +104,8 @@ class MemoryStore(Store, Learners):
         run = self.runs[run_id]
         if run.state != old:
             raise Refused(f"run {run_id} is not in state {old}", reason="WRONG_STATE")
-        if new == S.RUN_STATE_PAUSED:
-            run.resume_state = old
+        if new in (S.RUN_STATE_PAUSED, S.RUN_STATE_FAILED) and old != S.RUN_STATE_FAILED:
+            run.resume_state = old  # type: ignore[assignment]
         run.state, run.cause = new, cause
         self.moves.append((S.Name(new).removeprefix("RUN_STATE_"), cause))
         return run
@@ -191,7 +193,7 @@ class MemoryStore(Store, Learners):
 
     def publish(self, step: int) -> None:
         policy = tree_pb2.PolicyRef(learner_epoch=1, step=step, digest=bytes([step]) * 32)
-        published = events_pb2.PolicyPublished(run_id="r", policy=policy)
+        published = events_pb2.PolicyPublished(run_id="r", policy=policy, metrics=self.metrics if step else {})
         self.policies.append(runs.StoredPolicy(published=published))
 
     def finish(self, to: str = "closed", purpose: int = 0) -> None:

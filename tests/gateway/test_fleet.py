@@ -10,6 +10,7 @@ import pytest
 
 from banyan.errors import BanyanError, Refused
 from banyan.v1.runstore_service_pb2 import RunState as S
+from services.gateway import driver
 from services.gateway import rows as rows_module
 from services.gateway.driver import Driver
 from services.gateway.fleet import Fleet
@@ -93,6 +94,7 @@ async def test_a_curriculum_that_raises_fails_its_run_and_no_other(store, bus, r
 async def test_a_fault_that_nobody_foresaw_fails_its_run_and_no_other(
     store, bus, recipe_of, eventually, monkeypatch, fault
 ) -> None:
+    monkeypatch.setattr(driver, "TICK_S", 0.05)
     run = await begin(store, recipe_of())
 
     async def broken(_: str) -> Any:

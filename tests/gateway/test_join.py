@@ -1,5 +1,6 @@
 """Joining a real site: the token names the gateway, the gateway admits the node, the node does its work and no more."""
 
+import asyncio
 import contextlib
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from banyan.digest import blake
-from banyan.errors import DeadlineMissed, InvalidInput, NotFound, Refused
+from banyan.errors import DeadlineMissed, InvalidInput, NotFound, Refused, TemporaryError
 from banyan.v1 import events_pb2
 from banyan.v1 import gateway_service_pb2 as gateway_pb
 from banyan.v1 import learner_service_pb2 as learner
@@ -24,7 +25,7 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis import rpc, subjects
 from services.chassis.bus import Bus
-from services.gateway.join import allowed, node, tls, tokens
+from services.gateway.join import allowed, node, places, tls, tokens
 from tests.gateway.site import channel
 
 
@@ -114,12 +115,12 @@ async def test_a_node_may_not_touch_trees_of_another_run(here, tmp_path, recipe_
     await eventually(opened)
     listed = await rpc.call(here.trees.ListTrees, lineage.ListTreesRequest(filter=lineage.TreeFilter(run_id=other)))
     tree_id = listed.trees[0].tree_id
-    claim = await rpc.call(here.trees.ClaimTree, lineage.ClaimTreeRequest(tree_id=tree_id, node_id="its-own"))
+    claim = await rpc.call(here.trees.ClaimTree, lineage.ClaimTreeRequest(tree_id=tree_id, node_id="its-own", ticket=1))
     assert claim.epoch == 1
     async with _through(env) as through:
         trees = TreeStoreServiceStub(through)
         for method, request in (
-            (trees.ClaimTree, lineage.ClaimTreeRequest(tree_id=tree_id, node_id="n-1")),
+            (trees.ClaimTree, lineage.ClaimTreeRequest(tree_id=tree_id, node_id="n-1", ticket=1)),
             (trees.RenewClaim, lineage.RenewClaimRequest(tree_id=tree_id, epoch=1)),
             (trees.ReturnTree, lineage.ReturnTreeRequest(tree_id=tree_id, epoch=1, reason="drain")),
             (trees.AwaitIngested, lineage.AwaitIngestedRequest(tree_id=tree_id, epoch=1)),
@@ -127,7 +128,7 @@ async def test_a_node_may_not_touch_trees_of_another_run(here, tmp_path, recipe_
             with pytest.raises(Refused, match=f"does not belong to run {here.run_id}") as refused:
                 await rpc.call(method, request)
             assert refused.value.reason == "OTHER_RUN"
-        ask = lineage.ClaimTreesRequest(claims=[lineage.ClaimTreeRequest(tree_id=tree_id, node_id="n-1")])
+        ask = lineage.ClaimTreesRequest(claims=[lineage.ClaimTreeRequest(tree_id=tree_id, node_id="n-1", ticket=1)])
         (outcome,) = (await rpc.call(trees.ClaimTrees, ask)).outcomes
         assert outcome.refused == "OTHER_RUN" and not outcome.HasField("claim")
         wait = lineage.AwaitTreesIngestedRequest(trees=[lineage.AwaitIngestedRequest(tree_id=tree_id, epoch=1)])
@@ -158,7 +159,7 @@ async def test_a_node_gives_large_segments_to_the_store(here, tmp_path, eventual
 
     async with _through(env) as through:
         trees = TreeStoreServiceStub(through)
-        claim = await rpc.call(trees.ClaimTree, lineage.ClaimTreeRequest(tree_id=tree_id, node_id="n-1"))
+        claim = await rpc.call(trees.ClaimTree, lineage.ClaimTreeRequest(tree_id=tree_id, node_id="n-1", ticket=1))
 
         def put(epoch: int, timeout: float, metadata: object):
             return trees.PutBlob(pieces(epoch), timeout=timeout, metadata=metadata)
@@ -208,7 +209,7 @@ async def test_a_node_speaks_for_itself_only(here, tmp_path) -> None:
                 await rpc.call(put, runs.PutMemberRequest(member=other))
             assert refused.value.reason == "PERMISSION_DENIED" and len(str(refused.value)) < 300
         with pytest.raises(Refused, match="for itself only, not for 'rollout-0'"):
-            await rpc.call(claim, lineage.ClaimTreeRequest(tree_id=b"x" * 32, node_id="rollout-0"))
+            await rpc.call(claim, lineage.ClaimTreeRequest(tree_id=b"x" * 32, node_id="rollout-0", ticket=1))
         with pytest.raises(InvalidInput, match="at most 255"):
             far = runs.Member(node_id="n-1", run_id=here.run_id, joined=True, host="h" * 256)
             await rpc.call(put, runs.PutMemberRequest(member=far))
@@ -252,16 +253,20 @@ async def test_the_join_port_does_not_describe_itself(here) -> None:
     async def asking():
         yield reflection_pb2.ServerReflectionRequest(list_services="")
 
-    async def services(opened):
+    async def silent():  # who is refused before he has asked cannot fail at asking
+        await asyncio.Event().wait()
+        yield reflection_pb2.ServerReflectionRequest()
+
+    async def services(opened, requests):
         stub = reflection_pb2_grpc.ServerReflectionStub(opened)
-        return [s.name async for answer in stub.ServerReflectionInfo(asking(), timeout=10) for s in _named(answer)]
+        return [s.name async for answer in stub.ServerReflectionInfo(requests, timeout=10) for s in _named(answer)]
 
     async with channel(here.running.address) as plain:
-        assert "banyan.v1.GatewayService" in await services(plain)
+        assert "banyan.v1.GatewayService" in await services(plain, asking())
     pem = tls.identity(here.state).pem
     async with channel(here.running.join_address, root_pem=pem, target_name=tls.NAME) as opened:
         with pytest.raises(grpc.aio.AioRpcError) as failed:
-            await services(opened)
+            await services(opened, silent())
         assert failed.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -291,3 +296,41 @@ async def test_weights_come_through_from_any_offset(here, tmp_path) -> None:
         pieces = [p async for p in LearnerServiceStub(opened).FetchWeights(request, timeout=10)]
     assert pieces[0].offset == 1000 and b"".join(p.data for p in pieces) == (bytes(range(256)) * 16)[1000:]
     await server.stop(0)
+
+
+async def test_a_node_that_uploads_without_an_end_has_two_places_and_others_have_theirs(here, tmp_path) -> None:
+    token, address = await here.token(here.run_id), here.running.join_address
+    hostile = await node.admit(address, token, tmp_path / "hostile", "hostile")
+    honest = await node.admit(address, token, tmp_path / "honest", "honest")
+    ended = asyncio.Event()
+
+    async def slowly():
+        yield lineage.PutBlobRequest(tree_id=bytes(32), epoch=1, digest=blake(b"x"), size=1)
+        await ended.wait()
+
+    async with _through(hostile) as one, _through(honest) as other:
+        stubs = TreeStoreServiceStub(one), TreeStoreServiceStub(other)
+        open_calls = [stubs[0].PutBlob(slowly(), timeout=60) for _ in range(places.UPLOADS)]
+        refused = None
+        while refused is None:  # until the first two are in their places
+            try:
+                await stubs[0].PutBlob(iter([]), timeout=60)
+            except grpc.aio.AioRpcError as error:
+                refused = error if error.code() is grpc.StatusCode.UNAVAILABLE else None
+        assert "node hostile has 2 uploads under way" in (refused.details() or "")
+        with pytest.raises(grpc.aio.AioRpcError) as empty:
+            await stubs[1].PutBlob(iter([]), timeout=60)
+        assert empty.value.code() is grpc.StatusCode.INVALID_ARGUMENT, "it was looked at, and held nothing"
+        ended.set()
+        await asyncio.gather(*open_calls, return_exceptions=True)
+
+
+def test_calls_are_counted_by_run_and_node() -> None:
+    taken = places.Places(2, "calls")
+    with taken.one("r", "a"), taken.one("r", "a"), taken.one("r", "b"):
+        with pytest.raises(TemporaryError, match="node a has 2 calls"), taken.one("r", "a"):
+            pass
+        with taken.one("other", "a"):
+            pass
+    with taken.one("r", "a"):
+        assert len(taken._taken) == 1, "nothing is remembered of those that ended"

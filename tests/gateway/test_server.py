@@ -88,7 +88,7 @@ async def test_a_broken_model_folder_is_refused_before_a_run_is_begun(gateway, s
     model = whole_model(tmp_path)
     (Path(model) / "tokenizer.json").unlink()
     with pytest.raises(InvalidInput, match="has no tokenizer"):
-        await _create(gateway, recipe_of(model=model))
+        await _create(gateway, recipe_of(model=model, resources={"engine": "torch"}))
     await _create(gateway, recipe_of(model=model, resources={"engine": "scripted"}))
     (Path(model) / "model.safetensors").unlink()
     for engine in ("torch", "scripted"):
@@ -99,7 +99,7 @@ async def test_a_broken_model_folder_is_refused_before_a_run_is_begun(gateway, s
 
 @pytest.mark.parametrize("model", ["/nowhere/on/this/host", "~nobody-here/m", "org/name", "n" * 200, "a\0b"])
 async def test_a_model_that_is_not_here_is_for_the_nodes_to_find(gateway, recipe_of, model) -> None:
-    assert (await _create(gateway, recipe_of(model=model))).run.run_id
+    assert (await _create(gateway, recipe_of(model=model, resources={"engine": "torch"}))).run.run_id
 
 
 async def test_a_watcher_sees_the_run_from_start_to_end(gateway, store, recipe_of) -> None:
@@ -142,6 +142,42 @@ async def test_cancel_pause_and_resume(gateway, store, recipe_of, eventually) ->
         await rpc.call(gateway.CancelRun, pb.CancelRunRequest(run_id=run_id, pause=True))
     with pytest.raises(Refused, match="CANCELLED"):
         await rpc.call(gateway.ResumeRun, pb.ResumeRunRequest(run_id=run_id))
+
+
+async def test_only_a_resume_takes_a_failed_run_back(gateway, store, recipe_of, eventually) -> None:
+    run_id = (await _create(gateway, recipe_of())).run.run_id
+    store.publish(0)
+    await eventually(lambda: store.runs[run_id].state == S.RUN_STATE_EVALUATING_BEFORE)
+    await store.move_run(run_id, S.RUN_STATE_EVALUATING_BEFORE, S.RUN_STATE_FAILED, "learner 0 ended too often")
+    await eventually(lambda: store.desired.get(run_id) == {})
+    for request in (pb.CancelRunRequest(run_id=run_id, pause=True), pb.CancelRunRequest(run_id=run_id)):
+        with pytest.raises(Refused, match="is FAILED and cannot become"):
+            await rpc.call(gateway.CancelRun, request)
+    with pytest.raises(Refused, match="is FAILED and cannot become EVALUATING_BEFORE"):
+        await rpc.call(gateway.ResumeRun, pb.ResumeRunRequest(run_id=run_id))
+    resumed = await rpc.call(gateway.ResumeRun, pb.ResumeRunRequest(run_id=run_id, failed=True))
+    assert resumed.run.state == S.RUN_STATE_EVALUATING_BEFORE
+    assert store.moves[-2:] == [("PAUSED", "it had FAILED: learner 0 ended too often"), ("EVALUATING_BEFORE", "")]
+    await eventually(lambda: store.desired[run_id] == {"rollout": 1, "learner": 1})
+
+
+async def test_a_cause_that_a_resume_does_not_mend_is_named(gateway, store, recipe_of, eventually) -> None:
+    run_id = (await _create(gateway, recipe_of(budget={"steps": 3, "minutes": 2.0}))).run.run_id
+    store.live_ms = 180_000
+    await eventually(lambda: store.runs[run_id].state == S.RUN_STATE_FAILED)
+    says = f"run {run_id} FAILED, and going on does not mend why: budget.minutes: 2 minutes are over .*; begin a new run"
+    with pytest.raises(Refused, match=says) as refused:
+        await rpc.call(gateway.ResumeRun, pb.ResumeRunRequest(run_id=run_id, failed=True))
+    assert refused.value.reason == "NOT_CURED" and store.runs[run_id].state == S.RUN_STATE_FAILED
+
+
+async def test_a_model_folder_is_stored_by_its_absolute_path(
+    gateway, store, recipe_of, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = whole_model(tmp_path)
+    made = (await _create(gateway, recipe_of(model=f"./{Path(model).name}"))).run
+    assert json.loads(made.recipe_json)["model"] == model
 
 
 async def test_processes_of_a_run_that_ended_under_another_gateway_are_wanted_no_more(store, bus, recipe_of) -> None:
@@ -195,6 +231,13 @@ async def _errors(stream: Any) -> Any:
             yield message
     except grpc.RpcError as error:
         raise status.error_of(error, "Expand") from None
+
+
+async def test_no_node_joins_a_run_whose_model_nobody_here_can_read(gateway, store, recipe_of) -> None:
+    run_id = (await _create(gateway, recipe_of(resources={"engine": "torch"}))).run.run_id
+    with pytest.raises(Refused, match="or no tokenizer") as refused:
+        await rpc.call(gateway.CreateToken, pb.CreateTokenRequest(run_id=run_id))
+    assert refused.value.reason == "NO_BOUNDS"
 
 
 async def test_tokens_need_a_live_run(gateway, store, recipe_of) -> None:

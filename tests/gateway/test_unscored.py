@@ -65,3 +65,47 @@ async def test_a_run_whose_trees_have_no_leaves_says_so(store, bus, recipe_of) -
     await until_over(store, bus, recipe, driver)
     says = "no tree of its 3 batches has a leaf, so nothing was learnt; the tree policy made none, or dropped them"
     assert store.moves[-1] == ("FAILED", says)
+
+
+UNTAUGHT = {
+    "equal": (
+        {"zero_variance_share": 1.0, "reward": 0.5},
+        "within every group all rewards were equal (mean 0.5 at the last step), and an advantage compares rewards of a "
+        "group; take prompts that are neither too easy nor too hard, more trees a group, or a scorer that tells answers "
+        "apart",
+    ),
+    "not finite": (
+        {"not_finite": 1.0},
+        "their losses or gradients were not finite; lower optimise.learning_rate, or look at the rewards",
+    ),
+    "alone": (
+        {"zero_variance_share": 0.0},
+        "no group had two scored leaves with different credit; `banyan runs show` has the metrics of each step",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNTAUGHT)
+async def test_a_run_in_which_nothing_was_ever_applied_is_no_success(store, bus, recipe_of, name: str) -> None:
+    recipe = recipe_of(task={"holdout": 0.0}, budget={"steps": 3}, control={"groups_per_batch": 2})
+    driver = await driver_of(store, bus, recipe)
+    said, why = UNTAUGHT[name]
+    store.metrics = {"applied": 0.0, **said}
+    await until_over(store, bus, recipe, driver)
+    assert store.moves[-1] == ("FAILED", f"none of the 3 steps changed the weights: {why}")
+    assert not store.saved
+
+
+@pytest.mark.parametrize("applied_at", [1, 2, 3])
+async def test_one_step_that_was_applied_is_enough(store, bus, recipe_of, applied_at: int) -> None:
+    recipe = recipe_of(task={"holdout": 0.0}, budget={"steps": 3}, control={"groups_per_batch": 2})
+    driver = await driver_of(store, bus, recipe)
+    train = store.train
+
+    def stepping(groups: int) -> bool:
+        store.metrics = {"applied": float(store.batches + 1 == applied_at)}
+        return train(groups)
+
+    store.train = stepping
+    await until_over(store, bus, recipe, driver)
+    assert store.moves[-1][0] == "SUCCEEDED"

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -62,11 +63,16 @@ async def test_a_run_on_which_every_node_dies_fails_with_the_reason(here: Site, 
     await here.publish_policy(run.run_id, 0)
 
     async def die() -> None:
+        tickets: Counter[bytes] = Counter()
+        begins = runs.PutMemberRequest(member=runs.Member(run_id=run.run_id, node_id="dies"), begins=True)
         growing = lineage.TreeFilter(run_id=run.run_id, states=[tree_pb2.TREE_STATE_GROWING])
         while True:
             listed = await rpc.call(here.trees.ListTrees, lineage.ListTreesRequest(filter=growing))
-            for tree in listed.trees:
-                await rpc.call(here.trees.ClaimTree, lineage.ClaimTreeRequest(tree_id=tree.tree_id, node_id="dies"))
+            for tree_id in (tree.tree_id for tree in listed.trees):
+                tickets[tree_id] += 1
+                claim = lineage.ClaimTreeRequest(tree_id=tree_id, node_id="dies", ticket=tickets[tree_id])
+                await rpc.call(here.trees.ClaimTree, claim)
+            await rpc.call(here.runs.PutMember, begins)  # its trees are queued again under the next tickets
             await asyncio.sleep(0.01)
 
     dying = asyncio.create_task(die())

@@ -14,7 +14,9 @@ import pytest
 import yaml
 
 from services.chassis import nats_server, subjects
+from services.chassis.health import LIVENESS
 from services.chassis.settings import Settings as Shared
+from services.supervisor.watch import Patience
 
 ROOT = Path(__file__).parents[2]
 OVERLAYS = sorted(path.parent for path in (ROOT / "k8s" / "overlays").glob("*/kustomization.yaml"))
@@ -116,6 +118,19 @@ def test_quantities(objects):
         assert "memory" in resources["limits"]
         for value in [*resources["requests"].values(), *resources["limits"].values()]:
             assert QUANTITY.fullmatch(str(value)), value
+
+
+def test_liveness_asks_for_progress_and_is_as_patient_as_the_supervisor(objects):
+    patience = Patience()
+    for workload, container in containers(objects):
+        probe = container.get("livenessProbe", {})
+        name = workload["metadata"]["name"]
+        if name in SERVICES:
+            assert probe["grpc"]["service"] == LIVENESS, name
+            assert "service" not in container["readinessProbe"]["grpc"], name
+        if name in (*SERVICES, "nats"):
+            asked = probe["periodSeconds"], probe["timeoutSeconds"], probe["failureThreshold"]
+            assert asked == (patience.every_s, patience.every_s, patience.misses), name
 
 
 def test_probes_ask_ports_that_are_there(objects):

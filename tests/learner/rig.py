@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class MemoryStore:
     lookahead: int = 2
     replay: Callable[["MemoryStore", Wanted], tuple[Replayed, ...]] = lambda _store, _wanted: ()
     asked: list[Wanted] = field(default_factory=list)
+    failures: dict[int, list[str]] = field(default_factory=dict)  # causes, by batch
 
     async def run(self) -> runstore_service_pb2.Run:
         raise AssertionError("the loop does not read the run")
@@ -89,7 +90,15 @@ class MemoryStore:
             raise ConnectionAbortedError("killed")
 
     async def batch(self, ordinal: int) -> StoredBatch | None:
-        return self.batches[ordinal][0] if ordinal < len(self.batches) else None
+        if ordinal >= len(self.batches):
+            return None
+        said = self.failures.get(ordinal, [])
+        return replace(self.batches[ordinal][0], set_aside=said[-1] if len(said) > 1 else "")
+
+    async def note_failure(self, ordinal: int, epoch: int, cause: str) -> int:
+        assert epoch == self.epoch and ordinal < len(self.batches)
+        self.failures.setdefault(ordinal, []).append(cause)
+        return len(self.failures[ordinal])
 
     async def policies(self) -> list[runstore_service_pb2.StoredPolicy]:
         return list(self.stored)

@@ -68,6 +68,18 @@ def test_age_counts_steps_and_a_rewind_counts_from_the_common_ancestor(forest: A
     assert history.age(lost, 5) == 0
 
 
+def test_a_path_is_as_old_as_the_tokens_it_holds(forest: Any) -> None:
+    """The second branch leaves the old segment before its first token, and was sampled anew."""
+    tree = Tree(b"t" * 32)
+    root = forest.segment(tree, None, [1], kind=Kind.PROMPT)
+    old = forest.segment(tree, root, [2, 3], step=1)
+    fresh = forest.segment(tree, old, [4], fork=0, step=4)
+    history = History()
+    assert history.age_of_path(tree, Leaf(old.id, 2), 5) == 4
+    assert history.age_of_path(tree, Leaf(fresh.id, 1), 5) == 1
+    assert history.age_of_path(tree, Leaf(old.id, 0), 5) == 0
+
+
 def test_checkpoints_cost_at_most_a_twentieth() -> None:
     assert not due(0, 5, 4, since_s=100, cost_s=6)
     assert due(0, 5, 4, since_s=121, cost_s=6)

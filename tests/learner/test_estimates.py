@@ -12,9 +12,16 @@ from banyan.segment import Kind, Segment
 from banyan.v1 import learner_service_pb2 as messages
 from banyan.v1 import tree_pb2
 from banyan.wire import segment_to_wire
-from services.learner import server
+from services.learner import explain, server
+from services.learner.consumer import ClosedTrees
+from services.learner.keeper import Keeper
+from services.learner.learner import Learner
+from services.learner.ports import StoredBatch
+from services.learner.torchthread import TorchThread
+from services.learner.weights import WeightFolder
 from services.treestore import export
 from tests.advantages.test_command import run
+from tests.learner.rig import RUN, MemoryStore, grown, recipe
 
 Ends = dict[int, float]  # end of a path in tokens → reward
 
@@ -102,9 +109,76 @@ async def test_the_service_answers_as_the_command_does(name: str, settings: Any,
         assert np.isfinite(numbers).all() and numbers == pytest.approx([v for v in row if v is not None], rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    "optimise",
+    [
+        {"loss_settings": {"kl": {"coef": 0.1, "where": "reward"}}},
+        {"loss_settings": {"kl": {"coef": 0.1, "where": "loss"}}},
+        {"advantage": "reinforce++", "loss_settings": {"kl": {"coef": 0.1, "estimator": "k1", "where": "reward"}}},
+        {"entropy_quantile": 0.4, "loss_settings": {"kl": {"coef": 0.1, "where": "reward"}}},
+    ],
+    ids=["kl-in-rewards", "kl-in-the-loss", "whitened", "masked"],
+)
+async def test_a_learner_answers_with_what_its_step_trains_on(
+    optimise: dict[str, Any], tmp_path: Path, tiny_folder: Path
+) -> None:
+    """Segment by segment the numbers of the step's own credits, and other ones than without the penalty."""
+    given = [one for ordinal in (0, 1) for one in with_entropies(grown(ordinal, b"p"))]
+    thread = TorchThread(recipe(1, loss="ppo-clip", **optimise), 1)
+    try:
+        await thread.load(tiny_folder, resumed=False, base=tiny_folder)
+        keeper = Keeper(tmp_path, tiny_folder, thread, 100)
+        weights = WeightFolder(tmp_path / "weights")
+        learner = Learner(RUN, thread._recipe, frozenset(), MemoryStore(grown), ClosedTrees(), thread, weights, keeper)
+        groups = tuple(one.spec.group_id for one in given)
+        batch = StoredBatch(0, groups, tuple(one.spec.tree_id for one in given), {})
+        lesson = await thread.run(lambda: learner._study(given, [], batch, fresh=False))
+        servicer = server.LearnerServicer()
+        servicer.learner = learner
+        answer = await servicer.EstimateAdvantages(messages.EstimateAdvantagesRequest(trees=given), None)
+    finally:
+        thread.done()
+    trained = [line for one in lesson.credits for line in explain.lines(one, 0)]
+    said = [(a.segment, a.paths, a.advantage, a.positive, a.negative) for a in answer.advantages if a.paths]
+    assert said == [(t.segment, t.paths, t.advantage, t.positive, t.negative) for t in trained if t.paths]
+    plain = [one.rewards_L.tolist() for credit in lesson.credits for one in credit.group.trees]
+    taken = optimise["loss_settings"]["kl"]["where"] == "reward"
+    assert (plain == [[float(i == ordinal) for i in range(4)] for ordinal in (0, 1)]) is not taken
+
+
+def with_entropies(trees: list[tree_pb2.Tree]) -> list[tree_pb2.Tree]:
+    """The trees, as an engine that says entropies grows them."""
+    for tree in trees:
+        for number, segment in enumerate(tree.segments[1:]):
+            segment.entropies = np.full(3, 0.5 * number, "<f2").tobytes()
+    return trees
+
+
+@pytest.mark.parametrize("name", ["gigpo", "hgpo", "portool", "treerl"])
+async def test_rewards_inside_paths_are_exported_and_count(name: str, tmp_path: Path, capsys: Any) -> None:
+    """One within a segment, one at a segment's end, and one that could not be scored, whose path takes no part."""
+    given = [tree(1, "g", (0, 2, 5, {5: 1.0}), (1, 5, 3, {3: 0.0}), (0, 2, 2, {2: 0.5}), (0, 2, 2, {2: 0.75})), *trees()[1:]]
+    settings = {"gamma": 0.5} if name in ("gigpo", "hgpo") else {}
+    without = await served(given, name, settings)
+    for segment, at, value in ((1, 2, 0.25), (3, 1, None)):
+        scored = tree_pb2.ScoredLeaf(leaf=tree_pb2.LeafRef(segment=given[0].segments[segment].id, end=at), scorer="s")
+        scored.score.state = tree_pb2.SCORE_STATE_UNSCORABLE if value is None else tree_pb2.SCORE_STATE_SCORED
+        scored.score.value = value or 0.0
+        given[0].scores.append(scored)
+    said, expected = await served(given, name, settings), printed(given, name, settings, tmp_path, capsys)
+    for key, row in expected.items():
+        assert said[key][0] == row[0]
+        assert [v for v in said[key] if v is not None] == pytest.approx([v for v in row if v is not None], abs=1e-9)
+    lost = said[given[0].spec.tree_id.hex(), given[0].segments[3].id.hex()]
+    assert lost[0] == (0 if name in ("gigpo", "hgpo") else 1)
+    if name in ("gigpo", "hgpo"):
+        kept = {key for key, row in said.items() if row[0]} - {(given[0].spec.tree_id.hex(), given[0].segments[3].id.hex())}
+        assert any(said[key] != without[key] for key in kept)
+
+
 async def test_the_pivot_of_mc_grpo_takes_no_part() -> None:
     """(1000, pivot, 0) × 3 / 1; a segment whose only leaf is the pivot has no advantage."""
-    found = list((await served(trees()[2:], "mc-grpo", {})).values())
+    found = list((await served(trees()[2:], "mc-grpo", {"floor": 0.0})).values())
     assert found == [(2, 1500, 3000, 0), (1, 3000, 3000, 0), (0, None, 0, 0), (1, 0, 0, 0)]
 
 
@@ -112,6 +186,19 @@ async def test_a_segment_with_a_fork_inside_has_the_mean_over_its_tokens() -> No
     """Five tokens of which two lie above the fork: 0 0 2 2 2 on the path that stays, 0 0 on the one that leaves."""
     found = list((await served([tree(1, "g", (0, 2, 5, {5: 1.0}), (1, 2, 3, {3: 0.0}))], "treerl", {})).values())
     assert found == [(2, 0, 0, 0), (2, 0.6, 1.2, 0), (1, -2, 0, -2)]
+
+
+@pytest.mark.parametrize("name", ["dr-grpo", "treerl"])
+async def test_a_path_that_leaves_before_a_segments_first_token_is_none_of_its_paths(name: str) -> None:
+    """It holds none of the segment's tokens, and a step trains them without it."""
+    given = [tree(1, "g", (0, 2, 3, {3: 1.0}), (1, 0, 2, {2: 0.0}))]
+    half = 0.5 if name == "dr-grpo" else 2.0
+    assert list((await served(given, name, {})).values())[1:] == [(1, half, half, 0), (1, -half, 0, -half)]
+
+
+async def test_a_leaf_before_a_segments_first_token_is_none_of_its_leaves() -> None:
+    found = list((await served([tree(1, "g", (0, 2, 3, {}), (1, 3, 2, {0: 0.0, 2: 0.5}))], "dr-grpo", {})).values())
+    assert found[1:] == [(2, 0, 0.25, -0.25), (1, 0.25, 0.25, 0)]
 
 
 async def test_a_tree_that_is_given_twice_is_refused() -> None:

@@ -8,6 +8,7 @@ from banyan.errors import InvalidInput
 from banyan.plugins import GroupTrees
 from banyan.recipe_file import resolve
 from banyan.v1 import tree_pb2
+from banyan.wire import facts_from_wire
 from services.learner import convert, credit
 from services.learner.advantages.portool import PorTool
 from services.learner.reference import penalised
@@ -23,13 +24,13 @@ def stored(format_score: bool = True) -> tree_pb2.Tree:
 
 
 def test_parts_of_a_score_are_attributes_of_the_segment_that_it_ends() -> None:
-    facts = convert.facts_of(stored())
+    facts = facts_from_wire(stored())
     ends = [scored.leaf.segment for scored in stored().scores]
     assert [facts.of_segment(segment, "format") for segment in ends] == [0.0, 0.25, 0.5, 0.75]
     inside = stored()
     for leaf in (inside.leaves[0], inside.scores[0].leaf):
         leaf.end = 2  # the path ends within the segment, whose other tokens nobody scored
-    facts = convert.facts_of(inside)
+    facts = facts_from_wire(inside)
     assert facts.of_segment(ends[0], "format") is None and facts.of_segment(ends[1], "format") == 0.25
 
 

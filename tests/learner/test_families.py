@@ -29,14 +29,27 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Qwen3": {"num_hidden_layers": 2},
     "Gemma2": {**WINDOWED, "layer_types": LAYERS, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
     "Gemma3": {**WINDOWED, "layer_types": LAYERS},
-}
+    "GptOss": {**WINDOWED, "layer_types": LAYERS, "num_local_experts": 2, "num_experts_per_tok": 1},
+    "Cohere": {"num_hidden_layers": 2, "logit_scale": 0.3},
+    "Granite": {"num_hidden_layers": 2, "logits_scaling": 3.0, "attention_multiplier": 0.4},
+    "MiniCPM3": {
+        "num_hidden_layers": 2, "num_key_value_heads": 4, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4,
+        "qk_nope_head_dim": 4, "v_head_dim": 6, "hidden_size": 32, "dim_model_base": 32,
+    },
+}  # fmt: skip
+EAGER = ("Gemma2", "GptOss")  # whose scores SDPA cannot compute
 
 
 def made(name: str, seed: int = 0) -> Any:
     """In float64, with norms that do not go through float32, so that sums in another order agree to the last digits."""
     torch.manual_seed(seed)
     config = getattr(transformers, {"Gemma3": "Gemma3TextConfig"}.get(name, f"{name}Config"))
-    model = getattr(transformers, f"{name}ForCausalLM")(config(**SIZES, **MORE, **FAMILIES[name])).double().eval()
+    model = getattr(transformers, f"{name}ForCausalLM")(config(**{**SIZES, **MORE, **FAMILIES[name]})).double().eval()
+    if name in EAGER:
+        chosen = model.set_attn_implementation
+        model.set_attn_implementation = lambda wanted: chosen("eager" if wanted == "sdpa" else wanted)
+    if name == "GptOss":
+        model.set_experts_implementation("eager")  # the others have no float64
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             module.forward = _norm(module, plus_one=name.startswith("Gemma"))
@@ -80,11 +93,13 @@ def test_packed_equals_flat(name: str, forest: Any, monkeypatch: pytest.MonkeyPa
     views, advantages = forest_of(forest, 11)
     model = made(name)
     assert max(int(row.position_N.max()) + 1 for row in rows_of(views, advantages, 400)) >= 12  # twice the window
-    expected, flat = flat_loss_of(model, name, views, advantages)
-    bound = 1e-7 if name == "Gemma2" else 1e-9  # transformers' eager softmax is in float32
-    for way in (Way.PADDED, Way.BLOCKS, None):
+    expected, flat = flat_loss(model, views, advantages, "reinforce", {})
+    bound = 1e-7 if name in ("Gemma2", "Cohere") else 1e-9  # whose eager softmax, or norm, is in float32
+    for way in (Way.PADDED, Way.BLOCKS, Way.NODES, None):
         if way is not None:
-            monkeypatch.setattr(treemask, "choose", lambda row, calls, way=way: way)
+            monkeypatch.setattr(
+                treemask, "choose", lambda row, calls, way=way: way if calls or way is not Way.NODES else Way.BLOCKS
+            )
         else:
             monkeypatch.undo()
         for budget in (30, 400):
@@ -93,23 +108,11 @@ def test_packed_equals_flat(name: str, forest: Any, monkeypatch: pytest.MonkeyPa
             assert difference(flat, grads) < 10 * bound
 
 
-def flat_loss_of(model: Any, name: str, views: Any, advantages: Any) -> tuple[float, Grads]:
-    """By the model's own attention: eager where its scores are capped, which SDPA cannot do."""
-    if name != "Gemma2":
-        return flat_loss(model, views, advantages, "reinforce", {})
-    chosen = model.set_attn_implementation
-    model.set_attn_implementation = lambda _name: chosen("eager")
-    try:
-        return flat_loss(model, views, advantages, "reinforce", {})
-    finally:
-        del model.set_attn_implementation
-
-
 @pytest.mark.parametrize("name", ["Mistral", "Gemma2", "Gemma3"])
 def test_without_its_window_a_model_is_another(name: str, forest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     views, advantages = forest_of(forest, 11)
     model = made(name)
-    expected, flat = flat_loss_of(model, name, views, advantages)
+    expected, flat = flat_loss(model, views, advantages, "reinforce", {})
     monkeypatch.setattr(treemask.TreeMask, "window", lambda self, given: None)
     got, grads = packed(model, rows_of(views, advantages, 400), "reinforce", {})
     assert abs(got - expected) > 1e-4
@@ -119,7 +122,7 @@ def test_without_its_window_a_model_is_another(name: str, forest: Any, monkeypat
 def test_a_model_without_its_soft_caps_is_another(forest: Any) -> None:
     views, advantages = forest_of(forest, 11)
     model = made("Gemma2")
-    expected, _ = flat_loss_of(model, "Gemma2", views, advantages)
+    expected, _ = flat_loss(model, views, advantages, "reinforce", {})
     for name in ("final_logit_softcapping",):
         held = getattr(model.config, name)
         setattr(model.config, name, None)

@@ -14,6 +14,7 @@ from banyan.v1 import tree_pb2
 from services.chassis import weightfile
 from services.learner import checkpoint
 from services.learner.batch import Ready
+from services.learner.torchthread import TorchThread
 from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe, straight
 
 
@@ -65,6 +66,23 @@ async def test_a_group_that_teaches_nothing_is_consumed_and_the_number_moves(tmp
     assert puts[2].metrics["groups_skipped"] == 1
     assert weightfile.open_verified(Path(puts[1].path) / "policy-1-1.json").step == 1
     assert rig.store.batches[0][0].summary["groups"][0]["skip"] == "zero variance"
+
+
+async def test_a_batch_is_in_the_store_before_it_is_trained_on(tmp_path: Path, tiny_folder: Path, monkeypatch: Any) -> None:
+    """A learner that dies in a step could else train the next one on other trees, and none would know what made a policy."""
+    store, step = MemoryStore(grown), TorchThread.step
+
+    async def dies_in_the_third(thread: TorchThread, *arguments: Any) -> Any:
+        assert len(store.batches) == len(store.puts), "a step goes on without its batch"
+        if len(store.puts) == 3:
+            raise ConnectionAbortedError("killed")
+        return await step(thread, *arguments)
+
+    monkeypatch.setattr(TorchThread, "step", dies_in_the_third)
+    with pytest.raises(ConnectionAbortedError):
+        await Rig(tmp_path, tiny_folder, store, recipe(5)).run()
+    assert [batch.ordinal for batch, _ in store.batches] == [0, 1, 2]
+    assert [policy.policy.step for policy in store.puts] == [0, 1, 2]
 
 
 async def test_an_older_learner_is_refused_and_stops(tmp_path: Path, tiny_folder: Path) -> None:

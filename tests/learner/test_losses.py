@@ -11,6 +11,7 @@ from services.learner import losses
 from services.learner.losses.aggregate import Aggregate, Totals
 from services.learner.losses.composed import Measures
 from services.learner.losses.echo_clip import EchoClip
+from services.learner.losses.importance import Importance
 from services.learner.losses.kl import ESTIMATORS, estimate
 from services.learner.trainer import mismatch
 from tests.learner.tokens import table, tokens
@@ -64,6 +65,11 @@ def gradient(name: str, settings: dict[str, Any], logp: list[float], **more: Any
 
 def test_a_clipped_token_has_no_gradient() -> None:
     assert gradient("ppo-clip", {}, [math.log(1.5), math.log(1.1)]) == pytest.approx([0.0, -1.1])
+
+
+def test_cispo_takes_verls_example_which_has_no_lower_bound() -> None:
+    logs = [math.log(1.5), math.log(0.01)]
+    assert gradient("cispo", {"clip_low": 10.0, "clip_high": 0.2}, logs) == pytest.approx([-1.2, -0.01])
 
 
 def test_cispo_bounds_the_weight_and_never_the_gradient() -> None:
@@ -160,6 +166,11 @@ def test_darts_weights_with_a_cap_of_one(old: float, drawn: float, expected: flo
         ({"by": "k1", "over": "worst", "low": 1e-4, "high": 1e4}, [[1, 1], [1, 1], [1, 1], [1, 1]]),
         ({"by": "k2", "over": "mean", "low": 0.0, "high": 0.1}, [[1, 1], [0, 0], [1, 1], [0, 0]]),
         ({"by": "k3", "over": "mean", "low": 0.0, "high": 0.01}, [[1, 1], [0, 0], [0, 0], [0, 0]]),
+        ({"by": "k3", "high": 0.01}, [[1, 1], [0, 0], [0, 0], [0, 0]]),
+        ({"by": "k3", "high": 0.1}, [[1, 1], [0, 0], [1, 1], [0, 0]]),  # 1.5 − ln 1.5 − 1 = 0.0945, also as a path's mean
+        ({"by": "k2", "high": 0.1}, [[1, 1], [0, 0], [1, 1], [0, 0]]),  # ln² 1.5 / 2 = 0.0822
+        ({"by": "k3"}, [[1, 1], [0, 0], [0, 0], [0, 0]]),
+        ({}, [[1, 1], [0, 0], [0, 0], [1, 1]]),
         ({"by": "k3", "over": "sum", "low": 0.0, "high": 0.5}, [[1, 1], [0, 0], [1, 1], [0, 0]]),
         ({"by": "k3", "over": "token", "low": 0.0, "high": 0.2}, [[1, 1], [1, 0], [1, 1], [0, 0]]),
     ],
@@ -293,6 +304,14 @@ def test_forced_tokens_take_a_loss_as_the_recipe_says() -> None:
     assert slope == pytest.approx([alone[0], -0.1 * p / (p + 0.1) ** 2])
     as_policy = gradient("ppo-clip", {"forced": {"teacher": "policy"}}, logs, **facts)
     assert as_policy == pytest.approx([-1.1, -1.0])
+
+
+@pytest.mark.parametrize(("bound", "weight"), [("mask", 0.0), ("truncate", 0.5)])
+def test_a_forced_token_is_beyond_no_bound(bound: str, weight: float) -> None:
+    """Nobody drew it, so nothing is corrected, also where the cap is below 1."""
+    some = tokens([0.0, 0.0], origin=[0, 2])
+    found, beyond = Importance(level="token", cap=0.5, bound=bound).weigh(some)
+    assert (found.tolist(), beyond.tolist()) == ([[weight, 1.0]], [[True, False]])
 
 
 def test_without_a_teachers_token_the_shaped_loss_is_the_ordinary_one() -> None:

@@ -82,7 +82,7 @@ def test_the_largest_advantage_is_of_groups_that_teach() -> None:
     """Card 54: a MAD of 0 makes (1 − 0) / 1e-3 · 3 / 1; GRPO's of the same rewards is 1.1547."""
     view, flat = tree(([7], [8], [9]), (1.0, 0.0, 0.0)), tree(([7], [8]), (1.0, 1.0))
     small = McGrpo(floor=0.1).estimate(GroupTrees("g", [view]))
-    large = Credit(GroupTrees("g", [view]), McGrpo().estimate(GroupTrees("g", [view])))
+    large = Credit(GroupTrees("g", [view]), McGrpo(floor=0.0).estimate(GroupTrees("g", [view])))
     assert metrics.of_batch([credit(flat), credit(view)], age)["advantage_max"] == pytest.approx(1.1547, abs=1e-4)
     assert metrics.of_batch([credit(view), large], age)["advantage_max"] == pytest.approx(3000)
     assert metrics.of_batch([Credit(large.group, small)], age)["advantage_max"] == pytest.approx(3 / 0.101)
@@ -125,6 +125,14 @@ def test_lengths_and_what_the_limit_ended() -> None:
     assert found["completion_tokens_median"] == 2.5
     assert 9.0 < found["completion_tokens_p99"] < 10.0
     assert found["length_limited_share"] == 1 / 4
+
+
+def test_a_leaf_before_the_cut_was_not_ended_by_the_limit() -> None:
+    view = tree(([1] * 10,), (0.0,), finish=Finish.LENGTH)
+    whole = view.leaves_L[0]
+    early = Leaf(whole.segment, 4)
+    both = TreeView(view.tree, [early, whole], {early: 0.0, whole: 1.0})
+    assert metrics.of_batch([credit(both)], age)["length_limited_share"] == 1 / 2
 
 
 def test_form_is_what_scorers_say_of_it() -> None:

@@ -1,6 +1,7 @@
 """Replay: what is asked for, how it joins a batch, what it weighs, and that a killed learner replays the same again."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 from banyan.errors import InvalidInput, Refused
 from banyan.recipe import Recipe, Replay
 from banyan.recipe_file import resolve
-from banyan.tree import Leaf
+from banyan.segment import Kind
+from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from banyan.wire import leaf_from_wire
 from services.learner import losses, replay
@@ -71,15 +73,73 @@ def test_what_replays_nothing_is_the_fresh_batch(forest: Any) -> None:
 
 def test_the_cards_pool_makes_a_hopeless_group_teach(forest: Any) -> None:
     """Card 47, 2: eight rewards of 0 and one stored success: (1, 0 × 7), A = (+2.475, −0.354 × 7)."""
-    fresh, stored = scored(forest, [0] * 8), scored(forest, [0, 1, 0], 2)
+    fresh, stored = aged(forest, 1, *([(1, step)] for step in (9, 8, 7, 2, 6, 5, 4, 3))), scored(forest, [0, 1, 0], 2)
     success = Replayed(stored.tree.tree_id, "g", stored.leaves[1])
     groups = replay.joined([("g", [fresh])], [success], {stored.tree.tree_id: stored})
     (credit,) = study(groups, Grpo(), never, b"now", 400).credits
     advantage = np.concatenate(credit.advantages.leaf_G_L)
     assert advantage == pytest.approx([-0.354] * 7 + [2.475], abs=1e-3)
-    assert credit.group.trees[0].leaves_L == fresh.leaves[1:]  # the first one made room
+    assert credit.group.trees[0].leaves_L == [*fresh.leaves[:3], *fresh.leaves[4:]]  # the oldest one made room
     assert credit.replayed == {1} and credit.group.trees[1].leaves_L == [stored.leaves[1]]
     assert study([("g", [fresh])], Grpo(), never, b"now", 400).credits[0].advantages.skip
+
+
+def aged(forest: Any, number: int, *ages: Sequence[tuple[int, int]]) -> ScoredTree:
+    """A tree of leaves without a reward. ages: of each leaf, epoch and step of the weights of its segments from above."""
+    tree = Tree(bytes([number]) * 32)
+    prompt = forest.segment(tree, None, [1, 2, 3], kind=Kind.PROMPT)
+    leaves = []
+    for ordinal, path in enumerate(ages):
+        last = prompt
+        for depth, (epoch, step) in enumerate(path):
+            last = forest.segment(tree, last, [5], ordinal=0 if depth else ordinal, epoch=epoch, step=step)
+        leaves.append(Leaf(last.id, 1))
+    return ScoredTree(tree, leaves, dict.fromkeys(leaves, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("trees", "gone"),
+    [
+        ([[[(1, 9)], [(1, 8)]], [[(1, 7)], [(1, 8)]]], (1, 0)),
+        ([[[(1, 9)], [(1, 8)], [(1, 8)]], [[(1, 8)]]], (0, 1)),  # the first of several
+        ([[[(1, 5)], [(1, 9), (1, 9)], [(1, 4), (1, 9)]]], (0, 2)),  # as old as the oldest weights on its path
+        ([[[(2, 3)], [(1, 7)]]], (0, 1)),  # a later learner counts its steps from its checkpoint on
+    ],
+)
+def test_a_success_takes_the_place_of_the_oldest_leaf(forest: Any, trees: Any, gone: tuple[int, int]) -> None:
+    """DART-GUI (arXiv 2509.23866): the oldest row gives way, wherever it stands."""
+    fresh = [aged(forest, number, *ages) for number, ages in enumerate(trees, 1)]
+    stored = scored(forest, [1], 9)
+    success = Replayed(stored.tree.tree_id, "g", stored.leaves[0])
+    ((_, made),) = replay.joined([("g", fresh)], [success], {stored.tree.tree_id: stored})
+    left = {tree.tree.tree_id: list(tree.leaves) for tree in made}
+    oldest = fresh[gone[0]].leaves[gone[1]]
+    for tree in fresh:
+        assert left.get(tree.tree.tree_id, []) == [leaf for leaf in tree.leaves if leaf != oldest]
+    assert made[-1].leaves == stored.leaves and made[-1].replayed
+
+
+def test_leaves_that_are_too_old_neither_fail_nor_give_a_place_up(forest: Any) -> None:
+    """Card 47: old rows are left out first, then the oldest of the others makes room. Here one of three is too old."""
+    fresh, stored = aged(forest, 1, [(1, 1)], [(1, 5)], [(1, 3)]), scored(forest, [1], 2)
+    old = fresh.leaves[0]
+    success = Replayed(stored.tree.tree_id, "g", stored.leaves[0])
+    ((_, trees),) = groups = replay.joined(
+        [("g", [fresh])], [success], {stored.tree.tree_id: stored}, lambda _tree, leaf: leaf == old
+    )
+    assert list(trees[0].leaves) == fresh.leaves[:2]
+    (found,) = study(groups, Grpo(), lambda _tree, leaf: leaf == old, b"now", 400).credits
+    assert found.stale == (old,) and [len(leaf_L) for leaf_L in found.advantages.leaf_G_L] == [2, 1]
+    right = replace(fresh, rewards={**fresh.rewards, old: 1.0})
+    assert not replay.failed([right], 0.5) and replay.failed([right], 0.5, lambda _tree, leaf: leaf == old)
+    assert not replay.failed([fresh], 0.5, lambda _tree, _leaf: True)
+
+
+def test_a_leaf_without_a_score_gives_no_place_up(forest: Any) -> None:
+    fresh, stored = aged(forest, 1, [(1, 1)], [(1, 5)], [(1, 3)]), scored(forest, [1], 2)
+    fresh = replace(fresh, rewards={**fresh.rewards, fresh.leaves[0]: None})
+    left, joined = replay.rescued([fresh], stored)
+    assert list(left.leaves) == fresh.leaves[:2] and joined is stored
 
 
 def test_a_tree_without_a_leaf_left_leaves_the_group(forest: Any) -> None:

@@ -108,7 +108,7 @@ class World:
     async def claim(self, tree_id: bytes) -> int:
         for _ in range(500):
             try:
-                answer = await rpc.call(self.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=tree_id, node_id="n"))
+                answer = await rpc.call(self.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=tree_id, node_id="n", ticket=1))
                 return int(answer.epoch)
             except NotFound:
                 await asyncio.sleep(0.01)

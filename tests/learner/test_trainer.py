@@ -109,15 +109,14 @@ def test_on_policy_data_has_no_mismatch_and_stale_data_is_measured(tiny_llama: C
     for row in rows:
         with torch.no_grad():
             logp = forward(model, row).logp_E
-        row.drawn_P_T[:] = np.where(row.mask_P_T, logp.numpy()[row.index_P_T], 0.0)
+        row.behaviour_P_T[:] = np.where(row.mask_P_T, logp.numpy()[row.index_P_T], 0.0)
         row.foreign_P_T[:] = False
     report = trainer.step(rows, 0)
     assert report.mismatch_kl == pytest.approx(0, abs=1e-9)
     assert report.foreign_fraction == 0
     assert 0 < report.entropy < np.log(40)
     for row in rows:
-        row.drawn_P_T[:] -= 0.5
-        row.behaviour_P_T[:] = row.drawn_P_T
+        row.behaviour_P_T[:] -= 0.5
         row.foreign_P_T[:] = row.mask_P_T
     report = trainer.step(rows, 1)
     assert report.mismatch_kl == pytest.approx(np.exp(0.5) - 1.5, abs=1e-3)
@@ -126,9 +125,10 @@ def test_on_policy_data_has_no_mismatch_and_stale_data_is_measured(tiny_llama: C
 
 
 def test_models_that_cannot_be_trained_are_refused_by_name(tiny_llama: Callable[..., Any], tmp_path: Path) -> None:
-    from transformers import CohereConfig, RwkvConfig
+    from transformers import MiniCPM3Config, RwkvConfig
 
-    for config, word in ((RwkvConfig(), "'rwkv' divides its own weights"), (CohereConfig(), "'cohere' sets logit_scale")):
+    scaled = "'minicpm3' sets logits_scaling"
+    for config, word in ((RwkvConfig(), "'rwkv' divides its own weights"), (MiniCPM3Config(), scaled)):
         with pytest.raises(NotReady, match=word):
             refuse_untrainable(config)
     with pytest.raises(InvalidInput, match="cannot load a causal LM"):

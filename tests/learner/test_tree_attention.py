@@ -1,5 +1,6 @@
 """Every way to attend gives the same values and gradients, equal to those of the whole mask; a leaking one does not."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -58,14 +59,22 @@ def plain(heads: Heads, seen: torch.Tensor, layer: Layer) -> torch.Tensor:
     scores = heads.query @ k.transpose(2, 3) * layer.scale
     if layer.cap is not None:
         scores = layer.cap * torch.tanh(scores / layer.cap)
-    return (scores.masked_fill(~seen, float("-inf")).softmax(-1) @ v).transpose(1, 2)
+    weight = scores.masked_fill(~seen, float("-inf")).exp()
+    total = weight.sum(-1, keepdim=True)
+    if layer.sink_H is not None:
+        total = total + layer.sink_H[:, None, None].exp()
+    return (weight / total @ v).transpose(1, 2)
 
 
 def furthest(heads: Heads, got: torch.Tensor, expected: torch.Tensor) -> float:
     """The largest difference of values and gradients."""
+    return furthest_of(heads, got, expected)
+
+
+def furthest_of(inputs: Sequence[torch.Tensor], got: torch.Tensor, expected: torch.Tensor) -> float:
     torch.manual_seed(1)
     slope = torch.randn_like(expected)
-    found = [torch.autograd.grad(x, heads, slope, retain_graph=True) for x in (got, expected)]
+    found = [torch.autograd.grad(x, inputs, slope, retain_graph=True) for x in (got, expected)]
     return max(float((a - b).detach().abs().max()) for a, b in ((got, expected), *zip(*found, strict=True)))
 
 
@@ -77,32 +86,52 @@ def furthest(heads: Heads, got: torch.Tensor, expected: torch.Tensor) -> float:
     shared=st.booleans(),
     window=st.sampled_from([None, 1, 3, 7]),
     cap=st.sampled_from([None, 0.7]),
+    sinks=st.booleans(),
 )
 def test_all_ways_are_one(
-    forest: Any, seed: int, trees: int, segments: int, shared: bool, window: int | None, cap: float | None
+    forest: Any, seed: int, trees: int, segments: int, shared: bool, window: int | None, cap: float | None, sinks: bool
 ) -> None:
     rows = rows_of(forest, seed, trees, segments, shared)
     assume(rows)  # a tree may hold nothing to train
     row = rows[0]
     tree, heads = TreeMask(row, torch.float64, CPU), heads_of(row, seed)
-    layer = Layer(0.4, tree.window(window), cap)
+    layer = Layer(0.4, tree.window(window), cap, sink_of() if sinks else None)
     expected = plain(heads, truth(row, window), layer)
-    ways = [Way.PADDED, Way.BLOCKS] + ([Way.NODES] if layer.window is None and cap is None else [])
+    inputs = [*heads, *([] if layer.sink_H is None else [layer.sink_H])]
+    ways = [Way.PADDED, Way.BLOCKS] + ([Way.NODES] if layer.window is None and layer.fusible else [])
     for way in ways:
-        assert furthest(heads, attention.attend(heads, tree, layer, way), expected) < 1e-12, way
+        assert furthest_of(inputs, attention.attend(heads, tree, layer, way), expected) < 1e-12, way
+    assert tree.way(layer.window, not layer.fusible) in ways
+
+
+def sink_of() -> torch.Tensor:
+    return torch.tensor([-1.0, 0.5, 2.0, 0.0], dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize(("keys", "values"), [(8, 5), (6, 8)])
+def test_values_may_be_of_another_width(forest: Any, keys: int, values: int) -> None:
+    row = row_of(forest, 4, 3, 9, True)
+    torch.manual_seed(0)
+    sizes = ((4, keys), (2, keys), (2, values))
+    heads = Heads(*(torch.randn(1, h, len(row.token_N), w, dtype=torch.float64, requires_grad=True) for h, w in sizes))
+    expected = plain(heads, truth(row, None), Layer(0.4, None, None))
+    for way in (Way.PADDED, Way.BLOCKS, Way.NODES):
+        got = attention.attend(heads, TreeMask(row, torch.float64, CPU), Layer(0.4, None, None), way)
+        assert furthest(heads, got, expected) < 1e-12, way
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize(("window", "cap"), [(None, None), (3, None), (None, 0.7), (3, 0.7)])
-def test_flex_attention_sees_the_same(forest: Any, window: int | None, cap: float | None) -> None:
+def test_flex_attention_sees_the_same(forest: Any, window: int | None, cap: float | None, sinks: bool) -> None:
     for seed in range(3):
         row = row_of(forest, seed, 3, 8, seed > 0)
         tree, heads = TreeMask(row, torch.float64, CPU), heads_of(row, seed)
-        layer = Layer(0.4, tree.window(window), cap)
+        layer = Layer(0.4, tree.window(window), cap, sink_of().detach() if sinks else None)
         expected = plain(heads, truth(row, window), layer)
         fixed = Heads(*(x.detach() for x in heads))  # without CUDA it makes no gradients
         got = attention.attend(fixed, tree, layer, Way.BLOCK_MASK)
-        assert float((got - expected).detach().abs().max()) < 1e-12
+        assert float((got - expected).detach().abs().max()) < (1e-6 if sinks else 1e-12)  # its log-sum-exp is in float32
 
 
 def test_the_block_mask_of_flex_attention_is_the_whole_mask(forest: Any) -> None:

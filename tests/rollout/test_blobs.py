@@ -42,7 +42,7 @@ async def test_a_large_segment_goes_by_digest(small) -> None:  # noqa: F811
     store = GrpcStore(rpc.channel(small.address), RUN, "n1")
     while await small._or_none(tree_id) is None:
         pass
-    claim = await store.claim(tree_id, 0)
+    claim = await store.claim(tree_id, 1)
     root = Segment(tree_id, b"", 0, 0, Kind.PROMPT, np.arange(3, dtype=np.int32), text="go")
     large = _large(root)
     made = [(root, claim.epoch), (large, claim.epoch)]

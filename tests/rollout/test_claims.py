@@ -10,7 +10,7 @@ from services.rollout.claims import Claims
 
 
 def ask(number: int) -> ts.ClaimTreeRequest:
-    return ts.ClaimTreeRequest(tree_id=bytes([number]) * 32, node_id="n")
+    return ts.ClaimTreeRequest(tree_id=bytes([number]) * 32, node_id="n", ticket=1)
 
 
 async def test_each_has_its_own_refusal_and_what_comes_later_is_asked_for_again() -> None:

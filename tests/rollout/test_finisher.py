@@ -5,10 +5,15 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from banyan.errors import BanyanError, NotFound, PermanentError, Refused, TemporaryError
+from banyan.segment import Kind, Segment
+from services.chassis import subjects
+from services.chassis.bus import Bus as Broker
 from services.chassis.telemetry import Span
+from services.rollout import events
 from services.rollout import finisher as module
 from services.rollout.finisher import Finisher
 from services.rollout.keeper import Keeper
@@ -69,13 +74,50 @@ async def test_a_store_that_never_takes_a_tree_is_not_asked_for_ever(eventually,
     live = _live()
     trees.put(live)
     live.grown.set()
-    from services.rollout import events
-
     live.told.append(events.grown("r", "n", live.spec.tree_id, 1, []))
     Finisher(store, publisher, trees, "r", "n").begin(live)  # type: ignore[arg-type]
     await eventually(lambda: len(trees) == 0)
     assert store.asked == 6 and live.delivery.said == ["nak"]  # type: ignore[attr-defined]
     sending.cancel()
+
+
+async def test_what_the_store_lacks_is_published_again_under_ids_that_the_broker_has_not_seen(
+    nats_server, monkeypatch
+) -> None:
+    """It drops what it has seen in the last two minutes, and says that it has it."""
+    monkeypatch.setattr(module, "_LET_S", 0.0)
+    bus = await Broker.connect(nats_server.url, "test")
+    await bus.ensure_streams()
+    live = _live()
+    live.segments.append(Segment(live.spec.tree_id, b"", 0, 0, Kind.PROMPT, np.arange(3)))
+    live.told.append(events.grown("r", "n", live.spec.tree_id, 1, []))
+
+    class Lacks(Store):
+        """Lacks the segment twice."""
+
+        async def ingested(self, *args: object) -> Ingested:
+            self.asked += 1
+            return (
+                Ingested(frozenset({live.segments[0].id}), False, ()) if self.asked < 3 else Ingested(frozenset(), True, ())
+            )
+
+    trees, publisher = Trees(8, 8), Publisher(bus)
+    sending = asyncio.create_task(publisher.run())
+    for event in [*events.segments("r", "n", [(live.segments[0], 1)]), *live.told]:
+        await publisher.put(event)
+    await publisher.flush(10.0)
+    trees.put(live)
+    live.grown.set()
+    Finisher(Lacks(), publisher, trees, "r", "n").begin(live)  # type: ignore[arg-type]
+    async with asyncio.timeout(10):
+        while len(trees):
+            await trees.changed.wait()
+            trees.changed.clear()
+    assert live.delivery.said == ["ack"]  # type: ignore[attr-defined]
+    info = await bus._js.stream_info(subjects.LINEAGE, subjects_filter=">")
+    assert info.state.subjects == {subjects.lineage("r", "segment"): 3, subjects.lineage("r", "grown"): 3}
+    sending.cancel()
+    await bus.close()
 
 
 async def test_an_error_over_another_tree_is_asked_again_and_an_unknown_tree_let_go(eventually, monkeypatch) -> None:

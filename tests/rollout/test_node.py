@@ -11,6 +11,7 @@ from banyan.v1 import rollout_service_pb2_grpc, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis import rpc, subjects
 from services.rollout.server import NAME, RolloutServer, adder
+from services.rollout.store import GrpcStore
 from tests.conftest import NatsServer, wait_until
 from tests.rollout.growing import TREEPO
 from tests.rollout.world import RUN, World, ids, world
@@ -86,6 +87,23 @@ async def test_another_node_goes_on_where_a_dead_one_stopped(small, eventually):
         assert before == untouched
 
 
+async def test_a_node_that_dies_has_its_trees_again_as_it_begins(small, eventually):
+    """Not after the broker's wait for its assignments, which is longer than this test takes."""
+    await small.begin(**LONG)
+    await small.policy(0)
+    async with small.node() as dead:
+        (opened,) = await small.open(1, TREE, TREEPO, max_new_tokens=12)
+        await eventually(lambda: some_segments(small, opened, 4), 10, "some segments")
+        dead.task.cancel()
+        await asyncio.wait([dead.task])
+    before = ids(await small.state(opened))
+    await GrpcStore(small.channel, RUN, "n1").begin()
+    async with small.node() as again:
+        (tree,) = await small.grown([opened], 10.0)
+        assert tree.claim_epoch == 2 and before <= ids(tree) and len(tree.leaves) == 8
+        await eventually(lambda: len(again.trees) == 0)
+
+
 async def some_segments(w: World, tree: bytes, count: int) -> bool:
     found = await w._or_none(tree)
     return found is not None and len(found.segments) >= count
@@ -99,7 +117,7 @@ class FakeDelivery:
     def __init__(self, run_id, tree):
         from banyan.v1 import events_pb2
 
-        self.data, self.said = events_pb2.GrowTree(run_id=run_id, tree_id=tree).SerializeToString(), []
+        self.data, self.said = events_pb2.GrowTree(run_id=run_id, tree_id=tree, ticket=1).SerializeToString(), []
 
     async def ack(self):
         self.said.append("ack")
@@ -144,7 +162,7 @@ async def test_a_stale_claim_is_dropped_here(small, eventually):
     async with small.node() as node:
         (opened,) = await small.open(1, {"width": 4}, max_new_tokens=500)
         await eventually(lambda: len(node.trees.growing) == 1)
-        await rpc.call(small.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=opened, node_id="thief"))
+        await rpc.call(small.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=opened, node_id="thief", ticket=1))
         await node._keeper.once()
         assert len(node.trees) == 0
         await eventually(lambda: idle(node), 5, "the engine to be idle")

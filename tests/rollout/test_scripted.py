@@ -1,6 +1,7 @@
 """The scripted engine: what it says of its distribution is what it samples."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from banyan.draws import branch_key
 from banyan.errors import InvalidInput
 from banyan.segment import Finish
+from services.rollout.engines import script
 from services.rollout.engines.alphabet import Alphabet
 from services.rollout.engines.port import Policy
 from services.rollout.engines.scripted import build
@@ -101,3 +103,31 @@ def test_an_abort_and_a_new_policy_return_what_there_is():
 def test_bad_settings_are_refused_with_the_reason(settings, message):
     with pytest.raises(InvalidInput, match=message):
         build(settings, P0, 4)
+
+
+def test_a_prompt_of_digits_costs_what_one_of_words_costs():
+    """Its question is looked for at its end; from the start, that is a search for each digit."""
+    took = []
+    for text in ("lorem " * 10_000, "7" * 60_000):
+        begun = time.process_time()
+        finish(build({}, P0, 64), [ask(i, prompt(text), k) for i, k in enumerate(keys(2))])
+        took.append(time.process_time() - begun)
+    assert took[1] < 10 * took[0] + 1.0, took
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("What is 8 + 9 = ?", (8, "+", 9)),
+        ("x12 * 3...\n", (12, "*", 3)),
+        ("1 + 2 + 3", (2, "+", 3)),
+        ("1 + 2?" + "?" * 100_000, (1, "+", 2)),
+        ("7" * 100 + " + " + "7" * 100, (int("7" * 100), "+", int("7" * 100))),
+        ("7" * 101 + " + 1", None),
+        ("1 + " + "7" * 5_000, None),  # Python refuses to read such a number
+        ("8 + 9 apples", None),
+        ("", None),
+    ],
+)
+def test_the_question_is_what_a_prompt_ends_with(text, asked):
+    assert script._question(text) == asked

@@ -179,8 +179,8 @@ def test_three_hundred_segments_of_all_lengths_finish_in_little_memory(make_engi
 
 
 def test_what_can_never_fit_is_refused_with_the_remedy(make_engine):
-    with pytest.raises(InvalidInput, match=r"path of 108 tokens .*kv_tokens=150"):
-        make_engine(kv_tokens=150).submit(ask(0, prompt(100)))
+    with pytest.raises(InvalidInput, match=r"path of 108 tokens .*kv_tokens=100"):
+        make_engine(kv_tokens=100).submit(ask(0, prompt(100)))
 
 
 def test_no_cache_survives_a_change_of_weights(make_engine, tmp_path):

@@ -26,3 +26,11 @@ def test_threads_are_all_cores_in_turn_and_divided_at_once() -> None:
     assert threads_for("rollout", "auto", 1, 1, cores=2) == 1 and threads_for("learner", "auto", 1, 1, cores=2) == 1
     assert threads_for("rollout", "auto", 0, 4, cores=2) == 1
     assert threads_for("learner", 3, 0, 1, cores=2) == 3
+
+
+def test_runs_beside_each_other_have_a_share_each() -> None:
+    for service in ("learner", "rollout"):
+        assert threads_for(service, "auto", 0, 1, runs=2, cores=8) == 4
+        assert threads_for(service, "auto", 1, 1, runs=2, cores=8) == 2
+        assert threads_for(service, "auto", 0, 1, runs=5, cores=2) == 1
+        assert threads_for(service, 3, 0, 1, runs=2, cores=2) == 3

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from banyan.errors import Refused
+from banyan.errors import InvalidInput, Refused
 from services.chassis import nats_server
 from services.supervisor.child import Child
 from services.supervisor.state import StateFolder
@@ -33,6 +33,16 @@ def test_one_supervisor_at_a_time(tmp_path: Path) -> None:
     assert not second.locked()
     second.lock()
     second.unlock()
+
+
+def test_a_folder_whose_name_is_no_utf_8_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its path is written into files and messages, which have no room for half characters."""
+    working = tmp_path / "caf\udce9"
+    working.mkdir()
+    monkeypatch.chdir(working)
+    with pytest.raises(InvalidInput, match="its name is no UTF-8 text; name another with --state"):
+        StateFolder.open(Path("s"))
+    assert not list(working.iterdir())
 
 
 def test_ports_are_kept_unless_somebody_took_them(tmp_path: Path) -> None:

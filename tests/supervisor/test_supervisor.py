@@ -28,12 +28,13 @@ RECIPE = '{"resources": {"rollout_nodes": 1, "threads": 1}, "control": {"max_sta
 
 
 class Store(RunStoreServiceServicer):
-    """Wants what the test says; keeps the reports."""
+    """Wants what the test says, `service` or `service@run`; keeps the reports."""
 
     def __init__(self) -> None:
         self.wanted: list[tuple[str, int]] = []
         self.revision, self.step, self.deaf = 1, 0, 0
         self.unknown_run = False
+        self.recipe = RECIPE
         self.reports: list[rs.ReportProcessRequest] = []
         self.asked = asyncio.Event()
 
@@ -44,13 +45,16 @@ class Store(RunStoreServiceServicer):
         self.asked.set()
         while request.revision == self.revision:
             await asyncio.sleep(0.01)
-        processes = [rs.DesiredProcess(run_id="r", service=s, count=n) for s, n in self.wanted]
+        processes = [
+            rs.DesiredProcess(run_id=s.partition("@")[2] or "r", service=s.partition("@")[0], count=n)
+            for s, n in self.wanted
+        ]
         return rs.WatchDesiredResponse(revision=self.revision, processes=processes)
 
     async def ReadRun(self, request: Any, context: Any) -> rs.ReadRunResponse:
         if self.unknown_run:
             raise NotFound("there is no run 'r'")
-        return rs.ReadRunResponse(run=rs.Run(run_id="r", recipe_json=RECIPE))
+        return rs.ReadRunResponse(run=rs.Run(run_id="r", recipe_json=self.recipe))
 
     async def ReadProgress(self, request: Any, context: Any) -> rs.ReadProgressResponse:
         return rs.ReadProgressResponse(step=self.step)
@@ -209,7 +213,7 @@ async def test_a_loop_that_breaks_is_a_failure_and_no_silence(tmp_path: Path, ev
         store.unknown_run = True
         store.want(("learner", 1))
         await eventually(supervisor.failure.done)
-        assert "what runs want failed: NotFound: there is no run 'r'" in str(supervisor.failure.result())
+        assert "start and stop learner-r-0 failed: NotFound: there is no run 'r'" in str(supervisor.failure.result())
 
 
 async def test_a_node_that_still_loads_its_model_does_not_hold_up_the_end(tmp_path: Path, eventually: Any) -> None:
@@ -277,3 +281,55 @@ async def test_a_process_that_dies_again_and_again_as_it_starts_is_named_with_it
     starting.cancel()
     await asyncio.wait([starting])
     await supervisor.stop()
+
+
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+
+
+async def test_a_slow_end_of_one_run_does_not_hold_up_the_start_of_another(tmp_path: Path, eventually: Any) -> None:
+    store = Store()
+    async with supervised(tmp_path, store, {"learner": DEAF}) as supervisor:
+        store.want(("learner@old", 1))
+        await eventually(lambda: any("deaf" in c.tail() for c in supervisor.children.values() if c.service == "learner"))
+        old = next(c for c in supervisor.children.values() if c.run_id == "old")
+        store.want(("rollout@new", 1))  # the learner of the old one has a minute for its checkpoint
+        await eventually(lambda: len(pids(supervisor, "rollout")) == 1, 5.0)
+        assert old.running and old.name not in supervisor._wanted
+        old.signal(signal.SIGKILL)
+
+
+async def test_a_process_that_is_wanted_again_waits_for_its_own_end(tmp_path: Path, eventually: Any) -> None:
+    store = Store()
+    async with supervised(tmp_path, store, {"learner": DEAF}) as supervisor:
+        store.want(("learner", 1))
+        await eventually(lambda: any("deaf" in c.tail() for c in supervisor.children.values() if c.service == "learner"))
+        first = next(c for c in supervisor.children.values() if c.service == "learner")
+        store.want(("rollout", 1))
+        await eventually(lambda: first.name not in supervisor._wanted)
+        store.want(("learner", 1), ("rollout", 2))
+        await eventually(lambda: len(pids(supervisor, "rollout")) == 2)
+        assert pids(supervisor, "learner") == [first.pid]  # two learners of a run would write the same checkpoints
+        first.signal(signal.SIGKILL)
+        await eventually(lambda: pids(supervisor, "learner") not in ([], [first.pid]))
+
+
+async def test_runs_divide_the_cores_unless_they_must_repeat_themselves(tmp_path: Path, eventually: Any) -> None:
+    store, asked = Store(), dict[str, int]()
+    async with supervised(tmp_path, store, {}) as supervisor:
+        plain = supervisor.fleet.worker
+
+        def noted(run_id: str, service: str, replica: int, threads: int, *more: Any) -> Child:
+            asked[run_id] = threads
+            return plain(run_id, service, replica, threads, *more)
+
+        object.__setattr__(supervisor.fleet, "worker", noted)
+        store.recipe = RECIPE.replace('"threads": 1', '"threads": "auto"')
+        cores = len(os.sched_getaffinity(0))
+        store.want(("learner@a", 1))
+        await eventually(lambda: "a" in asked)
+        store.want(("learner@a", 1), ("learner@b", 1))
+        await eventually(lambda: "b" in asked)
+        store.recipe = store.recipe.replace("{", '{"deterministic": true, ', 1)
+        store.want(("learner@a", 1), ("learner@b", 1), ("learner@c", 1))
+        await eventually(lambda: "c" in asked)
+    assert asked == {"a": cores, "b": max(1, cores // 2), "c": cores}

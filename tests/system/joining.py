@@ -61,13 +61,13 @@ class Command:
 
 @contextlib.asynccontextmanager
 async def command(
-    log: Path, *words: str, prefix: Sequence[str] = (), env: Mapping[str, str] | None = None
+    log: Path, *words: str, prefix: Sequence[str] = (), env: Mapping[str, str] | None = None, cwd: Path = ROOT
 ) -> AsyncIterator[Command]:
     """`banyan` with these words; killed when the block is left."""
     told = {**os.environ, **_QUIET, **(env or {})}
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
-            *prefix, *BANYAN, *words, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, env=told, cwd=ROOT
+            *prefix, *BANYAN, *words, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, env=told, cwd=cwd
         )
     try:
         yield Command(process, log)

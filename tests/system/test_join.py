@@ -1,13 +1,9 @@
 """Joining from another process and from another network: work is shared, nothing is lost, errors are one message."""
 
 import asyncio
-import contextlib
 import os
-import shutil
 import signal
 import socket
-import subprocess
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +14,8 @@ from services.chassis import weightfile
 from services.gateway.join import tls
 from tests.faults.audit import audit
 from tests.faults.harness import recipe, tiny_model
+from tests.faults.oracle.allowed import KILLED, NOTHING, Allowed
+from tests.network import network as joined_network
 from tests.system.joining import Training, command, joined, training
 from tests.system.tiny import torch_recipe
 
@@ -36,8 +34,8 @@ def waiting(model: Path, **changes: Any) -> dict[str, Any]:
     return base | {"budget": {"steps": STEPS, "minutes": 5.0}} | changes
 
 
-def clean(run: Training, steps: int = STEPS) -> None:
-    assert audit(run.database, run.run_id, steps) == []
+def clean(run: Training, steps: int = STEPS, allowed: Allowed = NOTHING) -> None:
+    assert audit(run.database, run.run_id, steps, allowed) == []
 
 
 async def seconds_of_training(run: Training) -> float:
@@ -45,6 +43,7 @@ async def seconds_of_training(run: Training) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 async def test_a_joined_node_takes_trees_and_makes_the_run_faster(tmp_path: Path, model: Path) -> None:
     async with training(tmp_path / "alone", waiting(model)) as run:
         assert await run.command.ends() == 0, run.command.output
@@ -72,7 +71,7 @@ async def test_a_node_that_is_killed_loses_nothing(tmp_path: Path, model: Path, 
         await node.ends()
         orphans = {tree for (tree,) in just_begun(run)}
         assert await run.command.ends(240.0) == 0, run.command.output
-        clean(run, 2)
+        clean(run, 2, KILLED)
         epochs = dict(run.rows("select tree_id, claim_epoch from trees"))
         assert orphans and all(epochs[tree] > 1 for tree in orphans)  # somebody else grew them
 
@@ -88,7 +87,7 @@ async def test_a_node_that_is_interrupted_hands_its_trees_back(tmp_path: Path, m
         members = (await run.ask("runs", "show", run.run_id))["nodes"]
         assert {n["joined"]: n["present"] for n in members} == {True: False, False: True}
         assert await run.command.ends(120.0) == 0, run.command.output
-        clean(run, 2)
+        clean(run, 2, KILLED)
 
 
 @pytest.mark.slow
@@ -103,7 +102,7 @@ async def test_a_node_outlives_the_gateway_and_the_broker(tmp_path: Path, model:
         await eventually(lambda: run.by_joined() > before, 60.0, "a tree after the broker was killed")
         assert await run.command.ends(120.0) == 0, run.command.output
         assert await node.ends(20.0) == 0, node.output
-        clean(run)
+        clean(run, allowed=KILLED)
 
 
 def patient(model: Path) -> dict[str, Any]:
@@ -209,31 +208,8 @@ async def test_a_joined_node_samples_from_weights_that_came_over_the_wire(tmp_pa
 @pytest.fixture
 def network() -> Iterator[tuple[str, tuple[str, ...]]]:
     """A network namespace with a wire to this host: this host's address on it, and the command that runs inside."""
-    if shutil.which("ip") is None or os.geteuid() != 0:
-        pytest.skip("needs root and iproute2 for a network namespace; tests/setup.sh installs it")
-    name = f"bn{uuid.uuid4().hex[:8]}"
-    here, there = f"{name}h", f"{name}n"
-    subnet = f"10.{200 + os.getpid() % 50}.{uuid.uuid4().bytes[0]}"
-    try:
-        _ip("netns", "add", name)
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"this host lets nobody make network namespaces: {error.stderr.strip()}")
-    try:
-        _ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
-        _ip("addr", "add", f"{subnet}.1/24", "dev", here)
-        _ip("link", "set", here, "up")
-        _ip("-n", name, "addr", "add", f"{subnet}.2/24", "dev", there)
-        _ip("-n", name, "link", "set", there, "up")
-        _ip("-n", name, "link", "set", "lo", "up")
-        yield f"{subnet}.1", ("ip", "netns", "exec", name)
-    finally:
-        with contextlib.suppress(subprocess.CalledProcessError):
-            _ip("link", "del", here)
-        _ip("netns", "del", name)
-
-
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=10)
+    with joined_network() as made:
+        yield made.address, made.inside
 
 
 @pytest.mark.slow

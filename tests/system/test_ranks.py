@@ -9,6 +9,7 @@ import pytest
 from banyan.v1 import runstore_service_pb2 as rs
 from tests.faults.audit import audit
 from tests.faults.harness import STEPS, System, recipe, system, tiny_model
+from tests.faults.oracle.allowed import SUCCEEDED
 
 pytestmark = pytest.mark.slow
 
@@ -31,4 +32,4 @@ async def test_a_run_with_two_ranks_succeeds_though_one_dies(tmp_path: Path, lor
         (log,) = (tmp_path / "s").rglob(f"learner-{run_id}-0.log")
         assert "rank 1 of this learner ended by SIGKILL" in log.read_text()
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
-    assert audit(tmp_path / "s" / "store.sqlite", run_id, STEPS) == []
+    assert audit(tmp_path / "s" / "store.sqlite", run_id, STEPS, SUCCEEDED) == []

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.slow
 STEPS = 6
 REWARD = """
 def reward(completion, prompt, **row):
-    return float(int(prompt.split()[-1]) % 2 == 0 and len(completion) > 0)
+    right = int(prompt.split()[-1]) % 2 == 0 and len(completion) > 0
+    return float(right) * (1.0 + len(completion) % 2)  # answers to one problem differ, so that a step learns
 """
 
 

@@ -14,6 +14,7 @@ import yaml
 from banyan.v1 import runstore_service_pb2 as rs
 from tests.faults.audit import audit
 from tests.faults.harness import STEPS, recipe, system, tiny_model
+from tests.faults.oracle.allowed import KILLED
 from tests.system.joining import command
 from tests.system.tiny import torch_recipe
 
@@ -91,7 +92,7 @@ async def test_ctrl_c_pauses_and_resume_finishes(tmp_path: Path) -> None:
     async with command(tmp_path / "second.out", "train", "--resume", "--state", str(state)) as second:
         assert await second.ends(180.0) == 0, second.output
     run_id = only_run(state)
-    assert audit(state / "store.sqlite", run_id, STEPS) == []
+    assert audit(state / "store.sqlite", run_id, STEPS, KILLED) == []
 
 
 def only_run(state: Path) -> str:

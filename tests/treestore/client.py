@@ -5,6 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import grpc.aio
 
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
@@ -27,6 +30,8 @@ class Store:
     trees: TreeStoreServiceStub
     runs: RunStoreServiceStub
     forge: Forge
+    channel: grpc.aio.Channel
+    address: str
 
     async def say(self, *items: Item, again: str = "") -> int:
         sequence = 0
@@ -56,7 +61,7 @@ class Store:
         """Claims a tree as soon as the store has it."""
         for _ in range(500):
             try:
-                request = ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-1")
+                request = ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-1", ticket=1)
                 return (await rpc.call(self.trees.ClaimTree, request)).epoch
             except LookupError:
                 await asyncio.sleep(0.01)
@@ -68,14 +73,15 @@ def _grown(item: Item) -> events_pb2.SegmentsGrown:
 
 
 @contextlib.asynccontextmanager
-async def served(nats: str, state: Path) -> AsyncIterator[Store]:
-    """A store of its own with a run, and its client."""
-    settings = Settings(nats=nats, listen="127.0.0.1:0", state=state, tick_ms=50)
+async def served(nats: str, state: Path, begin: bool = True, **more: Any) -> AsyncIterator[Store]:
+    """A store of its own, with a run unless it has one already, and its client."""
+    settings = Settings(nats=nats, listen="127.0.0.1:0", state=state, tick_ms=50, **more)
     async with running(settings) as (server, _loops):
         bus = await Bus.connect(nats, "test")
         channel = rpc.channel(server.address)
-        client = Store(bus, TreeStoreServiceStub(channel), RunStoreServiceStub(channel), Forge())
-        await client.begin()
+        client = Store(bus, TreeStoreServiceStub(channel), RunStoreServiceStub(channel), Forge(), channel, server.address)
+        if begin:
+            await client.begin()
         yield client
         await channel.close()
         await bus.close()

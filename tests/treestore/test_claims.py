@@ -1,23 +1,23 @@
 """Claims: epochs, attempts without progress, returns, tickets (PROTOCOL 3)."""
 
+import asyncio
+
 import pytest
 
 from banyan.errors import NotFound, Refused
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
+from services.rollout.store import GrpcStore
 from services.treestore import claims, deadlines, runs, schema
 from services.treestore.rows import DROPPED, GROWING
 from services.treestore.settings import Settings
+from tests.treestore.client import Store
 from tests.treestore.forge import World
+from tests.treestore.work import statements
 
 
 def _tree(world: World):
     return world.one(schema.trees)
-
-
-def _tickets(world: World) -> list[int]:
-    rows = [r for r in world.rows(schema.outbox) if r.subject.startswith("growth.")]
-    return [events_pb2.GrowTree.FromString(r.payload).ticket for r in rows]
 
 
 def _look(world: World) -> None:
@@ -46,12 +46,12 @@ def test_claims_without_a_new_segment_drop_the_tree(world: World) -> None:
     epoch = world.open(spec)
     root = world.forge.root(spec)
     world.ingest(world.forge.segments(root, epoch=epoch))  # progress: the count starts again
-    assert world.claim(spec.tree_id) == 2
-    assert world.claim(spec.tree_id) == 3
+    assert _claim_after_silence(world, spec.tree_id) == 2
+    assert _claim_after_silence(world, spec.tree_id) == 3
     world.ingest(world.forge.segments(world.forge.child(root), epoch=3))
-    assert world.claim(spec.tree_id) == 4
-    assert world.claim(spec.tree_id) == 5
-    assert world.claim(spec.tree_id) == 0
+    assert _claim_after_silence(world, spec.tree_id) == 4
+    assert _claim_after_silence(world, spec.tree_id) == 5
+    assert _claim_after_silence(world, spec.tree_id) == 0
     tree = _tree(world)
     assert (tree.state, tree.reason) == (DROPPED, "NO_PROGRESS")
     (closed,) = events_pb2.TreesClosed.FromString(world.rows(schema.outbox)[-1].payload).trees
@@ -60,10 +60,37 @@ def test_claims_without_a_new_segment_drop_the_tree(world: World) -> None:
     assert world.claim(spec.tree_id) == 0 and len(world.rows(schema.segments)) == 2
 
 
+def _claim_after_silence(world: World, tree_id: bytes) -> int:
+    world.silence()
+    return world.claim(tree_id)
+
+
+def test_nobody_drops_a_tree_that_another_keeps_by_claiming_it(world: World) -> None:
+    spec = world.forge.spec(max_claims=2)
+    world.open(spec)
+    for epoch in range(2, 30):  # some 5 s apart, as a node renews
+        assert world.claim(spec.tree_id, "thief" if epoch % 2 == 0 else "node-1") == epoch
+        world.now.ms += world.settings.claim_ms // 2 - 1
+    assert (_tree(world).state, _tree(world).idle_claims) == (GROWING, 1)
+    world.ingest(world.forge.segments(world.forge.root(spec), epoch=29))
+    assert _tree(world).idle_claims == 0
+
+
+@pytest.mark.parametrize("ticket", [0, 1, 3, 2**32 - 1])
+def test_a_claim_with_any_ticket_but_the_newest_claims_nothing(world: World, ticket: int) -> None:
+    spec = world.forge.spec()
+    world.ingest(world.forge.opened(spec))
+    world.now.ms += world.settings.requeue_ms
+    _look(world)
+    assert world.claim(spec.tree_id, "thief", ticket=ticket) == 0
+    assert (_tree(world).claim_epoch, _tree(world).claim_node, _tree(world).idle_claims) == (0, "", 0)
+    assert world.claim(spec.tree_id, ticket=2) == 1
+
+
 def test_what_comes_for_a_dropped_tree_is_refused(world: World) -> None:
     spec = world.forge.spec(max_claims=1)
     world.open(spec)
-    assert world.claim(spec.tree_id) == 0
+    assert _claim_after_silence(world, spec.tree_id) == 0
     world.ingest(world.forge.segments(world.forge.root(spec)), world.forge.grown(spec.tree_id))
     assert [r.reason for r in world.rows(schema.refused)] == ["TREE_DROPPED"] * 2
     assert not world.rows(schema.segments)
@@ -86,7 +113,7 @@ def test_a_return_is_no_attempt_and_queues_the_tree_at_once(world: World) -> Non
         _hand_back(world, spec.tree_id, epoch, "drain")  # the same call again
         epoch = world.claim(spec.tree_id, "node-2")
         assert epoch
-    assert _tickets(world) == [1, 2, 3, 4, 5, 6]
+    assert world.tickets() == [1, 2, 3, 4, 5, 6]
     assert _tree(world).state == GROWING
     with pytest.raises(Refused):
         _hand_back(world, spec.tree_id, 1, "drain")
@@ -97,7 +124,7 @@ def test_the_trace_of_the_first_claim_stays(world: World) -> None:
     world.ingest(world.forge.opened(spec))
     for node, trace in (("node-1", "first"), ("node-2", "second")):
         world.database.transact(
-            lambda c, n=node, t=trace: claims.claim(c, spec.tree_id, n, 0, world.now(), world.settings, t)
+            lambda c, n=node, t=trace: claims.claim(c, spec.tree_id, n, 1, world.now(), world.settings, t)
         )
     assert world.database.query(lambda c: claims.first_trace(c, spec.tree_id)) == "first"
 
@@ -113,8 +140,16 @@ def test_a_tree_that_no_node_can_grow_is_dropped_at_its_first_return(world: Worl
     assert (tree.state, tree.reason) == (DROPPED, "UNUSABLE: its spec is no JSON")
 
 
-def _hand_back(world: World, tree_id: bytes, epoch: int, reason: str) -> None:
-    world.database.transact(lambda c: claims.hand_back(c, tree_id, epoch, reason, world.now(), world.settings))
+def test_a_joined_node_cannot_drop_a_tree_by_calling_it_unusable(world: World) -> None:
+    spec = world.forge.spec()
+    _hand_back(world, spec.tree_id, world.open(spec), "UNUSABLE: so it says", joined=True)
+    assert _tree(world).state == GROWING and world.tickets() == [1, 2]
+
+
+def _hand_back(world: World, tree_id: bytes, epoch: int, reason: str, joined: bool = False) -> None:
+    world.database.transact(
+        lambda c: claims.hand_back(c, tree_id, epoch, reason, world.now(), world.settings, joined=joined)
+    )
 
 
 def test_segments_of_a_returned_claim_still_count_until_the_next(world: World) -> None:
@@ -132,7 +167,7 @@ def test_a_tree_that_nobody_can_grow_is_queued_slower_and_dropped_in_the_end(mak
     epoch = world.open(spec)
     for expected in ([1, 2], [1, 2], [1, 2]):
         _hand_back(world, spec.tree_id, epoch, "policy")
-        assert _tickets(world) == expected or len(_tickets(world)) >= 2
+        assert world.tickets() == expected or len(world.tickets()) >= 2
         epoch = world.claim(spec.tree_id)
     _hand_back(world, spec.tree_id, epoch, "policy")
     assert (_tree(world).state, _tree(world).reason) == (DROPPED, "RETURNED: policy")
@@ -145,10 +180,10 @@ def test_a_second_return_waits_a_little(world: World) -> None:
     epoch = world.claim(spec.tree_id)
     _hand_back(world, spec.tree_id, epoch, "policy")
     _look(world)
-    assert _tickets(world) == [1, 2]
+    assert world.tickets() == [1, 2]
     world.now.ms += 500
     _look(world)
-    assert _tickets(world) == [1, 2, 3]
+    assert world.tickets() == [1, 2, 3]
 
 
 def test_an_assignment_that_was_replaced_claims_nothing(world: World) -> None:
@@ -156,7 +191,7 @@ def test_an_assignment_that_was_replaced_claims_nothing(world: World) -> None:
     world.ingest(world.forge.opened(spec))
     world.now.ms += world.settings.requeue_ms
     _look(world)
-    assert _tickets(world) == [1, 2]
+    assert world.tickets() == [1, 2]
     assert world.claim(spec.tree_id, ticket=2) == 1
     assert world.claim(spec.tree_id, ticket=1) == 0  # it fences nobody
     assert _tree(world).claim_epoch == 1 and _tree(world).state == GROWING
@@ -169,10 +204,10 @@ def test_trees_that_nobody_claims_are_queued_again_and_again_but_seldom(world: W
     for seconds in (59, 61, 119, 121):
         world.now.ms = 1_000_000 + seconds * 1000
         _look(world)
-    assert _tickets(world) == [1, 2]  # the second wait is twice the first
+    assert world.tickets() == [1, 2]  # the second wait is twice the first
     world.now.ms += 120_000
     _look(world)
-    assert _tickets(world) == [1, 2, 3]
+    assert world.tickets() == [1, 2, 3]
 
 
 def test_a_claim_that_progresses_is_left_alone_and_an_expired_one_is_queued(world: World) -> None:
@@ -184,10 +219,10 @@ def test_a_claim_that_progresses_is_left_alone_and_an_expired_one_is_queued(worl
         world.ingest(world.forge.segments(segment, epoch=epoch))
         segment = world.forge.child(segment, ordinal)
         _look(world)
-    assert _tickets(world) == [1]
+    assert world.tickets() == [1]
     world.now.ms += world.settings.claim_ms + world.settings.requeue_ms
     _look(world)
-    assert _tickets(world) == [1, 2]
+    assert world.tickets() == [1, 2]
     assert world.claim(spec.tree_id, "node-2", ticket=2) == epoch + 1
 
 
@@ -200,10 +235,29 @@ def test_trees_of_a_paused_run_wait(world: World) -> None:
     world.database.transact(lambda c: runs.move(c, pause, world.now(), world.settings))
     world.now.ms += 10 * world.settings.requeue_ms
     _look(world)
-    assert _tickets(world) == [1]
+    assert world.tickets() == [1]
 
 
-def test_an_epoch_far_ahead_is_an_error_and_one_a_little_ahead_is_learned(world: World) -> None:
+@pytest.mark.parametrize("epoch", [2, 7, 2**31])
+def test_what_names_a_claim_that_was_never_issued_takes_no_tree(world: World, epoch: int) -> None:
+    spec = world.forge.spec()
+    assert world.open(spec) == 1
+    root = world.forge.root(spec)
+    world.ingest(world.forge.segments(root))
+    stolen = world.forge.child(root, 1)
+    world.ingest(
+        world.forge.segments(stolen, epoch=epoch),
+        world.forge.leaf(root, epoch=epoch),
+        world.forge.grown(spec.tree_id, root, epoch=epoch),
+    )
+    assert {r.reason for r in world.rows(schema.refused)} == {"EPOCH_UNKNOWN"} and len(world.rows(schema.refused)) == 3
+    assert (_tree(world).claim_epoch, _tree(world).state, len(world.rows(schema.segments))) == (1, GROWING, 1)
+    world.ingest(world.forge.segments(world.forge.child(root, 1)))  # whoever holds the tree goes on
+    assert len(world.rows(schema.segments)) == 2
+
+
+def test_a_store_that_is_rebuilt_learns_epochs_from_the_log(make_world) -> None:
+    world = make_world(settings=Settings(rebuild=True)).start()
     spec = world.forge.spec()
     world.ingest(world.forge.opened(spec))
     root = world.forge.root(spec)
@@ -211,3 +265,43 @@ def test_an_epoch_far_ahead_is_an_error_and_one_a_little_ahead_is_learned(world:
     assert world.one(schema.dead).reason.startswith("EPOCH_UNKNOWN")
     world.ingest(world.forge.segments(root, epoch=7))
     assert world.claim(spec.tree_id) == 8
+
+
+def test_the_broker_decides_before_the_store_does() -> None:
+    """A claim outlives the broker's wait, and both outlive two renewals that were lost."""
+    from services.chassis import assignments
+    from services.rollout import keeper
+
+    assert Settings().claim_ms >= 2 * assignments._ACK_WAIT_S * 1000
+    assert 3 * keeper.EVERY_S <= assignments._ACK_WAIT_S
+
+
+def test_renewals_are_one_transaction_with_an_outcome_each(world: World) -> None:
+    specs = [world.forge.spec(ordinal) for ordinal in range(5)]
+    world.ingest(world.forge.all_opened(specs))
+    epochs = [world.claim(spec.tree_id) for spec in specs]
+    world.claim(specs[1].tree_id)  # a newer claim
+    world.database.transact(lambda c: claims.hand_back(c, specs[2].tree_id, 1, "drain", world.now(), world.settings))
+    held = [*((spec.tree_id, epoch) for spec, epoch in zip(specs, epochs, strict=True)), (bytes(32), 1)]
+    world.now.ms += 5_000
+    with statements() as asked:
+        found = world.database.transact(lambda c: claims.renew_all(c, held, "", world.now(), world.settings))
+    assert [e.reason if e else "" for e in found] == ["", "STALE_EPOCH", "STALE_EPOCH", "", "", "NOT_FOUND"]
+    assert len([s for s in asked if "trees" in s]) == 2, "all are read together, and written together"
+    due = world.now() + world.settings.claim_ms
+    renewed = [world.one(schema.trees, tree_id=spec.tree_id).claim_due_ms == due for spec in specs]
+    assert renewed == [True, False, False, True, True]
+    found = world.database.transact(lambda c: claims.renew_all(c, held[:1], "another", world.now(), world.settings))
+    assert [e.reason if e else "" for e in found] == ["OTHER_RUN"]
+
+
+async def test_a_node_renews_all_its_claims_in_two_calls(store: Store) -> None:
+    specs = [store.forge.spec(ordinal) for ordinal in range(40)]
+    await store.say(store.forge.all_opened(specs))
+    epochs = [await store.claim(spec.tree_id) for spec in specs]
+    node = GrpcStore(store.channel, store.forge.run_id, "node-1")
+    with statements() as asked:
+        await asyncio.gather(*(node.renew(s.tree_id, e) for s, e in zip(specs, epochs, strict=True)))
+        with pytest.raises(Refused, match="is over"):
+            await node.renew(specs[0].tree_id, epochs[0] + 1)
+    assert len([s for s in asked if s.startswith("UPDATE trees")]) == 1, "those that ask at once go together"

@@ -132,3 +132,17 @@ def test_a_score_keeps_how_its_path_could_be_put_right(world: World) -> None:
     message.scores[0].scored.score.repair.text = "x" * 20_000
     world.ingest(world.forge.item("score", message))
     assert "has 20000 characters" in world.one(schema.dead).reason
+
+
+def test_a_segment_that_comes_after_the_end_of_growth_closes_nothing(world: World) -> None:
+    """A branch that no listed path holds may come again late: the leaf still lacks its score."""
+    spec = world.forge.spec()
+    epoch = world.open(spec)
+    root = world.forge.root(spec)
+    leaf, other = world.forge.child(root), world.forge.child(root, 1)
+    world.ingest(world.forge.segments(root, leaf, epoch=epoch), world.forge.leaf(leaf, epoch=epoch))
+    world.ingest(world.forge.grown(spec.tree_id, leaf, epoch=epoch))
+    world.ingest(world.forge.segments(other, epoch=epoch))
+    assert world.one(schema.trees).state == SCORING
+    world.ingest(world.forge.score(leaf, 0.5))
+    assert world.one(schema.trees).state == CLOSED and world.one(schema.trees).mean_reward == 0.5

@@ -5,10 +5,15 @@ from dataclasses import dataclass, field
 import pytest
 
 from banyan.errors import TemporaryError
+from banyan.v1 import events_pb2
 from services.treestore import consumer, schema
+from services.treestore import ingest as ingest_module
+from services.treestore.book import Book
 from services.treestore.consumer import Ingester
 from services.treestore.context import Context
+from services.treestore.facts import Event, Grew
 from services.treestore.ingest import Item, ingest
+from services.treestore.rules import Verdict
 from tests.treestore.forge import World
 
 
@@ -76,6 +81,37 @@ async def test_a_message_that_breaks_the_ingest_is_buried_alone(world: World, mo
     assert await _ingester(world).store(told)
     assert len(world.rows(schema.trees)) == 2 and all(t.acked for t in told)
     assert world.one(schema.dead).reason == "ZeroDivisionError: a bug"
+
+
+async def test_a_parked_event_that_breaks_the_ingest_is_buried_and_not_who_releases_it(world: World, monkeypatch) -> None:
+    forge, spec = world.forge, world.forge.spec()
+    epoch = world.open(spec)
+    root = forge.root(spec)
+    child = forge.child(root, 7)
+    world.ingest(forge.segments(child, epoch=epoch), forge.segments(forge.child(root, 8), epoch=epoch))
+    assert len(world.rows(schema.parked)) == 2
+    judge, bad = ingest_module.judge, {child.id}
+
+    def fragile(book: Book, event: Event) -> Verdict:
+        if isinstance(event, Grew) and event.segment.id in bad and event.segment.parent in book.heads:
+            raise ZeroDivisionError("a bug")
+        return judge(book, event)
+
+    monkeypatch.setattr(ingest_module, "judge", fragile)
+    released = Told(forge.segments(root, epoch=epoch))
+    assert await _ingester(world).store([released]) and released.acked
+    assert len(world.rows(schema.segments)) == 2 and not world.rows(schema.parked)
+    letter = events_pb2.DeadLetter.FromString(world.one(schema.dead).letter)
+    assert letter.reason == "ZeroDivisionError: a bug"
+    (segment,) = events_pb2.SegmentsGrown.FromString(letter.payload).segments
+    assert segment.segment.id == child.id
+
+    other = forge.spec(1)
+    epoch, root = world.open(other), forge.root(other)
+    bad.add(forge.child(root).id)
+    both = Told(forge.segments(forge.child(root), root, epoch=epoch))  # it waits, and is released within its message
+    assert await _ingester(world).store([both]) and both.acked
+    assert len(world.rows(schema.segments)) == 2 and len(world.rows(schema.dead)) == 2
 
 
 @pytest.mark.parametrize("error", [TemporaryError("x"), OSError("x")])

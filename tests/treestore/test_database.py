@@ -12,6 +12,7 @@ from banyan.errors import InvalidInput, Refused, TemporaryError
 from services.treestore import meta, migrate, schema
 from services.treestore.database import Database, without_password
 from tests.treestore.forge import World
+from tests.treestore.older import older
 
 
 def test_the_migrations_make_exactly_the_tables_of_the_schema(database: Database) -> None:
@@ -136,36 +137,27 @@ def test_a_store_that_was_copied_while_it_ran_is_whole(tmp_path: Path) -> None:
 
 def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path: Path, monkeypatch) -> None:
     """From 0002, with a dead letter in it: what was stored stays, and the same numbers may come again."""
-    address = f"sqlite:///{tmp_path / 's.sqlite'}"
-    from alembic import command
-
-    upgrade, head = command.upgrade, migrate.HEAD
-    with monkeypatch.context() as older:
-        older.setattr(migrate, "HEAD", "0002")
-        older.setattr(command, "upgrade", lambda config, _: upgrade(config, "0002"))
-        database = Database(address).open()
-        old = "INSERT INTO dead (service, stream, sequence, letter) VALUES ('s', 'LINEAGE', 7, x'00')"
+    old = "INSERT INTO dead (service, stream, sequence, letter) VALUES ('s', 'LINEAGE', 7, x'')"
+    with older(tmp_path / "s.sqlite", "0002", monkeypatch) as database:
         database.transact(lambda c: c.exec_driver_sql(old))
-        database.close()
-    database = Database(address).open()
-    assert database.query(migrate.version) == head
-    new = old.replace("letter)", "letter, digest)").replace("x'00'", "x'00', x'01'")
+    database = Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()
+    assert database.query(migrate.version) == migrate.HEAD
+    new = old.replace("letter)", "letter, digest)").replace("x'')", "x'', x'01')")
     database.transact(lambda c: c.exec_driver_sql(new))
     assert len(database.query(lambda c: list(c.execute(select(schema.dead))))) == 2
     database.close()
 
 
-def test_trees_that_were_grown_before_they_were_counted_count_too(tmp_path: Path) -> None:
-    world = World(Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()).start()
-    for ordinal in range(2):
-        world.live(world.forge.spec(ordinal))
-    world.database.transact(lambda c: c.exec_driver_sql("DROP TABLE grown"))
-    world.database.transact(lambda c: c.exec_driver_sql("DROP INDEX ix_policies_run"))
-    world.database.transact(lambda c: c.exec_driver_sql("ALTER TABLE scores DROP COLUMN repair"))
-    world.database.transact(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '0007'"))
-    world.database.close()
+_OLD_TREE = (
+    "INSERT INTO trees (tree_id, run_id, group_id, tree_index, row_digest, spec, state, segments, grown_node)"
+    " VALUES (X'{0:064x}', 'r', 'g', {0}, x'', x'', 2, 3, 'node-1')"
+)
+
+
+def test_trees_that_were_grown_before_they_were_counted_count_too(tmp_path: Path, monkeypatch) -> None:
+    with older(tmp_path / "s.sqlite", "0007", monkeypatch) as database:
+        for index in range(2):
+            database.transact(lambda c, i=index: c.exec_driver_sql(_OLD_TREE.format(i)))
     database = Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()
-    assert database.query(lambda c: [tuple(row) for row in c.execute(select(schema.grown))]) == [
-        (world.forge.run_id, "node-1", 2)
-    ]
+    assert database.query(lambda c: [tuple(row) for row in c.execute(select(schema.grown))]) == [("r", "node-1", 2)]
     database.close()

@@ -5,6 +5,7 @@ import pytest
 from banyan.errors import NotFound, Refused
 from banyan.v1 import events_pb2
 from services.treestore import dead, schema
+from services.treestore.settings import Settings
 from tests.treestore.forge import World
 
 MIB = 1 << 20
@@ -15,7 +16,7 @@ def _store(world: World, sizes: list[int]) -> None:
         events_pb2.DeadLetter(stream="LINEAGE", subject="lineage.x.leaf", sequence=n, payload=b"x" * size, reason="r" * 5000)
         for n, size in enumerate(sizes, 1)
     ]
-    world.database.transact(lambda c: dead.store(c, letters, 0))
+    world.database.transact(lambda c: dead.store(c, letters, 0, Settings(kept_bytes=1 << 30)))
 
 
 def test_a_list_of_large_letters_fits_an_answer(world: World) -> None:

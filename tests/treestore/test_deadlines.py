@@ -1,7 +1,11 @@
 """Deadlines belong to the store, and outlive its restarts (PROTOCOL 4)."""
 
+from types import SimpleNamespace
+
+import pytest
+
 from banyan.v1 import events_pb2, tree_pb2
-from services.treestore import deadlines, progress, schema, trees
+from services.treestore import clock, deadlines, progress, schema, trees
 from services.treestore.clock import StoreClock
 from services.treestore.rows import CLOSED, SCORING
 from tests.treestore.forge import World
@@ -90,7 +94,7 @@ def test_an_event_that_waited_in_vain_is_given_up(world: World) -> None:
 def test_what_waits_for_a_tree_that_is_over_is_refused_in_the_end(world: World) -> None:
     spec = world.forge.spec()
     world.live(spec)
-    world.ingest(world.forge.score(world.forge.child(world.forge.root(spec), 9)))
+    world.ingest(world.forge.segments(world.forge.child(world.forge.child(world.forge.root(spec), 9))))
     world.now.ms += world.settings.park_ms + 1
     _look(world)
     assert world.one(schema.refused).reason == "TREE_OVER" and not world.rows(schema.dead)
@@ -146,3 +150,13 @@ def test_an_idle_store_writes_nothing(world: World) -> None:
 def test_the_clock_never_goes_back() -> None:
     ahead = StoreClock(alive_ms=10**14)
     assert ahead() >= 10**14 and ahead() <= ahead()
+
+
+@pytest.mark.parametrize("wall_s", [1_000.0, 9_000.0])
+def test_a_wall_clock_that_is_set_while_the_store_runs_moves_no_deadline(monkeypatch, wall_s: float) -> None:
+    now = SimpleNamespace(wall=5_000.0, monotonic=70.0)
+    monkeypatch.setattr(clock, "time", SimpleNamespace(time=lambda: now.wall, monotonic=lambda: now.monotonic))
+    store = clock.StoreClock()
+    assert store() == 5_000_000
+    now.wall, now.monotonic = wall_s, 70.25
+    assert store() == 5_000_250

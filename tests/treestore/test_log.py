@@ -41,14 +41,14 @@ async def test_a_new_database_is_built_up_from_the_log(nats_server, tmp_path: Pa
     forge = Forge()
     spec = forge.spec()
     items = [forge.opened(spec), *forge.life(spec)]
-    settings = Settings(nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "old")
+    settings = Settings(nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "old", rebuild=True)
     bus = await Bus.connect(nats_server.url, "test")
     async with running(settings) as (server, _loops):
         trees = await _begin(server.address, forge)
         for item in items:
             await bus.publish_bytes(item.subject, item.data, f"m{item.sequence}")
         before = await _closed(trees, spec.tree_id)
-    settings = Settings(nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "new")
+    settings = Settings(nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "new", rebuild=True)
     async with running(settings) as (server, _loops):
         trees = await _begin(server.address, forge)
         after = await _closed(trees, spec.tree_id)
@@ -59,7 +59,9 @@ async def test_a_new_database_is_built_up_from_the_log(nats_server, tmp_path: Pa
 
 async def test_the_log_is_purged_of_what_all_consumers_have(nats_server, tmp_path: Path) -> None:
     forge = Forge()
-    settings = Settings(nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "state", purge_s=0.1, purge_margin=2)
+    settings = Settings(
+        nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "state", purge_s=0.1, purge_margin=2, rebuild=True
+    )  # nobody claims its trees
     bus = await Bus.connect(nats_server.url, "test")
     async with running(settings) as (server, _loops):
         trees = await _begin(server.address, forge)

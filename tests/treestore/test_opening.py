@@ -7,6 +7,7 @@ from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore import deadlines, progress, runs, schema
 from services.treestore.ingest import Item
 from services.treestore.rows import CLOSED, GROWING
+from services.treestore.settings import Settings
 from tests.treestore.forge import World
 
 
@@ -15,7 +16,7 @@ def _reasons(world: World) -> list[str]:
 
 
 def test_events_before_their_tree_and_their_run_wait(make_world) -> None:
-    world: World = make_world()
+    world: World = make_world(settings=Settings(rebuild=True))
     world.database.transact(runs.take_gateway_epoch)
     spec = world.forge.spec()
     world.ingest(*reversed(world.forge.life(spec)))

@@ -78,7 +78,9 @@ class Client:
     async def claim(self, tree_id: bytes) -> int:
         for _ in range(1000):
             with contextlib.suppress(LookupError):
-                return (await self.ask(self.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-1"))).epoch
+                return (
+                    await self.ask(self.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-1", ticket=1))
+                ).epoch
             await asyncio.sleep(0.02)
         raise AssertionError("the tree was never stored")
 

@@ -20,17 +20,23 @@ from services.treestore.rows import CLOSED, CONSUMED
 from tests.treestore.forge import World
 
 
-def _grown(world: World, ordinal: int, rewards: Sequence[float | None], row: int | None = None) -> tree_pb2.TreeSpec:
-    """A group of one tree with a leaf per reward; of the same row as another group, where that is asked for."""
+def _grown(
+    world: World, ordinal: int, rewards: Sequence[float | None], row: int | None = None, form: float | None = None
+) -> tree_pb2.TreeSpec:
+    """A group of one tree with a leaf per reward; of the same row as another group, where that is asked for. form: what a
+    second scorer says of each leaf."""
     forge = world.forge
     like = forge.spec(ordinal if row is None else row)
     tree_id = digest.tree_id(forge.run_id, forge.spec(ordinal).group_id, like.row_digest, 0)
-    spec = forge.spec(ordinal, row_digest=like.row_digest, row_json=like.row_json, tree_id=tree_id)
+    scorers = ["number"] if form is None else ["number", "form"]
+    spec = forge.spec(ordinal, row_digest=like.row_digest, row_json=like.row_json, tree_id=tree_id, scorers=scorers)
     epoch, root = world.open(spec), forge.root(spec)
     branches = [forge.child(root, number) for number in range(len(rewards))]
     world.ingest(forge.segments(root, *branches, epoch=epoch), *(forge.leaf(b, epoch=epoch) for b in branches))
     world.ingest(forge.grown(spec.tree_id, *branches, epoch=epoch))
     world.ingest(*(forge.score(b, value) for b, value in zip(branches, rewards, strict=True)))
+    if form is not None:
+        world.ingest(*(forge.score(b, form, "form") for b in branches))
     return spec
 
 
@@ -125,6 +131,17 @@ def test_a_success_of_the_row_is_found_in_the_newest_tree_that_has_one(world: Wo
     before = _sample(world, failed=ask[:1], before_batch=1)
     assert [(one.tree_id, one.leaf) for one in before] == [(old.tree_id, _leaf(world, old, 0))]
     assert _sample(world, failed=ask[:1], first_batch=2) == [] == _sample(world, failed=ask, right=1.5)
+
+
+def test_a_success_is_found_however_many_newer_trees_only_have_the_form(world: World) -> None:
+    """Card 47: the newest positive trajectory of the whole table. Here a second scorer finds each failure well formed."""
+    right = _grown(world, 0, [0, 1], form=1.0)
+    failures = [_grown(world, n, [0, 0], row=0, form=1.0) for n in range(1, 40)]
+    for number, spec in enumerate((right, *failures)):
+        _commit(world, number, [spec.group_id])
+    ask = [ts.FailedGroup(group_id="g", row_digest=right.row_digest)]
+    assert [one.tree_id for one in _sample(world, failed=ask, right=1.0)] == [right.tree_id]
+    assert _sample(world, failed=ask, right=1.0, first_batch=1) == []
 
 
 def _again(spec: tree_pb2.TreeSpec, leaf: tree_pb2.LeafRef | None = None, group: str = "") -> ts.ReplayedTree:

@@ -95,17 +95,17 @@ async def test_claims_that_come_together_have_each_their_own_outcome(store: Stor
         )
         assert not (await rpc.call(store.trees.AwaitIngested, wait)).missing
     ids = [specs[0].tree_id, b"x" * 32, specs[1].tree_id, specs[0].tree_id]
-    ask = ts.ClaimTreesRequest(claims=[ts.ClaimTreeRequest(tree_id=i, node_id="n") for i in ids])
+    ask = ts.ClaimTreesRequest(claims=[ts.ClaimTreeRequest(tree_id=i, node_id="n", ticket=1) for i in ids])
     outcomes = (await rpc.call(store.trees.ClaimTrees, ask)).outcomes
     assert [(o.refused, o.claim.epoch, o.claim.tree.spec.tree_id) for o in outcomes] == [
         ("", 2, ids[0]), ("NOT_FOUND", 0, b""), ("", 2, ids[2]), ("", 3, ids[0])
     ]  # fmt: skip
     assert all(len(o.claim.tree.segments) == 1 for o in outcomes if not o.refused)
-    monkeypatch.setattr(claiming, "MOST_TOKENS", len(store.forge.root(specs[0])))
-    ask = ts.ClaimTreesRequest(claims=[ts.ClaimTreeRequest(tree_id=s.tree_id, node_id="n") for s in specs])
+    monkeypatch.setattr(claiming, "MOST_BYTES", 1)
+    ask = ts.ClaimTreesRequest(claims=[ts.ClaimTreeRequest(tree_id=s.tree_id, node_id="n", ticket=1) for s in specs])
     outcomes = (await rpc.call(store.trees.ClaimTrees, ask)).outcomes
     assert [o.refused for o in outcomes] == ["", "LATER", "LATER"]
-    ask = ts.ClaimTreesRequest(claims=[ts.ClaimTreeRequest(tree_id=ids[0], node_id="n")] * 65)
+    ask = ts.ClaimTreesRequest(claims=[ts.ClaimTreeRequest(tree_id=ids[0], node_id="n", ticket=1)] * 65)
     with pytest.raises(InvalidInput, match="at most 64"):
         await rpc.call(store.trees.ClaimTrees, ask)
 
@@ -122,7 +122,7 @@ async def test_await_ingested_names_what_is_missing_and_returns_as_soon_as_it_is
     await store.say(forge.segments(root, epoch=epoch))
     answer = await asyncio.wait_for(waiting, 5)
     assert not answer.missing and not answer.grown
-    await rpc.call(store.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=spec.tree_id, node_id="other"))
+    await rpc.call(store.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=spec.tree_id, node_id="other", ticket=1))
     with pytest.raises(Refused) as refused:
         await rpc.call(store.trees.AwaitIngested, ask)
     assert refused.value.reason == "STALE_EPOCH"

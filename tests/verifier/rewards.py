@@ -23,6 +23,52 @@ def raises(completion, **row):
     raise ValueError(f"cannot read {completion}")
 
 
+def half(completion, **row):
+    raise ValueError("\ud83d")
+
+
+def unsayable(completion, **row):
+    class Hostile(Exception):
+        def __str__(self):
+            sys.exit(3)
+
+    raise Hostile
+
+
+def _forged(body):
+    """A completion that took over its score writes the answer itself."""
+    import stat
+
+    pipe = next(n for n in range(3, 64) if _is(n, stat.S_ISFIFO))
+    os.write(pipe, len(body).to_bytes(4, "little") + body)
+    os._exit(0)
+
+
+def _is(handle, kind):
+    try:
+        return kind(os.fstat(handle).st_mode)
+    except OSError:
+        return False
+
+
+def forged_nan(completion, **row):
+    _forged(b'{"value": NaN, "parts": {}}')
+
+
+def forged_infinity(completion, **row):
+    _forged(b'{"value": 1e999, "parts": {}}')
+
+
+def forged_list(completion, **row):
+    _forged(b"[1]")
+
+
+def many_parts(completion, **row):
+    from banyan.plugins import Scored
+
+    return Scored(1.0, {f"part {number}": 1.0 for number in range(60_000)})
+
+
 def huge(completion, **row):
     return -1e200
 
@@ -107,6 +153,11 @@ def environment(completion, **row):
 
 
 def user(completion, **row):
+    return os.getuid()
+
+
+def user_group(completion, **row):
+    assert os.getgroups() == [] and os.getgid() == os.getuid()
     return os.getuid()
 
 

@@ -2,133 +2,22 @@
 
 import asyncio
 import contextlib
-import json
 from pathlib import Path
 
-import grpc
 import pytest
 
-from banyan.errors import InvalidInput
+from banyan.errors import DeadlineMissed
 from banyan.v1 import (
     events_pb2,
-    runstore_service_pb2,
     runstore_service_pb2_grpc,
     tree_pb2,
-    treestore_service_pb2,
     treestore_service_pb2_grpc,
 )
 from services.chassis import rpc, subjects
 from services.chassis.bus import Bus
-from services.verifier.consumer import LeafConsumer
-from services.verifier.handlers import LeafHandler
+from services.verifier import consumer
 from services.verifier.publisher import BusPublisher
-from services.verifier.sandbox.limits import Limits
-from services.verifier.sandbox.pool import Pool
-from services.verifier.scoring import Scoring
-from services.verifier.store import GrpcStore
-
-RUN = "test-00000000"
-RECIPE = {"name": "test", "model": "tiny", "task": {"name": "arithmetic"}}
-
-
-class TreeStore(treestore_service_pb2_grpc.TreeStoreServiceServicer):
-    """The answers of a treestore, from what the test put in."""
-
-    def __init__(self):
-        self.completions = {}
-        self.scorers = ["number"]
-        self.epoch, self.state = 1, tree_pb2.TREE_STATE_SCORING
-        self.down = False
-        self.poison = b""
-        self.scored = set()  # (segment, scorer): not owed any more
-        self.reads = 0
-
-    async def ReadLeaves(self, request, context):
-        self.reads += 1
-        if self.down:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "down")
-        if any(key.leaf.end == 666 or key.leaf.segment == self.poison for key in request.leaves):
-            raise InvalidInput("leaf 666 is poison")
-        found = [self._transcript(k) for k in request.leaves if k.leaf.segment in self.completions]
-        return treestore_service_pb2.ReadLeavesResponse(transcripts=found)
-
-    def _transcript(self, key):
-        return treestore_service_pb2.LeafTranscript(
-            key=key,
-            run_id=RUN,
-            completion=self.completions[key.leaf.segment],
-            row_json=json.dumps({"question": "3 + 4", "answer": 7}),
-            scorers=[name for name in self.scorers if (key.leaf.segment, name) not in self.scored],
-            traceparent="00-" + "1" * 32 + "-" + "2" * 16 + "-01",
-        )
-
-    async def GetTree(self, request, context):
-        spec = tree_pb2.TreeSpec(tree_id=request.tree_id, run_id=RUN)
-        tree = tree_pb2.Tree(spec=spec, claim_epoch=self.epoch, state=self.state)
-        return treestore_service_pb2.GetTreeResponse(tree=tree)
-
-
-class RunStore(runstore_service_pb2_grpc.RunStoreServiceServicer):
-    """One run."""
-
-    def __init__(self):
-        self.recipe = json.dumps(RECIPE)
-
-    async def ReadRun(self, request, context):
-        run = runstore_service_pb2.Run(run_id=request.run_id, recipe_json=self.recipe)
-        return runstore_service_pb2.ReadRunResponse(run=run)
-
-
-class World:
-    """Everything around a verifier's consumer."""
-
-    def __init__(self, bus, trees, runs, address):
-        self.bus, self.trees, self.runs, self.address = bus, trees, runs, address
-        self.scores: dict[bytes, list] = {}
-
-    @contextlib.asynccontextmanager
-    async def verifier(self):
-        stop, channel = asyncio.Event(), rpc.channel(self.address)
-        scoring = Scoring(Pool(Limits(deadline_s=2.0)))
-        handler = LeafHandler(GrpcStore(channel), BusPublisher(self.bus), scoring, "v1")
-        task = asyncio.create_task(LeafConsumer(self.bus, GrpcStore(channel), handler, 16).run(stop))
-        try:
-            yield task
-        finally:
-            stop.set()
-            await asyncio.wait_for(task, 15)
-            await scoring.close()
-            await channel.close()
-
-    async def leaf(self, number, *, end=3, epoch=1):
-        (segment,) = await self.leaves(number, end=end, epoch=epoch)
-        return segment
-
-    async def leaves(self, *numbers, end=3, epoch=1):
-        """One message of several leaves; their segments."""
-        segments = [number.to_bytes(32, "big") for number in numbers]
-        places = [tree_pb2.LeafRef(segment=segment, end=end) for segment in segments]
-        said = [
-            events_pb2.LeafFinished(run_id=RUN, tree_id=b"t" * 32, claim_epoch=epoch, leaf=place, reason="stop")
-            for place in places
-        ]
-        message = events_pb2.LeavesFinished(leaves=said)
-        await self.bus.publish(subjects.lineage(RUN, "leaf"), message, f"leaf-{numbers}-{end}-{epoch}")
-        return segments
-
-    async def collect(self):
-        stream = [subjects.lineage(RUN, "score")]
-        consumer = await self.bus.consumer(subjects.LINEAGE, "collector", stream)
-        while True:
-            for delivery in await consumer.fetch(64, 1.0):
-                for event in delivery.decode(events_pb2.LeavesScored).scores:
-                    self.scores.setdefault(event.scored.leaf.segment, []).append((event, delivery.traceparent))
-                    self.trees.scored.add((event.scored.leaf.segment, event.scored.scorer))
-                await delivery.ack()
-
-    async def unacked(self):
-        info = await self.bus._js.consumer_info(subjects.LINEAGE, "verifier")
-        return info.num_pending + info.num_ack_pending
+from tests.verifier.stand_ins import RUN, RunStore, TreeStore, World
 
 
 @pytest.fixture
@@ -205,6 +94,43 @@ async def test_a_leaf_delivered_twice_is_one_score_on_the_log(world, eventually)
         await eventually(lambda: world.trees.reads >= 2)
         await eventually(lambda: settled(world))
     assert len(world.scores[segment]) == 1
+
+
+async def test_a_score_that_is_owed_still_when_its_leaf_comes_again_is_one_message(world, eventually):
+    """The store has not read the score yet, so the leaf is scored again: the broker knows the second score by its id."""
+    world.trees.completions[(1).to_bytes(32, "big")] = "7"
+    world.trees.ingests = False
+    async with world.verifier():
+        for epoch in (1, 2):
+            await world.leaf(1, epoch=epoch)
+            await eventually(lambda epoch=epoch: world.trees.reads >= epoch)
+            await eventually(lambda: settled(world))
+    info = await world.bus._js.stream_info(subjects.LINEAGE, subjects_filter=subjects.lineage(RUN, "score"))
+    assert info.state.subjects == {subjects.lineage(RUN, "score"): 1}
+
+
+class FailsAtFirst:
+    """A broker that cannot be reached for the first score of one leaf."""
+
+    def __init__(self, bus, segment):
+        self._publisher, self._segment, self.failed = BusPublisher(bus), segment, 0
+
+    async def publish(self, scored, msg_id, traceparent):
+        if scored.scored.leaf.segment == self._segment and not self.failed:
+            self.failed += 1
+            raise DeadlineMissed("no ack from NATS")
+        await self._publisher.publish(scored, msg_id, traceparent)
+
+
+async def test_a_message_is_acked_only_when_each_of_its_scores_is_with_the_broker(world, eventually):
+    one, other = ((number).to_bytes(32, "big") for number in (1, 2))
+    world.trees.completions = {one: "7", other: "8"}
+    publisher = FailsAtFirst(world.bus, other)
+    async with world.verifier(publisher):
+        await world.leaves(1, 2)
+        await eventually(lambda: {one, other} <= world.scores.keys(), what="the score that failed for now")
+        await eventually(lambda: settled(world))
+    assert publisher.failed == 1 and len(world.scores[one]) == len(world.scores[other]) == 1
 
 
 async def test_a_leaf_that_the_store_has_not_yet_waits(world, eventually):
@@ -300,3 +226,19 @@ async def test_a_verifier_stopped_in_the_middle_leaves_the_rest_to_the_next(worl
     async with world.verifier():
         await eventually(lambda: len(world.scores) == 30)
     assert all(len(found) == 1 for found in world.scores.values())
+
+
+async def test_what_a_killed_verifier_had_taken_comes_again_within_seconds(world, eventually):
+    await world.bus.consumer(subjects.LINEAGE, "verifier", [subjects.lineage("*", "leaf")])  # as it was made before
+
+    async def waits():
+        return (await world.bus._js.consumer_info(subjects.LINEAGE, "verifier")).config.ack_wait
+
+    assert await waits() == 30.0
+    async with world.verifier():
+        await eventually(lambda: settled_at(waits, consumer.ACK_WAIT_S))
+    assert 3 * consumer._PROGRESS_S < consumer.ACK_WAIT_S <= 5.0  # and what takes longer does not come twice
+
+
+async def settled_at(read, wanted):
+    return await read() == wanted

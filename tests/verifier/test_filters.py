@@ -95,3 +95,12 @@ def test_settings_of_a_filter_reach_its_scorer():
     recipe["filter"] = [{"name": "regex", "settings": {"pattern": "7"}}, {"name": "m:f"}]
     specs = specs_of(json.dumps(recipe))
     assert {n: dict(s.settings) for n, s in specs.items()} == {"regex": {"pattern": "7"}, "m:f": {}}
+
+
+def test_a_scorer_is_told_what_not_to_read_and_whether_it_may_be_unconfined():
+    task = {"name": "file", "path": "rows.jsonl", "reward": "rewards:exact"}
+    recipe = {"name": "r", "model": "m", "task": task, "allow_unconfined_scorers": True}
+    (spec,) = specs_of(json.dumps(recipe)).values()
+    assert (spec.withheld, spec.unconfined) == (("rows.jsonl",), True)
+    (plain,) = specs_of(json.dumps({"name": "r", "model": "m", "task": {"name": "arithmetic"}})).values()
+    assert (plain.withheld, plain.unconfined) == ((), False)

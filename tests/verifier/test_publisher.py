@@ -5,6 +5,7 @@ from typing import Any
 
 from banyan.errors import DeadlineMissed
 from banyan.v1 import events_pb2
+from services.chassis.bus import MAX_MESSAGE_BYTES
 from services.verifier.publisher import BusPublisher
 
 
@@ -37,3 +38,21 @@ async def test_scores_that_wait_go_out_by_run_and_each_hears_of_its_own() -> Non
     (here, names, msg_id, trace), away = bus.said
     assert (here, names, trace) == ("lineage.here.score", ["a", "c"], "") and msg_id.startswith("scores-")
     assert away == ("lineage.away.score", ["b"], "id-b", "t2")
+
+
+async def test_a_large_score_takes_none_of_its_neighbours_along() -> None:
+    """Messages are split by bytes: what one message cannot hold goes out in several, and the broker refuses no neighbour."""
+
+    class _Narrow(_Bus):
+        async def publish(self, subject: str, message: events_pb2.LeavesScored, msg_id: str, *, traceparent: str) -> int:
+            assert message.ByteSize() <= MAX_MESSAGE_BYTES
+            return await super().publish(subject, message, msg_id, traceparent=traceparent)
+
+    bus: Any = _Narrow()
+    publisher = BusPublisher(bus)
+    big = [_score("here", f"{number}") for number in range(43)]
+    for score in big:
+        score.scored.score.repair.text = "x" * 20_000
+    ends = await asyncio.gather(*(publisher.publish(score, f"id-{n}", "") for n, score in enumerate(big)))
+    assert ends == [None] * 43 and len(bus.said) > 1
+    assert sorted(name for _, names, _, _ in bus.said for name in names) == sorted(str(n) for n in range(43))

@@ -68,9 +68,74 @@ def _break_outs(stem):
     yield file, f"__import__('builtins').open('{file}', 'w')"
 
 
+# Plain text that the generators' own scorers reward, or compute the reward of: (dataset, answer made of its row).
+FORGED = {
+    "string_insertion": lambda row: "oracle_answer",
+    "spiral_matrix": lambda row: "oracle_answer.split()",
+    "binary_matrix": lambda row: "[line.split() for line in oracle_answer.split(chr(10))]",
+    "n_queens": lambda row: "[line.split() for line in [*entry['metadata']['valid_answers']][0].split(chr(10))]",
+    "polynomial_multiplication": lambda row: f"expand({row['metadata']['polynomial_expr']})",
+    "simple_integration": lambda row: f"Integral({row['metadata']['integrand']}, {row['metadata']['variable']})",
+    "intermediate_integration": lambda row: f"Integral({row['metadata']['integrand']}, {row['metadata']['variable']})",
+    "countdown": lambda row: f"Integer({row['metadata']['target']})*(1 + 0*sum({row['metadata']['numbers']}))",
+    "puzzle24": lambda row: "int(24.0)+0*sum([3,3,3,3])",
+}
+
+
+@pytest.mark.parametrize("dataset", EVAL)
+async def test_plain_text_that_is_evaluated_earns_nothing(pool, dataset):
+    for row in rows(dataset, 2):
+        outcome = (await pool.score(SPEC, FORGED[dataset](row), row)).outcome
+        assert outcome == Scored(0.0, {"refused": 1.0})
+
+
+@pytest.mark.parametrize("dataset", EVAL)
+async def test_right_answers_are_read_as_before(pool, dataset):
+    """Gold answers of many rows, but for the few that only state the question again."""
+    scored = [row for row in rows(dataset, 12) if "Integral(" not in row["answer"]]
+    assert len(scored) >= 8
+    for row in scored:
+        assert (await pool.score(SPEC, str(row["answer"]), row)).outcome == Scored(1.0)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "answer", "value"),
+    [
+        ("string_insertion", lambda row: repr(list(row["answer"])), 0.1),
+        ("spiral_matrix", lambda row: repr(row["answer"].split()), 0.1),
+        ("binary_matrix", lambda row: repr([line.split() for line in row["answer"].split("\n")]), 0.1),
+        ("n_queens", lambda row: repr([line.split() for line in row["answer"].split("\n")]), 0.5),
+    ],
+)
+async def test_an_answer_as_a_python_list_still_counts_in_part(pool, dataset, answer, value):
+    row = rows(dataset)[0]
+    assert (await pool.score(SPEC, answer(row), row)).outcome == Scored(value)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "answer"),
+    [
+        ("countdown", lambda row: "9**9**9**9"),
+        ("simple_integration", lambda row: "9**9**9**9 + C"),
+        ("intermediate_integration", lambda row: "((9**99)**99)**99 + C"),
+        ("polynomial_multiplication", lambda row: "(x + 1)**100000"),
+        ("countdown", lambda row: f"{row['metadata']['target']} # " + " ".join(map(str, row["metadata"]["numbers"]))),
+        ("puzzle24", lambda row: "6*4*1*1" if sorted(row["metadata"]["numbers"]) != [1, 1, 4, 6] else "8*3*1*1"),
+        ("puzzle24", lambda row: row["answer"] + " + 1 - 1"),
+        ("n_queens", lambda row: "(" * 5000),
+        ("string_insertion", lambda row: "f'{oracle_answer}'"),
+    ],
+)
+async def test_towers_comments_and_other_numbers_earn_nothing(pool, dataset, answer):
+    row = rows(dataset)[0]
+    outcome = (await pool.score(SPEC, answer(row), row)).outcome
+    assert isinstance(outcome, Scored) and outcome.value <= 0.05
+
+
 @pytest.mark.parametrize(
     ("dataset", "constants"),
     [
+        ("puzzle24", ["6*4*1*1", "8*3*1*1", "24"]),
         ("coin_flip", ["0", "0.", "1"]),
         ("complex_arithmetic", ["nan", "NaN + nani", "inf"]),
         ("game_of_life_halting", ["zzz", "0", "[]"]),
@@ -97,13 +162,3 @@ async def test_a_row_of_something_else_is_unscorable(pool):
     assert "'dataset'" in outcome.reason
     row = {**rows("chain_sum")[0], "dataset": "no_such"}
     assert isinstance((await pool.score(SPEC, "7", row)).outcome, Unscorable)
-
-
-async def test_an_answer_that_computes_for_ever_times_out(monkeypatch):
-    pool = Pool(Limits(deadline_s=2.0))
-    try:
-        outcome = (await pool.score(SPEC, "9**9**9**9", rows("countdown")[0])).outcome
-        assert isinstance(outcome, Unscorable)
-        assert outcome.reason.startswith(("TIMEOUT", "EXCEPTION: MemoryError"))
-    finally:
-        await pool.close()

@@ -49,7 +49,7 @@ async def _said(store: Any, attempts: int, handler: Any = None) -> list[str]:
 
     bus: Any = SimpleNamespace(bury=bury)
     job: Any = Job(delivery, [LEAF])  # type: ignore[arg-type]
-    await LeafConsumer(bus, store, handler, 8)._batch([job])
+    await LeafConsumer(bus, store, handler, 8)._score([job])
     return delivery.said
 
 

@@ -228,7 +228,8 @@ async def test_an_end_of_the_answers_is_said(made: Site, monkeypatch: Any, caplo
             await asyncio.sleep(0.01)
 
 
-async def test_a_broker_that_is_killed_while_weights_go_out(made: Site, nats_server: Any) -> None:
+async def test_a_broker_that_is_killed_while_weights_go_out(made: Site, nats_server: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(buckets, "_TRY_S", 1.0)
     await made.learner.publish()
     made.learner.tensors["a"].normal_()
     sending = asyncio.create_task(made.learner.publish(moves=1.0))

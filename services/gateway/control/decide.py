@@ -33,6 +33,7 @@ class Facts:
     unheard: int = 0  # training groups that were said to the log and that the store does not show yet
     held_out: int = 0
     hopeless: str = ""  # why no group will ever teach, in words
+    fruitless: str = ""  # why no step has changed the weights so far, in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,8 @@ def _ended(recipe: Recipe, facts: Facts, standing: Standing) -> Move:
         return Move(S.RUN_STATE_FAILED, NOTHING_GROWN.format(standing.batches))
     if not standing.scored:
         return Move(S.RUN_STATE_FAILED, NOTHING_SCORED.format(standing.batches), explain=True)
+    if facts.fruitless:
+        return Move(S.RUN_STATE_FAILED, facts.fruitless)
     words = _time_is_over(recipe, standing.batches) if standing.batches < recipe.budget.steps else ""
     if evaluation.measured_rows(recipe, facts.held_out):
         return Move(S.RUN_STATE_EVALUATING_AFTER, words)

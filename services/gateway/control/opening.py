@@ -14,6 +14,7 @@ from banyan.draws import key
 from banyan.plugins import Allocation
 from banyan.recipe import Recipe
 from banyan.v1 import tree_pb2
+from services.gateway import prompttokens
 from services.gateway.control import evaluation
 from services.gateway.control.evaluation import Evaluation
 from services.gateway.control.gate import Steps
@@ -54,6 +55,7 @@ class Opener:
     def __init__(self, run_id: str, recipe: Recipe, rows: Rows) -> None:
         self.run_id, self.recipe, self.rows = run_id, recipe, rows
         self._group_scorers = groups.scorers(recipe.filter)
+        self._tokens = prompttokens.of(recipe)
 
     def training(
         self, ordinal: int, allocation: Allocation, steps: Steps, wave: Wave | None = None
@@ -104,6 +106,7 @@ class Opener:
 
     def _spec(self, prompt: Prompt, index: int, shared: dict[str, Any]) -> tree_pb2.TreeSpec:
         tree = tree_id(self.run_id, shared["group_id"], prompt.digest, index)
+        tokens, digest = self._tokens.said(prompt.messages_json) if self._tokens else prompttokens.NOTHING
         return tree_pb2.TreeSpec(
             run_id=self.run_id,
             tree_id=tree,
@@ -111,6 +114,8 @@ class Opener:
             row_digest=prompt.digest,
             row_json=prompt.row_json,
             messages_json=prompt.messages_json,
+            prompt_tokens=tokens,
+            prompt_digest=digest,
             scorers=self.recipe.eval_scorers if shared.get("label") else self.recipe.scorers,
             group_scorers=[] if shared.get("label") else self._group_scorers,
             seed=key(self.recipe.seed, "tree", tree) >> 1,  # below 2^63, for databases without unsigned integers

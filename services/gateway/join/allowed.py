@@ -17,6 +17,7 @@ TO_STORE: dict[str, type[Message]] = {
     _TREES + "ClaimTree": trees.ClaimTreeRequest,
     _TREES + "ClaimTrees": trees.ClaimTreesRequest,
     _TREES + "RenewClaim": trees.RenewClaimRequest,
+    _TREES + "RenewClaims": trees.RenewClaimsRequest,
     _TREES + "ReturnTree": trees.ReturnTreeRequest,
     _TREES + "AwaitIngested": trees.AwaitIngestedRequest,
     _TREES + "AwaitTreesIngested": trees.AwaitTreesIngestedRequest,
@@ -26,6 +27,7 @@ TO_STORE: dict[str, type[Message]] = {
     _RUNS + "PutMember": runs.PutMemberRequest,
 }
 BLOBS, BLOB = _TREES + "PutBlob", trees.PutBlobRequest
+CLAIMED, CLAIMED_TREE = _TREES + "StreamClaimed", trees.StreamClaimedRequest
 TO_LEARNER, WEIGHTS = _LEARNER + "FetchWeights", learner.FetchWeightsRequest
 JOIN = "/banyan.v1.GatewayService/JoinSwarm"
 _HOST = 255  # characters: no name of a host is longer

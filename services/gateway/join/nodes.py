@@ -123,5 +123,13 @@ def check_joinable(run: runs.Run) -> None:
     """Raises Refused for a run that no node can join."""
     if machine.over(run.state):
         raise Refused(f"run {run.run_id} is over ({machine.name(run.state)}); there is nothing to join", reason="OVER")
-    if json.loads(run.recipe_json).get("deterministic"):
+    recipe = json.loads(run.recipe_json)
+    if recipe.get("deterministic"):
         raise Refused(f"run {run.run_id} is deterministic: one node samples all of it, and none can join", "DETERMINISTIC")
+    if recipe.get("resources", {}).get("engine") != "scripted" and not (run.vocabulary and run.tokenizer_digest):
+        raise Refused(
+            f"nothing holds what nodes that join run {run.run_id} would say: its gateway found no config.json with a"
+            f" vocab_size, or no tokenizer.json, of model {recipe.get('model')!r}; put the model's folder on the gateway's"
+            " host, and begin the run again",
+            "NO_BOUNDS",
+        )

@@ -10,9 +10,10 @@ import grpc.aio
 from banyan.errors import InvalidInput, Refused
 from banyan.v1 import gateway_service_pb2 as pb
 from services.chassis import rpc
-from services.gateway.join import allowed
-from services.gateway.join.allowed import BLOB, BLOBS, JOIN, TO_LEARNER, TO_STORE, WEIGHTS
+from services.gateway.join import allowed, places
+from services.gateway.join.allowed import BLOB, BLOBS, CLAIMED, CLAIMED_TREE, JOIN, TO_LEARNER, TO_STORE, WEIGHTS
 from services.gateway.join.nodes import Admission, Door
+from services.gateway.join.places import Places
 from services.gateway.ports import Store
 
 _DEADLINE_S = 60.0  # for callers who name none
@@ -29,6 +30,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
         self._door, self._admission, self._store = door, admission, store
         self._upstream, self._secret = upstream, secret
         self._learners: dict[str, grpc.aio.Channel] = {}
+        self._calls, self._uploads = Places(places.CALLS, "calls"), Places(places.UPLOADS, "uploads")
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         method = details.method
@@ -38,6 +40,8 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
             return grpc.unary_unary_rpc_method_handler(self._to_store(method))
         if method == BLOBS:
             return grpc.stream_unary_rpc_method_handler(self._put_blob)
+        if method == CLAIMED:
+            return grpc.unary_stream_rpc_method_handler(self._claimed)
         if method == TO_LEARNER:
             return grpc.unary_stream_rpc_method_handler(self._fetch)
         if method.startswith("/banyan."):
@@ -65,16 +69,21 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
         async def passed_on(request: bytes, context: Context) -> bytes:
             run_id, node_id = await self._admit(context)
             allowed.check(method, request, run_id, node_id)
-            try:
-                return bytes(await call(request, timeout=_at_most(context), metadata=((rpc.RUN_KEY, run_id),)))
-            except grpc.aio.AioRpcError as error:
-                await _pass_on(error, context)
-                raise
+            with self._calls.one(run_id, node_id):
+                try:
+                    return bytes(await call(request, timeout=_at_most(context), metadata=((rpc.RUN_KEY, run_id),)))
+                except grpc.aio.AioRpcError as error:
+                    await _pass_on(error, context)
+                    raise
 
         return passed_on
 
     async def _put_blob(self, requests: AsyncIterator[bytes], context: Context) -> bytes:
-        run_id, _ = await self._admit(context)
+        run_id, node_id = await self._admit(context)
+        with self._uploads.one(run_id, node_id):
+            return await self._passed_blob(requests, context, run_id)
+
+    async def _passed_blob(self, requests: AsyncIterator[bytes], context: Context, run_id: str) -> bytes:
         call = cast(Any, self._upstream).stream_unary(BLOBS)
         wrong: list[InvalidInput] = []
         try:
@@ -87,15 +96,27 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
                 await _pass_on(error, context)
         raise wrong[0]
 
+    async def _claimed(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
+        run_id, node_id = await self._admit(context)
+        allowed.parse(CLAIMED_TREE, request)
+        call = cast(Any, self._upstream).unary_stream(CLAIMED)
+        with self._calls.one(run_id, node_id):
+            try:
+                async for part in call(request, timeout=_time_left(context), metadata=((rpc.RUN_KEY, run_id),)):
+                    yield part
+            except grpc.aio.AioRpcError as error:
+                await _pass_on(error, context)
+
     async def _fetch(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
-        run_id, _ = await self._admit(context)
+        run_id, node_id = await self._admit(context)
         allowed.parse(WEIGHTS, request)
         call = cast(Any, await self._learner(run_id)).unary_stream(TO_LEARNER)
-        try:
-            async for piece in call(request, timeout=_time_left(context)):
-                yield piece
-        except grpc.aio.AioRpcError as error:
-            await _pass_on(error, context)
+        with self._calls.one(run_id, node_id):
+            try:
+                async for piece in call(request, timeout=_time_left(context)):
+                    yield piece
+            except grpc.aio.AioRpcError as error:
+                await _pass_on(error, context)
 
     async def _learner(self, run_id: str) -> grpc.aio.Channel:
         policies = await self._store.read_policies(run_id, newest=1)

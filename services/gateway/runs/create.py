@@ -12,7 +12,8 @@ from banyan.digest import blake, canonical
 from banyan.errors import InvalidInput
 from banyan.recipe import Part, Recipe
 from banyan.v1 import runstore_service_pb2 as runs
-from services.chassis import modelfiles
+from services.chassis import modelfiles, models
+from services.gateway.modelfacts import NOTHING_KNOWN, ModelFacts
 from services.gateway.rows import Rows
 
 _ID_BYTES = 4
@@ -38,14 +39,17 @@ def read_recipe(recipe_json: str) -> Recipe:
     return recipe_file.resolve(data)
 
 
-def check_model(recipe: Recipe) -> None:
-    """Raises InvalidInput for a model folder that is not whole, as `banyan train` does before it begins.
+def with_model(recipe: Recipe) -> Recipe:
+    """Return the recipe with the absolute path of its model folder, which a gateway that starts elsewhere finds, too.
 
-    A folder that is not on this host may be on the nodes', and what the hub has is theirs to fetch.
+    Raises InvalidInput for a folder that is not whole, as `banyan train` does before it begins. A folder that is not on
+    this host may be on the nodes', and what the hub has is theirs to fetch.
     """
     folder = os.path.expanduser(recipe.model)  # unlike Path's, these raise nothing for what names no folder
-    if os.path.isdir(folder):
-        modelfiles.check(Path(folder), tokenizer=recipe.resources.engine == "torch")
+    if recipe.model == models.SMOLLM2 or not os.path.isdir(folder):
+        return recipe
+    modelfiles.check(Path(folder), tokenizer=recipe.resources.engine == "torch")
+    return recipe.model_copy(update={"model": os.path.realpath(folder)})
 
 
 def run_id(recipe: Recipe) -> str:
@@ -72,7 +76,7 @@ def _identity(part: Part) -> dict[str, Any]:
     return data
 
 
-def new_run(recipe: Recipe, rows: Rows, folder: str, state: Path) -> NewRun:
+def new_run(recipe: Recipe, rows: Rows, folder: str, state: Path, facts: ModelFacts = NOTHING_KNOWN) -> NewRun:
     """The run to store; without a folder of its own it gets one in the state folder."""
     name = run_id(recipe)
     run = runs.Run(
@@ -82,5 +86,7 @@ def new_run(recipe: Recipe, rows: Rows, folder: str, state: Path) -> NewRun:
         split_digest=rows.digest,
         held_out=rows.held_out_digests(),
         folder=folder or str(state.resolve() / "runs" / name),
+        vocabulary=facts.vocabulary,
+        longest_path=facts.longest_path,
     )
     return NewRun(run, recipe, rows)

@@ -25,7 +25,12 @@ def standing_of(progress: runs.ReadProgressResponse) -> Standing | None:
 
 
 def facts_of(
-    answer: runs.ReadRunResponse, progress: runs.ReadProgressResponse, held_out: int, hopeless: str = "", unheard: int = 0
+    answer: runs.ReadRunResponse,
+    progress: runs.ReadProgressResponse,
+    held_out: int,
+    hopeless: str = "",
+    fruitless: str = "",
+    unheard: int = 0,
 ) -> Facts:
     """All that is known of a run."""
     return Facts(
@@ -37,6 +42,7 @@ def facts_of(
         unheard=unheard,
         held_out=held_out,
         hopeless=hopeless,
+        fruitless=fruitless,
     )
 
 

@@ -15,7 +15,8 @@ from banyan.plugins import Advantages, GroupTrees
 from services.learner.advantages import checks, stats
 from services.learner.advantages import group as groups
 from services.learner.advantages.grove import Grove, plant
-from services.learner.advantages.stats import Floats, Ints
+from services.learner.advantages.stats import Floats
+from services.learner.advantages.steps import BRANCHES
 
 _TINY = 1e-8
 
@@ -41,27 +42,24 @@ class BranchDepth:
         return self.fusion == "likely"
 
     def estimate(self, group: GroupTrees) -> Advantages:
-        """One advantage per step."""
+        """One advantage per branch."""
         reason = groups.lesson_missing(groups.rewards_of(group))
         if reason:
             return groups.nothing(group, reason)
-        grove = plant(group)
+        grove = plant(group, BRANCHES)
         reward_L = np.where(grove.scored_L, grove.rewards_L, 0.0)
         value_S = grove.mean_leaves(reward_L) if self.fusion == "mean" else self.fused(grove, reward_L)
         return grove.node_valued(self._by_depth(grove, value_S))
 
     def _by_depth(self, grove: Grove, value_S: Floats) -> Floats:
-        head_S, depth_S = _branches(grove)
-        heads = np.unique(head_S)
-        tree = grove.tree_S[heads] if self.peers == "tree" else np.zeros(len(heads), np.int64)
-        found_S = np.zeros(len(value_S))
-        found_S[heads] = stats.standardised(value_S[heads], stats.labels_of(tree, depth_S[heads]), epsilon=_TINY)
+        tree_S = grove.tree_S if self.peers == "tree" else np.zeros(len(value_S), np.int64)
+        found_S = stats.standardised(value_S, stats.labels_of(tree_S, grove.rank_S), epsilon=_TINY)
         if self.most:
             found_S = np.clip(found_S, -self.most, self.most)
-        return np.where(grove.prompt_S, 0.0, found_S[head_S])
+        return np.where(grove.prompt_S, 0.0, found_S)
 
     def fused(self, grove: Grove, reward_L: Floats) -> Floats:
-        """R of each step, from the leaves up, children weighted by how likely they were."""
+        """R of each branch, from the leaves up, children weighted by how likely they were."""
         score_S, ends = self.sharpness * _mean_logprobs(grove), grove.step_L[grove.scored_L]
         follows = np.flatnonzero(~grove.prompt_S)
         most_S = np.full(len(score_S), -np.inf)  # of what follows a step: taken off, as all of it may be beyond exp's range
@@ -79,18 +77,7 @@ class BranchDepth:
         return total_S / mass_S
 
 
-def _branches(grove: Grove) -> tuple[Ints, Ints]:
-    """The first step of the branch that each step belongs to, and the forks above it."""
-    head_S, depth_S = np.arange(len(grove.steps)), np.zeros(len(grove.steps), np.int64)
-    for rank in range(1, int(grove.rank_S.max(initial=0)) + 1):
-        here = np.flatnonzero(grove.rank_S == rank)
-        above = grove.above_S[here]
-        head_S[here] = np.where(grove.parted_S[here], here, head_S[above])
-        depth_S[here] = depth_S[above] + grove.parted_S[here]
-    return head_S, depth_S
-
-
 def _mean_logprobs(grove: Grove) -> Floats:
-    """Mean behaviour log-prob of each step's sampled tokens; 0 where there is none."""
+    """Mean behaviour log-prob of each branch's sampled tokens; 0 where there is none."""
     sums = [sum(float(n.logprobs_T.sum(dtype=np.float64)) for n in s.nodes if n.trained) for s in grove.steps]
     return np.asarray(np.array(sums) / np.maximum(grove.trained_S, 1))

@@ -8,6 +8,7 @@ length with equal rewards at their ends differ in R_t: A_E is 0 and A_S is not; 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,6 +32,9 @@ class GiGpo:
     steps: str = TURNS
     alike: float = 1.0
 
+    by_steps: ClassVar[bool] = True
+    """Rewards of places inside a path are those of its steps."""
+
     def __post_init__(self) -> None:
         checks.within("gamma", self.gamma, 0, 1)
         checks.within("step_weight", self.step_weight, 0, 100)
@@ -41,7 +45,7 @@ class GiGpo:
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """One advantage per step."""
-        grove = plant(group, self.steps)
+        grove = plant(group, self.steps, rewarded=True)
         seen = episodes(grove, self.gamma, self.alike)
         step_R = normalised(seen.return_R, seen.state_R, self.scale, ddof=1)
         value_R = self._episode(seen) + self.step_weight * step_R

@@ -120,7 +120,8 @@ class Grove:
 
     @cached_property
     def reward_S(self) -> Floats:
-        """A step's own reward, of the place that ends it; nan where it has none. A leaf's reward is its path's."""
+        """A step's own reward, of the place that ends it; nan where it has none. A leaf's reward is its path's. Only steps
+        that were made `rewarded` end at every such place."""
         own = np.full(len(self.steps), np.nan)
         for index, step in enumerate(self.steps):
             last, facts = step.nodes[-1], self.group.trees[self.tree_S[index]].facts
@@ -165,14 +166,14 @@ class Grove:
         return Advantages(leaf_G_L, tuple(padded_S[at_N] for at_N in self.step_N), skip)
 
 
-def plant(group: GroupTrees, by: str = TURNS) -> Grove:
-    """The arrays of a group."""
+def plant(group: GroupTrees, by: str = TURNS, rewarded: bool = False) -> Grove:
+    """Make the arrays of a group. by, rewarded: what a step is, as `steps_of` takes it."""
     steps: list[Step] = []
     tree_S: list[int] = []
     step_N: list[Ints] = []
     step_L: list[int] = []
     for index, view in enumerate(group.trees):
-        found, at_N = steps_of(view, by)
+        found, at_N = steps_of(view, by, rewarded)
         base = len(steps)
         for step in found:
             step.above = step.above + base if step.above >= 0 else -1

@@ -8,6 +8,7 @@ steps: see episodes.py. Where γ < 1, paths of unequal length with equal rewards
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -32,6 +33,9 @@ class Hgpo:
     episode_term: bool = False
     steps: str = TURNS
 
+    by_steps: ClassVar[bool] = True
+    """Rewards of places inside a path are those of its steps."""
+
     def __post_init__(self) -> None:
         checks.within("gamma", self.gamma, 0, 1)
         shared.whole(self, ("history",), 0, 100)
@@ -42,7 +46,7 @@ class Hgpo:
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """One advantage per step."""
-        grove = plant(group, self.steps)
+        grove = plant(group, self.steps, rewarded=True)
         seen = episodes(grove, self.gamma)
         return grove.node_valued(spread(grove, seen, self.values(seen)))
 

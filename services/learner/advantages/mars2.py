@@ -44,7 +44,7 @@ class Mars2:
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """One advantage per node, 0 for those of other agents."""
-        grove = plant(group)
+        grove = plant(group, rewarded=True)
         reward_S = _rewards(grove)
         shaped_S = self._shaped(grove, reward_S)
         value_S = np.zeros(len(reward_S))

@@ -2,9 +2,15 @@
 
 Of n = G + 1 rewards, med = the lower median, MAD = the lower median of |R − med|, A_i = (R_i − med) / (MAD + epsilon); with
 z advantages that are not 0, each of those is multiplied by n / z. One leaf that has the median, the pivot, takes no part:
-G leaves carry gradient. Where a strict majority of rewards is equal, MAD is 0 and A is of the order 1 / epsilon, as in the
-published code; `floor` gives MAD at least that share of the rewards' range, which is what to set for right-or-wrong rewards.
-The metric `advantage_max` shows it, and `banyan advantages` warns of it.
+G leaves carry gradient.
+
+MAD is taken as at least `floor` times the rewards' range. Of right-or-wrong rewards MAD is 0, and A without a floor of the
+order 1 / epsilon, as in the published code (`floor: 0`): a KL or entropy term beside it counts nothing, and every step is
+clipped. With a floor the mean of |A| over such a group is 1 / floor; that of GRPO is 2 √(p (1 − p)), 1 at most, which the
+default goes by. MAD is never more than half of the range, so from a floor of 0.5 on the range alone is the scale. Rewards
+of many values may take less, such as 0.1, for their MAD to count. The metric `advantage_max` shows what comes of it, and
+`banyan advantages` warns of thousands.
+
 Of several leaves with the median the pivot is the first in the first tree, by tree id and place.
 """
 
@@ -25,7 +31,7 @@ class McGrpo:
     """Settings: what keeps the division finite, and the least MAD as a share of the rewards' range."""
 
     epsilon: float = 1e-3
-    floor: float = 0.0
+    floor: float = 1.0
 
     def __post_init__(self) -> None:
         checks.within("epsilon", self.epsilon, 1e-12, 1)

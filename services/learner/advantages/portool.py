@@ -49,7 +49,7 @@ class PorTool:
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """One advantage per step."""
-        grove = plant(group, self.steps)
+        grove = plant(group, self.steps)  # γ counts actions, not scores inside them
         path_L = np.zeros(len(grove.rewards_L))
         path_L[grove.scored_L] = stats.standardised(grove.rewards_L[grove.scored_L], epsilon=self.epsilon)
         fork_S = stats.standardised(self.rewards(grove), grove.sibling_S, epsilon=self.epsilon)

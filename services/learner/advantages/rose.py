@@ -1,10 +1,12 @@
-"""ROSE: what a run of tokens between two forks adds to the value, and a discount for right but long answers (card 30).
+"""ROSE: what a run of tokens between two forks adds to the value, and a discount for right but long answers
+(Zhao et al. 2026, arXiv 2601.05053).
 
-V(n) = mean reward of the scored leaves at or below a step; on the tokens of the step A(n) = V(n) − V(parent), so that the
-advantages along a path add up to R − V(root), the root being the group's prompt. Values belong to places of the tree, not
-to offsets: the published code merges all forks at the same offset. Length term (`length_penalty` λ > 0): among leaves with
+A branch is what lies between two forks: neither a tool's answer nor a cut parts it. V(n) = mean reward of the scored leaves
+at or below a branch; on its tokens A(n) = V(n) − V(parent), so that the advantages of the branches along a path add up to
+R − V(root), the root being the group's prompt. Values belong to places of the tree, not to offsets: the published code
+merges all forks at the same offset. Length term (`length_penalty` λ > 0): among leaves with
 |R| > 1e-6, of which there must be two, with the shortest L_s sampled tokens long; for a leaf of L > L_s tokens that leaves
-it after k tokens, f = 1 − ((L_s − k) / (L − k))^λ, and A − |A| · f on what it does not share with it. A step that several
+it after k tokens, f = 1 − ((L_s − k) / (L − k))^λ, and A − |A| · f on what it does not share with it. A branch that several
 paths share gets the mean over them. Of several shortest leaves that counts which shares the most.
 """
 
@@ -17,6 +19,7 @@ from services.learner.advantages import checks
 from services.learner.advantages import group as groups
 from services.learner.advantages.grove import Grove, plant
 from services.learner.advantages.stats import Floats
+from services.learner.advantages.steps import BRANCHES
 
 _RIGHT = 1e-6
 
@@ -31,11 +34,11 @@ class Rose:
         checks.within("length_penalty", self.length_penalty, 0, 100)
 
     def estimate(self, group: GroupTrees) -> Advantages:
-        """One advantage per step."""
+        """One advantage per branch."""
         reason = groups.lesson_missing(groups.rewards_of(group))
         if reason:
             return groups.nothing(group, reason)
-        grove = plant(group)
+        grove = plant(group, BRANCHES)
         value_S = grove.mean_leaves(np.where(grove.scored_L, grove.rewards_L, 0.0))
         gain_S = value_S - value_S[grove.parent_S]
         return grove.node_valued(gain_S - np.abs(gain_S) * self._discount(grove) if self.length_penalty else gain_S)

@@ -34,7 +34,7 @@ class SageSkill:
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """One advantage per step."""
-        grove = plant(group)
+        grove = plant(group, rewarded=True)
         scored = np.flatnonzero(grove.scored_L)
         first_R, between_L = _first(grove)
         one_L, two_L = (np.zeros(len(grove.rewards_L)) for _ in range(2))

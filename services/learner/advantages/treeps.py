@@ -2,7 +2,8 @@
 
 V(n) = mean reward of the leaves at or below a step. A(n) = [V(n) − V(root)] + [V(n) − V(parent)] (the published
 normalisation is not known; this is TreeRL's form); `terms: local` keeps the second, `terms: global` the first. The root is
-the group's prompt. A step is an action with what the environment answered; the answer is never trained on.
+the group's prompt. A step is an action with what the environment answered; the answer is never trained on. So on a path that
+nothing forks off the first step has 2 (R − mean) and each later one R − mean; `local` alone teaches later ones nothing.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,10 @@
-"""TreeRL: a step's value against the root's and against its parent's (Hou et al. 2025, arXiv 2506.11902).
+"""TreeRL: a branch's value against the root's and against its parent's (Hou et al. 2025, arXiv 2506.11902).
 
-A leaf is worth its reward against the mean of the others, R_i − mean_{j≠i} R_j; V(n) is the mean over the leaves at or below
-a step; A(n) = [V(n) − V(root)] + [V(n) − V(parent)], where V(root) is 0 by construction. `discount: sqrt` divides V(n) by
-the square root of the leaves below n, for the parent's as well: steps that many leaves share would count for each of them.
-One advantage a step, for all of its tokens on every path.
+A node of its trees is what lies between two forks: neither a tool's answer nor a cut parts it. A leaf is worth its reward
+against the mean of the others, R_i − mean_{j≠i} R_j; V(n) is the mean over the leaves at or below a node;
+A(n) = [V(n) − V(root)] + [V(n) − V(parent)], where V(root) is 0 by construction. `discount: sqrt` divides V(n) by the square
+root of the leaves below n, for the parent's as well: nodes that many leaves share would count for each of them. One
+advantage a node, for all of its tokens on every path.
 
 As published, 16 of a group's 30 leaves are selected, one right answer at least among them, and only these are compared and
 trained on: `select: 16`. How they are picked is not on our card; here the draw follows from the leaves' names. By default
@@ -23,6 +24,7 @@ from services.learner.advantages import checks, stats
 from services.learner.advantages import group as groups
 from services.learner.advantages.grove import Grove, plant
 from services.learner.advantages.stats import Floats
+from services.learner.advantages.steps import BRANCHES
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,13 @@ class TreeRL:
             raise ValueError(f"select must be 0 for all leaves or a whole number of at least 2, got {self.select!r}")
 
     def estimate(self, group: GroupTrees) -> Advantages:
-        """One advantage per step."""
+        """One advantage per branch."""
         group = selected(group, self.select) if self.select else group
         rewards_L = groups.rewards_of(group)
         reason = groups.lesson_missing(rewards_L)
         if reason:
             return groups.nothing(group, reason)
-        grove = plant(group)
+        grove = plant(group, BRANCHES)
         return grove.node_valued(self._values(grove))
 
     def _values(self, grove: Grove) -> Floats:

@@ -15,7 +15,7 @@ class Importance(settings.Importance):
 
     def weigh(self, tokens: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
         """Weight of each token, and whether it was beyond a bound."""
-        log = tokens.drift()
+        log = tokens.correction()
         if self.level == "sequence":
             log = log.sum(1, keepdim=True).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).expand_as(log)
         sampled = tokens.sampled_P_T
@@ -42,19 +42,20 @@ class Rejection(settings.Rejection):
 
     def rejected(self, tokens: Tokens) -> torch.Tensor:
         """Which sampled tokens are rejected."""
-        sampled, d = tokens.sampled_P_T, tokens.drift()
+        sampled, d = tokens.sampled_P_T, tokens.correction()
         value = {"k1": d, "k2": d.square() / 2, "k3": d.exp() - d - 1}[self.by]
-        if self.over in ("sum", "mean"):
+        if self.unit in ("sum", "mean"):
             value = value.sum(1, keepdim=True)
-            if self.over == "mean":
+            if self.unit == "mean":
                 value = value / sampled.sum(1, keepdim=True).clamp_min(1)
         out = self._out(value)
-        if self.over == "worst":
+        if self.unit == "worst":
             out = (out & sampled).any(1, keepdim=True)
         return out & sampled
 
     def _out(self, value: torch.Tensor) -> torch.Tensor:
+        low, high = self.bounds
         if self.by != "k1":
-            return value > self.high
+            return value > high
         ratio = value.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp()
-        return (ratio < self.low) | (ratio > self.high)
+        return (ratio < low) | (ratio > high)

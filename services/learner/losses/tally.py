@@ -1,7 +1,7 @@
 """What the rows of a batch say of it: sums, and of how many, added row by row in a fixed order.
 
 Beside what a loss says: how far training is from sampling, per sampled token. `ess`: the effective share of the tokens under
-the weights π_proximal / π_drawn; `path_ess` the same of paths. `ratio_…`: shares of the tokens by that weight.
+the weights π_proximal / π_behaviour; `path_ess` the same of paths. `ratio_…`: shares of the tokens by that weight.
 """
 
 from collections import defaultdict

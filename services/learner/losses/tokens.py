@@ -48,8 +48,16 @@ class Tokens:
         return self.mask_P_T & (self.origin_P_T == 0)
 
     def drift(self) -> torch.Tensor:
-        """log(proximal / drawn) of each sampled token, 0 elsewhere: how far training is from sampling."""
-        difference = (self.proximal_P_T - self.drawn_P_T).masked_fill(~self.sampled_P_T, 0.0)
+        """Return log(proximal / behaviour) of each sampled token, 0 elsewhere: how far training is from sampling. Truncation
+        is no part of it: the weights that sampled and those in training may be the same and yet draw otherwise."""
+        return self._since(self.behaviour_P_T)
+
+    def correction(self) -> torch.Tensor:
+        """Return log(proximal / drawn) of each sampled token, 0 elsewhere: what importance weights and rejection go by."""
+        return self._since(self.drawn_P_T)
+
+    def _since(self, sampling_P_T: torch.Tensor) -> torch.Tensor:
+        difference = (self.proximal_P_T - sampling_P_T).masked_fill(~self.sampled_P_T, 0.0)
         return difference.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
 
     def ratio(self, old_P_T: torch.Tensor) -> torch.Tensor:

@@ -8,11 +8,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from dataclasses import dataclass, field
 
 from torch._C._distributed_c10d import TCPStore
 
+from banyan.launch import OURS
 from services.chassis.parent import PARENT_VARIABLE
 from services.learner.ranks.lost import RankLost
 
@@ -41,7 +41,7 @@ class Crew:
         said |= {"BANYAN_THREADS": self.threads, "OMP_NUM_THREADS": self.threads, PARENT_VARIABLE: os.getpid()}
         said |= {"OMP_PROC_BIND": "false"}  # bound, the first thread of every rank would keep to the first core
         environ = {**os.environ, **{name: str(value) for name, value in said.items()}}
-        command = [sys.executable, "-m", "services.learner"]
+        command = [*OURS, "services.learner"]
         return subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL)
 
     def look(self) -> None:

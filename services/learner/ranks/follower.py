@@ -80,5 +80,7 @@ class _Follower:
         elif order is Order.KEEP:
             trainer.exact()
             trainer.moments()
+        elif order is Order.DRIFT:
+            trainer.drift(self._orders.told())
         elif order is Order.CANARY:
             trainer.canary(self._thread.dtype_name)

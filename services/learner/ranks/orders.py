@@ -18,6 +18,7 @@ class Order(StrEnum):
     STEP = "step"
     PUBLISH = "publish"
     CANARY = "canary"
+    DRIFT = "drift"
     KEEP = "keep"
     STOP = "stop"
 

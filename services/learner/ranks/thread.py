@@ -19,7 +19,7 @@ from services.learner.ranks.lost import RankLost
 from services.learner.ranks.orders import Order, Orders
 from services.learner.ranks.pulse import BEAT_S
 from services.learner.ranks.watch import Watch
-from services.learner.torchthread import Timed, TorchThread
+from services.learner.torchthread import PASS_S, Timed, TorchThread
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +77,16 @@ class RankThread(TorchThread):
             report = self.trainer.step(*self._orders.tell(list(share)))
             return Timed(report, time.monotonic() - begun)
 
-        return await self.run(train)
+        return await self.run(train, "a step", PASS_S)
+
+    async def drift(self, rows: Sequence[Row]) -> dict[str, float]:
+        """Measure the distance from the start; every rank computes the same rows."""
+
+        def measure() -> dict[str, float]:
+            self._orders.give(Order.DRIFT)
+            return self.trainer.drift(self._orders.tell([rows] * self._world.size))
+
+        return await self.run(measure)
 
     def _published(self) -> "tuple[Mapping[str, torch.Tensor], Mapping[str, Any] | None]":
         self._orders.give(Order.PUBLISH)

@@ -42,9 +42,15 @@ class RankTrainer(Trainer):
         with self._world.named(f"step {step}"):
             return super().step(rows, step, sizes)
 
+    def drift(self, rows: Sequence[Row]) -> dict[str, float]:
+        """Measure the distance from the start, on rows that every rank has."""
+        with self._world.named("measuring the drift"):
+            return super().drift(rows)
+
     def compute(self, row: Row) -> Pass:
         """One pass; parameters are gathered layer by layer."""
         self._world.pulse.passed()
+        self.passed()
         found: Pass = self._whole(row)
         return found
 

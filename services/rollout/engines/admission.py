@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from banyan.segment import IntTokens
+from banyan.segment import IntTokens, Sampling
 from services.rollout.engines.port import Request
 from services.rollout.engines.prefixes import Match, PrefixStore
-from services.rollout.engines.rows import Row, need
+from services.rollout.engines.rows import Row
 
 _SHARED = 8  # fresh tokens that two prefixes must share before it pays to compute one of them first
 _MOST_PADDING = 2.0  # padded over real tokens in a prefill batch
@@ -40,11 +40,6 @@ class Group:
     def name(self) -> bytes:
         """Its prefix, to compare by."""
         return self.prefix_P.tobytes()
-
-    @property
-    def need(self) -> int:
-        """Tokens that a slot of its branches may come to."""
-        return max(need(request) for request in self.requests) - len(self.prefix_P) * self.shared
 
     @property
     def fresh(self) -> int:
@@ -92,3 +87,16 @@ def _joins(batch: Sequence[Group], group: Group, most_tokens: int) -> bool:
     longest = max(len(g.prefix_P) for g in (*batch, group))
     padded = max(together) * len(together)
     return longest * len(together) <= most_tokens and padded <= _MOST_PADDING * sum(together)
+
+
+def sources(groups: Sequence[Group]) -> tuple[list[int], list[Sampling], list[int]]:
+    """Distributions that groups draw their first tokens from: the group of each and its sampling; and the distribution of
+    each request. Requests with the same prefix and sampling share one."""
+    of, samplings, which = [], [], []
+    for g, group in enumerate(groups):
+        for i, request in enumerate(group.requests):
+            if i == 0 or request.sampling != group.requests[i - 1].sampling:
+                of.append(g)
+                samplings.append(request.sampling)
+            which.append(len(of) - 1)
+    return of, samplings, which

@@ -1,46 +1,72 @@
-"""Chooses which of the waiting requests fit now, and which of their prefixes are kept once for all their branches."""
+"""Chooses which of the waiting requests fit now, and which of their prefixes are kept once for all their branches.
+
+A request that does not fit lets those behind it go first, but not for ever: when `patience` of them have begun before it,
+all wait until it fits.
+"""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from services.rollout.engines.admission import Group
 from services.rollout.engines.memory import Memory
-from services.rollout.engines.port import Request
-from services.rollout.engines.rows import need
+from services.rollout.engines.port import Key, Request
+from services.rollout.engines.rows import Row, need, room
+
+_LOOKED_AT = 64  # requests that do not fit that one choice looks at, so that a step looks not through thousands
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
-    """Requests that fit. shared: prefixes that their branches share. need: tokens that a slot may come to. pinned: tokens of
-    all prefixes that are in use with them."""
+    """Requests that fit. shared: prefixes that their branches share. claimed: pages set aside for all that runs then.
+    pinned: tokens of all shared prefixes in use with them. passed: how many have begun before each that does not fit."""
 
     requests: tuple[Request, ...] = ()
     shared: Collection[bytes] = ()
-    need: int = 0
+    claimed: int = 0
     pinned: int = 0
+    passed: Mapping[Key, int] = field(default_factory=dict)
 
 
-def choose(queue: Sequence[Request], needs: Sequence[int], held: Sequence[Group], memory: Memory, by_level: bool) -> Chosen:
-    """From the front of the queue, as many as fit beside running branches, whose slots may come to `needs`, and groups whose
-    prefix is being computed. They take no turns: who does not fit holds up those behind it."""
-    shared = _shared(queue, memory) if by_level else set()
+def claimed(rows: Sequence[Row], held: Sequence[Group], memory: Memory) -> int:
+    """Pages set aside for running branches and for groups whose prefix is being computed, beside the room of that prefix:
+    their first branch, or all of them, will have it."""
+    own = sum(memory.claim(row.need, row.own) for row in rows)
+    due = sum(_claim(r, g.shared, memory) for g in held for r in g.requests)
+    return own + due - sum(memory.pages.of(len(g.prefix_P)) for g in held if not g.shared)
+
+
+def choose(
+    queue: Sequence[Request], free: int, taken: int, memory: Memory, by_level: bool, passed: Mapping[Key, int]
+) -> Chosen:
+    """Up to `free` requests that fit beside `taken` claimed pages, in the order of the queue. passed: what the choice before
+    said of them."""
+    shared = _shared(queue[: free + len(passed)], memory) if by_level else set()
     chosen: list[Request] = []
-    pinned = {group.name: len(group.prefix_P) for group in held}
-    in_use, longest = memory.pinned, max((*needs, *(group.need for group in held)), default=0)
-    taken = len(needs) + sum(len(group.requests) for group in held)
+    pinned: set[bytes] = set()
+    in_use = memory.pinned
+    late: dict[Key, int] = {}
     for request in queue:
-        name = request.prefix_P.tobytes()
-        new = name not in pinned
-        pinned[name] = len(request.prefix_P)
-        longer = max(longest, need(request) - len(request.prefix_P) * (name in shared))
-        if not memory.fits(taken + len(chosen) + 1, longer, in_use + sum(pinned.values())):
-            if new:
-                del pinned[name]
+        if len(chosen) == free or len(late) == _LOOKED_AT:
             break
-        longest = longer
-        chosen.append(request)
-    return Chosen(tuple(chosen), shared, longest, in_use + sum(pinned.values()))
+        name = request.prefix_P.tobytes()
+        more = _claim(request, name in shared, memory)
+        new = room(request.prefix_P) if name in shared and name not in pinned else 0
+        if memory.fits(taken + more, in_use + new):
+            pinned.add(name)
+            taken, in_use = taken + more, in_use + new
+            chosen.append(request)
+            late = {key: count + 1 for key, count in late.items()}
+        else:
+            late[request.key] = passed.get(request.key, 0)
+        if any(count >= memory.limits.patience for count in late.values()):
+            break
+    return Chosen(tuple(chosen), shared, taken, in_use, late)
+
+
+def _claim(request: Request, shared: bool, memory: Memory) -> int:
+    above = len(request.prefix_P)
+    return memory.claim(need(request) - above * shared, above * (not shared))
 
 
 def _shared(requests: Sequence[Request], memory: Memory) -> set[bytes]:

@@ -7,7 +7,9 @@ import torch
 from banyan.segment import IntTokens
 from services.rollout.engines.admission import Group
 from services.rollout.engines.forward import Forward
+from services.rollout.engines.memory import Memory
 from services.rollout.engines.port import Key, Request
+from services.rollout.engines.rows import room
 from services.rollout.engines.slots import Slots
 
 
@@ -20,9 +22,9 @@ class Filling:
     done: int
 
     @classmethod
-    def of(cls, group: Group, forward: Forward) -> "Filling":
+    def of(cls, group: Group, memory: Memory) -> "Filling":
         """Begins with what is cached of the prefix."""
-        spare = Slots(forward.kv, 1, len(group.prefix_P) + 1)
+        spare = memory.spare(room(group.prefix_P))
         spare.load(0, group.match)
         group.match.pin(-1)
         return cls(group, spare, group.match.length)

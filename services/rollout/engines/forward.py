@@ -4,11 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
 
 from banyan.errors import NotReady
 from banyan.segment import Floats, IntTokens
-from services.rollout.engines import attention, levels
+from services.rollout.engines import attention, levels, paged
+from services.rollout.engines.paged import Cuts, PagedCache
+from services.rollout.engines.pages import Pages
 from services.rollout.engines.prefixes import Match
 from services.rollout.engines.slots import KVShape, SlotCache, Slots
 
@@ -25,27 +27,40 @@ class Forward:
         self.device = next(model.parameters()).device
         self.kinds = _layer_kinds(model)
         self._keep_head_dense()
-        self.window = int(getattr(model.config, "sliding_window", None) or 0)
-        self.kv = _probe(model, self.device)
+        self.look()
         self.embeddings: torch.Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
         self.vocabulary = len(self.embeddings)
-        own = model.config._attn_implementation == attention.NAME
-        self.by_level = own and self.kinds == {"full_attention"}  # whether rows can share a trunk's KV
+
+    def look(self) -> None:
+        """Looks at what the model caches and attends to."""
+        self.kv, self.in_parts = _probe(self.model, self.device)  # whether rows can attend to their KV part by part
+        self.by_level = self.in_parts and self.kinds == {"full_attention"}  # whether they can share a trunk's
+
+    @property
+    def window(self) -> int:
+        """Tokens that a layer with a window sees; 0 without one."""
+        return int(getattr(self.model.config.get_text_config(), "sliding_window", None) or 0)
 
     @torch.inference_mode()
     def decode(
-        self, slots: Slots, tokens_B: Sequence[int], positions_B: Sequence[int], trunks_B: Sequence[Match | None], width: int
+        self,
+        pages: Pages,
+        tokens_B: Sequence[int],
+        positions_B: Sequence[int],
+        trunks_B: Sequence[Match | None],
+        tables_B: Sequence[Sequence[int]],
+        cuts: Cuts,
     ) -> torch.Tensor:
         """Logits [B, V] after one more token per row: row b's token is at positions_B[b] of its path, of which the beginning
-        is in its trunk, if it has one, and the rest in its slot."""
+        is in its trunk, if it has one, and the rest in its pages. Rows should come shortest first, by what their pages hold.
+        """
         tokens = torch.tensor(tokens_B, device=self.device)[:, None]
         positions = torch.tensor(positions_B, device=self.device)[:, None]
-        over = levels.levels(trunks_B, self.device)
-        if not over:
-            return self._run(slots, tokens, positions, positions, width, positions)
-        above = torch.tensor([0 if t is None else t.length for t in trunks_B], device=self.device)[:, None]
-        with levels.using(over):
-            return self._run(slots, tokens, positions, positions - above, width, positions - above)
+        places_B = [at - (0 if trunk is None else trunk.length) for at, trunk in zip(positions_B, trunks_B, strict=True)]
+        places = torch.tensor(places_B, device=self.device)[:, None]
+        cache = PagedCache(pages, tables_B, places_B, cuts, together=not self.in_parts)
+        with levels.using(levels.levels(trunks_B, self.device)), paged.using(cache if self.in_parts else None):
+            return self._run(cache, tokens, positions, self._masks(places, cache.width))
 
     @torch.inference_mode()
     def prefill(self, slots: Slots, prefixes: Sequence[IntTokens], cached_B: Sequence[int]) -> torch.Tensor:
@@ -63,7 +78,8 @@ class Forward:
             places[b, queries - (len(prefix) - cached) :] = np.arange(cached, len(prefix))
         written = torch.from_numpy(places).to(self.device)
         positions = torch.where(written == width, 0, written)
-        return self._run(slots, torch.from_numpy(tokens).to(self.device), positions, written, width, positions)
+        cache = SlotCache(slots, written, width)
+        return self._run(cache, torch.from_numpy(tokens).to(self.device), positions, self._masks(positions, width))
 
     @torch.inference_mode()
     def logprobs(self, tokens_T: IntTokens, first: int, temperature: float) -> Floats:
@@ -76,16 +92,8 @@ class Forward:
         return picked.cpu().numpy().astype(np.float32)
 
     def _run(
-        self,
-        slots: Slots,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        written: torch.Tensor,
-        width: int,
-        last_seen: torch.Tensor,
+        self, cache: Cache, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | dict[str, torch.Tensor]
     ) -> torch.Tensor:
-        cache = SlotCache(slots, written, width)
-        mask = self._masks(last_seen, width)
         out = self.model(
             input_ids=tokens,
             position_ids=positions,
@@ -111,9 +119,16 @@ class Forward:
         at = torch.arange(width, device=self.device)
         full = (at <= positions[:, :, None])[:, None]
         if self.kinds == {"full_attention"}:
-            return full
-        near = full & (at > positions[:, :, None] - self.window)[:, None]
-        return {"full_attention": full, "sliding_attention": near} if len(self.kinds) > 1 else near
+            return self._given(full)
+        near = self._given(full & (at > positions[:, :, None] - self.window)[:, None])
+        return {"full_attention": self._given(full), "sliding_attention": near} if len(self.kinds) > 1 else near
+
+    def _given(self, seen: torch.Tensor) -> torch.Tensor:
+        """A mask as the model takes it: attention that is not ours may add it to its scores."""
+        if self.model.config._attn_implementation == attention.NAME:
+            return seen
+        dtype = self.kv.dtype
+        return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
 
 
 def _layer_kinds(model: PreTrainedModel) -> set[str]:
@@ -128,10 +143,16 @@ def _layer_kinds(model: PreTrainedModel) -> set[str]:
 
 
 @torch.inference_mode()
-def _probe(model: PreTrainedModel, device: torch.device) -> KVShape:
-    """Runs two tokens and looks at what the model caches."""
+def _probe(model: PreTrainedModel, device: torch.device) -> tuple[KVShape, bool]:
+    """Runs two tokens and looks at what the model caches; whether its layers attend, in our attention, to just that.
+
+    Those that cache less than they attend to (latent attention) or attend to parts of it do not.
+    """
     cache = DynamicCache()
-    model(input_ids=torch.zeros(1, _PROBE_TOKENS, dtype=torch.long, device=device), past_key_values=cache, use_cache=True)
+    with attention.watched() as seen:
+        model(
+            input_ids=torch.zeros(1, _PROBE_TOKENS, dtype=torch.long, device=device), past_key_values=cache, use_cache=True
+        )
     pairs = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers]
     shapes = {(k.shape[1], k.shape[3], v.shape[3], k.dtype) for k, v in pairs if k is not None and v is not None}
     if len(shapes) != 1:
@@ -139,4 +160,16 @@ def _probe(model: PreTrainedModel, device: torch.device) -> KVShape:
             f"model type {model.config.model_type} caches layers of {len(shapes)} shapes; the tree engine needs one"
         )
     heads, key_dim, value_dim, dtype = shapes.pop()
-    return KVShape(len(pairs), heads, key_dim, value_dim, dtype, device)
+    kept = len(seen) == len(pairs) and all(_same(key, value, pairs, layer) for layer, key, value in seen)
+    return KVShape(len(pairs), heads, key_dim, value_dim, dtype, device), kept
+
+
+def _same(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    pairs: Sequence[tuple[torch.Tensor | None, torch.Tensor | None]],
+    layer: int | None,
+) -> bool:
+    """Whether a layer attends to just what it caches."""
+    cached = (None, None) if layer is None else pairs[layer]
+    return all(kept is not None and torch.equal(given, kept) for given, kept in zip((key, value), cached, strict=True))

@@ -4,7 +4,7 @@ The parts of a softmax over keys in several blocks are put together by their log
 softmax over all. A level is a piece of the prefix store: a trunk's KV lies there once, however many branches it has.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -12,7 +12,9 @@ from threading import local
 
 import torch
 
+from services.rollout.engines.paged import Own
 from services.rollout.engines.prefixes import Match
+from services.rollout.engines.scores import Scores, held
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,66 +56,69 @@ def _level(trunks: Sequence[Match | None], depth: int, device: torch.device) -> 
 
 
 def attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float | None,
-    over: Sequence[Level], layer: int,
-) -> torch.Tensor:  # fmt: skip
-    """query [B, kv heads, G, dim] over each row's own key, value [B, kv heads, T, dim] and its levels."""
-    part, lse_B_H_G = _part(query, key, value, mask, scale)
+    query: torch.Tensor, own: Iterable[Own], scores: Scores, over: Sequence[Level], layer: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """query [B, kv heads, G, dim] over what is each row's own, in order of rows, and its levels; and the log-sum-exp
+    [B, kv heads, G] of all their scores."""
+    parts = [_part(query[one.rows], one.keys, one.values, one.mask, scores) for one in own]
+    part, lse_B_H_G = parts[0] if len(parts) == 1 else (torch.cat(some) for some in zip(*parts, strict=True))
     out = part.float()
     for level in over:
-        part, there = _blocks(query[level.order_N].transpose(0, 1), level, scale, layer)
+        part, there = _blocks(query[level.order_N].transpose(0, 1), level, scores, layer)
         here = lse_B_H_G[level.order_N]
         both = torch.logaddexp(here, there)
         before = out[level.order_N].mul_((here - both).exp_()[..., None])
         out[level.order_N] = before.addcmul_(part, (there - both).exp_()[..., None])
         lse_B_H_G[level.order_N] = both
-    return out.to(query.dtype)
+    return out.to(query.dtype), lse_B_H_G
 
 
-def _blocks(query: torch.Tensor, level: Level, scale: float | None, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _blocks(query: torch.Tensor, level: Level, scores: Scores, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
     """query [kv heads, N, G, dim] → what its blocks give [N, kv heads, G, dim] and [N, kv heads, G], in float32."""
     heads, _, group, dim = query.shape
     parts, sums = [], []
     for block in level.blocks:
         rows = query[:, block.first : block.last].reshape(1, heads, -1, dim)
-        part, lse = _part(rows, block.keys[layer, None], block.values[layer, None], None, scale)
+        part, lse = _part(rows, block.keys[layer, None], block.values[layer, None], None, scores)
         parts.append(part.view(heads, -1, group, part.shape[-1]))
         sums.append(lse.reshape(heads, -1, group))
     return torch.cat(parts, 1).transpose(0, 1).float(), torch.cat(sums, 1).transpose(0, 1)
 
 
 def _part(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float | None
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scores: Scores
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention over one block, and the log-sum-exp of its scores in float32."""
-    if _fused(query, key, value):
-        mask = None if mask is None else _added(mask, query.dtype)
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, attn_mask=mask, scale=scale)
-        return out, lse
-    scores = query.float() @ key.float().transpose(-1, -2) * (scale or query.shape[-1] ** -0.5)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    lse = scores.logsumexp(-1)
-    return (scores - lse[..., None]).exp().to(value.dtype) @ value, lse
+    if scores.cap is not None or not _fused(query, key, value):
+        return held(query, key, value, mask, scores)
+    mask = None if mask is None else _added(mask, query.dtype)
+    given = {"attn_mask": mask, "scale": scores.scale}
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, **given)
+    return out, lse
 
 
 def _fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     """Whether there is one kernel that gives both."""
-    return query.device.type == "cpu" and key.shape[-1] == value.shape[-1]
+    return query.device.type == "cpu" and key.shape[-1] == value.shape[-1] and query.shape[1] == key.shape[1]
 
 
 def _added(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The mask as numbers to add; made once for all layers of a pass."""
-    if _here.mask is None or _here.mask[0] is not mask:
-        _here.mask = mask, torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)
-    return _here.mask[1]
+    """The mask as numbers to add; made once for all layers of a pass that attends to levels."""
+    name = mask.data_ptr(), tuple(mask.shape)
+    if (known := _here.masks.get(name)) is not None:
+        return known[1]
+    added = torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)
+    if _here.over:
+        _here.masks[name] = mask, added  # with the mask itself, so that its place in memory stays its own
+    return added
 
 
 class _Here(local):
-    """What the forward pass of this thread attends to besides its rows' own blocks; and its mask, in both forms."""
+    """What the forward pass of this thread attends to besides its rows' own blocks; and its masks, in both forms."""
 
-    over: Sequence[Level] = ()
-    mask: tuple[torch.Tensor, torch.Tensor] | None = None
+    def __init__(self) -> None:
+        self.over: Sequence[Level] = ()
+        self.masks: dict[tuple[int, tuple[int, ...]], tuple[torch.Tensor, torch.Tensor]] = {}
 
 
 _here = _Here()
@@ -131,4 +136,5 @@ def using(over: Sequence[Level]) -> Iterator[None]:
     try:
         yield
     finally:
-        _here.over, _here.mask = (), None
+        _here.over = ()
+        _here.masks.clear()

@@ -10,8 +10,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from banyan.errors import InvalidInput
 from banyan.segment import IntTokens
-from services.chassis import head, weightfile
+from services.chassis import finite, head, weightfile
 from services.chassis.head import Head
+from services.chassis.reach import reach
 from services.rollout.engines import attention
 
 
@@ -36,18 +37,26 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTra
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     except (OSError, ValueError) as error:
         raise InvalidInput(f"cannot load a model from {folder}: {str(error).splitlines()[0]}") from None
-    if getattr(model, "_supports_attention_backend", False):
-        model.set_attn_implementation(attention.NAME)
+    finite.refuse(model.named_parameters(), folder)
+    with_attention(model)
     moved: PreTrainedModel = torch.nn.Module.to(model, device)
     moved.train(False)
     moved.requires_grad_(False)
     return moved
 
 
+def with_attention(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with the tree engine's attention, where its architecture lets itself be given one."""
+    if getattr(model, "_supports_attention_backend", False):
+        model.set_attn_implementation(attention.NAME)
+    return model
+
+
 def context(model: Any) -> int:
-    """Tokens that the model's positions reach; 0 where its config names no end."""
+    """Tokens that the model's positions reach with the same rotations; 0 where its config names no end."""
     named = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return named if isinstance(named, int) and named > 0 else 0
+    bounds = (named if isinstance(named, int) else 0, reach(model.config))
+    return min((bound for bound in bounds if bound > 0), default=0)
 
 
 def take(model: PreTrainedModel, manifest_path: Path) -> Head | None:

@@ -37,8 +37,7 @@ def _torch(recipe: Recipe, threads: int | None) -> Engine:
     import torch
 
     from services.chassis import models
-    from services.rollout.engines import loading
-    from services.rollout.engines.forward import Forward
+    from services.rollout.engines import attentioncheck, loading
     from services.rollout.engines.memory import Limits
     from services.rollout.engines.torch_engine import TorchEngine
 
@@ -48,9 +47,10 @@ def _torch(recipe: Recipe, threads: int | None) -> Engine:
         torch.use_deterministic_algorithms(True, warn_only=True)
     folder, device = models.resolve(recipe.model, tokenizer=True), loading.choose_device()
     model = loading.load_model(folder, loading.choose_dtype(recipe.resources.dtype, device), device)
+    forward = attentioncheck.checked(model, recipe.deterministic)
     tokenizer = loading.ChatTokenizer(folder, model)
     resources = recipe.resources
     limits = Limits(
         resources.kv_tokens, resources.max_branches, deterministic=recipe.deterministic, context=loading.context(model)
     )
-    return TorchEngine(Forward(model), tokenizer, limits, UNLOADED)
+    return TorchEngine(forward, tokenizer, limits, UNLOADED)

@@ -20,6 +20,6 @@ def check(request: Request, memory: Memory, vocabulary: int) -> None:
             f"a path of {total} tokens ({prefix} of prompt and trunk, {total - prefix} new) is longer than the model's"
             f" context of {limits.context} (max_position_embeddings); shorten the prompt or generate.max_new_tokens"
         )
-    if not memory.fits(1, total, prefix):
+    if not memory.fits(memory.pages.of(total) + 1, 0):  # one more where a prefix is shared, or computed in chunks
         message = f"a path of {total} tokens cannot fit into resources.kv_tokens={limits.kv_tokens}; raise it"
         raise InvalidInput(message, reason=NO_ROOM)

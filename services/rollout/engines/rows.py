@@ -4,14 +4,15 @@ Forced tokens come first. They take no draw: the first sampled token has positio
 forced ones before it. Neither an end token nor a stop string among them ends anything.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from banyan.segment import Finish
+from banyan.segment import Finish, IntTokens
 from services.rollout.engines.drawn import LEAST, Drawn, Said, signals
 from services.rollout.engines.port import Policy, Request, Sampled, Tokenizer, no_floats
+from services.rollout.engines.stops import completed
 
 if TYPE_CHECKING:  # rows of the scripted engine need no torch
     from services.rollout.engines.prefixes import Match
@@ -20,12 +21,14 @@ if TYPE_CHECKING:  # rows of the scripted engine need no torch
 @dataclass(eq=False, slots=True)
 class Row:
     """One branch. `written` tokens of its path have KV, the first ones in its trunk, if it shares one, and the rest in its
-    slot; the token sampled last has none yet."""
+    pages; the token sampled last has none yet. since: branches that began before it."""
 
     request: Request
     cached_tokens: int
     written: int
     trunk: "Match | None" = None
+    pages: list[int] = field(default_factory=list)
+    since: int = 0
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     sampled: list[float] = field(default_factory=list)
@@ -38,9 +41,28 @@ class Row:
         return 0 if self.trunk is None else self.trunk.length
 
     @property
+    def own(self) -> int:
+        """Tokens that its pages hold."""
+        return self.written - self.above
+
+    @property
     def need(self) -> int:
-        """Tokens of KV that its slot may come to."""
+        """Tokens of KV that its pages may come to."""
         return need(self.request) - self.above
+
+    @property
+    def path(self) -> IntTokens:
+        """All its tokens."""
+        return np.concatenate((self.request.prefix_P, np.array(self.tokens, np.int32)))
+
+    @property
+    def rest(self) -> Request:
+        """What is still to be sampled of it, as a request of its own."""
+        done, forced, sampling = len(self.tokens), self.request.forced, self.request.sampling
+        left = sampling.max_new_tokens - max(0, done - len(forced))
+        return replace(
+            self.request, prefix_P=self.path, forced=forced[done:], sampling=replace(sampling, max_new_tokens=left)
+        )
 
     @property
     def forced(self) -> int | None:
@@ -82,10 +104,7 @@ class Row:
 
     def _said_stop(self, tokenizer: Tokenizer) -> bool:
         stops = self.request.sampling.stop
-        if not stops:
-            return False
-        text = tokenizer.decode(np.array(self.tokens[len(self.request.forced) :], np.int32))
-        return any(stop in text for stop in stops)
+        return bool(stops) and completed(stops, self.tokens[len(self.request.forced) :], tokenizer)
 
     def ended(self, finish: Finish, policy: Policy) -> Sampled:
         """The segment: all forced tokens and what follows, or nothing."""
@@ -107,6 +126,11 @@ class Row:
 def need(request: Request) -> int:
     """Tokens that the path of a request may come to."""
     return len(request.prefix_P) + len(request.forced) + request.sampling.max_new_tokens
+
+
+def room(prefix_P: IntTokens) -> int:
+    """Tokens of KV that a prefix takes while it is in use: one more than it has, for what a prefill need not write."""
+    return len(prefix_P) + 1
 
 
 def unstarted(request: Request, policy: Policy) -> Sampled:

@@ -16,7 +16,10 @@ import numpy.typing as npt
 
 from services.rollout.engines.alphabet import CHARACTERS, END, Alphabet
 
-_ASKED = re.compile(r"(\d+) ([+*]) (\d+)[ =?.]*$")
+_DIGITS = 100  # of a number; longer ones are no question, and Python itself refuses those of more than 4,300
+_LONGEST = 2 * _DIGITS + len(" + ") + 1  # of a question, and the character before it
+# Only the end of a prompt is looked at: from the start, a prompt of digits would be searched once for each of them.
+_ASKED = re.compile(rf"(?:^|\D)(\d{{1,{_DIGITS}}}) ([+*]) (\d{{1,{_DIGITS}}})$")
 _ALPHABET = Alphabet()
 Chain = Mapping[str, Mapping[str, float]]
 Question = tuple[int, str, int]
@@ -105,5 +108,5 @@ class Script:
 @lru_cache(maxsize=4096)
 def _question(prompt: str) -> Question | None:
     """The sum or product that a prompt ends with."""
-    found = _ASKED.search(prompt.rstrip("\n"))
+    found = _ASKED.search(prompt.rstrip("\n").rstrip(" =?.")[-_LONGEST:])
     return None if found is None else (int(found[1]), found[2], int(found[3]))

@@ -1,7 +1,7 @@
-"""The slot cache: KV of running rows, dense per row, with each row written at its own position.
+"""The slot cache: KV of prefixes that are prefilled together, dense per row, with each row written at its own position.
 
-Two tensors per model, [layers, slots, kv heads, capacity, dim], so that loading a shared prefix into many rows or
-moving a row is one copy for all layers. Memory is zeroed once: masked positions must be finite.
+Two tensors per model, [layers, slots, kv heads, capacity, dim], so that loading a shared prefix is one copy for all
+layers. Memory is zeroed once: masked positions must be finite.
 """
 
 from typing import Any
@@ -31,24 +31,6 @@ class Slots:
             here, there = slice(piece.start, stop), slice(0, stop - piece.start)
             self.keys[:, row, :, here] = piece.keys[:, :, there]
             self.values[:, row, :, here] = piece.values[:, :, there]
-
-    def spread(self, source: "Slots", row: int, first: int, count: int, length: int) -> None:
-        """Copies the first `length` tokens of a row of another cache into `count` rows from `first` on."""
-        rows = slice(first, first + count)
-        self.keys[:, rows, :, :length] = source.keys[:, row, None, :, :length]
-        self.values[:, rows, :, :length] = source.values[:, row, None, :, :length]
-
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copies a row over another."""
-        self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
-        self.values[:, target, :, :length] = self.values[:, source, :, :length]
-
-    def resized(self, slots: int, capacity: int, rows: int, length: int) -> "Slots":
-        """A cache of another size with the first `length` tokens of the first `rows` rows."""
-        new = Slots(self.shape, slots, capacity)
-        new.keys[:, :rows, :, :length] = self.keys[:, :rows, :, :length]
-        new.values[:, :rows, :, :length] = self.values[:, :rows, :, :length]
-        return new
 
 
 class KVShape:

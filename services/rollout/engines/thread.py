@@ -7,7 +7,6 @@ what runs together depends on the trees and not on timing.
 import asyncio
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from banyan.errors import DeadlineMissed, InvalidInput, TemporaryError, with_place
 from banyan.segment import Floats, IntTokens
+from services.chassis.health import Pulse
 from services.rollout.engines.port import Engine, EngineStats, Key, Policy, Request, Sampled, Tokenizer
 
 T = TypeVar("T")
@@ -23,6 +23,7 @@ _MOST_COMMANDS = 65_536
 _MOST_BATCHES = 256
 _TICK_S = 0.2  # how late a stop may be noticed while the engine idles or its events are not taken
 _LOOK_S = 5.0
+BUILD_S = 1800.0  # of weights from a slow disk, and kernels that are compiled
 STUCK_S = 300.0  # longer than any step, any load of weights that are here and any proof of them takes
 SLOWEST_B_S = 50e6  # of weights that are handed over, eight times at once
 
@@ -75,8 +76,7 @@ class EngineThread:
 
     def __init__(self, make: Callable[[], Engine], lockstep: bool = False, stuck_s: float = STUCK_S) -> None:
         self._make, self._lockstep, self._stuck_s = make, lockstep, stuck_s
-        self._moved = time.monotonic()  # when a command or a step ended last
-        self._slack_s = 0.0  # what the command that runs may take longer
+        self.pulse = Pulse("engine")
         self._commands: queue.Queue[tuple[Callable[[Engine], Any], Future[Any]]] = queue.Queue(_MOST_COMMANDS)
         self._ended: asyncio.Queue[list[Sampled] | BaseException] = asyncio.Queue(_MOST_BATCHES)
         self._room = threading.BoundedSemaphore(_MOST_BATCHES - 1)
@@ -113,9 +113,9 @@ class EngineThread:
 
     async def watch(self) -> None:
         """For ever. Raises DeadlineMissed where a step or a command does not end: nobody can end it, but the node can."""
-        while (silent_s := time.monotonic() - self._moved) <= self._stuck_s + self._slack_s:
+        while not (late := self.pulse.late):
             await asyncio.sleep(min(_LOOK_S, self._stuck_s))
-        raise DeadlineMissed(f"the engine has not ended a step or a command for {silent_s:.0f} s; the node ends with it")
+        raise DeadlineMissed(f"{late}; the node ends with it")
 
     def leftover(self) -> list[Sampled]:
         """What ended and was not taken yet."""
@@ -168,11 +168,8 @@ class EngineThread:
         """Takes new weights; returns the segments that were cut. size: bytes of them, which may have to come first."""
 
         def take(engine: Engine) -> list[Sampled]:
-            self._slack_s = size / SLOWEST_B_S
-            try:
-                return engine.load(policy, weights)
-            finally:
-                self._slack_s = 0.0
+            self.pulse.beat("loading weights", self._stuck_s + size / SLOWEST_B_S)
+            return engine.load(policy, weights)
 
         return await asyncio.wrap_future(self._command(take))
 
@@ -199,7 +196,12 @@ class EngineThread:
 
     # -- the thread --
 
+    def _move(self) -> None:
+        """Notes that a step or a command has ended."""
+        self.pulse.beat("a step or a command", self._stuck_s)
+
     def _run(self) -> None:
+        self.pulse.beat("building the engine", BUILD_S)
         try:
             engine = self._make()
         except BaseException as error:
@@ -207,18 +209,20 @@ class EngineThread:
             return
         if isinstance(engine, Waking):
             self._wake = engine.wake
-        self._moved = time.monotonic()
+        self._move()
         self._ready.set_result(engine)
         try:
             while not self._stopping.is_set():
-                self._moved = time.monotonic()
+                self._move()
                 self._obey(engine)
+                self._move()
                 if engine.busy and self._my_turn:
                     self._say(engine.step())
                 self._look(engine)
         except BaseException as error:  # whatever it is, the node must end with it instead of waiting for ever
             self._deliver(error)
         finally:
+            self.pulse.rest()
             self._dismiss()
             if isinstance(engine, Closing):
                 engine.close()
@@ -240,7 +244,8 @@ class EngineThread:
                 do, future = self._commands.get(timeout=_TICK_S) if idle else self._commands.get_nowait()
             except queue.Empty:
                 return
-            idle, self._moved = False, time.monotonic()
+            idle = False
+            self._move()
             if not future.set_running_or_notify_cancel():
                 continue  # whoever asked is gone
             try:
@@ -260,7 +265,7 @@ class EngineThread:
             return
         self._my_turn = not self._lockstep
         while not self._room.acquire(timeout=_TICK_S):
-            self._moved = time.monotonic()  # it is the node that is late
+            self._move()  # it is the node that is late
             if self._stopping.is_set():
                 return
         self._deliver(ended)

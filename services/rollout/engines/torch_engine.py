@@ -1,13 +1,13 @@
 """The torch engine: continuous batching over the segments of many trees, each prefix prefilled once (DESIGN 7).
 
-A step decodes one token for every running branch; then it admits what waits, as far as slots and KV memory go, and samples
-the first token of each admitted branch from its prefix's last logits, which all branches of that prefix share. A prefix
-longer than `prefill_tokens` takes a chunk a step. What does not fit waits. A policy's KV never outlives it.
+A step decodes one token for every running branch; then it admits what waits, as far as KV memory goes, and samples the first
+token of each admitted branch from its prefix's last logits, which all branches of that prefix share. A prefix longer than
+`prefill_tokens` takes a chunk a step. What does not fit waits. A policy's KV never outlives it.
 """
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +19,9 @@ from banyan.errors import InvalidInput
 from banyan.segment import Finish, Floats, IntTokens
 from services.chassis.head import Head
 from services.rollout.engines import loading
-from services.rollout.engines.admission import Group, batches, next_wave
+from services.rollout.engines.admission import Group, batches, next_wave, sources
 from services.rollout.engines.asking import extras, scored
-from services.rollout.engines.choosing import Chosen, choose
+from services.rollout.engines.choosing import Chosen, choose, claimed
 from services.rollout.engines.drawn import Drawn
 from services.rollout.engines.filling import Filling
 from services.rollout.engines.forward import Forward
@@ -29,12 +29,13 @@ from services.rollout.engines.memory import Limits, Memory
 from services.rollout.engines.port import EngineStats, Key, Policy, Request, Sampled, Tokenizer
 from services.rollout.engines.refusals import check
 from services.rollout.engines.rows import Row, unstarted
+from services.rollout.engines.running import Running
 from services.rollout.engines.sampler import draw
 from services.rollout.engines.slots import Slots
 
 log = logging.getLogger(__name__)
 
-_FEW = 8  # a prefill pass costs about half a decode step: it waits until an eighth of the slots is free
+_FEW = 8  # a prefill pass costs about half a decode step: it waits until an eighth of max_branches is free
 
 
 class TorchEngine:
@@ -45,7 +46,8 @@ class TorchEngine:
         self._forward, self._limits, self._policy = forward, limits, policy
         self._memory = Memory(forward.kv, limits)
         self._waiting: dict[Key, Request] = {}
-        self._rows: list[Row] = []
+        self._running = Running(self._memory)
+        self._passed: Mapping[Key, int] = {}
         self._filling: list[Filling] = []
         self._held = False
         self._head: Head | None = None
@@ -61,12 +63,13 @@ class TorchEngine:
     def abort(self, key: Key) -> Sampled | None:
         """Stops a segment, running or waiting."""
         if (request := self._waiting.pop(key, None) or self._unfilled(key)) is not None:
-            return unstarted(request, self._policy)
-        for r, row in enumerate(self._rows):
-            if row.request.key == key:
-                self._remove([r])
-                return row.ended(Finish.ABORTED, self._policy)
-        return None
+            paused = self._running.paused.pop(key, None)
+            return paused.ended(Finish.ABORTED, self._policy) if paused else unstarted(request, self._policy)
+        row = next((row for row in self._running.rows if row.request.key == key), None)
+        if row is None:
+            return None
+        self._running.remove([row])
+        return row.ended(Finish.ABORTED, self._policy)
 
     def _unfilled(self, key: Key) -> Request | None:
         """Takes a request out of those whose prefix is being computed."""
@@ -84,17 +87,16 @@ class TorchEngine:
             return []
         if weights is not None:
             self._head = loading.take(self._forward.model, weights)
-        cut = [row.ended(Finish.ABORTED, self._policy) for row in self._rows]
-        again = {request.key: request for f in self._filling for request in f.group.requests}
-        self._waiting = again | self._waiting
-        self._filling.clear()
-        self._rows.clear()
+        self._unfill(self._filling)
+        cut = [row.ended(Finish.ABORTED, self._policy) for row in self._running.cut()]
+        for one in cut:
+            self._waiting.pop(one.key, None)  # what was to be sampled still of one that was paused
         self._memory.store.clear()
         self._policy, self._held = policy, False
         return cut
 
     def hold(self, held: bool) -> None:
-        """Whether nothing more is admitted, and no long prefix computed further."""
+        """Whether nothing more is admitted, and no long prefix computed further; branches that are paused still go on."""
         self._held = held
 
     def forget(self) -> None:
@@ -108,26 +110,29 @@ class TorchEngine:
         return self._forward.logprobs(tokens_T, first, temperature)
 
     def stats(self) -> EngineStats:
-        """Counts."""
+        """Counts. Paused branches count as running."""
+        running = len(self._running.rows) + len(self._running.paused)
+        filled = sum(len(f.group.requests) for f in self._filling)
         return EngineStats(
             sampled_tokens=self._sampled,
             prefilled_tokens=self._prefilled,
             cached_tokens=self._cached,
             steps=self._steps,
-            running=len(self._rows),
-            waiting=len(self._waiting) + sum(len(f.group.requests) for f in self._filling),
-            kv_tokens=self._memory.tokens + sum(f.spare.tokens for f in self._filling),
+            running=running,
+            waiting=len(self._waiting) + len(self._running.rows) + filled - running,
+            kv_tokens=self._memory.tokens,
         )
 
     @property
     def busy(self) -> bool:
-        return bool(self._rows or ((self._waiting or self._filling) and not self._held))
+        running = self._running.rows or self._running.paused
+        return bool(running or ((self._waiting or self._filling) and not self._held))
 
     def step(self) -> list[Sampled]:
         """Admits, then decodes one token for each branch that was running before."""
         self._steps += 1
-        decoded, begun = len(self._rows), time.perf_counter()
-        ended = self._decode() if self._rows else []
+        decoded, begun = len(self._running.rows), time.perf_counter()
+        ended = self._decode() if self._running.rows else []
         ended += self._fill()
         chosen = self._admissible()
         waiting, admitted = list(chosen.requests), len(chosen.requests)
@@ -138,6 +143,7 @@ class TorchEngine:
             for batch in batches(wave, self._limits.prefill_tokens):
                 ended += self._start(batch)
             waiting = self._postponed(waiting)
+        self._memory.trim()
         took = 1000 * (time.perf_counter() - begun)
         log.debug("step %d: %d decoded, %d admitted, %d ended, %.0f ms", self._steps, decoded, admitted, len(ended), took)
         return ended
@@ -146,16 +152,30 @@ class TorchEngine:
 
     def _fill(self) -> list[Sampled]:
         """One more chunk of the first long prefix."""
-        if not self._filling or self._held:
+        filling = next((f for f in self._filling if self._may_begin(f.group.requests)), None)
+        if filling is None:
             return []
-        filling = self._filling[0]
         before = filling.done
         logits = filling.go_on(self._forward, self._limits.prefill_tokens)
         self._prefilled += filling.done - before
         if logits is None:
             return []
-        self._filling.pop(0)
+        self._filling.remove(filling)
+        self._memory.taken(filling.spare)
+        copies = 0 if filling.group.shared else len(filling.group.requests)
+        self._provide(copies * self._memory.pages.of(len(filling.group.prefix_P)), 0)
         return self._begin([filling.group], filling.spare, logits)
+
+    def _may_begin(self, requests: Sequence[Request]) -> bool:
+        """Whether any of these may: while nothing is admitted, those that had begun and were paused."""
+        return not self._held or any(r.key in self._running.paused for r in requests)
+
+    def _unfill(self, fillings: Sequence[Filling]) -> None:
+        """Gives up prefixes that are being computed; their requests go back to the front of the queue."""
+        self._waiting = {r.key: r for f in fillings for r in f.group.requests} | self._waiting
+        for filling in fillings:
+            self._memory.taken(filling.spare)
+        self._filling = [f for f in self._filling if f not in fillings]
 
     def _postponed(self, requests: list[Request]) -> list[Request]:
         """Those that need not wait for a prefix that is being computed; the others go back to the front of the queue."""
@@ -165,29 +185,30 @@ class TorchEngine:
 
     def _admissible(self) -> Chosen:
         """Takes from the queue what fits now, and makes room for it."""
-        if self._held:
+        held, rows = [f.group for f in self._filling], self._running.rows
+        running = len(rows) + sum(len(group.requests) for group in held)
+        free = self._limits.max_branches - running
+        if running and free < min(len(self._waiting), self._limits.max_branches // _FEW):
             return Chosen()
-        held = [f.group for f in self._filling]
-        taken = len(self._rows) + sum(len(group.requests) for group in held)
-        free = self._limits.max_branches - taken
-        if taken and free < min(len(self._waiting), self._limits.max_branches // _FEW):
-            return Chosen()
-        queue = [r for r in self._waiting.values() if not any(f.shares(r.prefix_P) for f in self._filling)]
+        waiting = [r for r in self._waiting.values() if self._may_begin([r])]
+        queue = [r for r in waiting if not any(f.shares(r.prefix_P) for f in self._filling)]
         if self._limits.deterministic:
-            queue.sort(key=lambda r: r.order)
-        needs = [row.need for row in self._rows]
-        chosen = choose(queue[:free], needs, held, self._memory, self._forward.by_level)
+            queue.sort(key=lambda r: (r.key not in self._running.paused, r.order))
+        taken = claimed(rows, held, self._memory)
+        chosen = choose(queue, free, taken, self._memory, self._forward.by_level, self._passed)
+        self._passed = chosen.passed
         for request in chosen.requests:
             del self._waiting[request.key]
         if chosen.requests:
-            live = max((row.written - row.above for row in self._rows), default=0)
-            self._memory.make_room(taken + len(chosen.requests), chosen.need, len(self._rows), live, chosen.pinned)
+            self._memory.settle(chosen.claimed, chosen.pinned, self._running.tables)
         return chosen
 
     def _start(self, groups: list[Group]) -> list[Sampled]:
         """Prefills a batch of prefixes and begins their branches; a long prefix begins to be filled."""
         if groups[0].fresh > self._limits.prefill_tokens:
-            self._filling += [Filling.of(group, self._forward) for group in groups]
+            self._filling += [Filling.of(group, self._memory) for group in groups]
+            taken = claimed(self._running.rows, [f.group for f in self._filling], self._memory)
+            self._memory.settle(taken, self._memory.pinned, self._running.tables)
             return []
         prefixes = [g.prefix_P for g in groups]
         spare = Slots(self._forward.kv, len(groups), max(len(p) for p in prefixes) + 1)
@@ -198,74 +219,65 @@ class TorchEngine:
         return self._begin(groups, spare, self._forward.prefill(spare, prefixes, [g.match.length for g in groups]))
 
     def _begin(self, groups: list[Group], spare: Slots, logits: torch.Tensor) -> list[Sampled]:
-        """Puts the branches of prefixes that are in spare slots into slots of their own; samples their first tokens."""
-        first, rows = len(self._rows), [row for group in groups for row in group.rows()]
+        """Begins the branches of prefixes that are in spare slots: each has a copy in its pages, or all share the one that
+        is kept. Samples their first tokens."""
+        rows = [[self._running.begun(row) for row in group.rows()] for group in groups]
         for g, group in enumerate(groups):
-            length, count = len(group.prefix_P), len(group.requests)
-            mine = rows[first - len(self._rows) :][:count]
-            self._place(group, spare, g, first, mine)
-            self._cached += group.match.length + (count - 1) * length
-            first += count
-        self._rows += rows
-        return self._sample(logits, groups, rows, len(self._rows) - len(rows))
+            self._cached += group.match.length + (len(group.requests) - 1) * len(group.prefix_P)
+            if group.shared:
+                self._running.share(rows[g], group.prefix_P, spare.keys[:, g], spare.values[:, g])
+        copies = sum(len(g.requests) * self._memory.pages.of(len(g.prefix_P)) for g in groups if not g.shared)
+        self._running.provide(copies, anyway=True)  # there is room, but for what others that begin now still read
+        for g, group in enumerate(groups):
+            if not group.shared:
+                self._running.copy(rows[g], group.prefix_P, spare.keys[:, g], spare.values[:, g])
+            self._running.rows += rows[g]
+        return self._sample(logits, groups, [row for some in rows for row in some])
 
-    def _place(self, group: Group, spare: Slots, g: int, first: int, rows: Sequence[Row]) -> None:
-        """Keeps a prefix that is in slot g of `spare`, and lets its rows share it or have a copy each."""
-        length = len(group.prefix_P)
-        keys, values = spare.keys[:, g, :, :length], spare.values[:, g, :, :length]
-        if not group.shared:
-            self._memory.slots.spread(spare, g, first, len(rows), length)
-            self._memory.keep(group.prefix_P, keys, values)
-            return
-        trunk = self._memory.hold(group.prefix_P, keys, values)
-        for row in rows:
-            row.trunk = trunk
-            trunk.pin(1)
+    def _provide(self, pages: int, fewest: int) -> None:
+        """Makes pages free beside those of the next tokens. For want of room, branches beyond the `fewest` are paused, and
+        prefixes that are being computed given up."""
+        while not self._running.provide(pages, anyway=len(self._running.rows) <= fewest and not self._filling):
+            if len(self._running.rows) > fewest:
+                paused = self._running.pause()
+                self._waiting = {paused.key: paused} | self._waiting
+            else:
+                self._unfill(self._filling[-1:])
 
     # -- sampling --
 
-    def _sample(self, logits: torch.Tensor, groups: Sequence[Group], rows: list[Row], first: int) -> list[Sampled]:
+    def _sample(self, logits: torch.Tensor, groups: Sequence[Group], rows: list[Row]) -> list[Sampled]:
         """First tokens: branches with the same prefix and temperature share one distribution."""
-        sources: list[int] = []
-        samplings = []
-        which: list[int] = []
-        for g, group in enumerate(groups):
-            for i, request in enumerate(group.requests):
-                if i == 0 or request.sampling != group.requests[i - 1].sampling:
-                    sources.append(g)
-                    samplings.append(request.sampling)
-                which.append(len(sources) - 1)
-        shared = logits if sources == list(range(len(groups))) else logits[sources]
+        of, samplings, which = sources(groups)
+        shared = logits if of == list(range(len(groups))) else logits[of]
         drawn = draw(shared, samplings, which, self._uniforms(rows), extras(rows, self._forward.embeddings))
-        drawn = scored(drawn, rows, self._head, self._forward.states, [sources[d] for d in which])
-        return self._take(drawn, rows, first)
+        return self._take(scored(drawn, rows, self._head, self._forward.states, [of[d] for d in which]), rows)
 
     def _decode(self) -> list[Sampled]:
-        rows = self._rows
-        spare = self._limits.rows(len(rows)) - len(rows)
-        tokens = [row.tokens[-1] for row in rows] + [0] * spare
-        positions = [row.written for row in rows] + [0] * spare
-        trunks = [row.trunk for row in rows] + [None] * spare
-        own = max(row.written - row.above for row in rows)
-        width = min(self._limits.width(own + 1), self._memory.slots.capacity)
-        logits = self._forward.decode(self._memory.slots, tokens, positions, trunks, width)
+        self._provide(0, 1)
+        self._running.grow()
+        rows = self._running.rows
+        spare = self._limits.rows(len(rows)) - len(rows)  # in front, where the shortest ones are
+        tokens = [0] * spare + [row.tokens[-1] for row in rows]
+        positions = [0] * spare + [row.written for row in rows]
+        trunks, tables = [None] * spare + [row.trunk for row in rows], [[0]] * spare + self._running.tables
+        logits = self._forward.decode(self._memory.pages, tokens, positions, trunks, tables, self._limits.cuts)
         for row in rows:
             row.written += 1
         samplings = [row.request.sampling for row in rows]
-        drawn = draw(
-            logits[: len(rows)], samplings, range(len(rows)), self._uniforms(rows), extras(rows, self._forward.embeddings)
-        )
-        return self._take(scored(drawn, rows, self._head, self._forward.states, range(len(rows))), rows, 0)
+        wanted = extras(rows, self._forward.embeddings)
+        drawn = draw(logits[spare:], samplings, range(len(rows)), self._uniforms(rows), wanted)
+        return self._take(scored(drawn, rows, self._head, self._forward.states, range(spare, spare + len(rows))), rows)
 
     @staticmethod
     def _uniforms(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
         keys = np.array([row.request.draw_key for row in rows], np.uint64)
         return uniforms(keys, np.array([row.position for row in rows], np.uint64))
 
-    def _take(self, drawn: Drawn, rows: Sequence[Row], first: int) -> list[Sampled]:
-        """Appends a draw to its rows, which begin at slot `first`; what has ended leaves its slot."""
+    def _take(self, drawn: Drawn, rows: Sequence[Row]) -> list[Sampled]:
+        """Appends a draw to its rows; what has ended leaves its pages."""
         ended: list[Sampled] = []
-        gone: list[int] = []
+        gone: list[Row] = []
         for r, row in enumerate(rows):
             self._sampled += row.forced is None
             self._prefilled += row.forced is not None
@@ -273,23 +285,8 @@ class TorchEngine:
             finish = row.finish(self.tokenizer)
             if finish is not None:
                 ended.append(row.ended(finish, self._policy))
-                gone.append(first + r)
+                gone.append(row)
                 if finish is Finish.BOUNDARY and row.request.keep:
-                    self._keep(first + r, row)
-        self._remove(gone)
+                    self._memory.keep(row.path[: row.written], *self._memory.pages.read(row.pages, row.own), row.above)
+        self._running.remove(gone)
         return ended
-
-    def _keep(self, slot: int, row: Row) -> None:
-        path = np.concatenate((row.request.prefix_P, np.array(row.tokens, np.int32)))[: row.written]
-        slots, own = self._memory.slots, row.written - row.above
-        self._memory.keep(path, slots.keys[:, slot, :, :own], slots.values[:, slot, :, :own], row.above)
-
-    def _remove(self, gone: Sequence[int]) -> None:
-        """Frees slots; the last row moves into the gap, so that rows stay dense."""
-        for slot in sorted(gone, reverse=True):
-            if (trunk := self._rows[slot].trunk) is not None:
-                trunk.pin(-1)
-            last = self._rows.pop()
-            if slot < len(self._rows):
-                self._memory.slots.move(len(self._rows), slot, last.written - last.above)
-                self._rows[slot] = last

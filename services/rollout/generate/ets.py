@@ -9,9 +9,9 @@ A step's score is what the policy's learned head says at its last token, or what
 head says nothing all scores are equal. With λ_b = 0 nothing is dropped: REBASE alone.
 
 The published search asks a reward model of its own, with question and answer. A scorer here gets the path's text, and as
-its row the prompt's text alone: a plan is made of the recorded tree, which holds no more of the task. It must say that it is
-`safe`: it runs where trees are planned, in the node and without the verifier's sandbox, and is asked again whenever a plan
-is made again, so it must also say the same of the same text.
+its row the prompt's text alone: a plan is made of the recorded tree, which holds no more of the task. It runs where trees
+are planned, in the node and without the verifier's sandbox, so only those are taken that the verifier itself runs without
+one; and it is asked again whenever a plan is made again, so it must say the same of the same text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +20,7 @@ from typing import Any
 
 from banyan import checks, registry
 from banyan.plugins import Observation, Scored, Scorer
+from banyan.plugins.filter import UNCONFINED, unconfined
 from banyan.segment import Finish
 from banyan.tree import Leaf, Tree
 from services.rollout.generate.ets_search import Search
@@ -49,7 +50,8 @@ class Ets(Growing):
     cut: float = 0.05
     """Cosine distance up to which steps are one cluster."""
     scorer: str = ""
-    """Who scores steps: empty for the policy's head; else a safe scorer, called with the path's text and a row {prompt}."""
+    """Who scores steps: empty for the policy's head; else `number` or `steps`, called with the path's text and a row
+    {prompt}."""
     scorer_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the scorer."""
 
@@ -61,8 +63,11 @@ class Ets(Growing):
             if isinstance(getattr(self, name), bool) or not least <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be a number of at least {least:g}, got {getattr(self, name)!r}")
         scorer = registry.build("filter", self.scorer, self.scorer_settings) if self.scorer else None
-        if scorer is not None and not (getattr(scorer, "safe", False) and hasattr(scorer, "score")):
-            raise ValueError(f"scorer {self.scorer!r} is not safe to run while a tree is planned; ets needs one that is")
+        if scorer is not None and not unconfined(self.scorer, scorer):
+            raise ValueError(
+                f"scorer {self.scorer!r} needs the verifier's sandbox, and a tree is planned without it; ets takes"
+                f" {', '.join(UNCONFINED)}, or, without a scorer, the policy's head"
+            )
         object.__setattr__(self, "_scorer", scorer)
 
     @property

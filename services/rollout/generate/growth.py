@@ -92,7 +92,8 @@ class Growth:
         self._marks.append(LeafMark(leaf, reason))
 
     def drop(self, leaf: Leaf) -> None:
-        """Takes a marked leaf back, once it has its reward: it is none of the tree's any more."""
+        """Takes a marked leaf back: it is none of the tree's any more. Where a path goes on from it, its score is
+        that place's own reward, which the tree waits for."""
         self._dropped.append(leaf)
 
     def end(self, run: Run) -> None:

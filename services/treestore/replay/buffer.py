@@ -40,6 +40,7 @@ def _newest(connection: Connection, request: ts.SampleReplayRequest) -> Iterator
     while before > request.first_batch:
         asked = table.c.ordinal.between(max(request.first_batch, before - _BATCHES), before - 1)
         query = select(table.c.ordinal, table.c.group_ids).where(table.c.run_id == request.run_id, asked)
+        query = query.where(table.c.set_aside == "")  # nothing trains on what ended two learners
         found = [
             (group_id, row.ordinal)
             for row in connection.execute(query.order_by(table.c.ordinal.desc()))
@@ -66,9 +67,7 @@ def _rewards(connection: Connection, trees: Mapping[str, list[Row[Any]]]) -> dic
     """Of each group: the rewards of its scored leaves, by index of the tree and then by place."""
     held = outcomes.leaves(connection, {row.tree_id: row for members in trees.values() for row in members})
     return {
-        group_id: tuple(
-            leaf.reward for row in members for _, leaf in sorted(held[row.tree_id].items()) if leaf.reward is not None
-        )
+        group_id: tuple(leaf.reward for row in members for leaf in held[row.tree_id].values() if leaf.reward is not None)
         for group_id, members in trees.items()
     }
 

@@ -1,5 +1,5 @@
 """The tables. Ids are raw bytes, states are the numbers of their proto enums, times are unix milliseconds of the store's
-clock. Rows are never removed, but for `parked`, `outbox` and `blobs`, which are queues.
+clock. Rows are removed with their run alone (`removal.py`), but for `parked`, `outbox` and `blobs`, which are queues.
 """
 
 from services.treestore.schema.columns import metadata
@@ -16,10 +16,12 @@ from services.treestore.schema.control import (
     policies,
     processes,
     runs,
+    tokenizers,
     tokens,
 )
 from services.treestore.schema.lineage import (
     blobs,
+    counts,
     groups,
     grown,
     late,
@@ -40,6 +42,7 @@ __all__ = [
     "batch_trees",
     "batches",
     "blobs",
+    "counts",
     "dead",
     "desired",
     "groups",
@@ -60,6 +63,7 @@ __all__ = [
     "scores",
     "segments",
     "tallies",
+    "tokenizers",
     "tokens",
     "trees",
 ]

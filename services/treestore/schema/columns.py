@@ -1,6 +1,8 @@
 """How columns are made: nothing is NULL but what may be absent, and every default holds in the database as well."""
 
-from sqlalchemy import BigInteger, Column, Dialect, Float, Integer, LargeBinary, MetaData, Text, TypeDecorator
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Dialect, Float, Index, Integer, LargeBinary, MetaData, Text, TypeDecorator
 
 metadata = MetaData(
     naming_convention={
@@ -63,3 +65,9 @@ def bytes_(name: str, nullable: bool = False) -> Column[bytes]:
 def serial() -> Column[int]:
     """The number of a row, in order of insertion."""
     return Column("n", _SERIAL, primary_key=True, autoincrement=True)
+
+
+def held(table: str) -> list[Column[Any] | Index]:
+    """Whose doing a row is that nobody asked for, so that each run and each node has its bound (ADR 054)."""
+    # `node` has the tree's claim, as the store knows it; empty where the tree is unknown. `bytes`: of payload or letter.
+    return [text("node"), int_("bytes"), Index(f"ix_{table}_held", "run_id", "node", "bytes")]

@@ -1,8 +1,8 @@
 """Tables of the control plane: runs, batches, policies, processes, members, dead letters, and the outbox."""
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, Table, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, Column, Index, Table, Text, UniqueConstraint, false
 
-from services.treestore.schema.columns import Bytes, bytes_, int_, metadata, serial, text
+from services.treestore.schema.columns import Bytes, bytes_, held, int_, metadata, serial, text
 
 # Facts about the store itself: gateway_epoch, desired_revision, alive_ms, lineage_floor, lineage_born, store_id.
 meta = Table("meta", metadata, Column("key", Text, primary_key=True), text("value"))
@@ -26,7 +26,15 @@ runs = Table(
     int_("ended_ms"),
     int_("paused_ms"),  # time that does not count as live
     int_("paused_since_ms"),
+    int_("removed"),  # how much `runs rm` takes away: 0 nothing, 1 all but trees and metrics, 2 trees too, 3 all
+    int_("vocabulary"),  # tokens that its model knows; 0: not known
+    int_("longest_path"),  # tokens, with the prompt; 0: any
+    Column("joined", Boolean, nullable=False, default=False, server_default=false()),  # a node ever joined it
+    bytes_("tokenizer", nullable=True),  # digest of its tokenizer
 )
+
+# What texts are decoded by, where joined nodes sampled them.
+tokenizers = Table("tokenizers", metadata, Column("digest", Bytes, primary_key=True), bytes_("data"))
 
 batches = Table(
     "batches",
@@ -39,6 +47,10 @@ batches = Table(
     text("dropped"),  # JSON list of [group, reason]
     text("summary_json"),
     int_("stored_ms"),
+    int_("failures"),  # learners that failed on it
+    int_("failed_epoch"),  # of the last of them
+    text("failed"),  # what it said
+    text("set_aside"),  # why it is not trained on
 )
 
 batch_trees = Table(
@@ -51,6 +63,7 @@ batch_trees = Table(
     int_("ordinal"),
     UniqueConstraint("run_id", "tree_id", "use"),
     Index("ix_batch_trees_batch", "run_id", "ordinal"),
+    Index("ix_batch_trees_tree", "tree_id"),
 )
 
 # Trees of earlier batches that a batch trained on again; `batch_trees` keeps saying which batch consumed them.
@@ -82,6 +95,8 @@ policies = Table(
     int_("stored_ms"),
     UniqueConstraint("run_id", "learner_epoch", "step"),
     Index("ix_policies_run", "run_id", "n"),  # a page, or the newest, without a look at the others
+    Index("ix_policies_batch", "run_id", "batch_ordinal", "abandoned"),
+    Index("ix_policies_step", "run_id", "abandoned", "step"),
 )
 
 # What a curriculum decided for a training group before it was opened: the first to be stored holds for ever.
@@ -148,6 +163,8 @@ dead = Table(
     # Of subject and message: a log that was wiped counts from one again, and a message may hold several bad events.
     Column("digest", Bytes, nullable=False, server_default=""),
     UniqueConstraint("service", "stream", "sequence", "digest"),
+    text("run_id"),  # as the subject names it
+    *held("dead"),
 )
 
 outbox = Table(

@@ -2,7 +2,7 @@
 
 from sqlalchemy import Boolean, Column, Float, Index, Table, Text, UniqueConstraint
 
-from services.treestore.schema.columns import Bytes, bytes_, int_, metadata, real, serial, text
+from services.treestore.schema.columns import Bytes, bytes_, held, int_, metadata, real, serial, text
 
 groups = Table(
     "groups",
@@ -48,6 +48,15 @@ tallies = Table(
     int_("unscorable"),
     real("reward_sum"),
     int_("correct"),
+)
+
+# What GetStats answers with, kept in step by every transaction: counting costs what there is.
+counts = Table(
+    "counts",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    int_("count"),
 )
 
 # Trees that a node grew to the end.
@@ -103,6 +112,7 @@ trees = Table(
     Index("ix_trees_state_score", "state", "score_due_ms"),
     Index("ix_trees_run_state", "run_id", "state"),
     Index("ix_trees_run_row", "run_id", "row_digest"),
+    Index("ix_trees_run", "run_id", "n"),  # the newest of a run, or all in order of opening
 )
 
 segments = Table(
@@ -182,6 +192,8 @@ parked = Table(
     bytes_("payload"),
     int_("sequence"),
     int_("parked_ms"),
+    Index("ix_parked_parked_ms", "parked_ms"),
+    *held("parked"),
 )
 
 refused = Table(
@@ -198,6 +210,8 @@ refused = Table(
     bytes_("winner"),
     bytes_("payload"),
     int_("stored_ms"),
+    text("run_id"),
+    *held("refused"),
 )
 
 late = Table(
@@ -209,6 +223,8 @@ late = Table(
     bytes_("payload"),
     text("reason"),
     int_("stored_ms"),
+    text("run_id"),
+    *held("late"),
 )
 
 # What is too large for a message of the log, by digest: gone once it is ingested, or its tree is over.

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from services.verifier.filter import number
 
-_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_OPEN, _CLOSE = "<answer>", "</answer>"
 _PLAIN = re.compile(r"([-+\u2212]?)([0-9]{0,64}(?:\.[0-9]{1,64})?)(?:\s*/\s*([0-9]{1,64}))?", re.ASCII)
 
 
@@ -19,9 +19,11 @@ def number_of(completion: str, take: str) -> str | None:
 
 
 def tag_of(completion: str, take: str) -> str | None:
-    """What stands in the last <answer> tag."""
-    found = _TAG.findall(completion)
-    return simplified(found[-1].strip()) or None if found else None
+    """What stands in the last <answer> tag, found in linear time: a model may write thousands that never close."""
+    last, at = None, 0
+    while (start := completion.find(_OPEN, at)) >= 0 and (end := completion.find(_CLOSE, start + len(_OPEN))) >= 0:
+        last, at = completion[start + len(_OPEN) : end], end + len(_CLOSE)
+    return simplified(last.strip()) or None if last is not None else None
 
 
 def text_of(completion: str, take: str) -> str | None:

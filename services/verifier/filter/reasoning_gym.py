@@ -1,7 +1,9 @@
 """reasoning-gym's own scorers, which `eval` the answer in places: always in a child process, one fork an answer.
 
 The answer is what stands in the last <answer> tag, or else the whole completion. A scorer that raises on an answer says
-that the answer is malformed: 0, with the part `raised`. Three scorers accept wrong constants and are repaired here.
+that the answer is malformed: 0, with the part `raised`. What a scorer would evaluate as code is read as a literal or as
+arithmetic first; more than that is 0, with the part `refused`. Four scorers accept wrong constants and are repaired here,
+or in `expressions`.
 """
 
 import importlib.metadata
@@ -13,6 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from banyan.plugins import Row, Scored, Unscorable
+from services.verifier.filter.expressions import READ, Refused
 
 _FIELDS = ("dataset", "question", "answer", "metadata")
 _TUPLES = ("arc_agi", "rearc")  # compare grids as tuples, which JSON made lists
@@ -27,7 +30,7 @@ class ReasoningGym:
     """Tag that holds the answer in a longer completion."""
 
     name: str = field(default="reasoning-gym", init=False)
-    version: str = field(default_factory=lambda: f"{importlib.metadata.version('reasoning-gym')}+1", init=False)
+    version: str = field(default_factory=lambda: f"{importlib.metadata.version('reasoning-gym')}+2", init=False)
     safe: bool = field(default=False, init=False)
 
     def warm(self, row: Row) -> None:
@@ -46,6 +49,8 @@ class ReasoningGym:
         dataset = _dataset(row)
         try:
             value = _scored(dataset, answer, row)
+        except Refused:
+            return Scored(0.0, {"refused": 1.0})
         except MemoryError:
             raise
         except Exception:
@@ -71,6 +76,8 @@ def _scored(dataset: Any, answer: str, row: Row) -> float:
     repaired = _REPAIRED.get(row["dataset"])
     if repaired is not None and not repaired(answer, row):
         return 0.0
+    read = READ.get(row["dataset"])
+    answer = read(answer, row) if read is not None else answer
     metadata = _tuples(row["metadata"]) if row["dataset"] in _TUPLES else row["metadata"]
     entry = {"question": row["question"], "answer": row["answer"], "metadata": metadata}
     return float(dataset.score_answer(answer, entry))

@@ -6,17 +6,16 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from banyan.plugins import GroupScorer, Scored, Scorer, Unscorable
 from services.verifier.sandbox import frames, kernel, landlock, limits, seccomp
 
-NOBODY = 65534
 _REASON_CHARACTERS = 500
+_MOST_PARTS = 64  # the parent checks it again; more would not fit through the pipe
 _PRINTED_BYTES = 2_000
-_SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/null", "/dev/zero")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +23,20 @@ class Confinement:
     """What an attempt is put under."""
 
     limits: limits.Limits
-    threads_now: int
-    drop_user: bool
-    readable: tuple[str, ...]
-    parent: int  # the process that forks attempts; none outlives it
+    others: int
+    """Threads of its user beside it."""
+    user: int | None
+    """The user that it becomes; None for the verifier's own."""
+    reading: int | None
+    """The Landlock domain of what may be read; None where there is no Landlock, which the recipe allowed."""
+    filtered: bool
+    """Whether system calls are filtered; not where the machine has no filters and the recipe allowed that."""
+    signals: bool
+    """Whether signals can be left to it, because they reach nothing outside."""
+    modes: bool
+    """Whether modes and times of files can be left to it, because its user owns no others than its own."""
+    parent: int
+    """The process that forks attempts; none outlives it."""
 
 
 class Printed(io.RawIOBase):
@@ -61,16 +70,16 @@ def run(scorer: Scorer | GroupScorer, request: Mapping[str, Any], reply: int, ke
     """Scores and ends the process."""
     printed = bytearray()
     try:
-        confine(keep, reply, folder)
-        sys.stdout, sys.stderr = _stream(printed), _stream(printed)
-        message = outcome(scorer, request)
-    except BaseException as error:
-        # The scorer may raise what it likes, SystemExit included: all of it is its answer.
-        message = {"unscorable": _said(error)}
-    try:
+        try:
+            confine(keep, reply, folder)
+            sys.stdout, sys.stderr = _stream(printed), _stream(printed)
+            message = outcome(scorer, request)
+        except BaseException as error:
+            # The scorer may raise what it likes, SystemExit included: all of it is its answer.
+            message = {"unscorable": _said(error)}
         frames.write(reply, message | ({"printed": printed.decode("utf-8", "replace")} if printed else {}))
     finally:
-        os._exit(0)
+        os._exit(0)  # whatever happened: what follows is the warm child's
 
 
 def outcome(scorer: Any, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,40 +97,53 @@ def _said_of(result: object) -> dict[str, Any]:
         return {"unscorable": result.reason[:_REASON_CHARACTERS]}
     if not isinstance(result, Scored) or not math.isfinite(result.value):
         return {"unscorable": f"NOT_A_NUMBER: the scorer gave {result!r:.80}"}
+    if len(result.parts) > _MOST_PARTS:
+        return {"unscorable": f"TOO_LARGE: the scorer gave {len(result.parts)} parts; at most {_MOST_PARTS} are kept"}
     said = {"value": float(result.value), "parts": {str(k): float(v) for k, v in result.parts.items()}}
     return said if result.repair is None else said | {"repair": asdict(result.repair)}
 
 
 def _said(error: BaseException) -> str:
-    return f"EXCEPTION: {type(error).__name__}: {error}"[:_REASON_CHARACTERS]
+    try:
+        return f"EXCEPTION: {type(error).__name__}: {error}"[:_REASON_CHARACTERS]
+    except BaseException:  # its text is the scorer's code, too
+        return "EXCEPTION: an error that cannot be shown"
 
 
 def confine(keep: Confinement, reply: int, folder: str) -> None:
-    """Cuts this process off, for good: session, files, limits, user, paths, system calls."""
+    """Cut this process off, for good: session, files, limits, user, paths, system calls. Raises OSError if a part fails."""
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGXCPU):
         signal.signal(number, signal.SIG_DFL)
-    _close_all_but(reply)
+    _close_all_but(sorted({reply, keep.reading or reply}))
     os.chdir(folder)
     os.environ.update(HOME=folder, TMPDIR=folder)
-    limits.apply(keep.limits, keep.threads_now)
+    limits.apply(keep.limits, keep.others)
     network, processes = keep.limits.network, keep.limits.processes > 0
     # Before the user changes: what is named here may lie where that user cannot go.
-    landlock.apply((*_SYSTEM, *keep.readable), (folder, "/dev/null"), network=network)
-    if keep.drop_user:
+    if keep.reading is not None:
+        landlock.restrict(keep.reading)
+        os.close(keep.reading)
+        landlock.restrict_writing((folder, "/dev/null"), network=network)
+    if keep.user is not None:
         os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.setresgid(keep.user, keep.user, keep.user)
+        os.setresuid(keep.user, keep.user, keep.user)
+    kernel.drop_capabilities()
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # the change of user clears it
     if os.getppid() != keep.parent:  # it died before the kernel knew
         os._exit(1)
-    seccomp.apply(network=network, processes=processes)
+    if keep.filtered:
+        seccomp.apply(network=network, processes=processes, signals=keep.signals, modes=keep.modes)
 
 
-def _close_all_but(reply: int) -> None:
+def _close_all_but(kept: Sequence[int]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for handle in (0, 1, 2):
         os.dup2(null, handle)
     most = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 65_536)
-    os.closerange(3, reply)
-    os.closerange(reply + 1, most)
+    first = 3
+    for handle in kept:
+        os.closerange(first, handle)
+        first = handle + 1
+    os.closerange(first, most)

@@ -8,43 +8,54 @@ the import of the scorer, which is its owner's code and not the model's.
 import contextlib
 import os
 import select
-import shutil
 import signal
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any, NoReturn
 
 from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.plugins import GroupScorer, Scorer
 from services.verifier.filter.user_function import UserFunction, UserGroupFunction
-from services.verifier.sandbox import attempt, frames, kernel, limits, reach
+from services.verifier.sandbox import (
+    attempt,
+    folders,
+    frames,
+    guard,
+    isolation,
+    kernel,
+    landlock,
+    limits,
+    processes,
+    reach,
+    readable,
+    trial,
+)
 
 _REAP_S = 2.0
+_REASON_CHARACTERS = 500
+_MOST_LEFT = 10_000  # entries of a score's folder that are removed between two scores; with more this child is used up
 
 
-def main() -> None:
-    """Serves one parent until it closes the pipe."""
+def main(*, isolated: bool) -> None:
+    """Serve one parent until it closes the pipe. isolated: this is the first process of a process namespace."""
     requests, replies = _private_channel()
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # its memory is not the attempts' to read where both have one user
     opening = frames.read(requests)
     if opening is None:
         return
     try:
-        scorer = _scorer(opening)
+        lane = Forks(opening, limits.parsed(opening["limits"]), isolated)
     except BaseException as error:
         # Importing the user's module runs the user's code: whatever it raises is named to the parent.
         said = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
         frames.write(replies, {"refused": said})
         return
-    keep = _confinement(opening)
-    frames.write(replies, {"version": scorer.version, "drops_user": keep.drop_user})
+    frames.write(replies, lane.ready())
     while (request := frames.read(requests)) is not None:
-        frames.write(replies, _attempted(scorer, request, keep))
+        frames.write(replies, lane.attempted(request))
 
 
 def _private_channel() -> tuple[int, int]:
@@ -67,51 +78,90 @@ def _scorer(opening: dict[str, Any]) -> Scorer | GroupScorer:
     return made
 
 
-def _confinement(opening: dict[str, Any]) -> attempt.Confinement:
-    given = {**opening["limits"], "readable": tuple(opening["limits"]["readable"])}
-    allowed = limits.Limits(**given)
-    readable = _readable(allowed)
-    drop = os.geteuid() == 0 and reach.make_reachable(readable)
-    user = attempt.NOBODY if drop else os.getuid()
-    return attempt.Confinement(allowed, limits.threads_of(user), drop, readable, os.getpid())
+class Forks:
+    """One imported scorer, and a confined fork of this process for each score."""
+
+    def __init__(self, opening: dict[str, Any], allowed: limits.Limits, isolated: bool) -> None:
+        self._allowed, self._isolated = allowed, isolated
+        missing = trial.missing()
+        self._scorer = _scorer(opening)
+        self._readable = readable.of(_module(self._scorer, opening["name"]), allowed.readable, allowed.withheld)
+        self._user = None
+        if os.geteuid() == 0:
+            if reach.make_reachable((*self._readable.roots, os.getcwd())):
+                self._user = isolation.own_user()
+            else:
+                missing.append("another user, for whom the interpreter's folders can be reached")
+        if missing and not allowed.unconfined:
+            raise InvalidInput(trial.refusal(missing))
+        self._notices = [*self._readable.notices, *(f"scores run without {what}, as was allowed" for what in missing)]
+        paths = self._readable
+        self._reading = landlock.reading(paths.paths, paths.listable, os.getcwd())
+        self._filtered = trial.SECCOMP not in missing
+        self._apart = self._user not in (None, isolation.NOBODY) or (isolated and self._user is None)
+
+    def ready(self) -> dict[str, Any]:
+        """The first word to the parent."""
+        return {"version": str(self._scorer.version), "apart": self._apart, "notices": self._notices}
+
+    def attempted(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request. With {"spent"} this child left more behind than it could clear away."""
+        warm = getattr(self._scorer, "warm", None)
+        with contextlib.suppress(Exception):  # the attempt meets the same trouble, and reports it
+            if warm is not None:
+                warm(request["row"])
+        folder = tempfile.mkdtemp(prefix="score-", dir=os.getcwd())
+        if self._user is not None:
+            os.chown(folder, self._user, self._user)
+        answer = self._forked(request, folder)
+        return answer if folders.remove(folder, _MOST_LEFT) else answer | {"spent": True}
+
+    def _confinement(self) -> attempt.Confinement:
+        if self._user is not None:
+            others = 0 if self._apart else limits.threads_of(self._user)
+        elif self._apart:
+            others = 1 + len(os.listdir("/proc/self/task"))  # the guard, and this process
+        else:
+            others = limits.threads_of(os.getuid())
+        signals = self._isolated or self._apart or landlock.version() >= landlock.SIGNALS_SINCE
+        return attempt.Confinement(
+            limits=self._allowed,
+            others=others,
+            user=self._user,
+            reading=self._reading,
+            filtered=self._filtered,
+            signals=signals,
+            modes=self._user not in (None, isolation.NOBODY),
+            parent=os.getpid(),
+        )
+
+    def _forked(self, request: dict[str, Any], folder: str) -> dict[str, Any]:
+        keep = self._confinement()
+        reply, inner = os.pipe()
+        process = os.fork()
+        if process == 0:
+            attempt.run(self._scorer, request, inner, keep, folder)
+        os.close(inner)
+        try:
+            message = _answer(reply, time.monotonic() + keep.limits.deadline_s)
+        finally:
+            os.close(reply)
+            ended = processes.end(process, alone=self._isolated, within_s=_REAP_S)
+        return _told(message, ended) | ({} if ended.clean else {"spent": True})
 
 
-def _readable(allowed: limits.Limits) -> tuple[str, ...]:
-    candidates = [sys.base_prefix, sys.prefix, *sys.path, *allowed.readable]
-    return tuple(dict.fromkeys(p for p in candidates if p and Path(p).exists()))
-
-
-def _attempted(scorer: Scorer | GroupScorer, request: dict[str, Any], keep: attempt.Confinement) -> dict[str, Any]:
-    warm = getattr(scorer, "warm", None)
-    with contextlib.suppress(Exception):  # the attempt meets the same trouble, and reports it
-        if warm is not None:
-            warm(request["row"])
-    folder = tempfile.mkdtemp(prefix="score-", dir=os.getcwd())
-    if keep.drop_user:
-        os.chown(folder, attempt.NOBODY, attempt.NOBODY)
-    try:
-        return _forked(scorer, request, keep, folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _forked(scorer: Scorer | GroupScorer, request: dict[str, Any], keep: attempt.Confinement, folder: str) -> dict[str, Any]:
-    reply, inner = os.pipe()
-    process = os.fork()
-    if process == 0:
-        attempt.run(scorer, request, inner, keep, folder)
-    os.close(inner)
-    try:
-        message = _answer(reply, time.monotonic() + keep.limits.deadline_s)
-    finally:
-        os.close(reply)
-        status = _end(process)
+def _told(message: dict[str, Any] | None, ended: processes.Ended) -> dict[str, Any]:
+    """The attempt's own word, or how it ended without one."""
     if message is not None:
-        return message
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
-        return {"timeout": True}
-    how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {os.WEXITSTATUS(status)}"
-    return {"died": how}
+        return {"timeout": True, "processes": ended.count} if message == {"timeout": True} else message
+    if os.WIFSIGNALED(ended.status) and os.WTERMSIG(ended.status) == signal.SIGXCPU:
+        return {"timeout": True, "processes": ended.count}
+    signalled = os.WIFSIGNALED(ended.status)
+    return {"died": f"signal {os.WTERMSIG(ended.status)}" if signalled else f"status {os.WEXITSTATUS(ended.status)}"}
+
+
+def _module(scorer: Scorer | GroupScorer, name: str) -> str:
+    return name.partition(":")[0] if ":" in name else type(scorer).__module__
 
 
 def _answer(reply: int, deadline: float) -> dict[str, Any] | None:
@@ -130,36 +180,19 @@ def _answer(reply: int, deadline: float) -> dict[str, Any] | None:
     return {"timeout": True}
 
 
-def _parsed(body: bytes) -> dict[str, Any] | None:
+def _parsed(body: bytes) -> dict[str, Any]:
     try:
-        return frames.parse(body)
-    except InvalidInput:
-        return None
-
-
-def _end(process: int) -> int:
-    """Kills the attempt and everything that it started; its status."""
-    status = 0
-    deadline = time.monotonic() + _REAP_S
-    while time.monotonic() < deadline:
-        for child in _children():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(child, signal.SIGKILL)
-        try:
-            ended, how = os.waitpid(-1, 0)
-        except ChildProcessError:
-            break
-        status = how if ended == process else status
-    return status
-
-
-def _children() -> list[int]:
-    return [int(p) for p in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+        message = frames.parse(body)
+        frames.pack(message)  # what a completion wrote itself may hold what cannot be said on, such as NaN
+    except InvalidInput as error:
+        return {"unscorable": f"EXCEPTION: the scorer's answer cannot be read: {error}"[:_REASON_CHARACTERS]}
+    return message
 
 
 def _main() -> NoReturn:
+    isolated = guard.protect()
     with contextlib.suppress(BrokenPipeError):
-        main()
+        main(isolated=isolated)
     sys.exit(0)
 
 

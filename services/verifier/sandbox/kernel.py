@@ -3,13 +3,14 @@
 import ctypes
 import os
 import platform
+import struct
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 MACHINE = platform.machine()
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
-CLONE_NEWNS = 0x00020000
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x00020000, 0x08000000, 0x10000000, 0x20000000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
 
 
@@ -26,9 +27,20 @@ def syscall(number: int, *arguments: object) -> int:
     return _check(int(_libc.syscall(ctypes.c_long(number), *arguments)), f"system call {number}")
 
 
+def unshare(flags: int) -> None:
+    """unshare(2). Raises OSError."""
+    _check(_libc.unshare(ctypes.c_int(flags)), f"unshare {flags:#x}")
+
+
+def drop_capabilities() -> None:
+    """Give up all capabilities of this process. Raises OSError."""
+    version_3 = struct.pack("<Ii", 0x20080522, 0)
+    _check(_libc.capset(ctypes.c_char_p(version_3), ctypes.c_char_p(bytes(24))), "capset")
+
+
 def own_mounts() -> None:
     """Gives this process mounts of its own: what it mounts from now on nobody else sees. Raises OSError without rights."""
-    _check(_libc.unshare(CLONE_NEWNS), "unshare")
+    unshare(CLONE_NEWNS)
     _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None), "mount /")
 
 

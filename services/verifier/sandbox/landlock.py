@@ -1,4 +1,8 @@
-"""A Landlock domain: which folders may be read and written, no TCP, no signals to outside, as far as the kernel knows it."""
+"""Landlock domains: which files may be read, which folder written, no TCP, no signals to outside, as the kernel knows it.
+
+Two domains are stacked, and what either refuses is refused. That of reading is prepared once for all scores of a child,
+however many files it names; that of writing is made for each score and names its folder.
+"""
 
 import ctypes
 import os
@@ -9,10 +13,11 @@ from services.verifier.sandbox import kernel
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
-_TRUNCATE, _IOCTL = 1 << 14, 1 << 15
+_REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _ALL_BY_VERSION = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
+SIGNALS_SINCE = 6  # version from which a domain keeps signals in
 
 
 def version() -> int:
@@ -23,27 +28,45 @@ def version() -> int:
         return 0
 
 
-def apply(readable: Iterable[str], writable: Iterable[str], *, network: bool) -> bool:
-    """Restricts this process and its descendants, for good. False where the kernel has no Landlock."""
+def reading(readable: Iterable[str], listable: Iterable[str], workspace: str) -> int | None:
+    """Prepare a domain in which `readable` and all below may be read, names below `listable` listed, and files of
+    `workspace` read and moved. The handle, to be given to `restrict`; None where the kernel has no Landlock. Raises OSError.
+    """
     known = version()
     if known < 1:
-        return False
-    everything = _ALL_BY_VERSION[min(known, 5)]
-    rules = _ruleset(known, everything, network)
+        return None
+    refer = _REFER if known >= 2 else 0  # handled here too: a domain that does not name it refuses it
+    rules = _ruleset(struct.pack("<Q", _READ | refer))
     for path in readable:
-        _allow(rules, path, everything & _READ)
-    for path in writable:
-        _allow(rules, path, everything)
+        _allow(rules, path, _READ)
+    for path in listable:
+        _allow(rules, path, _READ_DIR)
+    _allow(rules, workspace, _READ | refer)
+    return rules
+
+
+def restrict(rules: int) -> None:
+    """Put this process and its descendants under a prepared domain, for good. Raises OSError."""
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.syscall(_RESTRICT, ctypes.c_int(rules), ctypes.c_uint(0))
-    os.close(rules)
-    return True
 
 
-def _ruleset(known: int, everything: int, network: bool) -> int:
+def restrict_writing(writable: Iterable[str], *, network: bool) -> None:
+    """Let this process and its descendants write below these paths alone, for good. Raises OSError, or without Landlock."""
+    known = version()
+    changes = _ALL_BY_VERSION[max(1, min(known, 5))] & ~_READ
     tcp = 0 if network else 3  # bind and connect
     scopes = 3  # abstract sockets and signals to processes outside
-    attributes = struct.pack("<QQQ", everything, tcp, scopes)[: 8 if known < 4 else 16 if known < 6 else 24]
+    rules = _ruleset(struct.pack("<QQQ", changes, tcp, scopes)[: 8 if known < 4 else 16 if known < 6 else 24])
+    try:
+        for path in writable:
+            _allow(rules, path, changes)
+        restrict(rules)
+    finally:
+        os.close(rules)
+
+
+def _ruleset(attributes: bytes) -> int:
     return kernel.syscall(_CREATE, ctypes.c_char_p(attributes), ctypes.c_size_t(len(attributes)), ctypes.c_uint(0))
 
 

@@ -2,8 +2,12 @@
 
 import os
 import resource
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+_THREADS = 64  # of a score that may start no processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +23,26 @@ class Limits:
     open_files: int = 64
     """File descriptors."""
     processes: int = 64
-    """Processes and threads beyond those that the user has; 0 forbids new processes, not threads."""
+    """Processes and threads of one score; 0 forbids new processes, not threads."""
     network: bool = False
     """Whether sockets may be opened."""
     readable: tuple[str, ...] = ()
-    """Folders that may be read beside the interpreter's and the modules'."""
+    """Folders that may be read beside the interpreter's and the module's."""
+    withheld: tuple[str, ...] = ()
+    """Files and folders that may not be read where they lie in the module's folder: rows, credentials."""
+    unconfined: bool = False
+    """Whether to score where the machine cannot confine a score."""
 
 
-def apply(limits: Limits, threads_now: int) -> None:
-    """Sets the limits of this process, for good."""
-    most = threads_now + max(limits.processes, 64)
+def parsed(message: Mapping[str, Any]) -> Limits:
+    """Limits from JSON, which knows no tuples."""
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in message.items()}
+    return Limits(**given)
+
+
+def apply(limits: Limits, others: int) -> None:
+    """Sets the limits of this process, for good. others: threads that its user has beside it."""
+    most = others + 1 + max(limits.processes, _THREADS)
     _set(resource.RLIMIT_CPU, int(limits.deadline_s) + 1)
     _set(resource.RLIMIT_AS, _address_space() + (limits.memory_mb << 20))
     _set(resource.RLIMIT_FSIZE, limits.file_mb << 20)

@@ -1,4 +1,4 @@
-"""A seccomp filter: no sockets, no other processes' memory, no new namespaces, and on request no new processes.
+"""A seccomp filter: the families of `syscalls` are refused, and on request sockets, new processes and signals.
 
 Built as classic BPF by hand, so that no library is needed; x86_64 and aarch64 only.
 """
@@ -7,54 +7,101 @@ import ctypes
 import errno
 import struct
 
-from services.verifier.sandbox import kernel
+from services.verifier.sandbox import kernel, syscalls
 
-_LOAD, _JUMP_EQ, _JUMP_GE, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _JUMP_EQ, _JUMP_GT, _JUMP_GE, _JUMP_SET, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
+_AND = 0x54
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_NUMBER_AT, _ARCH_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
+_NUMBER_AT, _ARCH_AT, _FIRST_ARGUMENT_AT, _SECOND_ARGUMENT_AT = 0, 4, 16, 24
 _CLONE_THREAD = 0x00010000
+_CLONE_NEW = 0x7E020000  # all CLONE_NEW* that clone knows: mounts, cgroups, names, IPC, users, processes, network
 _ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
-
-# ptrace, process_vm_readv/writev, io_uring_setup, unshare, setns, mount, bpf, userfaultfd, perf_event_open,
-# open_by_handle_at, pidfd_getfd, add_key, request_key, keyctl
-_NEVER = {
-    "x86_64": (101, 310, 311, 425, 272, 308, 165, 321, 323, 298, 304, 438, 248, 249, 250),
-    "aarch64": (117, 270, 271, 425, 97, 268, 40, 280, 282, 241, 265, 438, 217, 218, 219),
-}
-_NETWORK = {"x86_64": (41, 42, 49), "aarch64": (198, 203, 200)}  # socket, connect, bind
-# fork, vfork, execve, execveat; then kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal
-_PROCESSES = {
-    "x86_64": (57, 58, 59, 322, 62, 200, 234, 129, 297, 424),
-    "aarch64": (221, 281, 129, 130, 131, 138, 240, 424),
-}
-_CLONE, _CLONE3 = {"x86_64": 56, "aarch64": 220}, 435
+_OWNERS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: a file that signals any process of the user
+_MARKS = (1024, 1026, 1036, 1038)  # F_SETLEASE, F_NOTIFY, F_SET_RW_HINT, F_SET_FILE_RW_HINT: a word that stays with a file
+# What a file may be asked: TCGETS, TCGETS2, FIONREAD, FIONBIO, TIOCGWINSZ, FIONCLEX, FIOCLEX, FICLONERANGE, FICLONE.
+# Others change flags, projects and versions of files that are open for reading only, or name whom a file signals.
+_ASKED = (0x5401, 0x802C542A, 0x541B, 0x5421, 0x5413, 0x5450, 0x5451, 0x4020940D, 0x40049409)
+_OF_SOCKETS = (0x890B, 0x89FF)  # with the network; below are FIOSETOWN and SIOCSPGRP, which name whom a socket signals
+_UNIX, _STREAM, _SEQPACKET = 1, 1, 5  # connected pairs; a datagram's end may send to any socket that has a name
 
 
-def apply(*, network: bool, processes: bool) -> bool:
-    """Installs the filter for this process and its descendants, for good. False on a machine that it does not know."""
-    machine = kernel.MACHINE
-    if machine not in _ARCHES:
+def apply(*, network: bool, processes: bool, signals: bool, modes: bool) -> bool:
+    """Install the filter for this process and its descendants, for good. False on a machine that it does not know.
+
+    signals: whether they may be sent; not where nothing else keeps them within the score. modes: whether modes and times of
+    files may be changed; not where the user has other files.
+    """
+    if kernel.MACHINE not in _ARCHES:
         return False
-    denied = [*_NEVER[machine]]
-    denied += [] if network else _NETWORK[machine]
-    denied += [] if processes else _PROCESSES[machine]
-    _install(_program(machine, denied, threads_only=not processes))
+    signals = signals and processes
+    _install(program(kernel.MACHINE, network=network, processes=processes, signals=signals, modes=modes))
     return True
 
 
-def _program(machine: str, denied: list[int], threads_only: bool) -> bytes:
+def program(machine: str, *, network: bool, processes: bool, signals: bool, modes: bool) -> bytes:
+    """The filter's instructions."""
+    denied = [*syscalls.NEVER.values()]
+    denied += [] if modes else syscalls.MODES.values()
+    denied += [] if network else syscalls.NETWORK.values()
+    denied += [] if processes else syscalls.STARTS.values()
+    denied += [] if signals else syscalls.SIGNALS.values()
     # Another architecture's numbers mean other calls, so none of them is let through.
     code = [_step(_LOAD, _ARCH_AT), _step(_JUMP_EQ, _ARCHES[machine], 1, 0), _refuse(errno.EPERM)]
     code += [_step(_LOAD, _NUMBER_AT), _step(_JUMP_GE, _X32, 0, 1), _refuse(errno.EPERM)]
-    for number in denied:
+    code += [_step(_JUMP_GT, syscalls.LAST_KNOWN, 0, 1), _refuse(errno.ENOSYS)]
+    for number in syscalls.numbers(denied, machine):
         code += [_step(_JUMP_EQ, number, 0, 1), _refuse(errno.EPERM)]
-    # clone3 hides its flags in memory, which a filter cannot read: without it the C library falls back to clone.
-    code += [_step(_JUMP_EQ, _CLONE3, 0, 1), _refuse(errno.ENOSYS)]
-    if threads_only:
-        code += [_step(_JUMP_EQ, _CLONE[machine], 0, 3), _step(_LOAD, _FIRST_ARGUMENT_AT)]
-        code += [_step(_JUMP_SET, _CLONE_THREAD, 1, 0), _refuse(errno.EPERM)]
+    # Without clone3 the C library falls back to clone, whose flags can be seen.
+    code += [_step(_JUMP_EQ, _of(syscalls.CLONE3, machine), 0, 1), _refuse(errno.ENOSYS)]
+    code += _clone(_of(syscalls.CLONE, machine), threads_only=not processes)
+    code += _fcntl(_of(syscalls.FCNTL, machine))
+    code += _ioctl(_of(syscalls.IOCTL, machine), network=network)
+    code += [] if network else _pairs(_of(syscalls.SOCKETPAIR, machine))
+    for number in syscalls.numbers(syscalls.OWN.values(), machine):
+        code += [_step(_JUMP_EQ, number, 0, 4), _step(_LOAD, _FIRST_ARGUMENT_AT)]
+        code += [_step(_JUMP_EQ, 0, 1, 0), _refuse(errno.EPERM), _step(_RETURN, _ALLOW)]
     return b"".join([*code, _step(_RETURN, _ALLOW)])
+
+
+def _clone(number: int, *, threads_only: bool) -> list[bytes]:
+    inner = [_step(_LOAD, _FIRST_ARGUMENT_AT), _step(_JUMP_SET, _CLONE_NEW, 0, 1), _refuse(errno.EPERM)]
+    if threads_only:
+        inner += [_step(_JUMP_SET, _CLONE_THREAD, 1, 0), _refuse(errno.EPERM)]
+    inner.append(_step(_RETURN, _ALLOW))
+    return [_step(_JUMP_EQ, number, 0, len(inner)), *inner]
+
+
+def _fcntl(number: int) -> list[bytes]:
+    inner = [_step(_LOAD, _SECOND_ARGUMENT_AT)]
+    for command in (*_OWNERS, *_MARKS):
+        inner += [_step(_JUMP_EQ, command, 0, 1), _refuse(errno.EPERM)]
+    inner.append(_step(_RETURN, _ALLOW))
+    return [_step(_JUMP_EQ, number, 0, len(inner)), *inner]
+
+
+def _ioctl(number: int, *, network: bool) -> list[bytes]:
+    inner = [_step(_LOAD, _SECOND_ARGUMENT_AT)]
+    for request in _ASKED:
+        inner += [_step(_JUMP_EQ, request, 0, 1), _step(_RETURN, _ALLOW)]
+    if network:
+        first, last = _OF_SOCKETS
+        inner += [_step(_JUMP_GE, first, 0, 2), _step(_JUMP_GT, last, 1, 0), _step(_RETURN, _ALLOW)]
+    inner.append(_refuse(errno.EPERM))
+    return [_step(_JUMP_EQ, number, 0, len(inner)), *inner]
+
+
+def _pairs(number: int) -> list[bytes]:
+    inner = [_step(_LOAD, _FIRST_ARGUMENT_AT), _step(_JUMP_EQ, _UNIX, 1, 0), _refuse(errno.EPERM)]
+    inner += [_step(_LOAD, _SECOND_ARGUMENT_AT), _step(_AND, 0xF)]
+    for kind in (_STREAM, _SEQPACKET):
+        inner += [_step(_JUMP_EQ, kind, 0, 1), _step(_RETURN, _ALLOW)]
+    inner.append(_refuse(errno.EPERM))
+    return [_step(_JUMP_EQ, number, 0, len(inner)), *inner]
+
+
+def _of(call: syscalls.Numbers, machine: str) -> int:
+    return call[syscalls.MACHINES.index(machine)]
 
 
 def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:

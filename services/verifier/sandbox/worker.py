@@ -2,23 +2,26 @@
 
 import asyncio
 import contextlib
+import logging
 import os
-import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from banyan import torchenv
 from banyan.digest import canonical
 from banyan.errors import InvalidInput, TemporaryError
-from services.verifier.sandbox import frames
+from services.verifier.sandbox import folders, frames
 from services.verifier.sandbox.limits import Limits
+from services.verifier.sandbox.outcomes import plain
 
+log = logging.getLogger(__name__)
 START_S = 60.0  # importing the scorer; sympy alone takes seconds on a busy machine
+_VERSION_CHARACTERS = 128
 _GRACE_S = 5.0  # for the child to kill and report what the deadline ended
 
 
@@ -29,11 +32,13 @@ class ScorerSpec:
     name: str
     settings: Mapping[str, Any]
     group: bool = False  # it scores all completions of a group together
+    withheld: tuple[str, ...] = ()  # files of the task that the scorer's process may not read, beside its own row
+    unconfined: bool = False  # whether to score where the machine cannot confine a score
 
     @cached_property
     def key(self) -> bytes:
         """Equal for equal specs. Made once: it is asked for at each score."""
-        return canonical([self.name, dict(self.settings), self.group])
+        return canonical([self.name, dict(self.settings), self.group, list(self.withheld), self.unconfined])
 
 
 class ChildDied(TemporaryError):
@@ -48,6 +53,8 @@ class Worker:
     def __init__(self, process: asyncio.subprocess.Process, folder: str, limits: Limits) -> None:
         self._process, self._folder, self._limits = process, folder, limits
         self.version = ""
+        self.apart = True  # its scores' processes are counted apart from all others
+        self.spent = False
         self.calls = 0
 
     @classmethod
@@ -60,6 +67,11 @@ class Worker:
         os.chmod(folder, 0o711)  # attempts enter their own folder below it, whoever they run as
         worker = cls(await _launched(folder), folder, limits)
         told = {"name": spec.name, "settings": dict(spec.settings), "group": spec.group}
+        limits = replace(
+            limits,
+            withheld=(*limits.withheld, *_found(spec.withheld)),
+            unconfined=limits.unconfined or spec.unconfined,
+        )
         opening = {**told, "row": None if row is None else dict(row), "path": sys.path, "limits": asdict(limits)}
         try:
             ready = await worker._ask(opening, START_S)
@@ -69,7 +81,10 @@ class Worker:
         if "refused" in ready:
             await worker.close()
             raise InvalidInput(f"scorer {spec.name!r} cannot be loaded: {ready['refused']}")
-        worker.version = str(ready["version"])
+        worker.version = plain(str(ready["version"]), _VERSION_CHARACTERS)
+        worker.apart = bool(ready["apart"])
+        for notice in ready["notices"]:
+            log.warning("scorer %s: %s", spec.name, notice)
         return worker
 
     async def score(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,6 +92,7 @@ class Worker:
         use."""
         self.calls += 1
         answer = await self._ask(dict(request), self._limits.deadline_s + _GRACE_S)
+        self.spent = bool(answer.get("spent"))
         if "died" in answer:
             raise ChildDied(f"the scoring process ended with {answer['died']}")
         return answer
@@ -103,13 +119,28 @@ class Worker:
         return frames.parse(await reader.readexactly(frames.checked(frames.HEADER.unpack(header)[0])))
 
     async def close(self) -> None:
-        """Kills the child, and with it what it was scoring."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """End the child, and with it what it was scoring: its guard kills all of it once our end of the pipe is closed."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        if not await self._ended(_GRACE_S):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await self._ended(_GRACE_S)
+        await asyncio.to_thread(folders.remove, self._folder)
+
+    async def _ended(self, within_s: float) -> bool:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GRACE_S):
+            async with asyncio.timeout(within_s):
                 await self._process.wait()
-        await asyncio.to_thread(shutil.rmtree, self._folder, True)
+        return self._process.returncode is not None
+
+
+def _found(paths: Iterable[str]) -> Iterator[str]:
+    """Where these files lie: as they are named, or in a folder in which modules are looked for."""
+    for path in paths:
+        for base in dict.fromkeys(("", *sys.path)):
+            if os.path.exists(at := os.path.abspath(os.path.join(base, os.path.expanduser(path)))):
+                yield at
 
 
 async def _launched(folder: str) -> asyncio.subprocess.Process:

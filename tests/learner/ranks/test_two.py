@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from banyan.recipe import Recipe
-from services.learner import checkpoint
+from services.learner import checkpoint, packing
 from services.learner.checkpoint import Mark, Snapshot
 from services.learner.paths import Piece
 from services.learner.torchthread import Timed, TorchThread
@@ -193,3 +193,18 @@ async def test_a_checkpoint_of_two_ranks_goes_on_bit_for_bit(
     both = (await trained(pair.thread(recipe()), half, batches[2:], 2))[1]
     assert all(torch.equal(straight.weights[n], both.weights[n]) for n in straight.weights)
     assert all(torch.equal(straight.moments[n], both.moments[n]) for n in straight.moments)
+
+
+@pytest.mark.parametrize("changes", [{}, {"lora": LORA}])
+async def test_two_ranks_measure_the_drift_that_one_does(
+    pair: Pair, tiny_folder: Path, forest: Any, changes: dict[str, Any]
+) -> None:
+    how = recipe(**changes)
+    said = {}
+    for name, thread in (("one", TorchThread(how, 1)), ("two", pair.thread(how))):
+        await trained(thread, tiny_folder, batches_of(forest, 1))
+        said[name] = await thread.drift(packing.pack(pieces_of(forest, 7), 60))
+        if name == "one":
+            thread.done()
+    assert said["two"] == pytest.approx(said["one"], rel=1e-5) and said["one"]["start_kl"] > 0
+    assert ("weight_rms" in said["one"]) is not bool(changes)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from banyan.draws import Draws
 from banyan.errors import InvalidInput
 from banyan.plugins import Branch, GrowthView, Room, Row, Scored, Unscorable
+from banyan.plugins.filter import UNCONFINED
 from banyan.segment import Finish, Sampling
 from banyan.signals import Signals
 from banyan.tree import Leaf
@@ -125,7 +126,8 @@ class Sevens:
         )
 
 
-def test_a_scorer_may_take_the_heads_place() -> None:
+def test_a_scorer_of_our_list_may_take_the_heads_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(UNCONFINED, f"{__name__}:Sevens", f"{Sevens.__module__}:Sevens")  # type: ignore[attr-defined]
     hand = Hand(max_path_tokens=99)
     texts = ("aa", "ab", "bb", "")
     made = [hand.put(hand.start(i), [-1.0] * 2, Finish.BOUNDARY, text) for i, text in enumerate(texts)]
@@ -159,8 +161,10 @@ def test_the_head_learns_at_the_end_of_each_step() -> None:
         ({"delimiter": ""}, "delimiter"),
         ({"temperature": 0.0}, "temperature"),
         ({"lambda_b": -1.0}, "lambda_b"),
-        ({"scorer": f"{__name__}:Sevens", "scorer_settings": {"safe": False}}, "not safe to run"),
-        ({"scorer": "regex", "scorer_settings": {"pattern": "a"}}, "not safe to run"),
+        ({"scorer": f"{__name__}:Sevens"}, "needs the verifier's sandbox"),  # whatever it says of itself
+        ({"scorer": "services.verifier.filter.number:Number"}, "needs the verifier's sandbox"),
+        ({"scorer": "regex", "scorer_settings": {"pattern": "a"}}, "needs the verifier's sandbox.*ets takes number, steps"),
+        ({"scorer": "majority"}, "needs the verifier's sandbox"),
         ({"scorer": "no-such"}, "no filter plugin"),
     ],
 )

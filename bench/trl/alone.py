@@ -1,0 +1,110 @@
+"""Our own step with and without sharing of prompts: `python -m bench.trl.alone shared|alone STEPS OUT.json`.
+
+The same work in one process, without services. Alone, each sampled path prefills its whole prompt and nothing is kept; each
+trained path is packed with a whole prompt of its own, all of a batch still in one row where it has the room.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from banyan import torchenv
+
+WAYS = ("shared", "alone")
+
+
+def measured(steps: int) -> dict[str, Any]:
+    """Both ways, each in a new process, one after the other."""
+    return {way: _started(way, steps) for way in WAYS}
+
+
+def _started(way: str, steps: int) -> dict[str, Any]:
+    environ = dict(os.environ)
+    torchenv.settle(environ)
+    torchenv.bind(environ, len(torchenv.CORES))
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.json"
+        command = [sys.executable, "-m", "bench.trl.alone", way, str(steps), str(out)]
+        subprocess.run(command, cwd=Path(__file__).parents[2], env=environ, check=True, timeout=3600.0)
+        said: dict[str, Any] = json.loads(out.read_text())
+    return said
+
+
+def run(way: str, steps: int) -> dict[str, Any]:
+    """Seconds of each step and its parts, and what was prefilled and packed. Raises RuntimeError if prompts were shared."""
+    from bench.oneprocess import OneProcess
+    from bench.trl import ours
+
+    recipe = ours.recipe(ours.VARIED)
+    with alone() if way == "alone" else contextlib.nullcontext():
+        process = OneProcess(recipe)
+        sampled, prompts, packed, used = [], [], [], []
+        for number in range(steps):
+            before, begun = process.engine.stats(), time.process_time()
+            lesson, _ = process.step(number)
+            used.append(time.process_time() - begun)
+            after = process.engine.stats()
+            sampled.append(after.sampled_tokens - before.sampled_tokens)
+            prompts.append(after.prefilled_tokens - before.prefilled_tokens)
+            packed.append(sum(len(row.token_N) for row in lesson.rows))
+            if way == "alone" and after.cached_tokens:
+                raise RuntimeError(
+                    f"{after.cached_tokens} tokens of prompts were shared though each path should have its own"
+                )
+            paths = lesson.metrics["path_tokens"]
+            if way == "alone" and packed[-1] != paths:
+                raise RuntimeError(f"{packed[-1]} tokens were trained for paths of {paths:.0f}: some were shared")
+    spent = process.seconds
+    return {
+        "seconds": spent.steps,
+        "processor_s": used,
+        "of_it": {name: getattr(spent, name) for name in ("sample", "score", "study", "train", "refresh")},
+        "tokens": sampled,
+        "prefilled": prompts,
+        "packed": packed,
+    }
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Within, no path shares tokens with another: not in the engine's waves and store, not in the learner's rows."""
+    from bench import oneprocess
+    from services.learner import packing
+    from services.learner.study import study
+    from services.rollout.engines import torch_engine
+    from services.rollout.engines.admission import Group
+    from services.rollout.engines.memory import Memory
+    from services.rollout.engines.port import Request
+    from services.rollout.engines.prefixes import Match, PrefixStore
+
+    def wave(
+        requests: Sequence[Request], store: PrefixStore, shared: Collection[bytes]
+    ) -> tuple[list[Group], list[Request]]:
+        return [Group(request.prefix_P, [request], Match((), 0)) for request in requests], []
+
+    def lesson(scored: Any, estimator: Any, stale: Any, policy: bytes, budget: int) -> Any:
+        def pack(pieces: Iterable[Any], _: int) -> list[packing.Row]:
+            return packing.pack(pieces, budget)
+
+        return study(scored, estimator, stale, policy, 0, pack=pack)  # a budget of 0 makes each path a piece
+
+    with (
+        mock.patch.object(torch_engine, "next_wave", wave),
+        mock.patch.object(Memory, "keep", lambda *_: None),
+        mock.patch.object(Memory, "worth_sharing", lambda *_: False),
+        mock.patch.object(packing, "_common", lambda pieces: 0),
+        mock.patch.object(oneprocess, "study", lesson),
+    ):
+        yield
+
+
+if __name__ == "__main__":
+    Path(sys.argv[3]).write_text(json.dumps(run(sys.argv[1], int(sys.argv[2]))))

@@ -1,0 +1,42 @@
+"""Facts of a run's model, read on our side from its files: its vocabulary, its longest path, its tokenizer (ADR 051)."""
+
+import logging
+from dataclasses import dataclass
+
+from banyan.recipe import Recipe
+from services.chassis import modelfiles, models
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """vocabulary: token ids are below it. longest_path: tokens with the prompt, 0 for any. tokenizer: its tokenizer.json.
+
+    All empty where nothing is known: then the store checks no segment against them, and no node can join.
+    """
+
+    vocabulary: int = 0
+    longest_path: int = 0
+    tokenizer: bytes = b""
+
+
+NOTHING_KNOWN = ModelFacts()
+
+
+def read(recipe: Recipe) -> ModelFacts:
+    """Facts of a recipe's model. None are known of the scripted engine's alphabet, or of what is not on this host."""
+    folder = None if recipe.resources.engine == "scripted" else models.present(recipe.model)
+    if folder is None or not (folder / "config.json").is_file():
+        return NOTHING_KNOWN
+    config = modelfiles.text_config(folder)
+    vocabulary, longest = config.get("vocab_size"), config.get("max_position_embeddings")
+    tokenizer = folder / "tokenizer.json"
+    if not isinstance(vocabulary, int) or vocabulary < 1:
+        log.warning("%s names no vocab_size: segments are not held against it, and no node can join", folder / "config.json")
+        return NOTHING_KNOWN
+    return ModelFacts(
+        vocabulary,
+        longest if isinstance(longest, int) and longest > 0 else 0,
+        tokenizer.read_bytes() if tokenizer.is_file() else b"",
+    )

@@ -1,0 +1,105 @@
+"""A prompt's tokens as a node makes them, on our side: the model's chat template and `tokenizers`, without torch (ADR 051).
+
+The store holds a joined node's prompt against their digest. A template that asks for the time, or that is written in more
+than Jinja, gives other tokens than a node's, or none: of such a model nothing is said, and the log says so once.
+"""
+
+import json
+import logging
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from banyan.digest import blake
+from banyan.recipe import Recipe
+from services.chassis import models
+
+log = logging.getLogger(__name__)
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+Said = tuple[int, bytes]  # number of tokens, BLAKE2b-256 of them as little-endian int32
+NOTHING: Said = (0, b"")
+
+
+class PromptTokens:
+    """The tokenizer of a model folder, with its chat template, if it has one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tokenizer: Tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        config = _json(folder / "tokenizer_config.json")
+        self._names = {name: _text(config[name]) for name in _NAMED if config.get(name)}
+        template = _template(folder, config)
+        self._template = None if template is None else _environment().from_string(template)
+
+    def encode(self, messages: list[dict[str, str]]) -> list[int]:
+        """Token ids up to where the answer begins; plain text joined by line ends where there is no template."""
+        if self._template is None:
+            text = "\n".join(m["content"] for m in messages) + "\n"
+            return list(self._tokenizer.encode(text).ids)
+        text = self._template.render(
+            messages=messages, tools=None, documents=None, add_generation_prompt=True, **self._names
+        )
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    @lru_cache(1024)  # noqa: B019  # the trees of a group have one prompt; as many objects as models
+    def said(self, messages_json: str) -> Said:
+        """What a tree's spec says of its prompt."""
+        try:
+            ids = np.array(self.encode(json.loads(messages_json)), "<i4")
+        except jinja2.TemplateError as error:
+            log.warning("the chat template takes no prompt like %.80s: %s; its tokens are not said", messages_json, error)
+            return NOTHING
+        return len(ids), blake(ids.tobytes())
+
+
+def of(recipe: Recipe) -> PromptTokens | None:
+    """The tokens of a recipe's prompts; None where its model is not on this host, or its nodes make them otherwise."""
+    folder = None if recipe.resources.engine == "scripted" else models.present(recipe.model)
+    return None if folder is None or not (folder / "tokenizer.json").is_file() else _made(folder)
+
+
+@lru_cache(8)
+def _made(folder: Path) -> PromptTokens | None:
+    try:
+        return PromptTokens(folder)
+    except Exception as error:  # `tokenizers` raises Exception itself
+        log.warning("the tokens of prompts are not said: the tokenizer of %s is not for this: %s", folder, error)
+        return None
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    return environment
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _template(folder: Path, config: dict[str, Any]) -> str | None:
+    file = folder / "chat_template.jinja"
+    said = file.read_text() if file.is_file() else config.get("chat_template")
+    if isinstance(said, list):  # several, by name
+        said = next((one["template"] for one in said if one.get("name") == "default"), None)
+    if said is not None and "strftime_now" in said:
+        raise ValueError("its chat template asks for the time")
+    return said
+
+
+def _text(said: Any) -> str:
+    return str(said["content"]) if isinstance(said, dict) else str(said)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_bytes())) if path.is_file() else {}

@@ -1,0 +1,38 @@
+"""Whether a FAILED run that is taken back can go on, or would end the same way at once."""
+
+from dataclasses import replace
+
+from banyan.recipe import Recipe
+from banyan.v1.runstore_service_pb2 import RunState as S
+from services.gateway.control.applied import Applied
+from services.gateway.control.decide import Facts, decide
+from services.gateway.ports import Store
+from services.gateway.runs import machine
+
+
+def uncured(recipe: Recipe, facts: Facts) -> str:
+    """Return the cause for which the run would fail again at once; empty where it may go on. Pure.
+
+    facts: of the run in the state that it would go back to. Processes that were given up are tried again.
+    """
+    facts = replace(facts, given_up=(), hopeless="")
+    for _ in machine.WORKING:  # it passes each of them once at most
+        decision = decide(recipe, facts)
+        if decision.unscorable:
+            return f"evaluation {decision.unscorable.label}: no row could be scored"
+        if decision.move is None:
+            return ""
+        if decision.move.to == S.RUN_STATE_FAILED:
+            return decision.move.cause
+        facts = replace(facts, state=decision.move.to)
+    return ""
+
+
+async def applied(store: Store, run_id: str, known: Applied) -> Applied:
+    """Read the policies that follow those known, until one changed the weights or there are no more."""
+    while not known.any:
+        page = await store.read_policies(run_id, after=known.number)
+        if not page:
+            break
+        known = known.after(page)
+    return known

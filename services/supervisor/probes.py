@@ -1,0 +1,101 @@
+"""Probes of whether a process lives: gRPC's health service, or for the broker a request to JetStream."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+import nats.errors
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from nats.js.errors import Error as JetStreamError
+
+from banyan.errors import BanyanError
+from services.chassis import rpc
+from services.chassis.bus import Bus
+from services.chassis.flushing import flushed
+from services.chassis.health import LIVENESS
+from services.supervisor.child import Child
+
+_NATS = "nats://"
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """ready: it serves. alive: all its loops and threads get on, as far as it knows itself."""
+
+    ready: bool
+    alive: bool
+
+
+class Probe(Protocol):
+    """A way to ask one process."""
+
+    async def ask(self, timeout_s: float) -> Answer | None:
+        """The answer; None if there was none in time."""
+        ...
+
+    async def aclose(self) -> None:
+        """Ends the connection."""
+        ...
+
+
+def probe_of(child: Child) -> Probe:
+    """The probe for a child's address."""
+    return NatsProbe(child.health, child.creds) if child.health.startswith(_NATS) else GrpcProbe(child.health)
+
+
+class GrpcProbe:
+    """Asks for readiness and liveness. A server without liveness is alive if it answers."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = rpc.channel(address)
+        self._stub: Any = health_pb2_grpc.HealthStub(self._channel)
+
+    async def ask(self, timeout_s: float) -> Answer | None:
+        """Both answers, asked for together."""
+        try:
+            ready, alive = await asyncio.gather(self._check("", timeout_s), self._check(LIVENESS, timeout_s))
+        except grpc.RpcError:
+            return None
+        return Answer(ready == _SERVING, alive in (None, _SERVING))
+
+    async def _check(self, service: str, timeout_s: float) -> int | None:
+        try:
+            answer = await self._stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=timeout_s)
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.NOT_FOUND:
+                return None
+            raise
+        return int(answer.status)
+
+    async def aclose(self) -> None:
+        """Ends the connection."""
+        await self._channel.close(None)
+
+
+class NatsProbe:
+    """A client of the broker with the rights of a service: a ping and its pong, then a request that JetStream answers."""
+
+    def __init__(self, url: str, creds: str) -> None:
+        self._url, self._creds = url, creds
+        self._bus: Bus | None = None
+
+    async def ask(self, timeout_s: float) -> Answer | None:
+        """Ready and alive if both come in time."""
+        try:
+            self._bus = self._bus or await Bus.connect(self._url, "supervisor", creds=self._creds, patience_s=timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await flushed(self._bus.client, timeout_s)
+                await self._bus.client.jetstream(timeout=timeout_s).account_info()
+        except (BanyanError, OSError, nats.errors.Error, JetStreamError):  # a TimeoutError is an OSError
+            return None
+        return Answer(True, True)
+
+    async def aclose(self) -> None:
+        """Ends the connection; what it holds nobody waits for."""
+        bus, self._bus = self._bus, None
+        if bus is not None:
+            with contextlib.suppress(OSError, nats.errors.Error):
+                await bus.close()

@@ -1,0 +1,67 @@
+"""Connect to PostgreSQL: every wait has a limit, a peer whose machine is gone is noticed, one writer at a time."""
+
+from typing import Any
+
+from sqlalchemy import URL, Engine, create_engine, event
+
+from banyan.errors import TemporaryError
+
+_ADVISORY_KEY = 0x62616E79616E  # "banyan"
+_CONNECT_S = 5
+
+LIMITS = {"lock_timeout": 5_000, "statement_timeout": 60_000, "idle_in_transaction_session_timeout": 60_000}
+"""Milliseconds that the server lets a session take; by default it waits without end."""
+
+KEEPALIVE = {"idle": 10, "interval": 5, "count": 3}
+"""Seconds until a quiet connection is probed, seconds between probes, and probes without an answer that end it.
+
+A machine that loses power says no goodbye. By default Linux probes after two hours, and for as long the server would keep
+the advisory lock of a store that is gone, and refuse the next one. So both sides notice it within `_silent_ms`.
+"""
+
+
+def engine(url: URL, *, exclusive: bool, connections: int = 1) -> Engine:
+    """Return an engine of so many connections: with `exclusive` the only one that writes, otherwise ones that only read.
+
+    All statements of a read see one state of the database, as SQLite's do.
+    """
+    made = create_engine(url, pool_size=connections, max_overflow=0, connect_args=arguments(url))
+
+    @event.listens_for(made, "connect")
+    def _prepare(raw: Any, _record: Any) -> None:
+        if exclusive:
+            _lock(raw, str(url.database))
+        else:
+            from psycopg import IsolationLevel
+
+            raw.isolation_level, raw.read_only = IsolationLevel.REPEATABLE_READ, True
+
+    return made
+
+
+def arguments(url: URL) -> dict[str, Any]:
+    """Return the arguments of a connection; what the address itself says goes before."""
+    client = {"connect_timeout": _CONNECT_S, "keepalives": 1, "tcp_user_timeout": _silent_ms()}
+    client |= {f"keepalives_{name}": value for name, value in KEEPALIVE.items()}
+    server = LIMITS | {f"tcp_keepalives_{name}": value for name, value in KEEPALIVE.items()}
+    server |= {"tcp_user_timeout": _silent_ms()}
+    asked = url.query.get("options", "")
+    options = " ".join(f"-c {name}={value}" for name, value in server.items())
+    own = asked if isinstance(asked, str) else " ".join(asked)
+    return {name: value for name, value in client.items() if name not in url.query} | {"options": f"{options} {own}".strip()}
+
+
+def _silent_ms() -> int:
+    """Milliseconds after which a connection is given up whose other side answers nothing, be it quiet or in use."""
+    return 1000 * (KEEPALIVE["idle"] + KEEPALIVE["interval"] * KEEPALIVE["count"])
+
+
+def _lock(raw: Any, database: str) -> None:
+    with raw.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", (_ADVISORY_KEY,))
+        held = cursor.fetchone()[0]
+    raw.commit()
+    if not held:
+        raw.close()
+        message = f"another treestore has the database {database} open; stop it first, one store has one writer"
+        raise TemporaryError(message, reason="STORE_LOCKED")

@@ -1,0 +1,28 @@
+"""What may be found in the store of a finished run beside what its recipe asks for: what injected faults may leave."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Each field names reasons, by their first word; none is allowed by default, so an undisturbed run has nothing of it."""
+
+    unscorable: Collection[str] = ()  # of scores
+    dropped: Collection[str] = ()  # of trees that no batch gave up and that the recipe does not give up
+    refused: Collection[str] = ()  # of events that came under a claim that was over, or after their tree's end
+    late: Collection[str] = ()  # of scores
+    dead: Collection[str] = ()  # of dead letters
+    successors: bool = False  # more than one learner: later epochs, abandoned policies
+
+    def reason(self, kind: str, said: str) -> bool:
+        """Whether something of this kind may be there with this reason."""
+        words = said.replace(":", " ").split()
+        return bool(words) and words[0] in getattr(self, kind)
+
+
+NOTHING = Allowed()
+# Who takes over from a learner that died makes the steps after its last checkpoint again.
+SUCCEEDED = Allowed(successors=True)
+# After a node died its claims are given anew, and what it still said under the old ones is refused.
+KILLED = Allowed(refused=("STALE_EPOCH", "PARENT_REFUSED", "ORDINAL_TAKEN"), successors=True)

@@ -1,0 +1,41 @@
+"""The torch thread declares what it does: an order that hangs shows, a step that gets on pass by pass does not."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from banyan.recipe import Optimise
+from services.chassis.health import Liveness
+from services.learner.model import prepare
+from services.learner.torchthread import TorchThread
+from services.learner.trainer import Trainer, settle
+from tests.learner.rig import recipe
+from tests.learner.rows import rows_of
+
+
+async def test_an_order_that_hangs_shows_while_the_event_loop_goes_on(eventually: Any) -> None:
+    thread, goes_on, liveness = TorchThread(recipe(1), 1), threading.Event(), Liveness()
+    liveness.add(thread.pulse)
+    try:
+        await thread.run(lambda: None, "a study", 0.05)
+        hanging = asyncio.ensure_future(thread.run(lambda: goes_on.wait(20), "a snapshot", 0.05))
+        await eventually(lambda: bool(liveness.late()))
+        assert "torch: a snapshot is" in liveness.late()[0]
+        goes_on.set()
+        assert await hanging
+        assert not liveness.late()
+    finally:
+        goes_on.set()
+        thread.done()
+
+
+def test_every_pass_of_a_step_is_progress(tiny_llama: Callable[..., Any], forest: Any) -> None:
+    settle(1)
+    trainer, passes = Trainer(prepare(tiny_llama(0, torch.float32)), Optimise()), []
+    trainer.passed = lambda: passes.append(1)
+    rows = rows_of(forest, 1, 16)
+    trainer.step(rows, 0)
+    assert len(passes) == len(rows) > 3

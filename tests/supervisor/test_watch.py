@@ -1,0 +1,287 @@
+"""Processes that hang: stopped ones, ones whose own health says so, ones that never serve; and those that only take long."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from banyan.v1 import runstore_service_pb2 as rs
+from services.chassis.health import LIVENESS
+from services.chassis.nats_server import free_port
+from services.gateway.join import credentials
+from services.supervisor import supervisor as of_supervisor
+from services.supervisor.backoff import Backoff
+from services.supervisor.child import Child
+from services.supervisor.fleet import Fleet
+from services.supervisor.probes import Answer, GrpcProbe, NatsProbe, probe_of
+from services.supervisor.state import StateFolder
+from services.supervisor.supervisor import Supervisor
+from services.supervisor.watch import Patience, watched
+from tests.supervisor.test_supervisor import Store, alive, pids, supervised
+
+QUICK = Patience(every_s=0.1, misses=3, answer_s=20.0, start_s={"learner": 20.0}, start_others_s=20.0)
+SERVED, STARTING, LATE = Answer(True, True), Answer(False, True), Answer(True, False)
+SERVICE = """
+import asyncio, os, signal, sys
+from services.chassis import rpc
+from services.chassis.health import Liveness, Pulse
+async def main():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, os._exit, 0)
+    liveness, pulse = Liveness(), Pulse("torch")
+    liveness.add(pulse)
+    server = await rpc.serve(sys.argv[1], [], [], liveness=liveness)
+    {then}
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+class Script:
+    """A probe that answers what the test says, then the last of it for ever."""
+
+    def __init__(self, answers: Sequence[Answer | None]) -> None:
+        self.answers, self.asked = list(answers), 0
+
+    async def ask(self, timeout_s: float) -> Answer | None:
+        self.asked += 1
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    async def aclose(self) -> None: ...
+
+
+async def _nothing() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked", "why"),
+    [
+        ([SERVED, None], 4, "had no answer"),
+        ([SERVED, None, None, SERVED, None], 7, "had no answer"),  # in a row
+        ([None, None, None, None, SERVED, None], 8, "had no answer"),  # before its first answer it only starts
+        ([SERVED, LATE], 4, "NOT_SERVING"),
+        ([STARTING, STARTING, None], 5, "had no answer"),  # while it starts, too, once it has answered
+    ],
+)
+async def test_as_many_probes_in_a_row_must_fail(answers: list[Answer | None], asked: int, why: str) -> None:
+    probe = Script(answers)
+    quick = Patience(every_s=0.001, misses=3)
+    assert why in await asyncio.wait_for(watched(probe, "learner", quick, _nothing), 10.0)
+    assert probe.asked == asked
+
+
+async def test_a_start_has_a_deadline_for_its_first_answer_and_one_for_its_service() -> None:
+    silent = await watched(Script([None]), "learner", Patience(answer_s=0.1), _nothing)
+    assert silent == "it answered nothing within 0.1 s of its start"
+    slow = await watched(Script([STARTING]), "learner", Patience(start_s={"learner": 0.1}), _nothing)
+    assert slow == "it did not serve within 0.1 s of its start"
+
+
+async def test_who_serves_first_is_told_once() -> None:
+    told: list[int] = []
+
+    async def ready() -> None:
+        told.append(1)
+
+    await watched(Script([STARTING, SERVED, SERVED, None]), "learner", Patience(every_s=0.001, misses=2), ready)
+    assert told == [1]
+
+
+def _speaks(supervisor: Supervisor, then: str = "pass") -> None:
+    """Workers speak health, and do `then`."""
+    plain = supervisor.fleet.worker
+
+    def made(*arguments: Any) -> Child:
+        child = plain(*arguments)
+        child.health = f"127.0.0.1:{free_port()}"
+        child.command = [sys.executable, "-c", SERVICE.format(then=then), child.health]
+        return child
+
+    object.__setattr__(supervisor.fleet, "worker", made)
+
+
+@contextlib.asynccontextmanager
+async def hanging(tmp_path: Path, then: str) -> AsyncIterator[tuple[Supervisor, Store]]:
+    store = Store()
+    async with supervised(tmp_path, store, {}) as supervisor:
+        supervisor._patience = QUICK
+        _speaks(supervisor, then)
+        store.want(("learner", 1))
+        yield supervisor, store
+
+
+def _ready(store: Store) -> Callable[[], bool]:
+    return lambda: rs.PROCESS_EVENT_READY in store.events()
+
+
+async def test_a_stopped_process_is_killed_and_started_again(tmp_path: Path, eventually: Any) -> None:
+    async with hanging(tmp_path, "pass") as (supervisor, store):
+        await eventually(_ready(store), 20.0)
+        (first,) = pids(supervisor, "learner")
+        os.kill(first, signal.SIGSTOP)
+        await eventually(lambda: store.events().count(rs.PROCESS_EVENT_READY) == 2, 20.0)
+        assert not alive(first) and pids(supervisor, "learner") != [first]
+        exited = next(r for r in store.reports if r.event == rs.PROCESS_EVENT_EXITED)
+        assert exited.exit_status == -signal.SIGKILL
+        assert "it hung and was ended: 3 probes in a row, one every 0.1 s, had no answer" in exited.detail
+
+
+async def test_a_process_whose_thread_hangs_is_started_again_though_it_answers(tmp_path: Path, eventually: Any) -> None:
+    async with hanging(tmp_path, "pulse.beat('a step', 0.2)") as (_, store):
+        await eventually(lambda: store.events().count(rs.PROCESS_EVENT_READY) == 2, 20.0)
+        exited = next(r for r in store.reports if r.event == rs.PROCESS_EVENT_EXITED)
+        assert "torch: a step is" in exited.detail and "NOT_SERVING" in exited.detail
+
+
+async def test_a_process_that_says_that_it_takes_long_is_left_alone(tmp_path: Path, eventually: Any) -> None:
+    then = (
+        "await server.set_serving(False); pulse.beat('loading', 60); await asyncio.sleep(1); await server.set_serving(True)"
+    )
+    async with hanging(tmp_path, then) as (_, store):
+        await eventually(_ready(store), 20.0)
+        assert rs.PROCESS_EVENT_EXITED not in store.events()
+
+
+async def test_a_stopped_process_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-c", SERVICE.format(then="pass"), address]
+    child = Child("c", "c", command, {}, tmp_path / "log", health=address)
+    await child.start()
+    async with contextlib.aclosing(probe_of(child)) as probe:
+        while await probe.ask(1.0) is None:
+            assert child.running
+    os.kill(child.pid, signal.SIGSTOP)
+    async with asyncio.timeout(10):
+        await child.stop(0.3)
+    assert child.process is not None and child.process.returncode == -signal.SIGKILL
+
+
+async def test_the_broker_is_asked_in_its_own_protocol(nats_server: Any, eventually: Any) -> None:
+    probe = NatsProbe(nats_server.url, "")
+
+    async def silent() -> bool:
+        return await probe.ask(0.3) is None
+
+    try:
+        assert await probe.ask(5.0) == SERVED
+        os.kill(nats_server.process.pid, signal.SIGSTOP)
+        await eventually(silent)  # the signal takes a moment to reach all of its threads
+        os.kill(nats_server.process.pid, signal.SIGCONT)
+        assert await probe.ask(5.0) == SERVED
+    finally:
+        os.kill(nats_server.process.pid, signal.SIGCONT)
+        await probe.aclose()
+
+
+async def test_a_server_that_says_nothing_of_its_loops_lives_if_it_answers() -> None:
+    """Another's service, which has gRPC's health and no liveness in it."""
+    server, servicer = grpc.aio.server(), health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    probe = GrpcProbe(address)
+    try:
+        assert await probe.ask(10.0) == SERVED
+        await servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        assert await probe.ask(10.0) == STARTING
+        await servicer.set(LIVENESS, health_pb2.HealthCheckResponse.NOT_SERVING)
+        assert await probe.ask(10.0) == Answer(False, False)
+    finally:
+        await probe.aclose()
+        await server.stop(0)
+
+
+def _broker(tmp_path: Path) -> tuple[Supervisor, Child, int]:
+    """A supervisor with a broker to keep, and the broker's port."""
+    state = StateFolder.open(tmp_path / "s")
+    state.choose_ports()
+    fleet = Fleet(state)
+    listen = f"127.0.0.1:{state.ports['nats']}"
+    broker = fleet.nats(credentials.write_nats_config(state.path, listen, state.path / "nats" / "jetstream", None))
+
+    async def nats() -> Child:
+        return broker
+
+    return Supervisor(fleet, nats, Backoff(), QUICK), broker, state.ports["nats"]
+
+
+async def test_a_stopped_broker_is_killed_and_started_again(tmp_path: Path, eventually: Any) -> None:
+    supervisor, broker, _ = _broker(tmp_path)
+    await supervisor._keep(broker)
+    try:
+        await supervisor.await_ready("nats", 20.0)
+        first = broker.pid
+        os.kill(first, signal.SIGSTOP)
+        await eventually(lambda: broker.pid != first and broker.state == "ready", 20.0)
+        assert not alive(first)
+    finally:
+        await supervisor.stop()
+
+
+async def test_a_broker_whose_port_is_taken_for_a_while_is_tried_again(tmp_path: Path, eventually: Any) -> None:
+    supervisor, broker, port = _broker(tmp_path)
+    try:
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", port))
+            other.listen()
+            await supervisor._keep(broker)
+            await eventually(lambda: len(broker.exits) == 3, 20.0)
+            assert broker.state != "ready" and not supervisor.failure.done()
+        await supervisor.await_ready("nats", 20.0)
+    finally:
+        await supervisor.stop()
+
+
+async def test_a_process_whose_port_somebody_took_gets_another(tmp_path: Path, eventually: Any) -> None:
+    store = Store()
+    async with supervised(tmp_path, store, {}) as supervisor:
+        plain = supervisor.fleet.worker
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            taken = f"127.0.0.1:{other.getsockname()[1]}"
+
+            def made(*arguments: Any) -> Child:
+                child = plain(*arguments)
+                code = SERVICE.format(then="pass").replace("sys.argv[1]", "os.environ['BANYAN_LISTEN']")
+                child.health, child.command = taken, [sys.executable, "-c", code]
+                return child
+
+            object.__setattr__(supervisor.fleet, "worker", made)
+            store.want(("learner", 1))
+            await eventually(_ready(store), 20.0)
+        assert next(c for c in supervisor.children.values() if c.service == "learner").health != taken
+
+
+async def test_a_port_that_is_chosen_anew_is_none_of_its_own_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also not of those that do not listen yet."""
+    store = Store()
+    async with supervised(tmp_path, store, {}) as supervisor:
+        state = supervisor.fleet.state
+        moved, other = (
+            Child(f"x{port}", "learner", [], {}, tmp_path / "log", health=f"127.0.0.1:{port}") for port in (5, 6)
+        )
+        supervisor.children |= {"moved": moved, "other": other}
+        asked: list[set[int]] = []
+        monkeypatch.setattr(of_supervisor, "free_port", lambda taken: asked.append(taken) or 7)
+        supervisor._move(moved)
+        assert asked == [{*state.ports.values(), 5, 6}] and moved.health == moved.env["BANYAN_LISTEN"] == "127.0.0.1:7"
+        del supervisor.children["moved"], supervisor.children["other"]
+
+
+def test_all_that_can_be_asked_is_asked(tmp_path: Path) -> None:
+    state = StateFolder.open(tmp_path / "s")
+    state.choose_ports()
+    fleet = Fleet(state)
+    children = [fleet.nats(tmp_path / "c"), fleet.base("gateway"), fleet.worker("r", "learner", 0, 1, 5)]
+    assert all(child.health for child in children)

@@ -1,0 +1,23 @@
+"""Stores as older versions left them."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic import command
+
+from services.treestore import migrate
+from services.treestore.database import Database
+
+
+@contextlib.contextmanager
+def older(path: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    """A store as `version` of the schema left it; the newest one opens it after the block."""
+    upgrade = command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(migrate, "HEAD", version)
+        patch.setattr(command, "upgrade", lambda config, _: upgrade(config, version))
+        database = Database(f"sqlite:///{path}").open()
+        yield database
+        database.close()

@@ -1,0 +1,79 @@
+"""How queries that grow with a run are answered: by an index, and never by a look at all rows or a sort of them."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Connection, event
+
+from banyan.v1 import treestore_service_pb2 as ts
+from services.treestore import batches, deadlines, lineage, policies, trees
+from services.treestore.database import Database
+from services.treestore.settings import Settings
+from tests.treestore.forge import World
+
+_RUN = "quick-00000001"
+_QUERIES: dict[str, Callable[[Connection], object]] = {
+    "a run's trees, newest first": lambda c: trees.summaries(c, ts.TreeFilter(run_id=_RUN)),
+    "a run's trees, in order": lambda c: trees.ids(c, ts.TreeFilter(run_id=_RUN)),
+    "whose deadline is over": lambda c: deadlines.due(c, 2_000_000, Settings()),
+    "what waited too long": lambda c: deadlines.expire(c, 2_000_000, Settings()),
+    "a batch": lambda c: batches.read(c, _RUN, 0),
+}
+
+
+def plans(database: Database, work: Callable[[Connection], object]) -> dict[str, str]:
+    """SQLite's plan of each statement that `work` runs."""
+    asked: list[tuple[str, object]] = []
+
+    def note(connection, cursor, statement, parameters, context, executemany) -> None:
+        if statement.lstrip().startswith("SELECT"):
+            asked.append((statement, parameters))
+
+    def run(connection: Connection) -> dict[str, str]:
+        event.listen(connection, "before_cursor_execute", note)
+        work(connection)
+        event.remove(connection, "before_cursor_execute", note)
+        found = ((s, connection.exec_driver_sql("EXPLAIN QUERY PLAN " + s, p)) for s, p in asked)
+        return {s: "; ".join(row[3] for row in rows) for s, rows in found}
+
+    return database.query(run)
+
+
+def scans(found: dict[str, str], sorts: bool = True) -> list[str]:
+    """The steps that look at all rows of a table, but for that of runs, or sort what they found."""
+    steps = [step for plan in found.values() for step in plan.split("; ")]
+    looks = [s for s in steps if s.startswith("SCAN") and s not in ("SCAN CONSTANT ROW", "SCAN runs")]
+    return looks + [s for s in steps if sorts and "TEMP B-TREE" in s]
+
+
+@pytest.fixture
+def world(sqlite_template, tmp_path) -> World:
+    import shutil
+
+    shutil.copy(sqlite_template, tmp_path / "store.sqlite")
+    return World(Database(f"sqlite:///{tmp_path / 'store.sqlite'}").open()).start()
+
+
+@pytest.mark.parametrize("what", _QUERIES)
+def test_an_index_answers(world: World, what: str) -> None:
+    found = plans(world.database, _QUERIES[what])
+    assert found and not scans(found), found
+    world.database.close()
+
+
+def test_the_batches_of_a_tree_are_found_by_the_tree(world: World) -> None:
+    spec = world.forge.spec()
+    world.live(spec)
+    root = world.forge.root(spec)
+    found = plans(world.database, lambda c: lineage.consumers(c, root.id))
+    assert any("batch_trees" in plan for plan in found.values())
+    assert not scans(found, sorts=False), found
+    world.database.close()
+
+
+def test_the_policies_of_a_batch_are_found_by_the_batch(world: World) -> None:
+    found = plans(world.database, lambda c: policies.of_batch(c, _RUN, 3))
+    assert next(iter(found.values())).startswith(
+        "SEARCH policies USING INDEX ix_policies_batch (run_id=? AND batch_ordinal=?)"
+    )
+    world.database.close()

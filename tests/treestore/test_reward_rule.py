@@ -1,0 +1,149 @@
+"""One reward rule: all who compute a reward from the same scores get the same bits, in whatever order the scores came."""
+
+import json
+import math
+import random
+import sys
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from banyan import reward
+from banyan.cli.trees import view_of
+from banyan.tree import Leaf
+from banyan.v1 import runstore_service_pb2 as rs
+from banyan.v1 import tree_pb2
+from banyan.v1 import treestore_service_pb2 as ts
+from banyan.wire import rewards_from_wire
+from services.learner import convert
+from services.learner.server import grouped
+from services.treestore import batches, export, outcomes, progress, rooms, schema, trees
+from services.treestore.closing import owed
+from services.treestore.replay import buffer
+from services.treestore.rows import CLOSED, LeafRow, ScoreRow
+from tests.treestore.forge import World
+
+SCORERS = ("a", "b", "c", "d")
+AWKWARD = [0.1, 0.2, 0.3, 0.7, 1e16, -1e16, 1.0, 1 / 3, 5e-324]
+"""Values whose sum in floats depends on the order."""
+
+
+def test_the_order_of_these_values_does_change_a_sum() -> None:
+    assert 0.1 + 0.2 + 0.3 != 0.3 + 0.2 + 0.1 and (1e16 + 1.0) - 1e16 != 1e16 - 1e16 + 1.0
+
+
+# In one order their sum is beyond floats, in another it is not.
+LARGE = [-1.2762181949692318e308, -1.360694322351082e308, 1.3254213578393808e308, 1.1613006960320896e308, -0.94, -0.39]
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6), st.randoms())
+@example([1.7e308, 1.7e308], random.Random(0))
+@example([sys.float_info.max / 3] * 3, random.Random(0))
+@example([sys.float_info.max] * 5, random.Random(0))
+@example([-sys.float_info.max / 6] * 6, random.Random(0))
+@example(LARGE, random.Random(0))
+@example(LARGE, random.Random(3))
+def test_a_mean_is_the_same_in_any_order_and_never_beyond_its_values(values: list[float], rng: random.Random) -> None:
+    mixed = list(values)
+    rng.shuffle(mixed)
+    found = reward.mean(values)
+    assert math.isfinite(found) and found == reward.mean(mixed)
+    slack = 1e-12 * max(map(abs, values))
+    assert min(values) - slack <= found <= max(values) + slack
+
+
+def _closed(world: World, ordinal: int, values: Sequence[Sequence[float]], rng: random.Random) -> tree_pb2.TreeSpec:
+    """A tree with a leaf for each list of values, one of each scorer; scores come in any order, most before growth ends."""
+    forge = world.forge
+    spec = forge.spec(ordinal, scorers=rng.sample(SCORERS, len(SCORERS)))
+    epoch, root = world.open(spec), forge.root(spec)
+    ends = [forge.child(root, number) for number in range(len(values))]
+    world.ingest(forge.segments(root, *ends, epoch=epoch), *(forge.leaf(end, epoch=epoch) for end in ends))
+    scores = [
+        forge.score(end, value, scorer=scorer)
+        for end, held in zip(ends, values, strict=True)
+        for scorer, value in zip(SCORERS, held, strict=True)
+    ]
+    rng.shuffle(scores)
+    for item in scores[:-1]:
+        world.ingest(item)
+    _while_growing(world, spec)
+    world.ingest(forge.grown(spec.tree_id, *ends, epoch=epoch), scores[-1])
+    return spec
+
+
+def _while_growing(world: World, spec: tree_pb2.TreeSpec) -> None:
+    """What control sees before the tree is grown is what is known then, by the same rule."""
+    request = rs.ReadRoomsRequest(run_id=world.forge.run_id, block=1)
+    (fact,) = world.database.query(lambda c: rooms.facts(c, request, world.now()))
+    (tree,) = world.database.query(lambda c: trees.read(c, [spec.tree_id]))
+    assert rewards_from_wire(fact.scores, len(SCORERS)) == rewards_from_wire(tree.scores, len(SCORERS))
+
+
+_values = st.lists(st.lists(st.sampled_from(AWKWARD), min_size=4, max_size=4), min_size=1, max_size=3)
+
+
+@pytest.mark.parametrize("address", ["sqlite"], indirect=True)
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@given(values=_values, rng=st.randoms(use_true_random=False))
+def test_all_who_compute_a_reward_get_the_same_bits(world: World, values: list[list[float]], rng: random.Random) -> None:
+    ordinal = len(world.rows(schema.trees))
+    spec = _closed(world, ordinal, values, rng)
+    row = world.one(schema.trees, tree_id=spec.tree_id)
+    assert row.state == CLOSED
+    (tree,) = world.database.query(lambda c: trees.read(c, [spec.tree_id]))
+    expected = {
+        Leaf(segment.id, len(segment.tokens) // 4): reward.mean(held)
+        for segment, held in zip(tree.segments[1:], values, strict=True)
+    }
+    trained = convert.scored_tree(tree)
+    assert trained.rewards == expected and trained.leaves == list(expected)
+    ((_, (estimated,)),) = grouped([tree])
+    assert estimated.rewards == expected
+    assert view_of(tree).rewards_L.tolist() == list(expected.values())
+    nodes = json.loads(export.line(tree))["nodes"]
+    assert [leaf["reward"] for node in nodes for leaf in node["leaves"]] == list(expected.values())
+    assert row.mean_reward == reward.mean(list(expected.values()))
+    commit = ts.CommitBatchRequest(
+        run_id=world.forge.run_id, ordinal=ordinal, learner_epoch=1, use="train", group_ids=[spec.group_id]
+    )
+    world.database.transact(lambda c: batches.commit(c, commit, world.now(), world.settings))
+    asked = rs.ReadOutcomesRequest(run_id=world.forge.run_id, first_batch=ordinal, before_batch=ordinal + 1)
+    (outcome,) = world.database.query(lambda c: outcomes.read(c, asked)).groups
+    assert list(outcome.rewards) == list(expected.values())
+    replayed = ts.SampleReplayRequest(run_id=world.forge.run_id, first_batch=ordinal, before_batch=ordinal + 1)
+    (stored,) = world.database.query(lambda c: buffer.stored(c, replayed))
+    assert stored.rewards == tuple(expected.values())
+
+
+@pytest.mark.parametrize("address", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("values", [(1e16, 1.0, -1e16), (1.0, 1e16, -1e16), (1e16, -1e16, 1.0)])
+def test_the_sum_of_a_tree_is_exact_in_any_order(world: World, values: tuple[float, ...]) -> None:
+    _closed(world, 0, [[value] * 4 for value in values], random.Random(0))
+    read = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now()))
+    assert read.samples.reward_sum == 1.0
+
+
+def test_one_unscorable_word_leaves_no_reward_and_a_missing_one_no_entry() -> None:
+    said = [("x", "a", 1.0), ("x", "b", None), ("y", "a", 1.0), ("z", "b", 0.5), ("z", "a", 0.25)]
+    assert reward.rewards(said, 2) == {"x": None, "z": 0.375}
+    assert reward.rewards(reversed(said), 2) == {"z": 0.375, "x": None}
+
+
+@given(
+    st.sets(st.integers(0, 5)),
+    st.sets(st.sampled_from(SCORERS)),
+    st.sets(st.tuples(st.integers(0, 5), st.sampled_from(SCORERS))),
+)
+def test_what_is_owed_is_every_pair_without_a_score_once(
+    ends: set[int], scorers: set[str], given: set[tuple[int, str]]
+) -> None:
+    leaves = {Leaf(b"s", end): LeafRow(finished=True, listed=True) for end in ends}
+    scores = {(Leaf(b"s", end), scorer): ScoreRow(1, 0.0, "", "") for end, scorer in given}
+    found = owed(leaves, sorted(scorers), scores)
+    assert len(found) == len(set(found))
+    assert {(leaf.end, scorer) for leaf, scorer in found} == {
+        (end, scorer) for end in ends for scorer in scorers if (end, scorer) not in given
+    }

@@ -1,0 +1,150 @@
+"""What the verifier makes of what a child says, and of what its own scorers say: it can always be sent."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from banyan import registry
+from banyan.plugins import Repair, Scored, Unscorable
+from banyan.plugins.filter import UNCONFINED, unconfined
+from services.chassis.bus import MAX_MESSAGE_BYTES
+from services.verifier.filter import SAFE
+from services.verifier.filter.answers import EXTRACTORS
+from services.verifier.sandbox.limits import Limits
+from services.verifier.sandbox.outcomes import MOST_PARTS, outcomes
+from services.verifier.sandbox.pool import Pool
+from services.verifier.sandbox.worker import ScorerSpec
+from services.verifier.scoring import Scoring, to_wire
+
+HALF = "\ud83d"  # half a surrogate: JSON has it, UTF-8 does not
+REPAIR = {"keep": 1, "text": "so", "step": 1, "steps": 2}
+
+
+def one(answer: dict[str, Any]) -> Scored | Unscorable:
+    """The outcome of a child's answer, which can be sent."""
+    (outcome,) = outcomes(answer, 1, 4.0)
+    assert to_wire(outcome).ByteSize() < 16_384 * 4 + 8_192
+    return outcome
+
+
+def test_half_a_character_is_a_question_mark_wherever_it_stands() -> None:
+    assert one({"unscorable": f"EXCEPTION: {HALF}"}) == Unscorable("EXCEPTION: ?")
+    assert one({"value": 1.0, "parts": {HALF: 2.0}}) == Scored(1.0, {"?": 2.0})
+    broken = one({"value": 1.0, "parts": {}, "repair": {**REPAIR, "text": HALF}})
+    assert isinstance(broken, Unscorable) and broken.reason.startswith("EXCEPTION: the scorer's repair is none")
+
+
+def test_a_score_has_few_parts_and_short_names_and_reasons() -> None:
+    parts = {f"part {number}": 1.0 for number in range(60_000)}
+    assert one({"value": 1.0, "parts": parts}) == Unscorable("TOO_LARGE: the scorer gave 60000 parts; at most 64 are kept")
+    kept = dict(list(parts.items())[:MOST_PARTS])
+    assert one({"value": 1.0, "parts": kept}) == Scored(1.0, kept)
+    assert one({"value": 1.0, "parts": {"n" * 10_000: 1.0}}) == Scored(1.0, {"n" * 64: 1.0})
+    assert one({"unscorable": "r" * 100_000}) == Unscorable("r" * 500)
+    assert len(one({"value": float("nan"), "parts": {"n" * 64: 1.0}}).reason) < 400  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"value": 1.0},
+        {"value": 10**400, "parts": {}},
+        {"value": 1.0, "parts": {"a": 10**400}},
+        {"value": 1.0, "parts": {"a": -1e101}},
+        {"value": 1e101, "parts": {}},
+        {"value": 1.0, "parts": {"a": float("inf")}},
+        {"value": 1.0, "parts": {}, "repair": 7},
+        {"value": 1.0, "parts": {}, "repair": {**REPAIR, "keep": float("inf")}},
+        {"value": 1.0, "parts": {}, "repair": {**REPAIR, "keep": 10**400}},
+        {"value": 1.0, "parts": {}, "repair": {**REPAIR, "text": "x" * 20_000}},
+        {"group": [7]},
+    ],
+)
+def test_an_answer_that_is_none_is_a_verdict(answer: dict[str, Any]) -> None:
+    assert isinstance(one(answer), Unscorable)
+
+
+async def test_our_own_scorers_are_checked_too() -> None:
+    scoring = Scoring(Pool(Limits()))
+    for name, row in (("number", {"answer": HALF}), ("steps", {"answer": 7, "solution": [HALF]}), ("number", {HALF: 7})):
+        verdict = await scoring.score(ScorerSpec(name, {}), "8", row)
+        assert isinstance(verdict.outcome, Unscorable) and to_wire(verdict.outcome).reason
+    assert to_wire(Unscorable(HALF * 10_000)).reason == "?" * 500
+
+
+def test_a_tag_is_found_in_linear_time() -> None:
+    """64 kB of tags that never close took seconds; the time of twice as much is at most about twice as long."""
+
+    def took(count: int) -> float:
+        text = "<answer>" * count
+        times = []
+        for _ in range(5):
+            began = time.thread_time()
+            assert EXTRACTORS["tag"](text, "only") is None
+            times.append(time.thread_time() - began)
+        return min(times)
+
+    assert took(64_000) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        ("<answer>a</answer> <answer>b</answer>", "b"),
+        ("<answer>a</answer> <answer>b", "a"),
+        ("<answer>a <answer>b</answer>", "a <answer>b"),
+        ("</answer><answer></answer>", None),
+        ("<answer> 2/4 </answer></answer>", "1/2"),
+        ("none", None),
+    ],
+)
+def test_the_last_closed_tag_counts(completion: str, answer: str | None) -> None:
+    assert EXTRACTORS["tag"](completion, "only") == answer
+
+
+async def test_long_texts_of_a_group_do_not_hold_the_loop() -> None:
+    scoring = Scoring(Pool(Limits()))
+    longest, begun = 0.0, asyncio.Event()
+
+    async def beat() -> None:
+        nonlocal longest
+        while True:
+            began = time.monotonic()
+            begun.set()
+            await asyncio.sleep(0)
+            longest = max(longest, time.monotonic() - began)
+
+    beating = asyncio.create_task(beat())
+    await begun.wait()
+    began = time.monotonic()
+    texts = ["1 " * 500_000] * 6
+    await scoring.score_group(ScorerSpec("majority", {"take": "last"}, group=True), texts, {})
+    took = time.monotonic() - began
+    beating.cancel()
+    assert longest < took / 2
+
+
+def test_the_list_of_those_that_run_unconfined_is_one() -> None:
+    """A tree policy and the verifier trust the same scorers, by their classes and not by their names or words."""
+    assert {name: f"{made.__module__}:{made.__qualname__}" for name, made in SAFE.items()} == UNCONFINED
+    for name in SAFE:
+        assert unconfined(name, registry.build("filter", name, {}))
+    assert not unconfined("number", registry.build("filter", "steps", {}))
+
+
+async def test_another_plugin_under_our_name_is_not_run_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Impostor:
+        safe, name, version = True, "number", "1"
+
+    monkeypatch.setattr(registry, "build", lambda axis, name, settings: Impostor())
+    outcome = (await Scoring(Pool(Limits())).score(ScorerSpec("number", {}), "7", {"answer": 7})).outcome
+    assert isinstance(outcome, Unscorable) and "not Banyan's own" in outcome.reason
+
+
+def test_a_repair_at_its_limit_fits_a_message() -> None:
+    score = to_wire(Scored(1.0, {f"{n:064}": 1.0 for n in range(MOST_PARTS)}, Repair(1, "€" * 16_384, 1, 1)))
+    assert score.ByteSize() < MAX_MESSAGE_BYTES // 4

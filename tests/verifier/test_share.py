@@ -1,0 +1,159 @@
+"""Two runs beside each other: the slow scorer of one, or its long backlog, does not hold up the scores of the other."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from banyan.v1 import events_pb2, tree_pb2, treestore_service_pb2
+from services.chassis import subjects
+from services.chassis.bus import Bus
+from services.verifier import consumer
+from services.verifier.consumer import LeafConsumer
+from services.verifier.groups import GroupConsumer
+from services.verifier.share import MOST_BYTES, MOST_WAITING, Share, again_s
+
+SLOW, FAST, MOST = "slow-1", "fast-1", 4
+
+
+class Job:
+    def __init__(self, leaves: int = 1, size: int = 10) -> None:
+        self.leaves, self.bytes = leaves, size
+
+
+def test_a_share_begins_up_to_its_bound_and_goes_on_as_what_is_under_way_ends() -> None:
+    share: Share[Job] = Share(4)
+    jobs = [Job(3), Job(3), Job(1)]
+    assert all(share.offer(job) for job in jobs)
+    assert share.begin() == jobs[:2]  # below the bound another message is begun, however many leaves it has
+    assert not share.begin()
+    share.done(3)
+    assert share.begin() == jobs[2:]
+    share.done(4)
+    assert share.idle and share.held == 0
+
+
+def test_what_a_share_has_no_room_for_comes_again_later_each_time() -> None:
+    share: Share[Job] = Share(1)
+    assert all(share.offer(Job()) for _ in range(MOST_WAITING))
+    assert not share.offer(Job())
+    large: Share[Job] = Share(1)
+    assert large.offer(Job(size=2 * MOST_BYTES))  # alone, it is taken whatever its size
+    assert not large.offer(Job())
+    assert [again_s(attempt) for attempt in (1, 2, 3, 20)] == [2.0, 4.0, 8.0, 30.0]
+
+
+class Store:
+    """Has every leaf."""
+
+    async def read_leaves(self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float) -> list[Any]:
+        return [
+            treestore_service_pb2.LeafTranscript(
+                key=treestore_service_pb2.LeafKey(tree_id=leaf.tree_id, leaf=leaf.leaf, claim_epoch=leaf.claim_epoch),
+                run_id=leaf.run_id,
+            )
+            for leaf in leaves
+        ]
+
+
+class Handler:
+    """Scores of one run wait until the test lets them go."""
+
+    def __init__(self) -> None:
+        self.begun: Counter[str] = Counter()
+        self.done: Counter[str] = Counter()
+        self.go = asyncio.Event()
+
+    async def score(self, transcript: Any) -> None:
+        await self._work(transcript.run_id)
+
+    async def handle(self, run_id: str, ends: Any) -> bool:
+        await self._work(run_id)
+        return True
+
+    async def _work(self, run_id: str) -> None:
+        self.begun[run_id] += 1
+        if run_id == SLOW:
+            await self.go.wait()
+        self.done[run_id] += 1
+
+
+@pytest.fixture
+async def bus(nats_server: Any) -> AsyncIterator[Bus]:
+    made = await Bus.connect(nats_server.url, "test")
+    await made.ensure_streams()
+    yield made
+    await made.close()
+
+
+async def _say(bus: Bus, run_id: str, number: int) -> None:
+    place = tree_pb2.LeafRef(segment=number.to_bytes(32, "big"), end=3)
+    leaf = events_pb2.LeafFinished(run_id=run_id, tree_id=b"t" * 32, claim_epoch=1, leaf=place)
+    message = events_pb2.LeavesFinished(leaves=[leaf])
+    await bus.publish(subjects.lineage(run_id, "leaf"), message, f"leaf-{run_id}-{number}")
+
+
+async def _grown(bus: Bus, run_id: str, number: int) -> None:
+    tree = events_pb2.TreeGrown(run_id=run_id, tree_id=number.to_bytes(32, "big"), claim_epoch=1)
+    message = events_pb2.TreesGrown(trees=[tree])
+    await bus.publish(subjects.lineage(run_id, "grown"), message, f"grown-{run_id}-{number}")
+
+
+@contextlib.asynccontextmanager
+async def _running(consumer: Any, handler: Handler) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    task = asyncio.create_task(consumer.run(stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        handler.go.set()
+        await asyncio.wait_for(task, 15)
+
+
+async def test_a_slow_scorer_holds_up_the_scores_of_its_own_run_alone(bus: Bus, eventually: Any) -> None:
+    handler, backlog = Handler(), MOST_WAITING + 40  # more than the share of its run holds
+    for number in range(backlog):
+        await _say(bus, SLOW, number)
+    async with _running(LeafConsumer(bus, Store(), handler, MOST), handler):  # type: ignore[arg-type]
+        await eventually(lambda: handler.begun[SLOW] == MOST)
+        for number in range(3 * MOST):
+            await _say(bus, FAST, number)
+        await eventually(lambda: handler.done[FAST] == 3 * MOST, 5.0)
+        assert handler.begun[SLOW] == MOST and not handler.done[SLOW]
+        handler.go.set()
+        await eventually(lambda: handler.done[SLOW] == backlog, 20.0)  # nothing of it was lost
+
+
+async def test_what_waits_where_a_verifier_stops_is_another_ones_at_once(
+    bus: Bus, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when the wait for its acknowledgement is over."""
+    monkeypatch.setattr(consumer, "ACK_WAIT_S", 60.0)
+    for number in range(5 * MOST):
+        await _say(bus, SLOW, number)
+    first, second, stop = Handler(), Handler(), asyncio.Event()
+    second.go.set()
+    stopping = asyncio.create_task(LeafConsumer(bus, Store(), first, MOST).run(stop))  # type: ignore[arg-type]
+    await eventually(lambda: first.begun[SLOW] == MOST)
+    stop.set()
+    async with _running(LeafConsumer(bus, Store(), second, MOST), second):  # type: ignore[arg-type]
+        await eventually(lambda: second.done[SLOW] == 4 * MOST, 20.0)
+        first.go.set()
+        await asyncio.wait_for(stopping, 15)
+    assert first.done[SLOW] == MOST
+
+
+async def test_a_slow_scorer_of_groups_does_not_either(bus: Bus, eventually: Any) -> None:
+    handler = Handler()
+    for number in range(40):
+        await _grown(bus, SLOW, number)
+    async with _running(GroupConsumer(bus, handler), handler):  # type: ignore[arg-type]
+        await eventually(lambda: handler.begun[SLOW] >= 16)
+        for number in range(8):
+            await _grown(bus, FAST, number)
+        await eventually(lambda: handler.done[FAST] == 8, 5.0)
+        assert not handler.done[SLOW]
