@@ -298,6 +298,10 @@ async def test_weights_come_through_from_any_offset(here, tmp_path) -> None:
     await server.stop(0)
 
 
+async def _whole(call):
+    return await call
+
+
 async def test_a_node_that_uploads_without_an_end_has_two_places_and_others_have_theirs(here, tmp_path) -> None:
     token, address = await here.token(here.run_id), here.running.join_address
     hostile = await node.admit(address, token, tmp_path / "hostile", "hostile")
@@ -310,19 +314,17 @@ async def test_a_node_that_uploads_without_an_end_has_two_places_and_others_have
 
     async with _through(hostile) as one, _through(honest) as other:
         stubs = TreeStoreServiceStub(one), TreeStoreServiceStub(other)
-        open_calls = [stubs[0].PutBlob(slowly(), timeout=60) for _ in range(places.UPLOADS)]
-        refused = None
-        while refused is None:  # until the first two are in their places
-            try:
-                await stubs[0].PutBlob(iter([]), timeout=60)
-            except grpc.aio.AioRpcError as error:
-                refused = error if error.code() is grpc.StatusCode.UNAVAILABLE else None
+        uploads = [asyncio.ensure_future(_whole(stubs[0].PutBlob(slowly(), timeout=60))) for _ in range(places.UPLOADS + 1)]
+        ended_first, others = await asyncio.wait(uploads, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        assert len(ended_first) == 1 and len(others) == places.UPLOADS
+        refused = ended_first.pop().exception()
+        assert isinstance(refused, grpc.aio.AioRpcError) and refused.code() is grpc.StatusCode.UNAVAILABLE
         assert "node hostile has 2 uploads under way" in (refused.details() or "")
         with pytest.raises(grpc.aio.AioRpcError) as empty:
             await stubs[1].PutBlob(iter([]), timeout=60)
         assert empty.value.code() is grpc.StatusCode.INVALID_ARGUMENT, "it was looked at, and held nothing"
         ended.set()
-        await asyncio.gather(*open_calls, return_exceptions=True)
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 def test_calls_are_counted_by_run_and_node() -> None:
