@@ -58,7 +58,7 @@ test: $(STAMP) ## every check that needs no accelerator, but for the slow ones
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -o faulthandler_timeout=120 -m "not slow and not faults and not alone"
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --timeout 120 -m "not slow and not faults and not alone"
 
 .PHONY: test-vllm
 test-vllm: $(STAMP_VLLM) ## the engines' common tests, with vLLM among the engines
