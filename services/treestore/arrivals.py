@@ -1,14 +1,31 @@
 """A node that begins holds nothing: what the node of its name held before it died is queued again at once."""
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, update
 
-from services.treestore import growth, schema
+from banyan.v1 import runstore_service_pb2 as rs
+from services.treestore import growth, members, schema
 from services.treestore.book import Book
 from services.treestore.claims import spec_of
 from services.treestore.flush import flush
 from services.treestore.loading import load_trees
 from services.treestore.rows import GROWING
 from services.treestore.settings import Settings
+
+
+def arrives(connection: Connection, request: rs.PutMemberRequest, now_ms: int, settings: Settings) -> int:
+    """Notes a member as `members.put` does; of one that has started, how many trees it held before are queued again.
+
+    What a node of its name took from the broker and had not claimed as it died, nobody can tell, and the broker waits for
+    its answer: all that nobody has claimed falls due. Old tickets claim nothing.
+    """
+    died, member = members.put(connection, request, now_ms), request.member
+    if not request.begins:
+        return 0
+    if died:
+        trees = schema.trees
+        unclaimed = (trees.c.run_id == member.run_id) & (trees.c.state == GROWING) & (trees.c.claim_node == "")
+        connection.execute(update(trees).where(unclaimed & (trees.c.growth_due_ms > now_ms)).values(growth_due_ms=now_ms))
+    return begins(connection, member.run_id, member.node_id, now_ms, settings)
 
 
 def begins(connection: Connection, run_id: str, node_id: str, now_ms: int, settings: Settings) -> int:

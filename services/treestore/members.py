@@ -35,8 +35,9 @@ def read_token(connection: Connection, token_hash: bytes, now_ms: int) -> str:
     return str(row.run_id)
 
 
-def put(connection: Connection, request: rs.PutMemberRequest, now_ms: int) -> None:
-    """Notes a member, and that it was heard of now, or that it leaves. Raises Refused for the id of another node."""
+def put(connection: Connection, request: rs.PutMemberRequest, now_ms: int) -> bool:
+    """Notes a member, and that it was heard of now, or that it leaves. True if a node of this name was there before and
+    had not left. Raises Refused for the id of another node."""
     member, table = request.member, schema.members
     nodename.check(member.node_id)
     if len(member.host) > _HOST:
@@ -59,6 +60,7 @@ def put(connection: Connection, request: rs.PutMemberRequest, now_ms: int) -> No
             seen_ms=0 if request.leaving else now_ms,
         )
     )
+    return before is not None and before.seen_ms > 0
 
 
 def read(connection: Connection, run_id: str, now_ms: int) -> rs.ReadMembersResponse:

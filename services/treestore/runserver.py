@@ -4,7 +4,6 @@ import logging
 from typing import Any
 
 import grpc.aio
-from sqlalchemy import Connection
 
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceServicer
@@ -134,11 +133,7 @@ class Control(RunStoreServiceServicer):
     async def PutMember(self, request: rs.PutMemberRequest, call: Call) -> rs.PutMemberResponse:
         now, settings, member = self._context.now(), self._context.settings, request.member
 
-        def noted(connection: Connection) -> int:
-            members.put(connection, request, now)
-            return arrivals.begins(connection, member.run_id, member.node_id, now, settings) if request.begins else 0
-
-        if held := await self._context.write(noted):
+        if held := await self._context.write(lambda c: arrivals.arrives(c, request, now, settings)):
             log.info("node %s of run %s begins; %d trees that it held are queued again", member.node_id, member.run_id, held)
         return rs.PutMemberResponse()
 

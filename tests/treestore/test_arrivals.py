@@ -3,7 +3,8 @@
 import pytest
 
 from banyan.errors import Refused
-from services.treestore import arrivals, claims, schema
+from banyan.v1 import runstore_service_pb2 as rs
+from services.treestore import arrivals, claims, deadlines, schema
 from services.treestore.rows import DROPPED
 from tests.treestore.forge import World
 
@@ -45,3 +46,38 @@ def test_a_tree_on_which_nodes_die_is_dropped_in_the_end(world: World) -> None:
         _begins(world, "rollout-0")
     tree = world.one(schema.trees)
     assert (tree.state, tree.reason) == (DROPPED, "NO_PROGRESS")
+
+
+def _arrives(world: World, run_id: str = "", **said: bool) -> None:
+    member = rs.Member(node_id="rollout-0", run_id=run_id or world.forge.run_id)
+    request = rs.PutMemberRequest(member=member, **said)
+    world.database.transact(lambda c: arrivals.arrives(c, request, world.now(), world.settings))
+    world.database.transact(lambda c: deadlines.look(c, world.now(), world.settings))
+
+
+def test_what_a_node_may_have_taken_before_it_died_is_queued_too(world: World) -> None:
+    """The broker would give it to others after 15 s only."""
+    specs = [world.forge.spec(ordinal) for ordinal in range(3)]
+    for spec in specs:
+        world.ingest(world.forge.opened(spec))
+    world.claim(specs[0].tree_id, "rollout-1")
+    before = world.tickets()
+    _arrives(world, begins=True)  # for the first time: it has taken nothing
+    _arrives(world)
+    assert world.tickets() == before
+    _arrives(world, begins=True)
+    assert world.tickets() == [*before, 2, 2]
+    for spec in specs[1:]:
+        assert world.claim(spec.tree_id, "rollout-1", ticket=1) == 0, "what the broker delivers again is old"
+        assert world.claim(spec.tree_id, "rollout-0", ticket=2) == 1
+    row = next(r for r in world.rows(schema.trees) if r.tree_id == specs[0].tree_id)
+    assert (row.claim_node, row.claim_epoch) == ("rollout-1", 1), "what others hold they keep"
+
+
+def test_a_node_that_left_has_given_all_back(world: World) -> None:
+    world.ingest(world.forge.opened(world.forge.spec()))
+    _arrives(world, begins=True)
+    _arrives(world, leaving=True)
+    before = world.tickets()
+    _arrives(world, begins=True)
+    assert world.tickets() == before
