@@ -171,8 +171,8 @@ def own_rewards_from_wire(tree: tree_pb2.Tree) -> dict[Leaf, float | None]:
 
 
 def facts_from_wire(tree: tree_pb2.Tree) -> Facts:
-    """What is known of a stored tree beside its leaves' rewards: own rewards of places inside its paths, and the named parts
-    of scores, which are also attributes of the segments that they end. Where two scorers name a part alike, the last by name
+    """Facts of a stored tree other than its leaves' rewards: own rewards of places inside its paths, and the named parts of
+    scores, which are also attributes of the segments that they end. Where two scorers name a part alike, the last by name
     counts."""
     parts: dict[Leaf, dict[str, float]] = {}
     for scored in sorted(tree.scores, key=lambda s: (s.scorer, s.scorer_version)):

@@ -1,4 +1,4 @@
-"""Which run `banyan train --resume` goes on with, one that has FAILED too, and what it says about the others. Pure."""
+"""Choosing the run that `banyan train --resume` continues, a FAILED one included. Pure."""
 
 from collections.abc import Sequence
 from pathlib import Path

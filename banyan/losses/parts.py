@@ -105,7 +105,7 @@ class Rejection:
 
     @property
     def unit(self) -> str:
-        """What is rejected together, `over` or the statistic's own."""
+        """The unit of rejection: `over` if it is set, else the statistic's own."""
         return self.over or _REJECTED[self.by][0]
 
     @property

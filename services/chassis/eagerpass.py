@@ -25,7 +25,7 @@ a model of low precision is looked at in float32 as well (sharpened.py). One of 
 
 _LEAST = 4  # tokens of the shortest shrunk window
 _FOREIGN = (ArithmeticError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
-"""What code of an architecture that was never tried may raise."""
+"""Exceptions that the model code of an untried architecture may raise."""
 
 Pairs = Sequence[tuple[Floats, Floats]]
 

@@ -134,7 +134,7 @@ def _check_vocabulary(folder: Path, vocabulary: object) -> None:
 
 
 def text_config(folder: Path) -> dict[str, Any]:
-    """What a model's config.json says of text; of a model that also sees or hears its part about text goes first.
+    """The text settings of a model's config.json. In a multimodal model its text section takes precedence.
 
     Raises InvalidInput for a file that cannot be read as one.
     """

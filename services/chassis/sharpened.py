@@ -42,7 +42,7 @@ def first_of_each(model: PreTrainedModel, layers: torch.nn.ModuleList) -> int:
 
 
 def _traits(layer: torch.nn.Module) -> list[tuple[Any, ...]]:
-    """What a layer is made of: its modules with their settings, and the shapes of its weights."""
+    """The structure of a layer: its modules with their settings, and the shapes of its weights."""
     settings = [
         (where, type(module).__name__, name, repr(value))
         for where, module in layer.named_modules()

@@ -48,7 +48,7 @@ class PromptTokens:
 
     @lru_cache(1024)  # noqa: B019  # the trees of a group have one prompt; as many objects as models
     def said(self, messages_json: str) -> Said:
-        """What a tree's spec says of its prompt."""
+        """Length in tokens and digest of a tree's prompt, from its messages as JSON; NOTHING if the template refuses it."""
         try:
             ids = np.array(self.encode(json.loads(messages_json)), "<i4")
         except jinja2.TemplateError as error:

@@ -31,7 +31,7 @@ class Heads(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """What a layer says of its scores: a factor, a window along the path, a soft cap, and sinks.
+    """How a layer computes its attention scores: a factor, a window along the path, a soft cap, and sinks.
 
     A soft cap c makes c · tanh(score / c) of a score (Gemma 2, arXiv 2408.00118, section 2). A sink, one number a query
     head, is one more score that has no value (gpt-oss).

@@ -107,7 +107,7 @@ def refuse_untrainable(config: Any) -> None:
 
 
 def logit_factor(config: Any) -> float:
-    """What logits are multiplied with before their cap."""
+    """The factor of the logits, applied before their cap."""
     kind = getattr(config, "model_type", "")
     times, over = _TIMES.get(kind), _OVER.get(kind)
     factor: float = getattr(config, times) if times else 1.0 / getattr(config, over) if over else 1.0

@@ -16,12 +16,13 @@ def arrives(connection: Connection, request: rs.PutMemberRequest, now_ms: int, s
     """Notes a member as `members.put` does; of one that has started, how many trees it held before are queued again.
 
     What a node of its name took from the broker and had not claimed as it died, nobody can tell, and the broker waits for
-    its answer: all that nobody has claimed falls due. Old tickets claim nothing.
+    its answer: all that nobody has claimed falls due. Old tickets claim nothing, so a joined node, which could say at every
+    moment that it starts, is not believed this.
     """
     died, member = members.put(connection, request, now_ms), request.member
     if not request.begins:
         return 0
-    if died:
+    if died and not member.joined:
         trees = schema.trees
         unclaimed = (trees.c.run_id == member.run_id) & (trees.c.state == GROWING) & (trees.c.claim_node == "")
         connection.execute(update(trees).where(unclaimed & (trees.c.growth_due_ms > now_ms)).values(growth_due_ms=now_ms))

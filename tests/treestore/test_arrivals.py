@@ -48,8 +48,8 @@ def test_a_tree_on_which_nodes_die_is_dropped_in_the_end(world: World) -> None:
     assert (tree.state, tree.reason) == (DROPPED, "NO_PROGRESS")
 
 
-def _arrives(world: World, run_id: str = "", **said: bool) -> None:
-    member = rs.Member(node_id="rollout-0", run_id=run_id or world.forge.run_id)
+def _arrives(world: World, joined: bool = False, **said: bool) -> None:
+    member = rs.Member(node_id="rollout-0", run_id=world.forge.run_id, joined=joined)
     request = rs.PutMemberRequest(member=member, **said)
     world.database.transact(lambda c: arrivals.arrives(c, request, world.now(), world.settings))
     world.database.transact(lambda c: deadlines.look(c, world.now(), world.settings))
@@ -72,6 +72,14 @@ def test_what_a_node_may_have_taken_before_it_died_is_queued_too(world: World) -
         assert world.claim(spec.tree_id, "rollout-0", ticket=2) == 1
     row = next(r for r in world.rows(schema.trees) if r.tree_id == specs[0].tree_id)
     assert (row.claim_node, row.claim_epoch) == ("rollout-1", 1), "what others hold they keep"
+
+
+def test_a_joined_node_makes_nobodys_assignments_old(world: World) -> None:
+    spec = world.forge.spec()
+    world.ingest(world.forge.opened(spec))
+    for _ in range(3):
+        _arrives(world, joined=True, begins=True)
+    assert len(world.tickets()) == 1 and world.claim(spec.tree_id, "rollout-1", ticket=1) == 1
 
 
 def test_a_node_that_left_has_given_all_back(world: World) -> None:

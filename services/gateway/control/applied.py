@@ -8,7 +8,7 @@ from banyan.v1 import runstore_service_pb2 as runs
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What the policies of a run say so far. Only in memory: a restart reads them again from the first.
+    """Whether any policy published so far changed the weights. Only in memory: a restart reads them again from the first.
 
     number: of the newest policy that was looked at. metrics: of its step.
     """
