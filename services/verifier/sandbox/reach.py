@@ -39,10 +39,18 @@ def _closed_above(path: Path) -> Path | None:
 def _cover(gate: Path, wanted: list[Path]) -> None:
     handles = {path.resolve(): os.open(path, os.O_PATH) for path in wanted}
     kernel.mount_empty(str(gate))
-    for path, handle in handles.items():
+    for path, handle in sorted(handles.items(), key=lambda shown: len(shown[0].parts)):  # outer folders first
         if path.exists():  # a folder above it was shown already
             continue
-        path.mkdir(parents=True)
+        _place(path, is_folder=stat.S_ISDIR(os.fstat(handle).st_mode))
         kernel.mount_bind(f"/proc/self/fd/{handle}", str(path))
     for handle in handles.values():
         os.close(handle)
+
+
+def _place(path: Path, *, is_folder: bool) -> None:
+    """Makes what a path is bound to: a file such as pyvenv.cfg goes on a file, a folder on a folder."""
+    if is_folder:
+        return path.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
