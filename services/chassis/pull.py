@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _ANSWER_S = 1.0  # the broker answers at once; it may be away just now
 _ASK_S = 1.0  # a broker that was started again has forgotten who waits, so it is asked anew this often
+_LEAST_S = 0.05  # a process that stood still beyond its deadline asks once more: the library refuses a wait of nothing
 
 
 async def ready(subscription: Any, batch: int, timeout_s: float) -> list[Msg]:
@@ -82,7 +83,7 @@ class Consumer:
         while (left_s := deadline - time.monotonic()) > _ASK_S:
             with contextlib.suppress(TimeoutError, nats.errors.TimeoutError):
                 return await ready(self._subscription, batch, _ASK_S)
-        return await ready(self._subscription, batch, max(0.0, left_s))
+        return await ready(self._subscription, batch, max(_LEAST_S, left_s))
 
     async def close(self) -> None:
         """Asks for no more, and gives back at once what came and was not fetched."""

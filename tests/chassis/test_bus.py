@@ -63,6 +63,17 @@ async def test_a_fetch_gives_what_is_there_at_once_and_no_more_than_asked(nats_s
     await bus.close()
 
 
+async def test_a_fetch_after_its_time_ends_nothing_and_asks_once_more(nats_server) -> None:
+    """A process that stood still (SIGSTOP, no memory) between a fetch's beginning and its question is late, not wrong."""
+    bus = await _bus(nats_server)
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
+    assert await consumer.fetch(1, -5.0) == []
+    await bus.publish(subjects.growth("r"), _grow("a"), "id-a")
+    (delivery,) = await consumer.fetch(1, -5.0) or await consumer.fetch(1, 2.0)
+    assert delivery.decode(events_pb2.GrowTree).tree_id == b"a"
+    await bus.close()
+
+
 async def test_what_came_and_was_not_fetched_is_given_back_at_the_end(nats_server, eventually) -> None:
     """Somebody else has it at once, not when the wait for an acknowledgement is over."""
     bus = await _bus(nats_server)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +102,10 @@ async def test_ctrl_c_is_heard_while_services_that_hang_are_asked_for_a_run(
         assert await made._begin(None) is None  # type: ignore[arg-type]
 
 
-def begin(tmp_path: Path, *before: str) -> "subprocess.Popen[str]":
-    """`banyan train`, in the middle of its start: nothing serves yet."""
+@contextlib.contextmanager
+def begin(tmp_path: Path, *before: str) -> "Iterator[subprocess.Popen[str]]":
+    """`banyan train`, in the middle of its start: nothing serves yet. As from a terminal, also where the tests themselves were
+    started with nohup; what a test does not end ends with it."""
     recipe = {
         "name": "x",
         "model": whole_model(tmp_path),
@@ -122,22 +124,32 @@ def begin(tmp_path: Path, *before: str) -> "subprocess.Popen[str]":
         str(tmp_path / "s"),
     ]
     process = subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
-    end = time.monotonic() + 30
-    while not (tmp_path / "s" / "logs" / "nats.log").exists():
-        assert time.monotonic() < end and process.poll() is None
-        time.sleep(0.01)
-    return process
+    try:
+        end = time.monotonic() + 30
+        while not (tmp_path / "s" / "logs" / "nats.log").exists():
+            assert time.monotonic() < end and process.poll() is None
+            time.sleep(0.01)
+        yield process
+    finally:
+        process.kill()  # its children end with it
+        process.communicate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_an_interrupt_before_the_run_is_begun_stops_at_once_and_begins_none(tmp_path: Path, number: signal.Signals) -> None:
-    process = begin(tmp_path)
-    process.send_signal(number)
-    begun = time.monotonic()
-    said, _ = process.communicate(timeout=30)
-    assert time.monotonic() - begun < 4.0  # two seconds, on cores that others use
+    with begin(tmp_path) as process:
+        process.send_signal(number)
+        begun = time.monotonic()
+        said, _ = process.communicate(timeout=30)
+        assert time.monotonic() - begun < 4.0  # two seconds, on cores that others use
     assert process.returncode == module.INTERRUPTED, said
     assert "stopped before a run was begun" in said and "Traceback" not in said and "run x-" not in said
     listed = tmp_path / "s" / "processes.json"
@@ -146,14 +158,14 @@ def test_an_interrupt_before_the_run_is_begun_stops_at_once_and_begins_none(tmp_
 
 
 def test_a_closed_terminal_does_not_interrupt_what_was_started_with_nohup(tmp_path: Path) -> None:
-    process = begin(tmp_path, "nohup")
-    process.send_signal(signal.SIGHUP)
-    assert process.stdout is not None
-    while not (line := process.stdout.readline()).startswith("run x-"):
-        assert line, "it ended"
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == module.INTERRUPTED
+    with begin(tmp_path, "nohup") as process:
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout is not None
+        while not (line := process.stdout.readline()).startswith("run x-"):
+            assert line, "it ended"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        assert process.returncode == module.INTERRUPTED
 
 
 def _alive(pid: int) -> bool:
