@@ -104,8 +104,10 @@ async def test_ctrl_c_is_heard_while_services_that_hang_are_asked_for_a_run(
 
 @contextlib.contextmanager
 def begin(tmp_path: Path, *before: str) -> "Iterator[subprocess.Popen[str]]":
-    """`banyan train`, in the middle of its start: nothing serves yet. As from a terminal, also where the tests themselves were
-    started with nohup; what a test does not end ends with it."""
+    """`banyan train`, in the middle of its start: nothing serves yet. What a test does not end ends with it.
+
+    As from a terminal, also where the tests themselves were started with nohup.
+    """
     recipe = {
         "name": "x",
         "model": whole_model(tmp_path),
