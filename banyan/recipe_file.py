@@ -32,7 +32,8 @@ def parse(text: str, overrides: Sequence[str] = (), name: str = "recipe") -> Rec
     try:
         node, data = yaml_text.composed(text), yaml_text.parsed(text)
     except yaml.YAMLError as error:
-        raise InvalidInput(f"{name} is not YAML: {' '.join(str(error).split())}") from None
+        said = str(error).replace('in "<unicode string>", ', "in ")
+        raise InvalidInput(f"{name} is not YAML: {' '.join(said.split())}") from None
     if not isinstance(data, dict):
         got = "nothing" if data is None else type(data).__name__
         raise InvalidInput(f"{name} must be a YAML mapping, got {got}")
@@ -76,7 +77,8 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
         if ":" not in scorer.name:
             registry.build("filter", scorer.name, scorer.settings)
     if recipe.task.reward and ":" not in recipe.task.reward:
-        registry.build("filter", recipe.task.reward, {})
+        with _named("task.reward"):
+            registry.build("filter", recipe.task.reward, {})
     with _named("optimise.loss_settings"):
         losses.check(recipe.optimise.loss, recipe.optimise.loss_settings)
     groups.check(recipe, policy)

@@ -1,5 +1,6 @@
 """`banyan recipes`: the recipes that come with Banyan, and what one resolves to."""
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +25,9 @@ def find(name: str) -> Path:
         return path
     known = {p.stem: p for p in folder().glob("*.yaml")}
     if name not in known:
-        raise InvalidInput(f"there is no recipe {name!r}; known: {', '.join(sorted(known)) or 'none'}; or give a file")
+        near = "".join(f"; did you mean {one}?" for one in difflib.get_close_matches(name, known, n=1))
+        every = ", ".join(sorted(known)) or "none"
+        raise InvalidInput(f"there is no recipe {name!r}{near or f'; known: {every}; or give a file'}")
     return known[name]
 
 

@@ -23,7 +23,7 @@ def chosen(known: Sequence[rs.Run], wanted: str, state: Path) -> rs.Run:
     if ended and not any(run.run_id.startswith(wanted) for run in runs):
         raise InvalidInput(_over(ended[0], wanted, state))
     if not runs:
-        raise InvalidInput(f"there is no run to resume in {state}; start one: {proposed('train RECIPE', state)}")
+        raise nothing(wanted, state)
     found = [run for run in runs if run.run_id.startswith(wanted)]
     exact = [run for run in found if run.run_id == wanted]
     if len(found) == 1 or not wanted or exact:
@@ -32,6 +32,15 @@ def chosen(known: Sequence[rs.Run], wanted: str, state: Path) -> rs.Run:
     if found:
         raise InvalidInput(f"--run {wanted!r} begins several runs: {names}; give more of the id")
     raise InvalidInput(f"--run {wanted!r}: no run of this id is left to resume in {state}; there are {names}")
+
+
+def nothing(wanted: str, state: Path) -> InvalidInput:
+    """The error of a state folder without any run that could go on."""
+    what = f"--run {wanted!r}: there is no run to resume" if wanted else "there is no run to resume"
+    return InvalidInput(
+        f"{what} in {state.absolute()}; name another state folder with --state, or start a run: "
+        f"{proposed('train RECIPE', state)}"
+    )
 
 
 def live(runs: Sequence[rs.Run]) -> list[rs.Run]:

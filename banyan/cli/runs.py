@@ -151,7 +151,8 @@ def newest_checkpoint(folder: Path) -> Path:
     marked = [(age, path.parent) for path in folder.glob("checkpoints/step-*/manifest.json") if (age := _age(path))]
     if not marked:
         raise NotFound(
-            f"there is no checkpoint in {folder / 'checkpoints'}; the learner writes one at the end and on interrupt"
+            f"there is no checkpoint in {folder / 'checkpoints'}; the learner writes one at the end and on interrupt, and "
+            "`banyan runs rm` removes it"
         )
     return max(marked)[1]
 

@@ -12,7 +12,6 @@ import typer
 
 from banyan.cli import recipes, scorers, searchpath
 from banyan.cli import resume as resumable
-from banyan.cli.invocation import proposed
 from banyan.cli.located import located
 from banyan.cli.options import DEFAULT_STATE, State
 from banyan.cli.output import emit, emit_yaml, err
@@ -48,11 +47,12 @@ def train(
     if dry_run:
         _check_inputs(loaded)
         _print(loaded, as_json)
+        err.print("dry run: nothing is refused of the recipe, its rows, its reward functions and its model's folder")
         return
     if loaded is not None:
         _prepare(loaded)
     elif not (state / "store.sqlite").exists() and not os.environ.get("BANYAN_DATABASE"):
-        raise InvalidInput(f"there is no run to resume in {state}; start one: {proposed('train RECIPE', state)}")
+        raise resumable.nothing(run_id, state)
     else:
         _check_resumed(state, run_id, folders)
     lines = logging.StreamHandler()

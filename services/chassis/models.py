@@ -37,7 +37,9 @@ def resolve(name: str, tokenizer: bool = False) -> Path:
     if folder.is_dir():
         modelfiles.check(folder, tokenizer)
         return folder
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+    if name.startswith((".", "/", "~")):
+        raise InvalidInput(f"model {name!r} is {'no folder' if folder.exists() else 'not there'}; name a model's folder")
+    if name.count("/") != 1:
         raise InvalidInput(f"model {name!r} is neither {SMOLLM2}, nor a local folder, nor a hub id such as org/name")
     return _hub(name, tokenizer)
 

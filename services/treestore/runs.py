@@ -49,7 +49,7 @@ def run_row(connection: Connection, run_id: str) -> Row[Any]:
     if len(found) != 1:
         names = ", ".join(r.run_id for r in found[:_NAMED]) + (" and others" if len(found) > _NAMED else "")
         more = f"run {run_id!r} is ambiguous: {names}; give more of the id"
-        raise NotFound(more if found else f"there is no run {run_id!r}")
+        raise NotFound(more if found else f"there is no run {run_id!r}; `banyan runs ls` lists those there are")
     return found[0]
 
 

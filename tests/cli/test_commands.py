@@ -55,6 +55,9 @@ def test_an_engine_that_is_not_installed_is_said_before_anything_starts(tmp_path
 
 def test_nothing_is_started_to_resume_nothing(tmp_path: Path) -> None:
     refused(banyan("train", "--resume", "--state", str(tmp_path / "state")), "there is no run to resume", "train RECIPE")
+    named = banyan("train", "--resume", "--run", "long-9", "--state", str(tmp_path / "state"))
+    refused(named, "--run 'long-9'", "there is no run to resume", str(tmp_path / "state"), "--state", "train RECIPE")
+    refused(banyan("train", "quikstart"), "there is no recipe 'quikstart'; did you mean quickstart?")
     assert not (tmp_path / "state").exists()
 
 
@@ -139,7 +142,8 @@ def test_plugins_beside_the_recipe_are_found(tmp_path: Path) -> None:
 def test_dry_run_reads_the_rows_and_looks_at_the_models_folder(tmp_path: Path) -> None:
     file = own_reward(tmp_path, "def f(completion, **row):\n    return 1.0\n")
     refused(banyan("train", file, "--dry-run", "--set", f"model={tmp_path}"), str(tmp_path), "config.json")
-    refused(banyan("train", file, "--dry-run", "--set", "model=./rows.jsonl"), "'./rows.jsonl' is neither")
+    refused(banyan("train", file, "--dry-run", "--set", "model=./rows.jsonl"), "'./rows.jsonl' is no folder")
+    refused(banyan("train", file, "--dry-run", "--set", "model=./nowhere"), "'./nowhere' is not there")
     with (tmp_path / "rows.jsonl").open("a") as rows:
         rows.write("[1, 2]\n")
     refused(banyan("train", file, "--dry-run"), "rows.jsonl line 2")

@@ -80,7 +80,8 @@ UNTAUGHT = {
     ),
     "alone": (
         {"zero_variance_share": 0.0},
-        "no group had two scored leaves with different credit; `banyan runs show` has the metrics of each step",
+        "no group had two scored leaves with different credit; give groups more leaves (generate.trees, or the width in "
+        "generate.settings) where they have one; `banyan runs show` has the metrics of each step",
     ),
 }
 

@@ -41,4 +41,7 @@ class Applied:
                 "advantage compares rewards of a group; take prompts that are neither too easy nor too hard, more trees a "
                 "group, or a scorer that tells answers apart"
             )
-        return "no group had two scored leaves with different credit; `banyan runs show` has the metrics of each step"
+        return (
+            "no group had two scored leaves with different credit; give groups more leaves (generate.trees, or the width in "
+            "generate.settings) where they have one; `banyan runs show` has the metrics of each step"
+        )
