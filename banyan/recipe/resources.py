@@ -25,7 +25,8 @@ class Resources(Part):
     else the CPU."""
     threads: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"
     """Torch threads per process. auto: all cores with max_staleness 0, else the cores divided; where several runs have
-    processes as they start, of its share of the cores (a deterministic run: of all)."""
+    processes, of its share of the cores, divided anew as runs begin and end (a deterministic run: of all; vLLM and several
+    learner_ranks keep what they began with)."""
     kv_tokens: Annotated[int, Field(ge=256, le=2**40)] = 65_536
     """Tokens of KV cache that a rollout node may hold."""
     max_branches: Annotated[int, Field(ge=2, le=65_536)] = 64

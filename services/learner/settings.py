@@ -14,6 +14,8 @@ class LearnerSettings(Settings):
     """Id of the run that this process trains."""
     threads: int | None = None
     """Torch threads; empty for torch's own choice. The launcher divides the cores."""
+    threads_file: Path | None = None
+    """File in which the launcher writes another number of threads while the process runs; empty for one that does not."""
     weights: Path | None = None
     """Folder that weights are handed out from; empty for shared memory where it fits, else the run's folder."""
     advertise: str = ""

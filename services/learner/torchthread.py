@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from banyan.recipe import Recipe
 from services.chassis import weightfile
+from services.chassis.cores import CoreShare, follow
 from services.chassis.health import Pulse
 from services.chassis.weightfile import WeightManifest
 from services.learner import packing
@@ -52,8 +53,10 @@ class TorchThread:
 
     _local = (0, 1)  # its rank on this machine, and how many there are
 
-    def __init__(self, recipe: Recipe, threads: int | None) -> None:
+    def __init__(self, recipe: Recipe, threads: int | None, share: CoreShare | None = None) -> None:
+        """share: how many threads it may use later on; of several ranks each keeps what it began with."""
         self._recipe, self._threads = recipe, threads
+        self._follow = follow(share or CoreShare(None, threads))
         self.pulse = Pulse("torch")
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="torch")
         self._trainer: Trainer | None = None
@@ -135,6 +138,7 @@ class TorchThread:
         """The optimizer steps of a batch; sizes: rows of each minibatch."""
 
         def train() -> Timed:
+            self._follow()
             begun = time.monotonic()
             return Timed(self.trainer.step(rows, step, sizes), time.monotonic() - begun)
 

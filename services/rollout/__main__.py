@@ -2,12 +2,13 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 
 import grpc.aio
 
 from banyan import torchenv
 from banyan.recipe import Recipe
-from services.chassis import process, rpc, settings, subjects
+from services.chassis import cores, process, rpc, settings, subjects
 from services.chassis.bucket import Bucket
 from services.chassis.bus import Bus
 from services.chassis.health import Liveness
@@ -63,6 +64,12 @@ def _weights(given: Settings, recipe: Recipe, channel: grpc.aio.Channel, bus: Bu
     return Weights(folder, fetch)
 
 
+def _settling(given: Settings, recipe: Recipe) -> Callable[[], None]:
+    if recipe.resources.engine != "torch":  # vLLM's threads are its own, and a script has none
+        return lambda: None
+    return cores.follow(cores.CoreShare(given.threads_file, given.threads))
+
+
 async def _bus(given: Settings) -> Bus:
     return await Bus.connect(
         given.nats,
@@ -88,7 +95,7 @@ async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, we
     )
     if recipe.resources.engine == "torch":  # vLLM places its threads itself
         torchenv.bind(os.environ, given.threads)
-    thread = EngineThread(maker(recipe, given.threads), lockstep=recipe.deterministic)
+    thread = EngineThread(maker(recipe, given.threads), lockstep=recipe.deterministic, before_step=_settling(given, recipe))
     queue = await consumer.assignments(bus, given.run, given.growth_consumer)
     files = None if recipe.resources.engine == "scripted" else weights
     spare = recipe.control.redundancy > 0 or recipe.control.stale_groups == "drop"

@@ -16,6 +16,8 @@ class Settings(Shared):
     """Name of this node; in every segment that it makes."""
     threads: int | None = None
     """Torch threads; empty for torch's own choice. The launcher divides the cores."""
+    threads_file: Path | None = None
+    """File in which the launcher writes another number of threads while the process runs; empty for one that does not."""
     policy_wait_s: float = 30.0
     """How long a claimed tree waits for a policy that may sample it, before it is handed back."""
     segment_deadline_s: float = 120.0

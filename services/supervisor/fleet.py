@@ -53,6 +53,7 @@ class Fleet:
         env = self._env(address) | {
             "BANYAN_RUN": run_id,
             "BANYAN_THREADS": str(threads),
+            "BANYAN_THREADS_FILE": str(self.state.threads(name)),
             "OMP_NUM_THREADS": str(threads),
             "BANYAN_NODE_ID": f"{service}-{replica}",
         }

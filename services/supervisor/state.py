@@ -123,6 +123,10 @@ class StateFolder:
             raise InvalidInput(f"{service} was never started on {self.path}; run banyan train first")
         return f"{HOST}:{port}"
 
+    def threads(self, name: str) -> Path:
+        """File that tells a process of a run how many threads it may use now."""
+        return self.path / "threads" / name
+
     def log(self, name: str) -> Path:
         """Log file of a process."""
         return self.path / "logs" / f"{name}.log"

@@ -10,8 +10,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
-from banyan.errors import BanyanError, DeadlineMissed, TemporaryError
+from banyan.errors import BanyanError, DeadlineMissed, NotFound, TemporaryError
 from banyan.v1 import runstore_service_pb2 as rs
+from services.chassis import cores
 from services.chassis.nats_server import free_port
 from services.chassis.process import cancelled
 from services.supervisor.backoff import Backoff
@@ -202,6 +203,7 @@ class Supervisor:
                 answer = await self.store.desired(revision)
                 if answer.revision != revision:
                     await self._reconcile(answer.processes)
+                    await self._share_out()
                     revision = answer.revision
             except TemporaryError as error:
                 log.warning("cannot read what is wanted: %s", error)
@@ -215,6 +217,20 @@ class Supervisor:
             self._settling[name] = asyncio.create_task(self._settle(name), name=f"start and stop {name}")
             self._settling[name].add_done_callback(self._note_end)
 
+    async def _share_out(self) -> None:
+        """Tells the processes of all runs how many threads each may use, now that other runs begin or end beside them."""
+        for name, (process, _) in list(self._desired.items()):
+            try:
+                threads, _ = await self._shares(process)
+            except NotFound:  # what starts it says so
+                continue
+            try:
+                cores.write(self.fleet.state.threads(name), threads)
+            except OSError as error:
+                log.warning(
+                    "cannot write %s: %s; %s keeps its threads", self.fleet.state.threads(name), error.strerror, name
+                )
+
     async def _settle(self, name: str) -> None:
         """Starts one process or stops it, until what is there is what is wanted, also where that changes meanwhile."""
         try:
@@ -222,6 +238,7 @@ class Supervisor:
                 if name not in self._desired:
                     self._wanted.discard(name)
                     await self.children[name].stop(grace_s(self.children[name]))
+                    self.fleet.state.threads(name).unlink(missing_ok=True)
                 elif (worker := await self._worker(*self._desired[name])) and name in self._desired:
                     await self._keep(worker)
         finally:

@@ -34,6 +34,20 @@ async def test_segments_come_back_as_they_end():
         await thread.stop()
 
 
+async def test_what_is_to_be_done_before_a_step_is_done_in_the_engines_thread_before_each():
+    made, before = engine(ENDLESS), list[str]()
+    thread = EngineThread(lambda: made, before_step=lambda: before.append(threading.current_thread().name))
+    step, steps = made.step, list[int]()
+    made.step = lambda: steps.append(len(before)) or step()
+    await thread.start()
+    try:
+        await asyncio.wrap_future(thread.submit([ask(0, prompt("go"), 0, max_new_tokens=4)]))
+        assert len(await asyncio.wait_for(thread.batches(), 5)) == 1
+    finally:
+        await thread.stop()
+    assert steps == list(range(1, len(steps) + 1)) and len(steps) >= 4 and set(before) == {"engine"}
+
+
 async def test_refused_requests_are_named_and_the_others_run():
     thread = await started()
     try:

@@ -204,6 +204,7 @@ def test_a_learner_is_told_how_many_ranks_it_is_to_have(tmp_path: Path) -> None:
     """It starts them itself, and must know before it loads torch whether the cores are its own."""
     fleet = Fleet(StateFolder(tmp_path, dict.fromkeys(("nats", "treestore"), 1)))
     learner, rollout = (fleet.worker("r", service, 0, 4, 1, 2) for service in ("learner", "rollout"))
+    assert learner.env["BANYAN_THREADS_FILE"] == str(fleet.state.threads("learner-r-0"))
     assert learner.env["BANYAN_RANKS"] == "2" and "BANYAN_RANKS" not in rollout.env
 
 
@@ -333,3 +334,20 @@ async def test_runs_divide_the_cores_unless_they_must_repeat_themselves(tmp_path
         store.want(("learner@a", 1), ("learner@b", 1), ("learner@c", 1))
         await eventually(lambda: "c" in asked)
     assert asked == {"a": cores, "b": max(1, cores // 2), "c": cores}
+
+
+async def test_runs_that_run_already_divide_the_cores_anew_as_others_begin_and_end(tmp_path: Path, eventually: Any) -> None:
+    store, cores = Store(), len(os.sched_getaffinity(0))
+    store.recipe = RECIPE.replace('"threads": 1', '"threads": "auto"')
+    async with supervised(tmp_path, store, {}) as supervisor:
+
+        def told() -> dict[str, int]:
+            folder = supervisor.fleet.state.path / "threads"
+            return {file.name: int(file.read_text()) for file in folder.glob("*-0")}
+
+        store.want(("learner@a", 1))
+        await eventually(lambda: told() == {"learner-a-0": cores})
+        store.want(("learner@a", 1), ("learner@b", 1))
+        await eventually(lambda: told() == dict.fromkeys(("learner-a-0", "learner-b-0"), max(1, cores // 2)))
+        store.want(("learner@b", 1))
+        await eventually(lambda: told() == {"learner-b-0": cores})

@@ -4,6 +4,7 @@ import os
 
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
+from services.chassis.cores import CoreShare
 from services.learner.ranks.place import Place, place
 from services.learner.settings import LearnerSettings
 from services.learner.torchthread import TorchThread
@@ -15,7 +16,7 @@ def torch_thread(recipe: Recipe, settings: LearnerSettings) -> TorchThread:
     at = place(os.environ)
     started = at.size if at is not None else 1
     if started == 1 and wanted == 1:
-        return TorchThread(recipe, settings.threads)
+        return TorchThread(recipe, settings.threads, CoreShare(settings.threads_file, settings.threads))
     if started > 1 and recipe.deterministic and started != wanted:
         raise InvalidInput(
             f"torchrun started {started} ranks; a deterministic run has those that its recipe names, "

@@ -74,8 +74,14 @@ def _gone() -> TemporaryError:
 class EngineThread:
     """Runs an engine. `start` builds it; `batches` yields what ended, step by step; `stop` ends it."""
 
-    def __init__(self, make: Callable[[], Engine], lockstep: bool = False, stuck_s: float = STUCK_S) -> None:
-        self._make, self._lockstep, self._stuck_s = make, lockstep, stuck_s
+    def __init__(
+        self,
+        make: Callable[[], Engine],
+        lockstep: bool = False,
+        stuck_s: float = STUCK_S,
+        before_step: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._make, self._lockstep, self._stuck_s, self._before_step = make, lockstep, stuck_s, before_step
         self.pulse = Pulse("engine")
         self._commands: queue.Queue[tuple[Callable[[Engine], Any], Future[Any]]] = queue.Queue(_MOST_COMMANDS)
         self._ended: asyncio.Queue[list[Sampled] | BaseException] = asyncio.Queue(_MOST_BATCHES)
@@ -217,6 +223,7 @@ class EngineThread:
                 self._obey(engine)
                 self._move()
                 if engine.busy and self._my_turn:
+                    self._before_step()
                     self._say(engine.step())
                 self._look(engine)
         except BaseException as error:  # whatever it is, the node must end with it instead of waiting for ever

@@ -1,0 +1,36 @@
+"""A learner computes each step with as many threads as its launcher says then."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from banyan.recipe_file import resolve
+from services.chassis import cores
+from services.chassis.cores import CoreShare
+from services.learner.torchthread import TorchThread
+
+
+class Counting:
+    """A trainer whose metrics are the threads that it was called with."""
+
+    def step(self, rows: Any, step: int, sizes: Any) -> float:
+        return torch.get_num_threads()
+
+
+async def test_a_step_computes_with_what_was_written_before_it(tmp_path: Path) -> None:
+    before, file = torch.get_num_threads(), tmp_path / "threads" / "learner-r-0"
+    recipe = resolve({"name": "x", "model": str(tmp_path), "task": {"name": "arithmetic"}})
+    thread = TorchThread(recipe, 1, CoreShare(file, 1))
+    thread._trainer = Counting()  # type: ignore[assignment]
+    try:
+        await thread.run(lambda: torch.set_num_threads(1))
+        seen = [(await thread.step([], 1)).report]
+        for threads in (2, 1):
+            cores.write(file, threads)
+            seen.append((await thread.step([], 1)).report)
+    finally:
+        await asyncio.to_thread(thread.done)
+        torch.set_num_threads(before)
+    assert seen == [1, 2, 1]
