@@ -115,7 +115,8 @@ class GroupHandler:
         try:
             if name not in specs:
                 raise InvalidInput(f"the stored recipe of run {leaves[0].run_id} has no scorer {name!r}, or is not one")
-            return await self._scoring.score_group(specs[name], [leaf.completion for leaf in leaves], row_of(leaves[0]))
+            texts, row = [leaf.completion for leaf in leaves], row_of(leaves[0])
+            return await self._scoring.score_group(specs[name], texts, row, run_id=leaves[0].run_id)
         except InvalidInput as error:
             return [exception(error)] * len(leaves)
 

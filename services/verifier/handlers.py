@@ -51,7 +51,7 @@ class LeafHandler:
             row = row_of(transcript)
         except InvalidInput as error:
             return exception(error)
-        return await self._scoring.score(spec, transcript.completion, row)
+        return await self._scoring.score(spec, transcript.completion, row, run_id=transcript.run_id)
 
     async def _publish(
         self, transcript: Transcript, name: str, verdict: Verdict, took_ms: float = 0.0, traceparent: str = ""

@@ -27,31 +27,33 @@ class Scoring:
         self._pool = pool
         self._made: dict[bytes, Any] = {}
 
-    async def score(self, spec: ScorerSpec, completion: str, row: Mapping[str, Any]) -> Verdict:
-        """The scorer's verdict; UNSCORABLE(EXCEPTION) where there is no such scorer."""
+    async def score(self, spec: ScorerSpec, completion: str, row: Mapping[str, Any], *, run_id: str = "") -> Verdict:
+        """The scorer's verdict; UNSCORABLE(EXCEPTION) where there is none. run_id: whose it is, "" for no run's."""
         began = time.monotonic()
         try:
-            verdict = await self._score(spec, completion, row)
+            verdict = await self._score(spec, completion, row, run_id)
         except InvalidInput as error:
             verdict = Verdict("", sound(Unscorable(f"EXCEPTION: {error}")))
         _count(spec, verdict)
         telemetry.observe("banyan.score.duration", time.monotonic() - began, banyan_scorer=spec.name)
         return verdict
 
-    async def _score(self, spec: ScorerSpec, completion: str, row: Mapping[str, Any]) -> Verdict:
+    async def _score(self, spec: ScorerSpec, completion: str, row: Mapping[str, Any], run_id: str) -> Verdict:
         if spec.name in SAFE_GROUPS:
             raise InvalidInput(f"scorer {spec.name!r} scores whole groups; it has nothing to say of one completion")
         if spec.name not in SAFE:
-            return await self._pool.score(spec, completion, row)
+            return await self._pool.score(spec, completion, row, run_id=run_id)
         scorer: Scorer = self._built(spec)
         outcome = await _aside(len(completion), lambda: scorer.score(completion, row))
         return Verdict(scorer.version, sound(outcome))
 
-    async def score_group(self, spec: ScorerSpec, completions: Sequence[str], row: Mapping[str, Any]) -> list[Verdict]:
-        """A verdict on each completion of a group, scored together."""
+    async def score_group(
+        self, spec: ScorerSpec, completions: Sequence[str], row: Mapping[str, Any], *, run_id: str = ""
+    ) -> list[Verdict]:
+        """A verdict on each completion of a group, scored together. run_id: whose they are, "" for no run's."""
         began = time.monotonic()
         try:
-            verdicts = await self._score_group(spec, completions, row)
+            verdicts = await self._score_group(spec, completions, row, run_id)
         except InvalidInput as error:
             verdicts = [Verdict("", sound(Unscorable(f"EXCEPTION: {error}")))] * len(completions)
         for verdict in verdicts:
@@ -59,9 +61,11 @@ class Scoring:
         telemetry.observe("banyan.score.duration", time.monotonic() - began, banyan_scorer=spec.name)
         return verdicts
 
-    async def _score_group(self, spec: ScorerSpec, completions: Sequence[str], row: Mapping[str, Any]) -> list[Verdict]:
+    async def _score_group(
+        self, spec: ScorerSpec, completions: Sequence[str], row: Mapping[str, Any], run_id: str
+    ) -> list[Verdict]:
         if spec.name not in SAFE_GROUPS:
-            return await self._pool.score_group(spec, completions, row)
+            return await self._pool.score_group(spec, completions, row, run_id=run_id)
         scorer: GroupScorer = self._built(spec)
         outcomes = await _aside(sum(map(len, completions)), lambda: scorer.score_group(completions, row))
         return [Verdict(scorer.version, sound(outcome)) for outcome in outcomes]

@@ -90,6 +90,12 @@ def sleeps(completion, **row):
     time.sleep(3600)
 
 
+def sleeps_if_told(completion, **row):
+    if completion == "sleep":
+        time.sleep(3600)
+    return 1.0
+
+
 def memory(completion, **row):
     return len(bytearray(1 << 36))
 

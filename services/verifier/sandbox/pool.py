@@ -1,4 +1,7 @@
-"""Warm children by scorer: a bounded number each, for a bounded number of scorers; the least used scorer gives way."""
+"""Warm children by scorer: a bounded number each, for a bounded number of scorers; the least used scorer gives way.
+
+Runs share them: one run's slow scores do not keep another's waiting.
+"""
 
 import asyncio
 import contextlib
@@ -8,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from banyan.plugins import Scored, Unscorable
+from services.verifier.sandbox.fair import FairSlots
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.outcomes import REASON_CHARACTERS, outcomes, plain
 from services.verifier.sandbox.worker import ChildDied, ScorerSpec, Worker
@@ -29,9 +33,9 @@ class Verdict:
 class Lane:
     """The children of one scorer."""
 
-    def __init__(self, spec: ScorerSpec, limits: Limits, width: int, turns: asyncio.Semaphore) -> None:
+    def __init__(self, spec: ScorerSpec, limits: Limits, width: int, turns: FairSlots) -> None:
         self._spec, self._limits, self._turns = spec, limits, turns
-        self._room = asyncio.Semaphore(width)
+        self._room = FairSlots(width)
         self._waiting = 0
         self._idle: list[Worker] = []
         self._ending: set[asyncio.Task[None]] = set()
@@ -43,31 +47,31 @@ class Lane:
         """Whether a score is under way or waits."""
         return self._waiting > 0
 
-    async def score(self, request: Mapping[str, Any], count: int = 1) -> list[Verdict]:
+    async def score(self, request: Mapping[str, Any], run_id: str, count: int = 1) -> list[Verdict]:
         """So many verdicts. A child that dies is tried again once. Raises InvalidInput if the scorer cannot be loaded."""
         self._waiting += 1
         try:
-            async with self._room:
-                return await self._tried(request, count)
+            async with self._room.slot(run_id):
+                return await self._tried(request, run_id, count)
         finally:
             self._waiting -= 1
 
-    async def _tried(self, request: Mapping[str, Any], count: int) -> list[Verdict]:
+    async def _tried(self, request: Mapping[str, Any], run_id: str, count: int) -> list[Verdict]:
         why = ""
         for _ in range(_TRIES):
             try:
-                return await self._try(request, count)
+                return await self._try(request, run_id, count)
             except ChildDied as error:
                 why = str(error)
         reason = plain(f"INFRASTRUCTURE: {why}; tried {_TRIES} times", REASON_CHARACTERS)
         return [Verdict(self._version, Unscorable(reason, retry=True))] * count
 
-    async def _try(self, request: Mapping[str, Any], count: int) -> list[Verdict]:
+    async def _try(self, request: Mapping[str, Any], run_id: str, count: int) -> list[Verdict]:
         worker = self._idle.pop() if self._idle else await Worker.start(self._spec, self._limits)
         self._version = worker.version
         keep = False
         try:
-            async with contextlib.nullcontext() if worker.apart or not self._limits.processes else self._turns:
+            async with contextlib.nullcontext() if worker.apart or not self._limits.processes else self._turns.slot(run_id):
                 answer = await worker.score(request)
             if "printed" in answer:  # quoted: a completion may be in it, which must not pass for a line of the log
                 log.info("scorer %s printed %r", self._spec.name, str(answer["printed"])[:_PRINTED])
@@ -95,21 +99,23 @@ class Lane:
 
 
 class Pool:
-    """All children of a verifier."""
+    """All children of a verifier. Scores that no run asked for count as a run of their own, named ""."""
 
     def __init__(self, limits: Limits, *, width: int = 2, lanes: int = 8) -> None:
         self._limits, self._width, self._most = limits, width, lanes
         self._lanes: dict[bytes, Lane] = {}
-        self._turns = asyncio.Semaphore(1)  # of scores whose processes the kernel would count together
+        self._turns = FairSlots(1)  # of scores whose processes the kernel would count together
 
-    async def score(self, spec: ScorerSpec, completion: str, row: Mapping[str, Any]) -> Verdict:
+    async def score(self, spec: ScorerSpec, completion: str, row: Mapping[str, Any], *, run_id: str = "") -> Verdict:
         """A verdict on a completion. Raises InvalidInput if the scorer cannot be loaded."""
-        return (await (await self._lane(spec)).score({"completion": completion, "row": dict(row)}))[0]
+        return (await (await self._lane(spec)).score({"completion": completion, "row": dict(row)}, run_id))[0]
 
-    async def score_group(self, spec: ScorerSpec, completions: Sequence[str], row: Mapping[str, Any]) -> list[Verdict]:
+    async def score_group(
+        self, spec: ScorerSpec, completions: Sequence[str], row: Mapping[str, Any], *, run_id: str = ""
+    ) -> list[Verdict]:
         """A verdict on each completion of a group. Raises InvalidInput if the scorer cannot be loaded."""
         request = {"completions": list(completions), "row": dict(row)}
-        return await (await self._lane(spec)).score(request, len(completions))
+        return await (await self._lane(spec)).score(request, run_id, len(completions))
 
     async def _lane(self, spec: ScorerSpec) -> Lane:
         lane = self._lanes.pop(spec.key, None) or Lane(spec, limits_of(spec, self._limits), self._width, self._turns)

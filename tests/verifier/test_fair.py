@@ -1,0 +1,193 @@
+"""Runs that share slots, and runs that share the children of one scorer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from banyan.plugins import Scored
+from banyan.v1 import treestore_service_pb2 as ts
+from services.verifier.groups import GroupHandler
+from services.verifier.handlers import LeafHandler
+from services.verifier.sandbox.fair import FairSlots
+from services.verifier.sandbox.limits import Limits
+from services.verifier.sandbox.pool import Pool, Verdict
+from services.verifier.sandbox.worker import ScorerSpec, Worker
+
+A, B = "slow-1", "fast-1"
+SPEC = ScorerSpec("rewards:sleeps_if_told", {})
+
+
+class Scores:
+    """Scores named by run and number ("a1"), each of which holds a slot until the test ends it."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = FairSlots(slots)
+        self.served: list[str] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._ends: dict[str, asyncio.Event] = {}
+
+    async def wait(self, *names: str) -> None:
+        for name in names:
+            self._ends[name] = asyncio.Event()
+            self._tasks[name] = asyncio.create_task(self._one(name))
+            await asyncio.sleep(0)
+
+    async def _one(self, name: str) -> None:
+        async with self.slots.slot(name[0]):
+            self.served.append(name)
+            await self._ends[name].wait()
+
+    async def end(self, *names: str) -> None:
+        for name in names:
+            self._ends[name].set()
+            await self._tasks[name]
+            await asyncio.sleep(0)  # who was served says so
+
+    async def cancel(self, *names: str) -> None:
+        for name in names:
+            self._tasks[name].cancel()
+        await asyncio.wait([self._tasks[name] for name in names])
+
+    @property
+    def kept(self) -> int:
+        """Of how many runs something is kept."""
+        return len(self.slots._waiting) + len(self.slots._held)
+
+
+async def test_runs_are_served_in_turn_and_within_a_run_who_came_first() -> None:
+    scores = Scores(1)
+    order = ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]
+    await scores.wait("a1", "a2", "a3", "a4", "b1", "b2", "c1")
+    for number, name in enumerate(order):
+        assert scores.served == order[: number + 1]
+        await scores.end(name)
+    assert scores.served == order and not scores.kept
+
+
+async def test_a_freed_slot_goes_to_a_run_that_holds_the_fewest() -> None:
+    """A run with long scores keeps one slot of two; it does not take the other in each of its turns."""
+    scores = Scores(2)
+    await scores.wait("a1", "a2", "a3", "a4", "b1", "b2", "b3")
+    await scores.end("a1", "b1", "b2", "b3")
+    assert scores.served == ["a1", "a2", "b1", "b2", "b3", "a3"]
+    await scores.end("a2", "a3", "a4")
+    assert not scores.kept
+
+
+async def test_no_more_slots_are_held_than_there_are_and_a_free_one_waits_for_nobody() -> None:
+    scores = Scores(3)
+    await scores.wait("a1", "a2", "a3", "b1")
+    assert scores.served == ["a1", "a2", "a3"]
+    await scores.end("a1", "a2", "a3", "b1")
+    await scores.wait("a4", "a5", "a6")
+    assert scores.served[-3:] == ["a4", "a5", "a6"]
+
+
+async def test_a_waiter_that_is_cancelled_takes_no_slot_with_it_and_leaves_nothing() -> None:
+    scores = Scores(1)
+    await scores.wait("a1", "b1", "c1")
+    await scores.cancel("b1")
+    assert "b" not in scores.slots._waiting
+    await scores.end("a1", "c1")
+    assert scores.served == ["a1", "c1"] and not scores.kept
+
+
+@pytest.mark.parametrize("cancelled_first", [True, False])
+async def test_a_waiter_that_is_cancelled_as_it_is_served_gives_its_slot_on(cancelled_first: bool) -> None:
+    """Both in one step of the loop, before the waiter runs."""
+    scores = Scores(1)
+    await scores.wait("a1", "b1", "c1")
+    if cancelled_first:
+        scores._tasks["b1"].cancel()
+    scores.slots._give_back("a")
+    if not cancelled_first:
+        scores._tasks["b1"].cancel()
+    await asyncio.wait([scores._tasks["b1"]])
+    await asyncio.sleep(0)
+    assert scores.served == ["a1", "c1"]
+    assert scores.slots._held == {"c": 1} and not scores.slots._waiting
+
+
+async def test_a_score_that_fails_gives_its_slot_back() -> None:
+    slots = FairSlots(1)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="bad"):
+            async with slots.slot("a"):
+                raise ValueError("bad")
+    assert not slots._held
+
+
+@pytest.fixture
+async def pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pool]:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    made = Pool(Limits(deadline_s=1.0, memory_mb=256), width=2)
+    yield made
+    await made.close()
+
+
+def _started(monkeypatch: pytest.MonkeyPatch, apart: bool) -> list[Worker]:
+    """All children that are started from here on. Not apart: as in a pod, where scores take turns."""
+    start, children = Worker.start, []
+
+    async def started(*given: Any) -> Worker:
+        children.append(worker := await start(*given))
+        worker.apart = apart
+        return worker
+
+    monkeypatch.setattr(Worker, "start", started)
+    return children
+
+
+@pytest.mark.parametrize(("turns", "most"), [(False, 4), (True, 3)])  # of A's scores that end in two deadlines, and a bit
+async def test_a_run_does_not_wait_for_the_slow_scores_of_another_with_the_same_scorer(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, turns: bool, most: int
+) -> None:
+    children = _started(monkeypatch, apart=not turns)
+    assert await asyncio.gather(*(_outcome(pool, "quick", B) for _ in range(2))) == [Scored(1.0)] * 2  # children are warm
+    slow = [asyncio.create_task(_outcome(pool, "sleep", A)) for _ in range(6)]
+    await asyncio.sleep(0.1)
+    assert await _outcome(pool, "quick", B) == Scored(1.0)
+    done = [task.result().reason for task in slow if task.done()]
+    assert len(done) <= most and all(reason.startswith("TIMEOUT") for reason in done)
+    assert len(children) == 2  # runs share them; they have none of their own
+    for task in slow:
+        task.cancel()
+    await asyncio.wait(slow)
+    (lane,) = pool._lanes.values()
+    assert not lane._room._held and not lane._room._waiting and not lane.busy
+
+
+async def _outcome(pool: Pool, completion: str, run_id: str) -> Any:
+    return (await pool.score(SPEC, completion, {}, run_id=run_id)).outcome
+
+
+class _Scoring:
+    """Notes for whom it is asked."""
+
+    def __init__(self) -> None:
+        self.runs: list[str] = []
+
+    async def score(self, spec: Any, completion: str, row: Any, *, run_id: str) -> Verdict:
+        self.runs.append(run_id)
+        return Verdict("1", Scored(1.0))
+
+    async def score_group(self, spec: Any, completions: Any, row: Any, *, run_id: str) -> list[Verdict]:
+        return [await self.score(spec, text, row, run_id=run_id) for text in completions]
+
+
+async def test_leaves_and_groups_are_scored_for_their_run() -> None:
+    async def scorers(run_id: str) -> dict[str, ScorerSpec]:
+        return {"x": SPEC}
+
+    async def publish(*said: Any) -> None:
+        pass
+
+    scoring, leaf = _Scoring(), ts.LeafTranscript(run_id=A, scorers=["x"], row_json="{}")
+    around: Any = SimpleNamespace(scorers=scorers), SimpleNamespace(publish=publish), scoring, "v"
+    await LeafHandler(*around).score(leaf)
+    await GroupHandler(*around)._one("x", {"x": SPEC}, [leaf])
+    assert scoring.runs == [A, A]
