@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from banyan.errors import DeadlineMissed
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
@@ -61,6 +62,18 @@ class Counting(BusPublisher):
 
     async def publish(self, scored, msg_id, traceparent):
         self.published += 1
+        await super().publish(scored, msg_id, traceparent)
+
+
+class Failing(BusPublisher):
+    """Fails at the second score as a broker does that does not answer in time, and works ever after."""
+
+    asked = 0
+
+    async def publish(self, scored, msg_id, traceparent):
+        self.asked += 1
+        if self.asked == 2:
+            raise DeadlineMissed("NATS did not take a score within 30 s")
         await super().publish(scored, msg_id, traceparent)
 
 
@@ -201,6 +214,19 @@ async def test_a_verifier_that_was_killed_in_between_leaves_nothing_undone_or_do
     assert await scores(store, spec.tree_id) == [("majority", v, 0.5) for v in (1.0, 0.0, 1.0, 0.0)]
     stats = await rpc.call(store.trees.GetStats, ts.GetStatsRequest(run_id=store.forge.run_id))
     assert stats.counts["scores"] == 4 and stats.counts["late"] == 0 and stats.counts["dead"] == 0
+
+
+async def test_an_end_of_which_a_score_was_not_published_comes_again(store, eventually):
+    """Nobody says it again: what is acknowledged is lost until the store's reminder, after half of the scores' time."""
+    spec, failing = store.forge.spec(6, 0, 1, score_deadline_ms=600_000, **VOTE), Failing(store.bus)
+    async with verifier(store, failing):
+        await grow(store, spec, ["3", "4", "3", "5"])
+        await eventually(lambda: counted(store, spec, None, 4))
+        await eventually(lambda: none_left(store))
+    assert failing.asked > 4, "none failed"
+    assert await scores(store, spec.tree_id) == [("majority", v, 0.5) for v in (1.0, 0.0, 1.0, 0.0)]
+    stats = await rpc.call(store.trees.GetStats, ts.GetStatsRequest(run_id=store.forge.run_id))
+    assert stats.counts["scores"] == 4 and stats.counts["dead"] == 0
 
 
 async def test_a_tree_that_is_dropped_ends_the_wait_of_the_others(store, eventually):
