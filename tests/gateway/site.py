@@ -105,3 +105,11 @@ async def channel(address: str, **more: Any) -> AsyncIterator[grpc.aio.Channel]:
         yield opened
     finally:
         await opened.close(None)
+
+
+@contextlib.asynccontextmanager
+async def node_channel(env: dict[str, str]) -> AsyncIterator[grpc.aio.Channel]:
+    """A joined node's channel to the join port, with what it was told when it was admitted."""
+    root, name = Path(env["BANYAN_STORE_TLS_ROOT"]).read_bytes(), env["BANYAN_STORE_TLS_NAME"]
+    async with channel(env["BANYAN_STORE"], root_pem=root, token=env["BANYAN_STORE_TOKEN"], target_name=name) as opened:
+        yield opened

@@ -1,7 +1,6 @@
 """Joining a real site: the token names the gateway, the gateway admits the node, the node does its work and no more."""
 
 import asyncio
-import contextlib
 from pathlib import Path
 
 import grpc
@@ -26,16 +25,7 @@ from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis import rpc, subjects
 from services.chassis.bus import Bus
 from services.gateway.join import allowed, node, places, tls, tokens
-from tests.gateway.site import channel
-
-
-@contextlib.asynccontextmanager
-async def _through(env: dict[str, str]):
-    root = Path(env["BANYAN_STORE_TLS_ROOT"]).read_bytes()
-    async with channel(
-        env["BANYAN_STORE"], root_pem=root, token=env["BANYAN_STORE_TOKEN"], target_name=env["BANYAN_STORE_TLS_NAME"]
-    ) as opened:
-        yield opened
+from tests.gateway.site import channel, node_channel
 
 
 async def _bus(env: dict[str, str]) -> Bus:
@@ -65,7 +55,7 @@ async def test_an_admitted_node_takes_a_tree(here, tmp_path, eventually) -> None
     work = await bus.bind(subjects.GROWTH, env["BANYAN_GROWTH_CONSUMER"])
     (assignment,) = await work.fetch(1, 5.0)
     grow = assignment.decode(events_pb2.GrowTree)
-    async with _through(env) as opened_channel:
+    async with node_channel(env) as opened_channel:
         trees = TreeStoreServiceStub(opened_channel)
         request = lineage.ClaimTreeRequest(tree_id=grow.tree_id, node_id="n-1", ticket=grow.ticket)
         claim = await rpc.call(trees.ClaimTree, request)
@@ -80,7 +70,7 @@ async def test_an_admitted_node_takes_a_tree(here, tmp_path, eventually) -> None
 
 async def test_the_proxy_passes_the_nodes_calls_on_and_nothing_else(here, tmp_path) -> None:
     env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node")
-    async with _through(env) as opened:
+    async with node_channel(env) as opened:
         store, trees = RunStoreServiceStub(opened), TreeStoreServiceStub(opened)
         answer = await rpc.call(store.ReadRun, runs.ReadRunRequest(run_id=here.run_id))
         assert answer.run.run_id == here.run_id
@@ -117,7 +107,7 @@ async def test_a_node_may_not_touch_trees_of_another_run(here, tmp_path, recipe_
     tree_id = listed.trees[0].tree_id
     claim = await rpc.call(here.trees.ClaimTree, lineage.ClaimTreeRequest(tree_id=tree_id, node_id="its-own", ticket=1))
     assert claim.epoch == 1
-    async with _through(env) as through:
+    async with node_channel(env) as through:
         trees = TreeStoreServiceStub(through)
         for method, request in (
             (trees.ClaimTree, lineage.ClaimTreeRequest(tree_id=tree_id, node_id="n-1", ticket=1)),
@@ -157,7 +147,7 @@ async def test_a_node_gives_large_segments_to_the_store(here, tmp_path, eventual
         for start in range(0, len(data), 1 << 20):
             yield lineage.PutBlobRequest(chunk=data[start : start + (1 << 20)])
 
-    async with _through(env) as through:
+    async with node_channel(env) as through:
         trees = TreeStoreServiceStub(through)
         claim = await rpc.call(trees.ClaimTree, lineage.ClaimTreeRequest(tree_id=tree_id, node_id="n-1", ticket=1))
 
@@ -168,7 +158,7 @@ async def test_a_node_gives_large_segments_to_the_store(here, tmp_path, eventual
         with pytest.raises(Refused) as refused:
             await rpc.call(put, claim.epoch + 1)
         assert refused.value.reason == "STALE_EPOCH"
-    async with _through({**env, "BANYAN_STORE_TOKEN": "wrong"}) as stranger:
+    async with node_channel({**env, "BANYAN_STORE_TOKEN": "wrong"}) as stranger:
         trees = TreeStoreServiceStub(stranger)
         with pytest.raises(Refused):
             await rpc.call(put, claim.epoch)
@@ -179,7 +169,7 @@ async def test_a_node_keeps_its_key_and_its_name(here, tmp_path) -> None:
     (admitted,) = (await rpc.call(here.runs.ReadMembers, runs.ReadMembersRequest(run_id=here.run_id))).members
     assert admitted.public_key.startswith("U") and admitted.present
     mine = runs.Member(node_id="n-1", run_id=here.run_id, joined=True)
-    async with _through(env) as through:
+    async with node_channel(env) as through:
         put = RunStoreServiceStub(through).PutMember
         await rpc.call(put, runs.PutMemberRequest(member=mine))
         (there,) = (await rpc.call(here.gateway.ListMembers, gateway_pb.ListMembersRequest(run_id=here.run_id))).members
@@ -198,7 +188,7 @@ async def test_a_node_speaks_for_itself_only(here, tmp_path) -> None:
     """The token is every node's; what the gateway answers to one of them is not another's."""
     env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
     member = runs.Member(node_id="n-1", run_id=here.run_id, joined=True)
-    async with _through(env) as through:
+    async with node_channel(env) as through:
         put, claim = RunStoreServiceStub(through).PutMember, TreeStoreServiceStub(through).ClaimTree
         for changes in ({"node_id": "rollout-0"}, {"node_id": "n" * 100_000}, {"joined": False}, {"public_key": "U1"}):
             other = runs.Member()
@@ -215,7 +205,7 @@ async def test_a_node_speaks_for_itself_only(here, tmp_path) -> None:
             await rpc.call(put, runs.PutMemberRequest(member=far))
     token, name, code = env["BANYAN_STORE_TOKEN"].split(".")
     for shown in (token, f"{token}.n-2.{code}", f"{token}.{name}.{'0' * len(code)}", f"{token}.{name}"):
-        async with _through({**env, "BANYAN_STORE_TOKEN": shown}) as stranger:
+        async with node_channel({**env, "BANYAN_STORE_TOKEN": shown}) as stranger:
             with pytest.raises(Refused, match="which node") as refused:
                 await rpc.call(RunStoreServiceStub(stranger).PutMember, runs.PutMemberRequest(member=member))
             assert refused.value.reason == "UNAUTHENTICATED"
@@ -237,7 +227,7 @@ async def test_bytes_that_are_no_request_are_the_callers_mistake(here, tmp_path)
     async def pieces():
         yield garbage
 
-    async with _through(env) as through:
+    async with node_channel(env) as through:
         calls = [through.unary_unary(method)(garbage, timeout=10) for method in (*allowed.TO_STORE, allowed.JOIN)]
         calls.append(through.stream_unary(allowed.BLOBS)(pieces(), timeout=10))
         for call in calls:
@@ -291,7 +281,7 @@ async def test_weights_come_through_from_any_offset(here, tmp_path) -> None:
     server = await rpc.serve("127.0.0.1:0", [lambda s: add_LearnerServiceServicer_to_server(_Weights(), s)], [])
     env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node")
     await here.publish_policy(here.run_id, 0, address=server.address)
-    async with _through(env) as opened:
+    async with node_channel(env) as opened:
         request = learner.FetchWeightsRequest(digest=b"\1" * 32, offset=1000)
         pieces = [p async for p in LearnerServiceStub(opened).FetchWeights(request, timeout=10)]
     assert pieces[0].offset == 1000 and b"".join(p.data for p in pieces) == (bytes(range(256)) * 16)[1000:]
@@ -312,7 +302,7 @@ async def test_a_node_that_uploads_without_an_end_has_two_places_and_others_have
         yield lineage.PutBlobRequest(tree_id=bytes(32), epoch=1, digest=blake(b"x"), size=1)
         await ended.wait()
 
-    async with _through(hostile) as one, _through(honest) as other:
+    async with node_channel(hostile) as one, node_channel(honest) as other:
         stubs = TreeStoreServiceStub(one), TreeStoreServiceStub(other)
         uploads = [asyncio.ensure_future(_whole(stubs[0].PutBlob(slowly(), timeout=60))) for _ in range(places.UPLOADS + 1)]
         ended_first, others = await asyncio.wait(uploads, timeout=20, return_when=asyncio.FIRST_COMPLETED)
