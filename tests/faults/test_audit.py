@@ -157,6 +157,15 @@ DAMAGES = {
     "a sum of rewards is wrong": (["update tallies set reward_sum = reward_sum + 1 where label = ''"], "has reward_sum"),
     "a count of leaves is wrong": (["update tallies set leaves = leaves - 1 where label = ''"], "has leaves"),
     "an evaluation has no sums": (["delete from tallies where label = 'after-greedy'"], "tally of 'after-greedy'"),
+    # counts that are kept
+    "a kept count is too high": (["update counts set count = count + 1 where name = 'trees_consumed'"], "trees_consumed, "),
+    "a kept count is too low": (["update counts set count = count - 1 where name = 'segments'"], "segments, the rows say"),
+    "a kept count is gone": (["delete from counts where name = 'leaves'"], "counts 0 leaves, the rows say"),
+    "scores are counted that are not there": (["delete from scores where n = 1"], "scores, the rows say"),
+    "policies are counted wrong": (["update counts set count = count + 1 where name = 'policies'"], "policies, the rows"),
+    "a count is of a run that is not there": (
+        ["insert into counts (run_id, name, count) values ('gone', 'leaves', 1)"], "run gone counts 1 leaves, the rows",
+    ),
     # batches
     "the trees of batches are gone": (["delete from batch_trees"], "batch 0 lacks trees"),
     "a tree of a batch is gone": ([f"delete from batch_trees where tree_id = {TREE}"], "batch 0 lacks trees"),
@@ -219,6 +228,10 @@ def test_damage_is_seen(damaged: Callable[..., list[str]], kind: str) -> None:
     assert any(words in line for line in found), found
 
 
+def test_rows_that_were_thrown_away_cannot_be_counted_again(damaged: Callable[..., list[str]]) -> None:
+    assert damaged("insert into counts (run_id, name, count) values (RUN, 'thrown_away', 3)") == []
+
+
 def test_an_index_that_disagrees_with_its_table_is_seen(finished: tuple[Path, str], tmp_path: Path) -> None:
     """A page of the file that holds zeros, as after a power loss."""
     database, run_id = finished
@@ -265,6 +278,9 @@ def test_a_group_that_a_batch_gave_up_is_no_loss(damaged: Callable[..., list[str
         f"update trees set state = {DROPPED}, reason = 'ZERO_VARIANCE' where group_id = '{group}'",
         f"update groups set state = 4, dropped = 2, reason = 'ZERO_VARIANCE' where group_id = '{group}'",
         "update tallies set consumed = consumed - 1, dropped = dropped + 1 where label = ''",
+        "update counts set count = count - 2 where name = 'trees_consumed'",
+        "insert into counts (run_id, name, count) values (RUN, 'trees_dropped', 2)"
+        " on conflict (run_id, name) do update set count = count + 2",
         "update batches set group_ids = json_remove(group_ids, '$[0]') where ordinal = 0",
         f"update batches set summary_json = '{json.dumps(left)}' where ordinal = 0",
     ]
