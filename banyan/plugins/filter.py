@@ -14,7 +14,8 @@ Row = Mapping[str, Any]
 class Repair:
     """How a completion could be put right (SCOPE, card 38): its first `keep` characters are right, and `text` should follow.
 
-    step: the first wrong step, from 1; steps: how many the completion has.
+    step: the first wrong step, from 1; steps: how many the completion has. A repair whose text is longer than `MOST_REPAIR`,
+    or no valid text, is left out of its score, and the verifier's log says so; the value stays.
     """
 
     keep: int
@@ -23,11 +24,20 @@ class Repair:
     steps: int
 
     def __post_init__(self) -> None:
-        if not self.text or len(self.text) > MOST_REPAIR:
-            raise ValueError(f"a repair's text has {len(self.text)} characters; give 1 to {MOST_REPAIR}")
-        self.text.encode()  # half a character is no text, and none that can be sent
+        if not isinstance(self.text, str) or not self.text:
+            raise ValueError(f"a repair's text is {self.text!r:.60}; give 1 to {MOST_REPAIR} characters")
         if not 0 <= self.keep <= _MOST_COUNTED or not 1 <= self.step <= self.steps <= _MOST_COUNTED:
             raise ValueError(f"a repair keeps {self.keep} characters, and is of step {self.step} of {self.steps}")
+
+    def unsendable(self) -> str:
+        """Why no message can carry its text; empty if one can. Not an error of its score, which may well be right."""
+        if len(self.text) > MOST_REPAIR:
+            return f"its text has more than {MOST_REPAIR} characters"
+        try:
+            self.text.encode()
+        except UnicodeEncodeError as error:
+            return f"its text holds half a character at {error.start}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

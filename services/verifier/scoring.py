@@ -45,7 +45,7 @@ class Scoring:
             return await self._pool.score(spec, completion, row, run_id=run_id)
         scorer: Scorer = self._built(spec)
         outcome = await _aside(len(completion), lambda: scorer.score(completion, row))
-        return Verdict(scorer.version, sound(outcome))
+        return Verdict(scorer.version, sound(outcome, spec.name))
 
     async def score_group(
         self, spec: ScorerSpec, completions: Sequence[str], row: Mapping[str, Any], *, run_id: str = ""
@@ -68,7 +68,7 @@ class Scoring:
             return await self._pool.score_group(spec, completions, row, run_id=run_id)
         scorer: GroupScorer = self._built(spec)
         outcomes = await _aside(sum(map(len, completions)), lambda: scorer.score_group(completions, row))
-        return [Verdict(scorer.version, sound(outcome)) for outcome in outcomes]
+        return [Verdict(scorer.version, sound(outcome, spec.name)) for outcome in outcomes]
 
     def _built(self, spec: ScorerSpec) -> Any:
         """Our own scorer with these settings, made once. Raises InvalidInput, also where another plugin took its name."""

@@ -69,6 +69,12 @@ def many_parts(completion, **row):
     return Scored(1.0, {f"part {number}": 1.0 for number in range(60_000)})
 
 
+def mends(completion, **row):
+    from banyan.plugins import Repair, Scored
+
+    return Scored(0.25, {}, Repair(0, row["text"] * row["times"], 1, 1))
+
+
 def huge(completion, **row):
     return -1e200
 

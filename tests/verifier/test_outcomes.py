@@ -33,8 +33,6 @@ def one(answer: dict[str, Any]) -> Scored | Unscorable:
 def test_half_a_character_is_a_question_mark_wherever_it_stands() -> None:
     assert one({"unscorable": f"EXCEPTION: {HALF}"}) == Unscorable("EXCEPTION: ?")
     assert one({"value": 1.0, "parts": {HALF: 2.0}}) == Scored(1.0, {"?": 2.0})
-    broken = one({"value": 1.0, "parts": {}, "repair": {**REPAIR, "text": HALF}})
-    assert isinstance(broken, Unscorable) and broken.reason.startswith("EXCEPTION: the scorer's repair is none")
 
 
 def test_a_score_has_few_parts_and_short_names_and_reasons() -> None:
@@ -60,7 +58,7 @@ def test_a_score_has_few_parts_and_short_names_and_reasons() -> None:
         {"value": 1.0, "parts": {}, "repair": 7},
         {"value": 1.0, "parts": {}, "repair": {**REPAIR, "keep": float("inf")}},
         {"value": 1.0, "parts": {}, "repair": {**REPAIR, "keep": 10**400}},
-        {"value": 1.0, "parts": {}, "repair": {**REPAIR, "text": "x" * 20_000}},
+        {"value": 1.0, "parts": {}, "repair": {**REPAIR, "text": ""}},
         {"group": [7]},
     ],
 )
@@ -68,9 +66,28 @@ def test_an_answer_that_is_none_is_a_verdict(answer: dict[str, Any]) -> None:
     assert isinstance(one(answer), Unscorable)
 
 
-async def test_our_own_scorers_are_checked_too() -> None:
+@pytest.mark.parametrize(
+    ("text", "why"), [("x" * 16_385, "more than 16384 characters"), (HALF, "half a character"), ("so" + HALF, "half a")]
+)
+def test_a_repair_that_cannot_be_sent_is_left_out_and_its_value_stays(text: str, why: str, caplog: Any) -> None:
+    """A cut one would teach something else."""
+    (outcome,) = outcomes({"value": 0.25, "parts": {"p": 1.0}, "repair": {**REPAIR, "text": text}}, 1, 4.0, "mend\n")
+    assert outcome == Scored(0.25, {"p": 1.0}) and not to_wire(outcome).HasField("repair")
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "scorer 'mend\\n'" in said and why in said
+
+
+def test_a_repair_at_its_limit_stays(caplog: Any) -> None:
+    found = one({"value": 0.25, "parts": {}, "repair": {**REPAIR, "text": "€" * 16_384}})
+    assert found == Scored(0.25, {}, Repair(1, "€" * 16_384, 1, 2)) and not caplog.records
+
+
+async def test_our_own_scorers_are_checked_too(caplog: Any) -> None:
     scoring = Scoring(Pool(Limits()))
-    for name, row in (("number", {"answer": HALF}), ("steps", {"answer": 7, "solution": [HALF]}), ("number", {HALF: 7})):
+    for solution in ([HALF], ["x" * 20_000]):
+        verdict = await scoring.score(ScorerSpec("steps", {}), "8", {"answer": 7, "solution": solution})
+        assert verdict.outcome == Scored(0.0) and "a repair of scorer 'steps' is left out" in caplog.records[-1].getMessage()
+    for name, row in (("number", {"answer": HALF}), ("number", {HALF: 7})):
         verdict = await scoring.score(ScorerSpec(name, {}), "8", row)
         assert isinstance(verdict.outcome, Unscorable) and to_wire(verdict.outcome).reason
     assert to_wire(Unscorable(HALF * 10_000)).reason == "?" * 500

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from banyan.errors import InvalidInput
-from banyan.plugins import Scored, Unscorable
+from banyan.plugins import Repair, Scored, Unscorable
 from services.verifier.sandbox import landlock, processes, worker
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
@@ -81,6 +81,15 @@ async def test_what_a_scorer_prints_is_logged_up_to_a_length(pool, caplog):
     said = [r.getMessage() for r in caplog.records if "printed" in r.getMessage()]
     assert len(said) == 1 and said[0].startswith("scorer rewards:prints_much printed '7\\nfake line\\nxxx")
     assert 2_000 < len(said[0]) < 2_100
+
+
+@pytest.mark.parametrize(("text", "times"), [("x", 16_385), ("x", 17 << 20), ("\ud83d", 1)])
+async def test_a_repair_that_cannot_be_sent_costs_no_value(pool, caplog, text, times):
+    """Also one that no frame of the child could hold."""
+    assert await score(pool, "mends", text="so", times=1) == Scored(0.25, {}, Repair(0, "so", 1, 1))
+    assert not caplog.records
+    assert await score(pool, "mends", text=text, times=times) == Scored(0.25)
+    assert "a repair of scorer 'rewards:mends' is left out" in caplog.text
 
 
 async def test_a_scorer_may_print_in_every_way(pool, caplog):

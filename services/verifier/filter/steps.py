@@ -39,10 +39,7 @@ class Steps:
         steps = right.split(self.delimiter) if isinstance(right, str) else right
         if not isinstance(steps, list) or not all(isinstance(step, str) and step.strip() for step in steps):
             return Unscorable(f"EXCEPTION: field {self.reference!r} of the row is {right!r:.60}, not a list of steps")
-        try:
-            return Scored(said.value, repair=repair(completion, steps, self.delimiter))
-        except ValueError as error:  # a step of the reference that is too long, or no text
-            return Unscorable(f"EXCEPTION: a step in field {self.reference!r} of the row is no repair: {error}")
+        return Scored(said.value, repair=repair(completion, steps, self.delimiter))
 
 
 def repair(completion: str, right: list[str], delimiter: str) -> Repair | None:

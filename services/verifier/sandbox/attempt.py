@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from banyan.plugins import GroupScorer, Scored, Scorer, Unscorable
+from banyan.plugins import GroupScorer, Repair, Scored, Scorer, Unscorable
+from banyan.plugins.filter import MOST_REPAIR
 from services.verifier.sandbox import frames, kernel, landlock, limits, seccomp
 
 _REASON_CHARACTERS = 500
@@ -100,7 +101,12 @@ def _said_of(result: object) -> dict[str, Any]:
     if len(result.parts) > _MOST_PARTS:
         return {"unscorable": f"TOO_LARGE: the scorer gave {len(result.parts)} parts; at most {_MOST_PARTS} are kept"}
     said = {"value": float(result.value), "parts": {str(k): float(v) for k, v in result.parts.items()}}
-    return said if result.repair is None else said | {"repair": asdict(result.repair)}
+    return said if result.repair is None else said | {"repair": _repair(result.repair)}
+
+
+def _repair(repair: Repair) -> dict[str, Any]:
+    """One character too many is enough for the parent to leave it out; all of it might not fit through the pipe."""
+    return asdict(repair) | {"text": repair.text[: MOST_REPAIR + 1]}
 
 
 def _said(error: BaseException) -> str:

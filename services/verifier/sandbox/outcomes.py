@@ -1,5 +1,6 @@
 """A child's answer, checked by the parent, because whatever runs in a score may have written it."""
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -7,20 +8,21 @@ from typing import Any
 from banyan.plugins import Repair, Scored, Unscorable
 from banyan.view import MOST_REWARD
 
+log = logging.getLogger(__name__)
 MOST_PARTS = 64
 _NAME_CHARACTERS = 64
 REASON_CHARACTERS = 500
 
 
-def outcomes(answer: Mapping[str, Any], count: int, deadline_s: float) -> list[Scored | Unscorable]:
-    """One for each completion; what is said of the whole group holds for all of it."""
+def outcomes(answer: Mapping[str, Any], count: int, deadline_s: float, scorer: str = "") -> list[Scored | Unscorable]:
+    """One for each completion; what is said of the whole group holds for all of it. scorer: whose answer, for the log."""
     each = answer.get("group")
     if isinstance(each, list) and len(each) == count and all(isinstance(one, dict) for one in each):
-        return [_outcome(one, deadline_s) for one in each]
-    return [_outcome(answer, deadline_s)] * count
+        return [_outcome(one, deadline_s, scorer) for one in each]
+    return [_outcome(answer, deadline_s, scorer)] * count
 
 
-def _outcome(answer: Mapping[str, Any], deadline_s: float) -> Scored | Unscorable:
+def _outcome(answer: Mapping[str, Any], deadline_s: float, scorer: str) -> Scored | Unscorable:
     if "timeout" in answer:
         return Unscorable(_late(answer, deadline_s))
     if "unscorable" in answer:
@@ -30,7 +32,7 @@ def _outcome(answer: Mapping[str, Any], deadline_s: float) -> Scored | Unscorabl
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return Unscorable("NOT_A_NUMBER: the scorer's answer holds no number")
     try:
-        return sound(Scored(value, parts, _repair(answer.get("repair"))))
+        return sound(Scored(value, parts, _repair(answer.get("repair"))), scorer)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         return sound(Unscorable(f"EXCEPTION: the scorer's repair is none: {error}"))
 
@@ -47,8 +49,11 @@ def _repair(said: Any) -> Repair | None:
     return Repair(int(said["keep"]), str(said["text"]), int(said["step"]), int(said["steps"]))
 
 
-def sound(outcome: Scored | Unscorable) -> Scored | Unscorable:
-    """The outcome as it can be sent: finite numbers within limits, few parts, short names and reasons, all of it UTF-8."""
+def sound(outcome: Scored | Unscorable, scorer: str = "") -> Scored | Unscorable:
+    """The outcome as it can be sent: finite numbers within limits, few parts, short names and reasons, all of it UTF-8.
+
+    A repair that cannot be sent is left out, since a cut one would teach something else; the log names its scorer.
+    """
     if isinstance(outcome, Unscorable):
         return Unscorable(plain(outcome.reason, REASON_CHARACTERS), outcome.retry)
     if len(outcome.parts) > MOST_PARTS:
@@ -59,7 +64,14 @@ def sound(outcome: Scored | Unscorable) -> Scored | Unscorable:
     if max(map(abs, (outcome.value, *parts.values()))) > MOST_REWARD:
         shown = _shown(outcome.value, parts)
         return Unscorable(f"TOO_LARGE: the scorer gave {shown}; rewards lie within ±{MOST_REWARD:g}")
-    return Scored(outcome.value, parts, outcome.repair)
+    return Scored(outcome.value, parts, _sendable(outcome.repair, scorer))
+
+
+def _sendable(repair: Repair | None, scorer: str) -> Repair | None:
+    why = repair.unsendable() if repair is not None else ""
+    if why:
+        log.warning("a repair of scorer %r is left out, its value stays: %s", scorer, why)
+    return None if why else repair
 
 
 def _shown(value: float, parts: Mapping[str, float]) -> str:

@@ -76,7 +76,8 @@ class Lane:
             if "printed" in answer:  # quoted: a completion may be in it, which must not pass for a line of the log
                 log.info("scorer %s printed %r", self._spec.name, str(answer["printed"])[:_PRINTED])
             keep = worker.calls < _CALLS and not worker.spent and not self._closed
-            return [Verdict(worker.version, one) for one in outcomes(answer, count, self._limits.deadline_s)]
+            found = outcomes(answer, count, self._limits.deadline_s, self._spec.name)
+            return [Verdict(worker.version, one) for one in found]
         finally:
             if keep:
                 self._idle.append(worker)
