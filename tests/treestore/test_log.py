@@ -1,6 +1,9 @@
 """The store and its log: a new database is built up from what the log retains, and the log is purged of what all have."""
 
 import asyncio
+import contextlib
+import shutil
+import sqlite3
 from pathlib import Path
 
 from banyan.v1 import runstore_service_pb2 as rs
@@ -55,6 +58,43 @@ async def test_a_new_database_is_built_up_from_the_log(nats_server, tmp_path: Pa
     assert list(after.segments) == list(before.segments) and list(after.leaves) == list(before.leaves)
     assert list(after.scores) == list(before.scores)
     await bus.close()
+
+
+async def test_a_copy_that_was_put_back_reads_the_log_once_its_name_is_taken_from_it(nats_server, tmp_path: Path) -> None:
+    """As docs/operations.md says: the broker keeps the place that the store has read to, behind what a copy lacks."""
+    forge = Forge()
+    specs = [forge.spec(ordinal) for ordinal in range(3)]
+    settings = Settings(nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path, rebuild=True)
+    bus = await Bus.connect(nats_server.url, "test")
+    async with running(settings) as (server, _loops):
+        await _begin(server.address, forge)
+        await _lived(bus, server.address, forge, specs[0])
+    shutil.copy(tmp_path / "store.sqlite", tmp_path / "copy")
+    async with running(settings) as (server, _loops):
+        before = await _lived(bus, server.address, forge, specs[1])
+    shutil.copy(tmp_path / "copy", tmp_path / "store.sqlite")
+    async with running(settings) as (server, _loops):
+        await _lived(bus, server.address, forge, specs[2])
+        assert await _trees(server.address) == {specs[0].tree_id, specs[2].tree_id}
+    with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite")) as db, db:
+        assert db.execute("delete from meta where key = 'store_id'").rowcount == 1
+    async with running(settings) as (server, _loops):
+        after = await _closed(TreeStoreServiceStub(rpc.channel(server.address)), specs[1].tree_id)
+        assert await _trees(server.address) == {spec.tree_id for spec in specs}
+    assert list(after.segments) == list(before.segments) and list(after.scores) == list(before.scores)
+    await bus.close()
+
+
+async def _lived(bus: Bus, address: str, forge: Forge, spec: tree_pb2.TreeSpec) -> tree_pb2.Tree:
+    """A tree's whole life on the log, under a claim that no store issued."""
+    for item in (forge.opened(spec), *forge.life(spec, epoch=3)):
+        await bus.publish_bytes(item.subject, item.data, f"m{item.sequence}")
+    return await _closed(TreeStoreServiceStub(rpc.channel(address)), spec.tree_id)
+
+
+async def _trees(address: str) -> set[bytes]:
+    found = await rpc.call(TreeStoreServiceStub(rpc.channel(address)).ListTrees, ts.ListTreesRequest())
+    return {tree.tree_id for tree in found.trees}
 
 
 async def test_the_log_is_purged_of_what_all_consumers_have(nats_server, tmp_path: Path) -> None:
