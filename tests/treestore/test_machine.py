@@ -1,11 +1,16 @@
 """A machine that delivers messages in any order, twice, late, and over restarts of the store, and checks after each step
-that no tree closed early, nothing is there twice, and every sum equals what the rows add up to."""
+that no tree closed early, nothing is there twice, and every sum equals what the rows add up to.
+
+It runs with a store that takes epochs from the log (`rebuild`, ADR 052), where trees are grown without a claim, too, and
+with one as it is in production, where only epochs are published that it issued, and
+whoever names a later one changes nothing."""
 
 import itertools
 import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
@@ -30,20 +35,22 @@ class Delivery(RuleBasedStateMachine):
     """The log and the services around a store, as badly behaved as they may be."""
 
     template: Path
+    rebuild: bool
 
     @initialize()
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="banyan-machine-"))
         shutil.copy(self.template, self.folder / "store.sqlite")
-        self.world = World(self._database(), Forge(), Settings(max_claims=100, rebuild=True)).start()
+        self.world = World(self._database(), Forge(), Settings(max_claims=100, rebuild=self.rebuild)).start()
         self.forge = self.world.forge
         self.specs = {place: self.forge.spec(place[0], place[1], SIZE, max_claims=100) for place in PLACES}
         self.pool: list[Item] = [self.forge.opened(spec) for spec in self.specs.values()]
         self.owed: set[int] = {item.sequence for item in self.pool}  # must be delivered at least once
         self.epoch: dict[tuple[int, int], int] = {}
+        self.place_of: dict[int, tuple[int, int]] = {}
         self.next_ordinal = 0
         self.rivals = 0
-        for place in PLACES:
+        for place in PLACES if self.rebuild else ():
             self._work(place, 1)
 
     def _database(self) -> Database:
@@ -52,9 +59,8 @@ class Delivery(RuleBasedStateMachine):
     def _work(self, place: tuple[int, int], epoch: int) -> None:
         """What a node and a verifier publish for a tree under a claim; what was published before may still come."""
         items = self.forge.life(self.specs[place], epoch=epoch)
-        old = {item.sequence for item in self.pool if getattr(self, "place_of", {}).get(item.sequence) == place}
+        old = {item.sequence for item in self.pool if self.place_of.get(item.sequence) == place}
         self.owed -= old
-        self.place_of = getattr(self, "place_of", {})
         self.place_of |= {item.sequence: place for item in items}
         self.epoch[place] = epoch
         self.pool += items
@@ -83,12 +89,33 @@ class Delivery(RuleBasedStateMachine):
     @rule(which=pick)
     def claim(self, which: int) -> None:
         place = PLACES[which % len(PLACES)]
-        if not self.world.rows(schema.trees, tree_id=self.specs[place].tree_id):
-            return
+        if self.world.rows(schema.trees, tree_id=self.specs[place].tree_id):
+            self._claim(place)
+
+    def _claim(self, place: tuple[int, int]) -> None:
         epoch = self.world.claim(self.specs[place].tree_id)
         if epoch:
             assert epoch > self.world.one(schema.trees, tree_id=self.specs[place].tree_id).claim_epoch - 1
             self._work(place, epoch)
+
+    @precondition(lambda self: not self.rebuild)
+    @rule(which=pick, ahead=st.integers(1, 2_000))
+    def speak_without_a_claim(self, which: int, ahead: int) -> None:
+        """A whole life under an epoch that the store did not issue, and a segment that nobody else has."""
+        spec = self.specs[PLACES[which % len(PLACES)]]
+        found = self.world.rows(schema.trees, tree_id=spec.tree_id)
+        if not found:
+            return
+        epoch, before = found[0].claim_epoch + ahead, self._of_tree(spec.tree_id)
+        stolen = self.forge.child(self.forge.root(spec), 7)
+        life = [item for item in self.forge.life(spec, epoch=epoch) if not item.subject.endswith(".score")]
+        self.world.ingest(*life, self.forge.segments(stolen, epoch=epoch))
+        assert self._of_tree(spec.tree_id) == before
+        said = {row.reason for row in self.world.rows(schema.refused, segment=stolen.id, epoch=epoch)}
+        assert said == {"EPOCH_UNKNOWN" if found[0].state == GROWING else "STALE_EPOCH"}
+
+    def _of_tree(self, tree_id: bytes):
+        return [self.world.rows(table, tree_id=tree_id) for table in (schema.trees, schema.segments, schema.leaves)]
 
     @rule(which=pick)
     def score_differently(self, which: int) -> None:
@@ -183,9 +210,11 @@ class Delivery(RuleBasedStateMachine):
 
     def finish(self) -> None:
         """Everything that was owed comes at last; then the store holds what an orderly log would have given it."""
-        todo = [item for item in self.pool if item.sequence in self.owed]
-        for start in range(0, len(todo), 7):
-            self.world.ingest(*todo[start : start + 7])
+        self._deliver_what_is_owed()
+        for place in PLACES:
+            if place not in self.epoch:
+                self._claim(place)
+        self._deliver_what_is_owed()
         assert not self.world.rows(schema.dead)
         for place, spec in self.specs.items():
             tree = self.world.database.query(lambda c, spec=spec: trees.read(c, [spec.tree_id]))[0]
@@ -200,6 +229,12 @@ class Delivery(RuleBasedStateMachine):
         self.nothing_is_there_twice()
         self.the_sums_are_those_of_the_rows()
         self.commit(limit=2, twice=True)
+
+    def _deliver_what_is_owed(self) -> None:
+        todo = [item for item in self.pool if item.sequence in self.owed]
+        for start in range(0, len(todo), 7):
+            self.world.ingest(*todo[start : start + 7])
+        self.owed.clear()
 
     def _expected(self, place: tuple[int, int]) -> tree_pb2.Tree:
         return self.reference[place]
@@ -234,21 +269,22 @@ def check_groups(world: World) -> None:
     assert all(g.done == sum(t.group_id == g.group_id and t.closed_ms > 0 for t in rows) for g in groups)
 
 
-def test_any_order_any_number_any_restart(sqlite_template: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rebuild", [False, True], ids=["as in production", "rebuilding"])
+def test_any_order_any_number_any_restart(sqlite_template: Path, tmp_path: Path, rebuild: bool) -> None:
     path = tmp_path / "reference.sqlite"
     shutil.copy(sqlite_template, path)
-    orderly = World(Database(f"sqlite:///{path}").open(), settings=Settings(rebuild=True)).start()
+    orderly = World(Database(f"sqlite:///{path}").open(), settings=Settings(rebuild=rebuild)).start()
     reference = {}
     for ordinal, index in PLACES:
         spec = orderly.forge.spec(ordinal, index, SIZE, max_claims=100)
         orderly.live(spec)
         reference[(ordinal, index)] = orderly.database.query(lambda c, spec=spec: trees.read(c, [spec.tree_id]))[0]
     orderly.database.close()
-    machine = type("Machine", (Delivery,), {"template": sqlite_template, "reference": reference})
+    machine = type("Machine", (Delivery,), {"template": sqlite_template, "reference": reference, "rebuild": rebuild})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=15,
+            max_examples=8,
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),
