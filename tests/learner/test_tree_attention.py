@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from banyan.errors import NotReady
 from services.learner import attention, calls, flex, nodeattention, packing, paths, spans
 from services.learner.attention import Heads, Layer
 from services.learner.costs import Way
@@ -281,3 +282,22 @@ def test_node_by_node_is_the_same_bit_for_bit(forest: Any) -> None:
         return [seen, *torch.autograd.grad(seen, heads, torch.ones_like(seen))]
 
     assert all(torch.equal(a, b) for a, b in zip(once(), once(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"position_bias": torch.zeros(1, 4, 2, 2)}, r"position_bias = float32 numbers of shape \(1, 4, 2, 2\)"),
+        ({"is_causal": False}, "is_causal = False"),
+        ({"attention_mask": torch.zeros(1, 1, 2, 2)}, "attention_mask = "),
+        ({"dropout": 0.1}, r"dropout = 0\.1"),
+    ],
+)
+def test_tree_attention_refuses_what_it_does_not_know(forest: Any, given: dict[str, Any], said: str) -> None:
+    """Whoever hands it on hears of it, and not only who asks the list (services/chassis/attentionwords.py)."""
+    row = row_of(forest, 0, 1, 4, False)
+    heads, tree = heads_of(row, 0), TreeMask(row, torch.float64, CPU)
+    fine: dict[str, Any] = {"attention_mask": None, "tree": tree, "use_cache": True, "anything": None}
+    attention.tree_attention(torch.nn.Identity(), *heads, **fine)
+    with pytest.raises(NotReady, match=f"Identity attends with {said}.*, which tree attention does not do"):
+        attention.tree_attention(torch.nn.Identity(), *heads, **fine | given)

@@ -80,6 +80,25 @@ def test_a_layer_that_looks_ahead_or_drops_out_is_refused():
         attentionwords.check(layer, "this test", {})
 
 
+@pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize(("given", "said"), ODD)
+def test_the_engine_itself_refuses_what_it_does_not_know(given, said, queries):
+    """Whoever hands it on hears of it, and not only who asks the list."""
+    query, key = torch.randn(1, 2, queries, 8), torch.randn(1, 2, 3, 8)
+    mask = torch.ones(1, 1, queries, 3, dtype=torch.bool)
+    attention.attend(Layer(), query, key, key, mask, **FINE)
+    with pytest.raises(NotReady, match=f"{said}, which the torch engine does not do"):
+        attention.attend(Layer(), query, key, key, mask, **FINE | given)
+
+
+@pytest.mark.parametrize(("mask", "dropout"), [(torch.zeros(1, 1, 1, 3), 0.0), (None, 0.1)])
+def test_the_engine_itself_refuses_masks_and_dropout_that_it_does_not_do(mask, dropout):
+    query, key = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 3, 8)
+    mask = torch.ones(1, 1, 1, 3, dtype=torch.bool) if mask is None else mask
+    with pytest.raises(NotReady, match="which the torch engine does not do"):
+        attention.attend(Layer().train(), query, key, key, mask, dropout=dropout)
+
+
 @pytest.mark.parametrize("mask", [torch.zeros(1, 1, 2, 2), torch.ones(1, 4, 2, 2, dtype=torch.bool)])
 def test_a_mask_that_the_model_makes_of_ours_is_refused(mask):
     with pytest.raises(NotReady, match="attends with attention_mask = "):
