@@ -7,6 +7,7 @@ resumed from the store goes on with exactly the branches that have no segment.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 
 from banyan import order, reward
@@ -58,7 +59,7 @@ class Grower:
     _view: GrowthView = field(init=False)  # changes with what it shows; a policy cannot change it
     _planner: Planner | None = None  # of this room
     _marked: set[Leaf] = field(default_factory=set)  # by this planner
-    _orders: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
+    _paths: dict[bytes, order.Path] = field(default_factory=dict)  # of segments, as far as they were asked for
     _log: PlanLog = field(init=False)
     _seen: ViewDigest = field(init=False)  # what the view holds, kept as it changes
 
@@ -245,12 +246,8 @@ class Grower:
         return self.tree.prefix_length(branch.parent, branch.fork) - len(self.tree.root)
 
     def _order(self, segment_id: bytes) -> tuple[int, ...]:
-        """Forks and ordinals from the root down: the logical place of a segment."""
-        if segment_id not in self._orders:
-            segment = self.tree.segments[segment_id]
-            above = self._order(segment.parent) if segment.parent else ()
-            self._orders[segment_id] = (*above, segment.fork, segment.ordinal) if segment.parent else ()
-        return self._orders[segment_id]
+        """The logical place of a segment, in one row of numbers, as engines compare them."""
+        return tuple(chain.from_iterable(order.path(segment_id, self.tree.segments, self._paths)))
 
     # -- segments --
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from banyan import order
 from banyan.draws import Draws
 from banyan.plugins import Branch, Expansion, GrowthView, Plan, Room
 from banyan.segment import Finish, Kind
@@ -186,6 +187,8 @@ def test_the_logical_order_is_that_of_the_tree():
     grower, _ = grow(spec(TREEPO, {"segment": 2, "max_depth": 3, "width": 6}, 6), engine(ENDLESS))
     places = [grower._order(s.id) for s in grower.tree]
     assert len(set(places)) == len(places)
+    paths = order.paths(grower.tree)
+    assert places == [tuple(number for pair in paths[s.id] for number in pair) for s in grower.tree]
     assert all(
         grower._order(s.id)[: len(grower._order(s.parent))] == grower._order(s.parent) for s in grower.tree if s.parent
     )
