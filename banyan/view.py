@@ -1,7 +1,12 @@
 """The TreeView: nodes derived from a tree and its leaves; the unit of credit, packing and display.
 
 A node is a maximal run of tokens between forks and ends, so a policy may fork or prune inside a finished segment.
-Tokens beyond every fork and end belong to no node; they are counted as waste. Nodes are in DFS pre-order.
+Tokens beyond every fork and end belong to no node; they are counted as waste.
+
+Nodes are in DFS pre-order: all below a node follows it in one run, which packing and attention rely on. Where a segment
+goes on, that comes before what forks from it there. So of the forks of one segment those further on come first, where the
+order of segments and places (banyan/order.py) has them last; that one is no pre-order of nodes, and says why. Else the two
+are one: what forks from one place comes by ordinal, and a segment before all that forks from it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -114,16 +119,21 @@ class TreeView:
             stop = min((c for c in cuts[segment.id] if c > start), default=start)
             node = self._append(segment, start, stop, parent) if stop > start or parent < 0 else parent
             self._ends[(segment.id, stop)] = node
-            follow: list[tuple[Segment, int, int]] = []
-            for child in self.tree.children.get(segment.id, ()):
-                if child.id in cuts and (child.fork == stop or (start == 0 and child.fork == 0 and stop > 0)):
-                    at = node if child.fork == stop else parent
-                    follow.append((child, 0, at))
-            if any(c > stop for c in cuts[segment.id]):
-                follow.insert(0, (segment, stop, node))
-            stack.extend(reversed(follow))
+            stack.extend(reversed(self._following(cuts, segment, (start, stop), (parent, node))))
         for index, leaf in enumerate(self.leaves_L):
             self._end_leaf(index, leaf)
+
+    def _following(
+        self, cuts: Mapping[bytes, set[int]], segment: Segment, span: tuple[int, int], nodes: tuple[int, int]
+    ) -> list[tuple[Segment, int, int]]:
+        """What comes after tokens start..stop of a segment, which made nodes[1] below nodes[0]: the rest of the segment,
+        what forks at stop, and at last what forks before the first token, as it is not below those tokens."""
+        (start, stop), (parent, node) = span, nodes
+        used = [child for child in self.tree.children.get(segment.id, ()) if child.id in cuts]
+        rest = [(segment, stop, node)] if any(c > stop for c in cuts[segment.id]) else []
+        there = [(child, 0, node) for child in used if child.fork == stop]
+        before = [(child, 0, parent) for child in used if child.fork == 0] if start == 0 and stop > 0 else []
+        return [*rest, *there, *before]
 
     def _append(self, segment: Segment, start: int, stop: int, parent: int) -> int:
         above = self.nodes[parent] if parent >= 0 else None

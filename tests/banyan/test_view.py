@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from banyan import order
 from banyan.errors import InvalidInput
 from banyan.segment import Kind, Segment
 from banyan.tree import Leaf, Tree
@@ -64,13 +65,58 @@ def grown(draw: st.DrawFn) -> tuple[Tree, list[Leaf], dict[Leaf, float | None]]:
     segments = [prompt(tree, list(range(1, draw(st.integers(1, 4)) + 1)))]
     for number in range(draw(st.integers(0, 7))):
         parent = draw(st.sampled_from(segments))
-        fork = draw(st.integers(min(1, len(parent)), len(parent)))
+        fork = draw(st.integers(0 if parent.parent else 1, len(parent)))
         length = draw(st.integers(1, 4))
         segments.append(grow(tree, parent, fork, number, [100 * (number + 1) + i for i in range(length)]))
     ends = {Leaf(s.id, draw(st.integers(1, len(s)))) for s in segments[1:]}
     leaves = sorted(ends, key=lambda leaf: (leaf.segment, leaf.end))
     rewards = {leaf: draw(st.one_of(st.none(), st.floats(-1, 1))) for leaf in leaves}
     return tree, leaves, rewards
+
+
+@settings(max_examples=200, deadline=None)
+@given(grown())
+def test_nodes_come_as_segments_do_but_that_later_forks_come_first(
+    made: tuple[Tree, list[Leaf], dict[Leaf, float | None]],
+) -> None:
+    """The order of nodes from that of segments: forks of one segment the other way round, and nothing else."""
+    tree, leaves, rewards = made
+    view, paths = TreeView(tree, leaves, rewards), order.paths(tree)
+    place = {s.id: [(-fork, ordinal) for fork, ordinal in paths[s.id]] for s in tree}
+    assert view.nodes == sorted(view.nodes, key=lambda node: (place[node.segment.id], node.start))
+    for node in view.nodes:
+        below = [n.index for n in view.nodes[node.index :] if node.index in above(view, n.index)]
+        assert below == list(range(node.index, node.index + len(below))), "all below a node is one run"
+
+
+def above(view: TreeView, node: int) -> list[int]:
+    """A node and those over it."""
+    return [node, *above(view, view.nodes[node].parent)] if node >= 0 else []
+
+
+def test_what_forks_before_a_segments_first_token_is_not_among_what_is_below_it() -> None:
+    """Attention takes the run behind a node for what sees it (services/learner/paths.py)."""
+    tree = Tree(ID)
+    root = prompt(tree, [1, 2])
+    a = grow(tree, root, 2, 0, [3, 4])
+    before, after = grow(tree, a, 0, 0, [5, 6]), grow(tree, a, 2, 0, [7, 8])
+    leaves = [Leaf(before.id, 2), Leaf(after.id, 2)]
+    view = TreeView(tree, leaves, dict.fromkeys(leaves, 1.0))
+    assert [node.tokens_T.tolist() for node in view.nodes] == [[1, 2], [3, 4], [7, 8], [5, 6]]
+    assert [node.parent for node in view.nodes] == [-1, 0, 1, 0]
+
+
+def test_no_order_of_nodes_is_that_of_places() -> None:
+    """Why there are two: (a, 4) is before what forks at (a, 2), that before what forks at (a, 4), which is below (a, 4)."""
+    tree = Tree(ID)
+    root = prompt(tree, [1])
+    a = grow(tree, root, 1, 0, [2, 3, 4, 5])
+    middle, end = grow(tree, a, 2, 0, [6]), grow(tree, a, 4, 0, [7])
+    leaves = [Leaf(a.id, 4), Leaf(middle.id, 1), Leaf(end.id, 1)]
+    paths = order.paths(tree)
+    assert sorted(leaves, key=lambda leaf: order.at(paths, leaf.segment, leaf.end)) == leaves
+    view = TreeView(tree, leaves, {})
+    assert view.leaf_node_L[0] < view.leaf_node_L[2] < view.leaf_node_L[1] and view.path(2)[:-1] == view.path(0)
 
 
 @settings(max_examples=200, deadline=None)
