@@ -96,6 +96,19 @@ def collapses(name: str) -> Check:
     return check
 
 
+def vanishes(name: str, to: float, floor: float) -> Check:
+    """Hold where the newest values are next to nothing: at most this share of the first ones, and below a floor."""
+
+    def check(series: Series) -> Found | None:
+        windows = series.windows(name)
+        if len(windows) < 2 or not windows[-1].mean < min(floor, to * windows[0].mean):
+            return None
+        first, last = windows[0], windows[-1]
+        return (Evidence(name, last.mean, first.first, last.last, was=first.mean, limit=floor),)
+
+    return check
+
+
 def _limited(level: Evidence, limit: float) -> Evidence:
     return Evidence(level.metric, level.value, level.first, level.last, limit=limit)
 

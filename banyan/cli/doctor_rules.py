@@ -22,6 +22,7 @@ from banyan.cli.doctor_checks import (
     rises,
     stalls,
     unless,
+    vanishes,
 )
 from banyan.cli.doctor_series import Series
 
@@ -68,6 +69,13 @@ _SMALLER_STEPS = Lever("optimise.learning_rate=1e-6", "smaller steps")
 _STAY_NEAR = Lever("optimise.loss_settings.kl={coef: 0.01}", "stay near the model that it began with")
 _BALANCED = Lever("control.curriculum=dots", "prompts that are answered right half of the time")
 
+_EXPLORE = (
+    Lever("generate.temperature=1.2", "flatter sampling"),
+    Lever("optimise.loss_settings.clip_high=0.28", "likelier tokens may become likelier by more (clip-higher)"),
+    Lever("optimise.loss_settings.entropy=0.001", "an entropy bonus"),
+    Lever("generate.policy=rose", "branch where the model is unsure"),
+)
+
 _UNTAUGHT = never("applied")
 _TOO_FAST = every(above("relative_rate", 0.003), stalls("reward"))
 _COLLAPSED = collapses("reward")
@@ -76,6 +84,8 @@ _WORSE = unless(held_out_falls, rises("reward"))
 _RUINED = either(_TOO_FAST, _COLLAPSED, _FAR, _WORSE)  # what such a policy answers says nothing about prompts or lengths
 _TOO_EASY = above("all_right_share", 0.5)
 _TOO_HARD = above("all_wrong_share", 0.5)
+_LEARNT = either(above("all_right_share", 0.8), above("reward", 0.9))  # an answer is right from a reward of 1 on
+_SURE = unless(vanishes("entropy", to=0.1, floor=0.1), _LEARNT)  # though it has much to learn yet
 
 RULES: Sequence[Rule] = (
     Rule(
@@ -207,18 +217,13 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         "entropy-collapse",
-        "entropy falls to a tenth, or to half while reward does not rise",
+        "entropy falls to half or to next to nothing, and reward does not rise",
         "generate",
-        every(
-            either(falls("entropy", to=0.1), every(falls("entropy", to=0.5), stalls("reward"))),
-            below("all_right_share", 0.5),  # whoever is right is sure
+        either(
+            every(falls("entropy", to=0.5), stalls("reward"), below("all_right_share", 0.5)),  # whoever is right is sure
+            every(_SURE, stalls("reward")),
         ),
-        (
-            Lever("generate.temperature=1.2", "flatter sampling"),
-            Lever("optimise.loss_settings.clip_high=0.28", "likelier tokens may become likelier by more (clip-higher)"),
-            Lever("optimise.loss_settings.entropy=0.001", "an entropy bonus"),
-            Lever("generate.policy=rose", "branch where the model is unsure"),
-        ),
+        _EXPLORE,
     ),
     Rule(
         "off-policy",
@@ -310,5 +315,12 @@ RULES: Sequence[Rule] = (
             Lever("generate.policy=echo", "branch where the model is unsure"),
             Lever("generate.policy=rose", "branch where meanings differ"),
         ),
+    ),
+    Rule(
+        "exploration-ends",
+        "entropy has fallen to next to nothing: exploration is nearly over, though reward still rises",
+        "generate",
+        every(_SURE, rises("reward")),
+        _EXPLORE,
     ),
 )

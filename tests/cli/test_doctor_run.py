@@ -86,7 +86,19 @@ SICK: dict[str, tuple[str, dict[str, Curve]]] = {
     "length-limited": ("control", {"length_limited_share": flat(0.8)}),
     "long-tail": ("control", {"completion_tokens_p99": flat(60.0)}),
     "duplicates": ("generate", {"completion_tokens": flat(100.0), "duplicate_share": flat(0.4)}),
+    "exploration-ends": ("generate", {"entropy": lambda t: 1.0 if t < 0.5 else 0.01}),
 }
+
+
+def sure(t: float) -> float:
+    """Entropy that falls to a twentieth, in three quarters of the run."""
+    return max(0.05, 1.0 - 1.3 * t)
+
+
+def learns(t: float) -> float:
+    """Reward that rises to nearly all there is, in as long."""
+    return min(0.97, 0.2 + 1.1 * t)
+
 
 # Near to each symptom, and none of it.
 WELL: dict[str, dict[str, Curve]] = {
@@ -100,7 +112,8 @@ WELL: dict[str, dict[str, Curve]] = {
     "no-spread": {"zero_variance_share": flat(0.45)},
     "too-easy": {"all_right_share": flat(0.4)},
     "too-hard": {"all_wrong_share": lambda t: 0.9 - 0.8 * t},  # it was
-    "entropy-collapse": {"entropy": lambda t: 1.0 - 0.95 * t},  # it learns: reward rises all the while
+    "entropy-collapse": {"entropy": lambda t: 1.0 - 0.6 * t, "reward": flat(0.4)},  # not to half, by thirds
+    "exploration-ends": {"entropy": sure, "reward": learns},  # it has learnt its task: nearly all answers are right
     "off-policy": {"ess": flat(0.7), "staleness_mean": flat(2.0)},
     "replay-heavy": {"replay_share": lambda t: 0.6 * t},  # and reward rises
     "clipped": {"clip_fraction": flat(0.2)},
@@ -180,8 +193,9 @@ def test_what_a_ruined_policy_answers_says_nothing_of_prompts_and_lengths(name: 
     assert names(made({**symptoms, **longer, **changes}, held_out)) == [name]
 
 
-def test_entropy_may_fall_where_answers_are_right() -> None:
-    assert names(made({"entropy": lambda t: 1.0 - 0.95 * t, **SICK["too-easy"][1]})) == ["too-easy"]
+@pytest.mark.parametrize("right", [{"all_right_share": flat(0.6), "reward": flat(0.95)}, {"all_right_share": flat(0.9)}])
+def test_entropy_may_fall_where_answers_are_right(right: dict[str, Curve]) -> None:
+    assert names(made({"entropy": sure, **right})) == ["too-easy"]
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5, 1.0, -3.0])
@@ -198,8 +212,35 @@ def test_rewards_that_are_always_equal_are_named_whatever_they_are(value: float)
     assert {"no-spread", "too-easy", "too-hard"} & set(names(made(before)))
 
 
-def test_entropy_that_all_but_vanishes_is_named_whatever_reward_does() -> None:
-    assert names(made({"entropy": lambda t: 1.0 if t < 0.5 else 0.01})) == ["entropy-collapse"]
+@pytest.mark.parametrize("fall", [0.05, 0.5, 0.8])
+@pytest.mark.parametrize(
+    ("reward", "said"), [(flat(0.4), "entropy-collapse"), (HEALTHY["reward"], "exploration-ends"), (learns, "")]
+)
+def test_entropy_that_is_gone_is_named_whatever_reward_does_but_rise_to_the_top(
+    fall: float, reward: Curve, said: str
+) -> None:
+    """However early or late it goes, and though half of the groups are all right: the others have nothing to learn from."""
+    gone: dict[str, Curve] = {"entropy": lambda t: 1.0 if t < fall else 0.01, "reward": reward}
+    halves = {"all_right_share": flat(0.48), "all_wrong_share": flat(0.48)}
+    assert names(made(gone, steps=60)) == names(made(gone | halves, steps=60)) == [said] * bool(said)
+
+
+def test_half_of_the_groups_all_right_is_not_a_task_that_is_learnt() -> None:
+    halves = {"all_right_share": flat(0.6), "all_wrong_share": flat(0.35), "reward": flat(0.62)}
+    assert names(made({"entropy": sure, **halves})) == ["too-easy", "entropy-collapse"]
+
+
+@pytest.mark.parametrize("entropy", [lambda t: 0.15 - 0.1 * t, lambda t: 5.0 if t < 0.5 else 0.3, lambda t: 1.0 - 0.95 * t])
+def test_little_entropy_or_a_deep_fall_alone_is_not_the_end_of_exploration(entropy: Curve) -> None:
+    """Low from the start; to a twentieth of much; to a seventh, and still falling: reward rises all the while."""
+    assert names(made({"entropy": entropy})) == []
+
+
+def test_the_end_of_exploration_says_what_entropy_was() -> None:
+    (finding,) = diagnose(made({"entropy": lambda t: 1.0 if t < 0.5 else 0.01}))
+    gone, reward = finding.evidence
+    assert (gone.metric, gone.was, gone.value) == ("entropy", pytest.approx(1.0, rel=0.02), pytest.approx(0.01, rel=0.02))
+    assert reward.metric == "reward" and "still rises" in finding.rule.symptom
 
 
 def test_age_alone_is_off_policy() -> None:
