@@ -168,6 +168,26 @@ def matrices(model: PreTrainedModel) -> dict[str, Matrix]:
     return {f"{name}.weight": found(name, layer) for name, layer in _layers(model).items()}
 
 
+@torch.no_grad()
+def sizes(model: PreTrainedModel, trained: Mapping[str, torch.Tensor]) -> tuple[float, float]:
+    """Squares, summed over the matrices with an adapter: of the base's W, and of s (dB A + B dA), by which a step moves
+    W + s B A where every number of dA and dB is 1 or -1. Of their signs the mean is taken: s² (rows |A|² + columns |B|²).
+
+    trained: exact tensors by name. Of what is sharded this rank's rows are taken; over ranks the sums add up.
+    """
+    base, moved = 0.0, 0.0
+    for layer, matrix in zip(_layers(model).values(), matrices(model).values(), strict=True):
+        weight = layer.base_layer.weight
+        rows, columns = weight.shape
+        base += _square(weight.to_local() if hasattr(weight, "to_local") else weight)
+        moved += matrix.scaling**2 * (rows * _square(trained[matrix.a]) + columns * _square(trained[matrix.b]))
+    return base, moved
+
+
+def _square(tensor: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))) ** 2
+
+
 def plain_name(name: str) -> str:
     """A base tensor's name in the model without an adapter."""
     return name.replace(*_BASE)

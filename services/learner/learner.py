@@ -214,8 +214,8 @@ class Learner:
         if self._probe is None:
             self._probe = await self._first_paths()
         found = await self._torch.drift(self._probe)
-        size = found.pop("weight_rms", 0.0)
-        return found | ({"relative_rate": rate / size} if size else {})
+        whole = found.pop("whole_rate", 0.0)
+        return found | ({"relative_rate": rate / whole} if whole else {})
 
     async def _first_paths(self) -> list[Row]:
         """Read what the model that the run began with sampled; nothing where the store has it no more."""

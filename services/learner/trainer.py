@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from banyan import torchenv
 from banyan.errors import NotReady
 from banyan.recipe import Optimise
-from services.learner import drift, gathered, head, losses, reference
+from services.learner import adapter, drift, gathered, head, losses, reference
 from services.learner.credit import ScoredTree
 from services.learner.losses.aggregate import Totals
 from services.learner.losses.tally import Tally
@@ -121,14 +121,19 @@ class Trainer:
         return self._report(rate, self._joined(sums))
 
     def drift(self, rows: Sequence[Row]) -> dict[str, float]:
-        """Measure `start_kl` on a probe's rows, and `weight_rms`: the root mean square of the weights, whole ones alone."""
+        """Measure `start_kl` on a probe's rows, and `whole_rate`: the learning rate at which one step of Adam would move the
+        weights by as much as they are, each number that is trained by the rate."""
         kl = drift.measured(rows, self.compute)
         found = {} if kl is None else {"start_kl": kl}
+        squares, moved = self._pooled(self._sizes())
+        return found | {"whole_rate": math.sqrt(squares / moved)}
+
+    def _sizes(self) -> Sequence[float]:
+        """Squares of the weights that a step moves, and of how far it moves them at a rate of 1."""
         if self.masters.adapted:
-            return found  # an adapter begins at zero, so nothing can be said relative to it
-        norms = [(float(torch.linalg.vector_norm(w.detach())), w.numel()) for w in self.masters.weights]
-        squares, count = self._pooled([sum(norm**2 for norm, _ in norms), float(sum(n for _, n in norms))])
-        return found | {"weight_rms": math.sqrt(squares / count)}
+            return adapter.sizes(self.model, dict(zip(self.masters.names, self.masters.weights, strict=True)))
+        norms = [float(torch.linalg.vector_norm(w.detach())) for w in self.masters.weights]
+        return sum(norm**2 for norm in norms), float(sum(w.numel() for w in self.masters.weights))
 
     def _report(self, rate: float, sums: _Sums) -> StepReport:
         n, told, said, steps = max(1, sums.tokens), self._teach(sums.applied > 0), sums.tally.means(), len(sums.losses)

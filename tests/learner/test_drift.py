@@ -63,9 +63,14 @@ async def test_a_run_says_how_far_it_went_without_a_kl_in_its_loss(tmp_path: Pat
     assert said[6]["relative_rate"] == pytest.approx(said[6]["learning_rate"] / rms, rel=1e-5)
 
 
-async def test_an_adapter_has_no_relative_rate(tmp_path: Path, tiny_folder: Path) -> None:
-    rig = await straight(tmp_path, tiny_folder, steps=1, lora={"rank": 2})
-    assert "start_kl" in rig.store.puts[-1].metrics and "relative_rate" not in rig.store.puts[-1].metrics
+async def test_a_run_of_an_adapter_says_its_relative_rate(tmp_path: Path, tiny_folder: Path) -> None:
+    """In the doctor's terms: 1e-2 is far too fast for an adapter, and a hundredth of it is not."""
+    said = {}
+    for rate in (1e-2, 1e-4):
+        rig = await straight(tmp_path / str(rate), tiny_folder, steps=1, lora={"rank": 2}, learning_rate=rate)
+        said[rate] = rig.store.puts[-1].metrics
+    assert said[1e-4]["relative_rate"] == pytest.approx(said[1e-2]["relative_rate"] / 100, rel=0.01)
+    assert said[1e-4]["relative_rate"] < 0.003 < said[1e-2]["relative_rate"] and "start_kl" in said[1e-2]
 
 
 async def test_a_learner_that_was_killed_measures_the_same(tmp_path: Path, tiny_folder: Path) -> None:

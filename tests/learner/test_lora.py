@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -198,3 +199,43 @@ def _newest(rig: Rig) -> Path:
     found = checkpoint.newest(rig.folder / "checkpoints", RUN)
     assert found is not None
     return found[0]
+
+
+def moved(trainer: Trainer, before: dict[str, torch.Tensor]) -> float:
+    """How far the merged matrices with an adapter went, as a share of the base's size."""
+    after, base = trainer.published(), {adapter.plain_name(n): t for n, t in trainer.model.state_dict().items()}
+    pairs = [(after[n].double() - before[n].double(), base[n].double()) for n in adapter.matrices(trainer.model)]
+    return math.sqrt(sum(float(d.pow(2).sum()) for d, _ in pairs) / sum(float(w.pow(2).sum()) for _, w in pairs))
+
+
+@pytest.mark.parametrize("how", [{"rank": 2, "alpha": 2.0}, LORA, {"rank": 8, "alpha": 32.0}])
+def test_the_relative_rate_is_how_far_adam_moves_the_merged_model(
+    tiny_llama: Callable[..., Any], forest: Any, how: dict[str, Any]
+) -> None:
+    """In its first step Adam moves every number of B by the rate; A not yet, as B is 0. Its noise makes later ones less."""
+    trainer = made(tiny_llama, **how)
+    before = {name: tensor.clone() for name, tensor in trainer.published().items()}
+    whole = trainer.drift([])["whole_rate"]
+    rate = trainer.step(rows_of(forest, 0), 0).learning_rate
+    assert moved(trainer, before) == pytest.approx(rate / whole, rel=0.1)
+
+
+def test_both_matrices_of_an_adapter_count(tiny_llama: Callable[..., Any]) -> None:
+    """Any signs of a step: of many the mean square is what is said. B is large here, so what A does is most of it."""
+    trainer, rate = made(tiny_llama), 1e-5
+    torch.manual_seed(0)
+    held = trainer.masters
+    start = [torch.randn_like(w) * (0.3 if "lora_B" in n else 0.05) for n, w in zip(held.names, held.weights, strict=True)]
+    put(held.weights, start)
+    before = {name: tensor.clone() for name, tensor in trainer.published().items()}
+    whole, squares = trainer.drift([])["whole_rate"], []
+    for _ in range(20):
+        put(held.weights, [value + rate * (2.0 * torch.randint(0, 2, value.shape) - 1.0) for value in start])
+        squares.append(moved(trainer, before) ** 2)
+    assert math.sqrt(sum(squares) / len(squares)) == pytest.approx(rate / whole, rel=0.03)
+
+
+@torch.no_grad()
+def put(weights: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    for weight, value in zip(weights, values, strict=True):
+        weight.copy_(value)
