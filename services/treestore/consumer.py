@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from banyan.errors import BanyanError, InvalidInput, TemporaryError
+from banyan.errors import InvalidInput, TemporaryError
 from banyan.v1 import events_pb2, tree_pb2
 from services.chassis import subjects, telemetry
 from services.chassis.health import Pulse
@@ -154,44 +154,60 @@ class DeadLetters:
                 await asyncio.sleep(_PAUSE_S)
 
     async def store(self, deliveries: Sequence[Message]) -> bool:
-        """Stores and acknowledges; False if the database takes nothing for now."""
-        letters = []
-        for delivery in deliveries:
-            try:
-                letters.append(
-                    dead.letter_of(
-                        Item(delivery.subject, delivery.data, delivery.sequence, delivery.attempts, subjects.DEAD)
-                    )
-                )
-            except InvalidInput as error:  # a letter about a letter would go round for ever
-                log.error("a message on %s is no dead letter: %s", delivery.subject, error)
+        """Stores and acknowledges; False if some were not taken for now, and come again."""
+        letters = [_letter_of(delivery) for delivery in deliveries]
         try:
-            await self._keep(letters)
+            done = await self._together_or_alone(letters)
         except TemporaryError as error:
             log.warning("cannot store %d dead letters: %s", len(letters), error)
             return False
-        for delivery in deliveries:
-            await delivery.ack()
-        return True
+        for delivery, kept in zip(deliveries, done, strict=True):
+            if kept:
+                await delivery.ack()
+        return all(done)
 
-    async def _keep(self, letters: Sequence[events_pb2.DeadLetter]) -> None:
+    async def _together_or_alone(self, letters: Sequence[events_pb2.DeadLetter | None]) -> list[bool]:
+        """Return for each letter whether it is done with. Raises TemporaryError if the database takes nothing."""
         try:
-            await self._write(letters)
-        except BanyanError:
+            await self._write([letter for letter in letters if letter is not None])
+        except faults.StoreDamaged:
             raise
-        except Exception:
+        except Exception as error:
+            if _says_nothing_of_them(error):
+                raise
             log.exception("%d dead letters cannot be stored together; trying each alone", len(letters))
-            for letter in letters:
-                await self._keep_alone(letter)
+            return [letter is None or await self._alone(letter) for letter in letters]
+        return [True] * len(letters)
 
-    async def _keep_alone(self, letter: events_pb2.DeadLetter) -> None:
+    async def _alone(self, letter: events_pb2.DeadLetter) -> bool:
+        """Keep a letter, or let it go if no row can hold it: a letter about a letter would go round for ever.
+
+        Return False if the database fails on it for no fault of its data: it comes again.
+        """
+        about = f"the letter of {letter.service} about {letter.stream} #{letter.sequence}"
         try:
             await self._write([letter])
-        except BanyanError:
+        except faults.StoreDamaged:
             raise
-        except Exception:  # a letter about a letter would go round for ever
-            log.exception("no row can hold the letter of %s about %s #%d", letter.service, letter.stream, letter.sequence)
+        except Exception as error:
+            if _says_nothing_of_them(error):
+                raise
+            if isinstance(error, TemporaryError):
+                log.warning("cannot store %s: %s", about, error)
+                return False
+            log.exception("no row can hold %s", about)
+        return True
 
     async def _write(self, letters: Sequence[events_pb2.DeadLetter]) -> None:
         now, settings = self._context.now(), self._context.settings
         await self._context.database.write(lambda c: dead.store(c, letters, now, settings))
+
+
+def _letter_of(delivery: Message) -> events_pb2.DeadLetter | None:
+    """The letter of a message; None if it is none. Of that only the log tells: a letter about it would go round for ever."""
+    item = Item(delivery.subject, delivery.data, delivery.sequence, delivery.attempts, subjects.DEAD)
+    try:
+        return dead.letter_of(item)
+    except InvalidInput as error:
+        log.error("a message on %s is no dead letter: %s", delivery.subject, error)
+        return None

@@ -299,3 +299,43 @@ async def test_a_letter_that_no_row_can_hold_stops_nobody(world: World, monkeypa
     monkeypatch.setattr(consumer.dead, "store", picky)
     assert await DeadLetters(_context(world), Silent()).store(told)
     assert all(t.acked for t in told) and world.one(schema.dead).sequence == 2
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_letter_that_the_database_cannot_take_holds_up_no_other(
+    postgres: Any, postgres_template: str, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """As with messages: at a limit of the server it comes again, refused by us it is let go; the others are kept."""
+    monkeypatch.setattr(database, "PATIENCE_S", 0.0)
+    world = World(Database(postgres.fresh(postgres_template)).open()).start()
+    letters = [events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=n, reason="why") for n in (1, 2, 3)]
+    told = [Told(Item("dead.LINEAGE", letter.SerializeToString(), letter.sequence)) for letter in letters]
+    store = consumer.dead.store
+
+    def limited(connection: Connection, some: Any, *more: Any) -> None:
+        if any(letter.sequence == 2 for letter in some):
+            if refused:
+                raise InvalidInput("not this one")
+            _raise(connection, "54000")
+        store(connection, some, *more)
+
+    monkeypatch.setattr(consumer.dead, "store", limited)
+    assert await DeadLetters(_context(world), Silent()).store(told) == refused
+    assert [bool(t.acked) for t in told] == [True, refused, True]
+    assert sorted(row.sequence for row in world.rows(schema.dead)) == [1, 3]
+    world.database.close()
+
+
+async def test_letters_are_not_tried_alone_while_the_database_is_busy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would wait as long as all together, and it would take none."""
+    letters = [events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=n, reason="why") for n in (1, 2)]
+    told = [Told(Item("dead.LINEAGE", letter.SerializeToString(), letter.sequence)) for letter in letters]
+    tries: list[int] = []
+
+    def busy(connection: Connection, some: Any, *more: Any) -> None:
+        tries.append(len(some))
+        raise TemporaryError("busy", reason=faults.UNAVAILABLE)
+
+    monkeypatch.setattr(consumer.dead, "store", busy)
+    assert not await DeadLetters(_context(world), Silent()).store(told)
+    assert tries == [2] and not any(t.acked for t in told)
