@@ -32,6 +32,7 @@ class Store:
     forge: Forge
     channel: grpc.aio.Channel
     address: str
+    loops: "asyncio.Future[None] | None" = None
 
     async def say(self, *items: Item, again: str = "") -> int:
         sequence = 0
@@ -76,10 +77,11 @@ def _grown(item: Item) -> events_pb2.SegmentsGrown:
 async def served(nats: str, state: Path, begin: bool = True, **more: Any) -> AsyncIterator[Store]:
     """A store of its own, with a run unless it has one already, and its client."""
     settings = Settings(nats=nats, listen="127.0.0.1:0", state=state, tick_ms=50, **more)
-    async with running(settings) as (server, _loops):
+    async with running(settings) as (server, loops):
         bus = await Bus.connect(nats, "test")
         channel = rpc.channel(server.address)
-        client = Store(bus, TreeStoreServiceStub(channel), RunStoreServiceStub(channel), Forge(), channel, server.address)
+        trees, runs = TreeStoreServiceStub(channel), RunStoreServiceStub(channel)
+        client = Store(bus, trees, runs, Forge(), channel, server.address, loops)
         if begin:
             await client.begin()
         yield client

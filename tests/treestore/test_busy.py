@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import logging
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from banyan.errors import InvalidInput, TemporaryError
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis import rpc
-from services.treestore import consumer, database, faults, schema, sqlite
+from services.treestore import consumer, database, faults, meta, schema, sqlite
+from services.treestore import keeper as keeping
 from services.treestore import postgres as limits
 from services.treestore.consumer import DeadLetters, Ingester
 from services.treestore.context import Context
@@ -28,6 +31,7 @@ from services.treestore.outbox import Outbox
 from tests.treestore.client import served
 from tests.treestore.forge import World
 from tests.treestore.test_consumer import Silent, Told
+from tests.treestore.test_log import AnsweringLog
 from tests.treestore.test_outbox import Log
 
 Release = Callable[[], None]
@@ -149,18 +153,66 @@ async def test_deadlines_and_the_heartbeat_wait_for_a_busy_database(busy: tuple[
     await keeper.look()
 
 
+async def test_the_looks_at_deadlines_go_on_after_a_busy_database(
+    busy: tuple[World, Release], eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    world, release = busy
+    world.settings = replace(world.settings, tick_ms=10)
+    keeper = Keeper(_context(world), None, Outbox(world.database, Log()))  # type: ignore[arg-type]
+    async with _going(keeper.watch()) as watching:
+        await eventually(lambda: watching.done() or caplog.text.count("cannot look at deadlines") >= 2)
+        assert not watching.done()
+        release()
+        await eventually(lambda: _beaten(world) == world.now())
+        assert not watching.done()
+
+
+def _beaten(world: World) -> int:
+    return world.database.query(lambda c: meta.read_int(c, "alive_ms"))
+
+
+async def test_the_looks_at_the_log_go_on_after_a_busy_database(
+    busy: tuple[World, Release], eventually: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.DEBUG, "services.treestore.keeper")
+    monkeypatch.setattr(keeping, "_CHECK_S", 0.01)
+    world, release = busy
+    keeper = Keeper(_context(world), AnsweringLog(), Outbox(world.database, Log()))  # type: ignore[arg-type]
+    async with _going(keeper.sweep()) as sweeping:
+        await eventually(lambda: sweeping.done() or caplog.text.count("cannot look after the log now") >= 2)
+        assert not sweeping.done()
+        release()
+        await eventually(lambda: _born(world) == "monday")
+        assert not sweeping.done()
+
+
+def _born(world: World) -> str:
+    return world.database.query(lambda c: meta.read_text(c, "lineage_born"))
+
+
+@contextlib.asynccontextmanager
+async def _going(loop: Coroutine[Any, Any, None]) -> AsyncIterator["asyncio.Task[None]"]:
+    task = asyncio.create_task(loop)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
 async def test_a_running_store_lives_through_a_locked_file(
     nats_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All loops at once, and the calls: what came meanwhile is stored when the file is free, nothing is given up."""
     monkeypatch.setattr(sqlite, "BUSY_S", 0.05)
+    monkeypatch.setattr(keeping, "_BEAT_MS", 0)  # each look writes
     async with served(nats_server.url, tmp_path / "state", ack_wait_s=1.0) as store:
         other = sqlite3.connect(tmp_path / "state" / "store.sqlite", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         await store.say(store.forge.opened(store.forge.spec(1)))
         letter = events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=5, reason="why")
         await store.bus.publish_bytes("dead.LINEAGE", letter.SerializeToString(), "letter")
-        for trouble in ("cannot store 1 messages", "cannot store 1 dead letters"):
+        for trouble in ("cannot store 1 messages", "cannot store 1 dead letters", "cannot look at deadlines"):
             await eventually(lambda trouble=trouble: trouble in caplog.text, 20.0)
         with pytest.raises(TemporaryError, match="locked"):
             await rpc.call(store.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="late"))
@@ -169,6 +221,7 @@ async def test_a_running_store_lives_through_a_locked_file(
         await store.grow(store.forge.spec(0))
         assert await store.claim(store.forge.spec(1).tree_id) == 1
         assert not (await rpc.call(store.runs.ReadDead, rs.ReadDeadRequest())).letters, "the letter itself comes again later"
+        assert store.loops is not None and not store.loops.done()
 
 
 def test_only_faults_of_the_data_do_not_pass(database_of_postgres: Database) -> None:

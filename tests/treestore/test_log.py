@@ -127,7 +127,7 @@ async def _messages(bus: Bus) -> int:
     return (await bus._js.stream_info(subjects.LINEAGE)).state.messages
 
 
-class _Log:
+class AnsweringLog:
     """A broker whose answers a test sets."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class _Log:
 
 async def test_a_log_that_was_lost_is_noticed_whatever_its_numbers_say(world: World) -> None:
     """A young run: the new log has passed the old one's numbers before anybody looks."""
-    log, context = _Log(), Context(world.database, world.settings, world.now)
+    log, context = AnsweringLog(), Context(world.database, world.settings, world.now)
     keeper = Keeper(context, log, Outbox(world.database, log))  # type: ignore[arg-type]
     assert not await keeper.check_log() and not await keeper.check_log()
     log.floors = {"treestore": 12}
@@ -158,7 +158,7 @@ async def test_a_log_that_was_lost_is_noticed_whatever_its_numbers_say(world: Wo
 
 
 async def test_nothing_is_purged_that_no_consumer_had(world: World) -> None:
-    log = _Log()
+    log = AnsweringLog()
     outbox = Outbox(world.database, log)  # type: ignore[arg-type]
     outbox.published = {"lineage": 10**6, "train": 10**6}
     log.floors = {}  # the broker was wiped: its streams are there again, the consumers not yet
@@ -167,7 +167,7 @@ async def test_nothing_is_purged_that_no_consumer_had(world: World) -> None:
 
 
 async def test_a_stream_that_is_half_full_is_purged_without_a_margin(world: World) -> None:
-    log = _Log()
+    log = AnsweringLog()
     outbox = Outbox(world.database, log)  # type: ignore[arg-type]
     log.floors = {"treestore": world.settings.purge_margin - 1}
     keeper = Keeper(Context(world.database, world.settings, world.now), log, outbox)  # type: ignore[arg-type]
