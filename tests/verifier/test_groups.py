@@ -11,6 +11,7 @@ from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis import rpc, subjects
+from services.verifier import groups
 from services.verifier.groups import DURABLE, End, GroupConsumer, GroupHandler
 from services.verifier.publisher import BusPublisher
 from services.verifier.sandbox.limits import Limits
@@ -120,6 +121,18 @@ async def unacked(store: Store) -> int:
     return info.num_pending + info.num_ack_pending
 
 
+async def ack_wait(store: Store) -> float:
+    return (await store.bus._js.consumer_info(subjects.LINEAGE, DURABLE)).config.ack_wait
+
+
+async def waits(store: Store, wanted_s: float) -> bool:
+    return await ack_wait(store) == wanted_s
+
+
+async def redelivered(store: Store) -> int:
+    return (await store.bus._js.consumer_info(subjects.LINEAGE, DURABLE)).num_redelivered
+
+
 async def comes_again(store: Store) -> bool:
     """Whether a message, and no other, was delivered more than once and is not acknowledged."""
     info = await store.bus._js.consumer_info(subjects.LINEAGE, DURABLE)
@@ -227,6 +240,27 @@ async def test_an_end_of_which_a_score_was_not_published_comes_again(store, even
     assert await scores(store, spec.tree_id) == [("majority", v, 0.5) for v in (1.0, 0.0, 1.0, 0.0)]
     stats = await rpc.call(store.trees.GetStats, ts.GetStatsRequest(run_id=store.forge.run_id))
     assert stats.counts["scores"] == 4 and stats.counts["dead"] == 0
+
+
+async def test_what_a_killed_verifier_had_taken_comes_again_within_seconds(store, eventually):
+    await store.bus.consumer(subjects.LINEAGE, DURABLE, [subjects.lineage("*", "grown")])  # as it was made before
+    assert await ack_wait(store) == 30.0
+    async with verifier(store):
+        await eventually(lambda: waits(store, groups._ACK_WAIT_S))
+    assert 3 * groups._PROGRESS_S < groups._ACK_WAIT_S <= 5.0  # and what takes longer does not come twice
+
+
+async def test_a_group_that_a_killed_verifier_had_taken_is_scored_by_the_next(store, eventually, monkeypatch):
+    monkeypatch.setattr(groups, "_ACK_WAIT_S", 1.0)
+    monkeypatch.setattr(groups, "_PROGRESS_S", 0.3)
+    spec = store.forge.spec(7, 0, 1, score_deadline_ms=600_000, **VOTE)  # the store reminds of it after minutes
+    async with verifier(store, Broken(store.bus, 2)):
+        await grow(store, spec, ["3", "4", "3", "5"])
+        await eventually(lambda: counted(store, spec, None, 2))
+        await asyncio.sleep(2 * groups._ACK_WAIT_S)  # it says that it is at it, so that nobody else is given it
+        assert await redelivered(store) == 0
+    async with verifier(store):
+        await eventually(lambda: counted(store, spec, None, 4), 5.0)
 
 
 async def test_a_tree_that_is_dropped_ends_the_wait_of_the_others(store, eventually):
