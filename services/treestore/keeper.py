@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+from collections.abc import AsyncIterator
 
 import nats.errors
 from nats.js.errors import Error as JetStreamError
@@ -107,13 +108,18 @@ class Keeper:
         """Takes away what is left of runs that are over: their assignments and their queue's consumer."""
         durables = await self._bus.ack_floors(subjects.GROWTH)
         names = [*durables, *await self._bus.subjects_of(subjects.GROWTH)]
-        mentioned = {run_id for name in names if (run_id := subjects.growth_run(name))}
-        if not mentioned:
-            return
-        for run_id in await self._context.database.read(lambda c: runs.over(c, mentioned)):
-            await self._bus.purge_subject(subjects.GROWTH, subjects.growth(run_id))
-            if subjects.growth_durable(run_id) in durables:
-                await self._bus.delete_consumer(subjects.GROWTH, subjects.growth_durable(run_id))
+        for run_id in {run_id for name in names if (run_id := subjects.growth_run(name))}:
+            async with self._if_over(run_id) as over:
+                if over:
+                    await self._bus.purge_subject(subjects.GROWTH, subjects.growth(run_id))
+                if over and subjects.growth_durable(run_id) in durables:
+                    await self._bus.delete_consumer(subjects.GROWTH, subjects.growth_durable(run_id))
+
+    @contextlib.asynccontextmanager
+    async def _if_over(self, run_id: str) -> AsyncIterator[bool]:
+        """Whether a run is over; inside the block it stays so: taken back meanwhile, it would lose what it made anew."""
+        async with self._context.clearing:
+            yield await self._context.database.read(lambda c: runs.over(c, run_id))
 
     async def forget(self, run_id: str) -> None:
         """Takes away all that the broker holds of a run: messages, consumer, weights. Raises TemporaryError."""
@@ -132,10 +138,10 @@ class Keeper:
 
     async def clear_weights(self) -> None:
         """Removes the object stores that the weights of runs went out through which are over."""
-        held = {subjects.weights_run(name) for name in await bucket.names(self._bus.client)} - {""}
-        if held:
-            for run_id in await self._context.database.read(lambda c: runs.over(c, held)):
-                await bucket.delete(self._bus.client, subjects.weights_bucket(run_id))
+        for run_id in {subjects.weights_run(name) for name in await bucket.names(self._bus.client)} - {""}:
+            async with self._if_over(run_id) as over:
+                if over:
+                    await bucket.delete(self._bus.client, subjects.weights_bucket(run_id))
 
 
 def _known_log(connection: Connection) -> tuple[str, int]:

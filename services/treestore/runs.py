@@ -1,6 +1,5 @@
 """Runs as rows. The store only compares and sets; which moves make sense is the gateway's business."""
 
-from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
@@ -171,10 +170,9 @@ def read_all(connection: Connection, live_only: bool) -> rs.ReadRunsResponse:
     return rs.ReadRunsResponse(runs=[to_wire(row) for row in connection.execute(query)])
 
 
-def over(connection: Connection, run_ids: Collection[str]) -> list[str]:
-    """Those of the runs that are over."""
-    table = schema.runs
-    return list(connection.scalars(select(table.c.run_id).where(table.c.run_id.in_(run_ids), table.c.state.in_(OVER))))
+def over(connection: Connection, run_id: str) -> bool:
+    """Whether a run is over; not one that nobody knows."""
+    return connection.scalar(select(schema.runs.c.state).where(schema.runs.c.run_id == run_id)) in OVER
 
 
 def to_wire(row: Row[Any]) -> rs.Run:

@@ -1,5 +1,6 @@
 """RunStoreService: the control plane's rows over gRPC."""
 
+import contextlib
 import logging
 from typing import Any
 
@@ -21,6 +22,7 @@ from services.treestore import (
     runs,
 )
 from services.treestore.context import DESIRED, Context
+from services.treestore.loading import OVER
 
 Call = grpc.aio.ServicerContext[Any, Any]
 _LONGEST_WAIT_S = 120.0
@@ -52,8 +54,10 @@ class Control(RunStoreServiceServicer):
         return await self._database.read(lambda c: runs.read_all(c, request.live_only))
 
     async def MoveRun(self, request: rs.MoveRunRequest, call: Call) -> rs.MoveRunResponse:
-        now, settings = self._context.now(), self._context.settings
-        return rs.MoveRunResponse(run=await self._context.write(lambda c: runs.move(c, request, now, settings)))
+        taken_back = request.from_state in OVER  # not while what is left of the run is taken away
+        async with self._context.clearing if taken_back else contextlib.nullcontext():
+            now, settings = self._context.now(), self._context.settings
+            return rs.MoveRunResponse(run=await self._context.write(lambda c: runs.move(c, request, now, settings)))
 
     async def RemoveRun(self, request: rs.RemoveRunRequest, call: Call) -> rs.RemoveRunResponse:
         run_id = await self._context.write(lambda c: removal.begin(c, request.run_id, request.keep))
