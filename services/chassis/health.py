@@ -24,15 +24,20 @@ class Pulse:
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.name, self._clock = name, clock
-        self._state = ("", math.inf)  # replaced as a whole: readers are on another thread
+        self._state = ("", math.inf, math.inf)  # what, within which time, until when; replaced as a whole: threads read it
 
     def beat(self, doing: str, within_s: float) -> None:
         """Notes progress, and that the next will be within `within_s`: the longest lawful time of what begins now."""
-        self._state = (doing, self._clock() + within_s)
+        self._state = (doing, within_s, self._clock() + within_s)
 
     def rest(self) -> None:
         """Notes that nothing is under way: there is no deadline until the next beat."""
-        self._state = ("", math.inf)
+        self._state = ("", math.inf, math.inf)
+
+    def again(self) -> None:
+        """Begins the time of what is under way anew: it waits for something that is known to be away. A rest goes on."""
+        doing, within_s, _ = self._state
+        self.beat(doing, within_s)
 
     @contextlib.contextmanager
     def during(self, doing: str, within_s: float) -> Iterator[None]:
@@ -46,7 +51,7 @@ class Pulse:
     @property
     def late(self) -> str:
         """Description of an overdue operation; empty if there is none."""
-        doing, due = self._state
+        doing, _, due = self._state
         over_s = self._clock() - due
         return f"{self.name}: {doing} is {over_s:.0f} s over its deadline" if over_s > 0 else ""
 

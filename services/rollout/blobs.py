@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from banyan.digest import blake
 from banyan.errors import PermanentError, TemporaryError
@@ -15,11 +16,15 @@ log = logging.getLogger(__name__)
 _AGAIN_S = 1.0
 
 
-class Blobs:
-    """The way of large segments to the store."""
+def _nobody() -> None:
+    return None
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+
+class Blobs:
+    """The way of large segments to the store. `away` hears each time that the store took nothing."""
+
+    def __init__(self, store: Store, away: Callable[[], None] = _nobody) -> None:
+        self._store, self._away = store, away
 
     async def light(self, event: Event) -> Event:
         """The event, light enough for the log. What the store refuses stays out of it: the store will say what it lacks."""
@@ -41,6 +46,7 @@ class Blobs:
                 await self._store.put_blob(segment.tree_id, grown.claim_epoch, data)
             except TemporaryError as error:  # a store that is away is back-pressure, not loss
                 log.warning("a blob of %d bytes waits: %s", len(data), error)
+                self._away()
                 await asyncio.sleep(_AGAIN_S)
             except PermanentError as error:
                 log.error("the store refuses a blob of %d bytes: %s", len(data), error)

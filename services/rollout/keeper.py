@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from banyan.errors import Refused, TemporaryError
+from services.chassis.health import Pulse
 from services.rollout.engines.thread import EngineThread
 from services.rollout.live import Live, Trees
 from services.rollout.ports import Store
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 5.0  # a third of the broker's ack_wait
 _AT_ONCE = 32  # a store that hangs costs one deadline for all of these
+_RENEW_S = 3600.0  # a tree that is dropped has its branches stopped, maybe behind a load of weights
 Drop = Callable[[Live, str, bool], Awaitable[None]]
 
 
@@ -28,11 +30,13 @@ class Keeper:
         self._store, self._thread, self._trees, self._drop = store, thread, trees, drop
         self._deadline_s = segment_deadline_s
         self._steps = 0
+        self.pulse = Pulse("claims")
 
     async def run(self) -> None:
         """Renews for ever."""
         while True:
             await self.once()
+            self.pulse.beat("a pause", _RENEW_S)
             await asyncio.sleep(EVERY_S)
 
     async def check(self) -> None:
@@ -43,6 +47,7 @@ class Keeper:
 
     async def once(self) -> None:
         """One round."""
+        self.pulse.rest()  # the engine has a pulse of its own
         steps = (await self._thread.stats()).steps  # vLLM says of its tokens only when their segment ends
         moved, self._steps = steps > self._steps, steps
         now = time.monotonic()
@@ -51,6 +56,7 @@ class Keeper:
                 live.touched = now
         due = [live for live in self._trees if now - live.touched <= self._deadline_s]
         for start in range(0, len(due), _AT_ONCE):
+            self.pulse.beat("renewals", _RENEW_S)
             await asyncio.gather(*(self._renew(live) for live in due[start : start + _AT_ONCE]))
 
     async def _renew(self, live: Live) -> None:

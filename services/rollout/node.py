@@ -43,6 +43,8 @@ _CLOSINGS_S = 0.5
 _LAST_WORDS_S = 2.0
 _TAKE_S = 180.0  # a fetch and a claim that the store may answer after it was started again
 _START_S = 1800.0  # a new policy is fetched and loaded in between, and each has its own deadline
+_PASS_S = 3600.0  # branches are stopped, which may wait behind a load: 165 GB at the slowest
+_LOOK_S = 180.0  # a call that the store may answer after it was started again
 
 
 class Node:
@@ -66,8 +68,8 @@ class Node:
         self.refresher = Refresher(store, thread, weights, plan.node_id, plan.refresh_s)
         self.draining = False
         self.visitors: dict[Key, asyncio.Queue[Sampled]] = {}
-        self._publisher, self._spans = Publisher(bus), Spans()
-        self._teller = Teller(plan, self._publisher, Blobs(store), self._spans, self._grown)
+        self._publisher, self._spans = Publisher(bus, self._excuse), Spans()
+        self._teller = Teller(plan, self._publisher, Blobs(store, self._excuse), self._spans, self._grown)
         self._taker = Taker(queue, store, lambda: thread.tokenizer, plan.node_id, lambda: self.refresher.fit)
         self._finisher = Finisher(store, self._publisher, self.trees, plan.run_id, plan.node_id)
         self._keeper = Keeper(store, thread, self.trees, self._drop, plan.segment_deadline_s)
@@ -77,7 +79,10 @@ class Node:
         self._again = asyncio.Event()
         self._drained = asyncio.Event()
         self._taking: asyncio.Task[None] | None = None
-        self.pulses = Pulse("taking trees"), Pulse("starting trees")
+        self._taken, self._started, self._passed = Pulse("taking trees"), Pulse("starting trees"), Pulse("passing on")
+        self._looked = Pulse("policies")
+        own = self._taken, self._started, self._passed, self._looked
+        self.pulses = *own, self._publisher.pulse, self._keeper.pulse, self._presence.pulse
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`, a Drain call, or for a joined node the end of the run; then hands its trees back and leaves."""
@@ -106,7 +111,7 @@ class Node:
 
     async def _take(self) -> None:
         while not self.draining:
-            self.pulses[0].beat("a fetch", _TAKE_S)
+            self._taken.beat("a fetch", _TAKE_S)
             self.trees.changed.clear()
             if not (self.trees.free and self.refresher.fit):
                 await first(self.trees.changed, _TICK_S)
@@ -116,12 +121,12 @@ class Node:
                     await self._cut(old)
                     old.span.end()
             self._again.set()
-        self.pulses[0].rest()
+        self._taken.rest()
 
     async def _start(self) -> None:
         """Starts what may start, whenever something changed."""
         while True:
-            self.pulses[1].beat("a look at what may start", _START_S)
+            self._started.beat("a look at what may start", _START_S)
             await first(self._again, _TICK_S)
             self._again.clear()
             specs = [live.spec for live in self.trees.growing], [live.spec for live in self.trees.pending]
@@ -169,6 +174,7 @@ class Node:
         heard = asyncio.Event()
         async with background(self._listen(heard)):
             while True:
+                self._looked.beat("a look", _LOOK_S)
                 try:
                     await self.refresher.look()
                 except BanyanError as error:
@@ -188,7 +194,14 @@ class Node:
 
     async def _pump(self) -> None:
         while True:
-            await self._digest(await self._thread.batches(), turn=True)
+            batch = await self._thread.batches()
+            with self._passed.during("what ended in a step", _PASS_S):  # meanwhile the engine waits, and excuses itself
+                await self._digest(batch, turn=True)
+
+    def _excuse(self) -> None:
+        """Broker or store is away: who passes something on waits for it, however long that is, and does not hang."""
+        self._passed.again()
+        self._started.again()
 
     # -- what ended --
 

@@ -10,6 +10,7 @@ import time
 
 from banyan.errors import BanyanError, DeadlineMissed, TemporaryError
 from banyan.v1 import runstore_service_pb2
+from services.chassis.health import Pulse
 from services.rollout.live import Trees
 from services.rollout.ports import Store
 
@@ -19,6 +20,7 @@ EVERY_S = 2.0  # a fifth of the time after which the store counts a silent node 
 LOOK_S = 1.0  # a joined node must see the end before the launcher closes the gateway
 GONE_S = 90.0
 _LEAVE_S = 2.0
+_TURN_S = 120.0  # two calls, each with its own deadline, and a pause
 OVER = (
     runstore_service_pb2.RUN_STATE_SUCCEEDED,
     runstore_service_pb2.RUN_STATE_FAILED,
@@ -32,12 +34,14 @@ class Presence:
     def __init__(self, store: Store, trees: Trees, joined: bool) -> None:
         self._store, self._trees, self._joined = store, trees, joined
         self.over = asyncio.Event()
+        self.pulse = Pulse("presence")
 
     async def run(self) -> None:
         """For ever. Raises DeadlineMissed in a joined node that hears nothing of its run for GONE_S."""
         told, heard = -EVERY_S, time.monotonic()
         while True:
             now = time.monotonic()
+            self.pulse.beat("a word to the store", _TURN_S)
             try:
                 if now - told >= EVERY_S:
                     await self._store.present(self._trees.grown)

@@ -6,9 +6,10 @@ transaction and the verifier a turn, on the cores that sample (ADR 034). Who end
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from banyan.errors import DeadlineMissed
+from services.chassis.health import Pulse
 from services.rollout import events
 from services.rollout.events import Event
 from services.rollout.ports import Log
@@ -20,13 +21,22 @@ _MOST_EVENTS = 4096  # then the engine's segments wait; a broker that is away is
 _AT_ONCE = 256
 _TRY_S = 30.0
 _REST_S = 2.0
+_SEND_S = 120.0  # a try, and a rest before it
+
+
+def _nobody() -> None:
+    return None
 
 
 class Publisher:
-    """A bounded queue of events. `done`, where given, is set once the event is acknowledged."""
+    """A bounded queue of events. `done`, where given, is set once the event is acknowledged.
 
-    def __init__(self, bus: Log) -> None:
-        self._bus = bus
+    `away` hears each time that the broker took nothing: whoever waits for room then waits for it.
+    """
+
+    def __init__(self, bus: Log, away: Callable[[], None] = _nobody) -> None:
+        self._bus, self._away = bus, away
+        self.pulse = Pulse("sending")
         self._queue: asyncio.Queue[tuple[Event, asyncio.Event | None]] = asyncio.Queue(_MOST_EVENTS)
         self._due = asyncio.Event()
         self._unsent = 0
@@ -46,7 +56,9 @@ class Publisher:
     async def run(self) -> None:
         """Sends for ever: what waits goes out together, and before the next the broker has acknowledged it."""
         while True:
+            self.pulse.rest()
             waiting = [await self._queue.get()]
+            self.pulse.beat("a rest", _SEND_S)
             await first(self._due, _REST_S)
             while len(waiting) < _AT_ONCE and not self._queue.empty():
                 waiting.append(self._queue.get_nowait())
@@ -66,6 +78,7 @@ class Publisher:
 
     async def _publish(self, event: Event) -> None:
         while True:
+            self.pulse.beat("a try", _SEND_S)  # a broker that is away is no hang, however long it is
             try:
                 await self._bus.publish(
                     event.subject, event.message, event.msg_id, traceparent=event.traceparent, deadline_s=_TRY_S
@@ -73,6 +86,7 @@ class Publisher:
                 return
             except DeadlineMissed as error:
                 log.warning("%s; trying on", error)
+                self._away()
 
     async def flush(self, deadline_s: float) -> None:
         """Sends what waits, and waits until all is sent. Raises DeadlineMissed."""

@@ -145,10 +145,12 @@ class DeadLetters:
 
     def __init__(self, context: Context, source: Source) -> None:
         self._context, self._source = context, source
+        self.pulse = Pulse("dead letters")
 
     async def run(self) -> None:
         """Keeps letters for ever."""
         while True:
+            self.pulse.beat("a fetch", _INGEST_S)
             deliveries = await self._source.fetch(64, _FETCH_S)
             if deliveries and not await self.store(deliveries):
                 await asyncio.sleep(_PAUSE_S)
@@ -199,6 +201,7 @@ class DeadLetters:
         return True
 
     async def _write(self, letters: Sequence[events_pb2.DeadLetter]) -> None:
+        self.pulse.beat("a transaction", _INGEST_S)
         now, settings = self._context.now(), self._context.settings
         await self._context.database.write(lambda c: dead.store(c, letters, now, settings))
 

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 _BEAT_MS = 5_000
 _LEAVE_S = 2.0
 _LOOK_S = 180.0  # a read and two writes behind those of others, on a disk or a database that hangs for a minute
+_SWEEP_S = 180.0  # as much, and some requests to the broker, each with its own deadline of a few seconds
 _CHECK_S = 5.0  # between looks for a log that was lost
 _CROWDED = 1 / 16  # of what LINEAGE may hold: it is purged at the next look then, without waiting for its time
 _FLOOR, _BORN = "lineage_floor", "lineage_born"
@@ -36,6 +37,7 @@ class Keeper:
         self._beaten_ms = 0
         self._held = 0  # bytes of LINEAGE at the last look
         self.pulse = Pulse("deadlines")  # of the database, too: each look reads, and every fifth writes
+        self.sweeping = Pulse("log")  # a log that nobody purges fills, and takes nothing more
 
     async def watch(self) -> None:
         """Looks at the deadlines for ever."""
@@ -62,15 +64,19 @@ class Keeper:
         settings = self._context.settings
         looks = max(1, round(settings.purge_s / _CHECK_S))  # at the log, until it is purged
         for look in itertools.count(1):
+            self.sweeping.beat("a look", _SWEEP_S)
             await asyncio.sleep(min(_CHECK_S, settings.purge_s))
             try:
                 await self.check_log()
                 if look % looks == 0 or self._held > _CROWDED * subjects.most_bytes(subjects.LINEAGE):
-                    await self.purge()
-                    await self.clear_growth()
-                    await self.clear_weights()
+                    await self._clear()
             except (TimeoutError, nats.errors.Error, JetStreamError, TemporaryError) as error:
                 log.debug("cannot look after the log now: %s", error)
+
+    async def _clear(self) -> None:
+        for what, work in (("a purge", self.purge), ("queues", self.clear_growth), ("weights", self.clear_weights)):
+            self.sweeping.beat(what, _SWEEP_S)
+            await work()
 
     async def leave(self) -> None:
         """The last look at what is left of runs that are over: with the last one the whole system often ends."""
@@ -109,6 +115,7 @@ class Keeper:
         durables = await self._bus.ack_floors(subjects.GROWTH)
         names = [*durables, *await self._bus.subjects_of(subjects.GROWTH)]
         for run_id in {run_id for name in names if (run_id := subjects.growth_run(name))}:
+            self.sweeping.beat(f"the queue of run {run_id}", _SWEEP_S)
             async with self._if_over(run_id) as over:
                 if over:
                     await self._bus.purge_subject(subjects.GROWTH, subjects.growth(run_id))
@@ -139,6 +146,7 @@ class Keeper:
     async def clear_weights(self) -> None:
         """Removes the object stores that the weights of runs went out through which are over."""
         for run_id in {subjects.weights_run(name) for name in await bucket.names(self._bus.client)} - {""}:
+            self.sweeping.beat(f"the weights of run {run_id}", _SWEEP_S)
             async with self._if_over(run_id) as over:
                 if over:
                     await bucket.delete(self._bus.client, subjects.weights_bucket(run_id))

@@ -102,12 +102,12 @@ async def _connected(context: Context) -> AsyncIterator["asyncio.Future[None]"]:
         context.forget = keeper.forget
         await keeper.check_log()
         events, letters = await _consumers(context, bus)
-        ingester = Ingester(context, events)
-        context.liveness.add(ingester.pulse, outbox.pulse, keeper.pulse)
+        ingester, dead = Ingester(context, events), DeadLetters(context, letters)
+        context.liveness.add(ingester.pulse, dead.pulse, outbox.pulse, keeper.pulse, keeper.sweeping)
         loops = asyncio.ensure_future(
             first_of(
                 ingester.run(),
-                DeadLetters(context, letters).run(),
+                dead.run(),
                 outbox.run(),
                 keeper.watch(),
                 keeper.sweep(),

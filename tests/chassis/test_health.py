@@ -31,6 +31,24 @@ def test_a_pulse_is_late_once_its_declared_time_is_over() -> None:
     assert not pulse.late
 
 
+def test_what_waits_for_something_that_is_away_begins_its_time_anew_and_a_rest_goes_on() -> None:
+    clock = Clock()
+    pulse = Pulse("passing on", clock)
+    pulse.again()
+    clock.now += 1e6
+    assert not pulse.late
+    pulse.beat("a batch", 5.0)
+    clock.now += 6.0
+    pulse.again()
+    assert not pulse.late
+    clock.now += 6.0
+    assert pulse.late == "passing on: a batch is 1 s over its deadline"
+    pulse.rest()
+    pulse.again()
+    clock.now += 1e6
+    assert not pulse.late
+
+
 def test_an_operation_that_ends_by_an_error_has_ended() -> None:
     clock = Clock()
     pulse = Pulse("torch", clock)

@@ -1,0 +1,92 @@
+"""The store answers for each of its loops, and a loop that hangs is late while one that waits for work is not."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from services.chassis.health import Pulse
+from services.treestore.consumer import DeadLetters
+from services.treestore.keeper import Keeper
+from tests.liveness import Clock, answers_for
+from tests.treestore.client import served
+
+LOOPS = ("ingest", "dead letters", "outbox", "deadlines", "log")
+
+
+async def test_health_answers_for_each_loop(nats_server: Any, tmp_path: Path) -> None:
+    async with served(nats_server.url, tmp_path / "state", begin=False) as store:
+        await answers_for(store.address, LOOPS)
+
+
+class Turns:
+    """Something asked once a turn: it answers a few turns, 100 s each, and then never again."""
+
+    def __init__(self, pulse: Callable[[], Pulse], answer: Any) -> None:
+        self._pulse, self._answer, self.clock = pulse, answer, Clock()
+        self.turns, self.late, self.hangs = 0, list[str](), asyncio.Event()
+
+    async def __call__(self, *_: object) -> Any:
+        self.turns += 1
+        if self.turns > 4:
+            self.hangs.set()
+            await asyncio.Event().wait()
+        self.clock.now += 100.0
+        self.late += [said] if (said := self._pulse().late) else []
+        return self._answer
+
+
+async def _late_once_it_hangs(loop: Awaitable[None], turns: Turns, pulse: Pulse) -> None:
+    pulse._clock = turns.clock
+    task = asyncio.ensure_future(loop)
+    try:
+        async with asyncio.timeout(10):
+            await turns.hangs.wait()
+        assert not turns.late and not pulse.late
+        turns.clock.now += 181.0
+        assert pulse.late
+    finally:
+        task.cancel()
+
+
+async def test_dead_letters_that_are_fetched_no_more_are_late_and_none_to_fetch_is_not() -> None:
+    fetch = Turns(lambda: letters.pulse, [])
+    letters = DeadLetters(None, SimpleNamespace(fetch=fetch))  # type: ignore[arg-type]
+    await _late_once_it_hangs(letters.run(), fetch, letters.pulse)
+
+
+async def test_letters_whose_transaction_hangs_are_late() -> None:
+    write = Turns(lambda: letters.pulse, None)
+    context: Any = SimpleNamespace(now=lambda: 0, settings=None, database=SimpleNamespace(write=write))
+    letters = DeadLetters(context, None)  # type: ignore[arg-type]
+
+    async def many() -> None:
+        while True:
+            await letters.store([])
+
+    await _late_once_it_hangs(many(), write, letters.pulse)
+
+
+async def test_a_sweep_that_hangs_is_late_and_an_idle_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.treestore.keeper._CHECK_S", 0.001)
+    looked = Turns(lambda: keeper.sweeping, False)
+    context: Any = SimpleNamespace(settings=SimpleNamespace(purge_s=100.0))  # nothing is purged in this test
+    keeper = Keeper(context, None, None)  # type: ignore[arg-type]
+    keeper.check_log = looked  # type: ignore[method-assign]
+    await _late_once_it_hangs(keeper.sweep(), looked, keeper.sweeping)
+
+
+async def test_each_part_of_a_sweep_has_its_own_time() -> None:
+    part = Turns(lambda: keeper.sweeping, None)
+    context: Any = SimpleNamespace(settings=SimpleNamespace(purge_s=0.01))
+    keeper = Keeper(context, None, None)  # type: ignore[arg-type]
+
+    async def there() -> bool:
+        return False
+
+    keeper.check_log = there  # type: ignore[method-assign]
+    keeper.purge = keeper.clear_growth = keeper.clear_weights = part  # type: ignore[method-assign]
+    await _late_once_it_hangs(keeper.sweep(), part, keeper.sweeping)
