@@ -3,17 +3,26 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from banyan.recipe import Optimise
 from services.chassis.health import Liveness
+from services.chassis.nats_server import free_port
+from services.learner import service
 from services.learner.model import prepare
+from services.learner.settings import LearnerSettings
 from services.learner.torchthread import TorchThread
 from services.learner.trainer import Trainer, settle
 from tests.learner.rig import recipe
 from tests.learner.rows import rows_of
+from tests.learner.test_service import RUN, World, world
+from tests.learner.test_service import recipe as service_recipe
+from tests.liveness import answers_for
+
+__all__ = ["world"]  # a fixture
 
 
 async def test_an_order_that_hangs_shows_while_the_event_loop_goes_on(eventually: Any) -> None:
@@ -39,3 +48,23 @@ def test_every_pass_of_a_step_is_progress(tiny_llama: Callable[..., Any], forest
     rows = rows_of(forest, 1, 16)
     trainer.step(rows, 0)
     assert len(passes) == len(rows) > 3
+
+
+async def test_health_answers_for_the_torch_thread_and_for_checkpoints(world: World, tiny_folder: Path) -> None:
+    await world.begin(service_recipe(tiny_folder))
+    address, stop = f"127.0.0.1:{free_port()}", asyncio.Event()
+    told = LearnerSettings(
+        run=RUN,
+        nats=world.nats,
+        store=world.store,
+        listen=address,
+        state=world.folder,
+        weights=world.folder / "w",
+        threads=1,
+    )
+    running = asyncio.create_task(service.run(told, stop))
+    try:
+        await answers_for(address, ("torch", "checkpoints"))
+    finally:
+        stop.set()
+        await asyncio.wait_for(running, 30)
