@@ -1,4 +1,4 @@
-"""The node as its process wires it, in this process: what its health answers for."""
+"""The node as its process wires it, in this process: what it says first, and what its health answers for."""
 
 import asyncio
 import contextlib
@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+from banyan.v1 import treestore_service_pb2 as ts
+from services.chassis import rpc
 from services.chassis.nats_server import free_port
 from services.rollout import __main__ as service
 from services.rollout.engines import thread
+from services.treestore.runserver import Control
+from services.treestore.server import Lineage
 from tests.liveness import answers_for
+from tests.rollout.growing import TREEPO
 from tests.rollout.world import RUN, World, world
 
 LOOPS = ("engine", "taking trees", "starting trees", "passing on", "policies", "sending", "claims", "presence")
@@ -38,3 +43,41 @@ async def test_health_answers_for_the_engine_and_each_loop(nats_server: Any, tmp
         await w.begin()
         async with process(w, tmp_path, monkeypatch) as address:
             await answers_for(address, LOOPS)
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the store was asked for, in order."""
+    said: list[str] = []
+    put, claim = Control.PutMember, Lineage.ClaimTrees
+
+    async def put_member(self: Any, request: Any, context: Any) -> Any:
+        answer = await put(self, request, context)
+        said.append(f"{request.member.node_id} {'begins' if request.begins else 'is there'}")
+        return answer
+
+    async def claim_trees(self: Any, request: Any, context: Any) -> Any:
+        said.extend(f"{each.node_id} claims" for each in request.claims)
+        return await claim(self, request, context)
+
+    monkeypatch.setattr(Control, "PutMember", put_member)
+    monkeypatch.setattr(Lineage, "ClaimTrees", claim_trees)
+    return said
+
+
+async def test_a_node_says_that_it_begins_before_it_claims(
+    heard: list[str], nats_server: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """And so has at once what it held as it died."""
+    async with world(nats_server.url, tmp_path / "state") as w:
+        await w.begin()
+        await w.policy(0)
+        (opened,) = await w.open(1, {"segment": 3, "max_depth": 4, "width": 8}, TREEPO, max_new_tokens=12)
+        queue = await service.consumer.assignments(w.bus, RUN)
+        (delivery,) = await queue.fetch(1, 10.0)  # the one before it, which is dead: nothing is said to the broker any more
+        assert delivery.data
+        await rpc.call(w.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=opened, node_id="n1", ticket=1))
+        async with process(w, tmp_path, monkeypatch):
+            (tree,) = await w.grown([opened], 10.0)
+        assert tree.claim_epoch == 2
+    assert heard.count("n1 begins") == 1 and heard.index("n1 begins") < heard.index("n1 claims"), heard
