@@ -25,7 +25,7 @@ def find(name: str) -> Path:
         return path
     known = {p.stem: p for p in folder().glob("*.yaml")}
     if name not in known:
-        near = "".join(f"; did you mean {one}?" for one in difflib.get_close_matches(name, known, n=1))
+        near = "".join(f"; did you mean {one}?" for one in difflib.get_close_matches(name, known, n=1, cutoff=0.8))
         every = ", ".join(sorted(known)) or "none"
         raise InvalidInput(f"there is no recipe {name!r}{near or f'; known: {every}; or give a file'}")
     return known[name]

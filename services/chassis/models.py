@@ -38,7 +38,8 @@ def resolve(name: str, tokenizer: bool = False) -> Path:
         modelfiles.check(folder, tokenizer)
         return folder
     if name.startswith((".", "/", "~")):
-        raise InvalidInput(f"model {name!r} is {'no folder' if folder.exists() else 'not there'}; name a model's folder")
+        what = "no folder" if folder.exists() else "not there"
+        raise InvalidInput(f"model {name!r} is {what}; name a local folder of a model")
     if name.count("/") != 1:
         raise InvalidInput(f"model {name!r} is neither {SMOLLM2}, nor a local folder, nor a hub id such as org/name")
     return _hub(name, tokenizer)

@@ -142,7 +142,7 @@ def test_plugins_beside_the_recipe_are_found(tmp_path: Path) -> None:
 def test_dry_run_reads_the_rows_and_looks_at_the_models_folder(tmp_path: Path) -> None:
     file = own_reward(tmp_path, "def f(completion, **row):\n    return 1.0\n")
     refused(banyan("train", file, "--dry-run", "--set", f"model={tmp_path}"), str(tmp_path), "config.json")
-    refused(banyan("train", file, "--dry-run", "--set", "model=./rows.jsonl"), "'./rows.jsonl' is no folder")
+    refused(banyan("train", file, "--dry-run", "--set", f"model={tmp_path / 'rows.jsonl'}"), "rows.jsonl' is no folder")
     refused(banyan("train", file, "--dry-run", "--set", "model=./nowhere"), "'./nowhere' is not there")
     with (tmp_path / "rows.jsonl").open("a") as rows:
         rows.write("[1, 2]\n")
