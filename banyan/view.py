@@ -126,8 +126,8 @@ class TreeView:
     def _following(
         self, cuts: Mapping[bytes, set[int]], segment: Segment, span: tuple[int, int], nodes: tuple[int, int]
     ) -> list[tuple[Segment, int, int]]:
-        """What comes after tokens start..stop of a segment, which made nodes[1] below nodes[0]: the rest of the segment,
-        what forks at stop, and at last what forks before the first token, as it is not below those tokens."""
+        """List the successors of tokens start..stop of a segment, which made nodes[1] below nodes[0]: the rest of the
+        segment, forks at stop, and at last forks before the first token, as those are not below these tokens."""
         (start, stop), (parent, node) = span, nodes
         used = [child for child in self.tree.children.get(segment.id, ()) if child.id in cuts]
         rest = [(segment, stop, node)] if any(c > stop for c in cuts[segment.id]) else []
