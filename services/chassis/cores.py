@@ -14,17 +14,18 @@ class CoreShare:
     """How many threads this process may use. path: where its launcher writes it; None where nobody does."""
 
     def __init__(self, path: Path | None, threads: int | None) -> None:
-        self._path, self._threads, self._written_ns = path, threads, 0
+        self._path, self._threads, self._read = path, threads, (0, 0)
 
     def changed(self) -> int | None:
         """The new number, once after it was written; None while it is as it was, or not a number."""
         if self._path is None:
             return None
         try:
-            written_ns = self._path.stat().st_mtime_ns
-            if written_ns == self._written_ns:
+            found = self._path.stat()
+            written = found.st_ino, found.st_mtime_ns  # two writes may share a clock tick, never a file
+            if written == self._read:
                 return None
-            self._written_ns, threads = written_ns, int(self._path.read_text())
+            self._read, threads = written, int(self._path.read_text())
         except (OSError, ValueError):
             return None
         if threads == self._threads or threads < 1:
@@ -36,7 +37,7 @@ class CoreShare:
 def write(path: Path, threads: int) -> None:
     """The launcher's side: readers see the old number or the new one. Raises OSError."""
     path.parent.mkdir(exist_ok=True)
-    partial = path.with_suffix(".partial")
+    partial = path.with_name(f"{path.name}.partial")
     partial.write_text(str(threads))
     partial.replace(path)
 
