@@ -90,7 +90,11 @@ class Consumer:
         subscription, self._subscription = self._subscription, None
         if subscription is None:
             return
-        pending = subscription._sub._pending_queue
+        pending, connection = subscription._sub._pending_queue, subscription._nc
+        with contextlib.suppress(nats.errors.Error, TimeoutError):
+            # The last request may be open at the broker for an instant more: what is given back would come here again.
+            await connection._send_unsubscribe(subscription._sub._id)
+            await connection.flush(_ANSWER_S)  # what was sent before that is here now
         with contextlib.suppress(nats.errors.Error):
             await subscription.unsubscribe()
         while not pending.empty():

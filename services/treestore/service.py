@@ -121,6 +121,8 @@ async def _connected(context: Context) -> AsyncIterator["asyncio.Future[None]"]:
             loops.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await loops
+            for consumer in (events, letters):
+                await consumer.close()
             await keeper.leave()
     finally:
         await bus.close()

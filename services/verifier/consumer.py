@@ -82,6 +82,7 @@ class LeafConsumer:
                 self.pulse.beat("taking messages", _TAKE_S)
                 await self._take(consumer)
             self.pulse.rest()
+            await consumer.close()
             await self._give_back()
             if self._batches:
                 await asyncio.wait(self._batches, timeout=_DRAIN_S)

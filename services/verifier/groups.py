@@ -145,6 +145,7 @@ class GroupConsumer:
                 self.pulse.beat("taking messages", _TAKE_S)
                 await self._take(consumer)
             self.pulse.rest()
+            await consumer.close()
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=_DRAIN_S)
         finally:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from banyan.v1 import events_pb2, tree_pb2, treestore_service_pb2
-from services.chassis import subjects
+from services.chassis import pull, subjects
 from services.chassis.bus import Bus
 from services.verifier import consumer
 from services.verifier.consumer import LeafConsumer
@@ -131,8 +131,16 @@ async def test_a_slow_scorer_holds_up_the_scores_of_its_own_run_alone(bus: Bus, 
 async def test_what_waits_where_a_verifier_stops_is_another_ones_at_once(
     bus: Bus, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not when the wait for its acknowledgement is over."""
+    """Not when the wait for its acknowledgement is over, though the first's last request may still be open at the broker."""
     monkeypatch.setattr(consumer, "ACK_WAIT_S", 60.0)
+
+    async def lingering(subscription: Any, batch: int, timeout_s: float) -> list[Any]:
+        found = await ready(subscription, batch, timeout_s)
+        await subscription._nc.publish(subscription._nms, b'{"batch": 1, "expires": 30000000000}', subscription._deliver)
+        return found
+
+    ready = pull.ready
+    monkeypatch.setattr(pull, "ready", lingering)
     for number in range(5 * MOST):
         await _say(bus, SLOW, number)
     first, second, stop = Handler(), Handler(), asyncio.Event()
