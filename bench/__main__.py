@@ -1,4 +1,4 @@
-"""`python -m bench [NAME …]`: runs the benches one after the other; prints tables and writes bench/results/*.json."""
+"""`python -m bench [NAME …]`: run the benches in turn; print tables, write bench/results."""
 
 import importlib
 import os

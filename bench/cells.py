@@ -26,7 +26,7 @@ class Cells:
             print(f"  {name} …", flush=True)
             cell = measure()
             self.held[name] = cell | {"at": begun, "took_s": time.time() - begun, "load": [load, os.getloadavg()[0]]}
-            self._path.parent.mkdir(exist_ok=True)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.write_text(json.dumps(self.held, indent=1))
         return self.held[name]
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from banyan import registry
 from bench.forest import Answer, Forest, Grown, Job
-from bench.table import RESULTS, Result
+from bench.record import RESULTS
+from bench.table import Result
 from services.rollout.generate.similarity import edit_distance
 
 PROMPTS = int(os.environ.get("BENCH_PROMPTS", "6"))
@@ -41,7 +42,7 @@ POLICIES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "arrol": (1, {"width": 16, "detect": 40}),  # the same: half of those that are not done at token 40 are dropped
 }
 FIGURES = ("distinct", "distance", "passed")
-PATH = RESULTS / "diversity-cells.json"
+PATH = RESULTS / "diversity" / "cells.json"
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def _measure(forest: Forest, task: str, seed: int, cells: dict[str, Any]) -> Non
     for policy, each in zip(missing, grown, strict=True):
         cell = cells[_key(task, seed, policy)] = compare(each, pools)
         print(f"  {_key(task, seed, policy):<32} {json.dumps(cell['tree'])} {cell['sampled']} tokens", flush=True)
-    RESULTS.mkdir(exist_ok=True)
+    PATH.parent.mkdir(parents=True, exist_ok=True)
     PATH.write_text(json.dumps(cells, indent=1))
 
 

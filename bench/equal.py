@@ -17,7 +17,8 @@ from bench import through
 from bench.cells import Cells, wanted
 from bench.compared import COMPARED
 from bench.curve import at_tokens
-from bench.table import RESULTS, Result
+from bench.record import RESULTS
+from bench.table import Result
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 RIVAL = "quickstart"
@@ -25,7 +26,7 @@ TREES = ("treepo", "treepo-eager", "tree-grpo", "rose", "echo", "eptree", "latr"
 TOKENS = int(os.environ.get("BENCH_TOKENS", "4000"))
 SEEDS = tuple(range(int(os.environ.get("BENCH_SEEDS", "3"))))
 EVERY = 2
-PATH = RESULTS / "equal-cells.json"
+PATH = RESULTS / "equal" / "cells.json"
 Cell = Mapping[str, Any]
 
 

@@ -47,7 +47,7 @@ def run() -> Result:
     result.add("a step that nothing disturbs", undisturbed, "s")
     for service, seconds in found.items():
         figure = median(seconds)
-        result.add(f"{service} killed: later than such a step", figure, "s", f"bar {BARS_S[service]:g} s")
+        result.add(f"{service} killed: later than such a step", figure, "s", f"bar: at most {BARS_S[service]:g}")
         result.notes.append(f"{service}: {', '.join(f'{one:.1f}' for one in sorted(seconds))} s")
     result.notes.append(f"medians of {RUNS}, load {os.getloadavg()[0]:.1f} at the end")
     return result
