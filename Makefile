@@ -71,8 +71,12 @@ slow: model ## the slow checks: whole runs, killed processes
 	$(BIN)/pytest -q -x -m "faults or alone"
 
 .PHONY: bench
-bench: model ## measure; prints tables and writes bench/results/*.json
+bench: model ## measure; prints tables and writes bench/results/*/latest.json
 	$(BIN)/python -m bench
+
+.PHONY: bench-pages
+bench-pages: $(STAMP) ## write the tables of docs/benchmarks from bench/results
+	$(BIN)/python -m bench.pages
 
 .PHONY: recipe-page
 recipe-page: $(STAMP) ## write docs/recipe.md from banyan/recipe
