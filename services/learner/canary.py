@@ -1,7 +1,7 @@
 """The canary that goes out with weights: a few fixed tokens and the log-probs that these weights give them.
 
 An engine that took the weights says the same of them (DESIGN 7). The tokens are drawn once from the vocabulary, so that
-what an engine says of two versions can be compared. One forward pass; its cost is in docs/benchmarks.md.
+what an engine says of two versions can be compared. One forward pass; its cost is in docs/benchmarks/vllm.md.
 """
 
 from collections.abc import Callable
