@@ -22,7 +22,7 @@ from bench.table import Result, median
 from services.chassis import nats_server, rpc, subjects
 from services.chassis.bus import Bus
 from services.treestore.service import running
-from services.treestore.settings import Settings
+from services.treestore.storage.settings import Settings
 from tests.treestore.postgres import running as running_postgres
 
 TREES, BRANCHES, TOKENS, RUNS = 64, 64, 32, 3

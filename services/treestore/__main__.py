@@ -2,7 +2,7 @@
 
 from services.chassis.process import main
 from services.chassis.settings import read
-from services.treestore.settings import Settings
+from services.treestore.storage.settings import Settings
 
 
 def _run() -> None:

@@ -11,16 +11,17 @@ from services.chassis import rpc, subjects
 from services.chassis.bus import Bus
 from services.chassis.process import first_of
 from services.chassis.pull import Consumer
-from services.treestore import deadlines, meta
-from services.treestore.clock import StoreClock
-from services.treestore.consumer import DeadLetters, Ingester
-from services.treestore.context import Context
-from services.treestore.database import Database, without_password
-from services.treestore.keeper import Keeper
-from services.treestore.outbox import Outbox
-from services.treestore.runserver import Control
-from services.treestore.server import Lineage
-from services.treestore.settings import Settings
+from services.treestore.api.run_service import Control
+from services.treestore.api.tree_service import Lineage
+from services.treestore.loops import deadlines
+from services.treestore.loops.ingester import DeadLetters, Ingester
+from services.treestore.loops.maintenance import Keeper
+from services.treestore.loops.outbox import Outbox
+from services.treestore.storage import store_metadata
+from services.treestore.storage.clock import StoreClock
+from services.treestore.storage.database import Database, without_password
+from services.treestore.storage.settings import Settings
+from services.treestore.unit_of_work.context import Context
 
 log = logging.getLogger(__name__)
 NAMES = ("banyan.v1.TreeStoreService", "banyan.v1.RunStoreService")
@@ -62,7 +63,7 @@ async def running(settings: Settings) -> AsyncIterator[tuple[rpc.RpcServer, "asy
 
 
 async def _clock(database: Database) -> StoreClock:
-    clock = StoreClock(await database.read(lambda c: meta.read_int(c, "alive_ms")))
+    clock = StoreClock(await database.read(lambda c: store_metadata.read_int(c, "alive_ms")))
     if not database.read_only:
         gap = await database.write(lambda c: deadlines.catch_up(c, clock()))
         if gap:
@@ -130,10 +131,10 @@ async def _connected(context: Context) -> AsyncIterator["asyncio.Future[None]"]:
 
 async def _consumers(context: Context, bus: Bus) -> tuple[Consumer, Consumer]:
     """The store's consumers. A new database reads the log from its beginning: what is retained builds it up again."""
-    if not await context.database.read(lambda c: meta.read_text(c, "store_id")):
+    if not await context.database.read(lambda c: store_metadata.read_text(c, "store_id")):
         for stream in (subjects.LINEAGE, subjects.DEAD):
             await bus.delete_consumer(stream, DURABLE)
-        await context.database.write(lambda c: meta.put(c, "store_id", f"{context.now():x}"))
+        await context.database.write(lambda c: store_metadata.put(c, "store_id", f"{context.now():x}"))
     filters = [subjects.lineage("*", kind) for kind in _KINDS]
     pending = 4 * context.settings.ingest_batch
     events = await bus.consumer(

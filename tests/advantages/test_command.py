@@ -270,7 +270,7 @@ def test_what_the_store_prints_is_read_as_it_was() -> None:
     from banyan.segment import Kind, Segment
     from banyan.v1 import tree_pb2
     from banyan.wire import segment_to_wire
-    from services.treestore import export
+    from services.treestore.queries import export
 
     root = Segment(b"t" * 32, b"", 0, 0, Kind.PROMPT, [1, 2])
     made = Segment(b"t" * 32, root.id, 2, 0, Kind.POLICY, [3, 4, 5], [-1, -2, -3], entropies_T=[0.5, 1, 2])

@@ -11,7 +11,7 @@ import torch
 from banyan.segment import Kind
 from bench.trl import prompts
 from bench.trl.seen import Seen
-from services.treestore import schema
+from services.treestore.storage import schema
 
 PAD, END = 0, 9
 

@@ -11,7 +11,7 @@ from banyan.client import Client
 from banyan.errors import NotFound, Refused
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis import rpc, subjects
-from services.treestore import removal
+from services.treestore.control import removal
 from tests.cli.command import banyan
 from tests.treestore.client import Store, served
 

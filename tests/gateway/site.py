@@ -21,7 +21,7 @@ from services.gateway import gateway
 from services.gateway.join import credentials, tls
 from services.gateway.settings import Settings
 from services.treestore import service as treestore
-from services.treestore.settings import Settings as StoreSettings
+from services.treestore.storage.settings import Settings as StoreSettings
 
 
 @dataclass

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 from banyan.errors import InvalidInput
 from banyan.recipe import Control
 from banyan.recipe_file import load
-from services.treestore.rows import CLOSED, GROWING, GroupRow, TreeRow
-from services.treestore.surplus import surplus
+from services.treestore.lifecycle.redundancy import surplus
+from services.treestore.unit_of_work.rows import CLOSED, GROWING, GroupRow, TreeRow
 from tests.gateway.test_opening import RECIPES
 
 G, R = 4, 2

@@ -19,7 +19,7 @@ from services.learner.learner import Learner
 from services.learner.ports import StoredBatch
 from services.learner.torchthread import TorchThread
 from services.learner.weights import WeightFolder
-from services.treestore import export
+from services.treestore.queries import export
 from tests.advantages.test_command import run
 from tests.learner.rig import RUN, MemoryStore, grown, recipe
 

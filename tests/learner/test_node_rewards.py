@@ -26,11 +26,12 @@ from services.rollout.engines.scripted import build
 from services.rollout.generate.cuts import upto
 from services.rollout.generate.growth import Growing, Growth
 from services.rollout.grower import Grower, Step
-from services.treestore import schema, trees
-from services.treestore.database import Database
-from services.treestore.ingest import Item
-from services.treestore.rows import CLOSED
-from services.treestore.settings import Settings
+from services.treestore.ingest.transaction import Item
+from services.treestore.queries import trees
+from services.treestore.storage import schema
+from services.treestore.storage.database import Database
+from services.treestore.storage.settings import Settings
+from services.treestore.unit_of_work.rows import CLOSED
 from tests.rollout.growing import ENDLESS, spec
 from tests.treestore.forge import Forge, World
 

@@ -136,7 +136,7 @@ def segments(tree_id: bytes, ordinal: int, policy: tree_pb2.PolicyRef) -> list[S
 @pytest_asyncio.fixture
 async def world(nats_server: Any, tmp_path: Path) -> AsyncIterator[World]:
     from services.treestore.service import running
-    from services.treestore.settings import Settings
+    from services.treestore.storage.settings import Settings
 
     settings = Settings(nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "state")
     settings.state.mkdir()

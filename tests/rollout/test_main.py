@@ -13,8 +13,8 @@ from services.chassis import rpc
 from services.chassis.nats_server import free_port
 from services.rollout import __main__ as service
 from services.rollout.engines import thread
-from services.treestore.runserver import Control
-from services.treestore.server import Lineage
+from services.treestore.api.run_service import Control
+from services.treestore.api.tree_service import Lineage
 from tests.liveness import answers_for
 from tests.rollout.growing import TREEPO
 from tests.rollout.world import RUN, World, world

@@ -26,7 +26,7 @@ from services.rollout.node import Node
 from services.rollout.role import Plan
 from services.rollout.store import GrpcStore
 from services.treestore.service import running
-from services.treestore.settings import Settings
+from services.treestore.storage.settings import Settings
 from tests.rollout.growing import IID
 
 RUN = "small-00000000"

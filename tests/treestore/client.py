@@ -16,9 +16,9 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis import rpc
 from services.chassis.bus import Bus
-from services.treestore.ingest import Item
+from services.treestore.ingest.transaction import Item
 from services.treestore.service import running
-from services.treestore.settings import Settings
+from services.treestore.storage.settings import Settings
 from tests.treestore.forge import Forge
 
 

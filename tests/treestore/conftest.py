@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.treestore.database import Database
+from services.treestore.storage.database import Database
 from tests.treestore.client import Store, served
 from tests.treestore.forge import World
 from tests.treestore.postgres import Postgres, running

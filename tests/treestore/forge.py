@@ -14,10 +14,13 @@ from banyan.tree import Leaf
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.wire import leaf_to_wire, segment_to_wire
-from services.treestore import claims, policies, runs, schema
-from services.treestore.database import Database
-from services.treestore.ingest import Item, Outcome, ingest
-from services.treestore.settings import Settings
+from services.treestore.control import runs
+from services.treestore.ingest.transaction import Item, Outcome, ingest
+from services.treestore.lifecycle import claims
+from services.treestore.storage import schema
+from services.treestore.storage.database import Database
+from services.treestore.storage.settings import Settings
+from services.treestore.training import policies
 
 POLICY = digest.blake(b"policy 0")
 

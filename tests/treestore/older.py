@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from alembic import command
 
-from services.treestore import migrate
-from services.treestore.database import Database
+from services.treestore.storage import migrate
+from services.treestore.storage.database import Database
 
 
 @contextlib.contextmanager

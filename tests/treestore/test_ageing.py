@@ -14,9 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore import batches, policies, schema
-from services.treestore.database import Database
-from services.treestore.rows import CLOSED, CONSUMED, DROPPED, GROWING, GroupState
+from services.treestore.storage import schema
+from services.treestore.storage.database import Database
+from services.treestore.training import batches, policies
+from services.treestore.unit_of_work.rows import CLOSED, CONSUMED, DROPPED, GROWING, GroupState
 from tests.treestore.forge import Forge, World
 from tests.treestore.test_machine import check_groups
 from tests.treestore.test_stale import give_back, put_policy

@@ -5,7 +5,9 @@ import pytest
 from banyan.errors import InvalidInput, Refused
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore import allocations, batches, outcomes, runs
+from services.treestore.control import allocations, runs
+from services.treestore.queries import group_outcomes
+from services.treestore.training import batches
 from tests.treestore.forge import World
 
 
@@ -99,7 +101,7 @@ def _commit(world: World, ordinal: int, taken: list[int], given_up: dict[int, st
 
 def _outcomes(world: World, first: int, before: int) -> tuple[list[tuple[int, int, list[float], list[int]]], int]:
     request = rs.ReadOutcomesRequest(run_id=world.forge.run_id, first_batch=first, before_batch=before)
-    found = world.database.query(lambda c: outcomes.read(c, request))
+    found = world.database.query(lambda c: group_outcomes.read(c, request))
     return [(g.ordinal, g.batch, sorted(g.rewards), sorted(g.lengths)) for g in found.groups], found.next_batch
 
 
@@ -128,9 +130,9 @@ def test_answers_that_solved_come_where_they_are_asked_for_and_are_cut(world: Wo
         )
     _commit(world, 0, [0, 1], {2: "flat"})
     asked = rs.ReadOutcomesRequest(run_id=world.forge.run_id, before_batch=1)
-    assert {g.solved for g in world.database.query(lambda c: outcomes.read(c, asked)).groups} == {""}
+    assert {g.solved for g in world.database.query(lambda c: group_outcomes.read(c, asked)).groups} == {""}
     asked.solved_chars, asked.right = 7, 0.5
-    first, second, third = world.database.query(lambda c: outcomes.read(c, asked)).groups
+    first, second, third = world.database.query(lambda c: group_outcomes.read(c, asked)).groups
     assert first.solved == "0: 1 is" and second.solved == "" and third.solved in ("2: 0 is", "2: 1 is")
 
 

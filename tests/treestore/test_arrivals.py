@@ -4,8 +4,11 @@ import pytest
 
 from banyan.errors import Refused
 from banyan.v1 import runstore_service_pb2 as rs
-from services.treestore import arrivals, claims, deadlines, schema
-from services.treestore.rows import DROPPED
+from services.treestore.control import arrivals
+from services.treestore.lifecycle import claims
+from services.treestore.loops import deadlines
+from services.treestore.storage import schema
+from services.treestore.unit_of_work.rows import DROPPED
 from tests.treestore.forge import World
 
 

@@ -10,8 +10,12 @@ from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis import subjects
-from services.treestore import batches, deadlines, lineage, policies, processes, progress, runs, schema
-from services.treestore.rows import CONSUMED, DROPPED, GROWING
+from services.treestore.api import lineage
+from services.treestore.control import processes, progress, runs
+from services.treestore.loops import deadlines
+from services.treestore.storage import schema
+from services.treestore.training import batches, policies
+from services.treestore.unit_of_work.rows import CONSUMED, DROPPED, GROWING
 from tests.treestore.forge import World
 
 

@@ -11,9 +11,12 @@ from banyan.segment import Segment
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.wire import segment_to_wire
-from services.treestore import blobs, runs, schema, trees
-from services.treestore.ingest import Item
-from services.treestore.settings import Settings
+from services.treestore.control import runs
+from services.treestore.ingest import blobs
+from services.treestore.ingest.transaction import Item
+from services.treestore.queries import trees
+from services.treestore.storage import schema
+from services.treestore.storage.settings import Settings
 from tests.treestore.forge import World
 from tests.treestore.test_hostile import rs_cancel
 

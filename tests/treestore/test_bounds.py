@@ -12,8 +12,11 @@ from banyan.digest import blake
 from banyan.segment import Finish, Kind, Origin, Sampling, Segment
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
-from services.treestore import bounds, members, policies, runs, schema
-from services.treestore.bounds import Limits
+from services.treestore.control import members, runs
+from services.treestore.storage import schema
+from services.treestore.training import policies
+from services.treestore.unit_of_work import segment_bounds
+from services.treestore.unit_of_work.segment_bounds import Limits
 from tests.treestore.forge import POLICY, World
 
 _SEED, _PROMPT = 7, np.arange(3, dtype=np.int32)
@@ -97,7 +100,7 @@ def test_what_breaks_a_bound_is_refused_by_name_and_never_stored(bounded: World,
     refused = [(bytes(row.segment), row.reason) for row in bounded.rows(schema.refused)]
     assert refused[0] == (bad.id, reason)
     assert {bytes(row.id) for row in bounded.rows(schema.segments)} == {root.id, good.id}
-    if reason in bounds.BROKEN:
+    if reason in segment_bounds.BROKEN:
         assert refused[1:] == [(after.id, "PARENT_REFUSED")] and not bounded.rows(schema.parked)
 
 
@@ -144,12 +147,14 @@ def test_tree_policies_of_others_may_draw_otherwise() -> None:
         b"t" * 32, b"r" * 32, 3, 0, Kind.POLICY, _T, -np.ones(4, np.float32), policy=POLICY,
         sampling=Sampling(1.5, 0.9, 5, 8, ("###",), _SEED),
     )  # fmt: skip
-    assert not bounds.wrong(Limits(100), bounds.asked(spec), segment, None, 3)
+    assert not segment_bounds.wrong(Limits(100), segment_bounds.asked(spec), segment, None, 3)
 
 
 @settings(max_examples=200)
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=8))
 def test_ids_that_pass_lie_in_the_vocabulary(tokens: list[int]) -> None:
     segment = Segment(b"t" * 32, b"r" * 32, 3, 0, Kind.TOOL, np.array(tokens, np.int32))
-    found = bounds.wrong(Limits(100), bounds.asked(tree_pb2.TreeSpec(generate_json=_GENERATE)), segment, None, 3)
+    found = segment_bounds.wrong(
+        Limits(100), segment_bounds.asked(tree_pb2.TreeSpec(generate_json=_GENERATE)), segment, None, 3
+    )
     assert (found == "") == all(0 <= token < 100 for token in tokens)

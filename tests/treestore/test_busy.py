@@ -19,15 +19,16 @@ from banyan.errors import InvalidInput, TemporaryError
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis import rpc
-from services.treestore import consumer, database, faults, meta, schema, sqlite
-from services.treestore import keeper as keeping
-from services.treestore import postgres as limits
-from services.treestore.consumer import DeadLetters, Ingester
-from services.treestore.context import Context
-from services.treestore.database import Database
-from services.treestore.ingest import Item, ingest
-from services.treestore.keeper import Keeper
-from services.treestore.outbox import Outbox
+from services.treestore.ingest.transaction import Item, ingest
+from services.treestore.loops import ingester as consumer
+from services.treestore.loops import maintenance as keeping
+from services.treestore.loops.ingester import DeadLetters, Ingester
+from services.treestore.loops.maintenance import Keeper
+from services.treestore.loops.outbox import Outbox
+from services.treestore.storage import database, faults, schema, sqlite, store_metadata
+from services.treestore.storage import postgres as limits
+from services.treestore.storage.database import Database
+from services.treestore.unit_of_work.context import Context
 from tests.treestore.client import served
 from tests.treestore.forge import World
 from tests.treestore.test_consumer import Silent, Told
@@ -168,13 +169,13 @@ async def test_the_looks_at_deadlines_go_on_after_a_busy_database(
 
 
 def _beaten(world: World) -> int:
-    return world.database.query(lambda c: meta.read_int(c, "alive_ms"))
+    return world.database.query(lambda c: store_metadata.read_int(c, "alive_ms"))
 
 
 async def test_the_looks_at_the_log_go_on_after_a_busy_database(
     busy: tuple[World, Release], eventually: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caplog.set_level(logging.DEBUG, "services.treestore.keeper")
+    caplog.set_level(logging.DEBUG, "services.treestore.loops.maintenance")
     monkeypatch.setattr(keeping, "_CHECK_S", 0.01)
     world, release = busy
     keeper = Keeper(_context(world), AnsweringLog(), Outbox(world.database, Log()))  # type: ignore[arg-type]
@@ -187,7 +188,7 @@ async def test_the_looks_at_the_log_go_on_after_a_busy_database(
 
 
 def _born(world: World) -> str:
-    return world.database.query(lambda c: meta.read_text(c, "lineage_born"))
+    return world.database.query(lambda c: store_metadata.read_text(c, "lineage_born"))
 
 
 @contextlib.asynccontextmanager

@@ -8,9 +8,12 @@ from banyan.errors import NotFound, Refused
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from services.rollout.store import GrpcStore
-from services.treestore import claims, deadlines, runs, schema
-from services.treestore.rows import DROPPED, GROWING
-from services.treestore.settings import Settings
+from services.treestore.control import runs
+from services.treestore.lifecycle import claims
+from services.treestore.loops import deadlines
+from services.treestore.storage import schema
+from services.treestore.storage.settings import Settings
+from services.treestore.unit_of_work.rows import DROPPED, GROWING
 from tests.treestore.client import Store
 from tests.treestore.forge import World
 from tests.treestore.work import statements

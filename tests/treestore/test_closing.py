@@ -3,8 +3,10 @@
 import itertools
 
 from banyan.v1 import events_pb2, tree_pb2
-from services.treestore import progress, schema, trees
-from services.treestore.rows import CLOSED, GROWING, SCORING
+from services.treestore.control import progress
+from services.treestore.queries import trees
+from services.treestore.storage import schema
+from services.treestore.unit_of_work.rows import CLOSED, GROWING, SCORING
 from tests.treestore.forge import World
 
 

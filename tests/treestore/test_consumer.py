@@ -6,14 +6,15 @@ import pytest
 
 from banyan.errors import TemporaryError
 from banyan.v1 import events_pb2
-from services.treestore import consumer, schema
-from services.treestore import ingest as ingest_module
-from services.treestore.book import Book
-from services.treestore.consumer import Ingester
-from services.treestore.context import Context
-from services.treestore.facts import Event, Grew
-from services.treestore.ingest import Item, ingest
-from services.treestore.rules import Verdict
+from services.treestore.events.events import Event, Grew
+from services.treestore.ingest import transaction as ingest_module
+from services.treestore.ingest.rules import Verdict
+from services.treestore.ingest.transaction import Item, ingest
+from services.treestore.loops import ingester
+from services.treestore.loops.ingester import Ingester
+from services.treestore.storage import schema
+from services.treestore.unit_of_work.context import Context
+from services.treestore.unit_of_work.unit_of_work import Book
 from tests.treestore.forge import World
 
 
@@ -61,10 +62,10 @@ async def test_nothing_is_acknowledged_that_is_not_committed(world: World, monke
     def full(*args: object) -> None:
         raise TemporaryError("disk is full", reason="STORE_FULL")
 
-    monkeypatch.setattr(consumer, "ingest", full)
+    monkeypatch.setattr(ingester, "ingest", full)
     assert not await _ingester(world).store(told)
     assert not any(t.acked for t in told) and not world.rows(schema.trees)
-    monkeypatch.setattr(consumer, "ingest", ingest)
+    monkeypatch.setattr(ingester, "ingest", ingest)
     assert await _ingester(world).store(told)
     assert all(t.acked for t in told) and len(world.rows(schema.trees)) == 3
 
@@ -77,7 +78,7 @@ async def test_a_message_that_breaks_the_ingest_is_buried_alone(world: World, mo
             raise ZeroDivisionError("a bug")
         return ingest(connection, items, now_ms, settings)
 
-    monkeypatch.setattr(consumer, "ingest", fragile)
+    monkeypatch.setattr(ingester, "ingest", fragile)
     assert await _ingester(world).store(told)
     assert len(world.rows(schema.trees)) == 2 and all(t.acked for t in told)
     assert world.one(schema.dead).reason == "ZeroDivisionError: a bug"
@@ -124,8 +125,8 @@ async def test_a_burial_that_fails_acknowledges_nothing(world: World, monkeypatc
     def cannot(*args: object) -> None:
         raise error
 
-    monkeypatch.setattr(consumer, "ingest", broken)
-    monkeypatch.setattr(consumer, "flush", cannot)
+    monkeypatch.setattr(ingester, "ingest", broken)
+    monkeypatch.setattr(ingester, "flush", cannot)
     if isinstance(error, TemporaryError):
         assert not await _ingester(world).store(told)
     else:

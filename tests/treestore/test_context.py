@@ -3,8 +3,8 @@
 import pytest
 from sqlalchemy import Connection
 
-from services.treestore.context import Context
-from services.treestore.flush import tell
+from services.treestore.unit_of_work.context import Context
+from services.treestore.unit_of_work.write import tell
 from tests.treestore.forge import World
 
 

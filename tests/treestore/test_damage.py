@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from services.treestore import schema
-from services.treestore.database import Database
-from services.treestore.faults import StoreDamaged
-from services.treestore.integrity import QuickCheck
+from services.treestore.storage import schema
+from services.treestore.storage.database import Database
+from services.treestore.storage.faults import StoreDamaged
+from services.treestore.storage.integrity import QuickCheck
 from tests.treestore.forge import World
 
 _PAGE = 4096
@@ -144,7 +144,7 @@ async def test_damage_that_work_meets_ends_the_store_too(path: Path) -> None:
 
 
 def test_a_check_that_is_stopped_says_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.treestore.integrity._STEPS", 1)
+    monkeypatch.setattr("services.treestore.storage.integrity._STEPS", 1)
     check = QuickCheck(path)
     assert check.run() == ""
     check.stop()

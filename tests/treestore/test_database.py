@@ -9,8 +9,8 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import select, text
 
 from banyan.errors import InvalidInput, Refused, TemporaryError
-from services.treestore import meta, migrate, schema
-from services.treestore.database import Database, without_password
+from services.treestore.storage import migrate, schema, store_metadata
+from services.treestore.storage.database import Database, without_password
 from tests.treestore.forge import World
 from tests.treestore.older import older
 
@@ -21,34 +21,34 @@ def test_the_migrations_make_exactly_the_tables_of_the_schema(database: Database
 
 
 def test_a_second_writer_is_refused_and_told_who_has_it(database: Database, address: str, monkeypatch) -> None:
-    monkeypatch.setattr("services.treestore.database.PATIENCE_S", 0.3)
+    monkeypatch.setattr("services.treestore.storage.database.PATIENCE_S", 0.3)
     with pytest.raises((InvalidInput, TemporaryError), match="open"):
         Database(address).open()
     reader = Database(address, read_only=True).open()
-    assert reader.query(lambda c: meta.read_int(c, "x")) == 0
+    assert reader.query(lambda c: store_metadata.read_int(c, "x")) == 0
     with pytest.raises(Refused):
-        reader.transact(lambda c: meta.rise(c, "x"))
+        reader.transact(lambda c: store_metadata.rise(c, "x"))
     reader.close()
 
 
 def test_the_lock_goes_with_its_holder(database: Database, address: str) -> None:
-    database.transact(lambda c: meta.rise(c, "x"))
+    database.transact(lambda c: store_metadata.rise(c, "x"))
     database.close()
     again = Database(address).open()
-    assert again.query(lambda c: meta.read_int(c, "x")) == 1
+    assert again.query(lambda c: store_metadata.read_int(c, "x")) == 1
     again.close()
 
 
 def test_readers_see_all_that_is_committed_and_nothing_else(database: Database) -> None:
     def fail(connection) -> None:
-        meta.put(connection, "x", 5)
+        store_metadata.put(connection, "x", 5)
         raise ValueError("after the write")
 
     with pytest.raises(ValueError, match="after"):
         database.transact(fail)
-    assert database.query(lambda c: meta.read_int(c, "x")) == 0
-    database.transact(lambda c: meta.put(c, "x", 6))
-    assert database.query(lambda c: meta.read_int(c, "x")) == 6
+    assert database.query(lambda c: store_metadata.read_int(c, "x")) == 0
+    database.transact(lambda c: store_metadata.put(c, "x", 6))
+    assert database.query(lambda c: store_metadata.read_int(c, "x")) == 6
 
 
 def test_an_address_that_is_none_is_refused() -> None:

@@ -5,9 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from banyan.v1 import events_pb2, tree_pb2
-from services.treestore import clock, deadlines, progress, schema, trees
-from services.treestore.clock import StoreClock
-from services.treestore.rows import CLOSED, SCORING
+from services.treestore.control import progress
+from services.treestore.loops import deadlines
+from services.treestore.queries import trees
+from services.treestore.storage import clock, schema
+from services.treestore.storage.clock import StoreClock
+from services.treestore.unit_of_work.rows import CLOSED, SCORING
 from tests.treestore.forge import World
 
 

@@ -5,14 +5,15 @@ import pytest
 from banyan.errors import NotFound, Refused
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore import batches, failures, policies, progress
+from services.treestore.control import learner_failures, progress
+from services.treestore.training import batches, policies
 from tests.treestore.forge import World
 from tests.treestore.test_batches import closed_groups, commit
 
 
 def _fails(world: World, epoch: int, cause: str = "IndexError: out of range", ordinal: int = 0) -> int:
     request = ts.NoteFailureRequest(run_id=world.forge.run_id, ordinal=ordinal, learner_epoch=epoch, cause=cause)
-    return world.database.transact(lambda c: failures.note(c, request)).failures
+    return world.database.transact(lambda c: learner_failures.note(c, request)).failures
 
 
 def _next_learner(world: World) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, make_url, text
 
-from services.treestore import database, postgres
-from services.treestore.database import Database
+from services.treestore.storage import database, postgres
+from services.treestore.storage.database import Database
 from tests.network import Network, network
 from tests.treestore.postgres import Postgres, running
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from services.treestore import loading, schema
-from services.treestore.book import Book
-from services.treestore.database import Database
-from services.treestore.events import decode
-from services.treestore.ingest import settle
-from services.treestore.loading import load_for
+from services.treestore.events.decode import decode
+from services.treestore.ingest.transaction import settle
+from services.treestore.storage import schema
+from services.treestore.storage.database import Database
+from services.treestore.unit_of_work import load
+from services.treestore.unit_of_work.load import load_for
+from services.treestore.unit_of_work.unit_of_work import Book
 from tests.treestore.forge import World
 from tests.treestore.work import statements, steps
 
@@ -65,7 +66,7 @@ def test_places_are_looked_up_one_by_one(small: World) -> None:
     def looked_up(many: int) -> int:
         pairs = {(spec.tree_id, forge.root(spec).id) for spec in specs[:many]}
         book = Book(small.now(), small.settings)
-        return steps(small.database, lambda c: loading._load_heads(c, book, set(), pairs))
+        return steps(small.database, lambda c: load._load_heads(c, book, set(), pairs))
 
     assert looked_up(64) < 5 * looked_up(16)
     small.database.close()

@@ -5,11 +5,14 @@ import pytest
 from banyan.errors import Refused
 from banyan.v1 import events_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore import awaiting, claims, runs, schema, transcripts
-from services.treestore.consumer import DeadLetters
-from services.treestore.context import Context
-from services.treestore.ingest import Item
-from services.treestore.rows import CLOSED, DROPPED
+from services.treestore.control import runs
+from services.treestore.ingest.transaction import Item
+from services.treestore.lifecycle import claims, waits
+from services.treestore.loops.ingester import DeadLetters
+from services.treestore.queries import transcripts
+from services.treestore.storage import schema
+from services.treestore.unit_of_work.context import Context
+from services.treestore.unit_of_work.rows import CLOSED, DROPPED
 from tests.treestore.forge import World
 from tests.treestore.test_consumer import Silent, Told
 
@@ -104,7 +107,7 @@ def test_whoever_waits_for_a_dropped_tree_is_told(world: World) -> None:
     assert world.one(schema.trees).state == DROPPED
     request = ts.AwaitIngestedRequest(tree_id=spec.tree_id, epoch=epoch, grown=True)
     with pytest.raises(Refused) as refused:
-        world.database.query(lambda c: awaiting.look(c, request))
+        world.database.query(lambda c: waits.look(c, request))
     assert refused.value.reason == "NOT_GROWING"
 
 

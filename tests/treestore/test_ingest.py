@@ -9,7 +9,8 @@ from banyan.segment import Kind, Origin
 from banyan.signals import Signals
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.wire import tree_from_wire
-from services.treestore import schema, trees
+from services.treestore.queries import trees
+from services.treestore.storage import schema
 from tests.treestore.forge import Forge, World
 
 

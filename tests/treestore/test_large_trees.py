@@ -10,8 +10,9 @@ from banyan.errors import Refused
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis import rpc
 from services.rollout.store import GrpcStore
-from services.treestore import claiming, schema
-from services.treestore.database import Database
+from services.treestore.lifecycle import claim_batch
+from services.treestore.storage import schema
+from services.treestore.storage.database import Database
 from services.verifier.store import GrpcStore as VerifierStore
 from tests.treestore.client import Store, served
 from tests.treestore.forge import World
@@ -36,8 +37,8 @@ async def test_in_parts_it_is_the_same_tree(store: Store, monkeypatch: pytest.Mo
     tree_id = await _half_grown(store)
     node = GrpcStore(store.channel, store.forge.run_id, "node-1")
     whole = await node.claim(tree_id, 1)
-    monkeypatch.setattr(claiming, "MOST_ALONE", 100)
-    monkeypatch.setattr(claiming, "_PART", part)
+    monkeypatch.setattr(claim_batch, "MOST_ALONE", 100)
+    monkeypatch.setattr(claim_batch, "_PART", part)
     alone = await rpc.call(store.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-1", ticket=1))
     assert alone.streamed and not alone.tree.segments
     parted = await node.claim(tree_id, 1)

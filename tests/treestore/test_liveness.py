@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from services.chassis.health import Pulse
-from services.treestore.consumer import DeadLetters
-from services.treestore.keeper import Keeper
+from services.treestore.loops.ingester import DeadLetters
+from services.treestore.loops.maintenance import Keeper
 from tests.liveness import Clock, answers_for
 from tests.treestore.client import served
 
@@ -71,7 +71,7 @@ async def test_letters_whose_transaction_hangs_are_late() -> None:
 
 
 async def test_a_sweep_that_hangs_is_late_and_an_idle_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.treestore.keeper._CHECK_S", 0.001)
+    monkeypatch.setattr("services.treestore.loops.maintenance._CHECK_S", 0.001)
     looked = Turns(lambda: keeper.sweeping, False)
     context: Any = SimpleNamespace(settings=SimpleNamespace(purge_s=100.0))  # nothing is purged in this test
     keeper = Keeper(context, None, None)  # type: ignore[arg-type]

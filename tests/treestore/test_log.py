@@ -14,11 +14,11 @@ from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis import rpc, subjects
 from services.chassis.bus import Bus
 from services.chassis.streams import StreamState
-from services.treestore.context import Context
-from services.treestore.keeper import Keeper
-from services.treestore.outbox import Outbox
+from services.treestore.loops.maintenance import Keeper
+from services.treestore.loops.outbox import Outbox
 from services.treestore.service import running
-from services.treestore.settings import Settings
+from services.treestore.storage.settings import Settings
+from services.treestore.unit_of_work.context import Context
 from tests.treestore.forge import Forge, World
 
 

@@ -18,12 +18,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from banyan.errors import Refused
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore import batches, progress, schema, trees
-from services.treestore.closing import owed
-from services.treestore.database import Database
-from services.treestore.ingest import Item
-from services.treestore.rows import CLOSED, CONSUMED, GROWING, GroupState, LeafRow
-from services.treestore.settings import Settings
+from services.treestore.control import progress
+from services.treestore.ingest.transaction import Item
+from services.treestore.queries import trees
+from services.treestore.storage import schema
+from services.treestore.storage.database import Database
+from services.treestore.storage.settings import Settings
+from services.treestore.training import batches
+from services.treestore.unit_of_work.completion import owed
+from services.treestore.unit_of_work.rows import CLOSED, CONSUMED, GROWING, GroupState, LeafRow
 from tests.treestore.forge import Forge, World
 
 GROUPS, SIZE = 3, 2

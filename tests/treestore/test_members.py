@@ -4,7 +4,7 @@ import pytest
 
 from banyan.errors import InvalidInput, Refused
 from banyan.v1 import runstore_service_pb2 as rs
-from services.treestore import members
+from services.treestore.control import members
 from tests.treestore.forge import World
 
 

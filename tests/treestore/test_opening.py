@@ -4,10 +4,12 @@ import pytest
 
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
-from services.treestore import deadlines, progress, runs, schema
-from services.treestore.ingest import Item
-from services.treestore.rows import CLOSED, GROWING
-from services.treestore.settings import Settings
+from services.treestore.control import progress, runs
+from services.treestore.ingest.transaction import Item
+from services.treestore.loops import deadlines
+from services.treestore.storage import schema
+from services.treestore.storage.settings import Settings
+from services.treestore.unit_of_work.rows import CLOSED, GROWING
 from tests.treestore.forge import World
 
 

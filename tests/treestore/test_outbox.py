@@ -6,8 +6,8 @@ import contextlib
 from sqlalchemy import insert
 
 from banyan.errors import DeadlineMissed, InvalidInput, TemporaryError
-from services.treestore import schema
-from services.treestore.outbox import Outbox, letters, waiting
+from services.treestore.loops.outbox import Outbox, letters, waiting
+from services.treestore.storage import schema
 from tests.treestore.forge import World
 
 

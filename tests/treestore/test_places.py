@@ -11,8 +11,11 @@ from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.wire import facts_from_wire, leaf_to_wire
-from services.treestore import deadlines, rooms, schema, transcripts, trees
-from services.treestore.rows import CLOSED, GROWING, SCORING
+from services.treestore.control import growth_budgets
+from services.treestore.loops import deadlines
+from services.treestore.queries import transcripts, trees
+from services.treestore.storage import schema
+from services.treestore.unit_of_work.rows import CLOSED, GROWING, SCORING
 from tests.treestore.forge import World
 
 
@@ -147,7 +150,7 @@ def test_control_that_gives_room_hears_of_leaves_alone(world: World) -> None:
     request = rs.ReadRoomsRequest(run_id=world.forge.run_id, block=1)
 
     def heard() -> list[bytes]:
-        (fact,) = world.database.query(lambda c: rooms.facts(c, request, world.now()))
+        (fact,) = world.database.query(lambda c: growth_budgets.facts(c, request, world.now()))
         return [score.leaf.segment for score in fact.scores]
 
     assert heard() == []

@@ -6,9 +6,12 @@ import pytest
 from sqlalchemy import Connection, event
 
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore import batches, deadlines, lineage, policies, trees
-from services.treestore.database import Database
-from services.treestore.settings import Settings
+from services.treestore.api import lineage
+from services.treestore.loops import deadlines
+from services.treestore.queries import trees
+from services.treestore.storage.database import Database
+from services.treestore.storage.settings import Settings
+from services.treestore.training import batches, policies
 from tests.treestore.forge import World
 
 _RUN = "quick-00000001"

@@ -8,8 +8,11 @@ from sqlalchemy.dialects import sqlite
 from banyan.errors import InvalidInput, Refused
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
-from services.treestore import lineage, policies, progress, schema
-from services.treestore.database import Database
+from services.treestore.api import lineage
+from services.treestore.control import progress
+from services.treestore.storage import schema
+from services.treestore.storage.database import Database
+from services.treestore.training import policies
 from tests.treestore.forge import World
 from tests.treestore.test_batches import closed_groups, commit
 

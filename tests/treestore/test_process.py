@@ -272,7 +272,7 @@ async def test_a_second_store_on_the_same_folder_is_refused(nats_server, tmp_pat
 
 
 def test_states_have_the_numbers_of_the_contract() -> None:
-    from services.treestore import rows
+    from services.treestore.unit_of_work import rows
 
     assert tuple(
         tree_pb2.TreeState.Value(f"TREE_STATE_{n}") for n in ("GROWING", "SCORING", "CLOSED", "CONSUMED", "DROPPED")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, func, insert, select
 
-from services.treestore import database as databases
-from services.treestore import schema
-from services.treestore.database import Database
+from services.treestore.storage import database as databases
+from services.treestore.storage import schema
+from services.treestore.storage.database import Database
 
 _COUNT = select(func.count()).select_from(schema.dead)
 
@@ -57,7 +57,7 @@ async def test_reads_go_on_while_all_but_one_are_long(database: Database) -> Non
 
 def test_readers_that_never_pause_do_not_let_the_log_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots that overlap without an end; SQLite alone would never begin its log anew."""
-    monkeypatch.setattr("services.treestore.sqlite.WAL_BYTES", 1 << 20)
+    monkeypatch.setattr("services.treestore.storage.sqlite.WAL_BYTES", 1 << 20)
     database = Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()
     begun, ended = [threading.Semaphore(0) for _ in range(2)], threading.Event()
 

@@ -7,8 +7,10 @@ from sqlalchemy import Table, select, update
 
 from banyan.errors import NotFound, Refused
 from banyan.v1 import runstore_service_pb2 as rs
-from services.treestore import removal, runs, schema, stats
-from services.treestore.database import Database
+from services.treestore.control import removal, runs
+from services.treestore.queries import stats
+from services.treestore.storage import schema
+from services.treestore.storage.database import Database
 from tests.treestore.forge import Forge, World
 from tests.treestore.test_stats import history
 

@@ -11,7 +11,7 @@ from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis import assignments, bucket, rpc, subjects
 from services.chassis.bucket import Bucket
-from services.treestore import keeper
+from services.treestore.loops import maintenance
 from tests.treestore.client import Store, served
 
 
@@ -73,7 +73,7 @@ async def test_what_a_run_makes_as_it_is_taken_back_is_not_taken_away(
     nats_server: Any, tmp_path: Path, eventually: Any, monkeypatch: pytest.MonkeyPatch, make: Any, is_there: Any
 ) -> None:
     """It is taken back right after the store saw that it was over."""
-    loop, over, resumed = asyncio.get_running_loop(), keeper.runs.over, list[Any]()
+    loop, over, resumed = asyncio.get_running_loop(), maintenance.runs.over, list[Any]()
 
     async def resume(store: Store) -> None:
         await _move(store, rs.RUN_STATE_FAILED, rs.RUN_STATE_TRAINING)
@@ -88,7 +88,7 @@ async def test_what_a_run_makes_as_it_is_taken_back_is_not_taken_away(
                 concurrent.futures.wait(resumed, 1.0)  # unless it waits for what the store does here
             return found
 
-        monkeypatch.setattr(keeper.runs, "over", slow)
+        monkeypatch.setattr(maintenance.runs, "over", slow)
         await make(store)
         await _move(store, rs.RUN_STATE_TRAINING, rs.RUN_STATE_FAILED)
         await eventually(lambda: resumed and resumed[0].done())

@@ -7,10 +7,14 @@ from sqlalchemy import Table
 
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
-from services.treestore import dead, retention, runs, schema, stats
-from services.treestore.database import Database
-from services.treestore.ingest import Item
-from services.treestore.settings import Settings
+from services.treestore.control import runs
+from services.treestore.ingest import dead_letters
+from services.treestore.ingest.transaction import Item
+from services.treestore.queries import stats
+from services.treestore.storage import schema
+from services.treestore.storage.database import Database
+from services.treestore.storage.settings import Settings
+from services.treestore.unit_of_work import retention
 from tests.treestore.forge import World
 
 _MOST = 5
@@ -105,12 +109,12 @@ def test_few_large_rows_fill_a_room_too(database: Database) -> None:
 def test_letters_of_other_services_are_bounded_and_those_that_come_again_take_no_room(narrow: World) -> None:
     subject = f"lineage.{narrow.forge.run_id}.leaf"
     items = [Item("dead.LINEAGE", _letter(subject, n), n) for n in range(_FLOOD)]
-    letters = [dead.letter_of(item) for item in items]
+    letters = [dead_letters.letter_of(item) for item in items]
     for _ in range(2):
-        narrow.database.transact(lambda c: dead.store(c, letters, 0, narrow.settings))
+        narrow.database.transact(lambda c: dead_letters.store(c, letters, 0, narrow.settings))
     assert len(narrow.rows(schema.dead, run_id=narrow.forge.run_id)) == _MOST
     before = narrow.database.query(lambda c: stats.read(c, ""))[retention.THROWN_AWAY]
-    narrow.database.transact(lambda c: dead.store(c, letters[:_MOST], 0, narrow.settings))
+    narrow.database.transact(lambda c: dead_letters.store(c, letters[:_MOST], 0, narrow.settings))
     assert narrow.database.query(lambda c: stats.read(c, ""))[retention.THROWN_AWAY] == before
 
 

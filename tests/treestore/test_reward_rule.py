@@ -19,10 +19,13 @@ from banyan.v1 import treestore_service_pb2 as ts
 from banyan.wire import rewards_from_wire
 from services.learner import convert
 from services.learner.server import grouped
-from services.treestore import batches, export, outcomes, progress, rooms, schema, trees
-from services.treestore.closing import owed
-from services.treestore.replay import buffer
-from services.treestore.rows import CLOSED, LeafRow, ScoreRow
+from services.treestore.control import growth_budgets, progress
+from services.treestore.queries import export, group_outcomes, trees
+from services.treestore.storage import schema
+from services.treestore.training import batches
+from services.treestore.training.replay import buffer
+from services.treestore.unit_of_work.completion import owed
+from services.treestore.unit_of_work.rows import CLOSED, LeafRow, ScoreRow
 from tests.treestore.forge import World
 
 SCORERS = ("a", "b", "c", "d")
@@ -77,7 +80,7 @@ def _closed(world: World, ordinal: int, values: Sequence[Sequence[float]], rng: 
 def _while_growing(world: World, spec: tree_pb2.TreeSpec) -> None:
     """What control sees before the tree is grown is what is known then, by the same rule."""
     request = rs.ReadRoomsRequest(run_id=world.forge.run_id, block=1)
-    (fact,) = world.database.query(lambda c: rooms.facts(c, request, world.now()))
+    (fact,) = world.database.query(lambda c: growth_budgets.facts(c, request, world.now()))
     (tree,) = world.database.query(lambda c: trees.read(c, [spec.tree_id]))
     assert rewards_from_wire(fact.scores, len(SCORERS)) == rewards_from_wire(tree.scores, len(SCORERS))
 
@@ -111,7 +114,7 @@ def test_all_who_compute_a_reward_get_the_same_bits(world: World, values: list[l
     )
     world.database.transact(lambda c: batches.commit(c, commit, world.now(), world.settings))
     asked = rs.ReadOutcomesRequest(run_id=world.forge.run_id, first_batch=ordinal, before_batch=ordinal + 1)
-    (outcome,) = world.database.query(lambda c: outcomes.read(c, asked)).groups
+    (outcome,) = world.database.query(lambda c: group_outcomes.read(c, asked)).groups
     assert list(outcome.rewards) == list(expected.values())
     replayed = ts.SampleReplayRequest(run_id=world.forge.run_id, first_batch=ordinal, before_batch=ordinal + 1)
     (stored,) = world.database.query(lambda c: buffer.stored(c, replayed))

@@ -10,7 +10,10 @@ from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis import rpc
-from services.treestore import awaiting, meta, rooms, trees
+from services.treestore.control import growth_budgets
+from services.treestore.lifecycle import waits
+from services.treestore.queries import trees
+from services.treestore.storage import store_metadata
 
 
 def room(leaves: int, round: int = 1, final: bool = False) -> tree_pb2.TreeRoom:
@@ -20,12 +23,12 @@ def room(leaves: int, round: int = 1, final: bool = False) -> tree_pb2.TreeRoom:
 def grant(world, *given, epoch: int = 1) -> list[bytes]:
     grants = [rs.RoomGrant(tree_id=tree, room=of) for tree, of in given]
     request = rs.GrantRoomsRequest(run_id=world.forge.run_id, gateway_epoch=epoch, grants=grants)
-    return world.database.transact(lambda c: rooms.grant(c, request, world.now()))
+    return world.database.transact(lambda c: growth_budgets.grant(c, request, world.now()))
 
 
 def facts(world, block: int = 2) -> list[rs.RoomFacts]:
     request = rs.ReadRoomsRequest(run_id=world.forge.run_id, block=block)
-    return world.database.query(lambda c: rooms.facts(c, request, world.now()))
+    return world.database.query(lambda c: growth_budgets.facts(c, request, world.now()))
 
 
 def of(world, tree: bytes) -> tree_pb2.TreeRoom:
@@ -49,7 +52,7 @@ def test_room_only_ever_grows_and_takes_effect_once_a_round(world) -> None:
 def test_an_older_gateway_gives_nothing(world) -> None:
     spec = world.forge.spec()
     world.open(spec)
-    world.database.transact(lambda c: meta.rise(c, "gateway_epoch"))
+    world.database.transact(lambda c: store_metadata.rise(c, "gateway_epoch"))
     with pytest.raises(Refused, match="gateway epoch 1"):
         grant(world, (spec.tree_id, room(6)))
     assert grant(world, (spec.tree_id, room(6)), epoch=2) == [spec.tree_id]
@@ -85,14 +88,14 @@ def test_facts_are_those_of_blocks_that_grow(world) -> None:
     ]
     assert told[2].room == room(6) and told[2].waited_ms == 700 and not told[1].HasField("room")
     asked = rs.ReadRoomsRequest(run_id=forge.run_id, block=2)
-    later = world.database.query(lambda c: rooms.facts(c, asked, world.now(), world.now.ms - 200))
+    later = world.database.query(lambda c: growth_budgets.facts(c, asked, world.now(), world.now.ms - 200))
     assert later[2].waited_ms == 200, "the store was away for the rest"
     assert [f.group_ordinal for f in facts(world, 1)] == [1, 2], "blocks of which nothing grows are left out"
 
 
 def test_seen_changes_with_a_score_and_with_what_grows(world) -> None:
     forge, run = world.forge, world.forge.run_id
-    look = lambda: world.database.query(lambda c: rooms.seen(c, run))  # noqa: E731
+    look = lambda: world.database.query(lambda c: growth_budgets.seen(c, run))  # noqa: E731
     looks, spec = [look()], forge.spec()
     world.open(spec)
     looks.append(look())
@@ -110,12 +113,12 @@ def test_a_node_hears_of_scores_and_of_later_rooms(world) -> None:
     epoch = world.open(spec)
     grant(world, (spec.tree_id, room(6)))
     asked = ts.AwaitScoresRequest(tree_id=spec.tree_id, epoch=epoch, known=1)
-    answer = world.database.query(lambda c: awaiting.scores(c, asked))
-    assert answer.room == room(6) and not awaiting.news(asked, answer), "who does not ask for rooms is not woken by them"
+    answer = world.database.query(lambda c: waits.scores(c, asked))
+    assert answer.room == room(6) and not waits.news(asked, answer), "who does not ask for rooms is not woken by them"
     asked.room_known = 0
-    assert awaiting.news(asked, answer)
+    assert waits.news(asked, answer)
     asked.room_known = 1
-    assert not awaiting.news(asked, answer)
+    assert not waits.news(asked, answer)
     (tree,) = world.database.query(lambda c: trees.read(c, [spec.tree_id]))
     assert tree.room == room(6)
 

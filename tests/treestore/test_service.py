@@ -15,10 +15,10 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis import rpc, subjects
 from services.chassis.bus import Bus
-from services.treestore import claiming
-from services.treestore.ingest import Item
+from services.treestore.ingest.transaction import Item
+from services.treestore.lifecycle import claim_batch
 from services.treestore.service import running
-from services.treestore.settings import Settings
+from services.treestore.storage.settings import Settings
 from tests.treestore.client import Store
 
 
@@ -101,7 +101,7 @@ async def test_claims_that_come_together_have_each_their_own_outcome(store: Stor
         ("", 2, ids[0]), ("NOT_FOUND", 0, b""), ("", 2, ids[2]), ("", 3, ids[0])
     ]  # fmt: skip
     assert all(len(o.claim.tree.segments) == 1 for o in outcomes if not o.refused)
-    monkeypatch.setattr(claiming, "MOST_BYTES", 1)
+    monkeypatch.setattr(claim_batch, "MOST_BYTES", 1)
     ask = ts.ClaimTreesRequest(claims=[ts.ClaimTreeRequest(tree_id=s.tree_id, node_id="n", ticket=1) for s in specs])
     outcomes = (await rpc.call(store.trees.ClaimTrees, ask)).outcomes
     assert [o.refused for o in outcomes] == ["", "LATER", "LATER"]

@@ -6,8 +6,9 @@ from sqlalchemy.exc import DBAPIError
 
 from banyan.errors import TemporaryError
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore import schema, transcripts
-from services.treestore.database import Database
+from services.treestore.queries import transcripts
+from services.treestore.storage import schema
+from services.treestore.storage.database import Database
 from tests.treestore.forge import World
 
 _COUNT = select(func.count()).select_from(schema.dead)
@@ -44,6 +45,6 @@ def test_leaves_are_read_beside_an_ingest(world: World, monkeypatch: pytest.Monk
 
 
 def test_a_read_cannot_write(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.treestore.database.PATIENCE_S", 0.0)
+    monkeypatch.setattr("services.treestore.storage.database.PATIENCE_S", 0.0)
     with pytest.raises((TemporaryError, DBAPIError), match=r"read-?only"):
         database.query(lambda c: c.execute(insert(schema.dead), [_LETTER]))

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from services.treestore import counts, schema, stats
-from services.treestore.database import Database
-from services.treestore.rows import CLOSED, DROPPED
+from services.treestore.queries import stats
+from services.treestore.storage import schema
+from services.treestore.storage.database import Database
+from services.treestore.unit_of_work import counts
+from services.treestore.unit_of_work.rows import CLOSED, DROPPED
 from tests.treestore.forge import World
 from tests.treestore.older import older
 from tests.treestore.work import steps

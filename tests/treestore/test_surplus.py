@@ -8,9 +8,12 @@ from banyan.errors import Refused
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore import batches, claims, policies, progress, schema
-from services.treestore.rows import CLOSED, CONSUMED, DROPPED, GROWING, GroupRow, GroupState, TreeRow
-from services.treestore.surplus import surplus
+from services.treestore.control import progress
+from services.treestore.lifecycle import claims
+from services.treestore.lifecycle.redundancy import surplus
+from services.treestore.storage import schema
+from services.treestore.training import batches, policies
+from services.treestore.unit_of_work.rows import CLOSED, CONSUMED, DROPPED, GROWING, GroupRow, GroupState, TreeRow
 from tests.treestore.forge import World
 
 

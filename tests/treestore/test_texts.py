@@ -10,7 +10,9 @@ from banyan.errors import InvalidInput
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore import members, runs, schema, transcripts
+from services.treestore.control import members, runs
+from services.treestore.queries import transcripts
+from services.treestore.storage import schema
 from tests.treestore.forge import World
 
 _WORDS = Tokenizer(models.WordLevel({f"w{n}": n for n in range(100)}, unk_token="w0")).to_str().encode()

@@ -3,8 +3,10 @@
 from banyan.segment import Segment
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore import claims, deadlines, schema, wholes
-from services.treestore.rows import CLOSED, SCORING
+from services.treestore.lifecycle import claims, group_scoring
+from services.treestore.loops import deadlines
+from services.treestore.storage import schema
+from services.treestore.unit_of_work.rows import CLOSED, SCORING
 from tests.treestore.forge import World
 
 VOTE = {"scorers": ["majority"], "group_scorers": ["majority"]}
@@ -37,7 +39,7 @@ def _score(world: World, leaf: Segment, value: float) -> None:
 
 def _read(world: World, spec: tree_pb2.TreeSpec, epoch: int = 1) -> ts.ReadGroupResponse:
     request = ts.ReadGroupRequest(tree_id=spec.tree_id, claim_epoch=epoch)
-    return world.database.query(lambda c: wholes.read(c, request))
+    return world.database.query(lambda c: group_scoring.read(c, request))
 
 
 def _look(world: World) -> None:
@@ -107,7 +109,7 @@ def test_scorers_of_single_leaves_are_not_asked_for_the_vote(world: World) -> No
     spec, epoch = _open(world, 0, size=1, scorers=["number", "majority"])
     leaf, _ = _grow(world, spec, epoch)
     key = ts.LeafKey(tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=leaf.id, end=2), claim_epoch=epoch)
-    from services.treestore import transcripts
+    from services.treestore.queries import transcripts
 
     (alone,) = world.database.query(lambda c: transcripts.read(c, [key]))
     assert list(alone.scorers) == ["number"]

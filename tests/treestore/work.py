@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
-from services.treestore.database import Database
+from services.treestore.storage.database import Database
 
 
 def steps(database: Database, work: Callable[[Connection], Any], *, writes: bool = False) -> int:

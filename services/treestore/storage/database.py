@@ -1,0 +1,224 @@
+"""The database: one writer on one thread, a few readers beside it, and nobody else (PROTOCOL 2).
+
+SQLite: see `sqlite.py`, and a lock file. PostgreSQL: an advisory lock, and the timeouts whose defaults
+are none. `work` functions get a connection in a transaction and may be run again after a lost connection, so they must
+not change anything but rows.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from banyan.errors import InvalidInput, Refused, TemporaryError
+from services.treestore.storage import faults, migrate, postgres, sqlite
+from services.treestore.storage.faults import StoreDamaged
+from services.treestore.storage.file_lock import FileLock
+from services.treestore.storage.integrity import QuickCheck
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Work = Callable[[Connection], T]
+
+PATIENCE_S = 10.0
+_DAMAGED, _UNCHECKED = "damaged", "unchecked"  # what a process leaves in the lock's file for the next
+READERS = 3  # at once: a read that lasts holds up no other
+
+
+class Database:
+    """Opens the database, brings its schema up to date, and runs transactions."""
+
+    def __init__(self, url: str, *, read_only: bool = False) -> None:
+        try:
+            self.url = _with_driver(make_url(url))
+        except (ArgumentError, ValueError) as error:  # a port that is no number
+            raise InvalidInput(f"BANYAN_DATABASE={without_password(url)!r} is not a database address: {error}") from None
+        self.read_only = read_only
+        self._lock: FileLock | None = None
+        self.unchecked: Path | None = None  # a file whose last process ended without closing it
+        self._damage: StoreDamaged | None = None
+        self._damaged = asyncio.Event()
+        self._writer: Engine | None = None
+        self._reader: Engine | None = None
+        self._write_thread = ThreadPoolExecutor(1, "store-write")
+        self._read_threads = ThreadPoolExecutor(READERS, "store-read")
+        self._check_thread = ThreadPoolExecutor(1, "store-check")
+
+    def open(self) -> "Database":
+        """Takes the lock and migrates. Raises InvalidInput if another process has it or the schema is not ours.
+
+        A file that was found damaged is checked before anything is written to it.
+        """
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _open(self) -> None:
+        if self.url.get_backend_name() == "sqlite":
+            self._open_sqlite()
+        else:
+            self._writer = None if self.read_only else postgres.engine(self.url, exclusive=True)
+            self._reader = postgres.engine(self.url, exclusive=False, connections=READERS)
+        if self._writer is not None:
+            self.transact(migrate.upgrade)
+        self.query(migrate.check)
+
+    def _open_sqlite(self) -> None:
+        path = Path(self.url.database or "")
+        if not self.url.database or self.url.database == ":memory:":
+            raise InvalidInput(f"BANYAN_DATABASE={self.url} must name a file; memory is no store")
+        if self.read_only:
+            if not path.exists():
+                raise InvalidInput(f"there is no store at {path}; nothing ran in this state folder yet")
+        else:
+            self._take(path)
+            self._writer = sqlite.writer(path)
+            self.transact(lambda c: None)  # makes the file before the reader looks for it
+        self._reader = sqlite.reader(path, READERS)
+
+    def _take(self, path: Path) -> None:
+        """Take the lock of a file, and see by it how the last process that wrote to the file ended."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(path.name + ".lock")
+        there, known = path.exists(), lock.exists()
+        self._lock = FileLock(lock)
+        if there and (self._lock.left or not known):
+            self.unchecked = path
+        if there and self._lock.left == _DAMAGED:
+            self._note(finding := QuickCheck(path).run())
+            if finding is None:
+                message = f"{path} was damaged, and cannot be read now to see whether it still is; look after its disk"
+                raise TemporaryError(message, reason=faults.UNAVAILABLE)
+
+    def _note(self, finding: str | None) -> None:
+        """Keep the result of a check; None is none. Raises StoreDamaged."""
+        if finding:
+            self._damage = faults.damaged(str(self.unchecked), finding)
+            raise self._damage
+        if finding is not None:
+            self.unchecked = None
+
+    async def check(self) -> None:
+        """Check a file that the last process did not close, beside all work; then wait until cancelled.
+
+        Raises StoreDamaged. Until a check went through, every start begins one.
+        """
+        if self.unchecked is not None:
+            check, began = QuickCheck(self.unchecked), time.monotonic()
+            try:
+                finding = await asyncio.get_running_loop().run_in_executor(self._check_thread, check.run)
+            finally:
+                check.stop()
+            self._note(finding)
+            result = "could not be checked now" if finding is None else "is whole"
+            log.info("the store was not closed; it %s (%.1f s)", result, time.monotonic() - began)
+        await asyncio.Event().wait()
+
+    async def damaged(self) -> None:
+        """Wait until a read or write finds the file damaged. Raises StoreDamaged then, as every write does from there on."""
+        await self._damaged.wait()
+        assert self._damage is not None
+        raise self._damage
+
+    def close(self) -> None:
+        """Finishes the transactions under way and lets go of the lock."""
+        self._check_thread.shutdown()
+        self._read_threads.shutdown()
+        self._write_thread.shutdown()
+        for engine in (self._reader, self._writer):
+            if engine is not None:
+                engine.dispose()
+        if self._lock is not None:
+            self._lock.release(self._word())
+
+    def _word(self) -> str:
+        """What the next process must know of the file."""
+        if self._damage is not None or (self.unchecked and self._lock and self._lock.left == _DAMAGED):
+            return _DAMAGED
+        return _UNCHECKED if self.unchecked else ""
+
+    async def write(self, work: Work[T]) -> T:
+        """Runs `work` in a write transaction on the writer's thread."""
+        return await self._on(self._write_thread, self.transact, work)
+
+    async def read(self, work: Work[T]) -> T:
+        """Runs `work` in a read transaction on a reader's thread; sees what is committed before it, and nothing later."""
+        return await self._on(self._read_threads, self.query, work)
+
+    async def _on(self, thread: ThreadPoolExecutor, run: Callable[[Work[T]], T], work: Work[T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread, run, work)
+        except StoreDamaged as error:
+            self._damage = self._damage or error
+            self._damaged.set()
+            raise
+
+    def transact(self, work: Work[T]) -> T:
+        """`write`, on the caller's thread."""
+        if self._writer is None:
+            raise Refused("this treestore only reads; write to the one that runs", "READ_ONLY")
+        if self._damage is not None:
+            raise self._damage
+        result = _attempt(self._writer, work, PATIENCE_S)
+        if self.url.get_backend_name() == "sqlite":
+            sqlite.trim(self._writer, Path(self.url.database or ""))
+        return result
+
+    def query(self, work: Work[T]) -> T:
+        """`read`, on the caller's thread."""
+        assert self._reader is not None, "open() comes first"
+        return _attempt(self._reader, work, PATIENCE_S)
+
+
+def without_password(url: str) -> str:
+    """A database's address as it may stand in logs and messages."""
+    return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", url)
+
+
+def _attempt(engine: Engine, work: Work[T], patience_s: float) -> T:
+    """Run one transaction; again after what passes within moments, until `patience_s` is over.
+
+    Raises the database's own error where the data is at fault, StoreDamaged, or else TemporaryError (ADR 045).
+    """
+    end = time.monotonic() + patience_s
+    driver: Any = engine.dialect.loaded_dbapi
+    while True:
+        try:
+            with engine.begin() as connection:
+                return work(connection)
+        except (DBAPIError, driver.Error) as error:  # the driver's own as well: as a connection is made, nobody wraps them
+            _check_fault(engine, error, driver)
+            if not faults.soon_over(error, driver) or time.monotonic() > end:
+                raise faults.meaning(error, driver) from error
+        except TemporaryError as error:
+            if error.reason != "STORE_LOCKED" or time.monotonic() > end:
+                raise
+        time.sleep(0.1)
+
+
+def _check_fault(engine: Engine, error: Exception, driver: Any) -> None:
+    """Raise what does not pass: an error that the data is to blame for, or StoreDamaged."""
+    cause = faults.cause_of(error)
+    if faults.torn(cause):
+        file = str(engine.url.database).removeprefix("file:").partition("?")[0]
+        raise (faults.damaged if faults.is_store(cause) else faults.no_store)(file, str(cause)) from None
+    if faults.breaks_rule(cause, driver):
+        raise error
+
+
+def _with_driver(url: URL) -> URL:
+    if url.drivername in ("postgres", "postgresql"):
+        return url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise InvalidInput(f"BANYAN_DATABASE={url} is neither sqlite nor postgresql")
+    return url
