@@ -11,10 +11,13 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from banyan.segment import Kind, Sampling, Segment
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from services.learner import attention, calls, gathered, losses, packing, paths, spans
-from services.learner.model import Pass, forward, output_weight, predictions, prepare
-from services.learner.packing import Row
-from services.learner.trainer import totals_of
+from services.learner import losses
+from services.learner.attention import matmuls, tree_attention
+from services.learner.model.load import Pass, forward, output_weight, predictions, prepare
+from services.learner.packing import node_spans, packing, unroll
+from services.learner.packing.packing import Row
+from services.learner.training import gather
+from services.learner.training.trainer import totals_of
 
 VOCABULARY = 49_152
 
@@ -89,8 +92,8 @@ class Rivals:
         grown, leaves = tree(shape)
         view = TreeView(grown, leaves, dict.fromkeys(leaves, 1.0))
         worth_L = np.random.default_rng(0).standard_normal(len(leaves))
-        self.row = packing.pack([paths.unroll(view, range(len(leaves)), worth_L, None, b"now")], shape.unique)[0]
-        alone = [packing.pack([paths.unroll(view, [leaf], worth_L, None, b"now")], 0)[0] for leaf in range(len(leaves))]
+        self.row = packing.pack([unroll.unroll(view, range(len(leaves)), worth_L, None, b"now")], shape.unique)[0]
+        alone = [packing.pack([unroll.unroll(view, [leaf], worth_L, None, b"now")], 0)[0] for leaf in range(len(leaves))]
         self.flat, self._totals = alone, totals_of([self.row])
         self._loss = losses.build("ppo-clip", {})
 
@@ -111,12 +114,12 @@ class Rivals:
         try:
             states = self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
         finally:
-            self.model.config._attn_implementation = attention.NAME
+            self.model.config._attn_implementation = tree_attention.NAME
         joined = _joined(rows, self.shape.length)
         self._backward(joined, predictions(self.model, states.flatten(0, 1), joined))
 
     def _backward(self, row: Row, said: Pass) -> None:
-        self._loss.of(gathered.tokens(row, said), self._totals)[0].backward()  # type: ignore[no-untyped-call]
+        self._loss.of(gather.tokens(row, said), self._totals)[0].backward()  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
         """Drops gradients."""
@@ -140,7 +143,7 @@ class Rivals:
         flat = self.work(
             s.leaves * s.length, sum(len(r.place_R) for r in self.flat), s.leaves * s.length * (s.length + 1) // 2
         )
-        seen = calls.long_pairs(calls.calls(spans.spans(self.row), 0))
+        seen = matmuls.long_pairs(matmuls.calls(node_spans.spans(self.row), 0))
         return flat / self.work(s.unique, len(self.row.place_R), seen)
 
 

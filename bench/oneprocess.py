@@ -24,11 +24,11 @@ from banyan.tree import Leaf, Tree
 from services.chassis import models, weightfile
 from services.gateway.control.uniform import row_of
 from services.gateway.tasks import Split, load, messages, split
-from services.learner.credit import ScoredTree
-from services.learner.device import compute_dtype
-from services.learner.model import load as load_trained
-from services.learner.study import Lesson, study
-from services.learner.trainer import StepReport, Trainer, settle
+from services.learner.data.credit import ScoredTree
+from services.learner.data.prepare import Lesson, study
+from services.learner.model.device import compute_dtype
+from services.learner.model.load import load as load_trained
+from services.learner.training.trainer import StepReport, Trainer, settle
 from services.rollout.engines import loading
 from services.rollout.engines.forward import Forward
 from services.rollout.engines.make import maker

@@ -15,9 +15,9 @@ from banyan import registry
 from banyan.recipe import Optimise
 from bench.flattened import Rivals, Shape, kept, model, tree
 from bench.table import Result, median
-from services.learner.credit import ScoredTree
-from services.learner.study import Lesson, study
-from services.learner.trainer import Trainer, settle
+from services.learner.data.credit import ScoredTree
+from services.learner.data.prepare import Lesson, study
+from services.learner.training.trainer import Trainer, settle
 
 BAR = Shape(512, 16, 64)
 CURVE = {

@@ -31,9 +31,9 @@ from services.chassis import models, nats_server, rpc
 from services.chassis.bucket import Bucket
 from services.chassis.bus import Bus
 from services.chassis.weightfile import WeightManifest
-from services.learner.handing import Hands
-from services.learner.outlet import BucketOutlet
-from services.learner.weights import WeightFolder
+from services.learner.weights.collective import Hands
+from services.learner.weights.folder import WeightFolder
+from services.learner.weights.object_store import BucketOutlet
 from services.rollout.engines.make import maker
 from services.rollout.engines.port import Policy
 from services.rollout.engines.thread import EngineThread
@@ -171,10 +171,12 @@ async def learning(recipe: Recipe, folder: Path, nats_url: str) -> AsyncIterator
     """A learner that hands out weights and does nothing else."""
     import torch
 
-    from services.learner import canary, masters, model, server
+    from services.learner import server
+    from services.learner.model import canary, master_weights
+    from services.learner.model import load as model
 
     trained = model.load(models.resolve(recipe.model))
-    held = masters.Masters(trained, torch.bfloat16)
+    held = master_weights.Masters(trained, torch.bfloat16)
     says = (lambda: canary.of(trained, "bfloat16")) if recipe.resources.engine == "vllm" else None
     bus = await Bus.connect(nats_url, "learner")
     bucket = Bucket(bus.client, "weights-bench")

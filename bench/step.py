@@ -13,8 +13,8 @@ from bench.oneprocess import OneProcess
 from bench.table import Result, median
 from services.chassis import models
 from services.gateway.tasks import messages
-from services.learner.credit import ScoredTree
-from services.learner.study import study
+from services.learner.data.credit import ScoredTree
+from services.learner.data.prepare import study
 
 RUNS = 5
 GROUPS, WIDTH = 8, 8

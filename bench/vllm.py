@@ -174,10 +174,10 @@ def _updates(engine: Any, result: Result) -> None:
     import torch
 
     from services.chassis import models, weightfile
-    from services.learner import canary, masters, model
+    from services.learner.model import canary, load, master_weights
 
-    trained = model.load(models.resolve(MODEL))
-    tensors, seconds = masters.Masters(trained, torch.bfloat16).computed(), dict[str, list[float]]()
+    trained = load.load(models.resolve(MODEL))
+    tensors, seconds = master_weights.Masters(trained, torch.bfloat16).computed(), dict[str, list[float]]()
     core, ask = engine._core, engine._loop.run_until_complete
 
     @contextlib.contextmanager

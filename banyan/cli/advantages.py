@@ -19,7 +19,7 @@ from banyan.cli.treelines import TreeLine, read
 from banyan.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from services.learner.credit import Credit
+    from services.learner.data.credit import Credit
 
 _MOST_SEGMENTS = 200_000  # held at a time: a group, or the whole batch where an estimator needs it
 _LARGE = 100.0  # an advantage of as many times what rewards differ by is none
@@ -103,7 +103,7 @@ def _credits(groups: Iterator[Group], built: Any, whiten: bool) -> Iterator[tupl
     if not whiten and not hasattr(built, "factors"):
         yield from ((group, _estimated(group, built)) for group in groups)
         return
-    from services.learner import credit as credits_module
+    from services.learner.data import credit as credits_module
 
     held = []
     for group in groups:
@@ -179,7 +179,7 @@ def _check_size(lines: Any, what: str) -> None:
 
 
 def _estimated(group: Group, built: Any) -> "Credit":
-    from services.learner import credit as credits_module
+    from services.learner.data import credit as credits_module
 
     _check_spoken(group, built)
     trees = [credits_module.ScoredTree(g.tree, g.leaves, g.rewards, g.facts) for g in group]
@@ -213,7 +213,7 @@ def _beyond(credit: "Credit") -> float:
 
 
 def _print(group: Group, credit: "Credit") -> None:
-    from services.learner import explain
+    from services.learner.data import explain
 
     for index, line in enumerate(group):
         found = {said.segment: said for said in explain.lines(credit, index)}

@@ -58,8 +58,8 @@ def _write(run: rs.Run, checkpoint: Path, to: Path, merge: bool) -> str:
             modelfiles.say_float32(to)
         return "adapter" if adapted else "model"
     from services.chassis import models
-    from services.learner import merging
+    from services.learner.model import merge_lora
 
     name = Recipe.model_validate_json(run.recipe_json, strict=False).model
-    merging.write(checkpoint, models.resolve(name), name, to)
+    merge_lora.write(checkpoint, models.resolve(name), name, to)
     return "merged model"

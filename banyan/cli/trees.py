@@ -129,11 +129,11 @@ def node_advantages(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tr
     """Mean advantage of the scored paths through each node, by the recipe's estimator on the tree's whole group; of rewards
     as they were scored, before any KL is taken from them."""
     from banyan import registry
-    from services.learner import convert, credit
+    from services.learner.data import credit, from_store
 
     members = sorted(group, key=lambda t: t.spec.index) or [tree]
     estimator = registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
-    scored = [convert.scored_tree(member) for member in members]
+    scored = [from_store.scored_tree(member) for member in members]
     mine = next(i for i, member in enumerate(members) if member.spec.tree_id == tree.spec.tree_id)
     found = credit.estimate(tree.spec.group_id, scored, estimator, lambda _tree, _leaf: False)
     result, view = found.advantages, found.group.trees[mine]

@@ -77,8 +77,8 @@ def run(way: str, steps: int) -> dict[str, Any]:
 def alone() -> Iterator[None]:
     """Within, no path shares tokens with another: not in the engine's waves and store, not in the learner's rows."""
     from bench import oneprocess
-    from services.learner import packing
-    from services.learner.study import study
+    from services.learner.data.prepare import study
+    from services.learner.packing import packing
     from services.rollout.engines import torch_engine
     from services.rollout.engines.admission import Group
     from services.rollout.engines.memory import Memory

@@ -55,7 +55,7 @@ class WeightManifest:
     bytes: int
     tensors: tuple[TensorEntry, ...]
     aliases: Mapping[str, str]
-    canary: Mapping[str, Any] | None = None  # what the weights say of a few tokens (services/learner/canary.py)
+    canary: Mapping[str, Any] | None = None  # what the weights say of a few tokens (services/learner/model/canary.py)
     adapter: Mapping[str, Any] | None = None  # PEFT's configuration, where the tensors are a LoRA adapter of the model's own
 
     @property

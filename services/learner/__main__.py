@@ -16,7 +16,7 @@ def main() -> None:
     async def run(stop: asyncio.Event) -> None:
         settings = read(LearnerSettings)
         if os.environ.get("RANK", "0") != "0":  # torchrun, or rank 0, started this one
-            from services.learner.ranks import follower
+            from services.learner.training.distributed import follower
 
             return await follower.run(settings)
         if settings.ranks == 1 and os.environ.get("WORLD_SIZE", "1") == "1":  # ranks share the cores

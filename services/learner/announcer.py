@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from banyan.v1 import events_pb2, tree_pb2
 from services.chassis import telemetry
-from services.learner.outlet import FolderOnly, Outlet
 from services.learner.ports import Store
 from services.learner.position import Position
-from services.learner.weights import WeightFolder
+from services.learner.weights.folder import WeightFolder
+from services.learner.weights.object_store import FolderOnly, Outlet
 
 
 class Announcer:

@@ -19,21 +19,23 @@ from banyan.recipe import Recipe
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from services.chassis import telemetry
-from services.learner import convert, drift, finite, replay, report
-from services.learner import metrics as sampling
+from services.learner import step_report
 from services.learner.announcer import Announcer
-from services.learner.attempt import IN_A_ROW, UNSTUDIED, Attempt, refuse_all_aside
-from services.learner.batch import assemble
-from services.learner.checkpoint import Mark
-from services.learner.credit import Credit, ScoredTree
-from services.learner.keeper import Keeper
-from services.learner.outlet import Outlet
-from services.learner.packing import Row
+from services.learner.batch_attempt import IN_A_ROW, UNSTUDIED, Attempt, refuse_all_aside
+from services.learner.checkpoints.checkpoint import Mark
+from services.learner.data import from_store, replay
+from services.learner.data import metrics as sampling
+from services.learner.data.credit import Credit, ScoredTree
+from services.learner.data.prepare import Lesson, credited, recorded_stale, study, summary
+from services.learner.data.selection import assemble
+from services.learner.packing.packing import Row
 from services.learner.ports import Store, StoredBatch, Trigger
 from services.learner.position import Position
-from services.learner.study import Lesson, credited, recorded_stale, study, summary
-from services.learner.torchthread import Timed, TorchThread
-from services.learner.weights import WeightFolder
+from services.learner.training import divergence, drift
+from services.learner.training.checkpointer import Keeper
+from services.learner.training.trainer_thread import Timed, TorchThread
+from services.learner.weights.folder import WeightFolder
+from services.learner.weights.object_store import Outlet
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +128,7 @@ class Learner:
             if policy.metrics:  # of which a logger that was killed may not know yet
                 self.note(policy.policy.step, policy.metrics)
         live = [(policy.policy.step, policy.metrics) for policy, gone in stored if not gone]
-        self._not_finite = finite.trailing(live, at.step)
+        self._not_finite = divergence.trailing(live, at.step)
         self._refuse_stuck()
         self.keeper.begin(at.step)
         at.hold((await self._torch.hand_out(self.weights, at.epoch, at.step)).digest)
@@ -156,7 +158,7 @@ class Learner:
 
     def _refuse_stuck(self) -> None:
         """Ends a run in which nothing is learned any more. Raises InvalidInput."""
-        finite.refuse(self._not_finite, self.recipe.optimise.max_not_finite, self.at.step)
+        divergence.refuse(self._not_finite, self.recipe.optimise.max_not_finite, self.at.step)
 
     async def _pass_over(self, batch: StoredBatch, known: Known) -> None:
         """Goes on behind a batch that is set aside: its policy has the weights of the one before."""
@@ -183,7 +185,7 @@ class Learner:
         attempt = Attempt(self._store, batch, self.at.epoch, committed=not fresh)
         async with attempt:
             timed, metrics = await self._train(batch, trees, attempt)
-        self._not_finite = finite.after(self._not_finite, metrics)
+        self._not_finite = divergence.after(self._not_finite, metrics)
         await self._put_out(batch, timed.report.applied, metrics, known)
 
     async def _train(self, batch: StoredBatch, trees: Sequence[tree_pb2.Tree], attempt: Attempt) -> tuple[Timed, Metrics]:
@@ -191,7 +193,7 @@ class Learner:
         begun, fresh = time.monotonic(), not attempt.committed
         batch = await self._replaying(batch, trees) if fresh else batch
         again = await self._store.trees(list(dict.fromkeys(one.tree_id for one in batch.replayed)))
-        convert.refuse_untrainable([*trees, *again], self._held_out)
+        from_store.refuse_untrainable([*trees, *again], self._held_out)
         links = [t.spec.traceparent for t in trees]
         with telemetry.span("learner.batch", links=links, banyan_run=self.run_id, banyan_batch=batch.ordinal) as span:
             lesson = await self._torch.run(lambda: self._surveyed(self._study(trees, again, batch, fresh), batch))
@@ -199,11 +201,11 @@ class Learner:
                 said = summary(lesson, self.at.step)
                 await self._store.commit(batch.ordinal, self.at.epoch, batch.group_ids, said, batch.replayed)
                 attempt.committed = True
-            report.note_consumed([*trees, *again], batch.ordinal, self.at.step + 1, span.traceparent)
+            step_report.note_consumed([*trees, *again], batch.ordinal, self.at.step + 1, span.traceparent)
             prepared = time.monotonic() - begun
             with telemetry.span("learner.step", span.traceparent, banyan_run=self.run_id, banyan_batch=batch.ordinal):
                 timed = await self._torch.step(lesson.rows, self.at.step, lesson.sizes)
-            metrics = report.numbers(lesson, timed, self.at.step + 1) | {"prepare_seconds": prepared}
+            metrics = step_report.numbers(lesson, timed, self.at.step + 1) | {"prepare_seconds": prepared}
             metrics |= await self._drift(self.at.step + 1, timed.report.learning_rate)
             return timed, metrics
 
@@ -222,27 +224,27 @@ class Learner:
         first = await self._store.batch(0)
         trees = await self._store.trees(first.tree_ids[: drift.TREES]) if first and not first.set_aside else []
         budget = self._torch.trainer.budget
-        return await self._torch.run(lambda: drift.probe([convert.scored_tree(tree) for tree in trees], budget))
+        return await self._torch.run(lambda: drift.probe([from_store.scored_tree(tree) for tree in trees], budget))
 
     async def _replaying(self, batch: StoredBatch, trees: Sequence[tree_pb2.Tree]) -> StoredBatch:
         """A fresh batch with what it trains on again. The store answers from earlier batches alone."""
         if self.recipe.replay is None:
             return batch
         rows = {tree.spec.group_id: tree.spec.row_digest for tree in trees}
-        groups = convert.by_group(trees, batch.group_ids)
+        groups = from_store.by_group(trees, batch.group_ids)
         wanted = replay.wanted(self.recipe.replay, self.recipe.seed, batch.ordinal, groups, rows, self._too_old)
         return replace(batch, replayed=await self._store.replays(wanted))
 
     def _study(
         self, trees: Sequence[tree_pb2.Tree], again: Sequence[tree_pb2.Tree], batch: StoredBatch, fresh: bool
     ) -> Lesson:
-        members = convert.by_group(trees, batch.group_ids)
+        members = from_store.by_group(trees, batch.group_ids)
         recorded = recorded_stale(batch.summary)
         stale = self._too_old if fresh or UNSTUDIED in batch.summary else lambda _tree, leaf: leaf in recorded
-        stored = {tree.spec.tree_id: convert.scored_tree(tree) for tree in again}
+        stored = {tree.spec.tree_id: from_store.scored_tree(tree) for tree in again}
         groups = replay.joined(members, batch.replayed, stored, stale)
         teaches = self.recipe.optimise.head is not None
-        seen = convert.observed(trees, [one for _, grown in members for one in grown]) if teaches else {}
+        seen = from_store.observed(trees, [one for _, grown in members for one in grown]) if teaches else {}
         trainer = self._torch.trainer
         groups = self._priced(groups)
         optimise, taught, pack = self.recipe.optimise, trainer.loss.taught, self._torch.pack

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from banyan.v1 import events_pb2, runstore_service_pb2, tree_pb2
-from services.learner.batch import Ready
-from services.learner.replay import Replayed, Wanted
+from services.learner.data.replay import Replayed, Wanted
+from services.learner.data.selection import Ready
 
 
 @dataclass(frozen=True, slots=True)

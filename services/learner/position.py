@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from services.learner.checkpoint import Mark
-from services.learner.staleness import History
+from services.learner.checkpoints.checkpoint import Mark
+from services.learner.data.staleness import History
 
 
 @dataclass

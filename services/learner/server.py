@@ -13,12 +13,12 @@ from banyan.tree import Leaf, Tree
 from banyan.v1 import learner_service_pb2 as messages
 from banyan.v1 import learner_service_pb2_grpc, tree_pb2
 from services.chassis import weighthold
-from services.learner import convert, explain
-from services.learner.credit import Credit, ScoredTree
-from services.learner.handing import Hands
+from services.learner.data import explain, from_store
+from services.learner.data.credit import Credit, ScoredTree
+from services.learner.data.prepare import credited
 from services.learner.learner import Learner
-from services.learner.study import credited
-from services.learner.weights import WeightFolder
+from services.learner.weights.collective import Hands
+from services.learner.weights.folder import WeightFolder
 
 PIECE_BYTES = 1 << 20
 SERVICE = messages.DESCRIPTOR.services_by_name["LearnerService"].full_name
@@ -116,7 +116,7 @@ def grouped(trees: Iterable[tree_pb2.Tree]) -> list[tuple[str, list[ScoredTree]]
             raise InvalidInput(f"tree {tree.spec.tree_id.hex()} is given twice; its leaves would count twice: send it once")
         seen.add(tree.spec.tree_id)
         groups.setdefault(tree.spec.group_id, []).append(tree)
-    return [(group_id, [convert.scored_tree(t) for t in members]) for group_id, members in groups.items()]
+    return [(group_id, [from_store.scored_tree(t) for t in members]) for group_id, members in groups.items()]
 
 
 def _segments(credits: Iterable[Credit]) -> list[messages.SegmentAdvantage]:

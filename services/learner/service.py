@@ -10,18 +10,19 @@ from banyan.v1 import learner_service_pb2_grpc, runstore_service_pb2
 from services.chassis import models, process, rpc
 from services.chassis.bus import Bus
 from services.chassis.health import Liveness
-from services.learner import checkpoint, server
+from services.learner import server
+from services.learner.checkpoints import checkpoint
 from services.learner.consumer import ClosedTrees
-from services.learner.handing import Hands
-from services.learner.keeper import Keeper
 from services.learner.learner import Learner
 from services.learner.loggers.logs import Logs
-from services.learner.outlet import Outlet, handing_out
-from services.learner.ranks import opened
 from services.learner.settings import LearnerSettings
 from services.learner.store import GrpcStore
-from services.learner.torchthread import TorchThread
-from services.learner.weights import WeightFolder, choose_folder
+from services.learner.training.checkpointer import Keeper
+from services.learner.training.distributed import opened
+from services.learner.training.trainer_thread import TorchThread
+from services.learner.weights.collective import Hands
+from services.learner.weights.folder import WeightFolder, choose_folder
+from services.learner.weights.object_store import Outlet, handing_out
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from banyan.v1 import (
 )
 from banyan.wire import leaf_from_wire, leaf_to_wire
 from services.chassis import rpc
-from services.learner.batch import Ready
+from services.learner.data.replay import Replayed, Wanted
+from services.learner.data.selection import Ready
 from services.learner.ports import StoredBatch
-from services.learner.replay import Replayed, Wanted
 
 USE = "train"
 PATIENCE_S = 120.0

@@ -240,16 +240,16 @@ def test_dapo_adds_the_penalty_but_leaves_constant_groups_out() -> None:
 
 
 def test_the_learner_multiplies_each_token_by_its_factor() -> None:
-    from services.learner import paths, shaping
-    from services.learner.credit import Credit, over_batch
-    from services.learner.taught import PATHS
+    from services.learner.data.credit import Credit, over_batch
+    from services.learner.packing import shaping, unroll
+    from services.learner.packing.loss_targets import PATHS
 
     view = planted([leaf(1, tokens=3, logprob=-0.1), leaf(0, tokens=2, logprob=-3.0, word=4)]).view
     estimator = by_name("echo")
     made = Credit(group(view), estimator.estimate(group(view)))
     shaped = over_batch([made], estimator)[0].advantages
     assert shaped.factor_G_N_T is not None
-    plain = paths.unroll(view, [0, 1], shaped.leaf_G_L[0], None, b"now")
+    plain = unroll.unroll(view, [0, 1], shaped.leaf_G_L[0], None, b"now")
     piece = shaping.shaped(plain, view, [0, 1], shaped.factor_G_N_T[0], PATHS)
     factors = estimator.factors([view])[0]
     for index, path in enumerate(piece.paths):

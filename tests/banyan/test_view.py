@@ -95,7 +95,7 @@ def above(view: TreeView, node: int) -> list[int]:
 
 
 def test_what_forks_before_a_segments_first_token_is_not_among_what_is_below_it() -> None:
-    """Attention takes the run behind a node for what sees it (services/learner/paths.py)."""
+    """Attention takes the run behind a node for what sees it (services/learner/packing/unroll.py)."""
     tree = Tree(ID)
     root = prompt(tree, [1, 2])
     a = grow(tree, root, 2, 0, [3, 4])

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from bench import gpu, packing
 from bench.flattened import VOCABULARY, Rivals, Shape, kept
-from services.learner.model import prepare
+from services.learner.model.load import prepare
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,12 @@ from banyan.recipe import Optimise
 from bench import oneprocess
 from bench.flattened import Shape, tree
 from bench.trl.alone import alone
-from services.learner import gathered, losses
-from services.learner.credit import ScoredTree
-from services.learner.model import forward, prepare
-from services.learner.packing import Row
-from services.learner.trainer import totals_of
+from services.learner import losses
+from services.learner.data.credit import ScoredTree
+from services.learner.model.load import forward, prepare
+from services.learner.packing.packing import Row
+from services.learner.training import gather
+from services.learner.training.trainer import totals_of
 from services.rollout.engines.forward import Forward
 from services.rollout.engines.memory import Limits
 from services.rollout.engines.port import Policy
@@ -72,7 +73,7 @@ def gradients(model: Any, rows: list[Row]) -> list[torch.Tensor]:
         parameter.grad = None
     loss, totals = losses.build("ppo-clip", {}), totals_of(rows)
     for row in rows:
-        loss.of(gathered.tokens(row, forward(model, row)), totals)[0].backward()
+        loss.of(gather.tokens(row, forward(model, row)), totals)[0].backward()
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 

@@ -8,7 +8,7 @@ import torch
 
 from banyan.errors import InvalidInput
 from services.chassis import finite
-from services.learner import model as learner_model
+from services.learner.model import load as learner_model
 from services.rollout.engines import loading
 from tests.faults.harness import tiny_model
 

@@ -16,11 +16,13 @@ from banyan.recipe_file import resolve
 from banyan.segment import Sampling
 from services.chassis import eagerpass, sharpened
 from services.chassis.reach import reach
-from services.learner import attention as tree_attention
-from services.learner import attentioncheck as of_learner
-from services.learner import logprobs, nodeattention, packing, treemask
-from services.learner import model as models
-from services.learner.torchthread import TorchThread
+from services.learner.attention import mask as treemask
+from services.learner.attention import node_attention, tree_attention
+from services.learner.model import attention_check as of_learner
+from services.learner.model import load as models
+from services.learner.model import logprobs
+from services.learner.packing import packing
+from services.learner.training.trainer_thread import TorchThread
 from services.rollout.engines import attention, forward, levels, loading, paged
 from services.rollout.engines import attentioncheck as of_engine
 from services.rollout.engines.make import maker
@@ -160,8 +162,8 @@ def test_a_fault_of_a_late_layer_in_bfloat16_is_seen_if_it_is_gross() -> None:
 
 
 def test_a_learner_whose_nodes_are_off_is_refused(monkeypatch: Patch) -> None:
-    inner = nodeattention.attend
-    monkeypatch.setattr(nodeattention, "attend", lambda *given: inner(*given) * 1.1)
+    inner = node_attention.attend
+    monkeypatch.setattr(node_attention, "attend", lambda *given: inner(*given) * 1.1)
     with pytest.raises(NotReady, match="a packed row, node by node differs"):
         learner_of("llama")
 

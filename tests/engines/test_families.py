@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from banyan.errors import NotReady
-from services.learner import attentioncheck as of_learner
-from services.learner import model as models
+from services.learner.model import attention_check as of_learner
+from services.learner.model import load as models
 from services.rollout.engines import attentioncheck as of_engine
 from services.rollout.engines import loading
 from services.rollout.engines.forward import Forward

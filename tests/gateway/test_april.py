@@ -8,7 +8,7 @@ import pytest
 from banyan.segment import Finish, Kind
 from banyan.tree import Tree
 from services.gateway.control.gate import Gate, Standing
-from services.learner.batch import Ready, assemble
+from services.learner.data.selection import Ready, assemble
 from services.rollout.engines.port import Policy
 from services.rollout.grower import Grower
 from tests.rollout.growing import ENDING, engine, spec

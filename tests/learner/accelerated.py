@@ -18,10 +18,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from banyan.recipe import Lora, Optimise
 from services.chassis import weightfile
-from services.learner import adapter, canary, flatfile, model
-from services.learner.packing import Row
-from services.learner.trainer import Trainer
-from services.learner.watched import Watched
+from services.learner.checkpoints import safetensors_writer
+from services.learner.model import canary, load, lora
+from services.learner.packing.head_observations import Watched
+from services.learner.packing.packing import Row
+from services.learner.training.trainer import Trainer
 from tests.learner.accelerator import DEVICE, attached
 from tests.learner.conftest import VOCABULARY, Forest
 from tests.learner.rows import rows_of
@@ -46,7 +47,7 @@ def tiny(seed: int = 0) -> PreTrainedModel:
     torch.manual_seed(seed)
     sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = LlamaConfig(vocab_size=VOCABULARY, num_key_value_heads=2, max_position_embeddings=256, **sizes)
-    return model.prepare(LlamaForCausalLM(config))
+    return load.prepare(LlamaForCausalLM(config))
 
 
 def rows(case: str, step: int) -> list[Row]:
@@ -67,22 +68,22 @@ def trained(case: str, device: str) -> dict[str, Any]:
     def made() -> Trainer:
         policy = tiny()
         if isinstance(optimise.lora, Lora):
-            policy = adapter.attach(policy, optimise.lora, 0)
+            policy = lora.attach(policy, optimise.lora, 0)
         frozen = tiny(1).requires_grad_(False).to(device) if case == "kl" else None
         return Trainer(policy.to(device), optimise, dtype, 0, frozen)
 
     first = made()
     reports = [asdict(first.step(rows(case, step), step)) for step in range(2)]
     with tempfile.TemporaryDirectory() as folder:
-        flatfile.write(Path(folder) / "moments", first.moments())
-        flatfile.write(Path(folder) / "weights", first.masters.exact())
+        safetensors_writer.write(Path(folder) / "moments", first.moments())
+        safetensors_writer.write(Path(folder) / "weights", first.masters.exact())
         from safetensors.torch import load_file
 
         moments, weights = load_file(Path(folder) / "moments"), load_file(Path(folder) / "weights")
         again = made()
         with torch.no_grad():
             for name, weight in zip(again.masters.names, again.masters.weights, strict=True):
-                weight.copy_(weights[adapter.stored_name(name) if again.masters.adapted else name])
+                weight.copy_(weights[lora.stored_name(name) if again.masters.adapted else name])
         again.masters.publish()
         again.restore_moments(moments)
         reports.append(asdict(again.step(rows(case, 2), 2)))

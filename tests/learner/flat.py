@@ -15,9 +15,9 @@ from banyan.view import TreeView
 from services.learner import losses
 from services.learner.losses.aggregate import Totals
 from services.learner.losses.tokens import Tokens
-from services.learner.model import prepare
-from services.learner.packing import Row
-from services.learner.trainer import StepReport, Trainer
+from services.learner.model.load import prepare
+from services.learner.packing.packing import Row
+from services.learner.training.trainer import StepReport, Trainer
 
 Grads = dict[str, torch.Tensor]
 KAPPA = 1.3  # of one-token rollouts

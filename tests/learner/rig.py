@@ -15,15 +15,15 @@ from banyan.recipe import Recipe
 from banyan.segment import Kind, Segment
 from banyan.v1 import events_pb2, runstore_service_pb2, tree_pb2
 from banyan.wire import segment_to_wire
-from services.learner import checkpoint
-from services.learner.batch import Ready
+from services.learner.checkpoints import checkpoint
 from services.learner.consumer import ClosedTrees
-from services.learner.keeper import Keeper
+from services.learner.data.replay import Replayed, Wanted
+from services.learner.data.selection import Ready
 from services.learner.learner import Learner
 from services.learner.ports import StoredBatch
-from services.learner.replay import Replayed, Wanted
-from services.learner.torchthread import TorchThread
-from services.learner.weights import WeightFolder
+from services.learner.training.checkpointer import Keeper
+from services.learner.training.trainer_thread import TorchThread
+from services.learner.weights.folder import WeightFolder
 
 RUN = "tiny-00000001"
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from services.learner import packing, paths
-from services.learner.packing import Row
+from services.learner.packing import packing, unroll
+from services.learner.packing.packing import Row
 
 
 def rows_of(forest: Any, seed: int, budget: int = 400) -> list[Row]:
@@ -15,6 +15,6 @@ def rows_of(forest: Any, seed: int, budget: int = 400) -> list[Row]:
     for _ in range(4):
         view = forest.random(rng, 7)
         leaf_L = np.where(np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan)
-        for run in paths.divide(view, paths.trained_leaves(leaf_L), budget):
-            pieces.append(paths.unroll(view, run, leaf_L, None, b"now"))
+        for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
+            pieces.append(unroll.unroll(view, run, leaf_L, None, b"now"))
     return packing.pack(pieces, budget)

@@ -10,10 +10,10 @@ from banyan.plugins import Advantages, GroupTrees
 from banyan.segment import Kind
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from services.learner import credit
 from services.learner.advantages.grpo import Grpo
 from services.learner.advantages.treepo import TreePO
 from services.learner.advantages.whitening import whiten
+from services.learner.data import credit
 
 
 def group(*views: TreeView) -> GroupTrees:

@@ -12,9 +12,9 @@ from banyan.v1 import events_pb2
 from services.chassis import weightfile
 from services.chassis.weightfile import WeightManifest
 from services.learner.announcer import Announcer
-from services.learner.outlet import FolderOnly
 from services.learner.position import Position
-from services.learner.weights import WeightFolder
+from services.learner.weights.folder import WeightFolder
+from services.learner.weights.object_store import FolderOnly
 from tests.learner.rig import RUN, MemoryStore, grown
 
 

@@ -11,7 +11,7 @@ from banyan.errors import InvalidInput, Refused, TemporaryError
 from banyan.segment import Kind, Segment
 from banyan.v1 import tree_pb2
 from banyan.wire import segment_to_wire
-from services.learner import attempt
+from services.learner import batch_attempt
 from tests.learner.rig import MemoryStore, Rig, grown, recipe
 
 
@@ -48,7 +48,7 @@ async def test_a_run_of_which_every_batch_ends_its_learner_ends(tmp_path: Path, 
     """The fault is not the batches': what comes next would be wasted, too."""
     store = MemoryStore(lambda ordinal, policy: _poisoned(ordinal, policy, range(2, 100)))
     rig = Rig(tmp_path, tiny_folder, store, recipe(9))
-    for _ in range(2 * attempt.IN_A_ROW):
+    for _ in range(2 * batch_attempt.IN_A_ROW):
         with pytest.raises(IndexError):
             await rig.run()
     assert store.failures.keys() == {1, 2, 3}
@@ -72,7 +72,7 @@ async def test_a_run_of_which_every_batch_ends_its_learner_ends(tmp_path: Path, 
     ],
 )
 def test_only_what_computing_raised_is_the_batchs(error: BaseException, counts: bool) -> None:
-    assert attempt.of_the_batch(error) is counts
+    assert batch_attempt.of_the_batch(error) is counts
 
 
 async def test_a_batch_that_cannot_even_be_studied_is_committed_for_its_failure(
@@ -92,7 +92,9 @@ async def test_a_batch_that_cannot_even_be_studied_is_committed_for_its_failure(
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             await rig.run()
-    assert len(store.batches) == 2 and store.batches[1][0].summary == {attempt.UNSTUDIED: "ZeroDivisionError: of this group"}
+    assert len(store.batches) == 2 and store.batches[1][0].summary == {
+        batch_attempt.UNSTUDIED: "ZeroDivisionError: of this group"
+    }
     await rig.run()
     assert [batch.ordinal for batch, _ in store.batches] == [0, 1, 2] and store.puts[-1].policy.step == 3
     assert store.failures.keys() == {1}

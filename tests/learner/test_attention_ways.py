@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.learner import calls, spans, units
-from services.learner.costs import Way, choose, costs
-from services.learner.packing import Row
+from services.learner.attention import blocks as units
+from services.learner.attention import matmuls
+from services.learner.attention.cost_model import Way, choose, costs
+from services.learner.packing import node_spans
+from services.learner.packing.packing import Row
 
 
 def shape(trunk: int, trees: list[tuple[int, int, int]]) -> Row:
@@ -46,7 +48,7 @@ def comb(tokens: int, node: int) -> Row:
 def test_no_unit_is_more_than_can_be_held() -> None:
     for node in (1, 8, 20):
         row = comb(16_384, node)
-        made = calls.calls(spans.spans(row))
+        made = matmuls.calls(node_spans.spans(row))
         assert made.stacks and all(s.query_U_Q.shape[1] * s.key_U_K.shape[1] <= 2 * units._MOST for s in made.stacks)
         kept = np.concatenate([s.query_U_Q[s.kept_U_Q] for s in made.stacks])
         assert sorted(kept) == list(range(len(row.token_N)))
@@ -62,7 +64,7 @@ def test_no_unit_is_more_than_can_be_held() -> None:
     ],
 )
 def test_the_cheapest_way_is_the_one_that_was_measured_to_be(row: Row, way: Way) -> None:
-    made = calls.calls(spans.spans(row))
+    made = matmuls.calls(node_spans.spans(row))
     assert choose(row, made) is way
     found = costs(row, made)
     assert found[way] == min(found.values())
@@ -75,8 +77,8 @@ def test_a_layer_with_a_window_or_a_cap_is_never_done_without_scores() -> None:
 
 def test_what_node_by_node_costs() -> None:
     row = shape(0, [(3, 2, 2)])
-    made = calls.calls(spans.spans(row), 0)  # own: 3 causal, two of 2; below: 3 keys, 4 queries
-    assert calls.long_pairs(made) == 6 + 2 * 3 + 12
+    made = matmuls.calls(node_spans.spans(row), 0)  # own: 3 causal, two of 2; below: 3 keys, 4 queries
+    assert matmuls.long_pairs(made) == 6 + 2 * 3 + 12
     assert costs(row, made)[Way.NODES] == 3 * 615_000 + 7 * 880 + 24 * 5.5
-    made = calls.calls(spans.spans(row))  # one unit of 7
+    made = matmuls.calls(node_spans.spans(row))  # one unit of 7
     assert costs(row, made)[Way.NODES] == 55_000 + 7 * 880 + 49 * 10.3

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from banyan.recipe import Optimise
-from services.learner import gathered
-from services.learner.model import forward, prepare
-from services.learner.trainer import Trainer, settle, totals_of
+from services.learner.model.load import forward, prepare
+from services.learner.training import gather
+from services.learner.training.trainer import Trainer, settle, totals_of
 from tests.learner.rows import rows_of
 
 EXACT = 0.1  # of a gradient's norm: bfloat16 keeps 8 bits, and a model of two layers some 30 products one after the other
@@ -33,7 +33,7 @@ def test_gradients_are_those_of_autocast_within_rounding(tiny_llama: Callable[..
         for row in rows:
             with torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
                 said = forward(trainer.model, row)
-            loss, _ = trainer.loss.of(gathered.tokens(row, said), totals)
+            loss, _ = trainer.loss.of(gather.tokens(row, said), totals)
             loss.backward()
         found[kind] = torch.cat([g.flatten() for g in trainer.masters.gradients()])
         assert found[kind].dtype is torch.float32

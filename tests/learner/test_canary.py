@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from services.chassis import weightfile
-from services.learner import canary, model, server
-from services.learner.torchthread import TorchThread
-from services.learner.weights import WeightFolder
+from services.learner import server
+from services.learner.model import canary, load
+from services.learner.training.trainer_thread import TorchThread
+from services.learner.weights.folder import WeightFolder
 from tests.learner.rig import recipe
 
 
@@ -27,7 +28,7 @@ def taught(folder: Path, tokens: list[int]) -> np.ndarray[Any, Any]:
 
 
 def test_the_canary_is_a_teacher_forced_pass(tiny_folder: Path) -> None:
-    said = canary.of(model.load(tiny_folder), "float32")
+    said = canary.of(load.load(tiny_folder), "float32")
     assert len(said["tokens"]) == canary.TOKENS == 32 and said["tolerance"] == canary.TOLERANCES["float32"]
     expected = taught(tiny_folder, said["tokens"])
     assert np.abs(expected - said["logprobs"]).max() < 1e-4

@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from banyan.errors import TemporaryError
 from banyan.recipe import Optimise
 from services.chassis.weightfile import digest_of
-from services.learner import checkpoint, flatfile
-from services.learner.checkpoint import Mark, Snapshot
-from services.learner.model import load
-from services.learner.trainer import Trainer
+from services.learner.checkpoints import checkpoint, safetensors_writer
+from services.learner.checkpoints.checkpoint import Mark, Snapshot
+from services.learner.model.load import load
+from services.learner.training.trainer import Trainer
 
 RUN = "run-1"
 
@@ -44,9 +44,9 @@ def base(tmp_path: Path) -> Path:
 
 
 def test_flat_files_are_safetensors_digested_while_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flatfile, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(safetensors_writer, "CHUNK_BYTES", 1000)
     tensors = {"x": torch.randn(40, 30), "y": torch.randn(3).bfloat16(), "z": torch.tensor(5), "e": torch.zeros(0, 4)}
-    size, digest = flatfile.write(tmp_path / "t.safetensors", tensors)
+    size, digest = safetensors_writer.write(tmp_path / "t.safetensors", tensors)
     assert size == (tmp_path / "t.safetensors").stat().st_size
     assert digest == digest_of(tmp_path / "t.safetensors")
     read = load_file(tmp_path / "t.safetensors")
@@ -150,7 +150,7 @@ print("written", flush=True)
 
 def test_killed_at_any_call_the_last_whole_one_loads(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forked writer dies at its n-th call into the system, in the middle of a write where it is one."""
-    monkeypatch.setattr(flatfile, "CHUNK_BYTES", 256)
+    monkeypatch.setattr(safetensors_writer, "CHUNK_BYTES", 256)
     root = str(Path(checkpoint.__file__).parents[2])
     folder = tmp_path / "checkpoints"
     checkpoint.write(folder, snapshot(0), base)
@@ -191,7 +191,7 @@ def test_a_process_killed_at_random_moments(tmp_path: Path, base: Path) -> None:
     body = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import torch\nfrom pathlib import Path\nfrom services.learner import checkpoint\n"
-        "from services.learner.checkpoint import Mark, Snapshot\nprint('up', flush=True)\n"
+        "from services.learner.checkpoints.checkpoint import Mark, Snapshot\nprint('up', flush=True)\n"
         "for step in range(2, 10**6):\n"
         "    shot = Snapshot(Mark('run-1', 1, step, step, 'ab' * 32), {'a': torch.full((100_000,), float(step))}, {})\n"
         "    checkpoint.write(Path(sys.argv[2]), shot, Path(sys.argv[3])); print(step, flush=True)\n"
@@ -215,7 +215,7 @@ def test_a_disk_that_is_full_leaves_the_old_ones(tmp_path: Path, base: Path, mon
     def full(path: Path, tensors: Any) -> tuple[int, bytes]:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(flatfile, "write", full)
+    monkeypatch.setattr(safetensors_writer, "write", full)
     with pytest.raises(TemporaryError, match="No space left"):
         checkpoint.write(folder, snapshot(2), base)
     assert _step(folder) == 1
@@ -228,14 +228,14 @@ def test_training_goes_on_bit_for_bit_and_transformers_loads_it(
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    from services.learner import packing, paths
+    from services.learner.packing import packing, unroll
 
     def rows(step: int) -> list[packing.Row]:
         import numpy as np
 
         rng = np.random.default_rng(step)
         view = forest.random(rng, 8)
-        return packing.pack([paths.unroll(view, range(len(view.leaves_L)), rng.standard_normal(99), None, b"now")], 999)
+        return packing.pack([unroll.unroll(view, range(len(view.leaves_L)), rng.standard_normal(99), None, b"now")], 999)
 
     optimise = Optimise(learning_rate=1e-2)
     straight = Trainer(load(tiny_folder), optimise, dtype)

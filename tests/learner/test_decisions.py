@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from banyan.segment import Kind
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from services.learner import packing, paths
 from services.learner.advantages.grpo import Grpo
-from services.learner.batch import Ready, assemble
-from services.learner.checkpoint import due
-from services.learner.credit import ScoredTree
-from services.learner.report import numbers
-from services.learner.staleness import History
-from services.learner.study import recorded_stale, study, summary
-from services.learner.torchthread import Timed
-from services.learner.trainer import StepReport
+from services.learner.checkpoints.checkpoint import due
+from services.learner.data.credit import ScoredTree
+from services.learner.data.prepare import recorded_stale, study, summary
+from services.learner.data.selection import Ready, assemble
+from services.learner.data.staleness import History
+from services.learner.packing import packing, unroll
+from services.learner.step_report import numbers
+from services.learner.training.trainer import StepReport
+from services.learner.training.trainer_thread import Timed
 
 
 def ready(*ordinals: int) -> list[Ready]:
@@ -123,16 +123,16 @@ def test_what_sharing_saves_of_the_cards_tree(forest: Any, branches: Any, saved:
     assert view.path_tokens / view.unique_tokens == pytest.approx(1.64)
     assert {len(node): node.paths for node in view.nodes} == {6: 3, 4: 2, 3: 1, 5: 1, 7: 1}
     for budget, expected in saved.items():
-        runs = paths.divide(view, range(3), budget)
-        held = [sum(len(view.nodes[i]) for i in paths.nodes_of(view, run)) for run in runs]
+        runs = unroll.divide(view, range(3), budget)
+        held = [sum(len(view.nodes[i]) for i in unroll.nodes_of(view, run)) for run in runs]
         assert max(held) <= budget and 41 - sum(held) == expected, budget
 
 
 def test_a_tree_above_the_budget_repeats_its_trunk_and_says_so(forest: Any) -> None:
     view = spread(forest)
-    assert paths.divide(view, range(6), 40) == [[0, 1, 2, 3, 4, 5]]
-    assert paths.divide(view, range(6), 25) == [[0, 1, 2], [3, 4, 5]]
-    assert paths.divide(view, range(6), 3) == [[i] for i in range(6)]
+    assert unroll.divide(view, range(6), 40) == [[0, 1, 2, 3, 4, 5]]
+    assert unroll.divide(view, range(6), 25) == [[0, 1, 2], [3, 4, 5]]
+    assert unroll.divide(view, range(6), 3) == [[i] for i in range(6)]
     tree = ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, view.rewards_L, strict=True)))
     lesson = study([("g", [tree])], Grpo(), lambda _tree, _leaf: False, b"now", 25)
     assert lesson.metrics["packed_tokens"] == 50
@@ -164,7 +164,7 @@ def test_the_card_tree_counts_its_tokens(forest: Any) -> None:
     ]
     leaves = [Leaf(s.id, len(s)) for s in ends]
     view = TreeView(tree, leaves, dict.fromkeys(leaves, 1.0))
-    piece = paths.unroll(view, range(3), np.ones(3), None, b"now")
+    piece = unroll.unroll(view, range(3), np.ones(3), None, b"now")
     assert (len(piece), view.path_tokens) == (25, 41)
     assert sorted(len(p.token_T) for p in piece.paths) == [7, 7, 9]
 
@@ -174,7 +174,7 @@ def test_siblings_that_begin_alike_share_a_prediction(forest: Any) -> None:
     root = forest.segment(tree, None, [1, 2], kind=Kind.PROMPT)
     leaves = [Leaf(forest.segment(tree, root, [7, 8 + i], ordinal=i).id, 2) for i in range(3)]
     view = TreeView(tree, leaves, dict.fromkeys(leaves, 1.0))
-    row = packing.pack([paths.unroll(view, range(3), np.ones(3), None, b"now")], 99)[0]
+    row = packing.pack([unroll.unroll(view, range(3), np.ones(3), None, b"now")], 99)[0]
     assert len(row.token_E) == 4  # one 7 after the prompt, three continuations
     assert len(row.place_R) == 4
     assert (row.index_P_T[:, 0] == row.index_P_T[0, 0]).all()

@@ -14,8 +14,8 @@ import torch
 
 from banyan.errors import InvalidInput
 from banyan.recipe_file import resolve
-from services.learner import device
-from services.learner.ranks.place import Place, place
+from services.learner.model import device
+from services.learner.training.distributed.place import Place, place
 from tests.learner.accelerated import CASES
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from banyan.view import TreeView
-from services.learner import drift
-from services.learner.credit import ScoredTree
-from services.learner.model import forward, prepare
+from services.learner.data.credit import ScoredTree
+from services.learner.model.load import forward, prepare
+from services.learner.training import drift
 from tests.learner.flat import gathered, sequences
 from tests.learner.rig import MemoryStore, Rig, grown, recipe, straight
 

@@ -10,11 +10,11 @@ import torch
 
 from banyan.recipe import Optimise
 from services.learner import losses
-from services.learner.credit import ScoredTree
-from services.learner.model import prepare
-from services.learner.packing import Row
-from services.learner.study import study
-from services.learner.trainer import Trainer, settle
+from services.learner.data.credit import ScoredTree
+from services.learner.data.prepare import study
+from services.learner.model.load import prepare
+from services.learner.packing.packing import Row
+from services.learner.training.trainer import Trainer, settle
 from tests.learner.flat import gathered, sequences, summed
 from tests.learner.rig import MemoryStore, Rig, grown, recipe, straight
 from tests.learner.test_losses_exact import batch, exact, rows_of

@@ -12,13 +12,14 @@ from banyan.segment import Kind, Segment
 from banyan.v1 import learner_service_pb2 as messages
 from banyan.v1 import tree_pb2
 from banyan.wire import segment_to_wire
-from services.learner import explain, server
+from services.learner import server
 from services.learner.consumer import ClosedTrees
-from services.learner.keeper import Keeper
+from services.learner.data import explain
 from services.learner.learner import Learner
 from services.learner.ports import StoredBatch
-from services.learner.torchthread import TorchThread
-from services.learner.weights import WeightFolder
+from services.learner.training.checkpointer import Keeper
+from services.learner.training.trainer_thread import TorchThread
+from services.learner.weights.folder import WeightFolder
 from services.treestore.queries import export
 from tests.advantages.test_command import run
 from tests.learner.rig import RUN, MemoryStore, grown, recipe

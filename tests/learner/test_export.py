@@ -12,9 +12,9 @@ import torch
 from banyan.cli import export
 from banyan.errors import InvalidInput
 from banyan.v1 import runstore_service_pb2 as rs
-from services.learner import checkpoint
-from services.learner.checkpoint import Mark
-from services.learner.torchthread import TorchThread
+from services.learner.checkpoints import checkpoint
+from services.learner.checkpoints.checkpoint import Mark
+from services.learner.training.trainer_thread import TorchThread
 from tests.learner.rig import RUN, recipe
 from tests.learner.rows import rows_of
 

@@ -9,9 +9,9 @@ from banyan.plugins import GroupTrees
 from banyan.recipe_file import resolve
 from banyan.v1 import tree_pb2
 from banyan.wire import facts_from_wire
-from services.learner import convert, credit
 from services.learner.advantages.portool import PorTool
-from services.learner.reference import penalised
+from services.learner.data import credit, from_store
+from services.learner.training.reference import penalised
 from tests.learner.rig import grown
 
 
@@ -36,7 +36,7 @@ def test_parts_of_a_score_are_attributes_of_the_segment_that_it_ends() -> None:
 
 def test_portool_gets_its_format_score_in_a_run() -> None:
     def advantages(tree: tree_pb2.Tree, **settings: Any) -> list[float]:
-        view = credit.view_of(convert.scored_tree(tree), lambda _tree, _leaf: False)[0]
+        view = credit.view_of(from_store.scored_tree(tree), lambda _tree, _leaf: False)[0]
         found = PorTool(**settings).estimate(GroupTrees("g", [view]))
         return [round(float(value), 4) for value in found.leaf_G_L[0]]
 
@@ -48,9 +48,9 @@ def test_portool_gets_its_format_score_in_a_run() -> None:
 
 def test_a_penalty_leaves_what_is_known_of_a_tree(tiny_llama: Any) -> None:
     from services.learner.losses.kl import Kl
-    from services.learner.model import prepare
+    from services.learner.model.load import prepare
 
-    tree = convert.scored_tree(stored())
+    tree = from_store.scored_tree(stored())
     priced = penalised(tree, prepare(tiny_llama(0)), Kl(coef=0.1, where="reward"), 100)
     assert priced.facts == tree.facts and priced.rewards != tree.rewards
 

@@ -11,11 +11,12 @@ import transformers
 from banyan.errors import NotReady
 from banyan.recipe import Optimise
 from banyan.view import TreeView
-from services.learner import model as models
-from services.learner import packing, paths, treemask
-from services.learner.costs import Way
-from services.learner.model import prepare
-from services.learner.trainer import Trainer
+from services.learner.attention import mask
+from services.learner.attention.cost_model import Way
+from services.learner.model import load as models
+from services.learner.model.load import prepare
+from services.learner.packing import packing, unroll
+from services.learner.training.trainer import Trainer
 from tests.learner.flat import Grads, flat_loss, packed
 
 SIZES = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -77,9 +78,9 @@ def forest_of(forest: Any, seed: int, longest: int = 7) -> tuple[list[TreeView],
 
 def rows_of(views: list[TreeView], advantages: list[np.ndarray], budget: int) -> list[packing.Row]:
     pieces = [
-        paths.unroll(view, run, leaf_L, None, b"now")
+        unroll.unroll(view, run, leaf_L, None, b"now")
         for view, leaf_L in zip(views, advantages, strict=True)
-        for run in paths.divide(view, paths.trained_leaves(leaf_L), budget)
+        for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget)
     ]
     return packing.pack(pieces, budget)
 
@@ -98,7 +99,7 @@ def test_packed_equals_flat(name: str, forest: Any, monkeypatch: pytest.MonkeyPa
     for way in (Way.PADDED, Way.BLOCKS, Way.NODES, None):
         if way is not None:
             monkeypatch.setattr(
-                treemask, "choose", lambda row, calls, way=way: way if calls or way is not Way.NODES else Way.BLOCKS
+                mask, "choose", lambda row, calls, way=way: way if calls or way is not Way.NODES else Way.BLOCKS
             )
         else:
             monkeypatch.undo()
@@ -113,7 +114,7 @@ def test_without_its_window_a_model_is_another(name: str, forest: Any, monkeypat
     views, advantages = forest_of(forest, 11)
     model = made(name)
     expected, flat = flat_loss(model, views, advantages, "reinforce", {})
-    monkeypatch.setattr(treemask.TreeMask, "window", lambda self, given: None)
+    monkeypatch.setattr(mask.TreeMask, "window", lambda self, given: None)
     got, grads = packed(model, rows_of(views, advantages, 400), "reinforce", {})
     assert abs(got - expected) > 1e-4
     assert difference(flat, grads) > 1e-4

@@ -12,12 +12,14 @@ import torch
 from banyan.errors import InvalidInput, NotFound, TemporaryError
 from banyan.plugins import Advantages, GroupTrees
 from services.chassis import weightfile, weighthold
-from services.learner import checkpoint, server, weights
-from services.learner.checkpoint import Mark, Snapshot
-from services.learner.credit import ScoredTree
-from services.learner.keeper import Keeper
-from services.learner.study import study
-from services.learner.weights import WeightFolder, choose_folder
+from services.learner import server
+from services.learner.checkpoints import checkpoint
+from services.learner.checkpoints.checkpoint import Mark, Snapshot
+from services.learner.data.credit import ScoredTree
+from services.learner.data.prepare import study
+from services.learner.training.checkpointer import Keeper
+from services.learner.weights import folder as weights
+from services.learner.weights.folder import WeightFolder, choose_folder
 
 
 def put(folder: WeightFolder, step: int, value: float) -> weightfile.WeightManifest:

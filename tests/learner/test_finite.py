@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from banyan.errors import InvalidInput
-from services.learner import checkpoint, finite, report
-from services.learner.study import Lesson
-from services.learner.torchthread import Timed
-from services.learner.trainer import StepReport, Trainer
+from services.learner import step_report
+from services.learner.checkpoints import checkpoint
+from services.learner.data.prepare import Lesson
+from services.learner.training import divergence
+from services.learner.training.trainer import StepReport, Trainer
+from services.learner.training.trainer_thread import Timed
 from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe
 
 BAD, GOOD = {"not_finite": 1.0, "applied": 0.0}, {"not_finite": 0.0, "applied": 1.0}
@@ -31,7 +33,7 @@ PARTLY = {"not_finite": 1.0, "applied": 1.0}  # some optimizer steps were skippe
     ],
 )
 def test_the_count_is_made_of_what_is_stored(measured: list[tuple[int, dict[str, float]]], step: int, expected: int) -> None:
-    assert finite.trailing(measured, step) == expected
+    assert divergence.trailing(measured, step) == expected
 
 
 async def test_a_run_whose_steps_are_not_finite_ends_with_the_cause(
@@ -79,11 +81,11 @@ async def test_the_count_outlives_the_learner(
 
 
 def test_a_batch_that_taught_something_ends_the_row() -> None:
-    assert [finite.after(2, said) for said in (BAD, PARTLY, GOOD)] == [3, 0, 0]
+    assert [divergence.after(2, said) for said in (BAD, PARTLY, GOOD)] == [3, 0, 0]
 
 
 def test_the_log_says_how_many_steps_were_skipped(caplog: pytest.LogCaptureFixture) -> None:
     said = StepReport(True, finite=False, skipped=1, measures={"optimizer_steps": 3.0, "ess": 1.0})
-    found = report.numbers(Lesson([], []), Timed(said, 0.1), 7)
+    found = step_report.numbers(Lesson([], []), Timed(said, 0.1), 7)
     assert (found["not_finite"], found["applied"]) == (1.0, 1.0)
     assert "step 7: 1 of 4 optimizer steps" in caplog.text

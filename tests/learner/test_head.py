@@ -17,13 +17,13 @@ from banyan.recipe_file import resolve
 from banyan.signals import Signals
 from banyan.v1 import tree_pb2
 from services.chassis import weightfile
-from services.learner import packing, paths
-from services.learner.calibration import points
-from services.learner.head import HeadTrainer
-from services.learner.model import prepare, states
-from services.learner.packing import Row
-from services.learner.trainer import Trainer
-from services.learner.watched import Watched
+from services.learner.model.calibration import points
+from services.learner.model.load import prepare, states
+from services.learner.model.value_head import HeadTrainer
+from services.learner.packing import packing, unroll
+from services.learner.packing.head_observations import Watched
+from services.learner.packing.packing import Row
+from services.learner.training.trainer import Trainer
 from tests.learner.rig import MemoryStore, Rig, grown, recipe
 
 ASKING = {"name": "tests.learner.heads:Asking", "settings": {"kept": 0.25}}
@@ -40,8 +40,8 @@ def rows_of(forest: Any, seed: int, budget: int = 400) -> tuple[list[Row], list[
         for index, leaf in enumerate(view.leaves_L):
             tokens = sum(len(view.nodes[i]) for i in view.path(index) if view.nodes[i].trained)
             observed[leaf] = [Observation(leaf, at, 0.5) for at in range(tokens)]
-        for run in paths.divide(view, list(range(len(view.leaves_L))), budget):
-            pieces.append(paths.unroll(view, run, np.zeros(len(view.leaves_L)), None, b"now", observed))
+        for run in unroll.divide(view, list(range(len(view.leaves_L))), budget):
+            pieces.append(unroll.unroll(view, run, np.zeros(len(view.leaves_L)), None, b"now", observed))
     return packing.pack(pieces, budget), views, observed
 
 
@@ -83,7 +83,7 @@ def test_labels_are_rewards_and_scores_are_only_those_of_the_weights_in_training
         object.__setattr__(made, "signals", signals)
     again = type(view)(tree, leaves, dict(zip(leaves, [1.0, 0.0, 3.0, None], strict=True)))
     observed = {leaf: [Observation(leaf, 1, 0.5)] for leaf in leaves}
-    piece = paths.unroll(again, range(4), np.zeros(4), None, b"now", observed)
+    piece = unroll.unroll(again, range(4), np.zeros(4), None, b"now", observed)
     row = packing.pack([piece], 99)[0].watched
     assert row.label_S.tolist() == [1.0, 0.0, 1.0], "a reward beyond 0..1 counts as 1, a missing one not at all"
     assert row.kept_S.tolist() == [0.5] * 3
@@ -95,7 +95,7 @@ def test_impossible_observations_are_refused(forest: Any, at: int, kept: float, 
     view = forest.flat([1.0, 0.0])
     observed = {leaf: [Observation(leaf, at, kept)] for leaf in view.leaves_L}
     with pytest.raises(InvalidInput, match=message):
-        paths.unroll(view, range(2), np.zeros(2), None, b"now", observed)
+        unroll.unroll(view, range(2), np.zeros(2), None, b"now", observed)
 
 
 def test_the_step_is_that_of_the_weighted_loss() -> None:

@@ -12,10 +12,10 @@ from banyan.recipe import Optimise
 from services.chassis.health import Liveness
 from services.chassis.nats_server import free_port
 from services.learner import service
-from services.learner.model import prepare
+from services.learner.model.load import prepare
 from services.learner.settings import LearnerSettings
-from services.learner.torchthread import TorchThread
-from services.learner.trainer import Trainer, settle
+from services.learner.training.trainer import Trainer, settle
+from services.learner.training.trainer_thread import TorchThread
 from tests.learner.rig import recipe
 from tests.learner.rows import rows_of
 from tests.learner.test_service import RUN, World, world

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from banyan.errors import NotFound, Refused, TemporaryError
 from banyan.v1 import tree_pb2
 from services.chassis import weightfile
-from services.learner import checkpoint
-from services.learner.batch import Ready
-from services.learner.torchthread import TorchThread
+from services.learner.checkpoints import checkpoint
+from services.learner.data.selection import Ready
+from services.learner.training.trainer_thread import TorchThread
 from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe, straight
 
 

@@ -15,11 +15,12 @@ from safetensors.torch import load_file
 from banyan.errors import InvalidInput
 from banyan.recipe import Lora, Optimise
 from services.chassis import weightfile
-from services.learner import adapter, checkpoint
-from services.learner.checkpoint import Mark
-from services.learner.model import forward, load, prepare
-from services.learner.torchthread import TorchThread
-from services.learner.trainer import Trainer, settle
+from services.learner.checkpoints import checkpoint
+from services.learner.checkpoints.checkpoint import Mark
+from services.learner.model import lora as adapter
+from services.learner.model.load import forward, load, prepare
+from services.learner.training.trainer import Trainer, settle
+from services.learner.training.trainer_thread import TorchThread
 from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe, straight
 from tests.learner.rows import rows_of
 

@@ -10,8 +10,9 @@ import torch
 from banyan.segment import Kind, Segment
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from services.learner import losses, packing, paths
-from services.learner.packing import Row
+from services.learner import losses
+from services.learner.packing import packing, unroll
+from services.learner.packing.packing import Row
 from tests.learner.flat import stepped
 
 
@@ -27,14 +28,14 @@ def trunk_and_leaves(first: bytes = b"now") -> tuple[TreeView, Segment]:
 
 
 def row_of(view: TreeView, leaf_L: Any) -> Row:
-    return packing.pack([paths.unroll(view, range(len(leaf_L)), np.array(leaf_L), None, b"now")], 99)[0]
+    return packing.pack([unroll.unroll(view, range(len(leaf_L)), np.array(leaf_L), None, b"now")], 99)[0]
 
 
 def slopes(row: Row, logp: Any, name: str, given_settings: dict[str, Any]) -> list[float]:
     """Gradient at each prediction of a row whose log-probs are given."""
-    from services.learner import gathered as gathering
-    from services.learner.model import Pass
-    from services.learner.trainer import totals_of
+    from services.learner.model.load import Pass
+    from services.learner.training import gather as gathering
+    from services.learner.training.trainer import totals_of
 
     logp_E = torch.tensor(logp, dtype=torch.float64, requires_grad=True)
     seen = gathering.tokens(row, Pass(logp_E, torch.zeros(len(row.place_R), dtype=torch.float64), torch.zeros(0)))
@@ -69,7 +70,7 @@ def test_a_trunk_that_a_newer_policy_went_on_from_keeps_its_log_probs() -> None:
 
 def test_what_a_step_says_of_its_ratios(tiny_llama: Callable[..., Any]) -> None:
     """Half of the tokens twice as likely in training as when sampled, half as before: ESS = (Σw)² / (n Σw²) = .9."""
-    from services.learner.model import forward, prepare
+    from services.learner.model.load import forward, prepare
 
     model, row = prepare(tiny_llama(0)), row_of(trunk_and_leaves()[0], [1.0, -1.0])
     with torch.no_grad():

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from banyan.segment import Kind, Origin, Sampling, Segment
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from services.learner import losses, packing, pairs, paths, treemask
-from services.learner.costs import Way
+from services.learner import losses
+from services.learner.attention import mask
+from services.learner.attention.cost_model import Way
 from services.learner.losses.aggregate import Totals
-from services.learner.packing import Row
+from services.learner.packing import packing, pairs, unroll
+from services.learner.packing.packing import Row
 from tests.learner.flat import Grads, flat_loss, gathered, packed, sequences
 from tests.learner.tokens import tokens
 
@@ -117,14 +119,14 @@ def batch(seed: int, trees: int = 3, segments: int = 9) -> Batch:
 def rows_of(
     views: list[TreeView], leaf_G_L: list[np.ndarray], loss: losses.Loss, budget: int, node_G_N: Any = None
 ) -> list[Row]:
-    found: list[paths.Piece] = []
+    found: list[unroll.Piece] = []
     for index, (view, leaf_L) in enumerate(zip(views, leaf_G_L, strict=True)):
         node_N = None if node_G_N is None else node_G_N[index]
         if loss.taught.pairs:
             found += pairs.pieces(view, leaf_L, node_N, b"now", budget, loss.taught)
             continue
-        for run in paths.divide(view, paths.trained_leaves(leaf_L), budget):
-            found.append(paths.unroll(view, run, leaf_L, node_N, b"now", taught=loss.taught))
+        for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
+            found.append(unroll.unroll(view, run, leaf_L, node_N, b"now", taught=loss.taught))
     return packing.pack(found, budget)
 
 
@@ -244,8 +246,8 @@ def test_a_leaking_mask_changes_every_loss(
     tiny_llama: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     leak = lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril()  # noqa: E731
-    monkeypatch.setattr(treemask, "visible", leak)
-    monkeypatch.setattr(treemask, "choose", lambda row, calls: Way.BLOCKS)
+    monkeypatch.setattr(mask, "visible", leak)
+    monkeypatch.setattr(mask, "choose", lambda row, calls: Way.BLOCKS)
     (_, flat), (_, on_trees) = both(tiny_llama, 11, name, WIDE if name == "gspo" else {}, 400)
     assert apart(flat, on_trees) > 1e-2
 
@@ -253,7 +255,7 @@ def test_a_leaking_mask_changes_every_loss(
 def test_a_trunk_counted_by_each_leaf_is_not_counted_once(
     tiny_llama: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paths, "_shares", lambda view, leaf_L: np.ones(len(view.nodes)))
+    monkeypatch.setattr(unroll, "_shares", lambda view, leaf_L: np.ones(len(view.nodes)))
     (expected, flat), (got, on_trees) = both(tiny_llama, 11, "ppo-clip", {"count": "nodes"}, 400, True)
     assert abs(got - expected) > 1e-3
     assert apart(flat, on_trees) > 1e-2
@@ -273,7 +275,7 @@ def test_sums_of_advantages_are_not_enough_for_means_over_sequences() -> None:
 
 def test_the_last_token_of_every_path_has_its_own_log_prob(tiny_llama: Callable[..., Any]) -> None:
     """Leaves of one token, and leaves inside segments, against each path by itself."""
-    from services.learner.model import forward, prepare
+    from services.learner.model.load import forward, prepare
 
     views, leaf_G_L = batch(5)
     model = exact(tiny_llama(3))

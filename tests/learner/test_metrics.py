@@ -11,10 +11,10 @@ from banyan.plugins import GroupTrees
 from banyan.segment import Finish, Kind, Segment
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from services.learner import metrics
 from services.learner.advantages.grpo import Grpo
 from services.learner.advantages.mc_grpo import McGrpo
-from services.learner.credit import Credit
+from services.learner.data import metrics
+from services.learner.data.credit import Credit
 
 Parts = dict[str, float]
 

@@ -18,8 +18,8 @@ from banyan.segment import Segment
 from banyan.tree import Leaf, Tree
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.wire import leaf_to_wire, segment_to_wire
-from services.learner import convert
-from services.learner.study import Lesson, study
+from services.learner.data import from_store
+from services.learner.data.prepare import Lesson, study
 from services.rollout import events
 from services.rollout.engines.port import Policy
 from services.rollout.engines.scripted import build
@@ -84,7 +84,7 @@ def group(world: World, chains: Sequence[tuple[float | None, float, float]] = CH
 
 def lesson(given: list[tree_pb2.Tree], name: str, **settings: Any) -> Lesson:
     """What a step learns from: a batch of these trees."""
-    groups = convert.by_group(given, [given[0].spec.group_id])
+    groups = from_store.by_group(given, [given[0].spec.group_id])
     return study(groups, registry.estimator(name, settings), lambda _tree, _leaf: False, POLICY, 1000)
 
 
@@ -205,7 +205,7 @@ def test_a_tree_policy_that_scores_places_trains_on_them(world: World, name: str
         world.ingest(score(world.forge, given.tree_id, leaf, value, used=1.0))
     assert world.one(schema.trees).state == CLOSED and not world.rows(schema.parked)
     (tree,) = world.database.query(lambda c: trees.read(c, [given.tree_id]))
-    (scored,) = convert.by_group([tree], [given.group_id])[0][1]
+    (scored,) = from_store.by_group([tree], [given.group_id])[0][1]
     assert scored.rewards == {**dict(zip(firsts, (1.0, 0.0), strict=True)), **dict(zip(leaves, (1.0, 0.5), strict=True))}
     assert scored.leaves == leaves and scored.facts.rewards == dict(zip(firsts, (1.0, 0.0), strict=True))
     found = parts(lesson([tree], name))

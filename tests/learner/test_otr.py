@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from banyan.errors import InvalidInput
-from services.learner import losses, softened
+from services.learner import losses
 from services.learner.advantages import otr
 from services.learner.losses.aggregate import Totals
-from services.learner.softened import Softening
+from services.learner.model import tempered
+from services.learner.model.tempered import Softening
 from tests.learner.tokens import tokens
 
 
@@ -29,7 +30,7 @@ def loss_of(logits: torch.Tensor, label: int, **settings: float) -> torch.Tensor
     """Of one place whose output layer is the identity."""
     one, found = row(1, [0], [label], [1.0]), losses.build("otr", settings)
     assert found.softening is not None
-    soft_E, mean_R = softened.softened(logits[None], torch.eye(len(logits), dtype=logits.dtype), one, found.softening)
+    soft_E, mean_R = tempered.softened(logits[None], torch.eye(len(logits), dtype=logits.dtype), one, found.softening)
     given = tokens(logits.log_softmax(0)[label][None, None])
     mean = None if mean_R is None else mean_R[None]
     seen = given.__class__(**{**vars(given), "soft_P_T": soft_E[None], "soft_mean_P_T": mean})
@@ -81,14 +82,14 @@ def test_many_chunks_and_their_gradients(monkeypatch: pytest.MonkeyPatch, cap: f
         return soft[row_E, token_E], (soft.exp() * made.log_softmax(1).clamp_min(-20.0)).sum(1)
 
     def ours(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        found = softened.softened(h, w, given, Softening(1.3, True), cap)[1]
+        found = tempered.softened(h, w, given, Softening(1.3, True), cap)[1]
         assert found is not None
         return found
 
     expected = plain(hidden, weight)
     for numbers in (10**6, 3 * 17):
-        monkeypatch.setattr("services.learner.logprobs.CHUNK_NUMBERS", numbers)
-        soft_E, mean_R = softened.softened(hidden, weight, given, Softening(1.3, True), cap)
+        monkeypatch.setattr("services.learner.model.logprobs.CHUNK_NUMBERS", numbers)
+        soft_E, mean_R = tempered.softened(hidden, weight, given, Softening(1.3, True), cap)
         torch.testing.assert_close(soft_E, expected[0])
         torch.testing.assert_close(mean_R, expected[1])
         assert not soft_E.requires_grad

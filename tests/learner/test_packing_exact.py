@@ -10,10 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from banyan.view import TreeView
-from services.learner import logprobs, packing, paths, treemask
-from services.learner.costs import Way
+from services.learner.attention import mask
+from services.learner.attention.cost_model import Way
 from services.learner.losses.aggregate import MODES
-from services.learner.model import forward, prepare
+from services.learner.model import logprobs
+from services.learner.model.load import forward, prepare
+from services.learner.packing import packing, unroll
 from tests.learner.flat import Grads, flat_loss, packed
 
 PROMPT = [3, 1, 4, 1, 5, 2]
@@ -30,11 +32,11 @@ def exact(model: Any) -> Any:
     return model
 
 
-def pieces_of(views: list[TreeView], advantages: list[np.ndarray], budget: int) -> list[paths.Piece]:
+def pieces_of(views: list[TreeView], advantages: list[np.ndarray], budget: int) -> list[unroll.Piece]:
     found = []
     for view, leaf_L in zip(views, advantages, strict=True):
-        for run in paths.divide(view, paths.trained_leaves(leaf_L), budget):
-            found.append(paths.unroll(view, run, leaf_L, None, b"now"))
+        for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
+            found.append(unroll.unroll(view, run, leaf_L, None, b"now"))
     return found
 
 
@@ -75,7 +77,7 @@ def test_packed_equals_flat(
     expected, flat = flat_loss(model, views, advantages, name, {"mode": mode})
     with pytest.MonkeyPatch.context() as patch:
         way = rng.choice([Way.PADDED, Way.NODES, Way.BLOCKS])  # any way to attend
-        patch.setattr(treemask, "choose", lambda row, calls: way)
+        patch.setattr(mask, "choose", lambda row, calls: way)
         got, packed = packed_loss(model, views, advantages, {"mode": mode}, budget, name)
     assert got == pytest.approx(expected, abs=1e-10)
     assert difference(flat, packed) < 1e-9
@@ -104,10 +106,8 @@ def test_a_leaking_mask_changes_the_loss(
     views, advantages = fixed(forest)
     model = exact(tiny_llama(1))
     expected, flat = flat_loss(model, views, advantages, "reinforce", {})
-    monkeypatch.setattr(treemask, "choose", lambda row, calls: Way.PADDED)
-    monkeypatch.setattr(
-        treemask, "visible", lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril()
-    )
+    monkeypatch.setattr(mask, "choose", lambda row, calls: Way.PADDED)
+    monkeypatch.setattr(mask, "visible", lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril())
     got, packed = packed_loss(model, views, advantages, {}, 400)
     assert abs(got - expected) > 1e-3
     assert difference(flat, packed) > 1e-3
@@ -120,7 +120,7 @@ def test_the_packed_neighbour_is_the_wrong_predictor(
     model = exact(tiny_llama(1))
     expected, _ = flat_loss(model, views, advantages, "reinforce", {})
     neighbour = lambda view, node, starts: starts[node.index] - 1 if starts[node.index] else None  # noqa: E731
-    monkeypatch.setattr(paths, "_end_above", neighbour)
+    monkeypatch.setattr(unroll, "_end_above", neighbour)
     got, _ = packed_loss(model, views, advantages, {}, 400)
     assert abs(got - expected) > 1e-3
 
@@ -145,7 +145,7 @@ def test_positions_along_the_pack_change_the_loss(
 
 def path_values(model: Any, view: TreeView) -> dict[tuple[int, ...], list[float]]:
     leaves = list(range(len(view.leaves_L)))
-    row = packing.pack([paths.unroll(view, leaves, np.zeros(len(leaves)), None, b"now")], 400)[0]
+    row = packing.pack([unroll.unroll(view, leaves, np.zeros(len(leaves)), None, b"now")], 400)[0]
     with torch.no_grad():
         logp = forward(model, row).logp_E
     values = logp[torch.from_numpy(row.index_P_T)].numpy()

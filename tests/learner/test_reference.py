@@ -10,13 +10,15 @@ import torch
 
 from banyan.errors import NotReady
 from banyan.recipe import Optimise
-from services.learner import losses, pairs, reference
-from services.learner.credit import ScoredTree
+from services.learner import losses
+from services.learner.data.credit import ScoredTree
 from services.learner.losses.kl import Kl
-from services.learner.model import prepare
-from services.learner.taught import Taught
-from services.learner.torchthread import TorchThread
-from services.learner.trainer import Trainer
+from services.learner.model.load import prepare
+from services.learner.packing import pairs
+from services.learner.packing.loss_targets import Taught
+from services.learner.training import reference
+from services.learner.training.trainer import Trainer
+from services.learner.training.trainer_thread import TorchThread
 from tests.learner.flat import gathered, sequences
 from tests.learner.rig import Rig, recipe, straight
 

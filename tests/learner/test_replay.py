@@ -16,12 +16,13 @@ from banyan.segment import Kind
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from banyan.wire import leaf_from_wire
-from services.learner import losses, replay
+from services.learner import losses
 from services.learner.advantages.grpo import Grpo
-from services.learner.credit import ScoredTree
+from services.learner.data import replay
+from services.learner.data.credit import ScoredTree
+from services.learner.data.prepare import study
+from services.learner.data.replay import Replayed, Wanted
 from services.learner.losses.aggregate import Totals
-from services.learner.replay import Replayed, Wanted
-from services.learner.study import study
 from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe
 from tests.learner.tokens import tokens
 

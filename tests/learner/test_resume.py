@@ -8,7 +8,7 @@ import torch
 
 from banyan.errors import TemporaryError
 from banyan.v1 import events_pb2, tree_pb2
-from services.learner import checkpoint
+from services.learner.checkpoints import checkpoint
 from services.learner.ports import StoredBatch
 from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe, straight
 

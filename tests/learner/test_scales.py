@@ -8,10 +8,10 @@ import pytest
 
 from banyan import registry
 from banyan.recipe import Optimise
-from services.learner.credit import ScoredTree
-from services.learner.model import prepare
-from services.learner.study import Lesson, study
-from services.learner.trainer import StepReport, Trainer, settle
+from services.learner.data.credit import ScoredTree
+from services.learner.data.prepare import Lesson, study
+from services.learner.model.load import prepare
+from services.learner.training.trainer import StepReport, Trainer, settle
 from tests.advantages.planting import leaf, planted
 
 FACTS = {"mars2", "sage-skill"}  # they need rewards inside paths

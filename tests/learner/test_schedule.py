@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from banyan.recipe import Optimise
-from services.learner.schedule import learning_rate
+from services.learner.training.schedule import learning_rate
 
 
 def rates(steps: int, **optimise: Any) -> list[float]:

@@ -11,11 +11,11 @@ from banyan.errors import InvalidInput
 from banyan.segment import Kind, Segment
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from services.learner import stepmask
 from services.learner.advantages.grove import plant
 from services.learner.advantages.grpo import Grpo
-from services.learner.credit import Credit, ScoredTree, estimate, over_batch
-from services.learner.study import study
+from services.learner.data import step_mask
+from services.learner.data.credit import Credit, ScoredTree, estimate, over_batch
+from services.learner.data.prepare import study
 from tests.advantages.planting import group
 
 
@@ -57,20 +57,20 @@ def kept(credit: Credit) -> list[list[float]]:
 
 
 def test_of_ten_steps_eight_stay() -> None:
-    (found,) = stepmask.masked([credited(episodes(*TEN))], 0.2)
+    (found,) = step_mask.masked([credited(episodes(*TEN))], 0.2)
     assert kept(found) == [[0, 1, 1, 1, 1], [1, 0, 1, 1, 1]]
     trees = [episodes(TEN[0], number=1), episodes(TEN[1], number=2, right=1)]
-    (apart,) = stepmask.masked([credited(*trees)], 0.2)
+    (apart,) = step_mask.masked([credited(*trees)], 0.2)
     assert kept(apart) == kept(found), "a group's trees are compared as one"
 
 
 def test_what_is_equal_stays_and_nothing_is_masked_unless_it_is_asked_for() -> None:
     plain = credited(episodes([1.0, 1.0], [1.0, 1.0]))
-    (found,) = stepmask.masked([plain], 0.5)
+    (found,) = step_mask.masked([plain], 0.5)
     assert kept(found) == [[1, 1], [1, 1]]
-    assert stepmask.masked([plain], 0.0) == [plain]
+    assert step_mask.masked([plain], 0.0) == [plain]
     nothing = credited(episodes([1.0], [2.0])), credited(episodes([1.0]))
-    assert stepmask.masked(nothing[1:], 0.5) == [nothing[1]], "a group that teaches nothing stays as it is"
+    assert step_mask.masked(nothing[1:], 0.5) == [nothing[1]], "a group that teaches nothing stays as it is"
 
 
 def test_masked_tokens_have_no_advantage_and_the_others_theirs() -> None:
@@ -94,11 +94,11 @@ def test_a_shared_step_is_one_and_echos_factors_stay() -> None:
         tree.add(segment)
     leaves = [Leaf(s.id, 1) for s in below]
     view = TreeView(tree, leaves, dict(zip(leaves, (1.0, 0.0), strict=True)))
-    np.testing.assert_array_equal(stepmask.kept(plant(group(view)), 0.5), (True, False, True, True))
+    np.testing.assert_array_equal(step_mask.kept(plant(group(view)), 0.5), (True, False, True, True))
     echo = registry.build("optimise", "echo", {})
     scored = ScoredTree(tree, leaves, dict(zip(leaves, (1.0, 0.0), strict=True)))
     shaped = over_batch([credited(scored, estimator=echo)], echo)
-    (masked,) = stepmask.masked(shaped, 0.5)
+    (masked,) = step_mask.masked(shaped, 0.5)
     before, after = kept(shaped[0]), kept(masked)
     assert [path[0] for path in after] == [0, 0] and [path[1] for path in after] == [path[1] for path in before]
     assert 1.0 not in [path[1] for path in before]
@@ -107,5 +107,5 @@ def test_a_shared_step_is_one_and_echos_factors_stay() -> None:
 def test_steps_without_entropies_are_refused() -> None:
     silent = credited(episodes([1.0], [2.0], said=False))
     with pytest.raises(InvalidInput, match=r"entropy_quantile needs the entropy of every sampled token.*\(torch\)"):
-        stepmask.masked([silent], 0.2)
-    assert stepmask.masked([replace(silent, advantages=replace(silent.advantages, skip="zero variance"))], 0.2)
+        step_mask.masked([silent], 0.2)
+    assert step_mask.masked([replace(silent, advantages=replace(silent.advantages, skip="zero variance"))], 0.2)

@@ -9,7 +9,7 @@ import torch
 from banyan.recipe_file import resolve
 from services.chassis import cores
 from services.chassis.cores import CoreShare
-from services.learner.torchthread import TorchThread
+from services.learner.training.trainer_thread import TorchThread
 
 
 class Counting:

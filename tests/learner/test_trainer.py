@@ -10,8 +10,8 @@ import torch
 
 from banyan.errors import InvalidInput, NotReady
 from banyan.recipe import Optimise
-from services.learner.model import load, prepare, refuse_untrainable
-from services.learner.trainer import Trainer, settle
+from services.learner.model.load import load, prepare, refuse_untrainable
+from services.learner.training.trainer import Trainer, settle
 from tests.learner.rows import rows_of
 
 
@@ -101,7 +101,7 @@ def test_nothing_to_learn_from_is_no_step(tiny_llama: Callable[..., Any]) -> Non
 
 
 def test_on_policy_data_has_no_mismatch_and_stale_data_is_measured(tiny_llama: Callable[..., Any], forest: Any) -> None:
-    from services.learner.model import forward
+    from services.learner.model.load import forward
 
     model = prepare(tiny_llama(0, torch.float32))
     trainer = Trainer(model, Optimise(learning_rate=1e-6))

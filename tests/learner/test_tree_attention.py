@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from banyan.errors import NotReady
-from services.learner import attention, calls, flex, nodeattention, packing, paths, spans
-from services.learner.attention import Heads, Layer
-from services.learner.costs import Way
-from services.learner.packing import Row
-from services.learner.treemask import TreeMask
+from services.learner.attention import flex, matmuls, node_attention, tree_attention
+from services.learner.attention.cost_model import Way
+from services.learner.attention.mask import TreeMask
+from services.learner.attention.tree_attention import Heads, Layer
+from services.learner.packing import node_spans, packing, unroll
+from services.learner.packing.packing import Row
 
 CPU = torch.device("cpu")
 SOME = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -25,7 +26,7 @@ def rows_of(forest: Any, seed: int, trees: int, segments: int, shared: bool) -> 
     rng = np.random.default_rng(seed)
     begin = [3, 1, 4, 1][: rng.integers(1, 5)] if shared else ()
     views = [forest.random(rng, segments, begin=begin) for _ in range(trees)]
-    pieces = [paths.unroll(v, range(len(v.leaves_L)), np.ones(len(v.leaves_L)), None, b"now") for v in views]
+    pieces = [unroll.unroll(v, range(len(v.leaves_L)), np.ones(len(v.leaves_L)), None, b"now") for v in views]
     return packing.pack(pieces, 10_000)
 
 
@@ -101,7 +102,7 @@ def test_all_ways_are_one(
     inputs = [*heads, *([] if layer.sink_H is None else [layer.sink_H])]
     ways = [Way.PADDED, Way.BLOCKS] + ([Way.NODES] if layer.window is None and layer.fusible else [])
     for way in ways:
-        assert furthest_of(inputs, attention.attend(heads, tree, layer, way), expected) < 1e-12, way
+        assert furthest_of(inputs, tree_attention.attend(heads, tree, layer, way), expected) < 1e-12, way
     assert tree.way(layer.window, not layer.fusible) in ways
 
 
@@ -117,7 +118,7 @@ def test_values_may_be_of_another_width(forest: Any, keys: int, values: int) -> 
     heads = Heads(*(torch.randn(1, h, len(row.token_N), w, dtype=torch.float64, requires_grad=True) for h, w in sizes))
     expected = plain(heads, truth(row, None), Layer(0.4, None, None))
     for way in (Way.PADDED, Way.BLOCKS, Way.NODES):
-        got = attention.attend(heads, TreeMask(row, torch.float64, CPU), Layer(0.4, None, None), way)
+        got = tree_attention.attend(heads, TreeMask(row, torch.float64, CPU), Layer(0.4, None, None), way)
         assert furthest(heads, got, expected) < 1e-12, way
 
 
@@ -131,7 +132,7 @@ def test_flex_attention_sees_the_same(forest: Any, window: int | None, cap: floa
         layer = Layer(0.4, tree.window(window), cap, sink_of().detach() if sinks else None)
         expected = plain(heads, truth(row, window), layer)
         fixed = Heads(*(x.detach() for x in heads))  # without CUDA it makes no gradients
-        got = attention.attend(fixed, tree, layer, Way.BLOCK_MASK)
+        got = tree_attention.attend(fixed, tree, layer, Way.BLOCK_MASK)
         assert float((got - expected).detach().abs().max()) < (1e-6 if sinks else 1e-12)  # its log-sum-exp is in float32
 
 
@@ -156,8 +157,8 @@ def test_a_window_that_reaches_over_all_paths_is_none(forest: Any) -> None:
 
 def test_the_products_of_a_row_are_every_pair_once(forest: Any) -> None:
     for seed in range(30):
-        row, long = row_of(forest, seed, 3, 9, seed % 2 == 0), (0, 3, calls.LONG)[seed % 3]
-        made = calls.calls(spans.spans(row), long)
+        row, long = row_of(forest, seed, 3, 9, seed % 2 == 0), (0, 3, matmuls.LONG)[seed % 3]
+        made = matmuls.calls(node_spans.spans(row), long)
         count = np.zeros((len(row.token_N),) * 2, np.int64)
         for own in made.own:
             for start in range(own.start, own.stop, own.size):
@@ -171,33 +172,33 @@ def test_the_products_of_a_row_are_every_pair_once(forest: Any) -> None:
                 for at in np.flatnonzero(kept):
                     np.add.at(count[queries[at]], keys[sees[at]], 1)
         assert np.array_equal(count, truth(row, None).numpy().astype(np.int64))  # every pair once
-        assert (made.stacks == ()) == (long == 0) and (made.own == ()) == (long == calls.LONG)
-        assert long or calls.long_pairs(made) == count.sum()
+        assert (made.stacks == ()) == (long == 0) and (made.own == ()) == (long == matmuls.LONG)
+        assert long or matmuls.long_pairs(made) == count.sum()
 
 
 def test_equal_siblings_are_one_product(forest: Any) -> None:
     view = forest.flat([1.0] * 5, lengths=[3, 3, 3, 2, 2])
-    row = packing.pack([paths.unroll(view, range(5), np.ones(5), None, b"now")], 99)[0]
-    made = calls.calls(spans.spans(row), 0)
+    row = packing.pack([unroll.unroll(view, range(5), np.ones(5), None, b"now")], 99)[0]
+    made = matmuls.calls(node_spans.spans(row), 0)
     assert [(o.start, o.size, o.count) for o in made.own] == [(0, 3, 1), (3, 3, 3), (12, 2, 2)]
     assert [(s.start, s.stop, s.end) for s in made.below] == [(0, 3, 16)]
 
 
 def test_a_node_and_its_only_child_are_one_product(forest: Any) -> None:
     view = forest.flat([1.0])
-    row = packing.pack([paths.unroll(view, [0], np.ones(1), None, b"now")], 99)[0]
-    assert spans.spans(row) == [spans.Span(0, 5, 5)]
+    row = packing.pack([unroll.unroll(view, [0], np.ones(1), None, b"now")], 99)[0]
+    assert node_spans.spans(row) == [node_spans.Span(0, 5, 5)]
 
 
 def test_a_leaking_span_changes_values_and_gradients(forest: Any) -> None:
     row = row_of(forest, 4, 2, 9, False)
     heads, layer = heads_of(row, 4), Layer(0.4, None, None)
     expected = plain(heads, truth(row, None), layer)
-    made = calls.calls(spans.spans(row), 0)
+    made = matmuls.calls(node_spans.spans(row), 0)
     leak = next(i for i, span in enumerate(made.below) if span.end < len(row.token_N))
     wrong = tuple(replace(s, end=s.end + 1) if i == leak else s for i, s in enumerate(made.below))
     k, v = (x.repeat_interleave(2, 1) for x in heads[1:])
-    got = nodeattention.attend(heads.query, k, v, nodeattention.Products(replace(made, below=wrong)), 0.4)
+    got = node_attention.attend(heads.query, k, v, node_attention.Products(replace(made, below=wrong)), 0.4)
     assert furthest(heads, got, expected) > 1e-3
 
 
@@ -205,12 +206,12 @@ def test_a_unit_that_sees_too_much_changes_values_and_gradients(forest: Any) -> 
     row = row_of(forest, 4, 2, 9, False)
     heads = heads_of(row, 4)
     expected = plain(heads, truth(row, None), Layer(0.4, None, None))
-    made = calls.calls(spans.spans(row))
+    made = matmuls.calls(node_spans.spans(row))
     k, v = (x.repeat_interleave(2, 1) for x in heads[1:])
-    right = nodeattention.attend(heads.query, k, v, nodeattention.Products(made), 0.4)
+    right = node_attention.attend(heads.query, k, v, node_attention.Products(made), 0.4)
     assert furthest(heads, right, expected) < 1e-12
     wrong = replace(made, stacks=tuple(replace(one, end_U_K=np.full_like(one.end_U_K, 10**6)) for one in made.stacks))
-    got = nodeattention.attend(heads.query, k, v, nodeattention.Products(wrong), 0.4)
+    got = node_attention.attend(heads.query, k, v, node_attention.Products(wrong), 0.4)
     assert furthest(heads, got, expected) > 1e-3
 
 
@@ -222,8 +223,8 @@ def test_which_nodes_are_long_changes_nothing(forest: Any, seed: int, trees: int
     heads = heads_of(rows[0], seed)
     expected = plain(heads, truth(rows[0], None), Layer(0.4, None, None))
     k, v = (x.repeat_interleave(2, 1) for x in heads[1:])
-    made = nodeattention.Products(calls.calls(spans.spans(rows[0]), choice))
-    assert furthest(heads, nodeattention.attend(heads.query, k, v, made, 0.4), expected) < 1e-12
+    made = node_attention.Products(matmuls.calls(node_spans.spans(rows[0]), choice))
+    assert furthest(heads, node_attention.attend(heads.query, k, v, made, 0.4), expected) < 1e-12
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
@@ -232,7 +233,7 @@ def test_node_by_node_in_lower_precision(forest: Any, dtype: torch.dtype, bound:
     heads, layer = heads_of(row, 6), Layer(0.4, None, None)
     low = Heads(*(x.detach().to(dtype).requires_grad_() for x in heads))
     exact = Heads(*(x.detach().double().requires_grad_() for x in low))
-    got = attention.attend(low, TreeMask(row, dtype, CPU), layer, Way.NODES)
+    got = tree_attention.attend(low, TreeMask(row, dtype, CPU), layer, Way.NODES)
     expected = plain(exact, truth(row, None), layer)
     assert float((got.double() - expected).detach().abs().max()) < bound
     slope = torch.randn_like(got)
@@ -244,8 +245,8 @@ def test_node_by_node_takes_heads_of_two_precisions(forest: Any) -> None:
     row = row_of(forest, 6, 3, 12, True)
     heads = heads_of(row, 6, torch.float32)
     mixed, layer = Heads(heads.query, heads.key, heads.value.bfloat16()), Layer(0.4, None, None)
-    got = attention.attend(mixed, TreeMask(row, torch.float32, CPU), layer, Way.NODES)
-    expected = attention.attend(heads, TreeMask(row, torch.float32, CPU), layer, Way.NODES)
+    got = tree_attention.attend(mixed, TreeMask(row, torch.float32, CPU), layer, Way.NODES)
+    expected = tree_attention.attend(heads, TreeMask(row, torch.float32, CPU), layer, Way.NODES)
     assert got.dtype == torch.bfloat16
     assert float((got - expected).detach().abs().max()) < 0.05
 
@@ -253,9 +254,9 @@ def test_node_by_node_takes_heads_of_two_precisions(forest: Any) -> None:
 def test_node_by_node_under_autocast(forest: Any) -> None:
     row = row_of(forest, 6, 3, 12, True)
     heads = heads_of(row, 6, torch.bfloat16)
-    expected = attention.attend(heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES)
+    expected = tree_attention.attend(heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES)
     with torch.autocast("cpu", torch.bfloat16):
-        got = attention.attend(heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES)
+        got = tree_attention.attend(heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES)
     assert torch.equal(got, expected)
     slopes = [torch.autograd.grad(x, heads, torch.ones_like(x)) for x in (got, expected)]
     assert all(torch.equal(a, b) for a, b in zip(*slopes, strict=True))
@@ -265,10 +266,10 @@ def test_heads_may_lie_in_memory_as_they_like(forest: Any) -> None:
     row = row_of(forest, 6, 3, 12, True)
     heads = heads_of(row, 6)
     odd = Heads(*(x.detach().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_() for x in heads))
-    for long in (0, calls.LONG):
-        made = nodeattention.Products(calls.calls(spans.spans(row), long))
+    for long in (0, matmuls.LONG):
+        made = node_attention.Products(matmuls.calls(node_spans.spans(row), long))
         k, v = (x.repeat_interleave(2, 1) for x in odd[1:])
-        got = nodeattention.attend(odd.query, k.transpose(2, 3).contiguous().transpose(2, 3), v, made, 0.4)
+        got = node_attention.attend(odd.query, k.transpose(2, 3).contiguous().transpose(2, 3), v, made, 0.4)
         expected = plain(odd, truth(row, None), Layer(0.4, None, None))
         assert furthest(odd, got, expected) < 1e-12
 
@@ -278,7 +279,7 @@ def test_node_by_node_is_the_same_bit_for_bit(forest: Any) -> None:
     heads = heads_of(row, 7, torch.bfloat16)
 
     def once() -> list[torch.Tensor]:
-        seen = attention.attend(heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES)
+        seen = tree_attention.attend(heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES)
         return [seen, *torch.autograd.grad(seen, heads, torch.ones_like(seen))]
 
     assert all(torch.equal(a, b) for a, b in zip(once(), once(), strict=True))
@@ -298,6 +299,6 @@ def test_tree_attention_refuses_what_it_does_not_know(forest: Any, given: dict[s
     row = row_of(forest, 0, 1, 4, False)
     heads, tree = heads_of(row, 0), TreeMask(row, torch.float64, CPU)
     fine: dict[str, Any] = {"attention_mask": None, "tree": tree, "use_cache": True, "anything": None}
-    attention.tree_attention(torch.nn.Identity(), *heads, **fine)
+    tree_attention.tree_attention(torch.nn.Identity(), *heads, **fine)
     with pytest.raises(NotReady, match=f"Identity attends with {said}.*, which tree attention does not do"):
-        attention.tree_attention(torch.nn.Identity(), *heads, **fine | given)
+        tree_attention.tree_attention(torch.nn.Identity(), *heads, **fine | given)

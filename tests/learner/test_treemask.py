@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from services.learner.treemask import TreeMask
+from services.learner.attention.mask import TreeMask
 from tests.learner.test_tree_attention import row_of
 
 

@@ -9,12 +9,12 @@ from banyan.recipe import Optimise
 from banyan.segment import Kind, Sampling, Segment
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from services.learner import packing, paths
 from services.learner.losses.tally import Tally
 from services.learner.losses.tokens import Tokens
-from services.learner.model import prepare
-from services.learner.packing import Row
-from services.learner.trainer import StepReport, Trainer, settle
+from services.learner.model.load import prepare
+from services.learner.packing import packing, unroll
+from services.learner.packing.packing import Row
+from services.learner.training.trainer import StepReport, Trainer, settle
 from services.rollout.engines.forward import Forward
 from services.rollout.engines.memory import Limits
 from services.rollout.engines.port import Policy
@@ -50,7 +50,7 @@ def sampled(how: dict[str, Any]) -> Row:
         tree.add(made)
         leaves.append(Leaf(made.id, len(made)))
     view = TreeView(tree, leaves, dict.fromkeys(leaves, 1.0))
-    return packing.pack([paths.unroll(view, range(4), np.array([1.0, -1.0, 1.0, -1.0]), None, NOW)], 99)[0]
+    return packing.pack([unroll.unroll(view, range(4), np.array([1.0, -1.0, 1.0, -1.0]), None, NOW)], 99)[0]
 
 
 def stepped(row: Row, **settings: Any) -> StepReport:

@@ -17,7 +17,7 @@ from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.wire import rewards_from_wire
-from services.learner import convert
+from services.learner.data import from_store
 from services.learner.server import grouped
 from services.treestore.control import growth_budgets, progress
 from services.treestore.queries import export, group_outcomes, trees
@@ -101,7 +101,7 @@ def test_all_who_compute_a_reward_get_the_same_bits(world: World, values: list[l
         Leaf(segment.id, len(segment.tokens) // 4): reward.mean(held)
         for segment, held in zip(tree.segments[1:], values, strict=True)
     }
-    trained = convert.scored_tree(tree)
+    trained = from_store.scored_tree(tree)
     assert trained.rewards == expected and trained.leaves == list(expected)
     ((_, (estimated,)),) = grouped([tree])
     assert estimated.rewards == expected

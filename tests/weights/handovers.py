@@ -19,8 +19,8 @@ import torch
 from banyan.v1 import learner_service_pb2_grpc
 from services.chassis import handover, rpc, weightfile
 from services.learner import server
-from services.learner.handing import Hands
-from services.learner.weights import WeightFolder
+from services.learner.weights.collective import Hands
+from services.learner.weights.folder import WeightFolder
 from services.rollout.engines.port import Policy
 from services.rollout.engines.vllm_received import Received
 from services.rollout.handed import Handed

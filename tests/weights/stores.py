@@ -16,8 +16,8 @@ from services.chassis import hints, process, rpc, subjects
 from services.chassis.bucket import Bucket
 from services.chassis.bus import Bus
 from services.learner import server
-from services.learner.outlet import BucketOutlet, FolderOnly, Outlet
-from services.learner.weights import WeightFolder
+from services.learner.weights.folder import WeightFolder
+from services.learner.weights.object_store import BucketOutlet, FolderOnly, Outlet
 from services.rollout.engines.port import Policy
 from services.rollout.policies import Published
 from services.rollout.rebuild import Rebuilder, asker

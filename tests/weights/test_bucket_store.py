@@ -12,8 +12,8 @@ import pytest_asyncio
 from banyan.errors import BanyanError, InvalidInput, NotFound, TemporaryError
 from services.chassis import bucket as buckets
 from services.chassis import weightfile
-from services.learner import chain
-from services.learner import outlet as outlets
+from services.learner.weights import object_store as outlets
+from services.learner.weights import version_chain
 from services.rollout.policies import Published
 from services.rollout.weights import Weights
 from tests.weights.stores import RUN, SLACK_BYTES, Learner, Site, site
@@ -71,7 +71,7 @@ async def test_the_store_stays_within_its_bytes(made: Site, moves: float, caplog
             made.learner.tensors["a"].normal_()
         published = await made.learner.publish(moves)
         most = max(most, await stored(made))
-    assert most < 3.6 * published.bytes < chain.limit_bytes(published.bytes, SLACK_BYTES) < 5 * published.bytes
+    assert most < 3.6 * published.bytes < version_chain.limit_bytes(published.bytes, SLACK_BYTES) < 5 * published.bytes
     assert "is full" not in caplog.text and "not removed" not in caplog.text
 
 

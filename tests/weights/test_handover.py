@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from banyan.errors import BanyanError, InvalidInput, NotFound, TemporaryError
 from banyan.recipe import Resources
 from services.chassis import handover, weightfile
-from services.learner import handing
+from services.learner.weights import collective
 from services.rollout import handed
 from services.rollout.engines import vllm_proof
 from tests.weights.handovers import AMID_BYTES, DEAD, Learner, dying, learner, model, receive
@@ -112,7 +112,7 @@ async def test_a_byte_that_changed_on_the_way_is_seen(made: Learner, tmp_path: P
         flat_B[len(flat_B) // 2] ^= 1
         return flat_B
 
-    monkeypatch.setattr(handing.weightfile, "read_flat", changed)
+    monkeypatch.setattr(collective.weightfile, "read_flat", changed)
     with pytest.raises(InvalidInput, match=r"handed over digest to \w{16} instead of \w{16}"):
         async with made.node(tmp_path / "node").held(made.publish()) as path:
             await asyncio.to_thread(receive, path, 1)
@@ -139,7 +139,7 @@ async def test_the_same_weights_under_a_new_number_do_not_come_again(made: Learn
 async def test_workers_that_never_come_are_not_waited_for(made: Learner, tmp_path: Path, eventually: Any) -> None:
     """A node that gives up ends it at the learner too, and is not kept waiting for long when it asks again."""
     published, before = made.publish(), time.monotonic()
-    for number in range(2 * handing.AT_ONCE):
+    for number in range(2 * collective.AT_ONCE):
         with pytest.raises(RuntimeError, match="of the engine"):
             async with made.node(tmp_path / f"node-{number % 3}").held(published):
                 raise RuntimeError("of the engine")
@@ -201,7 +201,7 @@ async def test_what_cannot_be_handed_over_is_said(made: Learner, tmp_path: Path,
     with pytest.raises(InvalidInput, match="to 0 workers"):
         async with made.node(tmp_path / "node", 0).held(newest):
             pass
-    made.hands._under_way = {str(number) for number in range(handing.AT_ONCE)}
+    made.hands._under_way = {str(number) for number in range(collective.AT_ONCE)}
     with pytest.raises(TemporaryError, match="8 nodes are handed weights"):
         async with node.held(newest):
             pass
@@ -246,11 +246,11 @@ def test_nccl_carries_between_accelerators_that_differ(monkeypatch: Any) -> None
 
 @pytest.mark.parametrize("peer", ["ipv4:127.0.0.1:5000", "ipv6:%5B::1%5D:5000", "ipv6:[::1]:5000"])
 def test_a_node_is_told_the_address_that_it_asked_at(peer: str) -> None:
-    host, port = handing._address(peer)
+    host, port = collective._address(peer)
     assert (host, port) in (("127.0.0.1", 5000), ("::1", 5000))
     assert handover.own_address("127.0.0.1", 5000) == "127.0.0.1"
     with pytest.raises(InvalidInput, match="it needs an address of IP"):
-        handing._address("unix:/tmp/socket")
+        collective._address("unix:/tmp/socket")
 
 
 def test_workers_are_counted_by_the_sizes_that_vllm_is_given() -> None:

@@ -23,8 +23,8 @@ from services.learner.losses.otr import Otr
 from services.learner.losses.ppo_clip import PpoClip
 from services.learner.losses.reinforce import Reinforce
 from services.learner.losses.tokens import Tokens
-from services.learner.softened import Softening
-from services.learner.taught import Taught
+from services.learner.model.tempered import Softening
+from services.learner.packing.loss_targets import Taught
 
 __all__ = ["NAMES", "Loss", "build"]
 

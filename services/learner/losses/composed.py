@@ -12,8 +12,8 @@ from services.learner.losses.aggregate import Aggregate, Totals
 from services.learner.losses.importance import Importance, Rejection
 from services.learner.losses.kl import Kl, estimate
 from services.learner.losses.tokens import Tokens
-from services.learner.softened import Softening
-from services.learner.taught import Taught
+from services.learner.model.tempered import Softening
+from services.learner.packing.loss_targets import Taught
 
 Measures = dict[str, tuple[float, float]]  # name → sum, and of how many it is
 

@@ -13,8 +13,8 @@ from services.learner.losses.aggregate import Totals
 from services.learner.losses.composed import Measures
 from services.learner.losses.kl import Kl
 from services.learner.losses.tokens import Tokens
-from services.learner.softened import Softening
-from services.learner.taught import Taught
+from services.learner.model.tempered import Softening
+from services.learner.packing.loss_targets import Taught
 
 
 class Dpo(settings.Dpo):

@@ -10,7 +10,7 @@ import torch
 
 from banyan.losses import surrogates as settings
 from services.learner.losses.tokens import Tokens
-from services.learner.softened import Softening
+from services.learner.model.tempered import Softening
 
 
 class Otr(settings.Otr):

@@ -17,7 +17,7 @@ class Tokens:
     drawn: log-prob in the distribution drawn from, which truncation may have made another than behaviour's. foreign: sampled
     by other weights than those at the start of the batch. share: 1 / trained paths of the tree that hold the token. origin:
     who forced it (banyan.segment.Origin), 0 for the policy's own samples. reference: log-prob of the reference policy.
-    soft, soft_mean: of what one-token rollouts draw from (services.learner.softened); soft_mean has a gradient too.
+    soft, soft_mean: of what one-token rollouts draw from (services.learner.model.tempered); soft_mean has a gradient too.
     """
 
     logp_P_T: torch.Tensor

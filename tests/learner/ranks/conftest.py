@@ -9,13 +9,13 @@ import pytest
 from banyan.plugins import Observation
 from banyan.recipe import Recipe
 from banyan.view import TreeView
-from services.learner import paths
-from services.learner.paths import Piece
-from services.learner.ranks.crew import Crew
-from services.learner.ranks.orders import Orders
-from services.learner.ranks.place import Place
-from services.learner.ranks.thread import RankThread
-from services.learner.ranks.world import World
+from services.learner.packing import unroll
+from services.learner.packing.unroll import Piece
+from services.learner.training.distributed.crew import Crew
+from services.learner.training.distributed.orders import Orders
+from services.learner.training.distributed.place import Place
+from services.learner.training.distributed.thread import RankThread
+from services.learner.training.distributed.world import World
 from tests.learner import rig
 from tests.learner.test_service import world as world  # a fixture
 
@@ -51,8 +51,8 @@ def pieces_of(forest: Any, seed: int, trees: int = 5) -> list[Piece]:
         view = forest.random(rng, 2 + 2 * number)
         leaf_L = np.where(np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan)
         observed = {leaf: [Observation(leaf, 0, 0.5)] if _sampled(view, at) else [] for at, leaf in enumerate(view.leaves_L)}
-        for run in paths.divide(view, paths.trained_leaves(leaf_L), BUDGET):
-            piece = paths.unroll(view, run, leaf_L, None, b"now", observed)
+        for run in unroll.divide(view, unroll.trained_leaves(leaf_L), BUDGET):
+            piece = unroll.unroll(view, run, leaf_L, None, b"now", observed)
             found.append(Piece(**{**{n: getattr(piece, n) for n in Piece.__slots__}, "tree": bytes([number])}))
     return found
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from banyan.recipe import Recipe
-from services.learner import adapter, checkpoint
-from services.learner.checkpoint import Snapshot
-from services.learner.torchthread import TorchThread
+from services.learner.checkpoints import checkpoint
+from services.learner.checkpoints.checkpoint import Snapshot
+from services.learner.model import lora as adapter
+from services.learner.training.trainer_thread import TorchThread
 from tests.learner.ranks.conftest import Pair, recipe
 from tests.learner.ranks.test_two import LORA, Batches, alone, apart, batches_of, trained
 

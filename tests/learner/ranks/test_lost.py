@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from services.learner.ranks import split
-from services.learner.ranks.lost import RankLost
-from services.learner.ranks.thread import RankThread
+from services.learner.training.distributed import split
+from services.learner.training.distributed.lost import RankLost
+from services.learner.training.distributed.thread import RankThread
 from tests.learner.ranks.conftest import Pair, met, part, pieces_of, recipe
 
 DEADLINE_S = 3.0

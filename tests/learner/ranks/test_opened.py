@@ -5,9 +5,9 @@ from pydantic import ValidationError
 
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
-from services.learner.ranks import opened
 from services.learner.settings import LearnerSettings
-from services.learner.torchthread import TorchThread
+from services.learner.training.distributed import opened
+from services.learner.training.trainer_thread import TorchThread
 from tests.learner import rig
 from tests.learner.ranks.conftest import recipe
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from services.learner import packing, paths
-from services.learner.paths import Piece
-from services.learner.ranks import split
-from services.learner.ranks.cost import Costs, costs_of
+from services.learner.packing import packing, unroll
+from services.learner.packing.unroll import Piece
+from services.learner.training.distributed import split
+from services.learner.training.distributed.cost import Costs, costs_of
 
 COSTS = Costs(pair=0.01, prediction=0.5)
 LOOSE = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -23,8 +23,8 @@ def pieces_of(forest: Any, seed: int, trees: int, budget: int) -> list[Piece]:
     for number in range(trees):
         view = forest.random(rng, int(rng.integers(1, 9)))
         leaf_L = np.where(np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan)
-        for run in paths.divide(view, paths.trained_leaves(leaf_L), budget):
-            piece = paths.unroll(view, run, leaf_L, None, b"now")
+        for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
+            piece = unroll.unroll(view, run, leaf_L, None, b"now")
             found.append(Piece(**{**{n: getattr(piece, n) for n in piece.__slots__}, "tree": bytes([number])}))
     return found
 
@@ -82,7 +82,7 @@ def test_a_cost_by_hand() -> None:
     """Two tokens above three: 5 tokens, pairs 1 + 2 + 3 + 4 + 5 = 15, three places predict."""
     empty = np.zeros(0)
     three = np.arange(3)
-    path = paths.Path(three + 1, three, three + 1.0, three * 0.0, three * 0.0, three > 9, three * 0.0, empty)
+    path = unroll.Path(three + 1, three, three + 1.0, three * 0.0, three * 0.0, three > 9, three * 0.0, empty)
     piece = Piece(np.arange(5), np.arange(5), np.zeros(5, np.int64), np.zeros(5, np.int64), (path,))
     assert COSTS.of(piece) == 5 + 0.01 * 15 + 0.5 * 3
 

@@ -4,10 +4,10 @@ import pytest
 from torch.distributed import HashStore
 
 from banyan.errors import InvalidInput
-from services.learner.ranks.lost import RankLost
-from services.learner.ranks.place import Place, place
-from services.learner.ranks.pulse import Beat, suspects
-from services.learner.ranks.world import World
+from services.learner.training.distributed.lost import RankLost
+from services.learner.training.distributed.place import Place, place
+from services.learner.training.distributed.pulse import Beat, suspects
+from services.learner.training.distributed.world import World
 
 HERE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 

@@ -9,10 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from banyan.recipe import Recipe
-from services.learner import checkpoint, packing
-from services.learner.checkpoint import Mark, Snapshot
-from services.learner.paths import Piece
-from services.learner.torchthread import Timed, TorchThread
+from services.learner.checkpoints import checkpoint
+from services.learner.checkpoints.checkpoint import Mark, Snapshot
+from services.learner.packing import packing
+from services.learner.packing.unroll import Piece
+from services.learner.training.trainer_thread import Timed, TorchThread
 from tests.learner.ranks.conftest import Pair, pieces_of, recipe
 from tests.learner.rig import RUN
 

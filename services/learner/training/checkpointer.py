@@ -1,0 +1,80 @@
+"""When checkpoints are written, and by whom: a thread of their own, one at a time, from a snapshot."""
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from banyan.errors import TemporaryError
+from services.chassis import telemetry
+from services.chassis.health import Pulse
+from services.learner.checkpoints import checkpoint
+from services.learner.checkpoints.checkpoint import Mark
+from services.learner.training.trainer_thread import TorchThread
+
+log = logging.getLogger(__name__)
+
+_GUESSED_BYTES_PER_S = 200e6  # until the first one has been measured
+_SLOWEST_BYTES_PER_S = 5e6  # of a disk that others write to as well
+_LEAST_S = 600.0  # of a small one on a disk that hangs for a while
+
+
+class Keeper:
+    """Writes checkpoints of one run. `base`: where config and tokenizer come from."""
+
+    def __init__(self, folder: Path, base: Path, torch_thread: TorchThread, every: int) -> None:
+        self.folder, self._base, self._torch, self._every = folder, base, torch_thread, every
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._cost_s = torch_thread.trained_bytes() / _GUESSED_BYTES_PER_S
+        self._since = time.monotonic()
+        self._last_step = -1
+        self.pulse = Pulse("checkpoints")
+        self._within_s = _LEAST_S + torch_thread.trained_bytes() / _SLOWEST_BYTES_PER_S
+        self._writing: asyncio.Task[Path] | None = None
+
+    def begin(self, step: int) -> None:
+        """Nothing has to be kept before `step`."""
+        self._last_step, self._since = step, time.monotonic()
+
+    async def consider(self, mark: Mark) -> None:
+        """Starts one in the background if it is due. A failure is logged and tried again when the next is due."""
+        if self._writing is not None and self._writing.done():
+            self._report()
+        since = time.monotonic() - self._since
+        if self._writing is None and checkpoint.due(self._every, mark.step, self._last_step, since, self._cost_s):
+            self._writing = asyncio.create_task(self._write(mark, apart=True))
+
+    def _report(self) -> None:
+        assert self._writing is not None
+        try:
+            self._writing.result()
+        except TemporaryError as error:
+            log.error("%s; training goes on, the next one is tried when it is due", error)
+        self._writing = None
+
+    async def keep(self, mark: Mark) -> Path:
+        """Writes one now, if the newest is older than `mark`; its folder. Raises TemporaryError."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+            self._report()
+        there = self.folder / checkpoint.name_of(mark)
+        if await asyncio.to_thread(checkpoint.read_mark, there) == mark:
+            return there
+        return await self._write(mark, apart=False)
+
+    async def _write(self, mark: Mark, apart: bool) -> Path:
+        begun = time.monotonic()
+        self.begin(mark.step)
+        with telemetry.span("learner.checkpoint", banyan_run=mark.run_id, banyan_policy_step=mark.step):
+            snapshot = await self._torch.snapshot(mark, apart)
+            loop = asyncio.get_running_loop()
+            with self.pulse.during("writing a checkpoint", self._within_s):
+                path = await loop.run_in_executor(self._pool, checkpoint.write, self.folder, snapshot, self._base)
+        self._cost_s = time.monotonic() - begun
+        log.info("checkpoint %s in %.1f s", path, self._cost_s)
+        return path
+
+    def done(self) -> None:
+        """Ends the thread after what it is writing."""
+        self._pool.shutdown(wait=True)
