@@ -55,8 +55,8 @@ class Rivals:
         from transformers import AutoModelForCausalLM
 
         from services.chassis import models
-        from services.rollout.engines import loading
-        from services.rollout.engines.forward import Forward
+        from services.rollout.engines.torch_engine import loading
+        from services.rollout.engines.torch_engine.forward import Forward
 
         self.threads = torch.get_num_threads()
         folder, cpu = _folder(models), torch.device("cpu")
@@ -83,9 +83,9 @@ class Rivals:
     def engine(self, ids_P_T: np.ndarray[Any, np.dtype[np.int32]], branches: int, new: int) -> None:
         """Our engine, from nothing cached."""
         from banyan.segment import Sampling
-        from services.rollout.engines.memory import Limits
         from services.rollout.engines.port import Policy, Request
-        from services.rollout.engines.torch_engine import TorchEngine
+        from services.rollout.engines.torch_engine.engine import TorchEngine
+        from services.rollout.engines.torch_engine.kv.kv_budget import Limits
 
         engine = TorchEngine(self._forward, self._tokenizer, Limits(), Policy(0, 0, b""))
         for p, prefix in enumerate(ids_P_T):

@@ -13,10 +13,10 @@ import numpy as np
 from banyan.segment import Finish, IntTokens, Sampling
 from services.rollout.engines.port import Policy, Request, Sampled
 from services.rollout.engines.thread import EngineThread
-from services.rollout.policies import Published
+from services.rollout.growth.policy_selection import Published
 from services.rollout.ports import Source
-from services.rollout.refresher import Refresher
-from services.rollout.waiting import background
+from services.rollout.timeouts import background
+from services.rollout.weights.refresh import Refresher
 
 BRANCHES, PROMPT, SEGMENT, LONGEST = 32, 40, 16, 64
 STEADY_S = float(os.environ.get("BENCH_STEADY_S", "3"))

@@ -12,8 +12,8 @@ from banyan.segment import Kind, Sampling
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from banyan.wire import leaf_to_wire
-from services.rollout.grower import Grower, Step
-from services.rollout.spec import GrowSpec
+from services.rollout.growth.grower import Grower, Step
+from services.rollout.growth.spec import GrowSpec
 from services.verifier.filter.number import Number, given
 
 MODEL = "SmolLM2-135M-Instruct"
@@ -61,8 +61,8 @@ class Forest:
         import torch
 
         from services.chassis import models
-        from services.rollout.engines import loading
-        from services.rollout.engines.forward import Forward
+        from services.rollout.engines.torch_engine import loading
+        from services.rollout.engines.torch_engine.forward import Forward
 
         folder = models.resolve(MODEL, tokenizer=True)
         self._forward = Forward(loading.load_model(folder, torch.bfloat16, torch.device("cpu")))
@@ -79,9 +79,9 @@ class Forest:
 
     def grow(self, jobs: Sequence[Job], prompts: Sequence[Prompt]) -> list[list[Grown]]:
         """For each job a group of trees of each prompt; all of them at once, so that batches are full."""
-        from services.rollout.engines.memory import Limits
         from services.rollout.engines.port import Policy
-        from services.rollout.engines.torch_engine import TorchEngine
+        from services.rollout.engines.torch_engine.engine import TorchEngine
+        from services.rollout.engines.torch_engine.kv.kv_budget import Limits
 
         engine = TorchEngine(self._forward, self._tokenizer, Limits(max_branches=128), Policy(0, 0, b"bench"))
         places = [(j, p, t) for j, job in enumerate(jobs) for p in range(len(prompts)) for t in range(job.trees)]

@@ -36,11 +36,11 @@ def run() -> Result:
 def _engine(device: torch.device) -> float:
     from banyan.segment import Sampling
     from services.chassis import models
-    from services.rollout.engines import loading
-    from services.rollout.engines.forward import Forward
-    from services.rollout.engines.memory import Limits
     from services.rollout.engines.port import Policy, Request
-    from services.rollout.engines.torch_engine import TorchEngine
+    from services.rollout.engines.torch_engine import loading
+    from services.rollout.engines.torch_engine.engine import TorchEngine
+    from services.rollout.engines.torch_engine.forward import Forward
+    from services.rollout.engines.torch_engine.kv.kv_budget import Limits
 
     folder = models.resolve(MODEL, tokenizer=True)
     forward = Forward(loading.load_model(folder, torch.bfloat16, device))

@@ -46,8 +46,8 @@ def _forward() -> Any:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from services.rollout.engines import loading
-    from services.rollout.engines.forward import Forward
+    from services.rollout.engines.torch_engine import loading
+    from services.rollout.engines.torch_engine.forward import Forward
 
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "vocab_size": VOCABULARY}
@@ -70,9 +70,9 @@ class _Endless:
 
 def _seconds(forward: Any, requests: Sequence[Request]) -> float:
     """Of the processor, for a new engine to sample all of them."""
-    from services.rollout.engines.memory import Limits
     from services.rollout.engines.port import Policy
-    from services.rollout.engines.torch_engine import TorchEngine
+    from services.rollout.engines.torch_engine.engine import TorchEngine
+    from services.rollout.engines.torch_engine.kv.kv_budget import Limits
 
     tokenizer: Any = _Endless()
     engine = TorchEngine(forward, tokenizer, Limits(), Policy(0, 0, b""))

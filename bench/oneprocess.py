@@ -29,12 +29,12 @@ from services.learner.data.prepare import Lesson, study
 from services.learner.model.device import compute_dtype
 from services.learner.model.load import load as load_trained
 from services.learner.training.trainer import StepReport, Trainer, settle
-from services.rollout.engines import loading
-from services.rollout.engines.forward import Forward
-from services.rollout.engines.make import maker
-from services.rollout.engines.memory import Limits
+from services.rollout.engines.factory import maker
 from services.rollout.engines.port import Engine, Policy, Request
-from services.rollout.engines.torch_engine import TorchEngine
+from services.rollout.engines.torch_engine import loading
+from services.rollout.engines.torch_engine.engine import TorchEngine
+from services.rollout.engines.torch_engine.forward import Forward
+from services.rollout.engines.torch_engine.kv.kv_budget import Limits
 from services.verifier.filter.number import Number
 
 Row = dict[str, Any]

@@ -15,10 +15,10 @@ from banyan.segment import Sampling
 from banyan.tree import Tree
 from bench.table import Result, median
 from services.rollout.engines.port import Policy
-from services.rollout.engines.scripted import ScriptedEngine, build
-from services.rollout.grower import Grower, Step
-from services.rollout.planning import planner
-from services.rollout.spec import GrowSpec
+from services.rollout.engines.scripted.engine import ScriptedEngine, build
+from services.rollout.growth.grower import Grower, Step
+from services.rollout.growth.planner import planner
+from services.rollout.growth.spec import GrowSpec
 
 TIMES, LEAVES, TREES = 3, 256, 4
 TOKENS_PER_S = 500.0  # of the torch engine on two cores: what the share of planning is measured against

@@ -16,8 +16,8 @@ from bench.table import Result
 from services.rollout.generate.ets import Ets
 from services.rollout.generate.ets_search import Search
 from services.rollout.generate.growth import Growth
-from services.rollout.simulate import Growth as Grown
-from services.rollout.simulate import grow
+from services.rollout.simulation.simulate import Growth as Grown
+from services.rollout.simulation.simulate import grow
 
 TREES, WIDTH = 200, 16
 _BASE: dict[str, Any] = {

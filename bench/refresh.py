@@ -34,15 +34,15 @@ from services.chassis.weightfile import WeightManifest
 from services.learner.weights.collective import Hands
 from services.learner.weights.folder import WeightFolder
 from services.learner.weights.object_store import BucketOutlet
-from services.rollout.engines.make import maker
+from services.rollout.clients.treestore import HandOvers, WeightServer
+from services.rollout.engines.factory import maker
 from services.rollout.engines.port import Policy
 from services.rollout.engines.thread import EngineThread
-from services.rollout.handed import Handed
-from services.rollout.policies import Published
+from services.rollout.growth.policy_selection import Published
 from services.rollout.ports import Source
-from services.rollout.rebuild import Rebuilder
-from services.rollout.store import HandOvers, WeightServer
-from services.rollout.weights import Weights
+from services.rollout.weights.collective import Handed
+from services.rollout.weights.delta_fetch import Rebuilder
+from services.rollout.weights.fetch import Weights
 
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))
 MOVED = float(os.environ.get("BENCH_MOVED", "0.034"))  # share of the words; of the quick start: bench/deltas.py

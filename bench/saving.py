@@ -15,7 +15,7 @@ from banyan import registry
 from banyan.recipe import Recipe
 from banyan.recipe_file import load, resolve
 from bench.table import Result
-from services.rollout.simulate import Growth, grow
+from services.rollout.simulation.simulate import Growth, grow
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 WITHIN, BAR = 0.02, 0.40

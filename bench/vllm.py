@@ -29,7 +29,7 @@ BAR = 97.0  # percent
 
 def run() -> Result:
     """The share of direct calls' tokens/s, then trees."""
-    from services.rollout.engines.vllm_engine import VllmEngine
+    from services.rollout.engines.vllm_engine.engine import VllmEngine
 
     engine: VllmEngine = _engine()
     result = Result("vllm")
@@ -46,11 +46,11 @@ def run() -> Result:
 def _engine() -> Any:
     from banyan.recipe import Resources
     from services.chassis import models
-    from services.rollout.engines import vllm_start
-    from services.rollout.engines.make import UNLOADED
+    from services.rollout.engines.factory import UNLOADED
+    from services.rollout.engines.vllm_engine import start
 
     resources = Resources(engine="vllm", kv_tokens=32_768, max_branches=AT_ONCE)
-    engine = vllm_start.build(models.resolve(MODEL, tokenizer=True), resources, None, UNLOADED)
+    engine = start.build(models.resolve(MODEL, tokenizer=True), resources, None, UNLOADED)
     engine.tokenizer.eos = frozenset()  # all make the same number of tokens
     return engine
 
@@ -103,7 +103,7 @@ def _directly(engine: Any, requests: Sequence[Any]) -> None:
     from vllm.inputs.engine import tokens_input
     from vllm.sampling_params import RequestOutputKind
 
-    from services.rollout.engines import vllm_params
+    from services.rollout.engines.vllm_engine import params as vllm_params
 
     llm, salt = engine._core._llm, f"direct-{time.monotonic()}"
 

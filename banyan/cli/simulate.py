@@ -25,7 +25,7 @@ def simulate(
     chance of success of its row. What of it is not simulated is said at the end.
     """
     from services.gateway.preview import preview
-    from services.rollout.simulate import simulate as run
+    from services.rollout.simulation.simulate import simulate as run
 
     with searchpath.searched(recipes.folders(recipes.find(recipe))):
         read = recipes.read(recipe, overrides or ())

@@ -127,6 +127,6 @@ def _prepare(recipe: Recipe) -> None:
 def _check_engine(recipe: Recipe) -> None:
     """vLLM is not installed beside the rest. Raises NotReady with how to come by it."""
     if recipe.resources.engine == "vllm":
-        from services.rollout.engines import vllm_there
+        from services.rollout.engines.vllm_engine import installed
 
-        vllm_there.check()
+        installed.check()

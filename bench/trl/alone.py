@@ -79,11 +79,11 @@ def alone() -> Iterator[None]:
     from bench import oneprocess
     from services.learner.data.prepare import study
     from services.learner.packing import packing
-    from services.rollout.engines import torch_engine
-    from services.rollout.engines.admission import Group
-    from services.rollout.engines.memory import Memory
     from services.rollout.engines.port import Request
-    from services.rollout.engines.prefixes import Match, PrefixStore
+    from services.rollout.engines.torch_engine import engine
+    from services.rollout.engines.torch_engine.kv.kv_budget import Memory
+    from services.rollout.engines.torch_engine.kv.prefix_cache import Match, PrefixStore
+    from services.rollout.engines.torch_engine.scheduling.admission import Group
 
     def wave(
         requests: Sequence[Request], store: PrefixStore, shared: Collection[bytes]
@@ -97,7 +97,7 @@ def alone() -> Iterator[None]:
         return study(scored, estimator, stale, policy, 0, pack=pack)  # a budget of 0 makes each path a piece
 
     with (
-        mock.patch.object(torch_engine, "next_wave", wave),
+        mock.patch.object(engine, "next_wave", wave),
         mock.patch.object(Memory, "keep", lambda *_: None),
         mock.patch.object(Memory, "worth_sharing", lambda *_: False),
         mock.patch.object(packing, "_common", lambda pieces: 0),

@@ -26,7 +26,7 @@ def encoded(recipe: Recipe, rows: Sequence[dict[str, Any]]) -> list[list[int]]:
     import torch
 
     from services.chassis import models
-    from services.rollout.engines import loading
+    from services.rollout.engines.torch_engine import loading
 
     folder = models.resolve(recipe.model, tokenizer=True)
     tokenizer = loading.ChatTokenizer(folder, loading.load_model(folder, torch.bfloat16, torch.device("cpu")))

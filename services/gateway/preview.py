@@ -1,7 +1,7 @@
 """What control would do with a recipe: its own decisions on made-up rollouts, without a store, a log or a clock.
 
 All rollouts of all open groups are sampled at once, a token a tick, and training takes no time. What the tree policy does
-with the rollouts that a group gets is not seen here; services/rollout/simulate.py grows a tree (`banyan simulate`).
+with the rollouts that a group gets is not seen here; services/rollout/simulation/simulate.py grows a tree (`banyan simulate`).
 """
 
 import math

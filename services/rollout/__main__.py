@@ -12,18 +12,19 @@ from services.chassis import cores, process, rpc, settings, subjects
 from services.chassis.bucket import Bucket
 from services.chassis.bus import Bus
 from services.chassis.health import Liveness
-from services.rollout import consumer, handed
-from services.rollout.engines.make import maker
+from services.rollout.clients import subscriptions
+from services.rollout.clients.treestore import GrpcStore, HandOvers, WeightServer
+from services.rollout.engines.factory import maker
 from services.rollout.engines.thread import EngineThread
-from services.rollout.handed import Handed
-from services.rollout.node import Node
+from services.rollout.node.config import Plan
+from services.rollout.node.node import Node
 from services.rollout.ports import Source
-from services.rollout.rebuild import Rebuilder, asker
-from services.rollout.role import Plan
 from services.rollout.server import NAME, RolloutServer, adder
 from services.rollout.settings import Settings
-from services.rollout.store import GrpcStore, HandOvers, WeightServer
-from services.rollout.weights import Weights
+from services.rollout.weights import collective
+from services.rollout.weights.collective import Handed
+from services.rollout.weights.delta_fetch import Rebuilder, asker
+from services.rollout.weights.fetch import Weights
 
 
 async def run(stop: asyncio.Event) -> None:
@@ -55,7 +56,7 @@ def _weights(given: Settings, recipe: Recipe, channel: grpc.aio.Channel, bus: Bu
     ):  # it may not read the object store; and whatever a far host says of its paths, this host's are not meant
         return Weights(folder, WeightServer(channel).fetch, local=False)
     if resources.weights == "nccl":
-        workers = handed.workers(resources)
+        workers = collective.workers(resources)
         return Handed(folder, HandOvers(given.node_id, workers, given.secret).ask, workers)
     fetch = WeightServer(secret=given.secret).fetch
     if resources.weights == "nats":
@@ -96,11 +97,11 @@ async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, we
     if recipe.resources.engine == "torch":  # vLLM places its threads itself
         torchenv.bind(os.environ, given.threads)
     thread = EngineThread(maker(recipe, given.threads), lockstep=recipe.deterministic, before_step=_settling(given, recipe))
-    queue = await consumer.assignments(bus, given.run, given.growth_consumer)
+    queue = await subscriptions.assignments(bus, given.run, given.growth_consumer)
     files = None if recipe.resources.engine == "scripted" else weights
     spare = recipe.control.redundancy > 0 or recipe.control.stale_groups == "drop"
-    closings = consumer.closed_events(bus, given.run) if spare and not given.joined else None
-    node = Node(plan, store, bus, queue, thread, files, consumer.policy_events(bus, given.run), closings)
+    closings = subscriptions.closed_events(bus, given.run) if spare and not given.joined else None
+    node = Node(plan, store, bus, queue, thread, files, subscriptions.policy_events(bus, given.run), closings)
     liveness = Liveness()
     liveness.add(thread.pulse, *node.pulses)
     server = await rpc.serve(

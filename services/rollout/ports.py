@@ -9,7 +9,7 @@ from typing import Protocol
 from google.protobuf.message import Message
 
 from banyan.v1 import runstore_service_pb2, tree_pb2
-from services.rollout.policies import Published
+from services.rollout.growth.policy_selection import Published
 
 
 @dataclass(frozen=True, slots=True)

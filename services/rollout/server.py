@@ -15,7 +15,7 @@ from banyan.segment import Sampling
 from banyan.v1 import rollout_service_pb2, rollout_service_pb2_grpc, tree_pb2
 from services.rollout.engines.port import Request, Sampled
 from services.rollout.engines.thread import EngineThread
-from services.rollout.node import Node
+from services.rollout.node.node import Node
 
 NAME = rollout_service_pb2.DESCRIPTOR.services_by_name["RolloutService"].full_name
 _MOST_BRANCHES = 256

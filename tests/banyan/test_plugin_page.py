@@ -9,7 +9,7 @@ import pytest
 
 from banyan import registry
 from banyan.recipe_file import resolve
-from services.rollout.simulate import simulate
+from services.rollout.simulation.simulate import simulate
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
 

@@ -9,7 +9,7 @@ import torch
 from banyan.errors import InvalidInput
 from services.chassis import finite
 from services.learner.model import load as learner_model
-from services.rollout.engines import loading
+from services.rollout.engines.torch_engine import loading
 from tests.faults.harness import tiny_model
 
 LOADERS: list[Callable[[Path], object]] = [

@@ -12,9 +12,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from banyan.recipe import Resources
 from banyan.segment import IntTokens, Sampling
 from services.chassis import weightfile
-from services.rollout.engines import loading, vllm_start
 from services.rollout.engines.port import Engine, Policy, Request, Sampled
-from services.rollout.engines.scripted import build as build_scripted
+from services.rollout.engines.scripted.engine import build as build_scripted
+from services.rollout.engines.torch_engine import loading
+from services.rollout.engines.vllm_engine import start
 from tests.system.tiny import byte_tokenizer
 
 VOCABULARY = 257
@@ -89,10 +90,10 @@ def drain(engine: Engine) -> Iterable[Sampled]:
 
 
 def torch_rig(folder: Path) -> Rig:
-    from services.rollout.engines import attention
-    from services.rollout.engines.forward import Forward
-    from services.rollout.engines.memory import Limits
-    from services.rollout.engines.torch_engine import TorchEngine
+    from services.rollout.engines.torch_engine import attention
+    from services.rollout.engines.torch_engine.engine import TorchEngine
+    from services.rollout.engines.torch_engine.forward import Forward
+    from services.rollout.engines.torch_engine.kv.kv_budget import Limits
 
     reference = model(BASE)
     reference.set_attn_implementation(attention.NAME)
@@ -106,7 +107,7 @@ def vllm_rig(folder: Path, lora_rank: int = 0) -> Rig:
     resources = Resources(
         engine="vllm", kv_tokens=KV_TOKENS, max_branches=BRANCHES, dtype="float32", engine_settings=settings
     )
-    engine = vllm_start.build(folder, resources, 1, Policy(1, 0, b"p0"))
+    engine = start.build(folder, resources, 1, Policy(1, 0, b"p0"))
     engine.turn_s = 0.005  # tests go on by hand, in small steps
     return Rig("vllm", engine, folder, shared=32, lora_rank=lora_rank)
 

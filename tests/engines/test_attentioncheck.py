@@ -23,12 +23,12 @@ from services.learner.model import load as models
 from services.learner.model import logprobs
 from services.learner.packing import packing
 from services.learner.training.trainer_thread import TorchThread
-from services.rollout.engines import attention, forward, levels, loading, paged
-from services.rollout.engines import attentioncheck as of_engine
-from services.rollout.engines.make import maker
-from services.rollout.engines.memory import Limits, Memory
+from services.rollout.engines.factory import maker
 from services.rollout.engines.port import Request
-from services.rollout.engines.refusals import check
+from services.rollout.engines.torch_engine import attention, cascade_attention, forward, loading, paged_attention
+from services.rollout.engines.torch_engine import attention_check as of_engine
+from services.rollout.engines.torch_engine.kv.kv_budget import Limits, Memory
+from services.rollout.engines.torch_engine.scheduling.limits import check
 from tests.engines.families import made
 from tests.learner.rig import recipe
 from tests.rollout.conftest import save_weights, tiny_llama
@@ -102,8 +102,8 @@ def test_an_engine_that_forgets_a_window_of_thousands_is_refused(monkeypatch: Pa
 
 
 def test_an_engine_that_leaves_out_a_trunk_is_refused(monkeypatch: Patch) -> None:
-    whole = levels.levels
-    monkeypatch.setattr(levels, "levels", lambda trunks, device: whole(trunks, device)[:0])
+    whole = cascade_attention.levels
+    monkeypatch.setattr(cascade_attention, "levels", lambda trunks, device: whole(trunks, device)[:0])
     with pytest.raises(NotReady, match="a trunk that branches share differs"):
         engine_of("llama")
 
@@ -111,27 +111,27 @@ def test_an_engine_that_leaves_out_a_trunk_is_refused(monkeypatch: Patch) -> Non
 @pytest.mark.parametrize("case", ["llama", "gemma2", "deepseek3", "mpt"])
 @pytest.mark.parametrize("fault", ["another page", "no second page"])
 def test_an_engine_that_takes_wrong_pages_is_refused(monkeypatch: Patch, case: str, fault: str) -> None:
-    inner = paged._Bucket.__init__
+    inner = paged_attention._Bucket.__init__
 
     def wrong(self: Any, pages: Any, rows: slice, tables: Any, most: int) -> None:
         turned = {"another page": lambda t: [*t[1:], t[0]], "no second page": lambda t: [t[0], 0, *t[2:]]}
         inner(self, pages, rows, [turned[fault](list(table)) if len(table) > 1 else table for table in tables], most)
 
-    monkeypatch.setattr(paged._Bucket, "__init__", wrong)
+    monkeypatch.setattr(paged_attention._Bucket, "__init__", wrong)
     with pytest.raises(NotReady, match="the torch engine computes another model"):
         engine_of(case)
 
 
 def test_an_engine_that_mixes_up_lengths_is_refused(monkeypatch: Patch) -> None:
-    own = paged.PagedCache.own
+    own = paged_attention.PagedCache.own
 
     def short(self: Any, layer: int, mask: Any) -> Any:
         found = list(own(self, layer, mask))
         for one in found:  # the first bucket is right, the others see as little
             width = found[0].keys.shape[2]
-            yield paged.Own(one.rows, one.keys[:, :, :width], one.values[:, :, :width], one.mask[..., :width])
+            yield paged_attention.Own(one.rows, one.keys[:, :, :width], one.values[:, :, :width], one.mask[..., :width])
 
-    monkeypatch.setattr(paged.PagedCache, "own", short)
+    monkeypatch.setattr(paged_attention.PagedCache, "own", short)
     with pytest.raises(NotReady, match="paths of different lengths differs"):
         engine_of("llama")
 

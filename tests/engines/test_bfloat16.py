@@ -9,12 +9,13 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from banyan.recipe import Resources
-from services.rollout.engines import loading, vllm_start
-from services.rollout.engines.forward import Forward
-from services.rollout.engines.memory import Limits
 from services.rollout.engines.port import Engine, Policy, Request, Sampled
 from services.rollout.engines.thread import Closing
-from services.rollout.engines.torch_engine import TorchEngine
+from services.rollout.engines.torch_engine import loading
+from services.rollout.engines.torch_engine.engine import TorchEngine
+from services.rollout.engines.torch_engine.forward import Forward
+from services.rollout.engines.torch_engine.kv.kv_budget import Limits
+from services.rollout.engines.vllm_engine import start
 from tests.engines.conftest import TORCH, VLLM
 from tests.engines.rig import BASE, BRANCHES, KV_TOKENS, OTHER, ask, finish, model, of, prompt, taught
 from tests.system.tiny import byte_tokenizer
@@ -48,7 +49,7 @@ def torch_engine(folder: Path) -> Engine:
 
 def vllm_engine(folder: Path) -> Engine:
     resources = Resources(engine="vllm", kv_tokens=KV_TOKENS, max_branches=BRANCHES, dtype="bfloat16")
-    return vllm_start.build(folder, resources, 1, Policy(1, 0, b"p0"))
+    return start.build(folder, resources, 1, Policy(1, 0, b"p0"))
 
 
 @pytest.fixture(scope="module", params=[TORCH, VLLM])

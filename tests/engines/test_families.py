@@ -6,12 +6,12 @@ import pytest
 from banyan.errors import NotReady
 from services.learner.model import attention_check as of_learner
 from services.learner.model import load as models
-from services.rollout.engines import attentioncheck as of_engine
-from services.rollout.engines import loading
-from services.rollout.engines.forward import Forward
-from services.rollout.engines.memory import Limits
 from services.rollout.engines.port import Policy
-from services.rollout.engines.torch_engine import TorchEngine
+from services.rollout.engines.torch_engine import attention_check as of_engine
+from services.rollout.engines.torch_engine import loading
+from services.rollout.engines.torch_engine.engine import TorchEngine
+from services.rollout.engines.torch_engine.forward import Forward
+from services.rollout.engines.torch_engine.kv.kv_budget import Limits
 from tests.engines.families import FAMILIES, VOCABULARY, made
 from tests.rollout.conftest import Letters, ask, finish, forced
 

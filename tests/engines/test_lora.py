@@ -8,8 +8,9 @@ import torch
 
 from banyan.errors import InvalidInput
 from services.chassis import weightfile
-from services.rollout.engines import vllm_adapter, vllm_params
 from services.rollout.engines.port import Policy
+from services.rollout.engines.vllm_engine import adapter as vllm_adapter
+from services.rollout.engines.vllm_engine import params as vllm_params
 from tests.engines.rig import BASE, OTHER, TOLERANCE, ask, finish, gap, model, of, prompt, taught
 
 RANK, ALPHA = 4, 8

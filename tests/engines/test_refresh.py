@@ -8,10 +8,10 @@ import pytest
 
 from banyan.segment import Finish
 from services.rollout.engines.port import Policy
-from services.rollout.engines.scripted import build
+from services.rollout.engines.scripted.engine import build
 from services.rollout.engines.thread import EngineThread, Waking
-from services.rollout.policies import Published
-from services.rollout.refresher import Refresher
+from services.rollout.growth.policy_selection import Published
+from services.rollout.weights.refresh import Refresher
 from tests.engines.rig import BASE, OTHER, TOLERANCE, ask, gap, prompt
 
 LENGTH = 40

@@ -12,8 +12,9 @@ from banyan.errors import InvalidInput, NotReady, TemporaryError
 from banyan.recipe_file import resolve
 from banyan.segment import Finish
 from banyan.signals import Wanted
-from services.rollout.engines import canary, make, vllm_params
+from services.rollout.engines import canary, factory
 from services.rollout.engines.port import Policy
+from services.rollout.engines.vllm_engine import params
 from tests.engines.conftest import HAS_VLLM
 from tests.engines.rig import BASE, OTHER, TOLERANCE, ask, finish, gap, of, prompt, taught, with_canary
 
@@ -110,7 +111,7 @@ def test_an_engine_that_says_the_same_bits_is_stuck(vllm):
 
 def test_a_loader_that_writes_into_what_it_is_given_spoils_nothing(vllm):
     from services.chassis import weightfile
-    from services.rollout.engines import vllm_weights
+    from services.rollout.engines.vllm_engine import worker_plugin
 
     class Greedy:
         def named_parameters(self):
@@ -119,9 +120,9 @@ def test_a_loader_that_writes_into_what_it_is_given_spoils_nothing(vllm):
         def load_weights(self, weights):
             return {name for name, tensor in weights if tensor.zero_() is not None}
 
-    backend = object.__new__(vllm_weights._backend())
+    backend = object.__new__(worker_plugin._backend())
     backend.model, (_, path) = Greedy(), vllm.policy(BASE)
-    backend.receive_weights(vllm_weights.WeightUpdate(str(path)))
+    backend.receive_weights(worker_plugin.WeightUpdate(str(path)))
     read = weightfile.read_tensors(weightfile.read(path))
     assert all(torch.equal(tensor, vllm.model(BASE).state_dict()[name]) for name, tensor in read.items())
 
@@ -190,7 +191,7 @@ def test_likeliest_tokens_survive_requests_for_given_ones_in_the_same_step(vllm)
 )
 def test_signals_that_vllm_hides_are_refused_by_name(wanted, sampling, says):
     with pytest.raises(InvalidInput, match=f"{says}.*resources.engine: torch"):
-        vllm_params.check(ask(0, prompt(9), more={"signals": wanted}, **sampling))
+        params.check(ask(0, prompt(9), more={"signals": wanted}, **sampling))
 
 
 def recipe(folder, **more):
@@ -217,13 +218,13 @@ def test_a_policy_that_needs_entropies_is_refused(tmp_path):
 
 def test_a_deterministic_recipe_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="deterministic"):
-        make.maker(recipe(tmp_path, deterministic=True), 1)()
+        factory.maker(recipe(tmp_path, deterministic=True), 1)()
 
 
 @pytest.mark.skipif(HAS_VLLM, reason="vLLM is installed")
 def test_without_vllm_the_remedy_is_named(model_at):
     with pytest.raises(NotReady, match="make vllm"):
-        make.maker(recipe(model_at), 1)()
+        factory.maker(recipe(model_at), 1)()
 
 
 def test_an_engine_that_dies_is_an_error_and_not_a_wait(vllm, rigs):

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from banyan.segment import Finish
-from services.rollout.engines import vllm_engine
+from services.rollout.engines.vllm_engine import engine as vllm_engine
 from tests.engines.rig import BASE, OTHER, TOLERANCE, ask, finish, gap, prompt
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -10,7 +10,7 @@ from banyan.tree import Tree
 from services.gateway.control.gate import Gate, Standing
 from services.learner.data.selection import Ready, assemble
 from services.rollout.engines.port import Policy
-from services.rollout.grower import Grower
+from services.rollout.growth.grower import Grower
 from tests.rollout.growing import ENDING, engine, spec
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from services.gateway import rows as rows_module
 from services.gateway.control.evaluation import Evaluation
 from services.gateway.control.opening import Opener
-from services.rollout.spec import from_wire
+from services.rollout.growth.spec import from_wire
 
 
 async def _opener(recipe) -> Opener:

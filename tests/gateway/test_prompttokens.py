@@ -37,7 +37,7 @@ def _config(folder: Path, **more: object) -> None:
 def test_the_tokens_are_those_that_a_node_makes(folder: Path, template: str | None) -> None:
     from types import SimpleNamespace
 
-    from services.rollout.engines.loading import ChatTokenizer
+    from services.rollout.engines.torch_engine.loading import ChatTokenizer
 
     _config(folder, **({"chat_template": template} if template else {}))
     config = SimpleNamespace(eos_token_id=None)

@@ -20,12 +20,12 @@ from banyan.v1 import events_pb2, tree_pb2
 from banyan.wire import leaf_to_wire, segment_to_wire
 from services.learner.data import from_store
 from services.learner.data.prepare import Lesson, study
-from services.rollout import events
+from services.rollout.clients import messages
 from services.rollout.engines.port import Policy
-from services.rollout.engines.scripted import build
+from services.rollout.engines.scripted.engine import build
 from services.rollout.generate.cuts import upto
 from services.rollout.generate.growth import Growing, Growth
-from services.rollout.grower import Grower, Step
+from services.rollout.growth.grower import Grower, Step
 from services.treestore.ingest.transaction import Item
 from services.treestore.queries import trees
 from services.treestore.storage import schema
@@ -231,9 +231,9 @@ class Run:
         forge, run_id, tree_id = self.world.forge, self.given.run_id, self.given.tree_id
         made = [events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=self.epoch) for s in step.segments]
         items = [forge.item("segment", events_pb2.SegmentsGrown(run_id=run_id, node_id="node-1", segments=made))]
-        items += [forge.item("leaf", events.leaf(run_id, tree_id, self.epoch, m, "text").message) for m in step.leaves]
+        items += [forge.item("leaf", messages.leaf(run_id, tree_id, self.epoch, m, "text").message) for m in step.leaves]
         if step.grown is not None:
-            said = events.grown(run_id, "node-1", tree_id, self.epoch, step.grown, inside=step.inside)
+            said = messages.grown(run_id, "node-1", tree_id, self.epoch, step.grown, inside=step.inside)
             items.append(forge.item("grown", said.message))
         self.inside = step.inside
         self.world.ingest(*items)

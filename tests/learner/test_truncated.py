@@ -15,10 +15,10 @@ from services.learner.model.load import prepare
 from services.learner.packing import packing, unroll
 from services.learner.packing.packing import Row
 from services.learner.training.trainer import StepReport, Trainer, settle
-from services.rollout.engines.forward import Forward
-from services.rollout.engines.memory import Limits
 from services.rollout.engines.port import Policy
-from services.rollout.engines.torch_engine import TorchEngine
+from services.rollout.engines.torch_engine.engine import TorchEngine
+from services.rollout.engines.torch_engine.forward import Forward
+from services.rollout.engines.torch_engine.kv.kv_budget import Limits
 from tests.learner.tokens import tokens
 from tests.rollout.conftest import Letters, ask, finish, prompt, tiny_llama
 

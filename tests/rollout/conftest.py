@@ -13,11 +13,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from banyan.segment import IntTokens, Sampling
-from services.rollout.engines import attention
-from services.rollout.engines.forward import Forward
-from services.rollout.engines.memory import Limits
 from services.rollout.engines.port import Engine, Policy, Request, Sampled
-from services.rollout.engines.torch_engine import TorchEngine
+from services.rollout.engines.torch_engine import attention
+from services.rollout.engines.torch_engine.engine import TorchEngine
+from services.rollout.engines.torch_engine.forward import Forward
+from services.rollout.engines.torch_engine.kv.kv_budget import Limits
 
 VOCABULARY = 300  # not a multiple of the sampler's block
 

@@ -11,9 +11,9 @@ from banyan.plugins import Branch, Expansion, GrowthView, Plan, Room
 from banyan.segment import Sampling
 from banyan.tree import Leaf, Tree
 from services.rollout.engines.port import Policy
-from services.rollout.engines.scripted import ScriptedEngine, build
-from services.rollout.grower import Grower
-from services.rollout.spec import GrowSpec
+from services.rollout.engines.scripted.engine import ScriptedEngine, build
+from services.rollout.growth.grower import Grower
+from services.rollout.growth.spec import GrowSpec
 
 IID = "services.rollout.generate.iid:Iid"
 TREEPO = "services.rollout.generate.treepo:TreePO"

@@ -5,7 +5,7 @@ import torch
 
 from banyan.errors import NotReady
 from services.chassis import attentionwords
-from services.rollout.engines import attention, scores
+from services.rollout.engines.torch_engine import attention, attention_scores
 
 
 class Layer(torch.nn.Module):
@@ -31,7 +31,7 @@ def whole(query, key, value, seen, cap, sink_H):
 @pytest.mark.parametrize("cap", [None, 0.5])
 @pytest.mark.parametrize("queries", [1, 5])
 def test_caps_and_sinks_are_the_formula(monkeypatch, queries, cap, sinks, numbers):
-    monkeypatch.setattr(scores, "_NUMBERS", numbers)
+    monkeypatch.setattr(attention_scores, "_NUMBERS", numbers)
     torch.manual_seed(0)
     query, key, value = torch.randn(2, 6, queries, 8), torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 4)
     seen = torch.arange(5) <= torch.arange(5 - queries, 5)[:, None]

@@ -6,11 +6,11 @@ import torch
 
 from banyan.errors import InvalidInput
 from banyan.segment import Sampling
-from services.rollout.engines.alphabet import Alphabet
-from services.rollout.engines.distribution import Distribution
 from services.rollout.engines.port import Policy, Request
-from services.rollout.engines.sampler import draw
-from services.rollout.engines.scripted import build
+from services.rollout.engines.scripted.distribution import Distribution
+from services.rollout.engines.scripted.engine import build
+from services.rollout.engines.scripted.tokenizer import Alphabet
+from services.rollout.engines.torch_engine.sampler import draw
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.5, -1.0]])
 

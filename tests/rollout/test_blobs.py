@@ -11,9 +11,9 @@ from banyan.segment import Finish, Kind, Sampling, Segment
 from banyan.v1 import events_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis import parts, rpc
-from services.rollout import blobs, events
-from services.rollout.blobs import Blobs
-from services.rollout.store import GrpcStore
+from services.rollout.clients import blobs, messages
+from services.rollout.clients.blobs import Blobs
+from services.rollout.clients.treestore import GrpcStore
 from tests.rollout.test_node import RUN, SLOW, TREE, small  # noqa: F401
 from tests.rollout.world import ids
 
@@ -47,10 +47,10 @@ async def test_a_large_segment_goes_by_digest(small) -> None:  # noqa: F811
     large = _large(root)
     made = [(root, claim.epoch), (large, claim.epoch)]
     with pytest.raises(InvalidInput, match="limit"):
-        for event in events.segments(RUN, "n1", made):
+        for event in messages.segments(RUN, "n1", made):
             await small.bus.publish(event.subject, event.message, event.msg_id)
     for attempt in range(2):  # what the store lacks is said again
-        for event in events.segments(RUN, "n1", made):
+        for event in messages.segments(RUN, "n1", made):
             light = (await Blobs(store).light(event)).again(attempt)
             assert light.message.ByteSize() < 1000
             await small.bus.publish(light.subject, light.message, light.msg_id)
@@ -65,7 +65,7 @@ async def test_a_large_segment_goes_by_digest(small) -> None:  # noqa: F811
 
 async def test_a_node_sends_what_is_large_as_blobs(small, monkeypatch) -> None:  # noqa: F811
     monkeypatch.setattr(blobs, "MAX_MESSAGE_BYTES", 300)
-    monkeypatch.setattr(events, "MAX_MESSAGE_BYTES", 300)
+    monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 300)
     monkeypatch.setattr(parts, "MAX_MESSAGE_BYTES", 300)
     await small.begin(**SLOW)
     await small.policy(0)
@@ -94,7 +94,7 @@ async def test_a_store_that_is_away_is_waited_for_and_one_that_refuses_is_not(re
     monkeypatch.setattr(blobs, "_AGAIN_S", 0.0)
     root = Segment(b"t" * 32, b"", 0, 0, Kind.PROMPT, np.arange(3, dtype=np.int32))
     large = replace(_large(root))
-    (event,) = events.segments(RUN, "n1", [(large, 1)])
+    (event,) = messages.segments(RUN, "n1", [(large, 1)])
     store = _Store(refusal)
     message = (await Blobs(store).light(event)).message  # type: ignore[arg-type]
     assert isinstance(message, events_pb2.SegmentsGrown) and store.calls == 3

@@ -6,7 +6,7 @@ import pytest
 
 from banyan.errors import NotFound, Refused, TemporaryError
 from banyan.v1 import treestore_service_pb2 as ts
-from services.rollout.claims import Claims
+from services.rollout.clients.claim_batcher import Claims
 
 
 def ask(number: int) -> ts.ClaimTreeRequest:

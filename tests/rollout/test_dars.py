@@ -14,9 +14,9 @@ from banyan.tree import Leaf, Tree
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis import rpc, subjects
-from services.rollout import planlog, viewdigest
 from services.rollout.generate.dars import Dars, extra
-from services.rollout.grower import Grower
+from services.rollout.growth import plan_log, view_digest
+from services.rollout.growth.grower import Grower
 from tests.rollout.growing import ENDING, engine, spec
 from tests.rollout.test_node import FakeDelivery
 from tests.rollout.world import RUN, World, ids, world
@@ -127,8 +127,8 @@ def test_a_plan_by_scores_is_logged_and_made_again() -> None:
     (plan,) = step.plans
     assert [r.value for r in plan.rewards] == [0.0] * 4
     records.append(plan)
-    for record, view in zip(records, planlog.views(grower.spec, grower.tree, records), strict=True):
-        assert viewdigest.digest(view) == record.view_digest
+    for record, view in zip(records, plan_log.views(grower.spec, grower.tree, records), strict=True):
+        assert view_digest.digest(view) == record.view_digest
         plan = grower.spec.policy.plan(view, Room(), Draws(grower.spec.seed))
         there = len(view.tree) - 1
         assert len(plan.expansions) + there == (8 if record.rewards else 4)

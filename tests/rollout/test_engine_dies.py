@@ -3,7 +3,7 @@
 import pytest
 import pytest_asyncio
 
-from services.rollout import publisher
+from services.rollout.clients import publisher
 from tests.rollout.growing import TREEPO
 from tests.rollout.test_node import LONG, TREE, FakeDelivery
 from tests.rollout.world import RUN, World, ids, world

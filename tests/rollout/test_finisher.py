@@ -13,13 +13,13 @@ from banyan.segment import Kind, Segment
 from services.chassis import subjects
 from services.chassis.bus import Bus as Broker
 from services.chassis.telemetry import Span
-from services.rollout import events
-from services.rollout import finisher as module
-from services.rollout.finisher import Finisher
-from services.rollout.keeper import Keeper
-from services.rollout.live import Live, Trees
+from services.rollout.clients import messages
+from services.rollout.clients.publisher import Publisher
+from services.rollout.node import completion as module
+from services.rollout.node.active_trees import Live, Trees
+from services.rollout.node.completion import Finisher
+from services.rollout.node.lease_renewal import Keeper
 from services.rollout.ports import Ingested
-from services.rollout.publisher import Publisher
 
 
 @dataclass
@@ -74,7 +74,7 @@ async def test_a_store_that_never_takes_a_tree_is_not_asked_for_ever(eventually,
     live = _live()
     trees.put(live)
     live.grown.set()
-    live.told.append(events.grown("r", "n", live.spec.tree_id, 1, []))
+    live.told.append(messages.grown("r", "n", live.spec.tree_id, 1, []))
     Finisher(store, publisher, trees, "r", "n").begin(live)  # type: ignore[arg-type]
     await eventually(lambda: len(trees) == 0)
     assert store.asked == 6 and live.delivery.said == ["nak"]  # type: ignore[attr-defined]
@@ -90,7 +90,7 @@ async def test_what_the_store_lacks_is_published_again_under_ids_that_the_broker
     await bus.ensure_streams()
     live = _live()
     live.segments.append(Segment(live.spec.tree_id, b"", 0, 0, Kind.PROMPT, np.arange(3)))
-    live.told.append(events.grown("r", "n", live.spec.tree_id, 1, []))
+    live.told.append(messages.grown("r", "n", live.spec.tree_id, 1, []))
 
     class Lacks(Store):
         """Lacks the segment twice."""
@@ -103,7 +103,7 @@ async def test_what_the_store_lacks_is_published_again_under_ids_that_the_broker
 
     trees, publisher = Trees(8, 8), Publisher(bus)
     sending = asyncio.create_task(publisher.run())
-    for event in [*events.segments("r", "n", [(live.segments[0], 1)]), *live.told]:
+    for event in [*messages.segments("r", "n", [(live.segments[0], 1)]), *live.told]:
         await publisher.put(event)
     await publisher.flush(10.0)
     trees.put(live)

@@ -10,10 +10,10 @@ from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Plan, Room
 from banyan.segment import Finish, Kind, Origin
 from banyan.signals import Signals, Wanted
 from banyan.tree import Leaf, Tree
-from services.rollout import planlog, viewdigest
 from services.rollout.engines.port import Policy, Request, Sampled
 from services.rollout.generate.cuts import continuations, run_at
-from services.rollout.grower import Grower
+from services.rollout.growth import plan_log, view_digest
+from services.rollout.growth.grower import Grower
 from tests.rollout.growing import IID, engine, spec
 
 FORCED = (7, 9)
@@ -105,7 +105,7 @@ def test_plans_with_forced_tokens_are_logged_and_made_again() -> None:
     second = one.ended([answer(first.requests[0], 5, Finish.BOUNDARY)])
     records = [*first.plans, *second.plans]
     assert (records[0].expansions[0].forced, records[0].expansions[0].top) == (list(FORCED), 2)
-    digests = [viewdigest.digest(view) for view in planlog.views(one.spec, one.tree, records)]
+    digests = [view_digest.digest(view) for view in plan_log.views(one.spec, one.tree, records)]
     assert digests == [r.view_digest for r in records]
 
 

@@ -9,7 +9,7 @@ import torch
 from banyan.errors import InvalidInput
 from banyan.segment import Finish
 from banyan.signals import Wanted
-from services.rollout.engines.likeliest import semantics
+from services.rollout.engines.torch_engine.top_tokens import semantics
 from tests.rollout.conftest import VOCABULARY, ask, finish, forced, prompt, tiny_llama
 
 TOLERANCE = 1e-4

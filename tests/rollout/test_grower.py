@@ -13,7 +13,7 @@ from banyan.segment import Finish, Kind
 from banyan.tree import Leaf, Tree
 from services.rollout.engines.port import Policy
 from services.rollout.generate import budget, endings
-from services.rollout.grower import Grower
+from services.rollout.growth.grower import Grower
 from tests.rollout.growing import ENDING, ENDLESS, IID, TREEPO, engine, grow, shape, spec, survivors
 
 

@@ -11,8 +11,9 @@ from banyan.signals import Wanted
 from services.chassis import head as heads
 from services.chassis import weightfile
 from services.chassis.head import Head
-from services.rollout.engines import fitting, loading, vllm_params
 from services.rollout.engines.port import Policy
+from services.rollout.engines.torch_engine import loading, weight_check
+from services.rollout.engines.vllm_engine import params
 from tests.rollout.conftest import ask, finish, prompt, tiny_llama
 
 SIZE = 32  # of the tiny model's states
@@ -91,7 +92,7 @@ def test_the_head_lies_in_the_weight_file_in_float32_and_is_digested_with_it(tmp
     for name, tensor in learned().state_dict().items():
         assert torch.equal(held[weightfile.HEAD + name], tensor) and held[weightfile.HEAD + name].dtype is torch.float32
     assert held["model.norm.weight"].dtype is torch.bfloat16
-    fitting.check(path, {name: tuple(t.shape) for name, t in model.state_dict().items()})
+    weight_check.check(path, {name: tuple(t.shape) for name, t in model.state_dict().items()})
 
 
 def test_an_unusable_head_is_refused_by_name(tmp_path):
@@ -148,4 +149,4 @@ def test_a_score_changes_no_token_and_a_new_head_is_heard_at_once(make_engine, t
 
 def test_vllm_refuses_the_signal_by_name():
     with pytest.raises(InvalidInput, match="signal `head` needs the model's states, which vLLM hides"):
-        vllm_params.check(scoring(0, prompt(4)))
+        params.check(scoring(0, prompt(4)))

@@ -4,7 +4,7 @@ import asyncio
 
 from banyan.errors import NotFound, Refused
 from banyan.v1 import treestore_service_pb2 as ts
-from services.rollout.ingests import Ingests
+from services.rollout.clients.ingest_batcher import Ingests
 
 Request, Response = ts.AwaitTreesIngestedRequest, ts.AwaitTreesIngestedResponse
 

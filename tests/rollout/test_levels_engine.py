@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from services.rollout.engines import levels
-from services.rollout.engines.paged import Own
-from services.rollout.engines.prefixes import Match, Piece
-from services.rollout.engines.scores import Scores
+from services.rollout.engines.torch_engine import cascade_attention
+from services.rollout.engines.torch_engine.attention_scores import Scores
+from services.rollout.engines.torch_engine.kv.prefix_cache import Match, Piece
+from services.rollout.engines.torch_engine.paged_attention import Own
 from tests.rollout.conftest import ask, finish, forced, prompt, save_weights, tiny_llama
 
 TOLERANCE = 1e-4
@@ -119,7 +119,7 @@ def test_parts_of_a_softmax_make_the_whole(monkeypatch, cap):
     q, k, v = torch.randn(4, 2, 3, 8), torch.randn(4, 2, 6, 8), torch.randn(4, 2, 6, 8)
     seen = torch.arange(6) <= torch.tensor([0, 5, 2, 3])[:, None]
     mask = seen[:, None, None]
-    over = levels.levels(trunks, q.device)
+    over = cascade_attention.levels(trunks, q.device)
     whole, sums = [], []
     for r, trunk in enumerate(trunks):
         parts = trunk.parts if trunk else ()
@@ -131,11 +131,11 @@ def test_parts_of_a_softmax_make_the_whole(monkeypatch, cap):
         sums.append(scores.logsumexp(-1))
 
     def same(over):
-        got, lse = levels.attend(q, [Own(slice(None), k, v, mask)], Scores(0.3, cap), over, 0)
+        got, lse = cascade_attention.attend(q, [Own(slice(None), k, v, mask)], Scores(0.3, cap), over, 0)
         return torch.allclose(got, torch.stack(whole), atol=1e-5) and torch.allclose(lse, torch.stack(sums), atol=1e-5)
 
     assert same(over)
-    one_less, _ = levels.attend(q, [Own(slice(None), k, v, mask)], Scores(0.3, cap), over[:1], 0)
+    one_less, _ = cascade_attention.attend(q, [Own(slice(None), k, v, mask)], Scores(0.3, cap), over[:1], 0)
     assert not torch.allclose(one_less, torch.stack(whole), atol=1e-2), "a level that is left out must show"
-    monkeypatch.setattr(levels, "_fused", lambda query, key, value: False)  # as on a GPU
+    monkeypatch.setattr(cascade_attention, "_fused", lambda query, key, value: False)  # as on a GPU
     assert same(over)

@@ -13,16 +13,17 @@ from banyan.errors import DeadlineMissed, TemporaryError
 from banyan.plugins import LeafMark
 from banyan.tree import Leaf
 from services.chassis import subjects
-from services.rollout import blobs, events, keeper, presence, publisher
-from services.rollout.blobs import Blobs
-from services.rollout.keeper import Keeper
-from services.rollout.live import Trees
-from services.rollout.presence import Presence
-from services.rollout.publisher import Publisher
+from services.rollout.clients import blobs, messages, publisher
+from services.rollout.clients.blobs import Blobs
+from services.rollout.clients.publisher import Publisher
+from services.rollout.node import heartbeat, lease_renewal
+from services.rollout.node.active_trees import Trees
+from services.rollout.node.heartbeat import Presence
+from services.rollout.node.lease_renewal import Keeper
 from tests.liveness import Clock
 from tests.rollout.world import RUN, world
 
-LEAF = events.leaf("run", b"t" * 32, 1, LeafMark(Leaf(b"s" * 32, 3), "stop"), "")
+LEAF = messages.leaf("run", b"t" * 32, 1, LeafMark(Leaf(b"s" * 32, 3), "stop"), "")
 
 
 @contextlib.asynccontextmanager
@@ -127,16 +128,16 @@ async def test_a_large_segment_says_each_time_that_the_store_is_away(monkeypatch
     monkeypatch.setattr(blobs, "MAX_MESSAGE_BYTES", 0)
     clock, away = Clock(), list[int]()
     put = Hangs(clock, error=TemporaryError("away"))
-    grown = events.events_pb2.SegmentsGrown(segments=[events.events_pb2.GrownSegment(claim_epoch=1)])
+    grown = messages.events_pb2.SegmentsGrown(segments=[messages.events_pb2.GrownSegment(claim_epoch=1)])
     made = Blobs(SimpleNamespace(put_blob=put), lambda: away.append(put.calls))  # type: ignore[arg-type]
-    task = asyncio.ensure_future(made.light(events.Event("s", grown, "id", "")))
+    task = asyncio.ensure_future(made.light(messages.Event("s", grown, "id", "")))
     await asyncio.wait_for(put.hanging.wait(), 10)
     task.cancel()
     assert away == [1, 2, 3]
 
 
 async def test_a_presence_that_hangs_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "EVERY_S", 0.001)
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.001)
     clock = Clock()
     present = Hangs(clock)
     made = Presence(SimpleNamespace(present=present), Trees(4, 4), joined=False)  # type: ignore[arg-type]
@@ -151,7 +152,7 @@ async def test_a_presence_that_hangs_is_late(monkeypatch: pytest.MonkeyPatch) ->
 async def test_renewals_that_hang_are_late_and_an_engine_that_loads_for_hours_is_not_theirs(
     monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
-    monkeypatch.setattr(keeper, "EVERY_S", 0.001)
+    monkeypatch.setattr(lease_renewal, "EVERY_S", 0.001)
     clock, loads, asked = Clock(), asyncio.Event(), asyncio.Event()
     renew = Hangs(clock)
 
@@ -191,7 +192,7 @@ async def test_a_look_at_the_policies_that_hangs_is_late(nats_server: Any, tmp_p
             node.refresher.look = look  # type: ignore[method-assign]
             node._looked._clock = clock
             for step in (1, 2, 3, 4):  # each says look again
-                await w.bus.publish(subjects.train(RUN, "policy"), events.events_pb2.PolicyPublished(), str(step))
+                await w.bus.publish(subjects.train(RUN, "policy"), messages.events_pb2.PolicyPublished(), str(step))
                 await eventually(lambda step=step: look.calls >= step)
             assert look.hanging.is_set() and not node._looked.late
             clock.now += 181.0

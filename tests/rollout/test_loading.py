@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerFast
 from banyan.errors import InvalidInput
 from banyan.recipe_file import resolve
 from banyan.segment import Kind
-from services.rollout.engines import loading
-from services.rollout.engines.make import maker
+from services.rollout.engines.factory import maker
+from services.rollout.engines.torch_engine import loading
 from tests.rollout.conftest import forced, save_weights, tiny_llama
 from tests.rollout.growing import TREEPO, grow, spec
 

@@ -10,8 +10,8 @@ from banyan.v1 import rollout_service_pb2 as ro
 from banyan.v1 import rollout_service_pb2_grpc, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis import rpc, subjects
+from services.rollout.clients.treestore import GrpcStore
 from services.rollout.server import NAME, RolloutServer, adder
-from services.rollout.store import GrpcStore
 from tests.conftest import NatsServer, wait_until
 from tests.rollout.growing import TREEPO
 from tests.rollout.world import RUN, World, ids, world
@@ -147,7 +147,7 @@ class Lossy:
 
 
 async def test_what_the_store_lacks_is_published_again(small, monkeypatch):
-    monkeypatch.setattr("services.rollout.finisher._WAIT_S", 0.3)
+    monkeypatch.setattr("services.rollout.node.completion._WAIT_S", 0.3)
     await small.begin()
     await small.policy(0)
     async with small.node(bus=Lossy):

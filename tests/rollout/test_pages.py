@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.rollout.engines.paged import Cuts, PagedCache, cut
-from services.rollout.engines.pages import Pages
-from services.rollout.engines.slots import KVShape
+from services.rollout.engines.torch_engine.kv.kv_slots import KVShape
+from services.rollout.engines.torch_engine.kv.pages import Pages
+from services.rollout.engines.torch_engine.paged_attention import Cuts, PagedCache, cut
 
 SHAPE = KVShape(2, 3, 4, 5, torch.float32, torch.device("cpu"))
 

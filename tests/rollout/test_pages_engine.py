@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from banyan.segment import Finish
-from services.rollout.engines.running import Running
-from services.rollout.engines.torch_engine import TorchEngine
+from services.rollout.engines.torch_engine.engine import TorchEngine
+from services.rollout.engines.torch_engine.scheduling.running import Running
 from tests.rollout.conftest import ask, finish, forced, prompt, save_weights, tiny_llama
 
 TOLERANCE = 1e-4

@@ -13,9 +13,9 @@ from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis import rpc
-from services.rollout import planlog, planparts, viewdigest
-from services.rollout import spec as specs
-from services.rollout.grower import Grower, Step
+from services.rollout.growth import plan_log, plan_records, view_digest
+from services.rollout.growth import spec as specs
+from services.rollout.growth.grower import Grower, Step
 from tests.rollout.generate.test_planners import ANY, SEEDS
 from tests.rollout.growing import ENDING, IID, TREEPO, engine, spec, survivors
 from tests.rollout.test_node import SLOW, small  # noqa: F401
@@ -26,13 +26,13 @@ TREE = {"segment": 3, "max_depth": 4, "width": 9, "fallback": "random", "budget"
 def _replayed(given_spec, whole, records):
     """Replays the records of one claim; each view must be the one that was logged, each plan the one that was executed. In
     what order a plan names things is nobody's concern."""
-    plans = list(planparts.plans(records))
-    seen = zip(plans, planlog.views(given_spec, whole, records), planlog.rooms(given_spec, records), strict=True)
+    plans = list(plan_records.plans(records))
+    seen = zip(plans, plan_log.views(given_spec, whole, records), plan_log.rooms(given_spec, records), strict=True)
     for record, view, room in seen:
-        assert viewdigest.digest(view, room=room) == record.view_digest, f"the view of plan {record.number} is another"
+        assert view_digest.digest(view, room=room) == record.view_digest, f"the view of plan {record.number} is another"
         plan = given_spec.policy.plan(view, room, Draws(given_spec.seed))
         new = {e.branch: e for e in plan.expansions if e.branch not in view.in_flight and not _there(view, e)}
-        assert _bytes(planlog._expansion(e) for e in new.values()) == _bytes(record.expansions)
+        assert _bytes(plan_log._expansion(e) for e in new.values()) == _bytes(record.expansions)
         marks = {(m.leaf, m.reason) for m in plan.leaves if m.leaf not in view.leaves}
         assert marks == {(wire.leaf_from_wire(p.leaf), p.reason) for p in record.leaves} and plan.done == record.done
 
@@ -106,12 +106,12 @@ def test_a_plan_that_is_too_large_for_a_record_goes_on_in_the_next_ones() -> Non
     given_spec = spec(IID, {"width": 2000}, 3)
     grower, records, done = _grown(given_spec, Tree(given_spec.tree_id), 1, 1000, branches=2048)
     assert done and len(grower.leaves) == 2000 and records[-1].done
-    assert max(record.ByteSize() for record in records) <= planlog._PLAN_BYTES
+    assert max(record.ByteSize() for record in records) <= plan_log._PLAN_BYTES
     assert [record.number for record in records] == list(range(len(records))) and not any(r.full for r in records)
-    plans = list(planparts.plans(records))
+    plans = list(plan_records.plans(records))
     assert len(plans[0].expansions) == 2000 and sum(len(plan.leaves) for plan in plans) == 2000 and len(plans) < len(records)
     _replayed(given_spec, grower.tree, records)
-    assert list(planparts.plans(records[:1])) == [], "half a plan is none"
+    assert list(plan_records.plans(records[:1])) == [], "half a plan is none"
 
 
 def test_a_branch_that_ended_without_a_token_is_asked_for_again_and_logged() -> None:
@@ -131,7 +131,7 @@ def test_a_branch_that_ended_without_a_token_is_asked_for_again_and_logged() -> 
 def test_the_log_is_bounded_has_no_gap_and_says_where_it_ends(monkeypatch) -> None:
     given_spec = spec(TREEPO, TREE, 12, 3)
     _, all_records, _ = _grown(given_spec, Tree(given_spec.tree_id), 1, 1000)
-    monkeypatch.setattr(planlog, "_CLAIM_BYTES", sum(r.ByteSize() for r in all_records[:3]))
+    monkeypatch.setattr(plan_log, "_CLAIM_BYTES", sum(r.ByteSize() for r in all_records[:3]))
     grower, records, done = _grown(given_spec, Tree(given_spec.tree_id), 1, 1000)
     assert done and records[:3] == all_records[:3]
     assert records[3:] == [tree_pb2.PlanRecord(claim_epoch=1, number=3, full=True)]
@@ -144,12 +144,12 @@ def test_another_view_has_another_digest() -> None:
     grower, records, _ = _grown(given_spec, Tree(given_spec.tree_id), 1, 1000)
     digests = {r.view_digest for r in records}
     assert len(digests) == len(records) >= 2
-    view = next(planlog.views(given_spec, grower.tree, records))
+    view = next(plan_log.views(given_spec, grower.tree, records))
     more = Leaf(view.root.id, len(view.root))
     for change in ({"seed": 9}, {"max_path_tokens": 7}, {"leaves": {more: ""}}, {"leaves": {more: "stop"}}):
         from dataclasses import replace
 
-        assert viewdigest.digest(replace(view, **change)) not in digests
+        assert view_digest.digest(replace(view, **change)) not in digests
 
 
 async def test_plans_are_stored_with_the_tree_and_replay_from_it(small) -> None:  # noqa: F811
@@ -174,5 +174,5 @@ async def test_a_large_plan_is_stored_in_parts(small) -> None:  # noqa: F811
     stored = (await rpc.call(small.trees.GetTree, ts.GetTreeRequest(tree_id=tree_id, plans=True))).tree
     records = list(stored.plans)
     assert records[0].more and records[-1].done and not any(record.full for record in records)
-    assert len(next(planparts.plans(records)).expansions) == 1200
+    assert len(next(plan_records.plans(records)).expansions) == 1200
     _replayed(specs.from_wire(stored.spec), wire.tree_from_wire(stored), records)

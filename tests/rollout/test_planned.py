@@ -11,8 +11,8 @@ from banyan.recipe import Recipe
 from banyan.recipe_file import resolve
 from banyan.segment import Sampling
 from banyan.tree import Leaf
-from services.rollout import returns
-from services.rollout.simulate import simulate
+from services.rollout.growth import return_reasons
+from services.rollout.simulation.simulate import simulate
 
 
 @dataclass(frozen=True)
@@ -116,4 +116,4 @@ def test_a_policy_that_answers_well_is_carried_out() -> None:
 def test_a_policy_that_does_not_is_named_with_what_it_did(wrong: str, says: str) -> None:
     with pytest.raises(InvalidInput, match=f"generate.policy {__name__}:Own: .*{says}") as caught:
         simulate(recipe(wrong))
-    assert returns.failed(caught.value).startswith("UNUSABLE: generate.policy")
+    assert return_reasons.failed(caught.value).startswith("UNUSABLE: generate.policy")

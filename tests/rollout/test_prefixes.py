@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.rollout.engines.prefixes import PrefixStore
+from services.rollout.engines.torch_engine.kv.prefix_cache import PrefixStore
 
 
 def kv(tokens):

@@ -7,9 +7,9 @@ import pytest
 
 from banyan.errors import DeadlineMissed, NotFound, TemporaryError
 from banyan.v1 import runstore_service_pb2 as rs
-from services.rollout import presence
-from services.rollout.live import Trees
-from services.rollout.presence import Presence
+from services.rollout.node import heartbeat
+from services.rollout.node.active_trees import Trees
+from services.rollout.node.heartbeat import Presence
 
 
 class _Store:
@@ -33,7 +33,7 @@ class _Store:
 
 @pytest.fixture
 def store(monkeypatch) -> _Store:
-    monkeypatch.setattr(presence, "LOOK_S", 0.01)
+    monkeypatch.setattr(heartbeat, "LOOK_S", 0.01)
     return _Store()
 
 
@@ -63,15 +63,15 @@ async def test_a_joined_node_sees_the_end(store, state, eventually) -> None:
 
 
 async def test_a_joined_node_that_hears_nothing_says_so(store, monkeypatch) -> None:
-    monkeypatch.setattr(presence, "GONE_S", 0.1)
+    monkeypatch.setattr(heartbeat, "GONE_S", 0.1)
     store.error = TemporaryError("away")
     with pytest.raises(DeadlineMissed, match="join again when it goes on"):
         await asyncio.wait_for(Presence(store, Trees(4, 4), joined=True).run(), 5.0)
 
 
 async def test_a_launched_node_leaves_the_end_to_its_launcher(store, monkeypatch, eventually) -> None:
-    monkeypatch.setattr(presence, "EVERY_S", 0.01)
-    monkeypatch.setattr(presence, "GONE_S", 0.0)
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.01)
+    monkeypatch.setattr(heartbeat, "GONE_S", 0.0)
     store.state = rs.RUN_STATE_SUCCEEDED
     made = Presence(store, Trees(4, 4), joined=False)
     async with running(made) as task:

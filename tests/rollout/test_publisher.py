@@ -7,8 +7,8 @@ import pytest
 from banyan.errors import DeadlineMissed
 from banyan.plugins import LeafMark
 from banyan.tree import Leaf
-from services.rollout import events, publisher
-from services.rollout.publisher import Publisher
+from services.rollout.clients import messages, publisher
+from services.rollout.clients.publisher import Publisher
 
 
 class Bus:
@@ -26,7 +26,7 @@ class Bus:
 
 
 def leaf(n):
-    return events.leaf("run", b"t" * 32, 1, LeafMark(Leaf(n.to_bytes(32, "big"), 3), "stop"), "")
+    return messages.leaf("run", b"t" * 32, 1, LeafMark(Leaf(n.to_bytes(32, "big"), 3), "stop"), "")
 
 
 @pytest.fixture

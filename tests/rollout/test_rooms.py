@@ -15,8 +15,8 @@ from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis import rpc, subjects
 from services.gateway.rooms import RoomKeeper
 from services.gateway.store import RpcStore
-from services.rollout.grower import Step
-from services.rollout.turns import Turns
+from services.rollout.growth.grower import Step
+from services.rollout.node.lockstep import Turns
 from tests.rollout.test_node import FakeDelivery
 from tests.rollout.world import RUN, World, ids, world
 

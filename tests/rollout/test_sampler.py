@@ -6,7 +6,7 @@ import torch
 
 from banyan.draws import uniforms
 from banyan.segment import Sampling
-from services.rollout.engines.sampler import draw, kept
+from services.rollout.engines.torch_engine.sampler import draw, kept
 
 RNG = np.random.default_rng(0)
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from banyan.errors import BanyanError, NotFound, Refused
-from services.rollout import scorewaits
+from services.rollout.node import score_waits
+from services.rollout.node.score_waits import ScoreWaits
 from services.rollout.ports import Awaited
-from services.rollout.scorewaits import ScoreWaits
 
 
 class Store:
@@ -49,7 +49,7 @@ async def wait(store: Store, live: SimpleNamespace, act=None) -> tuple[list, lis
 
 
 async def test_errors_of_the_store_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scorewaits, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(score_waits, "_AGAIN_S", 0.01)
     acted, returned = await wait(
         Store(BanyanError("INTERNAL"), NotFound("?"), Refused("no", "PERMISSION_DENIED")), waiting()
     )
@@ -75,6 +75,6 @@ async def test_a_step_that_cannot_be_carried_out_hands_the_tree_back() -> None:
 
 
 async def test_a_deadline_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scorewaits, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(score_waits, "_AGAIN_S", 0.01)
     acted, _ = await wait(Store(*[BanyanError("down")] * 1000), waiting(0.1))
     assert acted == ["none"]

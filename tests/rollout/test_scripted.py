@@ -9,10 +9,10 @@ import pytest
 from banyan.draws import branch_key
 from banyan.errors import InvalidInput
 from banyan.segment import Finish
-from services.rollout.engines import script
-from services.rollout.engines.alphabet import Alphabet
 from services.rollout.engines.port import Policy
-from services.rollout.engines.scripted import build
+from services.rollout.engines.scripted import script
+from services.rollout.engines.scripted.engine import build
+from services.rollout.engines.scripted.tokenizer import Alphabet
 from tests.rollout.conftest import ask, finish
 
 P0 = Policy(1, 0, b"p")

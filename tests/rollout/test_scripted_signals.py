@@ -9,10 +9,10 @@ import pytest
 from banyan.errors import InvalidInput
 from banyan.segment import Finish
 from banyan.signals import Wanted
-from services.rollout.engines import toys
-from services.rollout.engines.alphabet import Alphabet
 from services.rollout.engines.port import Policy
-from services.rollout.engines.scripted import build
+from services.rollout.engines.scripted import toy_models
+from services.rollout.engines.scripted.engine import build
+from services.rollout.engines.scripted.tokenizer import Alphabet
 from tests.rollout.conftest import ask, finish
 
 P0 = Policy(1, 0, b"p")
@@ -108,7 +108,7 @@ def test_a_steps_time_counts_prefilled_tokens_and_branches():
 def test_the_reconverging_toy_has_two_kinds_of_forks():
     ended = finish(build({"toy": "reconverging"}, P0, 64), [ask(k, GO, k, max_new_tokens=200) for k in range(400)])
     texts = [LETTERS.decode(e.tokens_T) for e in ended.values()]
-    assert {len(text) for text in texts} == {(toys.DEPTH + 1) * (toys.BEFORE + 1 + toys.AFTER)}
+    assert {len(text) for text in texts} == {(toy_models.DEPTH + 1) * (toy_models.BEFORE + 1 + toy_models.AFTER)}
     endings = {text[-1] for text in texts}
     assert len(endings) == 8, "three choices that matter"
     assert len(set(texts)) > 100, "and four that do not"
@@ -119,9 +119,9 @@ def test_the_reconverging_toy_has_two_kinds_of_forks():
 def test_the_one_fork_toy_is_certain_everywhere_else():
     ended = finish(build({"toy": "one_fork"}, P0, 64), [ask(k, GO, k, max_new_tokens=99) for k in range(64)])
     for one in ended.values():
-        assert one.entropies_T[toys.FORK_AT] == pytest.approx(math.log(16), abs=1e-2)
-        assert np.delete(one.entropies_T, toys.FORK_AT).max() < 1e-6
-        assert one.finish is Finish.STOP and len(one.tokens_T) == toys.FORK_AT + 1 + toys.TAIL + 1
+        assert one.entropies_T[toy_models.FORK_AT] == pytest.approx(math.log(16), abs=1e-2)
+        assert np.delete(one.entropies_T, toy_models.FORK_AT).max() < 1e-6
+        assert one.finish is Finish.STOP and len(one.tokens_T) == toy_models.FORK_AT + 1 + toy_models.TAIL + 1
     assert len({e.tokens_T.tobytes() for e in ended.values()}) > 10
     with pytest.raises(InvalidInput, match="toy must be one of reconverging, one_fork"):
         build({"toy": "other"}, P0, 4)

@@ -8,7 +8,7 @@ from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.recipe_file import load, resolve
 from bench.saving import shaped
-from services.rollout.simulate import simulate
+from services.rollout.simulation.simulate import simulate
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 # of each policy with its recipe's settings: leaves, forks at least, and the saving, by hand or between bounds

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from banyan.segment import IntTokens
-from services.rollout.engines.stops import completed
+from services.rollout.engines.torch_engine.stop_strings import completed
 from tests.system.tiny import byte_tokenizer
 
 

@@ -9,9 +9,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from banyan.v1 import events_pb2, tree_pb2
 from services.chassis import telemetry
-from services.rollout.engines.alphabet import Alphabet
+from services.rollout.engines.scripted.tokenizer import Alphabet
+from services.rollout.node.claiming import Taker
 from services.rollout.ports import Claim
-from services.rollout.taker import Taker
 from tests.rollout.growing import IID
 
 ROOT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from services.rollout.grower import Step
-from services.rollout.live import Live
-from services.rollout.teller import Teller
+from services.rollout.growth.grower import Step
+from services.rollout.node.active_trees import Live
+from services.rollout.node.event_reporter import Teller
 from tests.rollout.test_events import segment
 
 

@@ -7,9 +7,9 @@ import torch
 from banyan.errors import InvalidInput
 from banyan.recipe_file import resolve
 from banyan.segment import Finish
-from services.rollout import returns
-from services.rollout.engines import make
+from services.rollout.engines import factory
 from services.rollout.engines.port import Policy
+from services.rollout.growth import return_reasons
 from tests.faults.harness import tiny_model
 from tests.rollout.conftest import ask, finish, forced, prompt, save_weights, tiny_llama
 from tests.system.tiny import byte_tokenizer
@@ -234,14 +234,14 @@ def test_a_path_beyond_the_models_context_is_refused_with_both_numbers(make_engi
     engine.submit(ask("fits", prompt(56), max_new_tokens=8))
     with pytest.raises(InvalidInput, match=r"65 tokens .*context of 64") as refused:
         engine.submit(ask("long", prompt(57), max_new_tokens=8))
-    assert returns.invalid(refused.value).startswith("UNUSABLE: ")
+    assert return_reasons.invalid(refused.value).startswith("UNUSABLE: ")
 
 
 def test_the_engine_of_a_recipe_knows_its_models_context(tmp_path):
     byte_tokenizer(tiny_model(tmp_path, vocab=257))
     recipe = resolve({**torch_defaults(tmp_path), "resources": {"engine": "torch", "dtype": "float32", "threads": 1}})
     with pytest.raises(InvalidInput, match="context of 512"):
-        make.maker(recipe, 1)().submit(ask("long", prompt(510), max_new_tokens=8))
+        factory.maker(recipe, 1)().submit(ask("long", prompt(510), max_new_tokens=8))
 
 
 def torch_defaults(folder):

@@ -4,8 +4,8 @@ import pytest
 import pytest_asyncio
 
 from banyan.errors import TemporaryError
-from services.rollout import refresher
 from services.rollout.engines.port import UNPROVEN
+from services.rollout.weights import refresh
 from tests.rollout.test_node import SLOW
 from tests.rollout.world import ids, world
 
@@ -48,7 +48,7 @@ async def test_its_trees_go_to_another_and_it_takes_none_until_an_update_is_prov
 
 
 async def test_it_ends_where_no_update_can_be_proven(small, eventually, monkeypatch):
-    monkeypatch.setattr(refresher, "UNFIT_S", 0.5)
+    monkeypatch.setattr(refresh, "UNFIT_S", 0.5)
     await small.begin(**SLOW)
     await small.policy(0)
     with pytest.raises(TemporaryError, match="policy step 1 is not what is computed with"):

@@ -10,8 +10,8 @@ from banyan.errors import InvalidInput, NotFound, TemporaryError
 from banyan.v1 import learner_service_pb2 as pb
 from services.chassis import weightfile
 from services.rollout.engines.port import Policy
-from services.rollout.policies import Published, wanted
-from services.rollout.weights import Weights
+from services.rollout.growth.policy_selection import Published, wanted
+from services.rollout.weights.fetch import Weights
 from tests.rollout.growing import IID, spec
 
 

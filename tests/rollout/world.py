@@ -19,12 +19,12 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis import rpc, subjects
 from services.chassis.bus import Bus
-from services.rollout import consumer
-from services.rollout.engines.make import maker
+from services.rollout.clients import subscriptions
+from services.rollout.clients.treestore import GrpcStore
+from services.rollout.engines.factory import maker
 from services.rollout.engines.thread import EngineThread
-from services.rollout.node import Node
-from services.rollout.role import Plan
-from services.rollout.store import GrpcStore
+from services.rollout.node.config import Plan
+from services.rollout.node.node import Node
 from services.treestore.service import running
 from services.treestore.storage.settings import Settings
 from tests.rollout.growing import IID
@@ -127,8 +127,8 @@ class World:
         await thread.start()
         made = Plan(run_id=RUN, node_id=name, max_branches=64, lockstep=self.recipe.deterministic, **plan)
         store = GrpcStore(rpc.channel(self.address), RUN, name)
-        queue = await consumer.assignments(own, RUN)
-        heard = consumer.policy_events(own, RUN), consumer.closed_events(own, RUN)
+        queue = await subscriptions.assignments(own, RUN)
+        heard = subscriptions.policy_events(own, RUN), subscriptions.closed_events(own, RUN)
         node = Node(made, store, bus(own) if bus else own, queue, thread, None, *heard)
         node.task = asyncio.create_task(node.run(stop))  # type: ignore[attr-defined]
         try:

@@ -7,7 +7,7 @@ import pytest
 from banyan.errors import NotFound, Refused
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
-from services.rollout.store import GrpcStore
+from services.rollout.clients.treestore import GrpcStore
 from services.treestore.control import runs
 from services.treestore.lifecycle import claims
 from services.treestore.loops import deadlines
@@ -273,10 +273,10 @@ def test_a_store_that_is_rebuilt_learns_epochs_from_the_log(make_world) -> None:
 def test_the_broker_decides_before_the_store_does() -> None:
     """A claim outlives the broker's wait, and both outlive two renewals that were lost."""
     from services.chassis import assignments
-    from services.rollout import keeper
+    from services.rollout.node import lease_renewal
 
     assert Settings().claim_ms >= 2 * assignments._ACK_WAIT_S * 1000
-    assert 3 * keeper.EVERY_S <= assignments._ACK_WAIT_S
+    assert 3 * lease_renewal.EVERY_S <= assignments._ACK_WAIT_S
 
 
 def test_renewals_are_one_transaction_with_an_outcome_each(world: World) -> None:

@@ -21,11 +21,11 @@ from services.chassis import handover, rpc, weightfile
 from services.learner import server
 from services.learner.weights.collective import Hands
 from services.learner.weights.folder import WeightFolder
+from services.rollout.clients.treestore import HandOvers
 from services.rollout.engines.port import Policy
-from services.rollout.engines.vllm_received import Received
-from services.rollout.handed import Handed
-from services.rollout.policies import Published
-from services.rollout.store import HandOvers
+from services.rollout.engines.vllm_engine.receive import Received
+from services.rollout.growth.policy_selection import Published
+from services.rollout.weights.collective import Handed
 
 AMID_BYTES = 64 << 20
 DEAD = 9  # exit status of a worker that dies amid the receiving

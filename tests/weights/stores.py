@@ -18,11 +18,11 @@ from services.chassis.bus import Bus
 from services.learner import server
 from services.learner.weights.folder import WeightFolder
 from services.learner.weights.object_store import BucketOutlet, FolderOnly, Outlet
+from services.rollout.clients.treestore import WeightServer
 from services.rollout.engines.port import Policy
-from services.rollout.policies import Published
-from services.rollout.rebuild import Rebuilder, asker
-from services.rollout.store import WeightServer
-from services.rollout.weights import Weights
+from services.rollout.growth.policy_selection import Published
+from services.rollout.weights.delta_fetch import Rebuilder, asker
+from services.rollout.weights.fetch import Weights
 
 RUN = "run-1"
 STORES = ("file", "fetched", "nats")

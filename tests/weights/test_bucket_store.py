@@ -14,8 +14,8 @@ from services.chassis import bucket as buckets
 from services.chassis import weightfile
 from services.learner.weights import object_store as outlets
 from services.learner.weights import version_chain
-from services.rollout.policies import Published
-from services.rollout.weights import Weights
+from services.rollout.growth.policy_selection import Published
+from services.rollout.weights.fetch import Weights
 from tests.weights.stores import RUN, SLACK_BYTES, Learner, Site, site
 from tests.weights.test_stores import gets
 

@@ -23,8 +23,8 @@ from banyan.errors import BanyanError, InvalidInput, NotFound, TemporaryError
 from banyan.recipe import Resources
 from services.chassis import handover, weightfile
 from services.learner.weights import collective
-from services.rollout import handed
-from services.rollout.engines import vllm_proof
+from services.rollout.engines.vllm_engine import readback
+from services.rollout.weights import collective as handed
 from tests.weights.handovers import AMID_BYTES, DEAD, Learner, dying, learner, model, receive
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -50,7 +50,7 @@ async def test_each_worker_has_what_was_published(made: Learner, tmp_path: Path,
             own = {name: tensor for name, tensor in wanted.items() if not name.startswith(weightfile.HEAD)}
             assert set(came) == set(own) == set(received.samples)
             assert all(torch.equal(came[name], tensor.to(getattr(torch, dtype))) for name, tensor in own.items())
-            samples = vllm_proof.samples(
+            samples = readback.samples(
                 weightfile.read_tensors(made.folder.find(published.policy.digest)), published.policy.digest
             )
             for name, sample in samples.items():

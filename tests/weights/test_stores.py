@@ -11,8 +11,8 @@ import torch
 
 from banyan.errors import BanyanError
 from services.chassis import weightfile
-from services.rollout.policies import Published
-from services.rollout.weights import Weights
+from services.rollout.growth.policy_selection import Published
+from services.rollout.weights.fetch import Weights
 from tests.weights.stores import STORES, Learner, Site, site
 
 

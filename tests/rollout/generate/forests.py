@@ -14,11 +14,11 @@ from banyan.segment import Finish, Kind, Sampling, Segment
 from banyan.signals import Signals
 from banyan.tree import Tree
 from services.rollout.engines.port import Policy, Request, Sampled
-from services.rollout.engines.scripted import ScriptedEngine
+from services.rollout.engines.scripted.engine import ScriptedEngine
 from services.rollout.generate import endings
 from services.rollout.generate.rose import METRICS
-from services.rollout.grower import Grower
-from services.rollout.spec import GrowSpec
+from services.rollout.growth.grower import Grower
+from services.rollout.growth.spec import GrowSpec
 
 EPTREE = "services.rollout.generate.eptree:EPTree"
 TREE_GRPO = "services.rollout.generate.tree_grpo:TreeGRPO"

@@ -16,7 +16,7 @@ from banyan.signals import Signals
 from banyan.tree import Leaf
 from services.rollout.generate.arrol import Arrol
 from services.rollout.generate.survival import chances, drawn, fitted, survivors
-from services.rollout.grower import Grower
+from services.rollout.growth.grower import Grower
 from tests.rollout.generate.forests import Hand, asked, grow_anyhow
 from tests.rollout.growing import engine, grow, shape, spec
 from tests.rollout.growing import survivors as left_over

@@ -20,7 +20,7 @@ from services.rollout.generate.ets import Ets
 from services.rollout.generate.ets_meaning import embeddings
 from services.rollout.generate.ets_search import Rule, Search, decided
 from services.rollout.generate.growth import Growth
-from services.rollout.grower import Grower
+from services.rollout.growth.grower import Grower
 from tests.rollout.generate.forests import Hand, asked, grow_anyhow
 from tests.rollout.growing import engine, grow, shape, spec, survivors
 

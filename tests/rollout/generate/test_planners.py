@@ -15,7 +15,7 @@ from banyan.segment import Finish, Kind, Origin, Sampling, Segment
 from banyan.signals import Signals
 from banyan.tree import Leaf, Tree
 from services.rollout.generate import budget, endings
-from services.rollout.grower import Grower
+from services.rollout.growth.grower import Grower
 from tests.rollout.generate.forests import EAGER, EPTREE, POLICIES, ROSE, TREE_GRPO, Signalling
 from tests.rollout.growing import ENDING, engine, grow, shape, spec, survivors
 

@@ -12,8 +12,8 @@ from banyan.errors import InvalidInput
 from banyan.plugins import GrowthView, Room
 from banyan.tree import Tree
 from banyan.v1 import tree_pb2
-from services.rollout import planlog, viewdigest
-from services.rollout.grower import Grower
+from services.rollout.growth import plan_log, view_digest
+from services.rollout.growth.grower import Grower
 from tests.rollout.generate.forests import grow_anyhow
 from tests.rollout.growing import ENDING, ENDLESS, engine, shape, spec, survivors
 
@@ -68,16 +68,16 @@ def test_a_tree_has_the_leaves_of_its_last_room(leaves, seed, chain):
 def test_every_plan_is_made_again_from_its_record(leaves, seed):
     given_spec = spec(ROUNDS, SMALL, 6, seed)
     grower, records = grown(given_spec, leaves)
-    views, given_rooms = planlog.views(given_spec, grower.tree, records), planlog.rooms(given_spec, records)
+    views, given_rooms = plan_log.views(given_spec, grower.tree, records), plan_log.rooms(given_spec, records)
     for record, view, one in zip(records, views, given_rooms, strict=True):
-        assert viewdigest.digest(view, room=one) == record.view_digest
+        assert view_digest.digest(view, room=one) == record.view_digest
         plan = given_spec.policy.plan(view, one, Draws(seed))
         assert plan == given_spec.policy.plan(view, one, Draws(seed)) and plan.done == record.done
         missing = {e.branch for e in plan.expansions} - view.in_flight
         missing = {b for b in missing if view.tree.at(b.parent, b.fork, b.ordinal) is None}
-        assert missing == {planlog._branch(e.branch) for e in record.expansions}
+        assert missing == {plan_log._branch(e.branch) for e in record.expansions}
     digests = {
-        viewdigest.digest(GrowthView(grower.tree, seed, 6), room=Room(n, 0, f)) for n in (2, 3) for f in (True, False)
+        view_digest.digest(GrowthView(grower.tree, seed, 6), room=Room(n, 0, f)) for n in (2, 3) for f in (True, False)
     }
     assert len(digests) == 4, "a view with another room is another"
 
@@ -121,7 +121,7 @@ def test_a_round_that_is_known_changes_nothing_and_silence_ends_the_tree():
     assert step.grown is not None and len(step.grown) == 3 and not grower.waits
     (plan,) = step.plans
     assert plan.done and plan.room_lapsed
-    (one,) = planlog.rooms(given_spec, [plan])
+    (one,) = plan_log.rooms(given_spec, [plan])
     assert one.final
 
 

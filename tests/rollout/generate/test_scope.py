@@ -11,9 +11,9 @@ from banyan.plugins import Repaired, Room
 from banyan.segment import Kind, Origin
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
-from services.rollout import planlog, viewdigest
 from services.rollout.generate.scope import Scope
-from services.rollout.grower import Grower, Step
+from services.rollout.growth import plan_log, view_digest
+from services.rollout.growth.grower import Grower, Step
 from tests.rollout.growing import ENDLESS, engine, spec
 
 SCOPE = "services.rollout.generate.scope:Scope"
@@ -168,12 +168,12 @@ def test_its_plans_are_logged_and_made_again() -> None:
     scored(grower, {made}, {})
     records = list(RECORDS)
     assert [list(r.dropped) for r in records if r.dropped] == [[wire.leaf_to_wire(wrong)]]
-    for record, view in zip(records, planlog.views(grower.spec, grower.tree, records), strict=True):
-        assert viewdigest.digest(view) == record.view_digest
+    for record, view in zip(records, plan_log.views(grower.spec, grower.tree, records), strict=True):
+        assert view_digest.digest(view) == record.view_digest
         plan = grower.spec.policy.plan(view, Room(), Draws(grower.spec.seed))
         named = {(e.branch, e.forced, e.origin) for e in plan.expansions}
         for planned in record.expansions:
-            branch = planlog._branch(planned.branch)
+            branch = plan_log._branch(planned.branch)
             origin = Origin(planned.origin) if planned.forced else Origin.BRANCH
             assert (branch, tuple(planned.forced), origin) in named
     last = records[-1]

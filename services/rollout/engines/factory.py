@@ -1,0 +1,56 @@
+"""Builds the engine that a recipe asks for. Heavy libraries are imported here, in the engine's thread."""
+
+from collections.abc import Callable
+
+from banyan.errors import InvalidInput
+from banyan.recipe import Recipe
+from services.rollout.engines.port import Engine, Policy
+
+UNLOADED = Policy(0, 0, b"")  # the model as its folder has it, before the first policy
+
+
+def maker(recipe: Recipe, threads: int | None) -> Callable[[], Engine]:
+    """A function that builds the engine."""
+    if recipe.resources.engine == "scripted":
+        return lambda: _scripted(recipe)
+    if recipe.resources.engine == "vllm":
+        return lambda: _vllm(recipe, threads)
+    return lambda: _torch(recipe, threads)
+
+
+def _scripted(recipe: Recipe) -> Engine:
+    from services.rollout.engines.scripted.engine import build
+
+    return build(recipe.resources.engine_settings, UNLOADED, recipe.resources.max_branches)
+
+
+def _vllm(recipe: Recipe, threads: int | None) -> Engine:
+    from services.chassis import models
+    from services.rollout.engines.vllm_engine import start
+
+    if recipe.deterministic:
+        raise InvalidInput("deterministic: true needs resources.engine torch; vLLM's bits depend on what runs together")
+    return start.build(models.resolve(recipe.model, tokenizer=True), recipe.resources, threads, UNLOADED)
+
+
+def _torch(recipe: Recipe, threads: int | None) -> Engine:
+    import torch
+
+    from services.chassis import models
+    from services.rollout.engines.torch_engine import attention_check, loading
+    from services.rollout.engines.torch_engine.engine import TorchEngine
+    from services.rollout.engines.torch_engine.kv.kv_budget import Limits
+
+    if threads:
+        torch.set_num_threads(threads)
+    if recipe.deterministic:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    folder, device = models.resolve(recipe.model, tokenizer=True), loading.choose_device()
+    model = loading.load_model(folder, loading.choose_dtype(recipe.resources.dtype, device), device)
+    forward = attention_check.checked(model, recipe.deterministic)
+    tokenizer = loading.ChatTokenizer(folder, model)
+    resources = recipe.resources
+    limits = Limits(
+        resources.kv_tokens, resources.max_branches, deterministic=recipe.deterministic, context=loading.context(model)
+    )
+    return TorchEngine(forward, tokenizer, limits, UNLOADED)
