@@ -54,7 +54,7 @@ def join(
         given = getpass.getpass("token: ").strip()
     if not given:
         raise InvalidInput("give the token with --token, --token-file or BANYAN_TOKEN")
-    from services.gateway.join.node import admit
+    from services.gateway.join.client import admit
 
     environment = asyncio.run(admit(address, given, state))
     cores = threads or len(os.sched_getaffinity(0))

@@ -24,7 +24,7 @@ def simulate(
     Control: the groups of at most 12 steps, each with rollouts that are drawn one by one, a token a tick, all at once, by a
     chance of success of its row. What of it is not simulated is said at the end.
     """
-    from services.gateway.preview import preview
+    from services.gateway.preview.preview import preview
     from services.rollout.simulation.simulate import simulate as run
 
     with searchpath.searched(recipes.folders(recipes.find(recipe))):

@@ -9,9 +9,9 @@ from services.gateway.settings import Settings
 async def run(stop: asyncio.Event) -> None:
     """Serves until stopped."""
     told = settings.read(Settings)
-    from services.gateway import gateway
+    from services.gateway import service
 
-    await gateway.run(told, stop)
+    await service.run(told, stop)
 
 
 if __name__ == "__main__":

@@ -12,19 +12,19 @@ from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.gateway_service_pb2_grpc import GatewayServiceServicer
 from banyan.v1.runstore_service_pb2 import RunState as S
-from services.gateway import modelfacts
-from services.gateway import rows as rows_module
-from services.gateway.control.applied import Applied
-from services.gateway.fleet import Fleet
+from services.gateway.domain import state_machine
+from services.gateway.domain.ports import Store
+from services.gateway.domain.state_machine import State
 from services.gateway.join import tokens
-from services.gateway.join.nodes import Admission, Door, check_joinable
-from services.gateway.ports import Store
-from services.gateway.runs import machine
+from services.gateway.join.admission import Admission, Door, check_joinable
+from services.gateway.runs import model_facts
+from services.gateway.runs.applied_steps import Applied
 from services.gateway.runs.create import new_run, read_recipe, with_model
+from services.gateway.runs.drivers import Fleet
 from services.gateway.runs.facts import facts_of
-from services.gateway.runs.machine import State
 from services.gateway.runs.revive import applied, uncured
 from services.gateway.runs.watch import watch
+from services.gateway.tasks import dataset as rows_module
 
 _TRIES = 5  # a run may move between our look and our move
 _TOKEN_S = 86_400
@@ -44,11 +44,11 @@ class Gateway(GatewayServiceServicer):
         recipe = read_recipe(request.recipe_json)
         recipe = await asyncio.to_thread(with_model, recipe)
         rows = await rows_module.load(recipe, Path.cwd())
-        facts = await asyncio.to_thread(modelfacts.read, recipe)
+        facts = await asyncio.to_thread(model_facts.read, recipe)
         new = new_run(recipe, rows, request.folder, self._state, facts)
         self._fleet.check(new.run.run_id, recipe, rows)
         stored = await self._put(new.run, request.request_id or uuid.uuid4().hex, facts.tokenizer)
-        if stored.run_id == new.run.run_id and machine.working(stored.state):
+        if stored.run_id == new.run.run_id and state_machine.working(stored.state):
             self._fleet.start(stored.run_id, recipe, rows)
         return pb.CreateRunResponse(run=stored, train_rows=len(rows.train), held_out_rows=len(rows.held_out))
 
@@ -58,7 +58,7 @@ class Gateway(GatewayServiceServicer):
         except Refused as error:
             if error.reason != "RUN_EXISTS":
                 raise
-            state = machine.name((await self._store.read_run(run.run_id)).run.state)
+            state = state_machine.name((await self._store.read_run(run.run_id)).run.state)
             raise Refused(
                 f"run {run.run_id} is {state} here already: a deterministic recipe with the same seed is the same run;"
                 " go on with it by --resume, change the seed, or name another folder with --state",
@@ -84,7 +84,7 @@ class Gateway(GatewayServiceServicer):
 
     async def ResumeRun(self, request: pb.ResumeRunRequest, context: Any) -> pb.ResumeRunResponse:
         run = (await self._store.read_run(request.run_id)).run
-        if machine.working(run.state):
+        if state_machine.working(run.state):
             return pb.ResumeRunResponse(run=run)  # asked twice, or its supervisor was killed: it goes on by itself
         if run.state == S.RUN_STATE_FAILED and request.failed:
             run = await self._revive(run)
@@ -106,8 +106,8 @@ class Gateway(GatewayServiceServicer):
             run = (await self._store.read_run(run_id)).run
             if run.state == to:
                 return run
-            if not machine.allowed(run.state, to):
-                was, wanted = machine.name(run.state), machine.name(to) if to else "resumed"
+            if not state_machine.allowed(run.state, to):
+                was, wanted = state_machine.name(run.state), state_machine.name(to) if to else "resumed"
                 raise Refused(f"run {run.run_id} is {was} and cannot become {wanted}", reason="WRONG_STATE")
             try:
                 moved = await self._store.move_run(run.run_id, run.state, to, cause)

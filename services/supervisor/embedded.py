@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from banyan.errors import InvalidInput
-from services.gateway.join import credentials, tls
+from services.gateway.join import nats_accounts, tls
 from services.supervisor import logs
 from services.supervisor.child import Child
 from services.supervisor.fleet import Fleet
@@ -63,4 +63,4 @@ def _nats_config(fleet: Fleet) -> Path:
     state = fleet.state
     listen = f"{fleet.nats_host}:{state.ports['nats']}"
     identity = tls.identity(state.path) if fleet.join_listen else None
-    return credentials.write_nats_config(state.path, listen, state.path / "nats" / "jetstream", identity)
+    return nats_accounts.write_nats_config(state.path, listen, state.path / "nats" / "jetstream", identity)

@@ -13,7 +13,7 @@ from banyan.recipe import Recipe
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
-from services.gateway.ports import Learners, Log, Store
+from services.gateway.domain.ports import Learners, Log, Store
 from tests.gateway.site import Site, site
 
 EVAL, TRAIN = tree_pb2.TREE_PURPOSE_EVAL, tree_pb2.TREE_PURPOSE_TRAIN

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from services.gateway import rows as rows_module
-from services.gateway.driver import Driver
 from services.gateway.runs.create import new_run
+from services.gateway.runs.driver import Driver
+from services.gateway.tasks import dataset as rows_module
 
 
 async def begin(store, recipe):

@@ -7,7 +7,7 @@ import numpy as np
 
 from banyan.draws import Draws
 from banyan.plugins import Allocation, Budget, PromptStats
-from services.gateway.control.history import History
+from services.gateway.allocation.history import History
 
 
 class RowWorld:

@@ -17,8 +17,8 @@ from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis import nats_server, rpc
-from services.gateway import gateway
-from services.gateway.join import credentials, tls
+from services.gateway import service as gateway
+from services.gateway.join import nats_accounts, tls
 from services.gateway.settings import Settings
 from services.treestore import service as treestore
 from services.treestore.storage.settings import Settings as StoreSettings
@@ -63,11 +63,11 @@ class Site:
 async def store_and_broker(state: Path, listen: str = "127.0.0.1:0") -> AsyncIterator[tuple[str, str, str]]:
     """A broker with accounts and a treestore: address of NATS, credentials file, address of the store."""
     nats = f"127.0.0.1:{nats_server.free_port()}"
-    config = credentials.write_nats_config(state, nats, state / "jetstream", tls.identity(state))
+    config = nats_accounts.write_nats_config(state, nats, state / "jetstream", tls.identity(state))
     process = nats_server.start(config, state / "nats.log")
     try:
         nats_server.await_listening(nats, process, state / "nats.log")
-        creds = str(credentials.service_credentials(state))
+        creds = str(nats_accounts.service_credentials(state))
         told = StoreSettings(nats=f"nats://{nats}", nats_creds=creds, listen=listen, state=state)
         async with treestore.running(told) as (server, _):
             yield nats, creds, server.address

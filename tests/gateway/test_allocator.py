@@ -12,13 +12,13 @@ from banyan.errors import InvalidInput, Refused
 from banyan.plugins import KEPT_GROUPS, Allocation, GroupFacts, PromptStats, RowStats
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1 import tree_pb2
-from services.gateway import allocator as allocator_module
-from services.gateway import rows as rows_module
-from services.gateway.allocator import Allocator
-from services.gateway.control.allocation import from_wire, parts, to_wire
-from services.gateway.control.history import History
-from services.gateway.driver import Driver
+from services.gateway.allocation import allocator as allocator_module
+from services.gateway.allocation.allocation import from_wire, parts, to_wire
+from services.gateway.allocation.allocator import Allocator
+from services.gateway.allocation.history import History
 from services.gateway.runs.create import new_run
+from services.gateway.runs.driver import Driver
+from services.gateway.tasks import dataset as rows_module
 
 TRAIN = tree_pb2.TREE_PURPOSE_TRAIN
 AGAIN = {"curriculum": "tests.gateway.curricula:Again"}

@@ -7,8 +7,8 @@ from banyan.errors import Refused
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1 import treestore_service_pb2 as lineage
 from services.chassis import rpc
-from services.gateway import gateway
-from services.gateway.store import RpcStore
+from services.gateway import service
+from services.gateway.clients.treestore import RpcStore
 from tests.gateway.site import channel, site
 
 
@@ -29,7 +29,7 @@ async def test_a_decision_is_stored_before_its_trees_and_explains_itself(tmp_pat
         assert said["settings"] == {"width": 4} and said["trees"] is None and said["why"] == "after 0 batches"
         every = lineage.ListTreesRequest(filter=lineage.TreeFilter(run_id=run.run_id))
         before = {t.tree_id for t in (await rpc.call(here.trees.ListTrees, every)).trees}
-        async with channel(here.settings.store) as plain, gateway.serving(here.settings):  # a newer gateway
+        async with channel(here.settings.store) as plain, service.serving(here.settings):  # a newer gateway
             old = RpcStore(plain)
             old.epoch = 1
             with pytest.raises(Refused) as refused:

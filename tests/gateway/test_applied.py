@@ -2,7 +2,7 @@
 
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as runs
-from services.gateway.control.applied import Applied
+from services.gateway.runs.applied_steps import Applied
 
 
 def stored(number: int, **metrics: float) -> runs.StoredPolicy:

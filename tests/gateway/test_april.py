@@ -7,7 +7,7 @@ import pytest
 
 from banyan.segment import Finish, Kind
 from banyan.tree import Tree
-from services.gateway.control.gate import Gate, Standing
+from services.gateway.runs.staleness_gate import Gate, Standing
 from services.learner.data.selection import Ready, assemble
 from services.rollout.engines.port import Policy
 from services.rollout.growth.grower import Grower

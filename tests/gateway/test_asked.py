@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from services.gateway import rows as rows_module
-from services.gateway.control.evaluation import Evaluation
-from services.gateway.control.opening import Opener
+from services.gateway.runs.evaluation import Evaluation
+from services.gateway.runs.opening import Opener
+from services.gateway.tasks import dataset as rows_module
 from services.rollout.growth.spec import from_wire
 
 

@@ -14,8 +14,8 @@ from banyan.errors import DeadlineMissed, InvalidInput
 from banyan.v1 import events_pb2
 from services.chassis import nats_server, subjects
 from services.chassis.bus import Bus
-from services.gateway.join import credentials, jwt, tls
-from services.gateway.join.scope import Scope
+from services.gateway.join import jwt, nats_accounts, tls
+from services.gateway.join.nats_permissions import Scope
 
 RUN = "tiny-0001"
 SCOPE = Scope(RUN, subjects.growth_durable(RUN), "_INBOX_node-1")
@@ -25,10 +25,10 @@ class Secured:
     def __init__(self, state) -> None:
         self.state, self.identity = state, tls.identity(state)
         self.address = f"127.0.0.1:{nats_server.free_port()}"
-        config = credentials.write_nats_config(state, self.address, state / "jetstream", self.identity)
+        config = nats_accounts.write_nats_config(state, self.address, state / "jetstream", self.identity)
         self.process = nats_server.start(config, state / "nats.log")
         nats_server.await_listening(self.address, self.process, state / "nats.log")
-        self.services = str(credentials.service_credentials(state))
+        self.services = str(nats_accounts.service_credentials(state))
 
     async def service(self) -> Bus:
         bus = await Bus.connect(f"nats://{self.address}", "service", creds=self.services)
@@ -37,7 +37,7 @@ class Secured:
 
     def node_creds(self, scope: Scope = SCOPE) -> str:
         seed = jwt.new_seed(jwt.USER)
-        token = credentials.admit(self.state, scope, "node-1", jwt.public_key(seed))
+        token = nats_accounts.admit(self.state, scope, "node-1", jwt.public_key(seed))
         path = self.state / "node.creds"
         path.write_text(jwt.credentials_file(token, seed))
         return str(path)
@@ -47,7 +47,7 @@ class Secured:
         seed = jwt.new_seed(jwt.USER)
         claims = {"type": "user", "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1}
         path = self.state / "insider.creds"
-        token = jwt.sign(credentials.keys(self.state).nodes, jwt.public_key(seed), "insider", claims)
+        token = jwt.sign(nats_accounts.keys(self.state).nodes, jwt.public_key(seed), "insider", claims)
         path.write_text(jwt.credentials_file(token, seed))
         return await Bus.connect(f"nats://{self.address}", "insider", creds=str(path))
 
@@ -227,8 +227,8 @@ async def test_a_node_hears_nobody_elses_inbox(secured) -> None:
 
 async def test_credentials_of_another_state_folder_are_refused(secured, tmp_path_factory) -> None:
     other = tmp_path_factory.mktemp("other")
-    credentials.write_nats_config(other, "127.0.0.1:1", other / "js")
-    creds = str(credentials.service_credentials(other))
+    nats_accounts.write_nats_config(other, "127.0.0.1:1", other / "js")
+    creds = str(nats_accounts.service_credentials(other))
     with pytest.raises((nats.errors.Error, asyncio.TimeoutError, OSError)):
         await nats.connect(f"nats://{secured.address}", user_credentials=creds, allow_reconnect=False, connect_timeout=2)
 
@@ -240,20 +240,20 @@ async def test_a_node_insists_on_the_gateways_certificate(secured, tmp_path_fact
 
 
 def test_keys_are_made_once_and_kept_from_others(tmp_path) -> None:
-    assert credentials.keys(tmp_path) == credentials.keys(tmp_path)
-    first = credentials.service_credentials(tmp_path).read_text()
-    credentials.write_nats_config(tmp_path, "127.0.0.1:1", tmp_path / "js")
-    assert credentials.service_credentials(tmp_path).read_text() == first
+    assert nats_accounts.keys(tmp_path) == nats_accounts.keys(tmp_path)
+    first = nats_accounts.service_credentials(tmp_path).read_text()
+    nats_accounts.write_nats_config(tmp_path, "127.0.0.1:1", tmp_path / "js")
+    assert nats_accounts.service_credentials(tmp_path).read_text() == first
     for path in [*(tmp_path / "nats" / "keys").iterdir(), tmp_path / "nats" / "services.creds"]:
         assert path.stat().st_mode & 0o077 == 0
 
 
 def test_a_public_key_that_is_none_is_refused(tmp_path) -> None:
-    credentials.keys(tmp_path)
+    nats_accounts.keys(tmp_path)
     with pytest.raises(InvalidInput, match="not a NATS user key"):
-        credentials.admit(tmp_path, SCOPE, "n", "Uxyz")
+        nats_accounts.admit(tmp_path, SCOPE, "n", "Uxyz")
 
 
 def test_without_accounts_nobody_joins(tmp_path) -> None:
     with pytest.raises(InvalidInput, match="without accounts"):
-        credentials.admit(tmp_path, SCOPE, "n", jwt.public_key(jwt.new_seed(jwt.USER)))
+        nats_accounts.admit(tmp_path, SCOPE, "n", jwt.public_key(jwt.new_seed(jwt.USER)))

@@ -7,8 +7,8 @@ import pytest
 
 from banyan.draws import Draws
 from banyan.plugins import Budget, PromptStats
+from services.gateway.allocation.history import History
 from services.gateway.control.dart import Dart, rollouts
-from services.gateway.control.history import History
 from services.gateway.control.uniform import Uniform
 from tests.gateway.rowworld import RowWorld
 

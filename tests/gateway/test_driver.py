@@ -10,7 +10,7 @@ from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as lineage
 from banyan.v1.runstore_service_pb2 import PROCESS_EVENT_GIVEN_UP, ReportProcessRequest
 from banyan.v1.runstore_service_pb2 import RunState as S
-from services.gateway.store import RpcStore
+from services.gateway.clients.treestore import RpcStore
 from tests.gateway.drive import driver_of as _driver
 from tests.gateway.drive import until_over as _until_over
 
@@ -143,7 +143,7 @@ async def test_lost_messages_are_sent_again_after_a_while(store, bus, recipe_of,
     await driver.look()
     assert len(bus.sent) == 4 and not store.trees
     bus.lose = False
-    monkeypatch.setattr("services.gateway.publisher.AGAIN_S", 0.0)
+    monkeypatch.setattr("services.gateway.runs.tree_publisher.AGAIN_S", 0.0)
     await driver.look()
     assert store._groups().opened == 4
     assert {s.spec.tree_id for s in bus.sent[:4]} == {s.spec.tree_id for s in bus.sent[4:]}

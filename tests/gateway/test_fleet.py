@@ -10,11 +10,11 @@ import pytest
 
 from banyan.errors import BanyanError, Refused
 from banyan.v1.runstore_service_pb2 import RunState as S
-from services.gateway import driver
-from services.gateway import rows as rows_module
-from services.gateway.driver import Driver
-from services.gateway.fleet import Fleet
+from services.gateway.runs import driver
 from services.gateway.runs.create import new_run
+from services.gateway.runs.driver import Driver
+from services.gateway.runs.drivers import Fleet
+from services.gateway.tasks import dataset as rows_module
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pydantic import ValidationError
 
 from banyan.recipe import Control
-from services.gateway.control.gate import Gate, Standing
+from services.gateway.runs.staleness_gate import Gate, Standing
 
 
 def _standing(step=0, batches=0, open=0, closed=0, **more) -> Standing:

@@ -24,7 +24,7 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis import rpc, subjects
 from services.chassis.bus import Bus
-from services.gateway.join import allowed, node, places, tls, tokens
+from services.gateway.join import client, rpc_allowlist, slots, tls, tokens
 from tests.gateway.site import channel, node_channel
 
 
@@ -41,7 +41,7 @@ async def _bus(env: dict[str, str]) -> Bus:
 
 
 async def test_an_admitted_node_takes_a_tree(here, tmp_path, eventually) -> None:
-    env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
+    env = await client.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
     assert env["BANYAN_RUN"] == here.run_id and here.run_id in env["BANYAN_NATS_INBOX"]  # a name may be taken in each run
     assert (tmp_path / "node").stat().st_mode & 0o777 == 0o700
     assert len(Path(env["BANYAN_SECRET_FILE"]).read_text()) == 64  # of the node's own port
@@ -69,7 +69,7 @@ async def test_an_admitted_node_takes_a_tree(here, tmp_path, eventually) -> None
 
 
 async def test_the_proxy_passes_the_nodes_calls_on_and_nothing_else(here, tmp_path) -> None:
-    env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node")
+    env = await client.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node")
     async with node_channel(env) as opened:
         store, trees = RunStoreServiceStub(opened), TreeStoreServiceStub(opened)
         answer = await rpc.call(store.ReadRun, runs.ReadRunRequest(run_id=here.run_id))
@@ -95,7 +95,7 @@ async def test_the_proxy_passes_the_nodes_calls_on_and_nothing_else(here, tmp_pa
 
 
 async def test_a_node_may_not_touch_trees_of_another_run(here, tmp_path, recipe_of, eventually) -> None:
-    env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
+    env = await client.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
     other = (await here.create(recipe_of(task={"holdout": 0.0}))).run_id
     await here.publish_policy(other, 0)
 
@@ -132,7 +132,7 @@ async def test_a_node_may_not_touch_trees_of_another_run(here, tmp_path, recipe_
 
 async def test_a_node_gives_large_segments_to_the_store(here, tmp_path, eventually) -> None:
     """PutBlob is the one stream that goes up through the proxy; it is about trees of the token's run only."""
-    env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
+    env = await client.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
     await here.publish_policy(here.run_id, 0)
 
     async def opened() -> bool:
@@ -165,7 +165,7 @@ async def test_a_node_gives_large_segments_to_the_store(here, tmp_path, eventual
 
 
 async def test_a_node_keeps_its_key_and_its_name(here, tmp_path) -> None:
-    env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
+    env = await client.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
     (admitted,) = (await rpc.call(here.runs.ReadMembers, runs.ReadMembersRequest(run_id=here.run_id))).members
     assert admitted.public_key.startswith("U") and admitted.present
     mine = runs.Member(node_id="n-1", run_id=here.run_id, joined=True)
@@ -178,15 +178,15 @@ async def test_a_node_keeps_its_key_and_its_name(here, tmp_path) -> None:
     (gone,) = (await rpc.call(here.gateway.ListMembers, gateway_pb.ListMembersRequest(run_id=here.run_id))).members
     assert not gone.present and gone.public_key == admitted.public_key
     with pytest.raises(Refused, match="'n-1' is another node"):
-        await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "thief", "n-1")
-    await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")  # as itself
+        await client.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "thief", "n-1")
+    await client.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")  # as itself
     (back,) = (await rpc.call(here.gateway.ListMembers, gateway_pb.ListMembersRequest(run_id=here.run_id))).members
     assert back.present
 
 
 async def test_a_node_speaks_for_itself_only(here, tmp_path) -> None:
     """The token is every node's; what the gateway answers to one of them is not another's."""
-    env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
+    env = await client.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
     member = runs.Member(node_id="n-1", run_id=here.run_id, joined=True)
     async with node_channel(env) as through:
         put, claim = RunStoreServiceStub(through).PutMember, TreeStoreServiceStub(through).ClaimTree
@@ -216,26 +216,28 @@ async def test_a_node_speaks_for_itself_only(here, tmp_path) -> None:
 @pytest.mark.parametrize("name", ["n" * 65, "a.b", "a b", "ä", "rollout-0", "rollout-17"])
 async def test_a_name_that_cannot_be_is_refused(here, tmp_path, name) -> None:
     with pytest.raises((InvalidInput, Refused), match=r"1 to 64 letters|give this one another name"):
-        await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", name)
+        await client.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", name)
     assert not (await rpc.call(here.runs.ReadMembers, runs.ReadMembersRequest(run_id=here.run_id))).members
 
 
 async def test_bytes_that_are_no_request_are_the_callers_mistake(here, tmp_path) -> None:
-    env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
+    env = await client.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
     garbage = b"\xff\xff\xff"
 
     async def pieces():
         yield garbage
 
     async with node_channel(env) as through:
-        calls = [through.unary_unary(method)(garbage, timeout=10) for method in (*allowed.TO_STORE, allowed.JOIN)]
-        calls.append(through.stream_unary(allowed.BLOBS)(pieces(), timeout=10))
+        calls = [
+            through.unary_unary(method)(garbage, timeout=10) for method in (*rpc_allowlist.TO_STORE, rpc_allowlist.JOIN)
+        ]
+        calls.append(through.stream_unary(rpc_allowlist.BLOBS)(pieces(), timeout=10))
         for call in calls:
             with pytest.raises(grpc.aio.AioRpcError, match="the request is no banyan") as failed:
                 await call
             assert failed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         with pytest.raises(grpc.aio.AioRpcError, match="the request is no banyan") as failed:
-            await anext(aiter(through.unary_stream(allowed.TO_LEARNER)(garbage, timeout=10)))
+            await anext(aiter(through.unary_stream(rpc_allowlist.TO_LEARNER)(garbage, timeout=10)))
         assert failed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -267,7 +269,7 @@ def _named(answer):
 async def test_an_address_without_a_gateway_says_so(tmp_path) -> None:
     for address in ("127.0.0.1:1", "nonsense"):
         with pytest.raises((DeadlineMissed, InvalidInput), match=r"127.0.0.1:1|nonsense"):
-            await node.admit(address, str(tokens.make("ab" * 32)), tmp_path)
+            await client.admit(address, str(tokens.make("ab" * 32)), tmp_path)
 
 
 class _Weights(LearnerServiceServicer):
@@ -279,7 +281,7 @@ class _Weights(LearnerServiceServicer):
 
 async def test_weights_come_through_from_any_offset(here, tmp_path) -> None:
     server = await rpc.serve("127.0.0.1:0", [lambda s: add_LearnerServiceServicer_to_server(_Weights(), s)], [])
-    env = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node")
+    env = await client.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node")
     await here.publish_policy(here.run_id, 0, address=server.address)
     async with node_channel(env) as opened:
         request = learner.FetchWeightsRequest(digest=b"\1" * 32, offset=1000)
@@ -294,8 +296,8 @@ async def _whole(call):
 
 async def test_a_node_that_uploads_without_an_end_has_two_places_and_others_have_theirs(here, tmp_path) -> None:
     token, address = await here.token(here.run_id), here.running.join_address
-    hostile = await node.admit(address, token, tmp_path / "hostile", "hostile")
-    honest = await node.admit(address, token, tmp_path / "honest", "honest")
+    hostile = await client.admit(address, token, tmp_path / "hostile", "hostile")
+    honest = await client.admit(address, token, tmp_path / "honest", "honest")
     ended = asyncio.Event()
 
     async def slowly():
@@ -304,9 +306,9 @@ async def test_a_node_that_uploads_without_an_end_has_two_places_and_others_have
 
     async with node_channel(hostile) as one, node_channel(honest) as other:
         stubs = TreeStoreServiceStub(one), TreeStoreServiceStub(other)
-        uploads = [asyncio.ensure_future(_whole(stubs[0].PutBlob(slowly(), timeout=60))) for _ in range(places.UPLOADS + 1)]
+        uploads = [asyncio.ensure_future(_whole(stubs[0].PutBlob(slowly(), timeout=60))) for _ in range(slots.UPLOADS + 1)]
         ended_first, others = await asyncio.wait(uploads, timeout=20, return_when=asyncio.FIRST_COMPLETED)
-        assert len(ended_first) == 1 and len(others) == places.UPLOADS
+        assert len(ended_first) == 1 and len(others) == slots.UPLOADS
         refused = ended_first.pop().exception()
         assert isinstance(refused, grpc.aio.AioRpcError) and refused.code() is grpc.StatusCode.UNAVAILABLE
         assert "node hostile has 2 uploads under way" in (refused.details() or "")
@@ -318,7 +320,7 @@ async def test_a_node_that_uploads_without_an_end_has_two_places_and_others_have
 
 
 def test_calls_are_counted_by_run_and_node() -> None:
-    taken = places.Places(2, "calls")
+    taken = slots.Places(2, "calls")
     with taken.one("r", "a"), taken.one("r", "a"), taken.one("r", "b"):
         with pytest.raises(TemporaryError, match="node a has 2 calls"), taken.one("r", "a"):
             pass

@@ -6,7 +6,7 @@ import contextlib
 from banyan.v1 import events_pb2
 from services.chassis import subjects
 from services.chassis.bus import Bus
-from services.gateway.log import BusLog
+from services.gateway.clients.events import BusLog
 
 RUN = "log-00000001"
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from banyan import recipe_file
-from services.gateway import modelfacts
-from services.gateway.modelfacts import NOTHING_KNOWN, ModelFacts
+from services.gateway.runs import model_facts
+from services.gateway.runs.model_facts import NOTHING_KNOWN, ModelFacts
 
 
 def _facts(folder: Path, config: dict[str, Any], engine: str = "torch") -> ModelFacts:
@@ -17,7 +17,7 @@ def _facts(folder: Path, config: dict[str, Any], engine: str = "torch") -> Model
     (folder / "tokenizer.json").write_bytes(b"{}")
     task = {"name": "arithmetic"}
     recipe = recipe_file.resolve({"name": "r", "model": str(folder), "task": task, "resources": {"engine": engine}})
-    return modelfacts.read(recipe)
+    return model_facts.read(recipe)
 
 
 @pytest.mark.parametrize("inner", [False, True])

@@ -10,12 +10,12 @@ from banyan.digest import row_digest, tree_id
 from banyan.draws import Draws
 from banyan.plugins import Budget, PromptStats
 from banyan.recipe_file import load
-from services.gateway import rows as rows_module
-from services.gateway.control.evaluation import Evaluation, evaluations
-from services.gateway.control.gate import Steps
-from services.gateway.control.opening import Opener, Wave
 from services.gateway.control.uniform import Uniform, row_of
 from services.gateway.runs.create import run_id
+from services.gateway.runs.evaluation import Evaluation, evaluations
+from services.gateway.runs.opening import Opener, Wave
+from services.gateway.runs.staleness_gate import Steps
+from services.gateway.tasks import dataset as rows_module
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 

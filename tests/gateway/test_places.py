@@ -23,19 +23,19 @@ from banyan.v1.learner_service_pb2_grpc import (
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis import rpc
-from services.gateway.join import node, places
+from services.gateway.join import client, slots
 from tests.gateway.site import Site, node_channel
 
 
 @pytest.fixture
 def two_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked for before the site, which reads it when it is made."""
-    monkeypatch.setattr(places, "CALLS", 2)
+    monkeypatch.setattr(slots, "CALLS", 2)
 
 
 @pytest.fixture
 def two_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "STREAMS", 2)
+    monkeypatch.setattr(slots, "STREAMS", 2)
 
 
 @dataclass
@@ -70,7 +70,7 @@ async def read_run(opened: grpc.aio.Channel, run_id: str, deadline_s: float = 10
 @contextlib.asynccontextmanager
 async def joined(here: Site, folder: Path, eventually: Any, address: str = "") -> AsyncIterator[Node]:
     """The node n-1, at a site whose weights come from `address`."""
-    env = await node.admit(here.running.join_address, await here.token(here.run_id), folder, "n-1")
+    env = await client.admit(here.running.join_address, await here.token(here.run_id), folder, "n-1")
     await here.publish_policy(here.run_id, 0, address=address)
     ask = lineage.ListTreesRequest(filter=lineage.TreeFilter(run_id=here.run_id))
 
@@ -105,7 +105,7 @@ async def _whole(call: Any) -> Any:
 
 @pytest.mark.usefixtures("two_calls")
 async def test_the_third_call_that_waits_is_refused_until_one_ends(here: Site, tmp_path: Path, eventually: Any) -> None:
-    other = await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "other", "n-2")
+    other = await client.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "other", "n-2")
     async with joined(here, tmp_path / "node", eventually) as mine, node_channel(other) as others:
         waits = [asyncio.ensure_future(_whole(mine.wait())) for _ in range(3)]
         ended, held = await asyncio.wait(waits, timeout=20, return_when=asyncio.FIRST_COMPLETED)

@@ -8,9 +8,9 @@ import pytest
 from banyan.errors import InvalidInput
 from banyan.plugins import Allocation
 from banyan.recipe_file import load
-from services.gateway import preview as module
-from services.gateway.chances import Chances
-from services.gateway.preview import MOST_STEPS, World, preview
+from services.gateway.preview import preview as module
+from services.gateway.preview.preview import MOST_STEPS, World, preview
+from services.gateway.preview.simulated_rollouts import Chances
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from services.gateway import prompttokens
-from services.gateway.prompttokens import PromptTokens
+from services.gateway.tasks import prompt_tokens
+from services.gateway.tasks.prompt_tokens import PromptTokens
 
 _TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}\n{% if m.role == 'user' %}U {{ m.content | trim }}{% else %}S {{ m.content }}"
@@ -49,12 +49,12 @@ def test_the_tokens_are_those_that_a_node_makes(folder: Path, template: str | No
 
 def test_of_a_template_that_asks_for_the_time_or_refuses_nothing_is_said(folder: Path) -> None:
     _config(folder, chat_template="{{ strftime_now('%d') }}")
-    assert prompttokens._made(folder) is None
+    assert prompt_tokens._made(folder) is None
     _config(folder, chat_template="{{ raise_exception('no system message') }}")
-    assert PromptTokens(folder).said(json.dumps(_MESSAGES)) == prompttokens.NOTHING
+    assert PromptTokens(folder).said(json.dumps(_MESSAGES)) == prompt_tokens.NOTHING
 
 
 def test_the_gateway_loads_no_model_library() -> None:
-    code = "import sys, services.gateway.prompttokens; print({'torch', 'transformers'} & set(sys.modules))"
+    code = "import sys, services.gateway.tasks.prompt_tokens; print({'torch', 'transformers'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "set()"

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from banyan.v1.runstore_service_pb2 import RunState as S
-from services.gateway.control.decide import Facts
-from services.gateway.control.evaluation import Measured
-from services.gateway.control.gate import Standing
+from services.gateway.runs.decide import Facts
+from services.gateway.runs.evaluation import Measured
 from services.gateway.runs.revive import uncured
+from services.gateway.runs.staleness_gate import Standing
 
 TRAINING = {"state": S.RUN_STATE_TRAINING, "standing": Standing(step=1, batches=1, open=0, closed=0, scored=8, leaves=8)}
 DONE = Standing(step=3, batches=3, open=0, closed=0, scored=8, leaves=8)

@@ -15,10 +15,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from banyan.digest import blake
 from banyan.plugins import Allocation
 from banyan.v1 import tree_pb2
-from services.gateway import rows as rows_module
-from services.gateway.control.evaluation import evaluations
-from services.gateway.control.gate import Steps
-from services.gateway.control.opening import Opener
+from services.gateway.runs.evaluation import evaluations
+from services.gateway.runs.opening import Opener
+from services.gateway.runs.staleness_gate import Steps
+from services.gateway.tasks import dataset as rows_module
 from tests.cli.folders import whole_model
 
 _WORDS = ["[UNK]", *map(str, range(40)), "+", "-", "*"]

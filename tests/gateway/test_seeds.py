@@ -9,13 +9,13 @@ from banyan import plugins
 from banyan.draws import Draws
 from banyan.plugins import Budget, PromptStats
 from banyan.v1 import runstore_service_pb2 as runs
-from services.gateway import rows as rows_module
-from services.gateway.allocator import Allocator
-from services.gateway.control.gate import Steps
-from services.gateway.control.history import History
-from services.gateway.control.opening import Opener
+from services.gateway.allocation.allocator import Allocator
+from services.gateway.allocation.history import History
 from services.gateway.control.seeds import Seeds
 from services.gateway.control.uniform import row_of
+from services.gateway.runs.opening import Opener
+from services.gateway.runs.staleness_gate import Steps
+from services.gateway.tasks import dataset as rows_module
 
 TEXTS = ["What is 12 + 7?", "What is 12 + 8?", "What is 31 + 4?", "Name the capital of France.", "What is 12 + 9?"]
 
@@ -82,7 +82,7 @@ def test_long_examples_are_cut() -> None:
 
 
 def test_answers_are_kept_of_the_newest_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.control.history.KEPT_SOLVED", 2)
+    monkeypatch.setattr("services.gateway.allocation.history.KEPT_SOLVED", 2)
     known = stats([(1, (1.0,), "20"), (2, (1.0,), "35"), (1, (0.0,), ""), (1, (1.0,), "again"), (4, (1.0,), "21")])
     assert {row: s.solved for row, s in known.stats.items()} == {1: "again", 2: "", 4: "21"}
     assert plugins.KEPT_SOLVED >= 1000

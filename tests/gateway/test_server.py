@@ -13,8 +13,8 @@ from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub, add_GatewayServiceServicer_to_server
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.chassis import rpc
-from services.gateway.fleet import Fleet
-from services.gateway.join.nodes import Admission, Door
+from services.gateway.join.admission import Admission, Door
+from services.gateway.runs.drivers import Fleet
 from services.gateway.server import Gateway, JoinPort
 from tests.cli.folders import whole_model
 
@@ -191,8 +191,8 @@ async def test_processes_of_a_run_that_ended_under_another_gateway_are_wanted_no
 
 
 async def test_a_run_whose_rows_changed_is_paused_with_that_cause(store, bus, recipe_of, eventually) -> None:
-    from services.gateway.rows import Rows
     from services.gateway.runs.create import new_run
+    from services.gateway.tasks.dataset import Rows
 
     recipe = recipe_of()
     run = new_run(recipe, Rows(recipe.task, [], [], b"other"), "/f", Path("s")).run
@@ -204,8 +204,8 @@ async def test_a_run_whose_rows_changed_is_paused_with_that_cause(store, bus, re
 
 
 async def test_a_newer_gateway_ends_this_ones_drivers(store, bus, recipe_of) -> None:
-    from services.gateway import rows as rows_module
     from services.gateway.runs.create import new_run
+    from services.gateway.tasks import dataset as rows_module
 
     recipe = recipe_of()
     await store.put_run(new_run(recipe, await rows_module.load(recipe, Path.cwd()), "/f", Path("s")).run, "r")

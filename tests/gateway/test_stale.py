@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from banyan.recipe import Control
-from services.gateway.control.gate import Gate, Standing, Steps
+from services.gateway.runs.staleness_gate import Gate, Standing, Steps
 from tests.gateway.test_gate import World
 
 

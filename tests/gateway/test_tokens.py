@@ -11,8 +11,8 @@ from banyan.v1 import treestore_service_pb2 as lineage
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis import rpc
-from services.gateway.join import node, tls, tokens
-from services.gateway.join.nodes import Door
+from services.gateway.join import client, tls, tokens
+from services.gateway.join.admission import Door
 from services.gateway.server import Gateway
 from tests.gateway.site import channel
 
@@ -34,7 +34,7 @@ async def test_a_wrong_token_is_refused_with_what_to_do(here, tmp_path) -> None:
     good = tokens.parse(await here.token(here.run_id))
     wrong = tokens.Token("0" * 32, good.fingerprint)
     with pytest.raises(Refused, match="wrong or has expired; ask for a new one"):
-        await node.admit(here.running.join_address, str(wrong), tmp_path / "node")
+        await client.admit(here.running.join_address, str(wrong), tmp_path / "node")
 
 
 async def test_a_token_expires(here, tmp_path, eventually) -> None:
@@ -49,7 +49,7 @@ async def test_a_token_expires(here, tmp_path, eventually) -> None:
 
     await eventually(refused, 5.0)
     with pytest.raises(Refused, match="expired"):
-        await node.admit(here.running.join_address, token, tmp_path / "node")
+        await client.admit(here.running.join_address, token, tmp_path / "node")
 
 
 def _store_of(here):
@@ -59,7 +59,7 @@ def _store_of(here):
 async def test_another_gateways_token_is_not_even_shown_to_this_one(here, tmp_path) -> None:
     foreign = tokens.make("ab" * 32)
     with pytest.raises(Refused, match="another gateway's, or somebody is in between") as refused:
-        await node.admit(here.running.join_address, str(foreign), tmp_path / "node")
+        await client.admit(here.running.join_address, str(foreign), tmp_path / "node")
     assert refused.value.reason == "WRONG_CERTIFICATE"
     assert not (tmp_path / "node" / "node.seed").exists()
 
@@ -67,7 +67,7 @@ async def test_another_gateways_token_is_not_even_shown_to_this_one(here, tmp_pa
 @pytest.mark.parametrize("text", ["", "abc", "0" * 97, "0" * 32 + "." + "g" * 64])
 async def test_what_is_no_token_is_refused_at_once(text, tmp_path) -> None:
     with pytest.raises(InvalidInput, match="join token is 32 hex digits") as refused:
-        await node.admit("127.0.0.1:1", text, tmp_path)
+        await client.admit("127.0.0.1:1", text, tmp_path)
     assert len(text) < 4 or text not in str(refused.value)
 
 
@@ -101,7 +101,7 @@ async def test_a_run_that_is_over_cannot_be_joined(here, tmp_path) -> None:
     token = await here.token(here.run_id)
     await rpc.call(here.gateway.CancelRun, gateway_pb.CancelRunRequest(run_id=here.run_id))
     with pytest.raises(BanyanError, match="over"):
-        await node.admit(here.running.join_address, token, tmp_path / "node")
+        await client.admit(here.running.join_address, token, tmp_path / "node")
 
 
 async def test_a_stranger_fills_no_memory(here) -> None:
@@ -116,8 +116,8 @@ async def test_a_stranger_fills_no_memory(here) -> None:
 
 @pytest.mark.parametrize(("spoken", "said"), [("0123456789abcdef", "'0123456789abcdef'"), ("", "an older version's")])
 async def test_a_node_that_speaks_other_messages_is_refused(here, tmp_path, monkeypatch, spoken, said) -> None:
-    monkeypatch.setattr(node, "schema", SimpleNamespace(digest=lambda: spoken))
+    monkeypatch.setattr(client, "schema", SimpleNamespace(digest=lambda: spoken))
     with pytest.raises(Refused, match=f"node 'n-1' are {said}.*version of banyan on the node") as refused:
-        await node.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
+        await client.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
     assert refused.value.reason == "OTHER_VERSION"
     assert not (await rpc.call(here.runs.ReadMembers, runs.ReadMembersRequest(run_id=here.run_id))).members

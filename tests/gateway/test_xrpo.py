@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from banyan.plugins import Waiting
-from services.gateway.control.rooms import Grant, Rooms, Standing
+from services.gateway.allocation.growth_budgets import Grant, Rooms, Standing
 from services.gateway.control.student import quantile, within
 from services.gateway.control.xrpo import Xrpo, deviation, half_width, reduction
 

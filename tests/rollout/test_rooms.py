@@ -13,8 +13,8 @@ from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis import rpc, subjects
-from services.gateway.rooms import RoomKeeper
-from services.gateway.store import RpcStore
+from services.gateway.allocation.budget_rounds import RoomKeeper
+from services.gateway.clients.treestore import RpcStore
 from services.rollout.growth.grower import Step
 from services.rollout.node.lockstep import Turns
 from tests.rollout.test_node import FakeDelivery

@@ -17,7 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis.health import LIVENESS
 from services.chassis.nats_server import free_port
-from services.gateway.join import credentials
+from services.gateway.join import nats_accounts
 from services.supervisor import supervisor as of_supervisor
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
@@ -205,7 +205,7 @@ def _broker(tmp_path: Path) -> tuple[Supervisor, Child, int]:
     state.choose_ports()
     fleet = Fleet(state)
     listen = f"127.0.0.1:{state.ports['nats']}"
-    broker = fleet.nats(credentials.write_nats_config(state.path, listen, state.path / "nats" / "jetstream", None))
+    broker = fleet.nats(nats_accounts.write_nats_config(state.path, listen, state.path / "nats" / "jetstream", None))
 
     async def nats() -> Child:
         return broker

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from banyan import checks
 from banyan.draws import Draws
 from banyan.plugins import Allocation, Budget, PromptStats, RowStats
-from services.gateway.control.allocation import MOST_TREES
+from services.gateway.allocation.allocation import MOST_TREES
 from services.gateway.control.uniform import row_of
 
 SETTING_OF_TREES = "trees"

@@ -10,11 +10,11 @@ import grpc.aio
 from banyan.errors import InvalidInput, Refused
 from banyan.v1 import gateway_service_pb2 as pb
 from services.chassis import rpc
-from services.gateway.join import allowed, places
-from services.gateway.join.allowed import BLOB, BLOBS, CLAIMED, CLAIMED_TREE, JOIN, TO_LEARNER, TO_STORE, WEIGHTS
-from services.gateway.join.nodes import Admission, Door
-from services.gateway.join.places import Places
-from services.gateway.ports import Store
+from services.gateway.domain.ports import Store
+from services.gateway.join import rpc_allowlist, slots
+from services.gateway.join.admission import Admission, Door
+from services.gateway.join.rpc_allowlist import BLOB, BLOBS, CLAIMED, CLAIMED_TREE, JOIN, TO_LEARNER, TO_STORE, WEIGHTS
+from services.gateway.join.slots import Places
 
 _DEADLINE_S = 60.0  # for callers who name none
 _MOST_S = 180.0  # longer than the store ever waits: a call holds one of few places there
@@ -30,7 +30,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
         self._door, self._admission, self._store = door, admission, store
         self._upstream, self._secret = upstream, secret
         self._learners: dict[str, grpc.aio.Channel] = {}
-        self._calls, self._uploads = Places(places.CALLS, "calls"), Places(places.UPLOADS, "uploads")
+        self._calls, self._uploads = Places(slots.CALLS, "calls"), Places(slots.UPLOADS, "uploads")
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         method = details.method
@@ -54,13 +54,13 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
 
     def _forbid(self, method: str) -> Callable[..., Awaitable[bytes]]:
         async def forbidden(request: bytes, context: Context) -> bytes:
-            raise Refused(f"joined nodes may not call {method}", allowed.FORBIDDEN)
+            raise Refused(f"joined nodes may not call {method}", rpc_allowlist.FORBIDDEN)
 
         return forbidden
 
     async def _join(self, request: bytes, context: Context) -> bytes:
         run_id = await self._door.run_of(context.invocation_metadata() or ())
-        answer = await self._admission.admit(run_id, allowed.parse(pb.JoinSwarmRequest, request))
+        answer = await self._admission.admit(run_id, rpc_allowlist.parse(pb.JoinSwarmRequest, request))
         return answer.SerializeToString()
 
     def _to_store(self, method: str) -> Callable[[bytes, Context], Awaitable[bytes]]:
@@ -68,7 +68,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
 
         async def passed_on(request: bytes, context: Context) -> bytes:
             run_id, node_id = await self._admit(context)
-            allowed.check(method, request, run_id, node_id)
+            rpc_allowlist.check(method, request, run_id, node_id)
             with self._calls.one(run_id, node_id):
                 try:
                     return bytes(await call(request, timeout=_at_most(context), metadata=((rpc.RUN_KEY, run_id),)))
@@ -98,7 +98,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
 
     async def _claimed(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
         run_id, node_id = await self._admit(context)
-        allowed.parse(CLAIMED_TREE, request)
+        rpc_allowlist.parse(CLAIMED_TREE, request)
         call = cast(Any, self._upstream).unary_stream(CLAIMED)
         with self._calls.one(run_id, node_id):
             try:
@@ -109,7 +109,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
 
     async def _fetch(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
         run_id, node_id = await self._admit(context)
-        allowed.parse(WEIGHTS, request)
+        rpc_allowlist.parse(WEIGHTS, request)
         call = cast(Any, await self._learner(run_id)).unary_stream(TO_LEARNER)
         with self._calls.one(run_id, node_id):
             try:
@@ -142,7 +142,7 @@ async def _pieces(requests: AsyncIterator[bytes], wrong: list[InvalidInput]) -> 
     """The stream up to the first piece that is none, which it notes: an error in here would be the channel's alone."""
     async for piece in requests:
         try:
-            allowed.parse(BLOB, piece)
+            rpc_allowlist.parse(BLOB, piece)
         except InvalidInput as error:
             wrong.append(error)
             return

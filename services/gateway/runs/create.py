@@ -13,8 +13,8 @@ from banyan.errors import InvalidInput
 from banyan.recipe import Part, Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from services.chassis import modelfiles, models
-from services.gateway.modelfacts import NOTHING_KNOWN, ModelFacts
-from services.gateway.rows import Rows
+from services.gateway.runs.model_facts import NOTHING_KNOWN, ModelFacts
+from services.gateway.tasks.dataset import Rows
 
 _ID_BYTES = 4
 

@@ -1,9 +1,9 @@
 """From the store's answers to the facts that `decide` takes."""
 
 from banyan.v1 import runstore_service_pb2 as runs
-from services.gateway.control.decide import Facts
-from services.gateway.control.evaluation import Measured
-from services.gateway.control.gate import Standing
+from services.gateway.runs.decide import Facts
+from services.gateway.runs.evaluation import Measured
+from services.gateway.runs.staleness_gate import Standing
 
 
 def standing_of(progress: runs.ReadProgressResponse) -> Standing | None:

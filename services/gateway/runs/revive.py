@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from banyan.recipe import Recipe
 from banyan.v1.runstore_service_pb2 import RunState as S
-from services.gateway.control.applied import Applied
-from services.gateway.control.decide import Facts, decide
-from services.gateway.ports import Store
-from services.gateway.runs import machine
+from services.gateway.domain import state_machine
+from services.gateway.domain.ports import Store
+from services.gateway.runs.applied_steps import Applied
+from services.gateway.runs.decide import Facts, decide
 
 
 def uncured(recipe: Recipe, facts: Facts) -> str:
@@ -16,7 +16,7 @@ def uncured(recipe: Recipe, facts: Facts) -> str:
     facts: of the run in the state that it would go back to. Processes that were given up are tried again.
     """
     facts = replace(facts, given_up=(), hopeless="")
-    for _ in machine.WORKING:  # it passes each of them once at most
+    for _ in state_machine.WORKING:  # it passes each of them once at most
         decision = decide(recipe, facts)
         if decision.unscorable:
             return f"evaluation {decision.unscorable.label}: no row could be scored"

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 from banyan.v1 import events_pb2
 from banyan.v1 import gateway_service_pb2 as pb
-from services.gateway.ports import Store
-from services.gateway.runs import machine
+from services.gateway.domain import state_machine
+from services.gateway.domain.ports import Store
 
 TICK_S = 1.0  # looks are shared with nobody, so a lost wake-up delays news by this much at most
 REST_S = 0.1  # a screen needs no more than ten pictures a second, and none while the next trees are being opened
@@ -51,7 +51,7 @@ async def watch(store: Store, run_id: str, wake: asyncio.Event) -> AsyncIterator
         message = await news.look()
         if message is not None:
             yield message
-            if machine.over(message.run.state):
+            if state_machine.over(message.run.state):
                 return
         with contextlib.suppress(asyncio.TimeoutError):
             async with asyncio.timeout(TICK_S):

@@ -12,7 +12,7 @@ from banyan.v1 import events_pb2, tree_pb2
 from services.chassis import subjects, telemetry
 from services.chassis.parts import parts
 from services.chassis.together import Together
-from services.gateway.ports import Log
+from services.gateway.domain.ports import Log
 
 AGAIN_S = 5.0  # after this long without the store knowing a tree, it is opened again: the broker may have lost its files
 Key = int | str

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from services.gateway.control.gate import Standing
+from services.gateway.runs.staleness_gate import Standing
 
 HOPELESS_BATCHES = 10  # batches' worth of groups with no scored leaf between; one bad batch is no reason to end a run
 

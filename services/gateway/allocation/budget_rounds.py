@@ -11,8 +11,8 @@ from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1 import tree_pb2
 from banyan.wire import rewards_from_wire
-from services.gateway.control.rooms import Grant, Rooms, Standing
-from services.gateway.ports import Store
+from services.gateway.allocation.growth_budgets import Grant, Rooms, Standing
+from services.gateway.domain.ports import Store
 
 log = logging.getLogger(__name__)
 

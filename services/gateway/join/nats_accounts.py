@@ -13,8 +13,8 @@ from typing import Any
 
 from banyan.errors import InvalidInput
 from services.chassis import nats_server, private
-from services.gateway.join import jwt, scope
-from services.gateway.join.scope import Scope
+from services.gateway.join import jwt, nats_permissions
+from services.gateway.join.nats_permissions import Scope
 from services.gateway.join.tls import Identity
 
 _NODE_VALID_S = 30 * 86_400  # longer than any run; a node that outlives it joins again
@@ -88,9 +88,11 @@ def write_nats_config(state: Path, listen: str, store_dir: Path, tls: Identity |
         system=system,
         system_jwt=jwt.sign(made.operator, system, "SYS", _account(_LIMITS)),
         account=account,
-        account_jwt=jwt.sign(made.operator, account, "banyan", _account(_LIMITS | _JETSTREAM, exports=scope.exports())),
+        account_jwt=jwt.sign(
+            made.operator, account, "banyan", _account(_LIMITS | _JETSTREAM, exports=nats_permissions.exports())
+        ),
         nodes=nodes,
-        nodes_jwt=jwt.sign(made.operator, nodes, "nodes", _account(_LIMITS, imports=scope.imports(account))),
+        nodes_jwt=jwt.sign(made.operator, nodes, "nodes", _account(_LIMITS, imports=nats_permissions.imports(account))),
         tls=_TLS.format(certificate=tls.certificate.resolve(), key=tls.key.resolve()) if tls else "",
     )
     private.write(config, text.encode())

@@ -14,11 +14,11 @@ from banyan.draws import key
 from banyan.plugins import Allocation
 from banyan.recipe import Recipe
 from banyan.v1 import tree_pb2
-from services.gateway import prompttokens
-from services.gateway.control import evaluation
-from services.gateway.control.evaluation import Evaluation
-from services.gateway.control.gate import Steps
-from services.gateway.rows import Prompt, Rows
+from services.gateway.runs import evaluation
+from services.gateway.runs.evaluation import Evaluation
+from services.gateway.runs.staleness_gate import Steps
+from services.gateway.tasks import prompt_tokens
+from services.gateway.tasks.dataset import Prompt, Rows
 
 TRAIN = "train"
 
@@ -55,7 +55,7 @@ class Opener:
     def __init__(self, run_id: str, recipe: Recipe, rows: Rows) -> None:
         self.run_id, self.recipe, self.rows = run_id, recipe, rows
         self._group_scorers = groups.scorers(recipe.filter)
-        self._tokens = prompttokens.of(recipe)
+        self._tokens = prompt_tokens.of(recipe)
 
     def training(
         self, ordinal: int, allocation: Allocation, steps: Steps, wave: Wave | None = None
@@ -106,7 +106,7 @@ class Opener:
 
     def _spec(self, prompt: Prompt, index: int, shared: dict[str, Any]) -> tree_pb2.TreeSpec:
         tree = tree_id(self.run_id, shared["group_id"], prompt.digest, index)
-        tokens, digest = self._tokens.said(prompt.messages_json) if self._tokens else prompttokens.NOTHING
+        tokens, digest = self._tokens.said(prompt.messages_json) if self._tokens else prompt_tokens.NOTHING
         return tree_pb2.TreeSpec(
             run_id=self.run_id,
             tree_id=tree,

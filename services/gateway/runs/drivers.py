@@ -13,12 +13,12 @@ from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.chassis.health import Liveness, Pulse
-from services.gateway import rows as rows_module
-from services.gateway.driver import Driver
-from services.gateway.ports import Learners, Log, Store
-from services.gateway.rows import Rows
-from services.gateway.runs import machine
-from services.gateway.runs.machine import State
+from services.gateway.domain import state_machine
+from services.gateway.domain.ports import Learners, Log, Store
+from services.gateway.domain.state_machine import State
+from services.gateway.runs.driver import Driver
+from services.gateway.tasks import dataset as rows_module
+from services.gateway.tasks.dataset import Rows
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Fleet:
 
     async def _settle(self) -> None:
         """A gateway that died between a run's end or pause and the end of its processes left them wanted."""
-        working = {run.run_id for run in await self._store.read_runs(live_only=True) if machine.working(run.state)}
+        working = {run.run_id for run in await self._store.read_runs(live_only=True) if state_machine.working(run.state)}
         for run_id in {p.run_id for p in await self._store.read_desired()} - working:
             await self._store.set_desired(run_id, {})
 
@@ -63,7 +63,7 @@ class Fleet:
         self._pulse.beat("a look at all runs", _SWEPT_S)
         try:
             for run in await self._store.read_runs(live_only=True):
-                if machine.working(run.state) and run.run_id not in self._tasks:
+                if state_machine.working(run.state) and run.run_id not in self._tasks:
                     self._pulse.beat(f"taking on run {run.run_id}", _ADOPT_S)
                     await self._adopt(run)
         except PermanentError:
@@ -140,7 +140,7 @@ class Fleet:
         log.error("run %s: its driver ended", run_id, exc_info=error)
         try:
             run = (await self._store.read_run(run_id)).run
-            if machine.working(run.state):
+            if state_machine.working(run.state):
                 await self._fail(run, f"{type(error).__name__}: {error}")
         except BanyanError as later:
             if later.reason == "STALE_EPOCH":

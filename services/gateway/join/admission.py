@@ -12,11 +12,11 @@ from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1 import runstore_service_pb2 as runs
 from services.chassis import subjects
-from services.gateway.join import allowed, credentials, tokens
-from services.gateway.join.proofs import Proofs
-from services.gateway.join.scope import Scope
-from services.gateway.ports import Store
-from services.gateway.runs import machine
+from services.gateway.domain import state_machine
+from services.gateway.domain.ports import Store
+from services.gateway.join import nats_accounts, rpc_allowlist, tokens
+from services.gateway.join.nats_permissions import Scope
+from services.gateway.join.node_auth import Proofs
 
 _REMEMBER_S = 10.0  # a withdrawn or expired token works for this much longer at most
 _REMEMBERED = 1024
@@ -85,7 +85,7 @@ class Admission:
         check_joinable(run)
         scope = Scope(run_id, subjects.growth_durable(run_id), f"_INBOX_{run_id}_{request.node_id}")
         await self._queue(run_id)
-        jwt = credentials.admit(self._state, scope, request.node_id, request.public_key)
+        jwt = nats_accounts.admit(self._state, scope, request.node_id, request.public_key)
         await self._store.put_member(
             runs.Member(
                 node_id=request.node_id, run_id=run_id, host=request.host, joined=True, public_key=request.public_key
@@ -104,14 +104,14 @@ class Admission:
 def _check(request: pb.JoinSwarmRequest) -> None:
     """Raises InvalidInput for a name or a host that cannot be, Refused for a name that is not to be had, and for a node that
     speaks other messages than this site."""
-    named = allowed.short(request.node_id)
+    named = rpc_allowlist.short(request.node_id)
     if not _NODE_ID.fullmatch(request.node_id):
         raise InvalidInput(f"node_id {named} must be 1 to 64 letters, digits, - and _")
     if _OURS.fullmatch(request.node_id):
         raise Refused(f"{named} is what a node of this site is called; give this one another name", "NODE_TAKEN")
-    allowed.check_host(request.host)
+    rpc_allowlist.check_host(request.host)
     if request.schema != schema.digest():
-        theirs = allowed.short(request.schema) if request.schema else "an older version's"
+        theirs = rpc_allowlist.short(request.schema) if request.schema else "an older version's"
         raise Refused(
             f"the messages of node {named} are {theirs}, those of this site {schema.digest()}:"
             " install the site's version of banyan on the node",
@@ -121,8 +121,8 @@ def _check(request: pb.JoinSwarmRequest) -> None:
 
 def check_joinable(run: runs.Run) -> None:
     """Raises Refused for a run that no node can join."""
-    if machine.over(run.state):
-        raise Refused(f"run {run.run_id} is over ({machine.name(run.state)}); there is nothing to join", reason="OVER")
+    if state_machine.over(run.state):
+        raise Refused(f"run {run.run_id} is over ({state_machine.name(run.state)}); there is nothing to join", reason="OVER")
     recipe = json.loads(run.recipe_json)
     if recipe.get("deterministic"):
         raise Refused(f"run {run.run_id} is deterministic: one node samples all of it, and none can join", "DETERMINISTIC")

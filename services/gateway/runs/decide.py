@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from banyan.recipe import Recipe
 from banyan.v1.runstore_service_pb2 import RunState as S
-from services.gateway.control import evaluation
-from services.gateway.control.evaluation import Evaluation, Measured
-from services.gateway.control.gate import Gate, Standing
-from services.gateway.runs import machine
-from services.gateway.runs.machine import State
+from services.gateway.domain import state_machine
+from services.gateway.domain.state_machine import State
+from services.gateway.runs import evaluation
+from services.gateway.runs.evaluation import Evaluation, Measured
+from services.gateway.runs.staleness_gate import Gate, Standing
 
 NOTHING_SCORED = "no sample of its {} batches has a score, so nothing was learnt"
 NOTHING_GROWN = "no tree of its {} batches has a leaf, so nothing was learnt; the tree policy made none, or dropped them"
@@ -57,7 +57,7 @@ class Decision:
 
 def decide(recipe: Recipe, facts: Facts) -> Decision:
     """What a run needs now."""
-    if not machine.working(facts.state):
+    if not state_machine.working(facts.state):
         return Decision()
     failure = _failure(recipe, facts)
     if failure:
@@ -77,7 +77,7 @@ def decide(recipe: Recipe, facts: Facts) -> Decision:
 
 def processes(recipe: Recipe, state: State) -> dict[str, int]:
     """Processes that a run wants in a state, by service."""
-    return {"rollout": recipe.resources.rollout_nodes, "learner": 1} if machine.working(state) else {}
+    return {"rollout": recipe.resources.rollout_nodes, "learner": 1} if state_machine.working(state) else {}
 
 
 def _failure(recipe: Recipe, facts: Facts) -> str:

@@ -9,7 +9,7 @@ import hmac
 from pathlib import Path
 
 from banyan.errors import Refused
-from services.gateway.join import credentials
+from services.gateway.join import nats_accounts
 
 NO_PROOF = "UNAUTHENTICATED"
 _BYTES = 16
@@ -37,6 +37,6 @@ class Proofs:
         return node_id
 
     def _code(self, run_id: str, node_id: str) -> str:
-        key = hashlib.blake2b(credentials.keys(self._state).account.encode(), person=b"banyan.node").digest()
+        key = hashlib.blake2b(nats_accounts.keys(self._state).account.encode(), person=b"banyan.node").digest()
         text = f"{run_id}\0{node_id}".encode()
         return hashlib.blake2b(text, key=key, digest_size=_BYTES).hexdigest()

@@ -7,7 +7,7 @@ from google.protobuf.message import Message
 
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1 import tree_pb2
-from services.gateway.runs.machine import State
+from services.gateway.domain.state_machine import State
 
 
 class Store(Protocol):

@@ -16,12 +16,12 @@ from banyan.errors import BanyanError, InvalidInput, with_place
 from banyan.plugins import Allocation, Budget, PromptStats, width_of
 from banyan.recipe import Recipe
 from banyan.v1.runstore_service_pb2 import RunState as S
-from services.gateway import rows as tasks
-from services.gateway.chances import Chances, Rollouts
-from services.gateway.control import allocation, rooms
-from services.gateway.control.decide import Facts, decide
-from services.gateway.control.gate import Gate, Standing, Steps
-from services.gateway.control.history import History
+from services.gateway.allocation import allocation, growth_budgets
+from services.gateway.allocation.history import History
+from services.gateway.preview.simulated_rollouts import Chances, Rollouts
+from services.gateway.runs.decide import Facts, decide
+from services.gateway.runs.staleness_gate import Gate, Standing, Steps
+from services.gateway.tasks import dataset as tasks
 
 MOST_STEPS = 12
 _MOST_GROUPS = 10_000  # of all steps: some seconds
@@ -174,8 +174,8 @@ class World:
         """Rounds of groups that are opened together, until all rooms are final."""
         control, by_ordinal = self.recipe.control, {group.ordinal: group for group in made}
         share = registry.build("rooms", control.rooms, control.rooms_settings)
-        rule, begun = rooms.Rooms(share, self.batch, int(self.policy.most)), int(self.policy.start)
-        stand = {o: rooms.Grant(o.to_bytes(8), begun, False, 0) for o in by_ordinal}
+        rule, begun = growth_budgets.Rooms(share, self.batch, int(self.policy.most)), int(self.policy.start)
+        stand = {o: growth_budgets.Grant(o.to_bytes(8), begun, False, 0) for o in by_ordinal}
         due = [list(stand.values())] if stand else []
         while due:
             for grants in due:
@@ -183,7 +183,7 @@ class World:
                 stand |= {int.from_bytes(grant.tree_id): grant for grant in grants}
             due = list(rule.grants([_standing(by_ordinal[o], grant) for o, grant in stand.items()]).values())
 
-    def _round(self, granted: Sequence[tuple[Group, rooms.Grant]]) -> None:
+    def _round(self, granted: Sequence[tuple[Group, growth_budgets.Grant]]) -> None:
         """Samples what groups were given; as long as the longest path of all, for which they wait."""
         longest = 0.0
         self._hurry()
@@ -248,8 +248,8 @@ def _some(rows: tasks.Rows, most: int) -> tuple[list[tasks.Row], list[str]]:
     return [rows.train[i] for i in chosen], [prompts[i] for i in chosen]
 
 
-def _standing(group: Group, room: rooms.Grant) -> rooms.Standing:
+def _standing(group: Group, room: growth_budgets.Grant) -> growth_budgets.Standing:
     rewards = group.rollouts.rewards
-    return rooms.Standing(
+    return growth_budgets.Standing(
         room.tree_id, group.ordinal, not room.final, room.leaves, room.round, room.final, len(rewards), rewards
     )

@@ -12,21 +12,21 @@ from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.chassis.health import Pulse
-from services.gateway.allocator import Allocator
-from services.gateway.control.applied import Applied
-from services.gateway.control.decide import Decision, Move, decide, processes
-from services.gateway.control.evaluation import Evaluation, measured_rows
-from services.gateway.control.gate import Gate, Standing, Steps
-from services.gateway.control.opening import Opener, Wave
-from services.gateway.control.streak import Streak
-from services.gateway.ports import Learners, Log, Store
-from services.gateway.publisher import Publisher
-from services.gateway.rooms import RoomKeeper
-from services.gateway.rows import Rows
-from services.gateway.runs import machine
+from services.gateway.allocation.allocator import Allocator
+from services.gateway.allocation.budget_rounds import RoomKeeper
+from services.gateway.domain import state_machine
+from services.gateway.domain.ports import Learners, Log, Store
+from services.gateway.domain.state_machine import State
+from services.gateway.runs.applied_steps import Applied
+from services.gateway.runs.decide import Decision, Move, decide, processes
+from services.gateway.runs.evaluation import Evaluation, measured_rows
 from services.gateway.runs.facts import facts_of, standing_of
-from services.gateway.runs.machine import State
+from services.gateway.runs.failure_streak import Streak
+from services.gateway.runs.opening import Opener, Wave
 from services.gateway.runs.revive import applied
+from services.gateway.runs.staleness_gate import Gate, Standing, Steps
+from services.gateway.runs.tree_publisher import Publisher
+from services.gateway.tasks.dataset import Rows
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class Driver:
         answer = await self._store.read_run(self.run_id)
         state = answer.run.state
         await self._want(processes(self._recipe, state))
-        if not machine.working(state):
+        if not state_machine.working(state):
             return True
         if self._broken:
             await self._move(state, Move(S.RUN_STATE_FAILED, self._broken))
@@ -185,7 +185,7 @@ class Driver:
     async def _move(self, old: State, move: Move) -> None:
         if move.to == S.RUN_STATE_SUCCEEDED:
             await self._learners.checkpoint(self.run_id)  # what the run was for is on disk before it counts as a success
-        log.info("run %s: %s → %s %s", self.run_id, machine.name(old), machine.name(move.to), move.cause)
+        log.info("run %s: %s → %s %s", self.run_id, state_machine.name(old), state_machine.name(move.to), move.cause)
         await self._store.move_run(self.run_id, old, move.to, move.cause)
         self.kick()
 

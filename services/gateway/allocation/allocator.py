@@ -13,11 +13,11 @@ from banyan.draws import Draws
 from banyan.errors import InvalidInput, TemporaryError
 from banyan.plugins import Allocation, Budget, Curriculum, PromptStats
 from banyan.recipe import Recipe
-from services.gateway.control.allocation import check, from_wire, parts, to_wire
-from services.gateway.control.history import History
-from services.gateway.control.within import within
-from services.gateway.ports import Store
-from services.gateway.rows import Prompts, Rows
+from services.gateway.allocation.allocation import check, from_wire, parts, to_wire
+from services.gateway.allocation.history import History
+from services.gateway.allocation.timeout import within
+from services.gateway.domain.ports import Store
+from services.gateway.tasks.dataset import Prompts, Rows
 
 log = logging.getLogger(__name__)
 

@@ -15,15 +15,15 @@ from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1.gateway_service_pb2_grpc import add_GatewayServiceServicer_to_server
 from services.chassis import assignments, rpc
 from services.chassis.bus import Bus
-from services.gateway.fleet import Fleet
-from services.gateway.join import places, tls
-from services.gateway.join.nodes import Admission, Door
+from services.gateway.clients.events import BusLog
+from services.gateway.clients.learners import RpcLearners
+from services.gateway.clients.treestore import RpcStore
+from services.gateway.join import slots, tls
+from services.gateway.join.admission import Admission, Door
 from services.gateway.join.proxy import Proxy
-from services.gateway.learners import RpcLearners
-from services.gateway.log import BusLog
+from services.gateway.runs.drivers import Fleet
 from services.gateway.server import Gateway, JoinPort
 from services.gateway.settings import Settings
-from services.gateway.store import RpcStore
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GatewayService"].full_name
 _STRANGERS_BYTES = 8 << 20  # of a message at the join port: a quarter million ids of segments; blobs come in pieces of a MiB
@@ -79,7 +79,7 @@ async def _serve_join(settings: Settings, proxy: Proxy, stack: contextlib.AsyncE
         credentials=credentials,
         generic=[proxy],
         most_bytes=_STRANGERS_BYTES,
-        most_calls=places.STREAMS,
+        most_calls=slots.STREAMS,
     )
     stack.push_async_callback(server.stop, 1.0)
     return JoinPort(settings.join_address or reachable(server.address), identity.fingerprint)
