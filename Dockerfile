@@ -7,6 +7,7 @@ RUN useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin 
 WORKDIR /app
 COPY requirements.lock pyproject.toml README.md LICENSE ./
 COPY banyan banyan
+COPY methods methods
 COPY services services
 
 FROM base AS gateway

@@ -17,7 +17,7 @@ from banyan import registry
 from bench.forest import Answer, Forest, Grown, Job
 from bench.record import RESULTS
 from bench.table import Result
-from services.rollout.generate.similarity import edit_distance
+from methods.generate.latr.similarity import edit_distance
 
 PROMPTS = int(os.environ.get("BENCH_PROMPTS", "6"))
 SEEDS = tuple(range(int(os.environ.get("BENCH_SEEDS", "3"))))

@@ -21,8 +21,9 @@ from banyan.draws import branch_key, key
 from banyan.recipe import Recipe
 from banyan.segment import Kind, Sampling, Segment
 from banyan.tree import Leaf, Tree
+from methods.control.uniform import row_of
+from methods.filter.number import Number
 from services.chassis import models, weightfile
-from services.gateway.control.uniform import row_of
 from services.gateway.tasks import Split, load, messages, split
 from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import Lesson, study
@@ -35,7 +36,6 @@ from services.rollout.engines.torch_engine import loading
 from services.rollout.engines.torch_engine.engine import TorchEngine
 from services.rollout.engines.torch_engine.forward import Forward
 from services.rollout.engines.torch_engine.kv.kv_budget import Limits
-from services.verifier.filter.number import Number
 
 Row = dict[str, Any]
 

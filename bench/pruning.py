@@ -13,9 +13,9 @@ from banyan.draws import Draws
 from banyan.plugins import GrowthView, Room
 from banyan.recipe_file import resolve
 from bench.table import Result
-from services.rollout.generate.ets import Ets
-from services.rollout.generate.ets_search import Search
-from services.rollout.generate.growth import Growth
+from methods.generate.coroutine_policy import Growth
+from methods.generate.ets.policy import Ets
+from methods.generate.ets.search import Search
 from services.rollout.simulation.simulate import Growth as Grown
 from services.rollout.simulation.simulate import grow
 

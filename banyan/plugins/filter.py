@@ -60,8 +60,8 @@ class Unscorable:
 # Scorers of one completion that are Banyan's own pure code, by the classes that their names must lead to: they alone run
 # without the verifier's sandbox. A plugin that calls itself safe is not believed.
 UNCONFINED: Mapping[str, str] = {
-    "number": "services.verifier.filter.number:Number",
-    "steps": "services.verifier.filter.steps:Steps",
+    "number": "methods.filter.number:Number",
+    "steps": "methods.filter.steps:Steps",
 }
 
 

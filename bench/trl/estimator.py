@@ -6,9 +6,9 @@ import numpy as np
 
 from banyan.plugins import Advantages, GroupTrees
 from bench.trl.reward import varied
-from services.learner.advantages import group as groups
-from services.learner.advantages import stats
-from services.learner.advantages.grpo import Grpo
+from methods.advantages import group as groups
+from methods.advantages import stats
+from methods.advantages.grpo import Grpo
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from trl import GRPOConfig, GRPOTrainer
 from banyan import torchenv
 from bench.trl import reward
 from bench.trl.seen import Seen
-from services.verifier.filter.number import Number
+from methods.filter.number import Number
 
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets", "numpy")
 

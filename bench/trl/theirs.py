@@ -12,9 +12,9 @@ from banyan.recipe import Recipe
 from bench.trl import mapping, prompts
 from bench.trl.environment import ROOT, python
 from bench.trl.mapping import Variant
+from methods.control.uniform import row_of
 from services.chassis import models
 from services.gateway import tasks
-from services.gateway.control.uniform import row_of
 
 
 def rows(recipe: Recipe, steps: int) -> list[dict[str, Any]]:

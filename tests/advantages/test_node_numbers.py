@@ -7,17 +7,17 @@ import pytest
 
 from banyan.errors import InvalidInput
 from banyan.segment import Finish
-from services.learner.advantages import episodes, stats
-from services.learner.advantages.branch_depth import BranchDepth
-from services.learner.advantages.gigpo import GiGpo
-from services.learner.advantages.grove import plant
-from services.learner.advantages.grpo import Grpo
-from services.learner.advantages.hgpo import Hgpo
-from services.learner.advantages.mars2 import Mars2
-from services.learner.advantages.portool import PorTool
-from services.learner.advantages.rose import Rose, longer
-from services.learner.advantages.treeps import TreePS
-from services.learner.advantages.treerl import TreeRL
+from methods.advantages import episodes, stats
+from methods.advantages.branch_depth import BranchDepth
+from methods.advantages.gigpo import GiGpo
+from methods.advantages.grove import plant
+from methods.advantages.grpo import Grpo
+from methods.advantages.hgpo import Hgpo
+from methods.advantages.mars2 import Mars2
+from methods.advantages.portool import PorTool
+from methods.advantages.rose import Rose, longer
+from methods.advantages.treeps import TreePS
+from methods.advantages.treerl import TreeRL
 from tests.advantages.planting import Planted, Twig, chain, flat, group, leaf, leaves, nodes, planted
 
 

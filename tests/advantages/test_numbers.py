@@ -8,13 +8,13 @@ import pytest
 from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.view import TreeView
-from services.learner.advantages import episodes, otr, overlong, sage_skill, stats, xrpo
-from services.learner.advantages.grove import plant
-from services.learner.advantages.grpo import Grpo
-from services.learner.advantages.mc_grpo import McGrpo, centred_on_median
-from services.learner.advantages.overlong import Dapo
-from services.learner.advantages.tree_grpo import TreeGrpo
-from services.learner.advantages.whitening import whiten
+from methods.advantages import episodes, otr, overlong, sage_skill, stats, xrpo
+from methods.advantages.grove import plant
+from methods.advantages.grpo import Grpo
+from methods.advantages.mc_grpo import McGrpo, centred_on_median
+from methods.advantages.overlong import Dapo
+from methods.advantages.tree_grpo import TreeGrpo
+from methods.advantages.whitening import whiten
 from tests.advantages.planting import Twig, chain, flat, group, leaf, leaves, nodes, planted
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from banyan import registry
 from banyan.plugins import Advantages, GroupTrees
 from banyan.view import TreeView
-from services.learner.advantages.grove import plant
-from services.learner.advantages.portool import PorTool
+from methods.advantages.grove import plant
+from methods.advantages.portool import PorTool
 from tests.advantages.planting import Twig, bare, cut, flat, forests, group, leaf, planted, words
 
 NAMES = sorted(registry.names("optimise"))

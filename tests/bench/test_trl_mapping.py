@@ -22,7 +22,7 @@ def test_every_field_of_the_parts_that_are_work_is_mapped_or_explained() -> None
 
 
 def test_every_setting_of_the_loss_and_of_the_advantage_is_explained() -> None:
-    from services.learner.advantages.grpo import Grpo
+    from methods.advantages.grpo import Grpo
     from services.learner.losses.aggregate import Aggregate
     from services.learner.losses.composed import Composed
     from services.learner.losses.ppo_clip import PpoClip

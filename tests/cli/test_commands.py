@@ -130,7 +130,7 @@ def test_a_reward_function_beside_the_recipe_is_found_also_as_a_filter(tmp_path:
 
 
 def test_plugins_beside_the_recipe_are_found(tmp_path: Path) -> None:
-    code = "from services.rollout.generate.iid import Iid\nfrom services.gateway.control.uniform import Uniform\n"
+    code = "from methods.generate.iid import Iid\nfrom methods.control.uniform import Uniform\n"
     reward = "def f(completion, answer, **row):\n    return 1.0\n"
     own = {"generate": {"policy": "own_rewards:Iid"}, "control": {"curriculum": "own_rewards:Uniform"}}
     file = own_reward(tmp_path, code + reward, **own)

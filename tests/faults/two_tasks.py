@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 from banyan import facts
 from banyan.plugins import Branch, Expansion, Scored
-from services.rollout.generate.cuts import upto
-from services.rollout.generate.growth import Growing, Growth
+from methods.generate.coroutine_policy import Growing, Growth
+from methods.generate.cuts import upto
 
 
 @dataclass(frozen=True)

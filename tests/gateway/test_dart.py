@@ -7,9 +7,9 @@ import pytest
 
 from banyan.draws import Draws
 from banyan.plugins import Budget, PromptStats
+from methods.control.dart import Dart, rollouts
+from methods.control.uniform import Uniform
 from services.gateway.allocation.history import History
-from services.gateway.control.dart import Dart, rollouts
-from services.gateway.control.uniform import Uniform
 from tests.gateway.rowworld import RowWorld
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from banyan.errors import InvalidInput
-from services.gateway.control.difficulty import Predictor, attended, calibrated
-from services.gateway.control.dots import Dots, log_weights
-from services.gateway.control.ngrams import embed
-from services.gateway.control.uniform import Uniform
+from methods.control.difficulty import Predictor, attended, calibrated
+from methods.control.dots import Dots, log_weights
+from methods.control.ngrams import embed
+from methods.control.uniform import Uniform
 from tests.gateway.rowworld import RowWorld
 
 KINDS = {"add the small numbers": 0.98, "multiply the large numbers": 0.02, "sort these words": 0.5, "prove the lemma": 0.01}

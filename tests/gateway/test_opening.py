@@ -10,7 +10,7 @@ from banyan.digest import row_digest, tree_id
 from banyan.draws import Draws
 from banyan.plugins import Budget, PromptStats
 from banyan.recipe_file import load
-from services.gateway.control.uniform import Uniform, row_of
+from methods.control.uniform import Uniform, row_of
 from services.gateway.runs.create import run_id
 from services.gateway.runs.evaluation import Evaluation, evaluations
 from services.gateway.runs.opening import Opener, Wave

@@ -9,10 +9,10 @@ from banyan import plugins
 from banyan.draws import Draws
 from banyan.plugins import Budget, PromptStats
 from banyan.v1 import runstore_service_pb2 as runs
+from methods.control.seeds import Seeds
+from methods.control.uniform import row_of
 from services.gateway.allocation.allocator import Allocator
 from services.gateway.allocation.history import History
-from services.gateway.control.seeds import Seeds
-from services.gateway.control.uniform import row_of
 from services.gateway.runs.opening import Opener
 from services.gateway.runs.staleness_gate import Steps
 from services.gateway.tasks import dataset as rows_module
@@ -96,7 +96,7 @@ def test_bad_settings_are_refused(wrong: dict) -> None:
 
 async def test_trees_are_opened_with_the_examples_which_come_from_the_store(store, recipe_of) -> None:
     recipe = recipe_of(
-        control={"curriculum": "services.gateway.control.seeds:Seeds", "curriculum_settings": {"chars": 50}},
+        control={"curriculum": "methods.control.seeds:Seeds", "curriculum_settings": {"chars": 50}},
         task={"name": "arithmetic", "holdout": 0.0, "system": "Answer with one number."},
     )
     rows = await rows_module.load(recipe, Path.cwd())

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from banyan.plugins import Waiting
+from methods.control.student_t import quantile, within
+from methods.control.xrpo import Xrpo, deviation, half_width, reduction
 from services.gateway.allocation.growth_budgets import Grant, Rooms, Standing
-from services.gateway.control.student import quantile, within
-from services.gateway.control.xrpo import Xrpo, deviation, half_width, reduction
 
 HALF, QUARTER, EIGHT, ZERO = (1, 1, 0, 0), (1, 0, 0, 0), (1, 0) * 4, (0, 0, 0, 0)
 

@@ -142,7 +142,7 @@ def recipe(steps: int, **optimise: Any) -> Recipe:
             "task": {"name": "arithmetic"},
             "control": {"groups_per_batch": 2},
             "optimise": {
-                "advantage": "services.learner.advantages.grpo:Grpo",
+                "advantage": "methods.advantages.grpo:Grpo",
                 "learning_rate": 1e-2,
                 "checkpoint_every": 100,
                 **optimise,

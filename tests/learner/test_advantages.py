@@ -10,9 +10,9 @@ from banyan.plugins import Advantages, GroupTrees
 from banyan.segment import Kind
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from services.learner.advantages.grpo import Grpo
-from services.learner.advantages.treepo import TreePO
-from services.learner.advantages.whitening import whiten
+from methods.advantages.grpo import Grpo
+from methods.advantages.treepo import TreePO
+from methods.advantages.whitening import whiten
 from services.learner.data import credit
 
 

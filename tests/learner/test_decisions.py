@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from banyan.segment import Kind
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from services.learner.advantages.grpo import Grpo
+from methods.advantages.grpo import Grpo
 from services.learner.checkpoints.checkpoint import due
 from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import recorded_stale, study, summary

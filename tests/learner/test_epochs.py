@@ -109,7 +109,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_the_others_are_taken(tiny_llam
 
 
 def test_groups_are_dealt_whole_and_those_that_teach_nothing_take_no_step(forest: Any) -> None:
-    from services.learner.advantages.grpo import Grpo
+    from methods.advantages.grpo import Grpo
 
     def group(number: int, rewards: list[float]) -> tuple[str, list[ScoredTree]]:
         view = forest.flat(rewards, bytes([number]) * 32)

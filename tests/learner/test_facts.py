@@ -9,7 +9,7 @@ from banyan.plugins import GroupTrees
 from banyan.recipe_file import resolve
 from banyan.v1 import tree_pb2
 from banyan.wire import facts_from_wire
-from services.learner.advantages.portool import PorTool
+from methods.advantages.portool import PorTool
 from services.learner.data import credit, from_store
 from services.learner.training.reference import penalised
 from tests.learner.rig import grown

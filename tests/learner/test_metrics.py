@@ -11,8 +11,8 @@ from banyan.plugins import GroupTrees
 from banyan.segment import Finish, Kind, Segment
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from services.learner.advantages.grpo import Grpo
-from services.learner.advantages.mc_grpo import McGrpo
+from methods.advantages.grpo import Grpo
+from methods.advantages.mc_grpo import McGrpo
 from services.learner.data import metrics
 from services.learner.data.credit import Credit
 

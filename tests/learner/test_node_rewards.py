@@ -18,13 +18,13 @@ from banyan.segment import Segment
 from banyan.tree import Leaf, Tree
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.wire import leaf_to_wire, segment_to_wire
+from methods.generate.coroutine_policy import Growing, Growth
+from methods.generate.cuts import upto
 from services.learner.data import from_store
 from services.learner.data.prepare import Lesson, study
 from services.rollout.clients import messages
 from services.rollout.engines.port import Policy
 from services.rollout.engines.scripted.engine import build
-from services.rollout.generate.cuts import upto
-from services.rollout.generate.growth import Growing, Growth
 from services.rollout.growth.grower import Grower, Step
 from services.treestore.ingest.transaction import Item
 from services.treestore.queries import trees

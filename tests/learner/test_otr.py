@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from banyan.errors import InvalidInput
+from methods.advantages import otr
 from services.learner import losses
-from services.learner.advantages import otr
 from services.learner.losses.aggregate import Totals
 from services.learner.model import tempered
 from services.learner.model.tempered import Softening

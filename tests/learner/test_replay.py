@@ -16,8 +16,8 @@ from banyan.segment import Kind
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from banyan.wire import leaf_from_wire
+from methods.advantages.grpo import Grpo
 from services.learner import losses
-from services.learner.advantages.grpo import Grpo
 from services.learner.data import replay
 from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import study

@@ -35,7 +35,7 @@ from services.chassis.nats_server import free_port
 RUN = "tiny-0000abcd"
 STEPS = 4
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-GRPO = '{"name": "services.learner.advantages.grpo:Grpo"}'
+GRPO = '{"name": "methods.advantages.grpo:Grpo"}'
 
 
 @dataclass
@@ -157,7 +157,7 @@ async def world(nats_server: Any, tmp_path: Path) -> AsyncIterator[World]:
 def recipe(model: Path) -> Recipe:
     data: dict[str, Any] = {"name": "tiny", "model": str(model), "task": {"name": "arithmetic"}, "budget": {"steps": STEPS}}
     data |= {"control": {"groups_per_batch": 2}, "resources": {"dtype": "float32"}, "deterministic": True}
-    data["optimise"] = {"advantage": "services.learner.advantages.grpo:Grpo", "learning_rate": 1e-2, "checkpoint_every": 100}
+    data["optimise"] = {"advantage": "methods.advantages.grpo:Grpo", "learning_rate": 1e-2, "checkpoint_every": 100}
     return Recipe.model_validate(data)
 
 

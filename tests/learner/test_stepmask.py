@@ -11,8 +11,8 @@ from banyan.errors import InvalidInput
 from banyan.segment import Kind, Segment
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from services.learner.advantages.grove import plant
-from services.learner.advantages.grpo import Grpo
+from methods.advantages.grove import plant
+from methods.advantages.grpo import Grpo
 from services.learner.data import step_mask
 from services.learner.data.credit import Credit, ScoredTree, estimate, over_batch
 from services.learner.data.prepare import study

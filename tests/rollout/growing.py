@@ -15,8 +15,8 @@ from services.rollout.engines.scripted.engine import ScriptedEngine, build
 from services.rollout.growth.grower import Grower
 from services.rollout.growth.spec import GrowSpec
 
-IID = "services.rollout.generate.iid:Iid"
-TREEPO = "services.rollout.generate.treepo:TreePO"
+IID = "methods.generate.iid:Iid"
+TREEPO = "methods.generate.treepo.policy:TreePO"
 ENDLESS: Mapping[str, Any] = {"chain": {"": {"a": 0.5, "b": 0.5}}}
 ENDING: Mapping[str, Any] = {"chain": {"": {"a": 0.45, "b": 0.4, "": 0.15}}}
 

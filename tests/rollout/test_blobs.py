@@ -70,7 +70,7 @@ async def test_a_node_sends_what_is_large_as_blobs(small, monkeypatch) -> None: 
     await small.begin(**SLOW)
     await small.policy(0)
     async with small.node():
-        opened = await small.open(2, TREE, "services.rollout.generate.treepo:TreePO", max_new_tokens=12)
+        opened = await small.open(2, TREE, "methods.generate.treepo.policy:TreePO", max_new_tokens=12)
         for tree in await small.grown(opened):
             assert len(tree.leaves) == 8 and len(ids(tree)) == len(tree.segments)
 

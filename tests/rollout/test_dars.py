@@ -13,15 +13,15 @@ from banyan.plugins import Room
 from banyan.tree import Leaf, Tree
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
+from methods.generate.dars import Dars, extra
 from services.chassis import rpc, subjects
-from services.rollout.generate.dars import Dars, extra
 from services.rollout.growth import plan_log, view_digest
 from services.rollout.growth.grower import Grower
 from tests.rollout.growing import ENDING, engine, spec
 from tests.rollout.test_node import FakeDelivery
 from tests.rollout.world import RUN, World, ids, world
 
-DARS = "services.rollout.generate.dars:Dars"
+DARS = "methods.generate.dars:Dars"
 SMALL = {"width": 4, "max_width": 8}
 
 

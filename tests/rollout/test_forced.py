@@ -10,8 +10,8 @@ from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Plan, Room
 from banyan.segment import Finish, Kind, Origin
 from banyan.signals import Signals, Wanted
 from banyan.tree import Leaf, Tree
+from methods.generate.cuts import continuations, run_at
 from services.rollout.engines.port import Policy, Request, Sampled
-from services.rollout.generate.cuts import continuations, run_at
 from services.rollout.growth import plan_log, view_digest
 from services.rollout.growth.grower import Grower
 from tests.rollout.growing import IID, engine, spec

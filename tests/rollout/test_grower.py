@@ -11,8 +11,8 @@ from banyan.draws import Draws
 from banyan.plugins import Branch, Expansion, GrowthView, Plan, Room
 from banyan.segment import Finish, Kind
 from banyan.tree import Leaf, Tree
+from methods.generate.treepo import budget, endings
 from services.rollout.engines.port import Policy
-from services.rollout.generate import budget, endings
 from services.rollout.growth.grower import Grower
 from tests.rollout.growing import ENDING, ENDLESS, IID, TREEPO, engine, grow, shape, spec, survivors
 

@@ -20,7 +20,7 @@ from services.rollout.node.lockstep import Turns
 from tests.rollout.test_node import FakeDelivery
 from tests.rollout.world import RUN, World, ids, world
 
-ROUNDS = "services.rollout.generate.rounds:Rounds"
+ROUNDS = "methods.generate.rounds:Rounds"
 SMALL = {"start": 2, "most": 16}
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from banyan.draws import Draws
-from services.rollout.generate import budget, endings
-from services.rollout.generate.treepo import TreePO
+from methods.generate.treepo import budget, endings
+from methods.generate.treepo.policy import TreePO
 
 
 def test_the_budget_of_a_wave():

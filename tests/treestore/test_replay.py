@@ -12,12 +12,12 @@ from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.wire import leaf_to_wire
+from methods.replay.dots import Dots
+from methods.replay.recent import Recent
 from services.treestore.api import lineage
 from services.treestore.storage import schema
 from services.treestore.training import batches
 from services.treestore.training.replay import buffer, sampling
-from services.treestore.training.replay.dots import Dots
-from services.treestore.training.replay.recent import Recent
 from services.treestore.unit_of_work.rows import CLOSED, CONSUMED
 from tests.treestore.forge import World
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from services.verifier.filter import expressions
-from services.verifier.filter.expressions import Refused
+from methods.filter import expressions
+from methods.filter.expressions import Refused
 
 ROW: dict[str, Any] = {"answer": "gold text", "metadata": {"variable": "x", "numbers": [1, 1, 2, 49]}}
 LONG = "1+" * 2_000 + "1"

@@ -8,8 +8,8 @@ import pytest
 from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.plugins import Scored, Unscorable
-from services.verifier.filter.number import Number
-from services.verifier.filter.regex import Regex
+from methods.filter.number import Number
+from methods.filter.regex import Regex
 from services.verifier.filter.user_function import UserFunction
 from services.verifier.store import specs_of
 

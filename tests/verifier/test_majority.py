@@ -8,9 +8,9 @@ import pytest
 from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.plugins import Scored, Unscorable
-from services.verifier.filter.answers import EXTRACTORS
-from services.verifier.filter.majority import Majority, hashed, vote
-from services.verifier.filter.number import Number
+from methods.filter.answers import EXTRACTORS
+from methods.filter.majority import Majority, hashed, vote
+from methods.filter.number import Number
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
 from services.verifier.sandbox.worker import ScorerSpec

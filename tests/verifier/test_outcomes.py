@@ -10,9 +10,9 @@ import pytest
 from banyan import registry
 from banyan.plugins import Repair, Scored, Unscorable
 from banyan.plugins.filter import UNCONFINED, unconfined
+from methods.filter.answers import EXTRACTORS
 from services.chassis.bus import MAX_MESSAGE_BYTES
 from services.verifier.filter import SAFE
-from services.verifier.filter.answers import EXTRACTORS
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.outcomes import MOST_PARTS, outcomes
 from services.verifier.sandbox.pool import Pool

@@ -9,8 +9,8 @@ import pytest
 from banyan.errors import InvalidInput
 from banyan.plugins import Repair, Scored, Unscorable
 from banyan.v1 import tree_pb2
+from methods.filter.steps import Steps
 from services.gateway.tasks import chains
-from services.verifier.filter.steps import Steps
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
 from services.verifier.sandbox.worker import ScorerSpec
@@ -134,7 +134,7 @@ async def test_a_repair_comes_out_of_a_child_and_is_told(tmp_path: Path, monkeyp
 def test_the_scorer_is_built_by_name_with_its_settings() -> None:
     from banyan import registry
 
-    built = registry.build("filter", "services.verifier.filter.steps:Steps", {"reference": "way"})
+    built = registry.build("filter", "methods.filter.steps:Steps", {"reference": "way"})
     assert built.reference == "way"
     with pytest.raises(InvalidInput):
-        registry.build("filter", "services.verifier.filter.steps:Steps", {"nothing": 1})
+        registry.build("filter", "methods.filter.steps:Steps", {"nothing": 1})

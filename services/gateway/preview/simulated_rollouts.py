@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from banyan.draws import key
-from services.gateway.control import ngrams
+from methods.control import ngrams
 
 _SPREAD = 2.0  # standard deviation of the chances' logits
 

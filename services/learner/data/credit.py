@@ -16,7 +16,7 @@ from banyan.facts import NO_FACTS, Facts
 from banyan.plugins import Advantages, Estimator, GroupTrees
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from services.learner.advantages.whitening import whiten
+from methods.advantages.whitening import whiten
 
 Floats = npt.NDArray[np.float64]
 Stale = Callable[[Tree, Leaf], bool]

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from banyan.errors import InvalidInput
-from services.learner.advantages.grove import Grove, plant
-from services.learner.advantages.stats import Bools, Floats
+from methods.advantages.grove import Grove, plant
+from methods.advantages.stats import Bools, Floats
 from services.learner.data.credit import Credit
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from banyan.plugins import GroupScorer, Scorer
-from services.verifier.filter.majority import Majority
-from services.verifier.filter.number import Number
-from services.verifier.filter.steps import Steps
+from methods.filter.majority import Majority
+from methods.filter.number import Number
+from methods.filter.steps import Steps
 
 # Our own pure code. A plugin that calls itself safe is not believed: it runs in a child process like all others.
 SAFE: dict[str, Callable[..., Scorer]] = {"number": Number, "steps": Steps}

@@ -13,17 +13,17 @@ from banyan.plugins import Branch, GrowthView
 from banyan.segment import Finish, Kind, Sampling, Segment
 from banyan.signals import Signals
 from banyan.tree import Tree
+from methods.generate.rose import METRICS
+from methods.generate.treepo import endings
 from services.rollout.engines.port import Policy, Request, Sampled
 from services.rollout.engines.scripted.engine import ScriptedEngine
-from services.rollout.generate import endings
-from services.rollout.generate.rose import METRICS
 from services.rollout.growth.grower import Grower
 from services.rollout.growth.spec import GrowSpec
 
-EPTREE = "services.rollout.generate.eptree:EPTree"
-TREE_GRPO = "services.rollout.generate.tree_grpo:TreeGRPO"
-ROSE = "services.rollout.generate.rose:Rose"
-EAGER = "services.rollout.generate.treepo_eager:TreePOEager"
+EPTREE = "methods.generate.eptree:EPTree"
+TREE_GRPO = "methods.generate.tree_grpo:TreeGRPO"
+ROSE = "methods.generate.rose:Rose"
+EAGER = "methods.generate.treepo.eager:TreePOEager"
 
 POLICIES = {
     EPTREE: st.fixed_dictionaries(

@@ -14,14 +14,14 @@ from banyan.plugins import Branch, Room
 from banyan.segment import Finish
 from banyan.signals import Signals
 from banyan.tree import Leaf
-from services.rollout.generate.arrol import Arrol
-from services.rollout.generate.survival import chances, drawn, fitted, survivors
+from methods.generate.arrol.policy import Arrol
+from methods.generate.arrol.survival import chances, drawn, fitted, survivors
 from services.rollout.growth.grower import Grower
 from tests.rollout.generate.forests import Hand, asked, grow_anyhow
 from tests.rollout.growing import engine, grow, shape, spec
 from tests.rollout.growing import survivors as left_over
 
-ARROL = "services.rollout.generate.arrol:Arrol"
+ARROL = "methods.generate.arrol.policy:Arrol"
 CARD = [0.9] * 12 + [0.1] * 4
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.rollout.generate import confidence
-from services.rollout.generate.confidence import Cuts, Profile, Width, entropy_and_confidence, profile
+from methods.generate.echo import confidence
+from methods.generate.echo.confidence import Cuts, Profile, Width, entropy_and_confidence, profile
 
 
 def made(entropy=(), group=(), tail=(), rise=()):

@@ -6,7 +6,7 @@ import pytest
 
 from bench.diversity import POLICIES, compare, spread, table, within
 from bench.forest import Answer, Grown
-from services.rollout.generate.similarity import edit_distance
+from methods.generate.latr.similarity import edit_distance
 from tests.rollout.growing import engine, grow, spec
 
 LEAVES = 16

@@ -15,11 +15,11 @@ from banyan.plugins import GrowthView, Room
 from banyan.segment import Finish, Kind, Sampling
 from banyan.tree import Tree
 from banyan.view import TreeView
-from services.rollout.generate.echo import Echo
+from methods.generate.echo.policy import Echo
 from tests.rollout.generate.forests import Hand, grow_anyhow
 from tests.rollout.growing import TREEPO, engine, grow, shape, spec, survivors
 
-ECHO = "services.rollout.generate.echo:Echo"
+ECHO = "methods.generate.echo.policy:Echo"
 # six sure characters, a choice of eight, then six that depend on it
 FORK = {"": {"x": 1.0}, "xxxxxx": dict.fromkeys("abcdefgh", 0.125)} | {c: {c: 1.0} for c in "abcdefgh"}
 SPLIT = {"": {"a": 0.6, "b": 0.38, "": 0.02}, "a": {"a": 0.98, "": 0.02}, "b": dict.fromkeys("abcdefghij", 0.1)}

@@ -5,7 +5,7 @@ import pytest
 from banyan.draws import Draws
 from banyan.plugins import Branch, Room
 from banyan.segment import Finish
-from services.rollout.generate.eptree import EPTree
+from methods.generate.eptree import EPTree
 from tests.rollout.generate.forests import EPTREE, Hand, asked
 from tests.rollout.growing import ENDING, ENDLESS, engine, grow, spec
 

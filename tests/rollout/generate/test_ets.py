@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.rollout.generate.ets_clusters import clusters, linked
-from services.rollout.generate.ets_rebase import counts, shares, width_left
-from services.rollout.generate.ets_select import Choice, exact, greedy, kv_tokens, select
+from methods.generate.ets.clusters import clusters, linked
+from methods.generate.ets.rebase import counts, shares, width_left
+from methods.generate.ets.select import Choice, exact, greedy, kv_tokens, select
 
 CARD = [0.9, 0.9, 0.8, 0.7]  # a1, a2, a3 under A, b1 under B
 ABOVE = [("root", "A"), ("root", "A"), ("root", "A"), ("root", "B")]

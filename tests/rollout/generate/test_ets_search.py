@@ -16,15 +16,15 @@ from banyan.plugins.filter import UNCONFINED
 from banyan.segment import Finish, Sampling
 from banyan.signals import Signals
 from banyan.tree import Leaf
-from services.rollout.generate.ets import Ets
-from services.rollout.generate.ets_meaning import embeddings
-from services.rollout.generate.ets_search import Rule, Search, decided
-from services.rollout.generate.growth import Growth
+from methods.generate.coroutine_policy import Growth
+from methods.generate.ets.meaning import embeddings
+from methods.generate.ets.policy import Ets
+from methods.generate.ets.search import Rule, Search, decided
 from services.rollout.growth.grower import Grower
 from tests.rollout.generate.forests import Hand, asked, grow_anyhow
 from tests.rollout.growing import engine, grow, shape, spec, survivors
 
-ETS = "services.rollout.generate.ets:Ets"
+ETS = "methods.generate.ets.policy:Ets"
 CARD = (0.9, 0.9, 0.8, 0.7)  # a1, a2, a3 under A, b1 under B
 ABOVE = ((b"root", b"A"), (b"root", b"A"), (b"root", b"A"), (b"root", b"B"))
 TEXTS = ("12 + 3 = 15", "12 + 3 = 15", "twelve", "no idea")  # clusters {a1, a2}, {a3}, {b1}
@@ -162,7 +162,7 @@ def test_the_head_learns_at_the_end_of_each_step() -> None:
         ({"temperature": 0.0}, "temperature"),
         ({"lambda_b": -1.0}, "lambda_b"),
         ({"scorer": f"{__name__}:Sevens"}, "needs the verifier's sandbox"),  # whatever it says of itself
-        ({"scorer": "services.verifier.filter.number:Number"}, "needs the verifier's sandbox"),
+        ({"scorer": "methods.filter.number:Number"}, "needs the verifier's sandbox"),
         ({"scorer": "regex", "scorer_settings": {"pattern": "a"}}, "needs the verifier's sandbox.*ets takes number, steps"),
         ({"scorer": "majority"}, "needs the verifier's sandbox"),
         ({"scorer": "no-such"}, "no filter plugin"),

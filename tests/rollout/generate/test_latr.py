@@ -15,13 +15,13 @@ from banyan.recipe_file import resolve
 from banyan.segment import Finish, Kind
 from banyan.tree import Tree
 from banyan.view import TreeView
-from services.rollout.generate.latr import Latr
-from services.rollout.generate.lookahead import Likeness, Rule
-from services.rollout.generate.similarity import edit_distance
+from methods.generate.latr.lookahead import Likeness, Rule
+from methods.generate.latr.policy import Latr
+from methods.generate.latr.similarity import edit_distance
 from tests.rollout.generate.forests import Hand, grow_anyhow
 from tests.rollout.growing import ENDING, ENDLESS, IID, engine, grow, shape, spec, survivors
 
-LATR = "services.rollout.generate.latr:Latr"
+LATR = "methods.generate.latr.policy:Latr"
 # x's, in which a digit may stand where the model is unsure: it goes on as before; behind a letter it does not
 DIGITS = {"": {"x": 1.0}, "xxx": {"1": 0.55, "2": 0.45}, "1": {"x": 1.0}, "2": {"x": 1.0}}
 LETTERS = {"": {"x": 1.0}, "xxx": {"a": 0.55, "b": 0.45}, "a": {"a": 1.0}, "b": {"b": 1.0}}

@@ -14,7 +14,7 @@ from banyan.plugins import Branch, Expansion, GrowthView, News, Plan, Repaired, 
 from banyan.segment import Finish, Kind, Origin, Sampling, Segment
 from banyan.signals import Signals
 from banyan.tree import Leaf, Tree
-from services.rollout.generate import budget, endings
+from methods.generate.treepo import budget, endings
 from services.rollout.growth.grower import Grower
 from tests.rollout.generate.forests import EAGER, EPTREE, POLICIES, ROSE, TREE_GRPO, Signalling
 from tests.rollout.growing import ENDING, engine, grow, shape, spec, survivors

@@ -11,8 +11,8 @@ from banyan.errors import InvalidInput
 from banyan.plugins import Branch, Room
 from banyan.segment import Finish
 from banyan.signals import Signals, Wanted
-from services.rollout.generate.iid import Iid
-from services.rollout.generate.rose import Rose, scores
+from methods.generate.iid import Iid
+from methods.generate.rose import Rose, scores
 from tests.rollout.generate.forests import ROSE, Hand, Signalling, asked
 from tests.rollout.growing import ENDING, engine, grow, shape, spec
 

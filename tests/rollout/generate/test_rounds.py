@@ -17,7 +17,7 @@ from services.rollout.growth.grower import Grower
 from tests.rollout.generate.forests import grow_anyhow
 from tests.rollout.growing import ENDING, ENDLESS, engine, shape, spec, survivors
 
-ROUNDS = "services.rollout.generate.rounds:Rounds"
+ROUNDS = "methods.generate.rounds:Rounds"
 SEEDS = st.integers(0, 10**6)
 LEAVES = st.lists(st.integers(0, 12), min_size=1, max_size=4).map(sorted)
 SMALL = {"start": 2, "most": 9}

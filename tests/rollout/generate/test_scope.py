@@ -11,12 +11,12 @@ from banyan.plugins import Repaired, Room
 from banyan.segment import Kind, Origin
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
-from services.rollout.generate.scope import Scope
+from methods.generate.scope import Scope
 from services.rollout.growth import plan_log, view_digest
 from services.rollout.growth.grower import Grower, Step
 from tests.rollout.growing import ENDLESS, engine, spec
 
-SCOPE = "services.rollout.generate.scope:Scope"
+SCOPE = "methods.generate.scope:Scope"
 LENGTH = 12
 
 

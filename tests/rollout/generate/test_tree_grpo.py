@@ -7,7 +7,7 @@ import pytest
 from banyan.draws import Draws
 from banyan.plugins import Branch, Room
 from banyan.segment import Finish
-from services.rollout.generate.tree_grpo import TreeGRPO
+from methods.generate.tree_grpo import TreeGRPO
 from tests.rollout.generate.forests import TREE_GRPO, Hand, asked
 from tests.rollout.growing import ENDLESS, engine, grow, spec
 

@@ -5,8 +5,8 @@ import pytest
 from banyan.draws import Draws
 from banyan.plugins import Branch, Room
 from banyan.segment import Finish, Kind
-from services.rollout.generate.treepo import TreePO
-from services.rollout.generate.treepo_eager import TreePOEager
+from methods.generate.treepo.eager import TreePOEager
+from methods.generate.treepo.policy import TreePO
 from tests.rollout.generate.forests import EAGER, Hand, asked
 from tests.rollout.growing import ENDLESS, TREEPO, engine, grow, spec
 

@@ -1,0 +1,83 @@
+"""Branch-depth: leaf rewards fused upwards, then standardised among the branches of equal depth (BranchGRPO, card 4).
+
+`fusion: mean`: a branch is worth the mean reward of the leaves below. `fusion: likely`: the mean of its children weighted by
+softmax(sharpness · mean log-prob of the child's tokens); a path that ends where others go on is a child with log-prob 0.
+A = (R − mean) / (std + 1e-8), sample std, among the branches of the same tree (`peers: group`: of all its trees) with the
+same number of forks above; alone at its depth or without a spread: 0. What follows without a fork has its branch's.
+`most` bounds |A|; 0 for no bound. Any two different values at a depth of two give ±0.7071: the scale is lost there.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from banyan.plugins import Advantages, GroupTrees
+from methods.advantages import checks, stats
+from methods.advantages import group as groups
+from methods.advantages.grove import Grove, plant
+from methods.advantages.stats import Floats
+from methods.advantages.steps import BRANCHES
+
+_TINY = 1e-8
+
+
+@dataclass(frozen=True)
+class BranchDepth:
+    """Settings: how rewards are fused, how sharply, who is compared, and the bound."""
+
+    fusion: str = "mean"
+    sharpness: float = 1.0
+    peers: str = "tree"
+    most: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.one_of("fusion", self.fusion, ("mean", "likely"))
+        checks.within("sharpness", self.sharpness, 0, 1000)
+        checks.one_of("peers", self.peers, ("tree", "group"))
+        checks.within("most", self.most, 0, 1e6)
+
+    @property
+    def needs_logprobs(self) -> bool:
+        """Whether values depend on the behaviour log-probs."""
+        return self.fusion == "likely"
+
+    def estimate(self, group: GroupTrees) -> Advantages:
+        """One advantage per branch."""
+        reason = groups.lesson_missing(groups.rewards_of(group))
+        if reason:
+            return groups.nothing(group, reason)
+        grove = plant(group, BRANCHES)
+        reward_L = np.where(grove.scored_L, grove.rewards_L, 0.0)
+        value_S = grove.mean_leaves(reward_L) if self.fusion == "mean" else self.fused(grove, reward_L)
+        return grove.node_valued(self._by_depth(grove, value_S))
+
+    def _by_depth(self, grove: Grove, value_S: Floats) -> Floats:
+        tree_S = grove.tree_S if self.peers == "tree" else np.zeros(len(value_S), np.int64)
+        found_S = stats.standardised(value_S, stats.labels_of(tree_S, grove.rank_S), epsilon=_TINY)
+        if self.most:
+            found_S = np.clip(found_S, -self.most, self.most)
+        return np.where(grove.prompt_S, 0.0, found_S)
+
+    def fused(self, grove: Grove, reward_L: Floats) -> Floats:
+        """R of each branch, from the leaves up, children weighted by how likely they were."""
+        score_S, ends = self.sharpness * _mean_logprobs(grove), grove.step_L[grove.scored_L]
+        follows = np.flatnonzero(~grove.prompt_S)
+        most_S = np.full(len(score_S), -np.inf)  # of what follows a step: taken off, as all of it may be beyond exp's range
+        most_S[ends] = 0.0
+        np.maximum.at(most_S, grove.above_S[follows], score_S[follows])
+        weight_S = np.exp(score_S - most_S[grove.parent_S], where=~grove.prompt_S, out=np.ones(len(score_S)))
+        end_S = np.exp(-np.maximum(most_S, 0.0))
+        total_S, mass_S = np.zeros(len(grove.steps)), np.zeros(len(grove.steps))
+        np.add.at(total_S, ends, end_S[ends] * reward_L[grove.scored_L])
+        np.add.at(mass_S, ends, end_S[ends])
+        for rank in range(int(grove.rank_S.max(initial=0)), 0, -1):
+            here = np.flatnonzero(grove.rank_S == rank)
+            np.add.at(total_S, grove.above_S[here], weight_S[here] * total_S[here] / mass_S[here])
+            np.add.at(mass_S, grove.above_S[here], weight_S[here])
+        return total_S / mass_S
+
+
+def _mean_logprobs(grove: Grove) -> Floats:
+    """Mean behaviour log-prob of each branch's sampled tokens; 0 where there is none."""
+    sums = [sum(float(n.logprobs_T.sum(dtype=np.float64)) for n in s.nodes if n.trained) for s in grove.steps]
+    return np.asarray(np.array(sums) / np.maximum(grove.trained_S, 1))

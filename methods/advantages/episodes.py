@@ -1,0 +1,112 @@
+"""Steps of agents as rows: what each step of each path returns, and the state that it was taken in.
+
+A row is a step that the policy acted in, on one path; a step that several paths share has a row for each, so that all
+statistics are those of the flat sequences, and its advantage is the mean over its rows. A reward of a step is its own, a
+leaf's that of its path's last step. A state is the attribute `state` of the step's segment; where no segment of the group
+has one, what the environment said right before it, the prompt for a first step; and where nobody said anything (a fork
+within a turn), the place in the tree: all that was said before. Texts may count as one state that are only alike: in the
+order of trees and places each joins the first state whose first text it is like, so that order matters there.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
+
+import numpy as np
+
+from methods.advantages import stats
+from methods.advantages.grove import Grove
+from methods.advantages.stats import Bools, Floats, Ints
+
+_REMEDY = "name the state before each action in the segment's attribute `state`, or on no segment at all"
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """leaf_R, step_R: rows, path after path. return_R: discounted. score_R: the path's total. state_R: a number."""
+
+    leaf_R: Ints
+    step_R: Ints
+    return_R: Floats
+    score_R: Floats
+    state_R: Ints
+
+
+def episodes(grove: Grove, gamma: float, alike: float = 1.0) -> Episodes:
+    """The rows of a group. alike: difflib's ratio from which two texts are one state; 1 where they must be equal."""
+    leaf_R, step_R = grove.rows
+    acted_R = grove.trained_S[step_R] > 0
+    reward_R = np.nan_to_num(grove.reward_S)[step_R]
+    last_R = grove.step_L[leaf_R] == step_R
+    reward_R = np.where(last_R, grove.rewards_L[leaf_R], reward_R)
+    score_L = np.asarray(np.bincount(leaf_R, reward_R, len(grove.rewards_L)), np.float64)
+    return_R = _returns(grove, leaf_R, acted_R, reward_R, gamma)
+    state_R = _states(grove, alike)[step_R]
+    kept = np.flatnonzero(acted_R)
+    return Episodes(leaf_R[kept], step_R[kept], return_R[kept], score_L[leaf_R[kept]], state_R[kept])
+
+
+def _returns(grove: Grove, leaf_R: Ints, acted_R: Bools, reward_R: Floats, gamma: float) -> Floats:
+    """R_t = r_t + γ · R_{t+1} along each path. A step without an action takes no time."""
+    at_L_D = np.full_like(grove.path_L_D, -1)
+    rank_R = grove.rank_S[grove.rows[1]]
+    at_L_D[leaf_R, rank_R] = np.arange(len(leaf_R))
+    return_R, later_L = np.zeros(len(leaf_R)), np.zeros(len(at_L_D))
+    for row_L in at_L_D.T[::-1]:
+        here = np.flatnonzero(row_L >= 0)
+        row = row_L[here]
+        return_R[row] = reward_R[row] + np.where(acted_R[row], gamma, 1.0) * later_L[here]
+        later_L[here] = return_R[row]
+    return return_R
+
+
+def _states(grove: Grove, alike: float) -> Ints:
+    """A number for the state that each step was taken in."""
+    named = grove.named("state")
+    if any(value is not None for value in named):
+        return _numbered(list(grove.needed("state", "the estimator", _REMEDY)), alike)
+    return _numbered([_place(grove, index) for index in range(len(grove.steps))], alike)
+
+
+def _place(grove: Grove, index: int) -> Hashable:
+    above = int(grove.above_S[index])
+    if above < 0 or grove.above_S[above] < 0:
+        return "prompt"
+    return grove.steps[above].observed or above
+
+
+def _numbered(keys: list[Hashable], alike: float) -> Ints:
+    known: dict[Hashable, int] = {}
+    if alike == 1.0:
+        return np.array([known.setdefault(key, len(known)) for key in keys], np.int64)
+    firsts: list[tuple[int, Sequence[Any]]] = []  # the first text of each state
+    for key in dict.fromkeys(keys):
+        text = _text(key)
+        near = None if text is None else _near(text, firsts, alike)
+        known[key] = len(known) if near is None else near
+        if text is not None and near is None:
+            firsts.append((known[key], text))
+    return np.array([known[key] for key in keys], np.int64)
+
+
+def _text(key: Hashable) -> Sequence[Any] | None:
+    """What a state says, letter by letter or token by token; None for one that is a place or a number."""
+    return np.frombuffer(key, np.int32).tolist() if isinstance(key, bytes) else key if isinstance(key, str) else None
+
+
+def _near(text: Sequence[Any], firsts: Iterable[tuple[int, Sequence[Any]]], alike: float) -> int | None:
+    matcher = SequenceMatcher(None, autojunk=False)  # junk would be what long texts hold often, and they less alike for it
+    matcher.set_seq2(text)
+    for number, first in firsts:
+        matcher.set_seq1(first)  # the two quick ratios are upper bounds
+        if all(ratio() >= alike for ratio in (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)):
+            return number
+    return None
+
+
+def normalised(value_R: Floats, label_R: Ints | None, scale: str, ddof: int, epsilon: float = 1e-6) -> Floats:
+    """`mean_std`: over the standard deviation of the peers too; `mean`: against their mean alone."""
+    if scale == "mean":
+        return stats.centred(value_R, label_R)
+    return stats.standardised(value_R, label_R, ddof=ddof, epsilon=epsilon)

@@ -1,0 +1,64 @@
+"""GiGPO: whole episodes against each other, and steps that were taken in the same state (arXiv 2505.10978).
+
+A = A_E + step_weight · A_S. A_E compares the episode's total reward, over all rows (steps of paths: long episodes weigh
+more), or with `rows: episodes` once a path. A_S compares R_t = r_t + γ · R_{t+1} among the rows whose state is equal; 0 for
+one alone. `scale: mean` (default) or `mean_std`, over (sample std + 1e-6). `alike` below 1: states whose texts have that
+difflib ratio are one (published: 0.95, search 0.9). States and shared steps: see episodes.py. Where γ < 1, paths of unequal
+length with equal rewards at their ends differ in R_t: A_E is 0 and A_S is not; of right paths the shorter is worth more.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from banyan.plugins import Advantages, GroupTrees
+from methods.advantages import checks
+from methods.advantages.episodes import Episodes, episodes, normalised
+from methods.advantages.grove import Grove, plant
+from methods.advantages.stats import Floats
+from methods.advantages.steps import SEGMENTS, TURNS
+
+
+@dataclass(frozen=True)
+class GiGpo:
+    """Settings: discount, weight of the step term, scale, what the episode term counts, what a step is, and from which
+    likeness on states are one."""
+
+    gamma: float = 0.95
+    step_weight: float = 1.0
+    scale: str = "mean"
+    rows: str = "steps"
+    steps: str = TURNS
+    alike: float = 1.0
+
+    by_steps: ClassVar[bool] = True
+    """Rewards of places inside a path are those of its steps."""
+
+    def __post_init__(self) -> None:
+        checks.within("gamma", self.gamma, 0, 1)
+        checks.within("step_weight", self.step_weight, 0, 100)
+        checks.one_of("scale", self.scale, ("mean", "mean_std"))
+        checks.one_of("rows", self.rows, ("steps", "episodes"))
+        checks.one_of("steps", self.steps, (TURNS, SEGMENTS))
+        checks.within("alike", self.alike, 0, 1)
+
+    def estimate(self, group: GroupTrees) -> Advantages:
+        """One advantage per step."""
+        grove = plant(group, self.steps, rewarded=True)
+        seen = episodes(grove, self.gamma, self.alike)
+        step_R = normalised(seen.return_R, seen.state_R, self.scale, ddof=1)
+        value_R = self._episode(seen) + self.step_weight * step_R
+        return grove.node_valued(spread(grove, seen, value_R))
+
+    def _episode(self, seen: Episodes) -> Floats:
+        if self.rows == "steps":
+            return normalised(seen.score_R, None, self.scale, ddof=1)
+        _, first, back = np.unique(seen.leaf_R, return_index=True, return_inverse=True)
+        return normalised(seen.score_R[first], None, self.scale, ddof=1)[back]
+
+
+def spread(grove: Grove, seen: Episodes, value_R: Floats) -> Floats:
+    """The mean over each step's rows; 0 for steps without an action."""
+    total_S = np.bincount(seen.step_R, value_R, len(grove.steps))
+    return np.asarray(total_S / np.maximum(np.bincount(seen.step_R, minlength=len(grove.steps)), 1))

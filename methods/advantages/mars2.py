@@ -1,0 +1,89 @@
+"""MARS²: programs of one search tree, their rewards shaped by parent and siblings (arXiv 2604.14564).
+
+A node is a step with a reward of its own: a program, and its repairs below it. r' = r + α · (r − B), B = (1 − β) · parent's
+reward + β · mean of the other children of the same parent; where only one of them is there, B is that one; where neither,
+r' = r. `parent: shaped` takes the parent's r', as the published code does by working in place; `raw` its r. A = (r' − mean)
+/ (std + 1e-9) over all nodes of the tree, whoever wrote them. With `agent`, only the nodes whose attribute `agent` is that
+one are credited: several models grow one tree, and each learns from its own nodes.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from banyan import facts
+from banyan.plugins import Advantages, GroupTrees
+from methods.advantages import checks, stats
+from methods.advantages.grove import Grove, plant
+from methods.advantages.stats import Bools, Floats, Ints
+
+_TINY = 1e-9
+_REWARD = "score every program: its segment's reward, or the leaf's where a path ends"
+_AGENT = "name the model that wrote it in the segment's attribute `agent`, or leave the setting out"
+
+
+@dataclass(frozen=True)
+class Mars2:
+    """Settings: α, β, which of the parent's rewards counts, and whose nodes are credited (all without a name)."""
+
+    alpha: float = 0.5
+    beta: float = 0.5
+    parent: str = "shaped"
+    agent: str = ""
+
+    def __post_init__(self) -> None:
+        checks.within("alpha", self.alpha, 0, 10)
+        checks.within("beta", self.beta, 0, 1)
+        checks.one_of("parent", self.parent, ("shaped", "raw"))
+        checks.word("agent", self.agent)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Rewards on all nodes, and their writers where only one is credited."""
+        return frozenset({facts.STEPS} | ({facts.attribute("agent")} if self.agent else set()))
+
+    def estimate(self, group: GroupTrees) -> Advantages:
+        """One advantage per node, 0 for those of other agents."""
+        grove = plant(group, rewarded=True)
+        reward_S = _rewards(grove)
+        shaped_S = self._shaped(grove, reward_S)
+        value_S = np.zeros(len(reward_S))
+        own_S = ~grove.prompt_S
+        value_S[own_S] = stats.standardised(shaped_S[own_S], grove.tree_S[own_S], epsilon=_TINY)
+        return grove.node_valued(np.where(self._mine(grove), value_S, 0.0))
+
+    def _shaped(self, grove: Grove, reward_S: Floats) -> Floats:
+        sibling_S = stats.labels_of(grove.above_S)  # of one tree: programs of other trees are no siblings
+        count_S = stats.sizes(sibling_S)
+        total_S = stats.means(reward_S, sibling_S) * count_S
+        others_S = (total_S - reward_S) / np.maximum(count_S - 1, 1)
+        if self.parent == "raw":
+            return self._step(grove, reward_S, reward_S, others_S, count_S)
+        shaped_S = reward_S
+        for rank in range(1, int(grove.rank_S.max(initial=0)) + 1):
+            fresh_S = self._step(grove, reward_S, shaped_S, others_S, count_S)
+            shaped_S = np.where(grove.rank_S == rank, fresh_S, shaped_S)
+        return shaped_S
+
+    def _step(self, grove: Grove, reward_S: Floats, parent_S: Floats, others_S: Floats, count_S: Ints) -> Floats:
+        first_S = grove.prompt_S[grove.parent_S]
+        above_S = parent_S[grove.parent_S]
+        both_S = (1 - self.beta) * above_S + self.beta * others_S
+        only_S = np.where(first_S, np.where(count_S > 1, others_S, reward_S), above_S)
+        base_S = np.where(~first_S & (count_S > 1), both_S, only_S)
+        return np.asarray(reward_S + self.alpha * (reward_S - base_S))
+
+    def _mine(self, grove: Grove) -> Bools:
+        if not self.agent:
+            return np.ones(len(grove.steps), np.bool_)
+        return np.asarray([value == self.agent for value in grove.needed("agent", "mars2", _AGENT)], np.bool_)
+
+
+def _rewards(grove: Grove) -> Floats:
+    """The reward of each node: its own, or that of the leaf that it ends. Raises InvalidInput where one has none."""
+    reward_S = np.where(grove.prompt_S, 0.0, grove.reward_S)
+    reward_S[grove.step_L[grove.scored_L]] = grove.rewards_L[grove.scored_L]
+    missing = np.flatnonzero(np.isnan(reward_S))
+    if len(missing):
+        raise grove.lacks(int(missing[0]), "mars2 needs a reward on every node of a tree", _REWARD)
+    return reward_S

@@ -1,0 +1,59 @@
+"""Overlong shaping and dynamic sampling (DAPO: Yu et al. 2025, arXiv 2503.14476).
+
+`penalty`: 0 up to `longest` − `buffer` sampled tokens, then down to −factor at `longest`, and never below. Lengths are known
+where tokens are, in the learner: a scorer sees text. `dapo` is GRPO on rewards with the penalty added. Dynamic sampling,
+leaving out groups whose leaves are all right or all wrong, goes by the scores BEFORE the penalty: those groups teach nothing
+although lengths would make their shaped rewards differ. A batch consumes them with a reason and packs nothing of them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from banyan import checks as shared
+from banyan.plugins import Advantages, GroupTrees
+from methods.advantages import checks, stats
+from methods.advantages import group as groups
+from methods.advantages.grove import plant
+from methods.advantages.stats import Floats
+
+
+@dataclass(frozen=True)
+class Dapo:
+    """Settings: longest answer in sampled tokens and the buffer before it (0: no penalty), its factor, whether constant
+    groups are left out, and GRPO's epsilon."""
+
+    longest: int = 0
+    buffer: int = 0
+    factor: float = 1.0
+    dynamic_sampling: bool = True
+    epsilon: float = 1e-6
+
+    def __post_init__(self) -> None:
+        shared.whole(self, ("longest",), 0, 2**31)
+        shared.whole(self, ("buffer",), 0, self.longest)
+        checks.within("factor", self.factor, 0, 1000)
+        checks.flag("dynamic_sampling", self.dynamic_sampling)
+        checks.epsilon(self.epsilon)
+        if bool(self.longest) != bool(self.buffer):
+            raise ValueError(f"longest {self.longest} and buffer {self.buffer} need each other; 0 and 0 for no penalty")
+
+    def estimate(self, group: GroupTrees) -> Advantages:
+        """One advantage per scored leaf."""
+        rewards_L = groups.rewards_of(group)
+        reason = groups.lesson_missing(rewards_L) if self.dynamic_sampling else ""
+        if reason:
+            return groups.nothing(group, reason)
+        grove = plant(group)
+        if self.longest:
+            lengths_L = grove.along(grove.trained_S.astype(np.float64))
+            rewards_L = rewards_L + penalty(lengths_L, self.longest, self.buffer, self.factor)
+        value_L = np.zeros(len(rewards_L))
+        value_L[grove.scored_L] = stats.standardised(rewards_L[grove.scored_L], epsilon=self.epsilon)
+        return grove.leaf_valued(value_L)
+
+
+def penalty(lengths_L: Floats, longest: int, buffer: int, factor: float = 1.0) -> Floats:
+    """What an answer's length is added to its reward with."""
+    over_L = (lengths_L - (longest - buffer)) / buffer
+    return -np.clip(over_L, 0.0, 1.0) * factor

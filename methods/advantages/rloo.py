@@ -1,0 +1,20 @@
+"""RLOO: a leaf's reward against the mean of the OTHER leaves of its group (Ahmadian et al. 2024, arXiv 2402.14740).
+
+A_i = R_i − mean_{j≠i} R_j = n / (n − 1) · (R_i − mean). A group with one scored leaf teaches nothing (elsewhere its
+advantage is its reward: a baseline of 0 that nobody chose).
+"""
+
+from dataclasses import dataclass
+
+from banyan.plugins import Advantages, GroupTrees
+from methods.advantages import group as groups
+from methods.advantages import stats
+
+
+@dataclass(frozen=True)
+class Rloo:
+    """No settings."""
+
+    def estimate(self, group: GroupTrees) -> Advantages:
+        """One advantage per scored leaf."""
+        return groups.compared(group, lambda reward_L, _tree_L: stats.against_others(reward_L))

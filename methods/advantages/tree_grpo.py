@@ -1,0 +1,36 @@
+"""Tree-GRPO: a leaf against its group, and against its own tree (Ji et al. 2025, arXiv 2509.21240).
+
+`both`: GRPO over all leaves of the group + GRPO over the leaves of the same tree, each over (std + epsilon). `tree`: the
+second alone. `nested`: GRPO over the group, and those values once more within each tree. A tree with one scored leaf, or
+with equal ones, adds nothing.
+"""
+
+from dataclasses import dataclass
+
+from banyan.plugins import Advantages, GroupTrees
+from methods.advantages import checks, stats
+from methods.advantages import group as groups
+from methods.advantages.stats import Floats, Ints
+
+
+@dataclass(frozen=True)
+class TreeGrpo:
+    """Settings: which comparisons count, and what keeps their division finite."""
+
+    peers: str = "both"
+    epsilon: float = 1e-6
+
+    def __post_init__(self) -> None:
+        checks.one_of("peers", self.peers, ("both", "tree", "nested"))
+        checks.epsilon(self.epsilon)
+
+    def estimate(self, group: GroupTrees) -> Advantages:
+        """One advantage per scored leaf."""
+        return groups.compared(group, self._values)
+
+    def _values(self, reward_L: Floats, tree_L: Ints) -> Floats:
+        group_L = stats.standardised(reward_L, epsilon=self.epsilon)
+        if self.peers == "nested":
+            return stats.standardised(group_L, tree_L, epsilon=self.epsilon)
+        tree = stats.standardised(reward_L, tree_L, epsilon=self.epsilon)
+        return tree if self.peers == "tree" else group_L + tree

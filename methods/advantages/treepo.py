@@ -1,0 +1,60 @@
+"""TreePO: a leaf's reward against the mean of each subtree that it lies in.
+
+At depth 0 a leaf is compared with all scored leaves of its group; at each fork below, with those of the branch it took:
+a_ij = R_i − mean of its j-th subtree. `average`: A_i is the mean of its a_ij; `group_size`: their mean weighted by the
+sizes of the subtrees (Li et al. 2025, TreePO). Depth 0 always counts; a deeper subtree counts only if it holds more than
+one scored leaf, and with `require_spread` only if their rewards differ. A segment that ends without a fork makes no new
+subtree, so that a segment cut by a policy change alters no advantage. `whiten` asks the batch stage to whiten over all
+trained tokens of the batch, as the published recipe does.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from banyan.plugins import Advantages, GroupTrees
+from methods.advantages import checks
+from methods.advantages import group as groups
+from methods.advantages.grove import Grove, plant
+from methods.advantages.stats import EQUAL, Floats
+
+
+@dataclass(frozen=True)
+class TreePO:
+    """Settings: how a leaf's comparisons are weighted, which subtrees count, and whether the batch is whitened."""
+
+    weighting: str = "average"
+    require_spread: bool = False
+    whiten: bool = True
+
+    def __post_init__(self) -> None:
+        checks.one_of("weighting", self.weighting, ("average", "group_size"))
+        checks.flag("require_spread", self.require_spread)
+        checks.flag("whiten", self.whiten)
+
+    def estimate(self, group: GroupTrees) -> Advantages:
+        """One advantage per scored leaf."""
+        reason = groups.lesson_missing(groups.rewards_of(group))
+        if reason:
+            return groups.nothing(group, reason)
+        grove = plant(group)
+        return grove.leaf_valued(self._values(grove))
+
+    def _values(self, grove: Grove) -> Floats:
+        reward_L = np.where(grove.scored_L, grove.rewards_L, 0.0)
+        mean_S, size_S = grove.mean_leaves(reward_L), grove.paths_S.astype(np.float64)
+        size_S[grove.prompt_S] = grove.scored_L.sum()
+        counts_S = self._counting(grove, reward_L, mean_S)
+        weight_S = counts_S * (size_S if self.weighting == "group_size" else 1.0)
+        total_L = np.maximum(grove.along(weight_S), 1.0)
+        return np.asarray(reward_L - grove.along(weight_S * mean_S) / total_L)
+
+    def _counting(self, grove: Grove, reward_L: Floats, mean_S: Floats) -> Floats:
+        counts_S = grove.parted_S & (grove.paths_S > 1)
+        if self.require_spread:
+            leaf_R, step_R = grove.rows
+            apart_R = np.abs(reward_L[leaf_R] - mean_S[step_R])
+            widest_S = np.zeros(len(mean_S))
+            np.maximum.at(widest_S, step_R, apart_R)
+            counts_S &= widest_S > EQUAL * np.maximum(1.0, np.abs(mean_S))
+        return (counts_S | grove.prompt_S).astype(np.float64)

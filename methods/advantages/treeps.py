@@ -1,0 +1,40 @@
+"""TreePS-RAG: process advantages from the outcomes below each step (arXiv 2601.06922).
+
+V(n) = mean reward of the leaves at or below a step. A(n) = [V(n) − V(root)] + [V(n) − V(parent)] (the published
+normalisation is not known; this is TreeRL's form); `terms: local` keeps the second, `terms: global` the first. The root is
+the group's prompt. A step is an action with what the environment answered; the answer is never trained on. So on a path that
+nothing forks off the first step has 2 (R − mean) and each later one R − mean; `local` alone teaches later ones nothing.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from banyan.plugins import Advantages, GroupTrees
+from methods.advantages import checks
+from methods.advantages import group as groups
+from methods.advantages.grove import plant
+from methods.advantages.steps import SEGMENTS, TURNS
+
+
+@dataclass(frozen=True)
+class TreePS:
+    """Settings: which differences count, and what a step is."""
+
+    terms: str = "both"
+    steps: str = TURNS
+
+    def __post_init__(self) -> None:
+        checks.one_of("terms", self.terms, ("both", "local", "global"))
+        checks.one_of("steps", self.steps, (TURNS, SEGMENTS))
+
+    def estimate(self, group: GroupTrees) -> Advantages:
+        """One advantage per step."""
+        reason = groups.lesson_missing(groups.rewards_of(group))
+        if reason:
+            return groups.nothing(group, reason)
+        grove = plant(group, self.steps)
+        value_S = grove.mean_leaves(np.where(grove.scored_L, grove.rewards_L, 0.0))
+        root = grove.rewards_L[grove.scored_L].mean()
+        near_S, far_S = value_S - value_S[grove.parent_S], value_S - root
+        return grove.node_valued({"both": near_S + far_S, "local": near_S, "global": far_S}[self.terms])

@@ -1,0 +1,29 @@
+"""iid: independent samples of one prompt, as GRPO and most others draw them (Shao et al. 2024, arXiv 2402.03300).
+
+A tree of depth one: `width` branches from the root, each sampled to its end. The prompt is still shared.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from banyan.facts import STEPS
+from banyan.plugins import Branch
+from methods.generate.coroutine_policy import Growing, Growth
+
+
+@dataclass(frozen=True)
+class Iid(Growing):
+    """Independent sampling."""
+
+    gives: ClassVar[frozenset[str]] = frozenset({STEPS})
+    width: int = 8
+    """Leaves of a tree."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.width, int) or self.width < 1:
+            raise ValueError(f"width must be a whole number of at least 1, got {self.width!r}")
+
+    async def grow(self, growth: Growth) -> None:
+        """All branches at once; a leaf at each end."""
+        for ordinal in range(growth.width(self.width)):
+            growth.start(growth.path(Branch(*growth.root, ordinal)))

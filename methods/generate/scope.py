@@ -1,0 +1,70 @@
+"""scope: failed rollouts that are right for most of their length are put right where they went wrong (SCOPE; card 38).
+
+N independent samples are drawn and scored. A scorer that knows says of a wrong one which step is the first wrong one, and
+what should stand there. The path is kept up to that step, the step is put in (FORCED, origin TEACHER: the loss decides what
+is learned of it), and the policy goes on to the end. What is right then stands in its group in the place of what failed;
+what is wrong again leaves the group as it was. The wrong branch stays in the tree beside its repair.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from banyan import checks
+from banyan.plugins import Branch, Expansion, Repaired
+from banyan.segment import Origin
+from banyan.tree import Leaf
+from methods.generate.coroutine_policy import Growing, Growth
+from methods.generate.cuts import upto
+
+
+@dataclass(frozen=True)
+class Scope(Growing):
+    """Independent samples, of which the failed ones are repaired."""
+
+    width: int = 8
+    """G: samples of a group, and leaves of the tree in the end."""
+    most: int = 2
+    """m: failed samples of a prompt that are repaired at most."""
+    least: float = 0.3
+    """rho_min: share of a sample's steps that must be right before its first wrong one."""
+    right: float = 0.5
+    """Rewards of at least this count as right."""
+
+    needs_scores = True
+
+    def __post_init__(self) -> None:
+        checks.whole(self, ("width", "most"), 1)
+        if not 0.0 <= self.least < 1.0:
+            raise ValueError(f"least must be at least 0 and below 1, got {self.least!r}")
+
+    async def grow(self, growth: Growth) -> None:
+        """All samples, and once they are scored, the repairs."""
+        runs = [growth.start(growth.path(Branch(*growth.root, ordinal))) for ordinal in range(growth.width(self.width))]
+        leaves = [(await run).leaf for run in runs]
+        rewards = [await growth.reward(leaf) for leaf in leaves]
+        failed = [leaf for leaf, value in zip(leaves, rewards, strict=True) if value is not None and value < self.right]
+        for number, leaf in enumerate(self.chosen(failed, growth.view.repairs)):
+            growth.start(self._repair(growth, leaf, growth.view.repairs[leaf], self.width + number))
+
+    def chosen(self, failed: Sequence[Leaf], repairs: Mapping[Leaf, Repaired]) -> list[Leaf]:
+        """The leaves to repair: those of the greatest right share first, and of equal ones in their order."""
+        found = [leaf for leaf in failed if leaf in repairs and repairs[leaf].step > 1]  # of step 1 nothing is kept
+        found = [leaf for leaf in found if share(repairs[leaf]) >= self.least]
+        return sorted(found, key=lambda leaf: -share(repairs[leaf]))[: self.most]
+
+    async def _repair(self, growth: Growth, failed: Leaf, repair: Repaired, ordinal: int) -> None:
+        place, view = repair.place, growth.view
+        before = view.tree.prefix_length(place.segment, place.end) - len(view.root)
+        room = view.max_path_tokens - before - len(repair.tokens)
+        if room < 1:
+            return
+        branch = Branch(place.segment, place.end, ordinal)
+        run = await growth.run(Expansion(branch, upto(view.sampling, room), repair.tokens, origin=Origin.TEACHER))
+        growth.end(run)
+        value = await growth.reward(run.leaf)
+        growth.drop(failed if value is not None and value >= self.right else run.leaf)
+
+
+def share(repair: Repaired) -> float:
+    """rho: share of the steps before the first wrong one."""
+    return (repair.step - 1) / repair.steps
