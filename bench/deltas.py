@@ -2,7 +2,7 @@
 
 Steps of the quick start, sampled, scored and trained in one process, at its learning rate and at a smaller one; versions as
 the learner hands them out. Sizes are of all changes of a version, by ways to write them down; the first way is what is sent
-(services/chassis/weightdelta.py).
+(services/chassis/weights/delta.py).
 """
 
 import os
@@ -19,10 +19,10 @@ from banyan.recipe_file import load
 from bench.compared import RECIPE
 from bench.oneprocess import OneProcess
 from bench.table import Result, median
-from services.chassis import weightfile
-from services.chassis.weightdelta import Words
-from services.chassis.weightfile import WeightManifest
-from services.chassis.weightstream import Blocks, Encoding, Records, words_of
+from services.chassis.weights import file
+from services.chassis.weights.delta import Words
+from services.chassis.weights.file import WeightManifest
+from services.chassis.weights.stream import Blocks, Encoding, Records, words_of
 
 STEPS = int(os.environ.get("BENCH_STEPS", "8"))
 RATES = ("2e-5", "1e-6")
@@ -73,7 +73,7 @@ def _steps(rate: str) -> Iterator[Step]:
 
 
 def _version(alone: OneProcess, folder: Path, step: int) -> tuple[WeightManifest, Words]:
-    manifest = weightfile.write(folder, f"policy-1-{step}", alone.trainer.published(), 1, step)
+    manifest = file.write(folder, f"policy-1-{step}", alone.trainer.published(), 1, step)
     return manifest, np.memmap(manifest.path, "<u2", "r")
 
 

@@ -19,8 +19,10 @@ from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1 import treestore_service_pb2_grpc as ts_grpc
 from banyan.wire import segment_to_wire
 from bench.table import Result, median
-from services.chassis import nats_server, rpc, subjects
-from services.chassis.bus import Bus
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.process import nats_server
+from services.chassis.rpc import rpc
 from services.treestore.service import running
 from services.treestore.storage.settings import Settings
 from tests.treestore.postgres import running as running_postgres

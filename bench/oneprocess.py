@@ -23,7 +23,8 @@ from banyan.segment import Kind, Sampling, Segment
 from banyan.tree import Leaf, Tree
 from methods.control.uniform import row_of
 from methods.filter.number import Number
-from services.chassis import models, weightfile
+from services.chassis import models
+from services.chassis.weights import file
 from services.gateway.tasks import Split, load, messages, split
 from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import Lesson, study
@@ -146,11 +147,11 @@ class OneProcess:
     def hand_over(self) -> tuple[bytes, float]:
         """What a learner would publish now: its digest, and the seconds that a node takes to verify and load it."""
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-            manifest = weightfile.write(Path(folder), "policy", self.trainer.masters.computed(), 0, 0)
+            manifest = file.write(Path(folder), "policy", self.trainer.masters.computed(), 0, 0)
             if self.sampler is None:
                 return manifest.digest, 0.0
             begun = time.perf_counter()
-            weightfile.open_verified(manifest.manifest_path)
+            file.open_verified(manifest.manifest_path)
             loading.take(self.sampler, manifest.manifest_path)
             return manifest.digest, time.perf_counter() - begun
 

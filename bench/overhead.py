@@ -28,8 +28,9 @@ from bench.beside import Alone, Beside, stopped
 from bench.compared import RECIPE
 from bench.stages import STAGES, stages
 from bench.table import Result, median
-from services.chassis import rpc, subjects
-from services.chassis.bus import Bus
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.rpc import rpc
 from services.supervisor.embedded import embedded
 from services.supervisor.supervisor import Supervisor
 from tests.faults.harness import tiny_model

@@ -21,7 +21,7 @@ from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
 from bench.compared import RECIPE
 from bench.table import Result, median
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.supervisor.embedded import embedded
 from services.supervisor.supervisor import Supervisor
 

@@ -27,10 +27,12 @@ from banyan.v1 import learner_service_pb2_grpc
 from bench.busy import BRANCHES, Busy, Change
 from bench.compared import RECIPE
 from bench.table import Result, median
-from services.chassis import models, nats_server, rpc
-from services.chassis.bucket import Bucket
-from services.chassis.bus import Bus
-from services.chassis.weightfile import WeightManifest
+from services.chassis import models
+from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.object_store import Bucket
+from services.chassis.process import nats_server
+from services.chassis.rpc import rpc
+from services.chassis.weights.file import WeightManifest
 from services.learner.weights.collective import Hands
 from services.learner.weights.folder import WeightFolder
 from services.learner.weights.object_store import BucketOutlet

@@ -173,7 +173,8 @@ def _updates(engine: Any, result: Result) -> None:
     """What a new policy costs: made, taken, read back, its canary scored."""
     import torch
 
-    from services.chassis import models, weightfile
+    from services.chassis import models
+    from services.chassis.weights import file
     from services.learner.model import canary, load, master_weights
 
     trained = load.load(models.resolve(MODEL))
@@ -191,7 +192,7 @@ def _updates(engine: Any, result: Result) -> None:
             tensors["model.norm.weight"][-1] *= 1.01
             with timed("the learner's canary"):
                 said = canary.of(trained, "bfloat16")
-            path = weightfile.write(Path(folder), f"policy-1-{turn % 2}", tensors, 1, turn).manifest_path
+            path = file.write(Path(folder), f"policy-1-{turn % 2}", tensors, 1, turn).manifest_path
             with timed("taken by vLLM"):
                 ask(core.update(path))
             with timed("read back"):

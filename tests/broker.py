@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from services.chassis import nats_server as server_module
+from services.chassis.process import nats_server as server_module
 
 ACCOUNTS = 64  # of one server; the test after the last of them gets a new server
 _MAX_FILE_STORE = f"{ACCOUNTS * 16}GB"  # it takes no room; streams of all accounts are counted against it

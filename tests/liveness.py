@@ -6,8 +6,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.chassis import rpc
-from services.chassis.health import LIVENESS, Pulse
+from services.chassis.rpc import rpc
+from services.chassis.rpc.health import LIVENESS, Pulse
 from tests.conftest import wait_until
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING

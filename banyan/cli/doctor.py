@@ -86,7 +86,7 @@ def _model(name: str) -> str:
 
 
 def _nats() -> str:
-    from services.chassis.nats_server import binary
+    from services.chassis.process.nats_server import binary
 
     return binary()
 

@@ -15,7 +15,7 @@ from banyan.cli.store import reading
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis import modelfiles
+from services.chassis.model_checks import model_files
 
 _ADAPTER = "adapter_config.json"
 _OWN = ("optimizer*", "manifest.json")
@@ -55,7 +55,7 @@ def _write(run: rs.Run, checkpoint: Path, to: Path, merge: bool) -> str:
     if not merge:
         shutil.copytree(checkpoint, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_OWN))
         if not adapted:
-            modelfiles.say_float32(to)
+            model_files.say_float32(to)
         return "adapter" if adapted else "model"
     from services.chassis import models
     from services.learner.model import merge_lora

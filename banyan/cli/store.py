@@ -61,7 +61,7 @@ def commanding(state: Path) -> Iterator[Client]:
 @contextlib.contextmanager
 def _read_only(state: Path) -> Iterator[tuple[str, str]]:
     """Address and secret of a store that is there for this command alone; the folder may be one that cannot be written."""
-    from services.chassis.nats_server import free_port
+    from services.chassis.process.nats_server import free_port
 
     address = f"127.0.0.1:{free_port()}"
     env = {**os.environ, "BANYAN_STATE": str(state.resolve()), "BANYAN_READ_ONLY": "1", "BANYAN_LISTEN": address}

@@ -6,7 +6,7 @@ For programs that are not ours, such as nats-server. The parent-death signal out
 import os
 import sys
 
-from services.chassis.parent import tie_to_parent
+from services.chassis.process.parent_death import tie_to_parent
 
 if __name__ == "__main__":
     tie_to_parent()

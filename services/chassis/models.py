@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from banyan.errors import InvalidInput
-from services.chassis import modelfiles
+from services.chassis.model_checks import model_files
 
 SMOLLM2 = "SmolLM2-135M-Instruct"
 _GGUF = f"{SMOLLM2}.Q4_1.gguf"
@@ -35,7 +35,7 @@ def resolve(name: str, tokenizer: bool = False) -> Path:
         return _smollm2()
     folder = Path(os.path.expanduser(name))
     if folder.is_dir():
-        modelfiles.check(folder, tokenizer)
+        model_files.check(folder, tokenizer)
         return folder
     if name.startswith((".", "/", "~")):
         what = "no folder" if folder.exists() else "not there"
@@ -79,7 +79,7 @@ def _hub(name: str, tokenizer: bool) -> Path:
         raise InvalidInput(
             f"cannot get model {name!r} from the hub: {first}; give a local folder if this host is offline"
         ) from None
-    modelfiles.check(folder, tokenizer)
+    model_files.check(folder, tokenizer)
     return folder
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from services.chassis import process, settings
+from services.chassis.process import process, settings
 from services.gateway.settings import Settings
 
 

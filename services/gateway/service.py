@@ -13,8 +13,9 @@ import grpc.aio
 from banyan.errors import BanyanError
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1.gateway_service_pb2_grpc import add_GatewayServiceServicer_to_server
-from services.chassis import assignments, rpc
-from services.chassis.bus import Bus
+from services.chassis.messaging import assignments
+from services.chassis.messaging.bus import Bus
+from services.chassis.rpc import rpc
 from services.gateway.clients.events import BusLog
 from services.gateway.clients.learners import RpcLearners
 from services.gateway.clients.treestore import RpcStore

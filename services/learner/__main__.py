@@ -9,8 +9,8 @@ from banyan import torchenv
 def main() -> None:
     """Runs the learner until it is told to stop."""
     torchenv.settle(os.environ)  # before torch
-    from services.chassis import process
-    from services.chassis.settings import read
+    from services.chassis.process import process
+    from services.chassis.process.settings import read
     from services.learner.settings import LearnerSettings
 
     async def run(stop: asyncio.Event) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from banyan.v1 import events_pb2, tree_pb2
-from services.chassis import telemetry
+from services.chassis.process import telemetry
 from services.learner.ports import Store
 from services.learner.position import Position
 from services.learner.weights.folder import WeightFolder

@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 
-from services.chassis import subjects
-from services.chassis.bus import Bus
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
 
 
 class ClosedTrees:

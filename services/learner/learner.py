@@ -18,7 +18,7 @@ from banyan.plugins import Estimator
 from banyan.recipe import Recipe
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
-from services.chassis import telemetry
+from services.chassis.process import telemetry
 from services.learner import step_report
 from services.learner.announcer import Announcer
 from services.learner.batch_attempt import IN_A_ROW, UNSTUDIED, Attempt, refuse_all_aside

@@ -12,7 +12,7 @@ from banyan.plugins import Estimator
 from banyan.tree import Leaf, Tree
 from banyan.v1 import learner_service_pb2 as messages
 from banyan.v1 import learner_service_pb2_grpc, tree_pb2
-from services.chassis import weighthold
+from services.chassis.weights import lock
 from services.learner.data import explain, from_store
 from services.learner.data.credit import Credit, ScoredTree
 from services.learner.data.prepare import credited
@@ -78,7 +78,7 @@ def pieces(weights: WeightFolder, digest: bytes, offset: int) -> Iterator[messag
     if offset > manifest.bytes:
         raise InvalidInput(f"offset {offset} is beyond the {manifest.bytes} bytes of weights {digest.hex()[:12]}")
     text = manifest.to_json()
-    with weighthold.held(manifest.manifest_path) as file:
+    with lock.held(manifest.manifest_path) as file:
         while offset < manifest.bytes or text:
             data = os.pread(file.fileno(), PIECE_BYTES, offset)
             if not data and offset < manifest.bytes:

@@ -7,9 +7,11 @@ from pathlib import Path
 from banyan.errors import TemporaryError
 from banyan.recipe import Recipe
 from banyan.v1 import learner_service_pb2_grpc, runstore_service_pb2
-from services.chassis import models, process, rpc
-from services.chassis.bus import Bus
-from services.chassis.health import Liveness
+from services.chassis import models
+from services.chassis.messaging.bus import Bus
+from services.chassis.process import process
+from services.chassis.rpc import rpc
+from services.chassis.rpc.health import Liveness
 from services.learner import server
 from services.learner.checkpoints import checkpoint
 from services.learner.consumer import ClosedTrees

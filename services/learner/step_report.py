@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from banyan.v1 import tree_pb2
-from services.chassis import telemetry
+from services.chassis.process import telemetry
 from services.learner.data.prepare import Lesson
 from services.learner.training.trainer_thread import Timed
 

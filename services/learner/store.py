@@ -20,7 +20,7 @@ from banyan.v1 import (
     treestore_service_pb2_grpc,
 )
 from banyan.wire import leaf_from_wire, leaf_to_wire
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.learner.data.replay import Replayed, Wanted
 from services.learner.data.selection import Ready
 from services.learner.ports import StoredBatch

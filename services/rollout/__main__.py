@@ -8,10 +8,12 @@ import grpc.aio
 
 from banyan import torchenv
 from banyan.recipe import Recipe
-from services.chassis import cores, process, rpc, settings, subjects
-from services.chassis.bucket import Bucket
-from services.chassis.bus import Bus
-from services.chassis.health import Liveness
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.object_store import Bucket
+from services.chassis.process import cores, process, settings
+from services.chassis.rpc import rpc
+from services.chassis.rpc.health import Liveness
 from services.rollout.clients import subscriptions
 from services.rollout.clients.treestore import GrpcStore, HandOvers, WeightServer
 from services.rollout.engines.factory import maker

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.chassis.settings import Settings as Shared
+from services.chassis.process.settings import Settings as Shared
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.chassis.parent import PARENT_VARIABLE
+from services.chassis.process.parent_death import PARENT_VARIABLE
 
 BAD_INPUT = 2  # exit status of a process that was told something wrong
 _REMEMBERED = 64  # exits

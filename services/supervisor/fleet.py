@@ -30,7 +30,7 @@ class Fleet:
 
     def nats(self, config: Path) -> Child:
         """The broker."""
-        from services.chassis.nats_server import binary
+        from services.chassis.process.nats_server import binary
 
         command = [*OURS, "services.chassis.lifeline", binary(), "-c", str(config)]
         env = self._env("")

@@ -11,10 +11,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from nats.js.errors import Error as JetStreamError
 
 from banyan.errors import BanyanError
-from services.chassis import rpc
-from services.chassis.bus import Bus
-from services.chassis.flushing import flushed
-from services.chassis.health import LIVENESS
+from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.flush import flushed
+from services.chassis.rpc import rpc
+from services.chassis.rpc.health import LIVENESS
 from services.supervisor.child import Child
 
 _NATS = "nats://"

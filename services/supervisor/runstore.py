@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from banyan.errors import BanyanError, TemporaryError
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import runstore_service_pb2_grpc as rs_grpc
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.supervisor.child import Child
 
 WATCH_S = 10.0

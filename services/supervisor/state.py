@@ -12,8 +12,8 @@ from typing import IO
 from banyan import secret
 from banyan.errors import InvalidInput, Refused
 from banyan.printable import textual
-from services.chassis import private
-from services.chassis.nats_server import free_port
+from services.chassis.process import private_files
+from services.chassis.process.nats_server import free_port
 
 PORTS = ("nats", "treestore", "gateway", "verifier")
 HOST = "127.0.0.1"
@@ -36,7 +36,7 @@ class StateFolder:
             raise InvalidInput(f"cannot use {path} as state folder: its name is no UTF-8 text; name another with --state")
         try:
             for part in (path, path / "logs", path / "runs"):
-                private.folder(part)
+                private_files.folder(part)
             secret.make(path / secret.FILE)
         except OSError as error:
             raise InvalidInput(f"cannot use {path} as state folder: {error.strerror}; name another with --state") from None

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from banyan.errors import BanyanError, DeadlineMissed, NotFound, TemporaryError
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis import cores
-from services.chassis.nats_server import free_port
-from services.chassis.process import cancelled
+from services.chassis.process import cores
+from services.chassis.process.nats_server import free_port
+from services.chassis.process.process import cancelled
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
 from services.supervisor.fleet import BASE, HUNG_GRACE_S, LOADING_GRACE_S, STOP_ORDER, Fleet, grace_s, threads_for

@@ -1,7 +1,7 @@
 """`python -m services.treestore`: the only process that opens the database."""
 
-from services.chassis.process import main
-from services.chassis.settings import read
+from services.chassis.process.process import main
+from services.chassis.process.settings import read
 from services.treestore.storage.settings import Settings
 
 

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 
 from banyan.v1.runstore_service_pb2_grpc import add_RunStoreServiceServicer_to_server
 from banyan.v1.treestore_service_pb2_grpc import add_TreeStoreServiceServicer_to_server
-from services.chassis import rpc, subjects
-from services.chassis.bus import Bus
-from services.chassis.process import first_of
-from services.chassis.pull import Consumer
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.consumer import Consumer
+from services.chassis.process.process import first_of
+from services.chassis.rpc import rpc
 from services.treestore.api.run_service import Control
 from services.treestore.api.tree_service import Lineage
 from services.treestore.loops import deadlines

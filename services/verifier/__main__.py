@@ -2,9 +2,10 @@
 
 import asyncio
 
-from services.chassis import process, rpc, settings
-from services.chassis.bus import Bus
-from services.chassis.health import Liveness
+from services.chassis.messaging.bus import Bus
+from services.chassis.process import process, settings
+from services.chassis.rpc import rpc
+from services.chassis.rpc.health import Liveness
 from services.verifier.consumer import LeafConsumer
 from services.verifier.groups import GroupConsumer, GroupHandler
 from services.verifier.handlers import LeafHandler

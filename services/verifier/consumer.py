@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from banyan.errors import BanyanError, InvalidInput, PermanentError
 from banyan.v1 import events_pb2
-from services.chassis import subjects
-from services.chassis.bus import Bus
-from services.chassis.delivery import Delivery
-from services.chassis.health import Pulse
-from services.chassis.pull import Consumer
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.consumer import Consumer
+from services.chassis.messaging.delivery import Delivery
+from services.chassis.rpc.health import Pulse
 from services.verifier.handlers import LeafHandler
 from services.verifier.ports import Store, Transcript
 from services.verifier.share import Share, again_s

@@ -16,11 +16,12 @@ from weakref import WeakValueDictionary
 
 from banyan.errors import BanyanError, InvalidInput, PermanentError
 from banyan.v1 import events_pb2, tree_pb2
-from services.chassis import subjects, telemetry
-from services.chassis.bus import Bus
-from services.chassis.delivery import Delivery
-from services.chassis.health import Pulse
-from services.chassis.pull import Consumer
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.consumer import Consumer
+from services.chassis.messaging.delivery import Delivery
+from services.chassis.process import telemetry
+from services.chassis.rpc.health import Pulse
 from services.verifier.consumer import MOST_PENDING
 from services.verifier.handlers import exception, message_id, said
 from services.verifier.ports import Publisher, Store, Transcript

@@ -8,7 +8,7 @@ from banyan.digest import blake, packed
 from banyan.errors import InvalidInput
 from banyan.plugins import Scored, Unscorable
 from banyan.v1 import events_pb2, tree_pb2
-from services.chassis import telemetry
+from services.chassis.process import telemetry
 from services.verifier.ports import Publisher, Store, Transcript
 from services.verifier.sandbox.outcomes import sound
 from services.verifier.sandbox.pool import Verdict

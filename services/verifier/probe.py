@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from banyan.errors import InvalidInput
-from services.chassis import settings as reader
+from services.chassis.process import settings as reader
 from services.verifier.filter import SAFE, SAFE_GROUPS
 from services.verifier.sandbox import trial
 from services.verifier.sandbox.worker import ChildDied, ScorerSpec, Worker

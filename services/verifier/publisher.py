@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from banyan.digest import blake
 from banyan.errors import BanyanError
 from banyan.v1 import events_pb2
-from services.chassis import subjects
-from services.chassis.bus import Bus
-from services.chassis.parts import parts
-from services.chassis.together import Together
+from services.chassis.messaging import subjects
+from services.chassis.messaging.batcher import Together
+from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.chunks import parts
 
 _MOST = 256  # scores of a message
 _FRAME_BYTES = 8  # of a score in a message beside the score itself

@@ -9,7 +9,7 @@ from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.plugins import GroupScorer, Repair, Scored, Scorer, Unscorable
 from banyan.v1 import tree_pb2
-from services.chassis import telemetry
+from services.chassis.process import telemetry
 from services.verifier.filter import SAFE, SAFE_GROUPS
 from services.verifier.sandbox.outcomes import REASON_CHARACTERS, plain, sound
 from services.verifier.sandbox.pool import Pool, Verdict

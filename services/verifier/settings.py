@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 
-from services.chassis.settings import Settings as Shared
+from services.chassis.process.settings import Settings as Shared
 from services.verifier.sandbox.limits import Limits
 
 

@@ -16,7 +16,7 @@ from banyan.v1 import (
     treestore_service_pb2,
     treestore_service_pb2_grpc,
 )
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.verifier.ports import Group, Transcript, TreeStanding
 from services.verifier.sandbox.worker import ScorerSpec
 

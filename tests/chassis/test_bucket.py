@@ -10,11 +10,11 @@ import pytest
 import pytest_asyncio
 
 from banyan.errors import InvalidInput, NotFound, TemporaryError
-from services.chassis import bucket as buckets
-from services.chassis import nats_server as server_module
-from services.chassis.bucket import Bucket
-from services.chassis.bus import Bus
-from services.chassis.objects import CHUNK_BYTES
+from services.chassis.messaging import object_store as buckets
+from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.object_format import CHUNK_BYTES
+from services.chassis.messaging.object_store import Bucket
+from services.chassis.process import nats_server as server_module
 
 DATA = random.Random(0).randbytes(20 * CHUNK_BYTES + 777)
 LIMIT = 64 << 20

@@ -8,10 +8,10 @@ import pytest
 
 from banyan.errors import InvalidInput
 from banyan.v1 import events_pb2
-from services.chassis import bus as bus_module
-from services.chassis import nats_server as server_module
-from services.chassis import subjects
-from services.chassis.bus import Bus
+from services.chassis.messaging import bus as bus_module
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.process import nats_server as server_module
 
 
 async def _bus(server) -> Bus:

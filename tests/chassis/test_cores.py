@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from services.chassis import cores
-from services.chassis.cores import CoreShare
+from services.chassis.process import cores
+from services.chassis.process.cores import CoreShare
 
 
 def test_a_number_is_told_once_after_it_was_written(tmp_path: Path) -> None:

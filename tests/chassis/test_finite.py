@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from banyan.errors import InvalidInput
-from services.chassis import finite
+from services.chassis.weights import finite
 from services.learner.model import load as learner_model
 from services.rollout.engines.torch_engine import loading
 from tests.faults.harness import tiny_model

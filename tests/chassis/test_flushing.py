@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from nats.aio.client import Client
 
-from services.chassis.bus import Bus
-from services.chassis.flushing import flushed
+from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.flush import flushed
 
 
 async def _hears_after(server, giving_up: Callable[[Client], Awaitable[None]]) -> bool:

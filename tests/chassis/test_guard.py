@@ -12,8 +12,8 @@ from banyan.v1 import learner_service_pb2 as pb
 from banyan.v1 import learner_service_pb2_grpc as pb_grpc
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1 import treestore_service_pb2_grpc as ts_grpc
-from services.chassis import rpc
-from services.chassis.settings import Settings, read
+from services.chassis.process.settings import Settings, read
+from services.chassis.rpc import rpc
 
 SECRET = "5" * 64
 

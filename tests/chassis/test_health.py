@@ -3,8 +3,8 @@
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.chassis import rpc
-from services.chassis.health import LIVENESS, Liveness, Pulse
+from services.chassis.rpc import rpc
+from services.chassis.rpc.health import LIVENESS, Liveness, Pulse
 
 
 class Clock:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 
 QUIET_S = 75.0  # three pings; a server that did not expect them has said goodbye after the third
 

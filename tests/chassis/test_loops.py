@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.chassis.process import cancelled, first_of
+from services.chassis.process.process import cancelled, first_of
 
 
 async def _deaf(misses: int) -> None:

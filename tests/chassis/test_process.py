@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from banyan.errors import BanyanError, InvalidInput, NotReady, Refused, TemporaryError
-from services.chassis import process
+from services.chassis.process import process
 
 PARENT = """
 import os, subprocess, sys, time

@@ -8,8 +8,8 @@ import pytest
 from banyan.errors import InvalidInput, NotFound, NotReady, Refused, TemporaryError
 from banyan.v1 import learner_service_pb2 as pb
 from banyan.v1 import learner_service_pb2_grpc as pb_grpc
-from services.chassis import rpc
-from services.chassis.nats_server import free_port
+from services.chassis.process.nats_server import free_port
+from services.chassis.rpc import rpc
 
 
 class Learner(pb_grpc.LearnerServiceServicer):

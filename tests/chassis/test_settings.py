@@ -7,7 +7,7 @@ import pytest
 
 from banyan.errors import InvalidInput
 from services.chassis import models
-from services.chassis.settings import Settings, read
+from services.chassis.process.settings import Settings, read
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.chassis import telemetry
+from services.chassis.process import telemetry
 
 
 @pytest.mark.parametrize(

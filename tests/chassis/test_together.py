@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from banyan.errors import BanyanError, NotFound, TemporaryError
-from services.chassis.together import Together
+from services.chassis.messaging.batcher import Together
 
 
 class Other:

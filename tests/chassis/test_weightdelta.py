@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from banyan.errors import InvalidInput
-from services.chassis import weightdelta
+from services.chassis.weights import delta
 
 SPARSE, GAPS_DEFLATED, MOVES_DEFLATED = 2, 4, 8
 
@@ -36,12 +36,12 @@ def versions(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 @given(versions())
 def test_any_two_versions_round_trip(pair: tuple[np.ndarray, np.ndarray]) -> None:
     old, new = pair
-    record, words = weightdelta.encode(new, old), old.copy()
-    assert len(record) <= weightdelta.longest(len(new))
-    assert weightdelta.apply(record, words) == weightdelta.changed(record)
+    record, words = delta.encode(new, old), old.copy()
+    assert len(record) <= delta.longest(len(new))
+    assert delta.apply(record, words) == delta.changed(record)
     assert np.array_equal(words, new)
-    whole, zeros = weightdelta.encode(new), np.zeros_like(new)
-    weightdelta.apply(whole, zeros)
+    whole, zeros = delta.encode(new), np.zeros_like(new)
+    delta.apply(whole, zeros)
     assert np.array_equal(zeros, new)
 
 
@@ -50,18 +50,18 @@ def test_gaps_and_moves_by_hand() -> None:
     old = np.zeros(1000, np.uint16)
     new = old.copy()
     new[2], new[3], new[700] = 1, 65535, 3
-    record = weightdelta.encode(new, old)
+    record = delta.encode(new, old)
     assert struct.unpack_from("<BIII", record) == (SPARSE, 3, 5, 6)
     assert record[13:] == bytes([2, 0, 255, 255, 186]) + bytes([2, 1, 6]) + bytes(3)
-    assert weightdelta.encode(old, old) == bytes(13)
+    assert delta.encode(old, old) == bytes(13)
 
 
 def test_a_small_step_takes_about_a_byte_for_each_word_that_moved() -> None:
-    old = block(weightdelta.BLOCK_WORDS)
+    old = block(delta.BLOCK_WORDS)
     rng, new = np.random.default_rng(1), old.copy()
     at = rng.random(len(old)) < 0.01
     new[at] += rng.choice([1, 65535], int(at.sum())).astype(np.uint16)
-    assert len(weightdelta.encode(new, old)) < 1.35 * at.sum()
+    assert len(delta.encode(new, old)) < 1.35 * at.sum()
 
 
 def packed(kind: int, count: int, gaps: bytes, moves: bytes) -> bytes:
@@ -104,7 +104,7 @@ def test_a_hostile_record_is_refused_and_changes_nothing(name: str) -> None:
     words = block(100)
     before = words.copy()
     with pytest.raises(InvalidInput, match=r"block|part"):
-        weightdelta.apply(HOSTILE[name], words)
+        delta.apply(HOSTILE[name], words)
     assert np.array_equal(words, before)
 
 
@@ -115,7 +115,7 @@ def test_any_bytes_are_applied_within_the_block_or_refused(body: bytes, kind: in
     guard = words[100:].copy()
     record = struct.pack("<BIII", kind, count, min(gaps, len(body)), max(0, len(body) - gaps)) + body
     try:
-        weightdelta.apply(record, words[:100])
+        delta.apply(record, words[:100])
     except InvalidInput:
         assert np.array_equal(words, block(102))
     assert np.array_equal(words[100:], guard)

@@ -4,7 +4,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from services.chassis.weightmap import Maps
+from services.chassis.weights.mapping import Maps
 
 
 def test_a_mapping_shows_what_its_file_holds_now(tmp_path: Path) -> None:

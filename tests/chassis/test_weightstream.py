@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from banyan.errors import InvalidInput
-from services.chassis.weightdelta import BLOCK_WORDS
-from services.chassis.weightfile import WeightManifest
-from services.chassis.weightstream import MAGIC, MOST_BYTES, Blocks, Encoding, Header, Records, read_header
+from services.chassis.weights.delta import BLOCK_WORDS
+from services.chassis.weights.file import WeightManifest
+from services.chassis.weights.stream import MAGIC, MOST_BYTES, Blocks, Encoding, Header, Records, read_header
 
 PATH = Path("policy-1-2.bin")
 

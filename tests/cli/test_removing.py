@@ -10,7 +10,8 @@ from banyan.cli import removing
 from banyan.client import Client
 from banyan.errors import NotFound, Refused
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis import rpc, subjects
+from services.chassis.messaging import subjects
+from services.chassis.rpc import rpc
 from services.treestore.control import removal
 from tests.cli.command import banyan
 from tests.treestore.client import Store, served

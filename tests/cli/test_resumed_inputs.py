@@ -10,7 +10,7 @@ import pytest
 from banyan.cli.session import Session
 from banyan.recipe_file import resolve
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from tests.cli.command import banyan
 from tests.cli.folders import whole_model
 from tests.treestore.client import served

@@ -25,7 +25,7 @@ from banyan.v1.gateway_service_pb2_grpc import (
     GatewayServiceStub,
     add_GatewayServiceServicer_to_server,
 )
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from tests.cli.folders import whole_model
 
 ROOT = Path(__file__).parents[2]

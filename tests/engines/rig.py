@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from banyan.recipe import Resources
 from banyan.segment import IntTokens, Sampling
-from services.chassis import weightfile
+from services.chassis.weights import file
 from services.rollout.engines.port import Engine, Policy, Request, Sampled
 from services.rollout.engines.scripted.engine import build as build_scripted
 from services.rollout.engines.torch_engine import loading
@@ -65,7 +65,7 @@ class Rig:
         """A published policy: float32, so that comparisons are exact."""
         if seed not in self.policies:
             state = self.model(seed).state_dict()
-            manifest = weightfile.write(self.folder, f"policy-1-{seed}", state, 1, seed, dtype="float32")
+            manifest = file.write(self.folder, f"policy-1-{seed}", state, 1, seed, dtype="float32")
             self.policies[seed] = Policy(1, seed, manifest.digest), manifest.manifest_path
         return self.policies[seed]
 

@@ -14,8 +14,8 @@ from transformers import AttentionInterface, Phi3Config, Phi3ForCausalLM, PreTra
 from banyan.errors import InvalidInput, NotReady
 from banyan.recipe_file import resolve
 from banyan.segment import Sampling
-from services.chassis import eagerpass, sharpened
-from services.chassis.reach import reach
+from services.chassis.model_checks import eager_pass, sharpened
+from services.chassis.model_checks.rope_reach import reach
 from services.learner.attention import mask as treemask
 from services.learner.attention import node_attention, tree_attention
 from services.learner.model import attention_check as of_learner
@@ -212,7 +212,7 @@ def test_different_windows_stay_different(one: int, short: tuple[int, int]) -> N
     model = made("gemma2")
     layer = model.model.layers[0].self_attn
     layer.sliding_window = one
-    with eagerpass.short_windows(model):
+    with eager_pass.short_windows(model):
         assert (layer.sliding_window, model.config.sliding_window) == short
     assert (layer.sliding_window, model.config.sliding_window) == (one, 4096)
 
@@ -280,8 +280,8 @@ def test_paths_beyond_that_are_refused() -> None:
 
 def test_each_load_compares_once_and_a_new_policy_does_not(tmp_path: Path, monkeypatch: Patch) -> None:
     made_of: list[int] = []
-    inner = eagerpass.logprobs
-    monkeypatch.setattr(eagerpass, "logprobs", lambda *given: made_of.append(1) or inner(*given))
+    inner = eager_pass.logprobs
+    monkeypatch.setattr(eager_pass, "logprobs", lambda *given: made_of.append(1) or inner(*given))
     tiny_llama().save_pretrained(tmp_path)
     save_tokenizer(tmp_path)
     resources = {"dtype": "float32", "max_branches": 4, "kv_tokens": 512}

@@ -11,7 +11,7 @@ import torch
 
 from banyan.errors import TemporaryError
 from banyan.recipe import Resources
-from services.chassis import handover, weightfile
+from services.chassis.weights import collective, file
 from services.rollout.engines.port import Policy
 from services.rollout.engines.vllm_engine import start
 from tests.engines.conftest import HAS_VLLM
@@ -45,7 +45,7 @@ async def test_vllm_computes_with_what_was_handed_over(vllm: Rig, made: Learner,
     assert vllm.engine.stats().unproven == before, "all were read back, without a file"
 
 
-def changed(manifest: weightfile.WeightManifest) -> torch.Tensor:
+def changed(manifest: file.WeightManifest) -> torch.Tensor:
     flat_B = _READ(manifest).clone()
     flat_B[len(flat_B) // 2] ^= 1
     return flat_B
@@ -55,16 +55,16 @@ class Breaks:
     """A learner that ends at its third piece."""
 
     def __init__(self) -> None:
-        self.broadcast, self.sent = handover.Ranks.broadcast, 0
+        self.broadcast, self.sent = collective.Ranks.broadcast, 0
 
-    def __call__(self, ranks: handover.Ranks, flat_B: torch.Tensor) -> None:
+    def __call__(self, ranks: collective.Ranks, flat_B: torch.Tensor) -> None:
         self.sent += 1
         if self.sent == 3:
             raise TemporaryError("the learner ends")
         self.broadcast(ranks, flat_B)
 
 
-_READ = weightfile.read_flat
+_READ = file.read_flat
 HOW = {"a byte changes": "the weights handed over digest to", "the learner hangs up": "the hand-over broke: .*by peer"}
 
 
@@ -73,11 +73,11 @@ async def breaks(engine: Any, made: Learner, folder: Path, workers: int, how: st
     published = made.publish(OTHER, tensors=model(OTHER).state_dict())
     with pytest.MonkeyPatch.context() as patch:
         if how == "a byte changes":
-            patch.setattr(weightfile, "read_flat", changed)
+            patch.setattr(file, "read_flat", changed)
         else:
             failing = Breaks()
-            patch.setattr(handover.Ranks, "broadcast", lambda ranks, flat_B: failing(ranks, flat_B))
-        patch.setattr(handover, "PIECE_BYTES", 50_000)
+            patch.setattr(collective.Ranks, "broadcast", lambda ranks, flat_B: failing(ranks, flat_B))
+        patch.setattr(collective, "PIECE_BYTES", 50_000)
         with pytest.raises(TemporaryError, match=f"did not come whole: .*{HOW[how]}") as caught:
             async with made.node(folder, workers).held(published) as path:
                 await asyncio.to_thread(engine.load, published.policy, path)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from banyan.errors import InvalidInput
-from services.chassis import weightfile
+from services.chassis.weights import file
 from services.rollout.engines.port import Policy
 from services.rollout.engines.vllm_engine import adapter as vllm_adapter
 from services.rollout.engines.vllm_engine import params as vllm_params
@@ -34,7 +34,7 @@ def adapter(rig, seed, rank=RANK):
     tokens = prompt(32, 9)
     bird = {"tokens": tokens.tolist(), "logprobs": of(taught(merged, tokens[:1], tokens[1:]), tokens[1:]).tolist()}
     bird["tolerance"] = 0.01
-    manifest = weightfile.write(folder, f"policy-1-{seed}", tensors, 1, seed, "float32", canary=bird, adapter=said)
+    manifest = file.write(folder, f"policy-1-{seed}", tensors, 1, seed, "float32", canary=bird, adapter=said)
     return Policy(1, seed, manifest.digest), manifest.manifest_path, merged
 
 

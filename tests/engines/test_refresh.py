@@ -129,10 +129,10 @@ async def test_a_cut_loses_what_a_drain_keeps(any_rig):
 
 async def test_a_policy_that_is_refused_lets_the_old_one_go_on(rig, tmp_path):
     """A drain that comes to nothing is over: what waits is admitted."""
-    from services.chassis import weightfile
+    from services.chassis.weights import file
 
     state = {k: v for k, v in rig.model(OTHER).state_dict().items() if "layers.1." not in k}
-    bad = weightfile.write(tmp_path, "policy-1-7", state, 1, 7, dtype="float32").manifest_path
+    bad = file.write(tmp_path, "policy-1-7", state, 1, 7, dtype="float32").manifest_path
     old, _, _ = policies(rig)
     running, later, ended, cut, refresher = await refreshed(rig, 30.0, bad)
     assert refresher.loaded is None and not cut

@@ -67,7 +67,7 @@ def test_an_update_that_does_not_take_effect_is_caught(vllm, tmp_path, monkeypat
 
 def test_the_smallest_step_is_seen_in_the_weights(vllm, tmp_path):
     """One unit in the last place of a twentieth of all weights: no log-prob shows it."""
-    from services.chassis import weightfile
+    from services.chassis.weights import file
 
     draws = torch.Generator().manual_seed(5)
     for name in vllm.model(BASE).state_dict():
@@ -77,7 +77,7 @@ def test_the_smallest_step_is_seen_in_the_weights(vllm, tmp_path):
         state[name] = torch.where(some, step, state[name])
         if name == "lm_head.weight":
             state["model.embed_tokens.weight"] = state[name]
-        manifest = weightfile.write(tmp_path, "policy-1-5", state, 1, 5, dtype="float32")
+        manifest = file.write(tmp_path, "policy-1-5", state, 1, 5, dtype="float32")
         stored = manifest.aliases.get(name, name)
         wrong, unknown = vllm.engine._loop.run_until_complete(vllm.engine._core.read_back(manifest.manifest_path))
         assert stored in wrong and len(wrong) <= 3 and not unknown, name  # fused matrices are read as one
@@ -110,7 +110,7 @@ def test_an_engine_that_says_the_same_bits_is_stuck(vllm):
 
 
 def test_a_loader_that_writes_into_what_it_is_given_spoils_nothing(vllm):
-    from services.chassis import weightfile
+    from services.chassis.weights import file
     from services.rollout.engines.vllm_engine import worker_plugin
 
     class Greedy:
@@ -123,7 +123,7 @@ def test_a_loader_that_writes_into_what_it_is_given_spoils_nothing(vllm):
     backend = object.__new__(worker_plugin._backend())
     backend.model, (_, path) = Greedy(), vllm.policy(BASE)
     backend.receive_weights(worker_plugin.WeightUpdate(str(path)))
-    read = weightfile.read_tensors(weightfile.read(path))
+    read = file.read_tensors(file.read(path))
     assert all(torch.equal(tensor, vllm.model(BASE).state_dict()[name]) for name, tensor in read.items())
 
 
@@ -157,10 +157,10 @@ def test_old_and_new_policies_differ_by_more_than_a_canary_tolerates(vllm):
 
 
 def test_weights_of_another_model_change_nothing(vllm, tmp_path):
-    from services.chassis import weightfile
+    from services.chassis.weights import file
 
     state = {k: v for k, v in vllm.model(OTHER).state_dict().items() if "layers.1." not in k}
-    manifest = weightfile.write(tmp_path, "policy-1-7", state, 1, 7, dtype="float32")
+    manifest = file.write(tmp_path, "policy-1-7", state, 1, 7, dtype="float32")
     requests = [ask(b, prompt(9), b) for b in range(2)]
     vllm.engine.submit(requests[0])
     with pytest.raises(InvalidInput, match=r"lacks .*another model"):

@@ -14,7 +14,7 @@ from banyan.recipe_file import resolve
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.supervisor.embedded import embedded
 from services.supervisor.supervisor import Supervisor
 from services.supervisor.watch import Patience

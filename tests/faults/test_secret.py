@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from banyan.errors import BanyanError, DeadlineMissed
-from services.chassis import rpc
-from services.chassis.bus import Bus
+from services.chassis.messaging.bus import Bus
+from services.chassis.rpc import rpc
 from tests.faults.harness import recipe, system, tiny_model
 
 pytestmark = pytest.mark.faults

@@ -16,7 +16,8 @@ from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
-from services.chassis import nats_server, rpc
+from services.chassis.process import nats_server
+from services.chassis.rpc import rpc
 from services.gateway import service as gateway
 from services.gateway.join import nats_accounts, tls
 from services.gateway.settings import Settings

@@ -6,7 +6,7 @@ from banyan.cli import describe
 from banyan.errors import Refused
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1 import treestore_service_pb2 as lineage
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.gateway import service
 from services.gateway.clients.treestore import RpcStore
 from tests.gateway.site import channel, site

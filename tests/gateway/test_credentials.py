@@ -12,8 +12,9 @@ from nats.js.errors import Error as JetStreamError
 
 from banyan.errors import DeadlineMissed, InvalidInput
 from banyan.v1 import events_pb2
-from services.chassis import nats_server, subjects
-from services.chassis.bus import Bus
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.process import nats_server
 from services.gateway.join import jwt, nats_accounts, tls
 from services.gateway.join.nats_permissions import Scope
 

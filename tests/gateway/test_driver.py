@@ -100,7 +100,7 @@ async def test_what_is_opened_together_is_one_message(store, bus, recipe_of) -> 
 
 
 async def test_large_trees_are_split_below_the_limit_of_a_message(store, bus, recipe_of, monkeypatch) -> None:
-    monkeypatch.setattr("services.chassis.parts.MAX_MESSAGE_BYTES", 2000)
+    monkeypatch.setattr("services.chassis.messaging.chunks.MAX_MESSAGE_BYTES", 2000)
     recipe = recipe_of(generate={"trees": 2}, task={"holdout": 0.0})
     store.publish(0)
     driver = await _driver(store, bus, recipe)
@@ -111,7 +111,7 @@ async def test_large_trees_are_split_below_the_limit_of_a_message(store, bus, re
 
 
 async def test_a_publish_that_breaks_off_is_completed_by_the_same_gateway(store, bus, recipe_of, monkeypatch) -> None:
-    monkeypatch.setattr("services.chassis.subjects.MOST_TREES", 1)
+    monkeypatch.setattr("services.chassis.messaging.subjects.MOST_TREES", 1)
     recipe = recipe_of(generate={"trees": 2}, task={"holdout": 0.0})
     store.publish(0)
     driver = await _driver(store, bus, recipe)

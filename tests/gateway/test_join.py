@@ -22,8 +22,9 @@ from banyan.v1.learner_service_pb2_grpc import (
 )
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
-from services.chassis import rpc, subjects
-from services.chassis.bus import Bus
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.rpc import rpc
 from services.gateway.join import client, rpc_allowlist, slots, tls, tokens
 from tests.gateway.site import channel, node_channel
 

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 
 from banyan.v1 import events_pb2
-from services.chassis import subjects
-from services.chassis.bus import Bus
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
 from services.gateway.clients.events import BusLog
 
 RUN = "log-00000001"

@@ -22,7 +22,7 @@ from banyan.v1.learner_service_pb2_grpc import (
 )
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.gateway.join import client, slots
 from tests.gateway.site import Site, node_channel
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from banyan.v1 import events_pb2
-from services.chassis import subjects
-from services.chassis.bus import Bus
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
 from tests.gateway.test_credentials import RUN, SCOPE, Secured
 
 OTHER = "other-1"

@@ -12,7 +12,7 @@ from banyan.errors import InvalidInput, NotReady, Refused
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub, add_GatewayServiceServicer_to_server
 from banyan.v1.runstore_service_pb2 import RunState as S
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.gateway.join.admission import Admission, Door
 from services.gateway.runs.drivers import Fleet
 from services.gateway.server import Gateway, JoinPort

@@ -10,7 +10,7 @@ from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1 import treestore_service_pb2 as lineage
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.gateway.join import client, tls, tokens
 from services.gateway.join.admission import Door
 from services.gateway.server import Gateway

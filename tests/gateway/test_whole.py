@@ -19,7 +19,8 @@ from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub
 from banyan.v1.runstore_service_pb2 import RunState as S
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
-from services.chassis import nats_server, rpc
+from services.chassis.process import nats_server
+from services.chassis.rpc import rpc
 from tests.gateway.site import Site, channel, site, store_and_broker
 
 

@@ -13,9 +13,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from services.chassis import nats_server, subjects
-from services.chassis.health import LIVENESS
-from services.chassis.settings import Settings as Shared
+from services.chassis.messaging import subjects
+from services.chassis.process import nats_server
+from services.chassis.process.settings import Settings as Shared
+from services.chassis.rpc.health import LIVENESS
 from services.supervisor.watch import Patience
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from banyan.recipe import Lora, Optimise
-from services.chassis import weightfile
+from services.chassis.weights import file
 from services.learner.checkpoints import safetensors_writer
 from services.learner.model import canary, load, lora
 from services.learner.packing.head_observations import Watched
@@ -87,8 +87,8 @@ def trained(case: str, device: str) -> dict[str, Any]:
         again.masters.publish()
         again.restore_moments(moments)
         reports.append(asdict(again.step(rows(case, 2), 2)))
-        manifest = weightfile.write(Path(folder), "policy-1-3", again.published(), 1, 3, dtype="float32")
-        told = {name: tensor.double().sum().item() for name, tensor in weightfile.read_tensors(manifest).items()}
+        manifest = file.write(Path(folder), "policy-1-3", again.published(), 1, 3, dtype="float32")
+        told = {name: tensor.double().sum().item() for name, tensor in file.read_tensors(manifest).items()}
     return {"reports": reports, "weights": told, "canary": canary.of(again.model, "float32")["logprobs"]}
 
 

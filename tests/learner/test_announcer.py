@@ -9,8 +9,8 @@ import torch
 
 from banyan.errors import DeadlineMissed
 from banyan.v1 import events_pb2
-from services.chassis import weightfile
-from services.chassis.weightfile import WeightManifest
+from services.chassis.weights import file
+from services.chassis.weights.file import WeightManifest
 from services.learner.announcer import Announcer
 from services.learner.position import Position
 from services.learner.weights.folder import WeightFolder
@@ -27,7 +27,7 @@ class Asked(MemoryStore):
 
     async def put_policy(self, policy: events_pb2.PolicyPublished, replayed: bool = False) -> None:
         step = policy.policy.step
-        weightfile.open_verified(Path(policy.path) / f"policy-{policy.policy.learner_epoch}-{step}.json")
+        file.open_verified(Path(policy.path) / f"policy-{policy.policy.learner_epoch}-{step}.json")
         assert replayed or policy.policy.digest in self.outlet.out, f"policy {step} is told of, and its weights are not out"
         await super().put_policy(policy, replayed)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from services.chassis import weightfile
+from services.chassis.weights import file
 from services.learner import server
 from services.learner.model import canary, load
 from services.learner.training.trainer_thread import TorchThread
@@ -58,7 +58,7 @@ async def test_it_goes_out_with_the_weights_where_the_engine_needs_it(
         return
     assert manifest.canary is not None
     assert np.abs(taught(tiny_folder, manifest.canary["tokens"]) - manifest.canary["logprobs"]).max() < 1e-4
-    assert weightfile.open_verified(manifest.manifest_path) == manifest, "the file keeps it"
+    assert file.open_verified(manifest.manifest_path) == manifest, "the file keeps it"
     first = next(server.pieces(folder, manifest.digest, 0))
-    assert weightfile.from_json(first.manifest_json, manifest.path).canary == manifest.canary, "joined nodes get it"
+    assert file.from_json(first.manifest_json, manifest.path).canary == manifest.canary, "joined nodes get it"
     assert folder.repeat(1, 1).canary == manifest.canary, "the same weights have the same canary"

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.chassis.objects import Object
-from services.chassis.weightlinks import Link, Version
+from services.chassis.messaging.object_format import Object
+from services.chassis.weights.versions import Link, Version
 from services.learner.weights import version_chain
 from services.learner.weights.version_chain import KEEP, Sent
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from banyan.errors import TemporaryError
 from banyan.recipe import Optimise
-from services.chassis.weightfile import digest_of
+from services.chassis.weights.file import digest_of
 from services.learner.checkpoints import checkpoint, safetensors_writer
 from services.learner.checkpoints.checkpoint import Mark, Snapshot
 from services.learner.model.load import load

@@ -11,7 +11,8 @@ import torch
 
 from banyan.errors import InvalidInput, NotFound, TemporaryError
 from banyan.plugins import Advantages, GroupTrees
-from services.chassis import weightfile, weighthold
+from services.chassis.weights import file as weightfile
+from services.chassis.weights import lock
 from services.learner import server
 from services.learner.checkpoints import checkpoint
 from services.learner.checkpoints.checkpoint import Mark, Snapshot
@@ -85,11 +86,11 @@ def test_a_version_that_is_held_is_not_written_over(tmp_path: Path) -> None:
     folder = WeightFolder(tmp_path)
     first = put(folder, 0, 1.0)
     whole = first.path.read_bytes()
-    with weighthold.held(first.manifest_path) as file:
+    with lock.held(first.manifest_path) as file:
         for step in range(1, 6):
             put(folder, step, float(step))
         assert file.read() == whole
-    with pytest.raises(NotFound, match="fetch the newest"), weighthold.held(first.manifest_path):
+    with pytest.raises(NotFound, match="fetch the newest"), lock.held(first.manifest_path):
         pass
 
 
@@ -102,7 +103,7 @@ def test_a_reader_sees_a_version_whole_or_not_at_all(tmp_path: Path) -> None:
         while not stop.is_set():
             manifest = made[0]
             try:
-                with weighthold.held(manifest.manifest_path):
+                with lock.held(manifest.manifest_path):
                     weightfile.open_verified(manifest.manifest_path)
                 seen[0] += 1
             except NotFound:

@@ -16,7 +16,7 @@ from banyan.recipe import Optimise
 from banyan.recipe_file import resolve
 from banyan.signals import Signals
 from banyan.v1 import tree_pb2
-from services.chassis import weightfile
+from services.chassis.weights import file
 from services.learner.model.calibration import points
 from services.learner.model.load import prepare, states
 from services.learner.model.value_head import HeadTrainer
@@ -152,7 +152,7 @@ def test_a_head_learns_what_its_states_show_and_is_heard_when_it_is_warm() -> No
         label = (h[:, 2] > 0).double().numpy()
         trainer.observe(h, Watched(np.arange(16), label, np.ones(16), np.full(16, np.nan)))
         briers.append(trainer.step()["head_brier"])
-        heard.append(bool(trainer.published()[weightfile.HEAD + "heard"]))
+        heard.append(bool(trainer.published()[file.HEAD + "heard"]))
     assert heard[:3] == [False, True, True]
     assert np.mean(briers[-20:]) < 0.13 < 0.2 < np.mean(briers[:5])
 
@@ -168,7 +168,7 @@ def test_the_head_changes_no_bit_of_the_model(tiny_llama: Callable[..., Any], fo
         found.append(trainer)
     bare, taught = found[0].masters.exact(), found[1].masters.exact()
     assert all(torch.equal(bare[n], taught[n]) for n in bare)
-    names = {n for n in found[1].published() if n.startswith(weightfile.HEAD)}
+    names = {n for n in found[1].published() if n.startswith(file.HEAD)}
     assert len(names) == 9 and not names & set(found[0].published())
 
 

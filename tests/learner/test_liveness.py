@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from banyan.recipe import Optimise
-from services.chassis.health import Liveness
-from services.chassis.nats_server import free_port
+from services.chassis.process.nats_server import free_port
+from services.chassis.rpc.health import Liveness
 from services.learner import service
 from services.learner.model.load import prepare
 from services.learner.settings import LearnerSettings

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from banyan.errors import NotFound, Refused, TemporaryError
 from banyan.v1 import tree_pb2
-from services.chassis import weightfile
+from services.chassis.weights import file
 from services.learner.checkpoints import checkpoint
 from services.learner.data.selection import Ready
 from services.learner.training.trainer_thread import TorchThread
@@ -43,9 +43,9 @@ async def test_the_weights_handed_out_are_the_policys_and_old_ones_go(tmp_path: 
     last = rig.store.puts[-1]
     names = sorted(p.name for p in Path(last.path).iterdir())
     assert names == sorted(f"policy-1-{s}.{kind}" for s in (3, 4, 5) for kind in ("bin", "json"))
-    manifest = weightfile.open_verified(Path(last.path) / "policy-1-5.json")
+    manifest = file.open_verified(Path(last.path) / "policy-1-5.json")
     assert (manifest.digest, manifest.bytes) == (last.policy.digest, last.bytes)
-    read = weightfile.read_tensors(manifest)
+    read = file.read_tensors(manifest)
     assert torch.equal(read["model.embed_tokens.weight"], rig.final()["model.embed_tokens.weight"])
     assert torch.equal(read["lm_head.weight"], read["model.embed_tokens.weight"])
     with pytest.raises(NotFound, match="fetch the newest"):
@@ -64,7 +64,7 @@ async def test_a_group_that_teaches_nothing_is_consumed_and_the_number_moves(tmp
     assert (puts[1].metrics["applied"], puts[1].metrics["groups_skipped"]) == (0, 2)
     assert puts[2].policy.digest != puts[1].policy.digest
     assert puts[2].metrics["groups_skipped"] == 1
-    assert weightfile.open_verified(Path(puts[1].path) / "policy-1-1.json").step == 1
+    assert file.open_verified(Path(puts[1].path) / "policy-1-1.json").step == 1
     assert rig.store.batches[0][0].summary["groups"][0]["skip"] == "zero variance"
 
 

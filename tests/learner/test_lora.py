@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from banyan.errors import InvalidInput
 from banyan.recipe import Lora, Optimise
-from services.chassis import weightfile
+from services.chassis.weights import file
 from services.learner.checkpoints import checkpoint
 from services.learner.checkpoints.checkpoint import Mark
 from services.learner.model import lora as adapter
@@ -190,7 +190,7 @@ async def test_an_engine_that_was_started_for_adapters_gets_one(tmp_path: Path, 
     data["resources"] |= {"engine": "vllm", "engine_settings": {"lora_rank": 8}}
     rig = Rig(tmp_path, tiny_folder, MemoryStore(grown), type(recipe(1)).model_validate(data))
     await asyncio.wait_for(rig.run(), 30)
-    manifest = weightfile.read(rig.weights._held[-1].manifest_path)
+    manifest = file.read(rig.weights._held[-1].manifest_path)
     assert manifest.adapter is not None and manifest.canary is not None
     assert (manifest.adapter["r"], manifest.adapter["lora_alpha"], manifest.adapter["bias"]) == (4, 8.0, "none")
     assert {t.name for t in manifest.tensors} == set(load_file(_newest(rig) / checkpoint.ADAPTER))

@@ -8,7 +8,7 @@ from typing import Any
 
 from banyan.recipe import Recipe
 from banyan.v1 import treestore_service_pb2 as ts
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from tests.learner.test_service import RUN, World, recipe, world
 
 __all__ = ["world"]  # the fixture

@@ -28,9 +28,11 @@ from banyan.v1.learner_service_pb2_grpc import LearnerServiceStub
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from banyan.wire import segment_to_wire
-from services.chassis import rpc, subjects, weightfile
-from services.chassis.bus import Bus
-from services.chassis.nats_server import free_port
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.process.nats_server import free_port
+from services.chassis.rpc import rpc
+from services.chassis.weights import file
 
 RUN = "tiny-0000abcd"
 STEPS = 4
@@ -209,9 +211,9 @@ async def _weights(world: World, policy: events_pb2.PolicyPublished) -> None:
     stub: Any = LearnerServiceStub(channel)
     request = learner_service_pb2.FetchWeightsRequest(digest=policy.policy.digest)
     got = [piece async for piece in stub.FetchWeights(request)]
-    manifest = weightfile.from_json(got[0].manifest_json, world.folder / "fetched.bin")
+    manifest = file.from_json(got[0].manifest_json, world.folder / "fetched.bin")
     manifest.path.write_bytes(b"".join(p.data for p in got))
-    assert weightfile.digest_of(manifest.path) == manifest.digest == policy.policy.digest
+    assert file.digest_of(manifest.path) == manifest.digest == policy.policy.digest
     request.offset = 1000
     rest = [piece async for piece in stub.FetchWeights(request)]
     assert b"".join(p.data for p in rest) == manifest.path.read_bytes()[1000:]

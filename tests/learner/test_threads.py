@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from banyan.recipe_file import resolve
-from services.chassis import cores
-from services.chassis.cores import CoreShare
+from services.chassis.process import cores
+from services.chassis.process.cores import CoreShare
 from services.learner.training.trainer_thread import TorchThread
 
 

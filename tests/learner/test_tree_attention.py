@@ -295,7 +295,7 @@ def test_node_by_node_is_the_same_bit_for_bit(forest: Any) -> None:
     ],
 )
 def test_tree_attention_refuses_what_it_does_not_know(forest: Any, given: dict[str, Any], said: str) -> None:
-    """Whoever hands it on hears of it, and not only who asks the list (services/chassis/attentionwords.py)."""
+    """Whoever hands it on hears of it, and not only who asks the list (services/chassis/model_checks/attention_keywords.py)."""
     row = row_of(forest, 0, 1, 4, False)
     heads, tree = heads_of(row, 0), TreeMask(row, torch.float64, CPU)
     fine: dict[str, Any] = {"attention_mask": None, "tree": tree, "use_cache": True, "anything": None}

@@ -114,7 +114,7 @@ def forced(model: PreTrainedModel, prefix: IntTokens, tokens: IntTokens, tempera
 
 def save_weights(folder: Path, model: PreTrainedModel, step: int) -> tuple[Policy, Path]:
     """A published policy: float32, so that comparisons are exact."""
-    from services.chassis import weightfile
+    from services.chassis.weights import file
 
-    manifest = weightfile.write(folder, f"policy-1-{step}", model.state_dict(), 1, step, dtype="float32")
+    manifest = file.write(folder, f"policy-1-{step}", model.state_dict(), 1, step, dtype="float32")
     return Policy(1, step, manifest.digest), manifest.manifest_path

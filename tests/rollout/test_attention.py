@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from banyan.errors import NotReady
-from services.chassis import attentionwords
+from services.chassis.model_checks import attention_keywords
 from services.rollout.engines.torch_engine import attention, attention_scores
 
 
@@ -65,19 +65,19 @@ ODD = [
 
 @pytest.mark.parametrize(("given", "said"), ODD)
 def test_what_is_not_known_is_refused_by_name(given, said):
-    attentionwords.check(Layer(), "this test", FINE)
+    attention_keywords.check(Layer(), "this test", FINE)
     with pytest.raises(NotReady, match=f"model type 'made-up': .*{said}, which this test does not do; take another model"):
-        attentionwords.check(Layer(), "this test", FINE | given)
+        attention_keywords.check(Layer(), "this test", FINE | given)
 
 
 def test_a_layer_that_looks_ahead_or_drops_out_is_refused():
     layer = Layer()
-    attentionwords.check(layer.eval(), "this test", {}, dropout=0.1)
+    attention_keywords.check(layer.eval(), "this test", {}, dropout=0.1)
     with pytest.raises(NotReady, match=r"dropout = 0\.1"):
-        attentionwords.check(layer.train(), "this test", {}, dropout=0.1)
+        attention_keywords.check(layer.train(), "this test", {}, dropout=0.1)
     layer.is_causal = False
     with pytest.raises(NotReady, match="is_causal = False"):
-        attentionwords.check(layer, "this test", {})
+        attention_keywords.check(layer, "this test", {})
 
 
 @pytest.mark.parametrize("queries", [1, 3])
@@ -102,4 +102,4 @@ def test_the_engine_itself_refuses_masks_and_dropout_that_it_does_not_do(mask, d
 @pytest.mark.parametrize("mask", [torch.zeros(1, 1, 2, 2), torch.ones(1, 4, 2, 2, dtype=torch.bool)])
 def test_a_mask_that_the_model_makes_of_ours_is_refused(mask):
     with pytest.raises(NotReady, match="attends with attention_mask = "):
-        attentionwords.check(Layer(), "this test", {}, mask=mask)
+        attention_keywords.check(Layer(), "this test", {}, mask=mask)

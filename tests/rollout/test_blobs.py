@@ -10,7 +10,8 @@ from banyan.errors import InvalidInput, TemporaryError
 from banyan.segment import Finish, Kind, Sampling, Segment
 from banyan.v1 import events_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from services.chassis import parts, rpc
+from services.chassis.messaging import chunks
+from services.chassis.rpc import rpc
 from services.rollout.clients import blobs, messages
 from services.rollout.clients.blobs import Blobs
 from services.rollout.clients.treestore import GrpcStore
@@ -66,7 +67,7 @@ async def test_a_large_segment_goes_by_digest(small) -> None:  # noqa: F811
 async def test_a_node_sends_what_is_large_as_blobs(small, monkeypatch) -> None:  # noqa: F811
     monkeypatch.setattr(blobs, "MAX_MESSAGE_BYTES", 300)
     monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 300)
-    monkeypatch.setattr(parts, "MAX_MESSAGE_BYTES", 300)
+    monkeypatch.setattr(chunks, "MAX_MESSAGE_BYTES", 300)
     await small.begin(**SLOW)
     await small.policy(0)
     async with small.node():

@@ -14,7 +14,8 @@ from banyan.tree import Leaf, Tree
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from methods.generate.dars import Dars, extra
-from services.chassis import rpc, subjects
+from services.chassis.messaging import subjects
+from services.chassis.rpc import rpc
 from services.rollout.growth import plan_log, view_digest
 from services.rollout.growth.grower import Grower
 from tests.rollout.growing import ENDING, engine, spec

@@ -7,7 +7,7 @@ from banyan.plugins import LeafMark
 from banyan.segment import Kind, Sampling, Segment
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2, tree_pb2
-from services.chassis.bus import MAX_MESSAGE_BYTES
+from services.chassis.messaging.bus import MAX_MESSAGE_BYTES
 from services.rollout.clients import messages
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from banyan.errors import BanyanError, NotFound, PermanentError, Refused, TemporaryError
 from banyan.segment import Kind, Segment
-from services.chassis import subjects
-from services.chassis.bus import Bus as Broker
-from services.chassis.telemetry import Span
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus as Broker
+from services.chassis.process.telemetry import Span
 from services.rollout.clients import messages
 from services.rollout.clients.publisher import Publisher
 from services.rollout.node import completion as module

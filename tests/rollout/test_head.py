@@ -8,9 +8,9 @@ import torch
 
 from banyan.errors import InvalidInput
 from banyan.signals import Wanted
-from services.chassis import head as heads
-from services.chassis import weightfile
-from services.chassis.head import Head
+from services.chassis.weights import file
+from services.chassis.weights import value_head as heads
+from services.chassis.weights.value_head import Head
 from services.rollout.engines.port import Policy
 from services.rollout.engines.torch_engine import loading, weight_check
 from services.rollout.engines.vllm_engine import params
@@ -33,7 +33,7 @@ def learned(seed: int = 3, heard: bool = True) -> Head:
 
 def published(folder, model, head, dtype="float32", step=1):
     tensors = {**model.state_dict(), **heads.tensors(head)}
-    manifest = weightfile.write(folder, f"policy-1-{step}", tensors, 1, step, dtype)
+    manifest = file.write(folder, f"policy-1-{step}", tensors, 1, step, dtype)
     return Policy(1, step, manifest.digest), manifest.manifest_path
 
 
@@ -86,11 +86,11 @@ def test_the_head_lies_in_the_weight_file_in_float32_and_is_digested_with_it(tmp
     model = tiny_llama()
     one, path = published(tmp_path, model, learned(), "bfloat16")
     two, _ = published(tmp_path, model, learned(4), "bfloat16", step=2)
-    bare = weightfile.write(tmp_path, "bare", model.state_dict(), 1, 3)
+    bare = file.write(tmp_path, "bare", model.state_dict(), 1, 3)
     assert len({one.digest, two.digest, bare.digest}) == 3
-    held = weightfile.read_tensors(weightfile.open_verified(path))
+    held = file.read_tensors(file.open_verified(path))
     for name, tensor in learned().state_dict().items():
-        assert torch.equal(held[weightfile.HEAD + name], tensor) and held[weightfile.HEAD + name].dtype is torch.float32
+        assert torch.equal(held[file.HEAD + name], tensor) and held[file.HEAD + name].dtype is torch.float32
     assert held["model.norm.weight"].dtype is torch.bfloat16
     weight_check.check(path, {name: tuple(t.shape) for name, t in model.state_dict().items()})
 
@@ -98,13 +98,13 @@ def test_the_head_lies_in_the_weight_file_in_float32_and_is_digested_with_it(tmp
 def test_an_unusable_head_is_refused_by_name(tmp_path):
     model = tiny_llama()
     odd = {**heads.tensors(learned())}
-    odd.pop(weightfile.HEAD + "norm.bias")
-    broken = weightfile.write(tmp_path, "broken", {**model.state_dict(), **odd}, 1, 1)
+    odd.pop(file.HEAD + "norm.bias")
+    broken = file.write(tmp_path, "broken", {**model.state_dict(), **odd}, 1, 1)
     with pytest.raises(InvalidInput, match=r"learned head in .*broken.json is unusable.*norm\.bias"):
         loading.take(model, broken.manifest_path)
     other = Head(SIZE + 1, 4, 4)
     other.heard.fill_(1.0)
-    foreign = weightfile.write(tmp_path, "foreign", {**model.state_dict(), **heads.tensors(other)}, 1, 1)
+    foreign = file.write(tmp_path, "foreign", {**model.state_dict(), **heads.tensors(other)}, 1, 1)
     with pytest.raises(InvalidInput, match="reads states of 33 numbers, the model's have 32"):
         loading.take(model, foreign.manifest_path)
 

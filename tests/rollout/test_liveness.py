@@ -12,7 +12,7 @@ import pytest
 from banyan.errors import DeadlineMissed, TemporaryError
 from banyan.plugins import LeafMark
 from banyan.tree import Leaf
-from services.chassis import subjects
+from services.chassis.messaging import subjects
 from services.rollout.clients import blobs, messages, publisher
 from services.rollout.clients.blobs import Blobs
 from services.rollout.clients.publisher import Publisher

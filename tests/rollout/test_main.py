@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from banyan.v1 import treestore_service_pb2 as ts
-from services.chassis import rpc
-from services.chassis.nats_server import free_port
+from services.chassis.process.nats_server import free_port
+from services.chassis.rpc import rpc
 from services.rollout import __main__ as service
 from services.rollout.engines import thread
 from services.treestore.api.run_service import Control

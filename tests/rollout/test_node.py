@@ -9,7 +9,8 @@ import pytest_asyncio
 from banyan.v1 import rollout_service_pb2 as ro
 from banyan.v1 import rollout_service_pb2_grpc, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from services.chassis import rpc, subjects
+from services.chassis.messaging import subjects
+from services.chassis.rpc import rpc
 from services.rollout.clients.treestore import GrpcStore
 from services.rollout.server import NAME, RolloutServer, adder
 from tests.conftest import NatsServer, wait_until

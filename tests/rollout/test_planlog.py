@@ -12,7 +12,7 @@ from banyan.plugins import Expansion
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.rollout.growth import plan_log, plan_records, view_digest
 from services.rollout.growth import spec as specs
 from services.rollout.growth.grower import Grower, Step

@@ -12,7 +12,8 @@ from banyan.recipe_file import resolve
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
-from services.chassis import rpc, subjects
+from services.chassis.messaging import subjects
+from services.chassis.rpc import rpc
 from services.gateway.allocation.budget_rounds import RoomKeeper
 from services.gateway.clients.treestore import RpcStore
 from services.rollout.growth.grower import Step

@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from banyan.v1 import events_pb2, tree_pb2
-from services.chassis import telemetry
+from services.chassis.process import telemetry
 from services.rollout.engines.scripted.tokenizer import Alphabet
 from services.rollout.node.claiming import Taker
 from services.rollout.ports import Claim

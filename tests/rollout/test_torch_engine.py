@@ -208,12 +208,12 @@ def test_no_cache_survives_a_change_of_weights(make_engine, tmp_path):
 
 
 def test_weights_of_another_model_change_nothing(make_engine, tmp_path):
-    from services.chassis import weightfile
+    from services.chassis.weights import file
 
     engine = make_engine(model=tiny_llama(0))
     state = dict(tiny_llama(1).state_dict())
     state["model.norm.weight"] = torch.ones(7)
-    manifest = weightfile.write(tmp_path, "policy-1-1", state, 1, 1)
+    manifest = file.write(tmp_path, "policy-1-1", state, 1, 1)
     with pytest.raises(InvalidInput, match=r"model.norm.weight .* \(7,\) instead of \(32,\)"):
         engine.load(Policy(1, 1, manifest.digest), manifest.manifest_path)
     request = ask(0, prompt(9))

@@ -8,7 +8,7 @@ from blake3 import blake3
 
 from banyan.errors import InvalidInput, NotFound, TemporaryError
 from banyan.v1 import learner_service_pb2 as pb
-from services.chassis import weightfile
+from services.chassis.weights import file
 from services.rollout.engines.port import Policy
 from services.rollout.growth.policy_selection import Published, wanted
 from services.rollout.weights.fetch import Weights
@@ -23,39 +23,39 @@ def tensors(seed=0):
 
 def test_a_weight_file_gives_back_what_was_written(tmp_path):
     given = tensors()
-    manifest = weightfile.write(tmp_path, "policy-2-7", given, 2, 7)
+    manifest = file.write(tmp_path, "policy-2-7", given, 2, 7)
     assert manifest.aliases == {"head": "embed"} and (manifest.epoch, manifest.step) == (2, 7)
-    again = weightfile.open_verified(tmp_path / "policy-2-7.json")
+    again = file.open_verified(tmp_path / "policy-2-7.json")
     assert again == manifest
-    read = weightfile.read_tensors(again)
+    read = file.read_tensors(again)
     assert set(read) == set(given)
     for name, tensor in given.items():
         assert read[name].dtype is torch.bfloat16 and torch.equal(read[name], tensor.bfloat16())
     assert read["head"].data_ptr() == read["embed"].data_ptr()
-    exact = weightfile.read_tensors(weightfile.write(tmp_path, "policy-2-8", given, 2, 8, dtype="float32"))
+    exact = file.read_tensors(file.write(tmp_path, "policy-2-8", given, 2, 8, dtype="float32"))
     assert all(torch.equal(exact[n], t) for n, t in given.items())
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"policy-2-{s}.{e}" for s in (7, 8) for e in ("bin", "json")]
 
 
 def test_the_digest_is_blake3_of_the_files_bytes(tmp_path):
     (tmp_path / "abc").write_bytes(b"abc")  # digest from the BLAKE3 test vectors
-    assert weightfile.digest_of(tmp_path / "abc").hex() == "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"
+    assert file.digest_of(tmp_path / "abc").hex() == "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"
     (tmp_path / "empty").touch()
-    assert weightfile.digest_of(tmp_path / "empty").hex().startswith("af1349b9f5f9a1a6a0404dea36dcc949")
-    manifest = weightfile.write(tmp_path, "w", tensors(), 1, 0)
+    assert file.digest_of(tmp_path / "empty").hex().startswith("af1349b9f5f9a1a6a0404dea36dcc949")
+    manifest = file.write(tmp_path, "w", tensors(), 1, 0)
     assert manifest.digest == blake3(manifest.path.read_bytes()).digest()
 
 
 def test_a_flipped_bit_a_short_file_and_a_bad_manifest_are_refused(tmp_path):
-    manifest = weightfile.write(tmp_path, "w", tensors(), 1, 0)
+    manifest = file.write(tmp_path, "w", tensors(), 1, 0)
     data = bytearray(manifest.path.read_bytes())
     data[1234] ^= 1
     manifest.path.write_bytes(data)
     with pytest.raises(InvalidInput, match=r"digests to .* fetch it again"):
-        weightfile.open_verified(manifest.manifest_path)
+        file.open_verified(manifest.manifest_path)
     manifest.path.write_bytes(data[:-1])
     with pytest.raises(InvalidInput, match=r"holds .* bytes, its manifest says"):
-        weightfile.open_verified(manifest.manifest_path)
+        file.open_verified(manifest.manifest_path)
     said = manifest.to_json()
     wrong = [said.replace('"offset": 0', f'"offset": {offset}') for offset in ("64000000", '"0"', "null")]
     wrong += [
@@ -65,10 +65,10 @@ def test_a_flipped_bit_a_short_file_and_a_bad_manifest_are_refused(tmp_path):
     assert said not in wrong
     for text in ("{", "[]", '{"epoch": 1}', *wrong):
         with pytest.raises(InvalidInput, match=r"unusable|outside"):
-            weightfile.from_json(text, manifest.path)
+            file.from_json(text, manifest.path)
     manifest.path.unlink()
     with pytest.raises(NotFound, match="are no weights"):
-        weightfile.open_verified(manifest.manifest_path)
+        file.open_verified(manifest.manifest_path)
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
@@ -77,7 +77,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(OSError, match="No space"):
-        weightfile.write(tmp_path, "w", tensors(), 1, 0)
+        file.write(tmp_path, "w", tensors(), 1, 0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -111,14 +111,14 @@ async def located(weights, policy):
 
 
 async def test_weights_on_this_host_are_read_in_place(tmp_path):
-    manifest = weightfile.write(tmp_path / "shm", "policy-1-3", tensors(), 1, 3)
+    manifest = file.write(tmp_path / "shm", "policy-1-3", tensors(), 1, 3)
     learner = Learner(manifest)
     path = await located(Weights(tmp_path / "own", learner.fetch), published(manifest, tmp_path / "shm"))
     assert path == manifest.manifest_path and not learner.asked
 
 
 async def test_a_broken_transfer_goes_on_where_it_stopped(tmp_path):
-    manifest = weightfile.write(tmp_path / "far", "policy-1-3", tensors(), 1, 3)
+    manifest = file.write(tmp_path / "far", "policy-1-3", tensors(), 1, 3)
     learner, weights = Learner(manifest), None
     weights = Weights(tmp_path / "own", learner.fetch)
     learner.break_at = 6000
@@ -127,12 +127,12 @@ async def test_a_broken_transfer_goes_on_where_it_stopped(tmp_path):
     learner.break_at = None
     path = await located(weights, published(manifest, tmp_path / "elsewhere"))
     assert learner.asked == [0, 6000]
-    assert torch.equal(weightfile.read_tensors(weightfile.open_verified(path))["b"], tensors()["b"].bfloat16())
+    assert torch.equal(file.read_tensors(file.open_verified(path))["b"], tensors()["b"].bfloat16())
     assert await located(weights, published(manifest, tmp_path / "elsewhere")) == path and len(learner.asked) == 2
 
 
 async def test_weights_that_came_wrong_are_fetched_anew(tmp_path):
-    manifest = weightfile.write(tmp_path / "far", "policy-1-3", tensors(), 1, 3)
+    manifest = file.write(tmp_path / "far", "policy-1-3", tensors(), 1, 3)
     learner = Learner(manifest)
     weights = Weights(tmp_path / "own", learner.fetch)
     learner.flip = True
@@ -145,13 +145,13 @@ async def test_weights_that_came_wrong_are_fetched_anew(tmp_path):
 
 async def test_only_the_newest_downloads_are_kept(tmp_path):
     for step in range(4):
-        manifest = weightfile.write(tmp_path / "far", f"policy-1-{step}", tensors(step), 1, step)
+        manifest = file.write(tmp_path / "far", f"policy-1-{step}", tensors(step), 1, step)
         await located(Weights(tmp_path / "own", Learner(manifest).fetch), published(manifest, tmp_path / "elsewhere"))
     assert sorted(p.name for p in (tmp_path / "own").glob("*.bin")) == ["policy-1-2.bin", "policy-1-3.bin"]
 
 
 async def test_a_full_disk_is_said_and_another_try_may_help(tmp_path):
-    manifest, own = weightfile.write(tmp_path / "far", "policy-1-3", tensors(), 1, 3), tmp_path / "own"
+    manifest, own = file.write(tmp_path / "far", "policy-1-3", tensors(), 1, 3), tmp_path / "own"
     wanted_now, weights = published(manifest, tmp_path / "elsewhere"), Weights(own, Learner(manifest).fetch)
     own.mkdir()
     part = own / f"{manifest.digest.hex()[:16]}.part"
@@ -163,7 +163,7 @@ async def test_a_full_disk_is_said_and_another_try_may_help(tmp_path):
 
 
 async def test_a_torn_manifest_is_fetched_anew(tmp_path):
-    manifest, own = weightfile.write(tmp_path / "far", "policy-1-3", tensors(), 1, 3), tmp_path / "own"
+    manifest, own = file.write(tmp_path / "far", "policy-1-3", tensors(), 1, 3), tmp_path / "own"
     own.mkdir()
     (own / "policy-1-3.json").write_text("")
     learner = Learner(manifest)
@@ -173,7 +173,7 @@ async def test_a_torn_manifest_is_fetched_anew(tmp_path):
 
 async def test_what_broken_transfers_left_goes_with_the_next(tmp_path):
     for step in range(3):
-        manifest = weightfile.write(tmp_path / "far", f"policy-1-{step}", tensors(step), 1, step)
+        manifest = file.write(tmp_path / "far", f"policy-1-{step}", tensors(step), 1, step)
         learner = Learner(manifest)
         learner.break_at = 6000 if step < 2 else None
         weights = Weights(tmp_path / "own", learner.fetch)

@@ -17,8 +17,9 @@ from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
-from services.chassis import rpc, subjects
-from services.chassis.bus import Bus
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.rpc import rpc
 from services.rollout.clients import subscriptions
 from services.rollout.clients.treestore import GrpcStore
 from services.rollout.engines.factory import maker

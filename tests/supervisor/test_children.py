@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from banyan.errors import InvalidInput, Refused
-from services.chassis import nats_server
+from services.chassis.process import nats_server
 from services.supervisor.child import Child
 from services.supervisor.state import StateFolder
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from banyan.errors import InvalidInput, Refused
-from services.chassis import nats_server, rpc
+from services.chassis.process import nats_server
+from services.chassis.rpc import rpc
 from services.supervisor.embedded import embedded
 from services.supervisor.state import StateFolder
 from services.supervisor.supervisor import GivenUp, Supervisor

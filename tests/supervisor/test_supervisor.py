@@ -15,8 +15,8 @@ import pytest
 from banyan.errors import DeadlineMissed, NotFound, TemporaryError
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceServicer, add_RunStoreServiceServicer_to_server
-from services.chassis import rpc
-from services.chassis.nats_server import free_port
+from services.chassis.process.nats_server import free_port
+from services.chassis.rpc import rpc
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
 from services.supervisor.fleet import Fleet

@@ -15,8 +15,8 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis.health import LIVENESS
-from services.chassis.nats_server import free_port
+from services.chassis.process.nats_server import free_port
+from services.chassis.rpc.health import LIVENESS
 from services.gateway.join import nats_accounts
 from services.supervisor import supervisor as of_supervisor
 from services.supervisor.backoff import Backoff

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from services.chassis import weightfile
+from services.chassis.weights import file as weightfile
 from services.gateway.join import tls
 from tests.faults.audit import audit
 from tests.faults.harness import recipe, tiny_model

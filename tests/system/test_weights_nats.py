@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.chassis import weightfile
+from services.chassis.weights import file as weightfile
 from tests.system.joining import Training, joined, training
 from tests.system.tiny import torch_recipe
 

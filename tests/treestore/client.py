@@ -14,8 +14,8 @@ from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
-from services.chassis import rpc
-from services.chassis.bus import Bus
+from services.chassis.messaging.bus import Bus
+from services.chassis.rpc import rpc
 from services.treestore.ingest.transaction import Item
 from services.treestore.service import running
 from services.treestore.storage.settings import Settings

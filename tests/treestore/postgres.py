@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psycopg
 
-from services.chassis.nats_server import free_port
+from services.chassis.process.nats_server import free_port
 from services.treestore.storage import schema
 
 _NO_SYNC = ("-c", "fsync=off", "-c", "full_page_writes=off")  # these tests kill processes, never the machine

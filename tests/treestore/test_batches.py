@@ -9,7 +9,7 @@ from banyan.errors import BanyanError, InvalidInput, NotReady, Refused
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
-from services.chassis import subjects
+from services.chassis.messaging import subjects
 from services.treestore.api import lineage
 from services.treestore.control import processes, progress, runs
 from services.treestore.loops import deadlines

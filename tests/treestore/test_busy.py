@@ -18,7 +18,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from banyan.errors import InvalidInput, TemporaryError
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.treestore.ingest.transaction import Item, ingest
 from services.treestore.loops import ingester as consumer
 from services.treestore.loops import maintenance as keeping

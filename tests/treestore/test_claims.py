@@ -272,7 +272,7 @@ def test_a_store_that_is_rebuilt_learns_epochs_from_the_log(make_world) -> None:
 
 def test_the_broker_decides_before_the_store_does() -> None:
     """A claim outlives the broker's wait, and both outlive two renewals that were lost."""
-    from services.chassis import assignments
+    from services.chassis.messaging import assignments
     from services.rollout.node import lease_renewal
 
     assert Settings().claim_ms >= 2 * assignments._ACK_WAIT_S * 1000

@@ -8,9 +8,10 @@ import pytest
 
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis import bucket, rpc, subjects
-from services.chassis.bucket import Bucket
-from services.chassis.bus import Bus
+from services.chassis.messaging import object_store, subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.object_store import Bucket
+from services.chassis.rpc import rpc
 from tests.treestore.client import Store, served
 
 _LIVE = "live-00000002"
@@ -38,7 +39,7 @@ async def _fill(bus: Bus, run_id: str) -> set[str]:
 
 async def _held(bus: Bus) -> set[str]:
     """Subjects and buckets that the broker holds anything of."""
-    return {name for stream in _STREAMS for name in await bus.subjects_of(stream)} | {*await bucket.names(bus.client)}
+    return {name for stream in _STREAMS for name in await bus.subjects_of(stream)} | {*await object_store.names(bus.client)}
 
 
 async def _two_runs(store: Store, bus: Bus) -> tuple[set[str], set[str]]:

@@ -8,7 +8,7 @@ from sqlalchemy import update
 
 from banyan.errors import Refused
 from banyan.v1 import treestore_service_pb2 as ts
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.rollout.clients.treestore import GrpcStore
 from services.treestore.lifecycle import claim_batch
 from services.treestore.storage import schema

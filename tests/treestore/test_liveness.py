@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.chassis.health import Pulse
+from services.chassis.rpc.health import Pulse
 from services.treestore.loops.ingester import DeadLetters
 from services.treestore.loops.maintenance import Keeper
 from tests.liveness import Clock, answers_for

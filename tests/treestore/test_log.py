@@ -11,9 +11,10 @@ from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
-from services.chassis import rpc, subjects
-from services.chassis.bus import Bus
-from services.chassis.streams import StreamState
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.streams import StreamState
+from services.chassis.rpc import rpc
 from services.treestore.loops.maintenance import Keeper
 from services.treestore.loops.outbox import Outbox
 from services.treestore.service import running

@@ -9,8 +9,9 @@ import pytest
 
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis import assignments, bucket, rpc, subjects
-from services.chassis.bucket import Bucket
+from services.chassis.messaging import assignments, object_store, subjects
+from services.chassis.messaging.object_store import Bucket
+from services.chassis.rpc import rpc
 from services.treestore.loops import maintenance
 from tests.treestore.client import Store, served
 
@@ -63,7 +64,7 @@ async def _make_bucket(store: Store) -> None:
 
 
 async def _bucket_is_there(store: Store) -> bool:
-    return subjects.weights_bucket(store.forge.run_id) in await bucket.names(store.bus.client)
+    return subjects.weights_bucket(store.forge.run_id) in await object_store.names(store.bus.client)
 
 
 @pytest.mark.parametrize(

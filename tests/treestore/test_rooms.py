@@ -9,7 +9,7 @@ from banyan.errors import InvalidInput, Refused
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.treestore.control import growth_budgets
 from services.treestore.lifecycle import waits
 from services.treestore.queries import trees

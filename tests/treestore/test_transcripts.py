@@ -4,7 +4,7 @@ import asyncio
 
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from tests.treestore.client import Store
 
 

@@ -15,7 +15,8 @@ from banyan.v1 import (
     treestore_service_pb2,
     treestore_service_pb2_grpc,
 )
-from services.chassis import rpc, subjects
+from services.chassis.messaging import subjects
+from services.chassis.rpc import rpc
 from services.verifier.consumer import LeafConsumer
 from services.verifier.handlers import LeafHandler
 from services.verifier.publisher import BusPublisher

@@ -13,8 +13,9 @@ from banyan.v1 import (
     tree_pb2,
     treestore_service_pb2_grpc,
 )
-from services.chassis import rpc, subjects
-from services.chassis.bus import Bus
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.rpc import rpc
 from services.verifier import consumer
 from services.verifier.publisher import BusPublisher
 from tests.verifier.stand_ins import RUN, RunStore, TreeStore, World

@@ -10,7 +10,8 @@ from banyan.errors import DeadlineMissed
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
-from services.chassis import rpc, subjects
+from services.chassis.messaging import subjects
+from services.chassis.rpc import rpc
 from services.verifier import groups
 from services.verifier.groups import DURABLE, End, GroupConsumer, GroupHandler
 from services.verifier.publisher import BusPublisher

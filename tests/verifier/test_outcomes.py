@@ -11,7 +11,7 @@ from banyan import registry
 from banyan.plugins import Repair, Scored, Unscorable
 from banyan.plugins.filter import UNCONFINED, unconfined
 from methods.filter.answers import EXTRACTORS
-from services.chassis.bus import MAX_MESSAGE_BYTES
+from services.chassis.messaging.bus import MAX_MESSAGE_BYTES
 from services.verifier.filter import SAFE
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.outcomes import MOST_PARTS, outcomes

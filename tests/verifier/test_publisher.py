@@ -5,7 +5,7 @@ from typing import Any
 
 from banyan.errors import DeadlineMissed
 from banyan.v1 import events_pb2
-from services.chassis.bus import MAX_MESSAGE_BYTES
+from services.chassis.messaging.bus import MAX_MESSAGE_BYTES
 from services.verifier.publisher import BusPublisher
 
 

@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from banyan.v1 import tree_pb2, verifier_service_pb2_grpc
 from banyan.v1 import verifier_service_pb2 as pb
-from services.chassis import nats_server as server_module
-from services.chassis import rpc
+from services.chassis.process import nats_server as server_module
+from services.chassis.rpc import rpc
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
 from services.verifier.scoring import Scoring

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from banyan.v1 import events_pb2, tree_pb2, treestore_service_pb2
-from services.chassis import pull, subjects
-from services.chassis.bus import Bus
+from services.chassis.messaging import consumer as pull
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
 from services.verifier import consumer
 from services.verifier.consumer import LeafConsumer
 from services.verifier.groups import GroupConsumer

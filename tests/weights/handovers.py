@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from banyan.v1 import learner_service_pb2_grpc
-from services.chassis import handover, rpc, weightfile
+from services.chassis.rpc import rpc
+from services.chassis.weights import collective, file
 from services.learner import server
 from services.learner.weights.collective import Hands
 from services.learner.weights.folder import WeightFolder
@@ -42,7 +43,7 @@ def model(seed: int = 0) -> dict[str, torch.Tensor]:
         "embed.weight": tied,
         "head.weight": tied,
     }
-    return some | more | {f"{weightfile.HEAD}a": torch.randn(5, generator=draws)}
+    return some | more | {f"{file.HEAD}a": torch.randn(5, generator=draws)}
 
 
 @dataclass
@@ -79,9 +80,9 @@ async def learner(folder: Path, waits_s: float = 0.0) -> AsyncIterator[Learner]:
 
 def receive(path: Path, rank: int, die_at: int = -1) -> tuple[dict[str, torch.Tensor], Received]:
     """What a worker has in the end; one that dies does so at a tensor."""
-    place = handover.read(path)
+    place = collective.read(path)
     assert place is not None
-    received = Received(weightfile.read(path), place, torch.device("cpu"))
+    received = Received(file.read(path), place, torch.device("cpu"))
     came: dict[str, torch.Tensor] = {}
     for at, (name, tensor) in enumerate(received.tensors(rank)):
         if at == die_at:
@@ -102,7 +103,7 @@ async def dying(path: Path, rank: int, at: int) -> int:
 
 def broadcasting(dies_after_s: float) -> None:
     """Rank 0 of a hand-over that says where it is, broadcasts until it dies, and dies amid one."""
-    meeting = handover.Meeting("127.0.0.1", "gloo", 1, 60.0)
+    meeting = collective.Meeting("127.0.0.1", "gloo", 1, 60.0)
     print(json.dumps(asdict(meeting.place)), flush=True)
     ranks, flat_B = meeting.gathered(lambda: False), torch.zeros(AMID_BYTES, dtype=torch.uint8)
     threading.Timer(dies_after_s, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()

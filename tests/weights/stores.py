@@ -12,9 +12,11 @@ from typing import Any
 import torch
 
 from banyan.v1 import events_pb2, learner_service_pb2_grpc
-from services.chassis import hints, process, rpc, subjects
-from services.chassis.bucket import Bucket
-from services.chassis.bus import Bus
+from services.chassis.messaging import notices, subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.object_store import Bucket
+from services.chassis.process import process
+from services.chassis.rpc import rpc
 from services.learner import server
 from services.learner.weights.folder import WeightFolder
 from services.learner.weights.object_store import BucketOutlet, FolderOnly, Outlet
@@ -107,7 +109,7 @@ async def site(kind: str, folder: Path, url: str, every: int = 4) -> AsyncIterat
 
     asks = []
     if bus is not None and isinstance(first.outlet, BucketOutlet):
-        heard = hints.heard(bus.client, subjects.weights_wanted(RUN), events_pb2.WeightsWanted)
+        heard = notices.heard(bus.client, subjects.weights_wanted(RUN), events_pb2.WeightsWanted)
         asks.append(asyncio.create_task(first.outlet.serve(heard)))
         await asyncio.sleep(0)
     try:

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from banyan.errors import BanyanError, InvalidInput, NotFound, TemporaryError
-from services.chassis import bucket as buckets
-from services.chassis import weightfile
+from services.chassis.messaging import object_store as buckets
+from services.chassis.weights import file
 from services.learner.weights import object_store as outlets
 from services.learner.weights import version_chain
 from services.rollout.growth.policy_selection import Published
@@ -277,7 +277,7 @@ async def test_a_learner_that_dies_while_it_sends_leaves_nothing_that_is_seen(ma
     assert [one.name for one in await made.bucket.objects()] == ["policy-1-0"]
     left = await stored(made)
     async with made.node().held(first) as path:
-        assert weightfile.open_verified(path).digest == first.policy.digest
+        assert file.open_verified(path).digest == first.policy.digest
     second = made.successor()
     published = await second.publish()
     await second.outlet.settle()

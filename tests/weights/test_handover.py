@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from banyan.errors import BanyanError, InvalidInput, NotFound, TemporaryError
 from banyan.recipe import Resources
-from services.chassis import handover, weightfile
+from services.chassis.weights import collective as handover
+from services.chassis.weights import file
 from services.learner.weights import collective
 from services.rollout.engines.vllm_engine import readback
 from services.rollout.weights import collective as handed
@@ -44,15 +45,13 @@ async def test_each_worker_has_what_was_published(made: Learner, tmp_path: Path,
     for seed in range(3):
         published, wanted = made.publish(seed, dtype), model(seed)
         async with node.held(published) as path:
-            assert len(list(handover.pieces(weightfile.read(path), handover.PIECE_BYTES))) > (2 if dtype == "float32" else 1)
+            assert len(list(handover.pieces(file.read(path), handover.PIECE_BYTES))) > (2 if dtype == "float32" else 1)
             found = await asyncio.gather(*(asyncio.to_thread(receive, path, rank) for rank in range(1, workers + 1)))
         for came, received in found:
-            own = {name: tensor for name, tensor in wanted.items() if not name.startswith(weightfile.HEAD)}
+            own = {name: tensor for name, tensor in wanted.items() if not name.startswith(file.HEAD)}
             assert set(came) == set(own) == set(received.samples)
             assert all(torch.equal(came[name], tensor.to(getattr(torch, dtype))) for name, tensor in own.items())
-            samples = readback.samples(
-                weightfile.read_tensors(made.folder.find(published.policy.digest)), published.policy.digest
-            )
+            samples = readback.samples(file.read_tensors(made.folder.find(published.policy.digest)), published.policy.digest)
             for name, sample in samples.items():
                 mine = received.samples[name]
                 for side in ("columns", "rows", "whole"):
@@ -105,9 +104,9 @@ def test_a_learner_that_dies_amid_a_broadcast_is_noticed(after_s: float) -> None
 
 
 async def test_a_byte_that_changed_on_the_way_is_seen(made: Learner, tmp_path: Path, monkeypatch: Any) -> None:
-    read_flat = weightfile.read_flat
+    read_flat = file.read_flat
 
-    def changed(manifest: weightfile.WeightManifest) -> torch.Tensor:
+    def changed(manifest: file.WeightManifest) -> torch.Tensor:
         flat_B = read_flat(manifest).clone()
         flat_B[len(flat_B) // 2] ^= 1
         return flat_B
@@ -213,25 +212,25 @@ async def test_what_cannot_be_handed_over_is_said(made: Learner, tmp_path: Path,
 )
 def test_pieces_are_the_whole_file_with_each_tensor_whole(sizes: list[int], most: int) -> None:
     tensors = {f"t{n:02}": torch.zeros(size) for n, size in enumerate(sizes)}
-    entries, aliases, size = weightfile._layout(tensors, "bfloat16")
-    manifest = weightfile.WeightManifest(Path("w.bin"), 1, 0, b"", size, entries, aliases)
+    entries, aliases, size = file._layout(tensors, "bfloat16")
+    manifest = file.WeightManifest(Path("w.bin"), 1, 0, b"", size, entries, aliases)
     found = list(handover.pieces(manifest, most))
     at = 0
     for piece in found:
-        assert piece.offset == at and piece.offset % weightfile.ALIGN_BYTES == 0
+        assert piece.offset == at and piece.offset % file.ALIGN_BYTES == 0
         at += piece.bytes
         flat_B = torch.zeros(piece.bytes, dtype=torch.uint8)
         for entry in piece.entries:
             assert piece.offset <= entry.offset and entry.offset + entry.bytes <= at
-            assert tuple(weightfile.cut(flat_B, piece.offset, entry).shape) == entry.shape
-        assert piece.bytes - most < max((e.bytes for e in piece.entries), default=0) + weightfile.ALIGN_BYTES
+            assert tuple(file.cut(flat_B, piece.offset, entry).shape) == entry.shape
+        assert piece.bytes - most < max((e.bytes for e in piece.entries), default=0) + file.ALIGN_BYTES
     assert at == (size if entries else 0)
     assert sorted(e.name for p in found for e in p.entries) == sorted(e.name for e in entries)
 
 
 def test_tensors_that_overlap_are_refused() -> None:
-    entries = tuple(weightfile.TensorEntry(n, (100,), "float32", at, 400) for n, at in (("a", 0), ("b", 64)))
-    manifest = weightfile.WeightManifest(Path("w.bin"), 1, 0, b"", 500, entries, {})
+    entries = tuple(file.TensorEntry(n, (100,), "float32", at, 400) for n, at in (("a", 0), ("b", 64)))
+    manifest = file.WeightManifest(Path("w.bin"), 1, 0, b"", 500, entries, {})
     with pytest.raises(InvalidInput, match="tensor a of step 0 lies over the next one"):
         list(handover.pieces(manifest, 1))
 

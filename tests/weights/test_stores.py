@@ -10,7 +10,7 @@ import pytest_asyncio
 import torch
 
 from banyan.errors import BanyanError
-from services.chassis import weightfile
+from services.chassis.weights import file
 from services.rollout.growth.policy_selection import Published
 from services.rollout.weights.fetch import Weights
 from tests.weights.stores import STORES, Learner, Site, site
@@ -25,10 +25,10 @@ async def made(request: Any, tmp_path: Path, nats_server: Any) -> AsyncIterator[
 async def gets(node: Weights, published: Published, learner: Learner) -> None:
     """The node has what the learner has in memory."""
     async with node.held(published) as path:
-        manifest = weightfile.open_verified(path)
+        manifest = file.open_verified(path)
         assert manifest.digest == published.policy.digest
         assert (manifest.epoch, manifest.step) == (published.policy.epoch, published.policy.step)
-        read = weightfile.read_tensors(manifest)
+        read = file.read_tensors(manifest)
         assert all(torch.equal(read[name], tensor) for name, tensor in learner.tensors.items())
 
 
@@ -58,7 +58,7 @@ async def test_the_three_newest_versions_can_be_had(made: Site) -> None:
         published = [await made.learner.publish() for _ in range(3)]
         for one in published:
             async with made.node().held(one) as path:
-                assert weightfile.open_verified(path).digest == one.policy.digest
+                assert file.open_verified(path).digest == one.policy.digest
 
 
 async def test_the_same_weights_under_a_new_number(made: Site) -> None:

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 from google.protobuf.message import Message
 
-from services.chassis import subjects
-from services.chassis.bus import Bus
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
 
 _REST_S = 0.1
 

@@ -3,7 +3,7 @@
 from banyan.errors import TemporaryError
 from banyan.v1 import learner_service_pb2 as pb
 from banyan.v1.learner_service_pb2_grpc import LearnerServiceStub
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.gateway.domain.ports import Store
 
 _WRITE_S = 600.0  # a checkpoint of a large model on a slow disk

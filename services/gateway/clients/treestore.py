@@ -11,7 +11,7 @@ from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as lineage
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.gateway.domain.state_machine import State
 
 PATIENCE_S = 20.0  # the store may be starting again; longer than its start, shorter than a person's

@@ -11,7 +11,7 @@ from banyan import schema
 from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1 import runstore_service_pb2 as runs
-from services.chassis import subjects
+from services.chassis.messaging import subjects
 from services.gateway.domain import state_machine
 from services.gateway.domain.ports import Store
 from services.gateway.join import nats_accounts, rpc_allowlist, tokens

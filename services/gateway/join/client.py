@@ -8,7 +8,8 @@ from banyan import schema, secret
 from banyan.errors import BanyanError, Refused
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub
-from services.chassis import private, rpc
+from services.chassis.process import private_files
+from services.chassis.rpc import rpc
 from services.gateway.join import jwt, tls, tokens
 
 
@@ -25,7 +26,7 @@ async def admit(address: str, token_text: str, folder: Path, node_id: str = "") 
     answer = await _ask(address, pem, token, node_id, jwt.public_key(seed))
     files = {"root": folder / "gateway.crt", "creds": folder / "nats.creds"}
     files["root"].write_bytes(pem)
-    private.write(files["creds"], jwt.credentials_file(answer.nats_jwt, seed).encode())
+    private_files.write(files["creds"], jwt.credentials_file(answer.nats_jwt, seed).encode())
     secret.make(folder / secret.FILE)  # of the node's own port
     own = {"BANYAN_STATE": str(folder.resolve()), "BANYAN_SECRET_FILE": str((folder / secret.FILE).resolve())}
     return _environment(address, token, answer, node_id, files) | own
@@ -33,10 +34,10 @@ async def admit(address: str, token_text: str, folder: Path, node_id: str = "") 
 
 def _seed(folder: Path) -> str:
     """The node's own key: made here, kept here, so that the same node comes back as itself."""
-    private.folder(folder)
+    private_files.folder(folder)
     path = folder / "node.seed"
     if not path.exists():
-        private.write(path, jwt.new_seed(jwt.USER).encode())
+        private_files.write(path, jwt.new_seed(jwt.USER).encode())
     return path.read_text().strip()
 
 

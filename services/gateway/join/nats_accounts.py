@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from banyan.errors import InvalidInput
-from services.chassis import nats_server, private
+from services.chassis.process import nats_server, private_files
 from services.gateway.join import jwt, nats_permissions
 from services.gateway.join.nats_permissions import Scope
 from services.gateway.join.tls import Identity
@@ -63,14 +63,14 @@ class Keys:
 def keys(state: Path) -> Keys:
     """The keys in a state folder, made if they are not there."""
     folder = state / "nats" / "keys"
-    private.folder(folder)
+    private_files.folder(folder)
     kinds = {"operator": jwt.OPERATOR, "system": jwt.ACCOUNT, "account": jwt.ACCOUNT, "nodes": jwt.ACCOUNT}
     return Keys(**{name: _seed(folder / f"{name}.seed", kind) for name, kind in kinds.items()})
 
 
 def _seed(path: Path, kind: int) -> str:
     if not path.exists():
-        private.write(path, jwt.new_seed(kind).encode())
+        private_files.write(path, jwt.new_seed(kind).encode())
     return path.read_text().strip()
 
 
@@ -95,7 +95,7 @@ def write_nats_config(state: Path, listen: str, store_dir: Path, tls: Identity |
         nodes_jwt=jwt.sign(made.operator, nodes, "nodes", _account(_LIMITS, imports=nats_permissions.imports(account))),
         tls=_TLS.format(certificate=tls.certificate.resolve(), key=tls.key.resolve()) if tls else "",
     )
-    private.write(config, text.encode())
+    private_files.write(config, text.encode())
     service_credentials(state)
     return config
 
@@ -112,7 +112,7 @@ def service_credentials(state: Path) -> Path:
         seed = jwt.new_seed(jwt.USER)
         claims = {"type": "user", "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1}
         token = jwt.sign(keys(state).account, jwt.public_key(seed), "services", claims)
-        private.write(path, jwt.credentials_file(token, seed).encode())
+        private_files.write(path, jwt.credentials_file(token, seed).encode())
     return path
 
 

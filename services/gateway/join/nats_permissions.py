@@ -6,7 +6,7 @@ Their account imports what any node of any run needs; a node's own permissions n
 from dataclasses import dataclass
 from typing import Any
 
-from services.chassis import subjects
+from services.chassis.messaging import subjects
 
 PRODUCED = ("segment", "leaf", "grown")  # what a rollout node produces: one subject, one producer (PROTOCOL 4)
 

@@ -9,7 +9,7 @@ import grpc.aio
 
 from banyan.errors import InvalidInput, Refused
 from banyan.v1 import gateway_service_pb2 as pb
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.gateway.domain.ports import Store
 from services.gateway.join import rpc_allowlist, slots
 from services.gateway.join.admission import Admission, Door

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from banyan.errors import DeadlineMissed, InvalidInput, Refused
-from services.chassis import private
+from services.chassis.process import private_files
 
 NAME = "banyan-gateway"  # the only name in the certificate; clients ask for it whatever address they use
 _VALID_DAYS = 3650  # the token expires, the identity of a state folder need not
@@ -45,7 +45,7 @@ def identity(state: Path) -> Identity:
     folder = state / "tls"
     found = Identity(folder / "gateway.crt", folder / "gateway.key")
     if not (found.certificate.exists() and found.key.exists()):
-        private.folder(folder)
+        private_files.folder(folder)
         _make(found)
     return found
 
@@ -68,7 +68,7 @@ def _make(target: Identity) -> None:
         .sign(key, hashes.SHA256())
     )
     form = serialization.PrivateFormat.PKCS8
-    private.write(target.key, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    private_files.write(target.key, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
     target.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 

@@ -12,7 +12,8 @@ from banyan.digest import blake, canonical
 from banyan.errors import InvalidInput
 from banyan.recipe import Part, Recipe
 from banyan.v1 import runstore_service_pb2 as runs
-from services.chassis import modelfiles, models
+from services.chassis import models
+from services.chassis.model_checks import model_files
 from services.gateway.runs.model_facts import NOTHING_KNOWN, ModelFacts
 from services.gateway.tasks.dataset import Rows
 
@@ -48,7 +49,7 @@ def with_model(recipe: Recipe) -> Recipe:
     folder = os.path.expanduser(recipe.model)  # unlike Path's, these raise nothing for what names no folder
     if recipe.model == models.SMOLLM2 or not os.path.isdir(folder):
         return recipe
-    modelfiles.check(Path(folder), tokenizer=recipe.resources.engine == "torch")
+    model_files.check(Path(folder), tokenizer=recipe.resources.engine == "torch")
     return recipe.model_copy(update={"model": os.path.realpath(folder)})
 
 

@@ -11,7 +11,7 @@ from banyan.errors import BanyanError, PermanentError, Refused, TemporaryError
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
-from services.chassis.health import Pulse
+from services.chassis.rpc.health import Pulse
 from services.gateway.allocation.allocator import Allocator
 from services.gateway.allocation.budget_rounds import RoomKeeper
 from services.gateway.domain import state_machine

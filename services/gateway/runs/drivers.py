@@ -12,7 +12,7 @@ from banyan.errors import BanyanError, InvalidInput, PermanentError, Refused, Te
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
-from services.chassis.health import Liveness, Pulse
+from services.chassis.rpc.health import Liveness, Pulse
 from services.gateway.domain import state_machine
 from services.gateway.domain.ports import Learners, Log, Store
 from services.gateway.domain.state_machine import State

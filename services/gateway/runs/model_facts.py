@@ -4,7 +4,8 @@ import logging
 from dataclasses import dataclass
 
 from banyan.recipe import Recipe
-from services.chassis import modelfiles, models
+from services.chassis import models
+from services.chassis.model_checks import model_files
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ def read(recipe: Recipe) -> ModelFacts:
     folder = None if recipe.resources.engine == "scripted" else models.present(recipe.model)
     if folder is None or not (folder / "config.json").is_file():
         return NOTHING_KNOWN
-    config = modelfiles.text_config(folder)
+    config = model_files.text_config(folder)
     vocabulary, longest = config.get("vocab_size"), config.get("max_position_embeddings")
     tokenizer = folder / "tokenizer.json"
     if not isinstance(vocabulary, int) or vocabulary < 1:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from banyan.digest import blake
 from banyan.errors import BanyanError
 from banyan.v1 import events_pb2, tree_pb2
-from services.chassis import subjects, telemetry
-from services.chassis.parts import parts
-from services.chassis.together import Together
+from services.chassis.messaging import subjects
+from services.chassis.messaging.batcher import Together
+from services.chassis.messaging.chunks import parts
+from services.chassis.process import telemetry
 from services.gateway.domain.ports import Log
 
 AGAIN_S = 5.0  # after this long without the store knowing a tree, it is opened again: the broker may have lost its files

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from transformers import AttentionInterface
 
 from banyan.errors import NotReady
-from services.chassis import attentionwords
+from services.chassis.model_checks import attention_keywords
 from services.learner.attention import flex, node_attention
 from services.learner.attention.cost_model import Way
 from services.learner.attention.mask import TreeMask
@@ -72,7 +72,7 @@ def tree_attention(
         raise NotReady(
             f"model type {kind!r}: {layer} does not hand `tree=` to its attention; this model cannot be packed yet"
         )
-    attentionwords.check(module, _READER, {"attention_mask": attention_mask, **more}, dropout)
+    attention_keywords.check(module, _READER, {"attention_mask": attention_mask, **more}, dropout)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return attend(Heads(query, key, value), tree, Layer(scale, tree.window(sliding_window), softcap, s_aux)), None
 

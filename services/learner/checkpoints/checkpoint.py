@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from banyan.errors import TemporaryError
-from services.chassis.weightfile import digest_of
+from services.chassis.weights.file import digest_of
 from services.learner.checkpoints import safetensors_writer
 
 log = logging.getLogger(__name__)

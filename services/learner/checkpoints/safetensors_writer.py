@@ -1,4 +1,4 @@
-"""Writes tensors as a safetensors file, digested while it is written (BLAKE3, as in services/chassis/weightfile.py)."""
+"""Writes tensors as a safetensors file, digested while it is written (BLAKE3, as in services/chassis/weights/file.py)."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from services.chassis.weightfile import hasher
+from services.chassis.weights.file import hasher
 
 CHUNK_BYTES = 16 << 20
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from banyan.loggers import LoggedRun, Logger
-from services.chassis import telemetry
+from services.chassis.process import telemetry
 
 log = logging.getLogger(__name__)
 

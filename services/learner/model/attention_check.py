@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from banyan.segment import Floats
-from services.chassis import eagerpass
+from services.chassis.model_checks import eager_pass
 from services.learner.attention.cost_model import Way
 from services.learner.model import load as models
 from services.learner.packing import packing
@@ -26,14 +26,14 @@ _NODE = 2  # tokens of a node behind the prompt
 @torch.no_grad()
 def check(model: PreTrainedModel) -> None:
     """Raises NotReady where the learner computes another model. Leaves nothing behind."""
-    with eagerpass.named(model, READER), eagerpass.short_windows(model):
-        pieces = trees(eagerpass.prompt(model, eagerpass.PROMPT + 4 * _NODE).astype(np.int64))
+    with eager_pass.named(model, READER), eager_pass.short_windows(model):
+        pieces = trees(eager_pass.prompt(model, eager_pass.PROMPT + 4 * _NODE).astype(np.int64))
         pieces = pieces if models.is_packed(model) else pieces[1:]
         row = packing.pack(pieces, sum(map(len, pieces)))[0]
         paths = [np.append(piece.token_N[0], path.token_T).astype(np.int32) for piece in pieces for path in piece.paths]
-        expected = eagerpass.logprobs(model, paths)
+        expected = eager_pass.logprobs(model, paths)
         said = _said(model, row)
-    eagerpass.compare(model, READER, {kind: list(zip(found, expected, strict=True)) for kind, found in said.items()})
+    eager_pass.compare(model, READER, {kind: list(zip(found, expected, strict=True)) for kind, found in said.items()})
 
 
 def _said(model: PreTrainedModel, row: Row) -> Mapping[str, list[Floats]]:

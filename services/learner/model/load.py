@@ -14,8 +14,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
 from banyan.errors import InvalidInput, NotReady
-from services.chassis import finite
-from services.chassis.reach import reach
+from services.chassis.model_checks.rope_reach import reach
+from services.chassis.weights import finite
 from services.learner.attention import tree_attention
 from services.learner.attention.mask import TreeMask
 from services.learner.model.logprobs import token_logprobs

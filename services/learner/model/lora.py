@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from banyan.errors import InvalidInput, NotReady
 from banyan.recipe import Lora
-from services.chassis.weightfile import digest_of
+from services.chassis.weights.file import digest_of
 from services.learner.checkpoints import checkpoint
 from services.learner.model import load as models
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from banyan.recipe import Lora
-from services.chassis import modelfiles
+from services.chassis.model_checks import model_files
 from services.learner.checkpoints import checkpoint, safetensors_writer
 from services.learner.model import load as models
 from services.learner.model import lora as adapter
@@ -26,7 +26,7 @@ def write(kept: Path, base: Path, name: str, to: Path) -> None:
     safetensors_writer.write(to / checkpoint.MODEL, _once(adapter.merged(model, dict(model.named_parameters()))))
     for source in checkpoint.beside(base, whole=True):
         shutil.copyfile(source, to / source.name)
-    modelfiles.say_float32(to)
+    model_files.say_float32(to)
 
 
 def _once(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

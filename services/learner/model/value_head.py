@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from banyan.recipe import Head as Settings
-from services.chassis import head as heads
-from services.chassis.head import Head
-from services.chassis.weightfile import HEAD
+from services.chassis.weights import value_head as heads
+from services.chassis.weights.file import HEAD
+from services.chassis.weights.value_head import Head
 from services.learner.model.calibration import points
 from services.learner.packing.head_observations import Watched
 

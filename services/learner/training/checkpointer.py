@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from banyan.errors import TemporaryError
-from services.chassis import telemetry
-from services.chassis.health import Pulse
+from services.chassis.process import telemetry
+from services.chassis.rpc.health import Pulse
 from services.learner.checkpoints import checkpoint
 from services.learner.checkpoints.checkpoint import Mark
 from services.learner.training.trainer_thread import TorchThread

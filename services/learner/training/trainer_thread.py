@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from banyan.recipe import Recipe
-from services.chassis import weightfile
-from services.chassis.cores import CoreShare, follow
-from services.chassis.health import Pulse
-from services.chassis.weightfile import WeightManifest
+from services.chassis.process.cores import CoreShare, follow
+from services.chassis.rpc.health import Pulse
+from services.chassis.weights import file
+from services.chassis.weights.file import WeightManifest
 from services.learner.checkpoints.checkpoint import Adapter, Mark, Snapshot
 from services.learner.packing import packing
 from services.learner.packing.packing import Row
@@ -154,7 +154,7 @@ class TorchThread:
 
     async def reserve(self, weights: WeightFolder) -> None:
         """Gets room for the weights that will be handed out."""
-        await self.run(lambda: weights.reserve(weightfile.size_of(self._published()[0], self.dtype_name)))
+        await self.run(lambda: weights.reserve(file.size_of(self._published()[0], self.dtype_name)))
 
     async def hand_out(self, weights: WeightFolder, epoch: int, step: int) -> WeightManifest:
         """Writes the weights as the model computes with them."""

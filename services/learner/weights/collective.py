@@ -16,9 +16,10 @@ from urllib.parse import unquote
 
 from banyan.errors import InvalidInput, TemporaryError
 from banyan.v1 import learner_service_pb2 as messages
-from services.chassis import handover, telemetry, weightfile, weighthold
-from services.chassis.handover import Meeting
-from services.chassis.weightfile import WeightManifest
+from services.chassis.process import telemetry
+from services.chassis.weights import collective, file, lock
+from services.chassis.weights.collective import Meeting
+from services.chassis.weights.file import WeightManifest
 from services.learner.weights.folder import WeightFolder
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Hands:
         gave_up, sending = threading.Event(), None
         self._under_way.add(node)
         try:
-            with weighthold.held(manifest.manifest_path):
+            with lock.held(manifest.manifest_path):
                 meeting = await asyncio.to_thread(self._open, request, peer)
                 yield _invitation(manifest, meeting)
                 sending = _in_thread(lambda: _send(manifest, meeting, self._device, gave_up.is_set))
@@ -78,8 +79,8 @@ class Hands:
 
     def _open(self, request: messages.HandOverRequest, peer: str) -> Meeting:
         host, port = _address(peer)
-        transport = handover.choose(self._device, list(request.devices))
-        return Meeting(handover.own_address(host, port), transport, request.workers, self._wait_s)
+        transport = collective.choose(self._device, list(request.devices))
+        return Meeting(collective.own_address(host, port), transport, request.workers, self._wait_s)
 
 
 def _address(peer: str) -> tuple[str, int]:
@@ -134,11 +135,11 @@ def _send(manifest: WeightManifest, meeting: Meeting, device: "torch.device", gi
     import torch
 
     where = device if meeting.place.transport == "nccl" else torch.device("cpu")
-    with weighthold.held(manifest.manifest_path):  # whoever asked may be gone, and its hold with it
-        flat_B = weightfile.read_flat(manifest)
+    with lock.held(manifest.manifest_path):  # whoever asked may be gone, and its hold with it
+        flat_B = file.read_flat(manifest)
         ranks, begun = meeting.gathered(given_up), time.monotonic()
         with contextlib.closing(ranks):
-            for piece in handover.pieces(manifest, meeting.place.piece_bytes):
+            for piece in collective.pieces(manifest, meeting.place.piece_bytes):
                 if given_up():
                     raise TemporaryError("the node gave up the hand-over")
                 if piece.bytes:

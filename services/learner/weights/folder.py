@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from banyan.errors import NotFound, TemporaryError
-from services.chassis import private, weightfile
-from services.chassis.weightfile import WeightManifest
+from services.chassis.process import private_files
+from services.chassis.weights import file as weightfile
+from services.chassis.weights.file import WeightManifest
 
 KEEP = 3
 _SHARED = Path("/dev/shm")
@@ -41,7 +42,7 @@ class WeightFolder:
 
     def reserve(self, bytes_each: int) -> None:
         """Gets room for the versions that are kept. Raises TemporaryError where there is none."""
-        private.folder(self.folder)
+        private_files.folder(self.folder)
         with self._room():
             for number in range(KEEP):
                 path = self.folder / f".policy-spare-{number}.bin.{os.getpid()}"

@@ -16,13 +16,15 @@ from typing import Protocol
 from banyan.errors import BanyanError, NotFound, TemporaryError
 from banyan.recipe import Recipe
 from banyan.v1 import events_pb2
-from services.chassis import hints, process, subjects, telemetry, weighthold
-from services.chassis.bucket import FULL, Bucket
-from services.chassis.bus import Bus
-from services.chassis.weightdelta import Words
-from services.chassis.weightfile import WeightManifest
-from services.chassis.weightlinks import Link, Version
-from services.chassis.weightstream import Encoding, words_of
+from services.chassis.messaging import notices, subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.object_store import FULL, Bucket
+from services.chassis.process import process, telemetry
+from services.chassis.weights import lock
+from services.chassis.weights.delta import Words
+from services.chassis.weights.file import WeightManifest
+from services.chassis.weights.stream import Encoding, words_of
+from services.chassis.weights.versions import Link, Version
 from services.learner.weights import version_chain
 from services.learner.weights.version_chain import Sent
 
@@ -64,7 +66,7 @@ async def handing_out(recipe: Recipe, bus: Bus, run_id: str, stop: asyncio.Event
         return
     bucket = Bucket(bus.client, subjects.weights_bucket(run_id))
     outlet = BucketOutlet(bucket, recipe.resources.weights_base_every, stop=stop)
-    asked = hints.heard(bus.client, subjects.weights_wanted(run_id), events_pb2.WeightsWanted)
+    asked = notices.heard(bus.client, subjects.weights_wanted(run_id), events_pb2.WeightsWanted)
     serving = asyncio.create_task(outlet.serve(asked))
     serving.add_done_callback(_said_if_failed)
     try:
@@ -180,7 +182,7 @@ class BucketOutlet:
     def _take(self, manifest: WeightManifest) -> None:
         """The newest version, that the next one's changes are of."""
         self._hold.close()
-        self._hold.enter_context(weighthold.held(manifest.manifest_path))
+        self._hold.enter_context(lock.held(manifest.manifest_path))
         self._newest = manifest
 
     async def _forget(self, gone: list[Sent]) -> None:
@@ -254,7 +256,7 @@ def _bounded(pieces: Iterable[bytes], room: int) -> Iterator[bytes]:
 @contextlib.contextmanager
 def _mapped(manifest: WeightManifest) -> Iterator[Words]:
     """The words of a version's file, which nobody writes over meanwhile."""
-    with weighthold.held(manifest.manifest_path) as file:
+    with lock.held(manifest.manifest_path) as file:
         if not manifest.bytes:
             yield words_of(b"")
             return

@@ -8,8 +8,8 @@ and a half whole ones.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.chassis.objects import Object
-from services.chassis.weightlinks import Link
+from services.chassis.messaging.object_format import Object
+from services.chassis.weights.versions import Link
 
 KEEP = 3  # newest versions that can be rebuilt, as many as the learner's folder holds
 _SHARE = 0.5  # of a whole version: what the changes since may come to

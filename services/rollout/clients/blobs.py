@@ -7,7 +7,7 @@ from collections.abc import Callable
 from banyan.digest import blake
 from banyan.errors import PermanentError, TemporaryError
 from banyan.v1 import events_pb2, tree_pb2
-from services.chassis.bus import MAX_MESSAGE_BYTES
+from services.chassis.messaging.bus import MAX_MESSAGE_BYTES
 from services.rollout.clients.messages import Event
 from services.rollout.ports import Store
 

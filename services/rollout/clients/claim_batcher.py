@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from banyan.errors import BanyanError, NotFound, Refused
 from banyan.v1 import treestore_service_pb2 as ts
-from services.chassis.together import Together
+from services.chassis.messaging.batcher import Together
 
 _MOST = 64
 _LATER = "LATER"  # the answer was full

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from banyan.errors import BanyanError
 from banyan.v1 import treestore_service_pb2 as ts
-from services.chassis.together import Together
+from services.chassis.messaging.batcher import Together
 from services.rollout.clients.claim_batcher import refusal
 
 _MOST = 64

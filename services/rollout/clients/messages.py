@@ -11,9 +11,9 @@ from banyan.plugins import LeafMark
 from banyan.segment import Segment
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2
-from services.chassis import subjects
-from services.chassis.bus import MAX_MESSAGE_BYTES
-from services.chassis.parts import HEAD_BYTES, parts
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import MAX_MESSAGE_BYTES
+from services.chassis.messaging.chunks import HEAD_BYTES, parts
 
 # Messages that are joined, in the order in which they go out, and how many of each.
 _ORDER: dict[type[Message], int] = {

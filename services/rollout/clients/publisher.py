@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from banyan.errors import DeadlineMissed
-from services.chassis.health import Pulse
+from services.chassis.rpc.health import Pulse
 from services.rollout.clients import messages
 from services.rollout.clients.messages import Event
 from services.rollout.ports import Log

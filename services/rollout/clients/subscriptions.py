@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncIterator
 
-from services.chassis import assignments as log
-from services.chassis import subjects
-from services.chassis.bus import Bus
+from services.chassis.messaging import assignments as log
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
 from services.rollout.ports import Assignments
 
 

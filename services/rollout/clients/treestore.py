@@ -18,7 +18,7 @@ from banyan.v1 import (
     treestore_service_pb2,
     treestore_service_pb2_grpc,
 )
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.rollout.clients.claim_batcher import Claims, Renewals
 from services.rollout.clients.ingest_batcher import Ingests
 from services.rollout.engines.thread import SLOWEST_B_S

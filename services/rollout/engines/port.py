@@ -125,7 +125,7 @@ class Engine(Protocol):
         ...
 
     def load(self, policy: Policy, weights: Path | None) -> list[Sampled]:
-        """Takes new weights (a manifest of services.chassis.weightfile whose digest was checked; None for the model's own).
+        """Takes new weights (a manifest of services.chassis.weights.file whose digest was checked; None for the model's own).
 
         Cuts what runs: those branches are returned as ABORTED segments of the old policy. What waits goes on waiting.
         """

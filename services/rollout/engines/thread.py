@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from banyan.errors import DeadlineMissed, InvalidInput, TemporaryError, with_place
 from banyan.segment import Floats, IntTokens
-from services.chassis.health import Pulse
+from services.chassis.rpc.health import Pulse
 from services.rollout.engines.port import Engine, EngineStats, Key, Policy, Request, Sampled, Tokenizer
 
 T = TypeVar("T")

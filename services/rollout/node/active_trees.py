@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from banyan.segment import Segment
-from services.chassis.telemetry import Span
+from services.chassis.process.telemetry import Span
 from services.rollout.clients.messages import Event
 from services.rollout.growth.grower import Grower
 from services.rollout.growth.spec import GrowSpec

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from banyan import wire
 from banyan.errors import BanyanError, InvalidInput, NotFound, Refused
 from banyan.v1 import events_pb2
-from services.chassis import telemetry
+from services.chassis.process import telemetry
 from services.rollout.engines.port import Tokenizer
 from services.rollout.growth import return_reasons
 from services.rollout.growth import spec as specs

@@ -10,7 +10,7 @@ import time
 
 from banyan.errors import BanyanError, DeadlineMissed, TemporaryError
 from banyan.v1 import runstore_service_pb2
-from services.chassis.health import Pulse
+from services.chassis.rpc.health import Pulse
 from services.rollout.node.active_trees import Trees
 from services.rollout.ports import Store
 

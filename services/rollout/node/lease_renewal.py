@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from banyan.errors import Refused, TemporaryError
-from services.chassis.health import Pulse
+from services.chassis.rpc.health import Pulse
 from services.rollout.engines.thread import EngineThread
 from services.rollout.node.active_trees import Live, Trees
 from services.rollout.ports import Store

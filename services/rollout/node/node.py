@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 from banyan.errors import BanyanError
-from services.chassis.health import Pulse
-from services.chassis.process import first_of
+from services.chassis.process.process import first_of
+from services.chassis.rpc.health import Pulse
 from services.rollout.clients.blobs import Blobs
 from services.rollout.clients.publisher import Publisher
 from services.rollout.engines.port import Key, Request, Sampled

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from banyan.plugins import Branch
 from banyan.segment import Kind, Segment
-from services.chassis import telemetry
+from services.chassis.process import telemetry
 from services.rollout.engines.port import Key, Request
 from services.rollout.node.active_trees import Live
 

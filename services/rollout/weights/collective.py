@@ -14,8 +14,9 @@ from typing import Any
 from banyan.errors import InvalidInput, TemporaryError
 from banyan.recipe import Resources
 from banyan.v1 import learner_service_pb2
-from services.chassis import handover, private, weightfile
-from services.chassis.handover import Place
+from services.chassis.process import private_files
+from services.chassis.weights import collective, file
+from services.chassis.weights.collective import Place
 from services.rollout.growth.policy_selection import Published
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class Handed:
             return
         self._last = None
         if self._devices is None:
-            self._devices = await asyncio.to_thread(handover.devices)
+            self._devices = await asyncio.to_thread(collective.devices)
         async with contextlib.aclosing(self._ask(published, self._devices)) as said:
             path = await self._invited(published, said)
             sent = asyncio.ensure_future(_sent(said))
@@ -65,7 +66,7 @@ class Handed:
                 self._last = published.policy.digest, path
                 await asyncio.wait([sent], timeout=_END_S)
             finally:
-                handover.forget(path)
+                collective.forget(path)
                 sent.cancel()
                 await asyncio.wait([sent])
                 if not sent.cancelled() and (error := sent.exception()) is not None:
@@ -80,7 +81,7 @@ class Handed:
                 f"the learner at {where} does not say where weights of step {step} are handed over"
             ) from None
         path = self._folder / f"{published.name}.json"
-        manifest = weightfile.from_json(first.manifest_json, path.with_suffix(".bin"))
+        manifest = file.from_json(first.manifest_json, path.with_suffix(".bin"))
         if manifest.digest != published.policy.digest:
             raise InvalidInput(
                 f"{published.address} hands over weights {manifest.digest.hex()[:12]}, which were not asked for"
@@ -88,11 +89,11 @@ class Handed:
         how = first.transport, self._workers + 1, first.piece_bytes
         place = Place(first.host, first.port, first.token, *how)
         try:
-            private.folder(self._folder)
+            private_files.folder(self._folder)
             for old in self._folder.glob("policy-*"):
                 old.unlink(missing_ok=True)
             path.write_text(first.manifest_json)
-            handover.write(path, place)
+            collective.write(path, place)
         except OSError as error:
             raise TemporaryError(f"cannot write to {self._folder}: {error.strerror or error}; is there room?") from None
         return path

@@ -15,12 +15,14 @@ from typing import Protocol
 
 from banyan.errors import BanyanError, InvalidInput, NotFound, PermanentError, TemporaryError
 from banyan.v1 import events_pb2, tree_pb2
-from services.chassis import hints, subjects, weightfile, weightlinks, weightstream
-from services.chassis.bus import Bus
-from services.chassis.objects import Object
-from services.chassis.weightdelta import Words
-from services.chassis.weightlinks import Link, Version
-from services.chassis.weightstream import Blocks, Header, Records
+from services.chassis.messaging import notices, subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.object_format import Object
+from services.chassis.weights import file as weightfile
+from services.chassis.weights import stream, versions
+from services.chassis.weights.delta import Words
+from services.chassis.weights.stream import Blocks, Header, Records
+from services.chassis.weights.versions import Link, Version
 from services.rollout.growth.policy_selection import Published
 
 Ask = Callable[[Published, str], Awaitable[None]]
@@ -35,7 +37,7 @@ def asker(bus: Bus, run_id: str, node_id: str) -> Ask:
         policy = published.policy
         named = tree_pb2.PolicyRef(learner_epoch=policy.epoch, step=policy.step, digest=policy.digest)
         wanted = events_pb2.WeightsWanted(run_id=run_id, node_id=node_id, policy=named, reason=reason)
-        await hints.say(bus.client, subjects.weights_wanted(run_id), wanted)
+        await notices.say(bus.client, subjects.weights_wanted(run_id), wanted)
 
     return ask
 
@@ -96,10 +98,10 @@ class Rebuilder:
             if len(found) == _LONGEST:
                 raise InvalidInput(f"the chain of step {policy.step} has more than {_LONGEST} links")
             item = await self._objects.find(wanted.name)
-            link = weightlinks.read(item.labels)
+            link = versions.read(item.labels)
             if link.version != wanted:
                 raise NotFound(f"object {wanted.name} holds weights {link.version.digest.hex()[:12]}, not those of its name")
-            if item.size > _STREAM_SHARE * published.bytes + weightstream.MOST_BYTES:
+            if item.size > _STREAM_SHARE * published.bytes + stream.MOST_BYTES:
                 raise InvalidInput(f"object {wanted.name} has {item.size} bytes for weights of {published.bytes}")
             found.append((item, link))
             wanted = link.parent
@@ -143,7 +145,7 @@ class _Applier:
 
     def _read(self, record: bytes) -> Header:
         """The header, which must say what the object's labels say."""
-        header, link = weightstream.read_header(record, self._path), self._link
+        header, link = stream.read_header(record, self._path), self._link
         manifest, parent = header.manifest, link.parent.digest if link.parent else b""
         if Version(manifest.epoch, manifest.step, manifest.digest) != link.version or header.parent != parent:
             raise InvalidInput(f"{link.version.name} holds a version that its labels do not name")
@@ -161,10 +163,10 @@ def _words(part: Path, size: int, anew: bool) -> Iterator[tuple[memoryview, Word
         if (found := os.fstat(file.fileno()).st_size) != size:
             raise InvalidInput(f"the version before has {found} bytes where the policy has {size}")
         if not size:
-            yield memoryview(b""), weightstream.words_of(b"")
+            yield memoryview(b""), stream.words_of(b"")
             return
         memory = mmap.mmap(file.fileno(), size)
-        yield memoryview(memory), weightstream.words_of(memory)
+        yield memoryview(memory), stream.words_of(memory)
 
 
 def _digest(memory: memoryview) -> bytes:

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from banyan.errors import BanyanError, InvalidInput, NotFound, TemporaryError
 from banyan.v1 import learner_service_pb2
-from services.chassis import private, telemetry, weightfile, weighthold
+from services.chassis.process import private_files, telemetry
+from services.chassis.weights import file as weightfile
+from services.chassis.weights import lock
 from services.rollout.growth.policy_selection import Published
 from services.rollout.weights.delta_fetch import Rebuilder
 
@@ -42,7 +44,7 @@ class Weights:
         """
         local = published.folder / f"{published.name}.json"
         path = local if self._local and local.is_file() else await self._download(published)
-        with weighthold.held(path):
+        with lock.held(path):
             if self._checked.get(path) != published.policy.digest:
                 await self._check(path, published)
             yield path
@@ -65,7 +67,7 @@ class Weights:
         if self._has(target, published.policy.digest):
             return target
         try:
-            private.folder(self._folder)
+            private_files.folder(self._folder)
             part, text = await self._bring(published)
             part.replace(target.with_suffix(".bin"))
             aside = target.with_suffix(".aside")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from banyan.errors import BanyanError
-from services.chassis import telemetry
+from services.chassis.process import telemetry
 from services.rollout.engines.port import UNPROVEN, Policy, Sampled
 from services.rollout.engines.thread import EngineThread
 from services.rollout.growth import policy_selection

@@ -10,7 +10,7 @@ from banyan.errors import InvalidInput
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceServicer
-from services.chassis.rpc import RUN_KEY
+from services.chassis.rpc.rpc import RUN_KEY
 from services.treestore.api import lineage
 from services.treestore.control import learner_failures
 from services.treestore.ingest import blobs

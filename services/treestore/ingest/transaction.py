@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection, delete
 
 from banyan.v1 import events_pb2
-from services.chassis import subjects
+from services.chassis.messaging import subjects
 from services.treestore.events.decode import decode
 from services.treestore.events.events import Ended, Event, Grew, Grown, Opened, Planned, WasScored
 from services.treestore.ingest import blobs, texts

@@ -1,7 +1,7 @@
 """Queues trees for growing. Each GrowTree has the tree's next ticket: an older one claims nothing any more."""
 
 from banyan.v1 import events_pb2, tree_pb2
-from services.chassis import subjects
+from services.chassis.messaging import subjects
 from services.treestore.unit_of_work.rows import TreeRow
 from services.treestore.unit_of_work.unit_of_work import Book
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from banyan.errors import InvalidInput, TemporaryError
 from banyan.v1 import events_pb2, tree_pb2
-from services.chassis import subjects, telemetry
-from services.chassis.health import Pulse
+from services.chassis.messaging import subjects
+from services.chassis.process import telemetry
+from services.chassis.rpc.health import Pulse
 from services.treestore.ingest import dead_letters
 from services.treestore.ingest.transaction import Item, Outcome, Unfit, bury_item, give_up_parked, ingest
 from services.treestore.loops.ports import Message, Source

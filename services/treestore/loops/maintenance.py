@@ -11,9 +11,9 @@ from nats.js.errors import Error as JetStreamError
 from sqlalchemy import Connection
 
 from banyan.errors import TemporaryError
-from services.chassis import bucket, subjects
-from services.chassis.bus import Bus
-from services.chassis.health import Pulse
+from services.chassis.messaging import object_store, subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.rpc.health import Pulse
 from services.treestore.control import runs
 from services.treestore.loops import deadlines
 from services.treestore.loops.ingester import tell
@@ -138,7 +138,7 @@ class Keeper:
             await self._bus.purge_subject(subjects.TRAIN, subjects.train(run_id, "*"))
             await self._bus.purge_subject(subjects.GROWTH, subjects.growth(run_id))
             await self._bus.delete_consumer(subjects.GROWTH, subjects.growth_durable(run_id))
-            await bucket.delete(self._bus.client, subjects.weights_bucket(run_id))
+            await object_store.delete(self._bus.client, subjects.weights_bucket(run_id))
         except (TimeoutError, nats.errors.Error, JetStreamError) as error:
             message = (
                 f"the broker cannot forget run {run_id} now: {error or type(error).__name__}; nothing is lost, try again"
@@ -147,11 +147,11 @@ class Keeper:
 
     async def clear_weights(self) -> None:
         """Removes the object stores that the weights of runs went out through which are over."""
-        for run_id in {subjects.weights_run(name) for name in await bucket.names(self._bus.client)} - {""}:
+        for run_id in {subjects.weights_run(name) for name in await object_store.names(self._bus.client)} - {""}:
             self.sweeping.beat(f"the weights of run {run_id}", _SWEEP_S)
             async with self._if_over(run_id) as over:
                 if over:
-                    await bucket.delete(self._bus.client, subjects.weights_bucket(run_id))
+                    await object_store.delete(self._bus.client, subjects.weights_bucket(run_id))
 
 
 def _known_log(connection: Connection) -> tuple[str, int]:

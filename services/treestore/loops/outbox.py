@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, delete, select
 
 from banyan.errors import DeadlineMissed, InvalidInput, TemporaryError
 from banyan.v1 import events_pb2
-from services.chassis.health import Pulse
+from services.chassis.rpc.health import Pulse
 from services.treestore.ingest import dead_letters
 from services.treestore.loops.ports import Publisher
 from services.treestore.storage import schema

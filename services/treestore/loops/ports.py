@@ -1,4 +1,4 @@
-"""The outside of the treestore, as its loops see it. `services.chassis.bus.Bus` is the real one."""
+"""The outside of the treestore, as its loops see it. `services.chassis.messaging.bus.Bus` is the real one."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from services.chassis.settings import Settings as Shared
+from services.chassis.process.settings import Settings as Shared
 
 
 @dataclass(frozen=True, kw_only=True)

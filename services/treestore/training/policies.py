@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Row, Select, func, insert, select, update
 from banyan.errors import InvalidInput, Refused
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis import subjects
+from services.chassis.messaging import subjects
 from services.treestore.control.runs import run_row
 from services.treestore.lifecycle import transitions
 from services.treestore.storage import schema

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from services.chassis.health import Liveness
+from services.chassis.rpc.health import Liveness
 from services.treestore.storage.clock import Clock
 from services.treestore.storage.database import Database
 from services.treestore.storage.notifier import Notifier

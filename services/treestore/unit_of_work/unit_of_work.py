@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 from banyan.digest import blake
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2
-from services.chassis import subjects
+from services.chassis.messaging import subjects
 from services.treestore.events.events import Event
 from services.treestore.storage.settings import Settings
 from services.treestore.unit_of_work import completion

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from banyan.recipe import Recipe
-from services.chassis.nats_server import free_port
+from services.chassis.process.nats_server import free_port
 from tests.learner import test_service as single
 from tests.learner.test_service import World
 

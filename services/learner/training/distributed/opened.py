@@ -4,7 +4,7 @@ import os
 
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
-from services.chassis.cores import CoreShare
+from services.chassis.process.cores import CoreShare
 from services.learner.settings import LearnerSettings
 from services.learner.training.distributed.place import Place, place
 from services.learner.training.trainer_thread import TorchThread

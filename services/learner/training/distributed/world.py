@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from services.chassis.parent import orphaned
+from services.chassis.process.parent_death import orphaned
 from services.learner.training.distributed.lost import RankLost
 from services.learner.training.distributed.place import Place
 from services.learner.training.distributed.pulse import BEAT_S, Pulse, suspects

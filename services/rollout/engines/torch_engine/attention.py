@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from services.chassis import attentionwords
+from services.chassis.model_checks import attention_keywords
 from services.rollout.engines.torch_engine import cascade_attention, paged_attention
 from services.rollout.engines.torch_engine.attention_scores import Scores, held
 from services.rollout.engines.torch_engine.paged_attention import Own
@@ -40,7 +40,7 @@ def attend(
 
     The window is in the mask. Raises NotReady for keywords that are not understood.
     """
-    attentionwords.check(module, _READER, more, dropout, attention_mask)
+    attention_keywords.check(module, _READER, more, dropout, attention_mask)
     if _here.seen is not None:
         _here.seen.append((getattr(module, "layer_idx", None), key, value))
     scores = Scores(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux)

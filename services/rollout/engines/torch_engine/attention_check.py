@@ -12,8 +12,8 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from banyan.segment import Floats, IntTokens, Sampling
-from services.chassis import eagerpass
-from services.chassis.sharpened import LOW, sharpened
+from services.chassis.model_checks import eager_pass
+from services.chassis.model_checks.sharpened import LOW, sharpened
 from services.rollout.engines.port import Policy, Request, Sampled
 from services.rollout.engines.torch_engine.engine import TorchEngine
 from services.rollout.engines.torch_engine.forward import Forward
@@ -46,9 +46,9 @@ def checked(model: PreTrainedModel, deterministic: bool = False) -> Forward:
 
     A model of low precision is looked at closely, cut and in float32, and as it is for gross faults.
     """
-    with eagerpass.named(model, READER):
+    with eager_pass.named(model, READER):
         forward = Forward(model)
-        with eagerpass.short_windows(model):
+        with eager_pass.short_windows(model):
             if model.dtype in LOW:
                 _check_closely(forward, deterministic)
             _check(forward, deterministic)
@@ -69,18 +69,18 @@ def _check(forward: Forward, deterministic: bool) -> None:
     model = forward.model
     limits = Limits(_KV_TOKENS, _BRANCHES + 1, _CHUNK, deterministic, share_from=1, page_tokens=_PAGE, waste=0)
     engine = TorchEngine(forward, _Endless(), limits, Policy(0, 0, b""))
-    prompt_P = eagerpass.prompt(model)
+    prompt_P = eager_pass.prompt(model)
     lengths = [prompt_P[:n] for n in (len(prompt_P), len(prompt_P) // 2, _PAGE - 1)]
     prompts = [prompt_P] * (1 + _BRANCHES) + lengths
     sampled = [s for some in (prompts[:1], prompts[1 : -len(lengths)], lengths) for s in _sampled(engine, some)]
     paths = [np.concatenate((prompt, one.tokens_T)) for prompt, one in zip(prompts, sampled, strict=True)]
     again_T = engine.logprobs(paths[0], len(prompt_P), 1.0)
-    found = eagerpass.logprobs(model, paths)
+    found = eager_pass.logprobs(model, paths)
     expected = [found_T[len(prompt) - 1 :] for prompt, found_T in zip(prompts, found, strict=True)]
     said: list[Floats] = [one.logprobs_T for one in sampled]
     pairs = list(zip(said, expected, strict=True))
     alone, truth = pairs[0]
-    eagerpass.compare(
+    eager_pass.compare(
         model,
         READER,
         {
@@ -96,7 +96,7 @@ def _check(forward: Forward, deterministic: bool) -> None:
 def _sampled(engine: TorchEngine, prompts: Sequence[IntTokens]) -> list[Sampled]:
     """A branch of each prompt, in order."""
     for branch, prompt_P in enumerate(prompts):
-        sampling = Sampling(max_new_tokens=eagerpass.ANSWER)
+        sampling = Sampling(max_new_tokens=eager_pass.ANSWER)
         engine.submit(Request(branch, prompt_P, 10 * len(prompts) + branch, sampling, keep=True, order=(branch,)))
     ended: list[Sampled] = []
     while engine.busy:

@@ -17,7 +17,7 @@ import torch
 from banyan.draws import uniforms
 from banyan.errors import InvalidInput
 from banyan.segment import Finish, Floats, IntTokens
-from services.chassis.head import Head
+from services.chassis.weights.value_head import Head
 from services.rollout.engines.port import EngineStats, Key, Policy, Request, Sampled, Tokenizer
 from services.rollout.engines.torch_engine import loading
 from services.rollout.engines.torch_engine.extras import extras, scored

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from services.chassis.head import Head
+from services.chassis.weights.value_head import Head
 from services.rollout.engines.torch_engine.sampler import Extras
 from services.rollout.engines.torch_engine.samples import Drawn
 from services.rollout.engines.torch_engine.scheduling.branches import Row

@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from banyan.errors import InvalidInput
 from banyan.segment import IntTokens
-from services.chassis import finite, head, weightfile
-from services.chassis.head import Head
-from services.chassis.reach import reach
+from services.chassis.model_checks.rope_reach import reach
+from services.chassis.weights import file, finite, value_head
+from services.chassis.weights.value_head import Head
 from services.rollout.engines.torch_engine import attention
 
 
@@ -62,11 +62,11 @@ def context(model: Any) -> int:
 def take(model: PreTrainedModel, manifest_path: Path) -> Head | None:
     """Copies a policy's weights, whose digest was checked, into a model; its learned head, where it has one that may be
     heard. Raises InvalidInput, before any change, if they do not fit."""
-    manifest = weightfile.read(manifest_path)
-    held = weightfile.read_tensors(manifest)
-    tensors = {name: tensor for name, tensor in held.items() if not name.startswith(weightfile.HEAD)}
+    manifest = file.read(manifest_path)
+    held = file.read_tensors(manifest)
+    tensors = {name: tensor for name, tensor in held.items() if not name.startswith(file.HEAD)}
     output: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    learned = head.read(held, output.weight, manifest_path)
+    learned = value_head.read(held, output.weight, manifest_path)
     state = model.state_dict(keep_vars=True)
     _check(state, tensors, manifest_path)
     with torch.no_grad():

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from banyan.errors import InvalidInput
-from services.chassis import weightfile
+from services.chassis.weights import file
 
 
 def check(manifest_path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -12,8 +12,8 @@ def check(manifest_path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
 
     Tied names count as one.
     """
-    manifest = weightfile.read(manifest_path)
-    found = {t.name: t.shape for t in manifest.tensors if not t.name.startswith(weightfile.HEAD)}
+    manifest = file.read(manifest_path)
+    found = {t.name: t.shape for t in manifest.tensors if not t.name.startswith(file.HEAD)}
     names = {name: {name} for name in found}
     for alias, name in manifest.aliases.items():
         names[name].add(alias)

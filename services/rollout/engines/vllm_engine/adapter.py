@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from banyan.errors import InvalidInput
-from services.chassis import weightfile
+from services.chassis.weights import file
 from services.rollout.engines.port import Policy
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _NUMBERS = 2**31 - 2
 
 def read(weights: Path) -> Mapping[str, Any] | None:
     """The configuration of the adapter in a weight file; None for whole weights."""
-    return weightfile.read(weights).adapter
+    return file.read(weights).adapter
 
 
 def check(adapter: Mapping[str, Any], weights: Path, shapes: Mapping[str, tuple[int, ...]], most_rank: int) -> None:
@@ -35,7 +35,7 @@ def check(adapter: Mapping[str, Any], weights: Path, shapes: Mapping[str, tuple[
             f"{weights} is an adapter of rank {rank!r}, and vLLM was started for at most {most_rank}: set"
             " resources.engine_settings.lora_rank"
         )
-    for tensor in weightfile.read(weights).tensors:
+    for tensor in file.read(weights).tensors:
         match = _NAME.fullmatch(tensor.name)
         shape = shapes.get(f"{match['module']}.weight", ()) if match else ()
         if match is None or (shapes and len(shape) != 2):
@@ -62,7 +62,7 @@ def write(adapter: Mapping[str, Any], weights: Path, folder: Path) -> Path:
     """The folder that PEFT would have saved."""
     from safetensors.torch import save_file
 
-    tensors = weightfile.read_tensors(weightfile.read(weights))
+    tensors = file.read_tensors(file.read(weights))
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", **adapter}))
     return folder

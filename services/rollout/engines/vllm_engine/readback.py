@@ -36,9 +36,9 @@ class Sample:
 
 def samples(tensors: Mapping[str, torch.Tensor], digest: bytes) -> dict[str, Sample]:
     """Of the model's own tensors in a weight file."""
-    from services.chassis import weightfile
+    from services.chassis.weights import file
 
-    return {n: Sample.of(tensor, digest) for n, tensor in tensors.items() if not n.startswith(weightfile.HEAD)}
+    return {n: Sample.of(tensor, digest) for n, tensor in tensors.items() if not n.startswith(file.HEAD)}
 
 
 @torch.inference_mode()

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import torch
 
 from banyan.errors import InvalidInput
-from services.chassis import handover, weightfile
-from services.chassis.handover import Piece, Place
-from services.chassis.weightfile import WeightManifest
+from services.chassis.weights import collective, file
+from services.chassis.weights.collective import Piece, Place
+from services.chassis.weights.file import WeightManifest
 from services.rollout.engines.vllm_engine.readback import Sample
 
 
@@ -23,7 +23,7 @@ class Received:
     def __init__(self, manifest: WeightManifest, place: Place, device: torch.device) -> None:
         self._manifest, self._place = manifest, place
         self._device = device if place.transport == "nccl" else torch.device("cpu")
-        self.digest, self._hasher = manifest.digest, weightfile.hasher()
+        self.digest, self._hasher = manifest.digest, file.hasher()
         self._names = {tensor.name: [tensor.name] for tensor in manifest.tensors}
         for alias, name in manifest.aliases.items():
             self._names[name].append(alias)
@@ -31,8 +31,8 @@ class Received:
 
     def tensors(self, rank: int) -> Iterator[tuple[str, torch.Tensor]]:
         """The model's tensors, under all of their names. Raises TemporaryError where the hand-over breaks."""
-        with contextlib.closing(handover.join(self._place, rank)) as ranks:
-            for piece in handover.pieces(self._manifest, self._place.piece_bytes):
+        with contextlib.closing(collective.join(self._place, rank)) as ranks:
+            for piece in collective.pieces(self._manifest, self._place.piece_bytes):
                 flat_B = torch.empty(piece.bytes, dtype=torch.uint8, device=self._device)
                 if piece.bytes:
                     ranks.broadcast(flat_B)
@@ -42,9 +42,9 @@ class Received:
 
     def _cut(self, piece: Piece, flat_B: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         for entry in piece.entries:
-            if entry.name.startswith(weightfile.HEAD):
+            if entry.name.startswith(file.HEAD):
                 continue
-            tensor = weightfile.cut(flat_B, piece.offset, entry)
+            tensor = file.cut(flat_B, piece.offset, entry)
             sample = Sample.of(tensor, self.digest)
             for name in self._names[entry.name]:
                 self.samples[name] = sample

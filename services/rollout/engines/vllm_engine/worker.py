@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from services.chassis import weightfile
+from services.chassis.weights import file
 from services.rollout.engines.vllm_engine import readback
 from services.rollout.engines.vllm_engine.readback import Sample
 
@@ -37,12 +37,12 @@ class Extension:
 
     def read_back(self, manifest: str) -> tuple[list[str], list[str]]:
         """Tensors of a version that the model does not compute with, and those that cannot be asked of it."""
-        held = weightfile.read(Path(manifest))
+        held = file.read(Path(manifest))
         received = self.weight_transfer_engine.received
         if received is not None and received.digest == held.digest:
             own: Mapping[str, Sample] = received.samples
         elif held.path.exists():
-            own = readback.samples(weightfile.read_tensors(held), held.digest)
+            own = readback.samples(file.read_tensors(held), held.digest)
         else:
-            return [], sorted(t.name for t in held.tensors if not t.name.startswith(weightfile.HEAD))
+            return [], sorted(t.name for t in held.tensors if not t.name.startswith(file.HEAD))
         return readback.compare(self.model_runner.get_model(), own, held.aliases, held.digest)

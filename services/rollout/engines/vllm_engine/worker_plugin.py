@@ -36,19 +36,19 @@ def register() -> None:
     """Makes the backend known in this process, and ties the process to the one that started it."""
     from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 
-    from services.chassis import parent
+    from services.chassis.process import parent_death
 
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(BACKEND, _backend())
     if (started_by := multiprocessing.parent_process()) is not None and started_by.pid is not None:
-        parent.die_with(started_by.pid, signal.SIGKILL)  # one that waits for another takes no notice of less
+        parent_death.die_with(started_by.pid, signal.SIGKILL)  # one that waits for another takes no notice of less
 
 
 def _backend() -> Any:
     from vllm.distributed.weight_transfer.base import WeightTransferEngine
     from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload, initialize_layerwise_reload
 
-    from services.chassis import handover, weightfile
+    from services.chassis.weights import collective, file
     from services.rollout.engines.vllm_engine import receive
 
     class Banyan(WeightTransferEngine):  # type: ignore[misc]
@@ -69,9 +69,9 @@ def _backend() -> Any:
             """Loads all tensors. Raises ValueError or a BanyanError, and leaves the model unusable, if one lacks or came
             wrong."""
             self.received, path = None, Path(update_info.manifest)
-            manifest, place = weightfile.read(path), handover.read(path)
+            manifest, place = file.read(path), collective.read(path)
             if place is None:
-                self._load(path, _copies(weightfile.read_tensors(manifest)))
+                self._load(path, _copies(file.read_tensors(manifest)))
                 return
             parallel = self.parallel_config
             world = parallel.world_size * parallel.data_parallel_size
@@ -105,6 +105,6 @@ def _backend() -> Any:
 
 def _copies(held: "Mapping[str, torch.Tensor]") -> "Iterator[tuple[str, torch.Tensor]]":
     """The model's own tensors: copies, as a loader may write into what it is given."""
-    from services.chassis import weightfile
+    from services.chassis.weights import file
 
-    return ((name, tensor.clone()) for name, tensor in held.items() if not name.startswith(weightfile.HEAD))
+    return ((name, tensor.clone()) for name, tensor in held.items() if not name.startswith(file.HEAD))

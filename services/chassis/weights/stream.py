@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from banyan.errors import InvalidInput
-from services.chassis import weightdelta, weightfile
-from services.chassis.weightdelta import BLOCK_WORDS, Words
-from services.chassis.weightfile import WeightManifest
+from services.chassis.weights import delta, file
+from services.chassis.weights.delta import BLOCK_WORDS, Words
+from services.chassis.weights.file import WeightManifest
 
 MAGIC = b"BANYANW1"
 _LENGTH = struct.Struct("<I")
 _HEADER_BYTES = 16 << 20  # inflated; 100,000 tensors have 15 MB of names
-MOST_BYTES = max(_HEADER_BYTES, weightdelta.longest(BLOCK_WORDS))
+MOST_BYTES = max(_HEADER_BYTES, delta.longest(BLOCK_WORDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Encoding:
         yield MAGIC + _LENGTH.pack(len(header)) + header
         for start in range(0, len(self._new_W), BLOCK_WORDS):
             block = slice(start, start + BLOCK_WORDS)
-            record = weightdelta.encode(self._new_W[block], None if self._old_W is None else self._old_W[block])
-            self.changed += weightdelta.changed(record)
+            record = delta.encode(self._new_W[block], None if self._old_W is None else self._old_W[block])
+            self.changed += delta.changed(record)
             yield _LENGTH.pack(len(record)) + record
 
 
@@ -112,9 +112,9 @@ def read_header(record: bytes, path: Path) -> Header:
         said = str(body["manifest"])
     except (zlib.error, ValueError, KeyError, TypeError) as error:
         raise InvalidInput(f"the header of the weights for {path} is unusable: {error!r}") from None
-    manifest = weightfile.from_json(said, path)
-    if manifest.bytes % weightfile.ALIGN_BYTES:
-        raise InvalidInput(f"weights of {manifest.bytes} bytes for {path}: no multiple of {weightfile.ALIGN_BYTES}")
+    manifest = file.from_json(said, path)
+    if manifest.bytes % file.ALIGN_BYTES:
+        raise InvalidInput(f"weights of {manifest.bytes} bytes for {path}: no multiple of {file.ALIGN_BYTES}")
     return Header(manifest, parent)
 
 
@@ -128,7 +128,7 @@ class Blocks:
         """The next block. Raises InvalidInput."""
         if self._at >= len(self._words_W):
             raise InvalidInput(f"weights hold more blocks than {self._words_W.nbytes} bytes have")
-        self.changed += weightdelta.apply(record, self._words_W[self._at : self._at + BLOCK_WORDS])
+        self.changed += delta.apply(record, self._words_W[self._at : self._at + BLOCK_WORDS])
         self._at += BLOCK_WORDS
 
     def end(self) -> None:

@@ -4,9 +4,9 @@ A work queue has one consumer for a subject, so a node that joins pulls from the
 and the treestore removes it with its run.
 """
 
-from services.chassis import subjects
-from services.chassis.bus import Bus
-from services.chassis.pull import Consumer
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.consumer import Consumer
 
 _ACK_WAIT_S = 15.0  # of a node that never comes back; what one held that does is queued as it begins
 _MOST_PENDING = 10_000  # trees of a run that nodes hold at once; far above what their branches allow

@@ -19,10 +19,10 @@ from nats.js.errors import Error as JetStreamError
 
 from banyan.errors import DeadlineMissed, InvalidInput
 from banyan.v1 import events_pb2
-from services.chassis import streams, subjects
-from services.chassis.delivery import Delivery
-from services.chassis.flushing import flushed
-from services.chassis.pull import Consumer, ready
+from services.chassis.messaging import streams, subjects
+from services.chassis.messaging.consumer import Consumer, ready
+from services.chassis.messaging.delivery import Delivery
+from services.chassis.messaging.flush import flushed
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from services.chassis.bus import MAX_MESSAGE_BYTES
+from services.chassis.messaging.bus import MAX_MESSAGE_BYTES
 
 HEAD_BYTES = 512  # of a message beside its items: run, node and framing
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from typing import Any
 from banyan.errors import BanyanError, InvalidInput, NotReady
 from banyan.launch import find_users_code
 from banyan.printable import PrintableFormatter, printable
-from services.chassis import telemetry
-from services.chassis.parent import orphaned, tie_to_parent
+from services.chassis.process import telemetry
+from services.chassis.process.parent_death import orphaned, tie_to_parent
 
 _CANCEL_AGAIN_S = 0.5
 _SWITCH_S = 0.0005  # a thread that computes asks for the interpreter back after each operation; 5 ms is a tenth of its step

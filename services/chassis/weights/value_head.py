@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from banyan.errors import InvalidInput
-from services.chassis.weightfile import HEAD
+from services.chassis.weights.file import HEAD
 
 _UP, _RAW, _HEARD = "up.weight", "raw_B", "heard"
 

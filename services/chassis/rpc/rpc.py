@@ -16,8 +16,8 @@ from grpc_reflection.v1alpha import reflection
 
 from banyan.errors import BanyanError, DeadlineMissed, InvalidInput, TemporaryError
 from banyan.status import error_of, status_of
-from services.chassis.guard import Guard, bearers
-from services.chassis.health import Health, Liveness
+from services.chassis.rpc.auth import Guard, bearers
+from services.chassis.rpc.health import Health, Liveness
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from nats.js.api import StreamConfig
 from nats.js.errors import APIError
 
 from banyan.errors import InvalidInput
-from services.chassis import subjects
+from services.chassis.messaging import subjects
 
 # Error codes of the broker: a stream is there with other limits; its files would have no room; and what else stays so until
 # somebody changes the broker (number of streams, memory, a configuration that it does not take, subjects of another stream).

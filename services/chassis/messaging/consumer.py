@@ -16,7 +16,7 @@ from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableEr
 from nats.js.errors import Error as JetStreamError
 
 from banyan.errors import DeadlineMissed
-from services.chassis.delivery import Delivery
+from services.chassis.messaging.delivery import Delivery
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,9 @@ from blake3 import blake3
 
 from banyan import torchenv
 from banyan.errors import InvalidInput
-from services.chassis import private, weighthold
-from services.chassis.weightmap import Maps
+from services.chassis.process import private_files
+from services.chassis.weights import lock
+from services.chassis.weights.mapping import Maps
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -140,11 +141,11 @@ def write(
     `spare`: the .bin of a version that is wanted no more. Its pages are written over if nobody holds it, which saves the
     time to get and to give back as many; else it is removed.
     """
-    private.folder(folder)
+    private_files.folder(folder)
     entries, aliases, size = _layout(tensors, dtype)
     path, aside = folder / f"{name}.bin", folder / f".{name}.bin.{os.getpid()}"
     try:
-        with (weighthold.recycled(spare, aside, size) if spare else None) or open(aside, "w+b") as file:
+        with (lock.recycled(spare, aside, size) if spare else None) or open(aside, "w+b") as file:
             digest = _fill(file, entries, tensors, size)
         manifest = WeightManifest(path, epoch, step, digest, size, entries, aliases, canary, adapter)
         _publish(aside, path)
@@ -241,14 +242,14 @@ def in_memory(folder: Path) -> bool:
 
 def read(manifest_path: Path) -> WeightManifest:
     """The manifest in a file. Raises NotFound, or InvalidInput if it is unusable."""
-    with weighthold.present(manifest_path):
+    with lock.present(manifest_path):
         return from_json(manifest_path.read_text(), manifest_path.with_suffix(".bin"))
 
 
 def open_verified(manifest_path: Path) -> WeightManifest:
     """The manifest of weights whose digest was checked. Read once per version: hashing 270 MB takes about 0.05 s."""
     manifest = read(manifest_path)
-    with weighthold.present(manifest_path):
+    with lock.present(manifest_path):
         size = manifest.path.stat().st_size
         if size != manifest.bytes:
             raise InvalidInput(f"{manifest.path} holds {size} bytes, its manifest says {manifest.bytes}; fetch it again")
@@ -281,5 +282,5 @@ def read_flat(manifest: WeightManifest) -> "torch.Tensor":
 
 
 def _map(manifest: WeightManifest) -> "mmap":
-    with weighthold.present(manifest.manifest_path), open(manifest.path, "rb") as file:
+    with lock.present(manifest.manifest_path), open(manifest.path, "rb") as file:
         return _MAPS.private(file, manifest.bytes)

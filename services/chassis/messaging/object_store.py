@@ -25,8 +25,8 @@ from nats.js.errors import Error as JetStreamError
 from nats.js.errors import NotFoundError as NoStream
 
 from banyan.errors import DeadlineMissed, InvalidInput, NotFound, TemporaryError
-from services.chassis import objects
-from services.chassis.objects import Chunks, Object
+from services.chassis.messaging import object_format as objects
+from services.chassis.messaging.object_format import Chunks, Object
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from banyan.errors import InvalidInput, TemporaryError
-from services.chassis.weightfile import TensorEntry, WeightManifest
+from services.chassis.weights.file import TensorEntry, WeightManifest
 
 if TYPE_CHECKING:
     import torch
