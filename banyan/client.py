@@ -12,9 +12,8 @@ from typing import Any
 
 import grpc
 
-from banyan import secret as secret_module
 from banyan.errors import InvalidInput
-from banyan.status import error_of
+from banyan.runtime import secret as secret_module
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
 from banyan.v1 import runstore_service_pb2 as rs
@@ -22,6 +21,7 @@ from banyan.v1 import runstore_service_pb2_grpc as rs_grpc
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1 import treestore_service_pb2_grpc as ts_grpc
+from banyan.wire.status import error_of
 
 MAX_BYTES = 64 << 20
 _OPTIONS = [("grpc.max_receive_message_length", MAX_BYTES), ("grpc.enable_http_proxy", 0)]

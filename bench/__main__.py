@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 
-from banyan import torchenv
+from banyan.runtime import torch_environment
 
 NAMES = (
     "ingest",
@@ -29,7 +29,7 @@ ONLY_WITH_CUDA = ("gpu",)
 
 def main() -> None:
     """All benches that need no vLLM, or those that are named."""
-    torchenv.settle(os.environ)
+    torch_environment.settle(os.environ)
     wanted = sys.argv[1:] or NAMES
     known = (*NAMES, *LONG, *ONLY_WITH_VLLM, *ONLY_WITH_CUDA)
     unknown = [name for name in wanted if name not in known]

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from types import TracebackType
 
-from banyan import torchenv
 from banyan.recipe import Recipe
+from banyan.runtime import torch_environment
 from bench.oneprocess import OneProcess, Seconds
 
 _STEP_S = 300.0
@@ -70,7 +70,7 @@ class Beside:
 @contextmanager
 def _bound() -> Iterator[None]:
     before = os.environ.get("OMP_PROC_BIND")
-    torchenv.bind(os.environ, len(torchenv.CORES))
+    torch_environment.bind(os.environ, len(torch_environment.CORES))
     try:
         yield
     finally:

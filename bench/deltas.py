@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from banyan.recipe_file import load
+from banyan.recipe_loader.load import load
 from bench.compared import RECIPE
 from bench.oneprocess import OneProcess
 from bench.table import Result, median

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from banyan.recipe_file import load
+from banyan.recipe_loader.load import load
 from bench import through
 from bench.cells import Cells, wanted
 from bench.compared import COMPARED

@@ -11,7 +11,7 @@ from banyan.plugins import Scored, TreePolicy
 from banyan.segment import Kind, Sampling
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
-from banyan.wire import leaf_to_wire
+from banyan.wire.segments import leaf_to_wire
 from methods.filter.number import Number, given
 from services.rollout.growth.grower import Grower, Step
 from services.rollout.growth.spec import GrowSpec

@@ -18,7 +18,7 @@ from statistics import mean
 from typing import Any
 
 from banyan.recipe import Recipe
-from banyan.recipe_file import load
+from banyan.recipe_loader.load import load
 from banyan.v1 import events_pb2
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import gateway_service_pb2_grpc as gw_grpc

@@ -10,7 +10,7 @@ from banyan import registry
 from banyan.draws import key
 from banyan.plugins import Branch
 from banyan.recipe import Recipe
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from banyan.segment import Sampling
 from banyan.tree import Tree
 from bench.table import Result, median

@@ -16,7 +16,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from banyan.recipe_file import load
+from banyan.recipe_loader.load import load
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
 from bench.compared import RECIPE

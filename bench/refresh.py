@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from banyan.recipe import Recipe
-from banyan.recipe_file import load
+from banyan.recipe_loader.load import load
 from banyan.v1 import learner_service_pb2_grpc
 from bench.busy import BRANCHES, Busy, Change
 from bench.compared import RECIPE

@@ -13,7 +13,7 @@ from typing import Any
 
 from banyan import registry
 from banyan.recipe import Recipe
-from banyan.recipe_file import load, resolve
+from banyan.recipe_loader.load import load, resolve
 from bench.table import Result
 from services.rollout.simulation.simulate import Growth, grow
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from banyan.recipe_file import load
+from banyan.recipe_loader.load import load
 from bench.compared import RECIPE
 from bench.naive import NaiveLoop
 from bench.oneprocess import OneProcess

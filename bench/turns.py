@@ -2,7 +2,7 @@
 
 import asyncio
 
-from banyan.recipe_file import load
+from banyan.recipe_loader.load import load
 from bench.compared import RECIPE
 from bench.overhead import services
 from bench.table import Result

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from banyan import torchenv
+from banyan.runtime import torch_environment
 
-os.environ.update({**torchenv.SETTINGS, **os.environ})
+os.environ.update({**torch_environment.SETTINGS, **os.environ})
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

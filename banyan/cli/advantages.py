@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 import typer
 import yaml
 
-from banyan import registry, yaml_text
+from banyan import registry
 from banyan.cli.options import Json
 from banyan.cli.output import emit_json, err
 from banyan.cli.treelines import TreeLine, read
 from banyan.errors import InvalidInput
+from banyan.recipe_loader import yaml_text
 
 if TYPE_CHECKING:
     from services.learner.data.credit import Credit

@@ -12,14 +12,14 @@ from typing import Annotated
 
 import typer
 
-from banyan import torchenv
 from banyan.cli import describe, joining
 from banyan.cli.invocation import me
 from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.output import emit, err
 from banyan.cli.store import commanding
 from banyan.errors import InvalidInput
-from banyan.launch import FOLDERS, OURS
+from banyan.runtime import torch_environment
+from banyan.runtime.launch import FOLDERS, OURS
 
 
 def token(
@@ -58,7 +58,7 @@ def join(
 
     environment = asyncio.run(admit(address, given, state))
     cores = threads or len(os.sched_getaffinity(0))
-    environment |= {"BANYAN_THREADS": str(cores), "OMP_NUM_THREADS": str(cores), **torchenv.SETTINGS}
+    environment |= {"BANYAN_THREADS": str(cores), "OMP_NUM_THREADS": str(cores), **torch_environment.SETTINGS}
     environment[FOLDERS] = os.pathsep.join(filter(None, (os.environ.get(FOLDERS), os.getcwd())))  # of its plugins
     # A launcher that ties its own children to itself does not mean this process.
     inherited = {k: v for k, v in os.environ.items() if k not in ("BANYAN_PARENT", "BANYAN_TOKEN")}

@@ -11,7 +11,7 @@ import typer
 from banyan.cli import advantages, dead, doctor, export, join, lineage, recipes, runs, simulate, train, trees
 from banyan.cli.output import err
 from banyan.errors import BanyanError, InvalidInput
-from banyan.printable import textual
+from banyan.text.printable import textual
 
 app = typer.Typer(
     name="banyan",

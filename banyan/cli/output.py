@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from banyan.printable import printable, printable_json
+from banyan.text.printable import printable, printable_json
 
 _WIDE = 100_000  # where nobody looks, a line is a record: it is never folded
 

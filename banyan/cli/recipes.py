@@ -13,7 +13,7 @@ from banyan.cli.options import Json
 from banyan.cli.output import emit, emit_yaml
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe, reference
-from banyan.recipe_file import load
+from banyan.recipe_loader.load import load
 
 app = typer.Typer(help="Recipes.", no_args_is_help=True)
 

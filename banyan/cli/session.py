@@ -19,12 +19,12 @@ from banyan.cli.output import err, out
 from banyan.cli.report import print_report
 from banyan.client import Client
 from banyan.errors import BanyanError, Refused, TemporaryError
-from banyan.launch import FOLDERS
 from banyan.recipe import Recipe
-from banyan.status import error_of
+from banyan.runtime.launch import FOLDERS
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
 from banyan.v1 import runstore_service_pb2 as rs
+from banyan.wire.status import error_of
 from services.chassis.rpc import rpc
 from services.supervisor.embedded import embedded
 from services.supervisor.fleet import GRACE_S

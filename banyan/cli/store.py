@@ -11,11 +11,11 @@ from typing import IO
 
 import grpc
 
-from banyan import secret
 from banyan.cli.invocation import proposed
 from banyan.client import Client
 from banyan.errors import DeadlineMissed, InvalidInput
-from banyan.launch import OURS
+from banyan.runtime import secret
+from banyan.runtime.launch import OURS
 
 START_S = 30.0
 

@@ -17,8 +17,8 @@ from banyan.cli.options import DEFAULT_STATE, State
 from banyan.cli.output import emit, emit_yaml, err
 from banyan.cli.store import reading
 from banyan.errors import InvalidInput
-from banyan.printable import PrintableFormatter
 from banyan.recipe import Recipe
+from banyan.text.printable import PrintableFormatter
 
 
 def train(

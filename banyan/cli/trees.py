@@ -17,7 +17,7 @@ from banyan.recipe import Recipe
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.view import Node, TreeView
-from banyan.wire import facts_from_wire, leaves_from_wire, rewards_from_wire, tree_from_wire
+from banyan.wire.segments import facts_from_wire, leaves_from_wire, rewards_from_wire, tree_from_wire
 
 app = typer.Typer(help="Trees.", no_args_is_help=True)
 TreeId = Annotated[

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from banyan import checks
 from banyan.errors import InvalidInput
 from banyan.losses import parts, surrogates
+from banyan.plugins import checks
 
 
 class Kind(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from banyan import checks
+from banyan.plugins import checks
 from banyan.segment import Origin
 
 MODES = (

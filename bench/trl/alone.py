@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from banyan import torchenv
+from banyan.runtime import torch_environment
 
 WAYS = ("shared", "alone")
 
@@ -28,8 +28,8 @@ def measured(steps: int) -> dict[str, Any]:
 
 def _started(way: str, steps: int) -> dict[str, Any]:
     environ = dict(os.environ)
-    torchenv.settle(environ)
-    torchenv.bind(environ, len(torchenv.CORES))
+    torch_environment.settle(environ)
+    torch_environment.bind(environ, len(torch_environment.CORES))
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         command = [sys.executable, "-m", "bench.trl.alone", way, str(steps), str(out)]

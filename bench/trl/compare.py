@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from banyan import torchenv
+from banyan.runtime import torch_environment
 from bench.kept import FOLDER, Cell, Kept
 from bench.table import Result
 from bench.trl import alone, figures, mapping, ours, theirs
@@ -199,7 +199,7 @@ def _settings(result: Result, sweep: Mapping[str, Cell]) -> None:
     result.notes.append("TRL's own: " + ", ".join(f"{name}={value!r}" for name, value in mapping.OWN.items()))
     said = {name: version(name) for name in PACKAGES} | {"python": sys.version.split()[0]}
     result.notes.append("Banyan: " + ", ".join(f"{name} {number}" for name, number in said.items()))
-    result.notes.append("both: " + ", ".join(f"{name}={os.environ.get(name, '')}" for name in torchenv.SETTINGS))
+    result.notes.append("both: " + ", ".join(f"{name}={os.environ.get(name, '')}" for name in torch_environment.SETTINGS))
     for cell in list(sweep.values())[:1]:
         result.notes.append("TRL: " + ", ".join(f"{name} {number}" for name, number in cell["versions"].items()))
         keeps = "keeps freed memory, as our learner does" if cell["keeps_memory"] else "KEEPS NO FREED MEMORY"

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from banyan.recipe import Recipe
-from banyan.recipe_file import load
+from banyan.recipe_loader.load import load
 from bench import through
 from bench.compared import RECIPE
 from bench.trl import prompts, theirs

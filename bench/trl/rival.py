@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from banyan import torchenv
+from banyan.runtime import torch_environment
 from bench.trl import reward
 from bench.trl.seen import Seen
 from methods.filter.number import Number
@@ -75,7 +75,7 @@ class Reward:
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Trains, and says how it went."""
-    keeps = torchenv.keep_memory()
+    keeps = torch_environment.keep_memory()
     arguments = job["arguments"]
     config = GRPOConfig(output_dir=job["scratch"], **arguments)
     clock = Clock(job["keep"], job["every"])

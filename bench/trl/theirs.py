@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from banyan import torchenv
 from banyan.recipe import Recipe
+from banyan.runtime import torch_environment
 from bench.trl import mapping, prompts
 from bench.trl.environment import ROOT, python
 from bench.trl.mapping import Variant
@@ -34,7 +34,7 @@ def job(recipe: Recipe, variant: Variant, steps: int, reward: str) -> dict[str, 
         "reward": reward,
         "keep": "",
         "every": 1,
-        "environment": sorted([*torchenv.SETTINGS, "OMP_PROC_BIND"]),
+        "environment": sorted([*torch_environment.SETTINGS, "OMP_PROC_BIND"]),
     }
 
 
@@ -69,6 +69,6 @@ def _started(recipe: Recipe, told: dict[str, Any], folder: Path) -> dict[str, An
 def _environ() -> dict[str, str]:
     """As our own processes have it."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    torchenv.settle(environ)
-    torchenv.bind(environ, len(torchenv.CORES))
+    torch_environment.settle(environ)
+    torch_environment.bind(environ, len(torch_environment.CORES))
     return environ

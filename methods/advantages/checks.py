@@ -1,4 +1,4 @@
-"""Settings of estimators, refused with the value and what is possible; kinds of numbers are in banyan/checks.py."""
+"""Settings of estimators, refused with the value and what is possible; kinds of numbers are in banyan/plugins/checks.py."""
 
 from collections.abc import Sequence
 

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from banyan import checks as shared
 from banyan.plugins import Advantages, GroupTrees
+from banyan.plugins import checks as shared
 from methods.advantages import checks, stats
 from methods.advantages.episodes import Episodes, episodes, normalised
 from methods.advantages.gigpo import spread

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from banyan import checks as shared
 from banyan.plugins import Advantages, GroupTrees
+from banyan.plugins import checks as shared
 from methods.advantages import group as groups
 from methods.advantages.stats import Floats
 

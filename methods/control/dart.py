@@ -9,9 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from banyan import checks
 from banyan.draws import Draws
-from banyan.plugins import Allocation, Budget, PromptStats, RowStats
+from banyan.plugins import Allocation, Budget, PromptStats, RowStats, checks
 from methods.control.uniform import row_of
 from services.gateway.allocation.allocation import MOST_TREES
 

@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from banyan import checks
 from banyan.draws import Draws, key, uniforms
 from banyan.errors import InvalidInput
-from banyan.plugins import Allocation, Budget, PromptStats
+from banyan.plugins import Allocation, Budget, PromptStats, checks
 from methods.control import ngrams
 from methods.control.difficulty import Predictor
 

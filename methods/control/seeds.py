@@ -16,9 +16,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from banyan import checks
 from banyan.draws import Draws
-from banyan.plugins import Allocation, Budget, PromptStats, RowStats
+from banyan.plugins import Allocation, Budget, PromptStats, RowStats, checks
 from methods.control.ngrams import F32, embed
 from methods.control.uniform import row_of
 

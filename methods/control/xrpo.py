@@ -13,8 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from banyan import checks
-from banyan.plugins import Waiting
+from banyan.plugins import Waiting, checks
 from methods.control.student_t import quantile
 
 

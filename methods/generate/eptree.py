@@ -18,7 +18,7 @@ from itertools import islice
 
 import numpy as np
 
-from banyan import checks
+from banyan.plugins import checks
 from banyan.segment import Finish
 from methods.generate.coroutine_policy import Growing, Growth, Place
 from methods.generate.cuts import Run

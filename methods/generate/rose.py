@@ -15,8 +15,8 @@ from heapq import heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
-from banyan import checks
 from banyan.errors import InvalidInput
+from banyan.plugins import checks
 from banyan.signals import MOST_TOP, NO_SIGNALS, Signals, Wanted, joined
 from methods.generate.coroutine_policy import Growing, Growth, Place
 from methods.generate.cuts import Run

@@ -7,8 +7,7 @@ trees that wait with their rewards; the tree is done when its room is final.
 
 from dataclasses import dataclass
 
-from banyan import checks
-from banyan.plugins import Branch
+from banyan.plugins import Branch, checks
 from methods.generate.coroutine_policy import Growing, Growth
 
 

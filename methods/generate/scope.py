@@ -9,8 +9,7 @@ what is wrong again leaves the group as it was. The wrong branch stays in the tr
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from banyan import checks
-from banyan.plugins import Branch, Expansion, Repaired
+from banyan.plugins import Branch, Expansion, Repaired, checks
 from banyan.segment import Origin
 from banyan.tree import Leaf
 from methods.generate.coroutine_policy import Growing, Growth

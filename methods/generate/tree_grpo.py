@@ -9,7 +9,7 @@ wait for each other. A recipe's `trees` is the paper's m.
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from banyan import checks
+from banyan.plugins import checks
 from methods.generate.coroutine_policy import Growing, Growth, Place
 from methods.generate.rollouts import Rollout, roll_out
 

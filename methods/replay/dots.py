@@ -7,9 +7,9 @@ out; they have no gradient, so here they are. The buffer is first in, first out,
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from banyan.checks import whole
 from banyan.draws import Draws
 from banyan.plugins import StoredGroup
+from banyan.plugins.checks import whole
 from methods.replay.recent import drawn
 
 

@@ -3,12 +3,12 @@
 import asyncio
 import os
 
-from banyan import torchenv
+from banyan.runtime import torch_environment
 
 
 def main() -> None:
     """Runs the learner until it is told to stop."""
-    torchenv.settle(os.environ)  # before torch
+    torch_environment.settle(os.environ)  # before torch
     from services.chassis.process import process
     from services.chassis.process.settings import read
     from services.learner.settings import LearnerSettings
@@ -20,10 +20,10 @@ def main() -> None:
 
             return await follower.run(settings)
         if settings.ranks == 1 and os.environ.get("WORLD_SIZE", "1") == "1":  # ranks share the cores
-            torchenv.bind(os.environ, settings.threads)
+            torch_environment.bind(os.environ, settings.threads)
         from services.learner import service
 
-        torchenv.roam()
+        torch_environment.roam()
         await service.run(settings, stop)
 
     process.main("learner", run)

@@ -10,7 +10,6 @@ import grpc
 import grpc.aio
 
 from banyan.errors import NotFound
-from banyan.status import error_of
 from banyan.v1 import (
     events_pb2,
     runstore_service_pb2,
@@ -19,7 +18,8 @@ from banyan.v1 import (
     treestore_service_pb2,
     treestore_service_pb2_grpc,
 )
-from banyan.wire import leaf_from_wire, leaf_to_wire
+from banyan.wire.segments import leaf_from_wire, leaf_to_wire
+from banyan.wire.status import error_of
 from services.chassis.rpc import rpc
 from services.learner.data.replay import Replayed, Wanted
 from services.learner.data.selection import Ready

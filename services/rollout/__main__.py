@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import grpc.aio
 
-from banyan import torchenv
 from banyan.recipe import Recipe
+from banyan.runtime import torch_environment
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.messaging.object_store import Bucket
@@ -97,7 +97,7 @@ async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, we
         refresh_s=recipe.resources.drain_s if recipe.resources.refresh == "drain" else 0.0,
     )
     if recipe.resources.engine == "torch":  # vLLM places its threads itself
-        torchenv.bind(os.environ, given.threads)
+        torch_environment.bind(os.environ, given.threads)
     thread = EngineThread(maker(recipe, given.threads), lockstep=recipe.deterministic, before_step=_settling(given, recipe))
     queue = await subscriptions.assignments(bus, given.run, given.growth_consumer)
     files = None if recipe.resources.engine == "scripted" else weights
@@ -126,7 +126,7 @@ async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, we
 
 def main() -> None:
     """Runs the node until it is told to stop."""
-    torchenv.settle(os.environ)  # the engine's thread imports torch, long after this
+    torch_environment.settle(os.environ)  # the engine's thread imports torch, long after this
     process.main("rollout", run)
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import grpc.aio
 import numpy as np
 
-from banyan import wire
 from banyan.draws import key
 from banyan.errors import InvalidInput
 from banyan.segment import Sampling
 from banyan.v1 import rollout_service_pb2, rollout_service_pb2_grpc, tree_pb2
+from banyan.wire import segments
 from services.rollout.engines.port import Request, Sampled
 from services.rollout.engines.thread import EngineThread
 from services.rollout.node.node import Node
@@ -33,7 +33,7 @@ class RolloutServer(rollout_service_pb2_grpc.RolloutServiceServicer):
         self, request: rollout_service_pb2.RolloutServiceExpandRequest, context: Any
     ) -> AsyncIterator[rollout_service_pb2.RolloutServiceExpandResponse]:
         """Samples continuations of a prefix, each as it ends."""
-        sampling = wire.sampling_from_wire(request.sampling)
+        sampling = segments.sampling_from_wire(request.sampling)
         if not 1 <= request.branches <= _MOST_BRANCHES or not request.tokens:
             raise InvalidInput(f"Expand needs 1..{_MOST_BRANCHES} branches and a prefix, got {request.branches} branches")
         asked = self._requests(np.array(request.tokens, np.int32), sampling, request.branches)

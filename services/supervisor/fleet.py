@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from banyan import secret, torchenv
-from banyan.launch import OURS
+from banyan.runtime import secret, torch_environment
+from banyan.runtime.launch import OURS
 from services.supervisor.child import Child
 from services.supervisor.state import HOST, StateFolder
 
@@ -16,7 +16,7 @@ GRACE_S = {"gateway": 5.0, "rollout": 10.0, "verifier": 5.0, "learner": 60.0, "t
 # Until it serves a process holds nothing that is not on disk, and it may wait for another, or load a model and hear nothing.
 LOADING_GRACE_S = 2.0
 HUNG_GRACE_S = 2.0  # for last words; who hangs holds nothing that is not on disk or will be made again
-QUIET = {**torchenv.SETTINGS, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+QUIET = {**torch_environment.SETTINGS, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from banyan import secret
 from banyan.errors import InvalidInput, Refused
-from banyan.printable import textual
+from banyan.runtime import secret
+from banyan.text.printable import textual
 from services.chassis.process import private_files
 from services.chassis.process.nats_server import free_port
 

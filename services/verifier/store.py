@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import grpc.aio
 
-from banyan import groups
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
+from banyan.recipe_loader import group_scorers
 from banyan.v1 import (
     events_pb2,
     runstore_service_pb2,
@@ -75,7 +75,7 @@ def specs_of(recipe_json: str) -> dict[str, ScorerSpec]:
     except ValueError as error:
         raise InvalidInput(f"the stored recipe is not one: {error}") from None
     settings = {f.name: f.settings for f in (*recipe.filter, *recipe.eval.filter)}
-    together = groups.scorers(recipe.filter)
+    together = group_scorers.scorers(recipe.filter)
     names = (*recipe.scorers, *recipe.eval_scorers)
     rows = (recipe.task.path,) if recipe.task.name == "file" else ()
     return {

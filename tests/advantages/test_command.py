@@ -269,7 +269,7 @@ def test_no_file_and_no_trees_are_said(capsys: Any, tmp_path: Path) -> None:
 def test_what_the_store_prints_is_read_as_it_was() -> None:
     from banyan.segment import Kind, Segment
     from banyan.v1 import tree_pb2
-    from banyan.wire import segment_to_wire
+    from banyan.wire.segments import segment_to_wire
     from services.treestore.queries import export
 
     root = Segment(b"t" * 32, b"", 0, 0, Kind.PROMPT, [1, 2])

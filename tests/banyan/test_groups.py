@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from banyan import groups
 from banyan.errors import InvalidInput
-from banyan.recipe_file import load, parse
+from banyan.recipe_loader import group_scorers
+from banyan.recipe_loader.load import load, parse
 
 TTRL = Path(__file__).parents[2] / "recipes" / "ttrl.yaml"
 HEAD = "name: x\nmodel: m/m\ntask: {name: arithmetic}\n"
@@ -17,17 +17,17 @@ TRUE = "eval: {filter: [{name: number}]}\n"
 def test_training_votes_and_evaluations_know_the_truth() -> None:
     recipe = load(TTRL)
     assert (recipe.scorers, recipe.eval_scorers) == (["majority"], ["number"])
-    assert groups.scorers(recipe.filter) == ["majority"] and groups.scorers(recipe.eval.filter) == []
+    assert group_scorers.scorers(recipe.filter) == ["majority"] and group_scorers.scorers(recipe.eval.filter) == []
 
 
 def test_evaluations_are_scored_as_training_is_unless_the_recipe_says_so() -> None:
     recipe = parse(HEAD + "filter: [{name: regex, settings: {pattern: a}}]\n")
-    assert recipe.eval_scorers == recipe.scorers == ["regex"] and groups.scorers(recipe.filter) == []
+    assert recipe.eval_scorers == recipe.scorers == ["regex"] and group_scorers.scorers(recipe.filter) == []
 
 
 def test_a_users_function_scores_groups_where_the_recipe_says_so() -> None:
     recipe = parse(HEAD + "filter: [{name: 'mine:rank', group: true}, {name: number}]\n" + TRUE)
-    assert groups.scorers(recipe.filter) == ["mine:rank"]
+    assert group_scorers.scorers(recipe.filter) == ["mine:rank"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from banyan import launch
+from banyan.runtime import launch
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from banyan.errors import InvalidInput
-from banyan.recipe_file import parse
+from banyan.recipe_loader.load import parse
 
 MINIMAL = "name: x\nmodel: m/m\ntask: {name: arithmetic}\n"
 VLLM = "resources.engine=vllm"

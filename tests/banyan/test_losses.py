@@ -9,7 +9,7 @@ import pytest
 from banyan import losses
 from banyan.errors import InvalidInput
 from banyan.recipe import Optimise
-from banyan.recipe_file import parse
+from banyan.recipe_loader.load import parse
 
 MINIMAL = "name: x\nmodel: m/m\ntask: {name: arithmetic}\n"
 
@@ -37,5 +37,5 @@ def test_a_recipe_with_other_settings_is_refused(overrides: list[str], message: 
 
 
 def test_no_torch_is_needed() -> None:
-    text = f"import sys; from banyan.recipe_file import parse; parse({MINIMAL!r}); sys.exit('torch' in sys.modules)"
+    text = f"import sys; from banyan.recipe_loader.load import parse; parse({MINIMAL!r}); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", text], check=False).returncode == 0

@@ -11,7 +11,7 @@ from banyan import order
 from banyan.segment import Kind, Segment
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
-from banyan.wire import leaf_to_wire, leaves_from_wire, segment_to_wire
+from banyan.wire.segments import leaf_to_wire, leaves_from_wire, segment_to_wire
 
 TREE = b"t" * 32
 

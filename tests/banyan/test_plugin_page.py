@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from banyan import registry
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from services.rollout.simulation.simulate import simulate
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"

@@ -7,7 +7,7 @@ import pytest
 
 from banyan import registry
 from banyan.errors import InvalidInput
-from banyan.recipe_file import load, parse, resolve
+from banyan.recipe_loader.load import load, parse, resolve
 from banyan.segment import Sampling
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"

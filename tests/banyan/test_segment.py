@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from banyan.digest import row_digest, tree_id
 from banyan.errors import InvalidInput
 from banyan.segment import Finish, Kind, Origin, Sampling, Segment
-from banyan.wire import segment_from_wire, segment_to_wire
+from banyan.wire.segments import segment_from_wire, segment_to_wire
 
 DOC = Path(__file__).parents[2] / "docs" / "segment-encoding.md"
 

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from banyan import wire
 from banyan.errors import InvalidInput
 from banyan.segment import Kind, Segment
 from banyan.signals import NO_SIGNALS, Signals, Wanted, joined
 from banyan.v1 import tree_pb2
+from banyan.wire import segments
 
 
 def signals(tokens: int, top: int, semantic: bool, seed: int = 0, head: bool = False) -> Signals:
@@ -32,8 +32,8 @@ def test_signals_survive_the_wire_and_come_apart_and_together(
     tokens: int, top: int, semantic: bool, seed: int, head: bool
 ) -> None:
     one = signals(tokens, top, semantic, seed, head)
-    message = wire.signals_to_wire(one)
-    assert same(wire.signals_from_wire(message or tree_pb2.TokenSignals()), one) or not one
+    message = segments.signals_to_wire(one)
+    assert same(segments.signals_from_wire(message or tree_pb2.TokenSignals()), one) or not one
     if one and tokens >= 2:
         assert same(joined([one[:1], one[1:2], one[2:]]), one) or tokens == 2
         assert len(one[1:2].top_ids_T_K) == min(top, 1)
@@ -72,7 +72,7 @@ def test_no_more_tokens_are_wanted_than_there_are(name: str, value: int) -> None
 )
 def test_unusable_messages_are_refused(message: tree_pb2.TokenSignals) -> None:
     with pytest.raises(InvalidInput):
-        wire.signals_from_wire(message)
+        segments.signals_from_wire(message)
 
 
 def test_a_segment_has_a_signal_for_each_token_or_none() -> None:

@@ -5,13 +5,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from banyan import secret as secret_module
 from banyan.errors import InvalidInput, Refused
-from banyan.status import error_of
+from banyan.runtime import secret as secret_module
 from banyan.v1 import learner_service_pb2 as pb
 from banyan.v1 import learner_service_pb2_grpc as pb_grpc
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1 import treestore_service_pb2_grpc as ts_grpc
+from banyan.wire.status import error_of
 from services.chassis.process.settings import Settings, read
 from services.chassis.rpc import rpc
 

@@ -61,7 +61,7 @@ async def test_an_unexpected_error_shows_no_traceback() -> None:
 
 
 async def test_a_stream_fails_with_its_reason_after_what_it_sent() -> None:
-    from banyan.status import error_of
+    from banyan.wire.status import error_of
 
     server = await _server()
     async with rpc.channel(server.address) as channel:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from banyan import recipe_file
 from banyan.cli import describe, doctor_run
 from banyan.cli.doctor_rules import RULES, diagnose
 from banyan.cli.doctor_series import Measured, Series, series
 from banyan.errors import NotFound
+from banyan.recipe_loader import load
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 
@@ -264,7 +264,7 @@ def test_each_lever_is_a_key_of_recipes_with_a_value_that_it_takes(lever: object
     needed = ["control.max_staleness=1"] if "over_provision" in setting else []
     if setting.startswith("replay."):
         needed = ["optimise.loss=decoupled", "replay={fraction: 0.3}"]
-    recipe_file.parse(QUICKSTART, [*needed, setting])
+    load.parse(QUICKSTART, [*needed, setting])
 
 
 def test_modules_are_those_of_the_taxonomy() -> None:

@@ -17,7 +17,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from banyan.cli import output
-from banyan.printable import PrintableFormatter, printable, printable_json, textual
+from banyan.text.printable import PrintableFormatter, printable, printable_json, textual
 from tests.cli.command import banyan
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2Kb\x9b31mc\x7fd\u202ee\u2066f\u2028g\ufeffh\U000e0041i\rj\x00k"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from banyan.cli.session import Session
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis.rpc import rpc
 from tests.cli.command import banyan

@@ -12,7 +12,7 @@ import torch
 from transformers import AttentionInterface, Phi3Config, Phi3ForCausalLM, PreTrainedModel
 
 from banyan.errors import InvalidInput, NotReady
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from banyan.segment import Sampling
 from services.chassis.model_checks import eager_pass, sharpened
 from services.chassis.model_checks.rope_reach import reach

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from banyan.errors import InvalidInput, NotReady, TemporaryError
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from banyan.segment import Finish
 from banyan.signals import Wanted
 from services.rollout.engines import canary, factory

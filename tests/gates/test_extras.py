@@ -53,7 +53,9 @@ def test_a_service_imports_with_only_its_own_extra(service: str) -> None:
 
 
 def test_banyan_is_light() -> None:
-    code = "import sys, banyan.client, banyan.recipe_file, banyan.view, banyan.cli.main; print('torch' in sys.modules)"
+    code = (
+        "import sys, banyan.client, banyan.recipe_loader.load, banyan.view, banyan.cli.main; print('torch' in sys.modules)"
+    )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert result.stdout.strip() == "False", result.stderr
 

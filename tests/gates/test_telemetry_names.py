@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from banyan.telemetry_schema import ATTRIBUTES, METRICS, SPANS
+from banyan.runtime.telemetry_schema import ATTRIBUTES, METRICS, SPANS
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from banyan import recipe_file
 from banyan.errors import NotFound, Refused
 from banyan.recipe import Recipe
+from banyan.recipe_loader import load
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
@@ -32,7 +32,7 @@ def make_recipe(**parts: Any) -> Recipe:
     }
     for key, value in parts.items():
         data[key] = {**data[key], **value} if isinstance(data.get(key), dict) else value
-    return recipe_file.resolve(data)
+    return load.resolve(data)
 
 
 class MemoryStore(Store, Learners):

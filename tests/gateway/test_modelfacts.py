@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from banyan import recipe_file
+from banyan.recipe_loader import load
 from services.gateway.runs import model_facts
 from services.gateway.runs.model_facts import NOTHING_KNOWN, ModelFacts
 
@@ -16,7 +16,7 @@ def _facts(folder: Path, config: dict[str, Any], engine: str = "torch") -> Model
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_bytes(b"{}")
     task = {"name": "arithmetic"}
-    recipe = recipe_file.resolve({"name": "r", "model": str(folder), "task": task, "resources": {"engine": engine}})
+    recipe = load.resolve({"name": "r", "model": str(folder), "task": task, "resources": {"engine": engine}})
     return model_facts.read(recipe)
 
 

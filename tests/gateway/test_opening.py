@@ -9,7 +9,7 @@ import pytest
 from banyan.digest import row_digest, tree_id
 from banyan.draws import Draws
 from banyan.plugins import Budget, PromptStats
-from banyan.recipe_file import load
+from banyan.recipe_loader.load import load
 from methods.control.uniform import Uniform, row_of
 from services.gateway.runs.create import run_id
 from services.gateway.runs.evaluation import Evaluation, evaluations

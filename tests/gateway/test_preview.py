@@ -7,7 +7,7 @@ import pytest
 
 from banyan.errors import InvalidInput
 from banyan.plugins import Allocation
-from banyan.recipe_file import load
+from banyan.recipe_loader.load import load
 from services.gateway.preview import preview as module
 from services.gateway.preview.preview import MOST_STEPS, World, preview
 from services.gateway.preview.simulated_rollouts import Chances

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from banyan.errors import InvalidInput
 from banyan.recipe import Control
-from banyan.recipe_file import load
+from banyan.recipe_loader.load import load
 from services.treestore.lifecycle.redundancy import surplus
 from services.treestore.unit_of_work.rows import CLOSED, GROWING, GroupRow, TreeRow
 from tests.gateway.test_opening import RECIPES

@@ -224,7 +224,7 @@ async def test_searches_are_not_ready_and_say_so(gateway) -> None:
 async def _errors(stream: Any) -> Any:
     import grpc
 
-    from banyan import status
+    from banyan.wire import status
 
     try:
         async for message in stream:

@@ -14,7 +14,7 @@ from banyan.errors import Refused
 from banyan.recipe import Recipe
 from banyan.segment import Kind, Segment
 from banyan.v1 import events_pb2, runstore_service_pb2, tree_pb2
-from banyan.wire import segment_to_wire
+from banyan.wire.segments import segment_to_wire
 from services.learner.checkpoints import checkpoint
 from services.learner.consumer import ClosedTrees
 from services.learner.data.replay import Replayed, Wanted

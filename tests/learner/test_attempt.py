@@ -10,7 +10,7 @@ import pytest
 from banyan.errors import InvalidInput, Refused, TemporaryError
 from banyan.segment import Kind, Segment
 from banyan.v1 import tree_pb2
-from banyan.wire import segment_to_wire
+from banyan.wire.segments import segment_to_wire
 from services.learner import batch_attempt
 from tests.learner.rig import MemoryStore, Rig, grown, recipe
 

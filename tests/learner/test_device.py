@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from banyan.errors import InvalidInput
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from services.learner.model import device
 from services.learner.training.distributed.place import Place, place
 from tests.learner.accelerated import CASES

@@ -11,7 +11,7 @@ from banyan.errors import InvalidInput
 from banyan.segment import Kind, Segment
 from banyan.v1 import learner_service_pb2 as messages
 from banyan.v1 import tree_pb2
-from banyan.wire import segment_to_wire
+from banyan.wire.segments import segment_to_wire
 from services.learner import server
 from services.learner.consumer import ClosedTrees
 from services.learner.data import explain

@@ -6,9 +6,9 @@ import pytest
 
 from banyan.errors import InvalidInput
 from banyan.plugins import GroupTrees
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from banyan.v1 import tree_pb2
-from banyan.wire import facts_from_wire
+from banyan.wire.segments import facts_from_wire
 from methods.advantages.portool import PorTool
 from services.learner.data import credit, from_store
 from services.learner.training.reference import penalised

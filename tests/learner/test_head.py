@@ -13,7 +13,7 @@ from banyan.errors import InvalidInput
 from banyan.plugins import Observation
 from banyan.recipe import Head as Settings
 from banyan.recipe import Optimise
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from banyan.signals import Signals
 from banyan.v1 import tree_pb2
 from services.chassis.weights import file

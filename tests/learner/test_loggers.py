@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from banyan import recipe_file
 from banyan.errors import TemporaryError
 from banyan.loggers import LoggedRun
+from banyan.recipe_loader import load
 from banyan.v1 import runstore_service_pb2
 from services.learner.learner import Learner
 from services.learner.loggers.feed import MOST, Feeds
@@ -153,7 +153,7 @@ class Asked:
 
 async def test_evaluations_are_logged_once_they_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.learner.loggers.logs.LOOK_S", 0.01)
-    wanted = recipe_file.parse(QUICKSTART, ["logging.loggers=[jsonl]"])
+    wanted = load.parse(QUICKSTART, ["logging.loggers=[jsonl]"])
     store = Asked()
     logs = Logs(RUN, wanted, tmp_path, store)
     logs.step(1, {"reward": 0.5})
@@ -175,7 +175,7 @@ class Broken:
 
 
 async def test_loggers_that_break_do_not_hide_why_the_learner_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    logs = Logs(RUN, recipe_file.parse(QUICKSTART, ["logging.loggers=[jsonl]"]), tmp_path, Broken())
+    logs = Logs(RUN, load.parse(QUICKSTART, ["logging.loggers=[jsonl]"]), tmp_path, Broken())
     logs.step(1, {"reward": 0.5})
     await logs.close()
     assert lines_of(tmp_path) == [{"step": 1, "reward": 0.5}] and "a label that is none" in caplog.text
@@ -183,7 +183,7 @@ async def test_loggers_that_break_do_not_hide_why_the_learner_ends(tmp_path: Pat
 
 async def test_without_loggers_there_is_no_thread_and_no_question(tmp_path: Path) -> None:
     store = Asked()
-    logs = Logs(RUN, recipe_file.parse(QUICKSTART), tmp_path, store)
+    logs = Logs(RUN, load.parse(QUICKSTART), tmp_path, store)
     logs.step(1, {"reward": 0.5})
     await logs.close()
     assert store.times == 0 and list(tmp_path.iterdir()) == []

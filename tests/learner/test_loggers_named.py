@@ -5,9 +5,10 @@ import tomllib
 
 import pytest
 
-from banyan import loggers, recipe_file, registry
+from banyan import loggers, registry
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
+from banyan.recipe_loader import load
 from services.learner.loggers.jsonl import JsonLines
 from tests.learner.logged import QUICKSTART, ROOT
 
@@ -15,9 +16,9 @@ from tests.learner.logged import QUICKSTART, ROOT
 def test_a_logger_that_is_not_installed_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = loggers.importlib.util.find_spec
     monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda name: None if name == "wandb" else whole(name))
-    recipe_file.parse(QUICKSTART, ["logging.loggers=[jsonl, tensorboard]"])
+    load.parse(QUICKSTART, ["logging.loggers=[jsonl, tensorboard]"])
     with pytest.raises(InvalidInput, match=r"wandb needs wandb, which is not installed here: pip install wandb==0\.31\.0"):
-        recipe_file.parse(QUICKSTART, ["logging.loggers=[jsonl, wandb]"])
+        load.parse(QUICKSTART, ["logging.loggers=[jsonl, wandb]"])
 
 
 @pytest.mark.parametrize(
@@ -37,12 +38,12 @@ def test_a_logger_that_is_not_installed_is_refused_with_the_command(monkeypatch:
 )
 def test_a_recipe_whose_loggers_are_wrong_is_refused(settings: list[str], why: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(why)):
-        recipe_file.parse(QUICKSTART, settings)
+        load.parse(QUICKSTART, settings)
 
 
 def test_a_logger_of_the_users_own_is_found() -> None:
     name = "services.learner.loggers.jsonl:JsonLines"
-    built = loggers.built(recipe_file.parse(QUICKSTART, [f"logging.loggers=['{name}']"]))
+    built = loggers.built(load.parse(QUICKSTART, [f"logging.loggers=['{name}']"]))
     assert isinstance(built[name], JsonLines)
 
 

@@ -13,11 +13,11 @@ from banyan import facts, registry
 from banyan.digest import blake
 from banyan.errors import InvalidInput
 from banyan.plugins import Branch, Expansion
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from banyan.segment import Segment
 from banyan.tree import Leaf, Tree
 from banyan.v1 import events_pb2, tree_pb2
-from banyan.wire import leaf_to_wire, segment_to_wire
+from banyan.wire.segments import leaf_to_wire, segment_to_wire
 from methods.generate.coroutine_policy import Growing, Growth
 from methods.generate.cuts import upto
 from services.learner.data import from_store

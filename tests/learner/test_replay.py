@@ -11,11 +11,11 @@ import torch
 
 from banyan.errors import InvalidInput, Refused
 from banyan.recipe import Recipe, Replay
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from banyan.segment import Kind
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
-from banyan.wire import leaf_from_wire
+from banyan.wire.segments import leaf_from_wire
 from methods.advantages.grpo import Grpo
 from services.learner import losses
 from services.learner.data import replay

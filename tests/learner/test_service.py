@@ -27,7 +27,7 @@ from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.learner_service_pb2_grpc import LearnerServiceStub
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
-from banyan.wire import segment_to_wire
+from banyan.wire.segments import segment_to_wire
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.process.nats_server import free_port

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from services.chassis.process import cores
 from services.chassis.process.cores import CoreShare
 from services.learner.training.trainer_thread import TorchThread

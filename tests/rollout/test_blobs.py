@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from banyan import wire
 from banyan.errors import InvalidInput, TemporaryError
 from banyan.segment import Finish, Kind, Sampling, Segment
 from banyan.v1 import events_pb2
 from banyan.v1 import treestore_service_pb2 as ts
+from banyan.wire import segments
 from services.chassis.messaging import chunks
 from services.chassis.rpc import rpc
 from services.rollout.clients import blobs, messages
@@ -61,7 +61,7 @@ async def test_a_large_segment_goes_by_digest(small) -> None:  # noqa: F811
     )
     answer = await rpc.call(small.trees.AwaitIngested, request, 15)
     assert not answer.missing and not answer.refused
-    assert wire.segment_from_wire((await small.state(tree_id)).segments[1]).id == large.id
+    assert segments.segment_from_wire((await small.state(tree_id)).segments[1]).id == large.id
 
 
 async def test_a_node_sends_what_is_large_as_blobs(small, monkeypatch) -> None:  # noqa: F811

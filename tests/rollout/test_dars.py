@@ -6,13 +6,13 @@ from math import comb
 import pytest
 import pytest_asyncio
 
-from banyan import wire
 from banyan.draws import Draws
 from banyan.errors import InvalidInput
 from banyan.plugins import Room
 from banyan.tree import Leaf, Tree
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
+from banyan.wire import segments as wire
 from methods.generate.dars import Dars, extra
 from services.chassis.messaging import subjects
 from services.chassis.rpc import rpc

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from banyan import wire
 from banyan.plugins import LeafMark
 from banyan.segment import Kind, Sampling, Segment
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2, tree_pb2
+from banyan.wire import segments
 from services.chassis.messaging.bus import MAX_MESSAGE_BYTES
 from services.rollout.clients import messages
 
@@ -21,7 +21,7 @@ def test_segments_of_a_step_are_one_message():
     made = [(segment(i, 8), 3) for i in range(64)]
     (event,) = messages.segments("run", "node", made, "00-trace")
     assert event.subject == "lineage.run.segment" and event.traceparent == "00-trace"
-    assert [wire.segment_from_wire(g.segment).id for g in event.message.segments] == [s.id for s, _ in made]
+    assert [segments.segment_from_wire(g.segment).id for g in event.message.segments] == [s.id for s, _ in made]
     assert {g.claim_epoch for g in event.message.segments} == {3}
 
 
@@ -46,7 +46,7 @@ def test_leaves_and_ends():
     leaf = messages.leaf("run", b"t" * 32, 4, mark, "12")
     (said,) = leaf.message.leaves
     assert (said.completion, said.reason, said.claim_epoch) == ("12", "stop", 4)
-    assert wire.leaf_from_wire(said.leaf) == mark.leaf
+    assert segments.leaf_from_wire(said.leaf) == mark.leaf
     end = messages.grown("run", "node", b"t" * 32, 4, [mark.leaf])
     assert end.subject == "lineage.run.grown" and end.msg_id != messages.grown("run", "node", b"t" * 32, 5, []).msg_id
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from banyan import wire
 from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Plan, Room
 from banyan.segment import Finish, Kind, Origin
 from banyan.signals import Signals, Wanted
 from banyan.tree import Leaf, Tree
+from banyan.wire import segments
 from methods.generate.cuts import continuations, run_at
 from services.rollout.engines.port import Policy, Request, Sampled
 from services.rollout.growth import plan_log, view_digest
@@ -62,7 +62,7 @@ def test_forced_tokens_are_a_segment_of_their_own() -> None:
     assert (forced.cached_tokens, after.cached_tokens) == (5, len(one.tree.root) + 2)
     assert step.grown == (Leaf(after.id, 3),)
     for segment in step.segments:
-        again = wire.segment_from_wire(wire.segment_to_wire(segment))
+        again = segments.segment_from_wire(segments.segment_to_wire(segment))
         assert again.id == segment.id
         for name in ("top_ids_T_K", "top_logprobs_T_K", "semantic_T"):
             assert getattr(again.signals, name).tobytes() == getattr(segment.signals, name).tobytes()

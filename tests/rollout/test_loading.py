@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from banyan.errors import InvalidInput
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from banyan.segment import Kind
 from services.rollout.engines.factory import maker
 from services.rollout.engines.torch_engine import loading

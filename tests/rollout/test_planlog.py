@@ -5,13 +5,13 @@ import random
 import pytest
 from hypothesis import given, settings
 
-from banyan import wire
 from banyan.cli import describe
 from banyan.draws import Draws, key
 from banyan.plugins import Expansion
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
+from banyan.wire import segments
 from services.chassis.rpc import rpc
 from services.rollout.growth import plan_log, plan_records, view_digest
 from services.rollout.growth import spec as specs
@@ -34,7 +34,7 @@ def _replayed(given_spec, whole, records):
         new = {e.branch: e for e in plan.expansions if e.branch not in view.in_flight and not _there(view, e)}
         assert _bytes(plan_log._expansion(e) for e in new.values()) == _bytes(record.expansions)
         marks = {(m.leaf, m.reason) for m in plan.leaves if m.leaf not in view.leaves}
-        assert marks == {(wire.leaf_from_wire(p.leaf), p.reason) for p in record.leaves} and plan.done == record.done
+        assert marks == {(segments.leaf_from_wire(p.leaf), p.reason) for p in record.leaves} and plan.done == record.done
 
 
 def _bytes(messages):
@@ -71,7 +71,7 @@ def _told(grower: Grower) -> Step:
         score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=float(right))
         if not right:
             score.repair.CopyFrom(tree_pb2.Repair(keep=1, text="b", step=2, steps=3))
-        said.append(tree_pb2.ScoredLeaf(leaf=wire.leaf_to_wire(leaf), scorer="number", score=score))
+        said.append(tree_pb2.ScoredLeaf(leaf=segments.leaf_to_wire(leaf), scorer="number", score=score))
     return grower.scored(said)
 
 
@@ -162,7 +162,7 @@ async def test_plans_are_stored_with_the_tree_and_replay_from_it(small) -> None:
         request = ts.GetTreeRequest(tree_id=tree_id, plans=True)
         stored = (await rpc.call(small.trees.GetTree, request)).tree
         assert stored.plans and stored.plans[-1].done and not (await small.state(tree_id)).plans
-        _replayed(specs.from_wire(stored.spec), wire.tree_from_wire(stored), list(stored.plans))
+        _replayed(specs.from_wire(stored.spec), segments.tree_from_wire(stored), list(stored.plans))
 
 
 async def test_a_large_plan_is_stored_in_parts(small) -> None:  # noqa: F811
@@ -175,4 +175,4 @@ async def test_a_large_plan_is_stored_in_parts(small) -> None:  # noqa: F811
     records = list(stored.plans)
     assert records[0].more and records[-1].done and not any(record.full for record in records)
     assert len(next(plan_records.plans(records)).expansions) == 1200
-    _replayed(specs.from_wire(stored.spec), wire.tree_from_wire(stored), records)
+    _replayed(specs.from_wire(stored.spec), segments.tree_from_wire(stored), records)

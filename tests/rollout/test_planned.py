@@ -8,7 +8,7 @@ import pytest
 from banyan.errors import InvalidInput
 from banyan.plugins import Branch, Expansion, LeafMark, Plan
 from banyan.recipe import Recipe
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from banyan.segment import Sampling
 from banyan.tree import Leaf
 from services.rollout.growth import return_reasons

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from banyan.errors import Refused
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts

@@ -6,7 +6,7 @@ import pytest
 
 from banyan import registry
 from banyan.errors import InvalidInput
-from banyan.recipe_file import load, resolve
+from banyan.recipe_loader.load import load, resolve
 from bench.saving import shaped
 from services.rollout.simulation.simulate import simulate
 

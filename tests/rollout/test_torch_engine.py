@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from banyan.errors import InvalidInput
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from banyan.segment import Finish
 from services.rollout.engines import factory
 from services.rollout.engines.port import Policy

@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from banyan import wire
 from banyan.digest import row_digest, tree_id
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from banyan.tree import Tree
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
+from banyan.wire import segments
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.rpc import rpc
@@ -157,5 +157,5 @@ async def world(url: str, folder: Path, **settings: Any) -> AsyncIterator[World]
 
 def ids(tree: tree_pb2.Tree) -> set[bytes]:
     """Ids of a tree's segments, each checked against its fields."""
-    read: Tree = wire.tree_from_wire(tree)
+    read: Tree = segments.tree_from_wire(tree)
     return set(read.segments)

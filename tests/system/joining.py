@@ -16,12 +16,12 @@ from typing import Any
 
 import yaml
 
-from banyan import torchenv
+from banyan.runtime import torch_environment
 
 BANYAN = (sys.executable, "-m", "banyan.cli")
 ROOT = Path(__file__).parents[2]
 _COMMAND = re.compile(r" join (\S+) --token-file (\S+)")
-_QUIET = {"OMP_NUM_THREADS": "1", **torchenv.SETTINGS, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+_QUIET = {"OMP_NUM_THREADS": "1", **torch_environment.SETTINGS, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from banyan import groups
 from banyan.recipe import Recipe
-from banyan.recipe_file import load
+from banyan.recipe_loader import group_scorers
+from banyan.recipe_loader.load import load
 from banyan.segment import Kind
 from banyan.v1 import runstore_service_pb2 as rs
 from tests.faults.audit import audit
@@ -44,7 +44,7 @@ def small(file: Path, tiny: dict[str, Any]) -> dict[str, Any]:
 
 def filters(recipe: Recipe, tiny: dict[str, Any]) -> dict[str, Any]:
     """The task's own reward; a vote stays a vote, on texts, as a random model says few numbers."""
-    if not groups.scorers(recipe.filter):
+    if not group_scorers.scorers(recipe.filter):
         return {"filter": [], "eval": {"samples": 0}}
     vote = {"name": recipe.filter[0].name, "settings": {"extract": "text"}}
     true = {"samples": 0, "max_rows": 3, "filter": [{"name": tiny["task"]["reward"]}]}

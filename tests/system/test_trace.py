@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
-from banyan.telemetry_schema import ATTRIBUTES, METRICS, SERVICES, SPANS
+from banyan.runtime.telemetry_schema import ATTRIBUTES, METRICS, SERVICES, SPANS
 from banyan.v1 import runstore_service_pb2 as rs
 from tests.faults.harness import recipe, system, tiny_model
 

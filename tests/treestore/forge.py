@@ -13,7 +13,7 @@ from banyan.segment import Finish, Kind, Sampling, Segment
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
-from banyan.wire import leaf_to_wire, segment_to_wire
+from banyan.wire.segments import leaf_to_wire, segment_to_wire
 from services.treestore.control import runs
 from services.treestore.ingest.transaction import Item, Outcome, ingest
 from services.treestore.lifecycle import claims

@@ -10,7 +10,7 @@ from banyan.errors import InvalidInput, NotFound, Refused, TemporaryError
 from banyan.segment import Segment
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from banyan.wire import segment_to_wire
+from banyan.wire.segments import segment_to_wire
 from services.treestore.control import runs
 from services.treestore.ingest import blobs
 from services.treestore.ingest.transaction import Item

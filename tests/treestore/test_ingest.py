@@ -8,7 +8,7 @@ import pytest
 from banyan.segment import Kind, Origin
 from banyan.signals import Signals
 from banyan.v1 import events_pb2, tree_pb2
-from banyan.wire import tree_from_wire
+from banyan.wire.segments import tree_from_wire
 from services.treestore.queries import trees
 from services.treestore.storage import schema
 from tests.treestore.forge import Forge, World

@@ -10,7 +10,7 @@ from banyan.tree import Leaf
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
-from banyan.wire import facts_from_wire, leaf_to_wire
+from banyan.wire.segments import facts_from_wire, leaf_to_wire
 from services.treestore.control import growth_budgets
 from services.treestore.loops import deadlines
 from services.treestore.queries import transcripts, trees

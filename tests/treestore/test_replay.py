@@ -11,7 +11,7 @@ from banyan.plugins import StoredGroup
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from banyan.wire import leaf_to_wire
+from banyan.wire.segments import leaf_to_wire
 from methods.replay.dots import Dots
 from methods.replay.recent import Recent
 from services.treestore.api import lineage

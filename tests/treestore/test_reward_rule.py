@@ -16,7 +16,7 @@ from banyan.tree import Leaf
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from banyan.wire import rewards_from_wire
+from banyan.wire.segments import rewards_from_wire
 from services.learner.data import from_store
 from services.learner.server import grouped
 from services.treestore.control import growth_budgets, progress

@@ -9,8 +9,7 @@ share K is kept. The rule looks at one tree, so a group should be one tree.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from banyan import checks
-from banyan.plugins import Branch, Expansion, GrowthView, Observation
+from banyan.plugins import Branch, Expansion, GrowthView, Observation, checks
 from banyan.segment import Finish
 from banyan.signals import Wanted
 from banyan.tree import Leaf, Tree

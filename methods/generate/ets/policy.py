@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from banyan import checks, registry
-from banyan.plugins import Observation, Scored, Scorer
+from banyan import registry
+from banyan.plugins import Observation, Scored, Scorer, checks
 from banyan.plugins.filter import UNCONFINED, unconfined
 from banyan.segment import Finish
 from banyan.tree import Leaf, Tree

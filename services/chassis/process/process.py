@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from banyan.errors import BanyanError, InvalidInput, NotReady
-from banyan.launch import find_users_code
-from banyan.printable import PrintableFormatter, printable
+from banyan.runtime.launch import find_users_code
+from banyan.text.printable import PrintableFormatter, printable
 from services.chassis.process import telemetry
 from services.chassis.process.parent_death import orphaned, tie_to_parent
 

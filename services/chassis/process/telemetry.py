@@ -1,6 +1,6 @@
 """OpenTelemetry behind four words: setup, span, count, observe. Without OTEL_EXPORTER_OTLP_ENDPOINT it costs nothing.
 
-Names come from banyan/telemetry_schema.py; others raise KeyError, so a test finds them.
+Names come from banyan/runtime/telemetry_schema.py; others raise KeyError, so a test finds them.
 """
 
 import contextlib
@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from banyan.telemetry_schema import METRICS, SPANS
+from banyan.runtime.telemetry_schema import METRICS, SPANS
 
 _tracer: Any = None
 _meter: Any = None
@@ -130,7 +130,7 @@ def _instrument(name: str, make: Any) -> Any:
 
 
 def _named(attributes: dict[str, Any]) -> dict[str, Any]:
-    from banyan.telemetry_schema import ATTRIBUTES
+    from banyan.runtime.telemetry_schema import ATTRIBUTES
 
     named = {key.replace("banyan_", "banyan.", 1): value for key, value in attributes.items()}
     for key in named:

@@ -8,8 +8,8 @@ import grpc
 import grpc.aio
 
 from banyan.errors import Refused
-from banyan.secret import KEY
-from banyan.status import status_of
+from banyan.runtime.secret import KEY
+from banyan.wire.status import status_of
 
 UNAUTHENTICATED = "UNAUTHENTICATED"
 _OPEN = "/grpc.health.v1.Health/"  # probes have no secret, and learn only that something serves

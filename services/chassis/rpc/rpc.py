@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from banyan.errors import BanyanError, DeadlineMissed, InvalidInput, TemporaryError
-from banyan.status import error_of, status_of
+from banyan.wire.status import error_of, status_of
 from services.chassis.rpc.auth import Guard, bearers
 from services.chassis.rpc.health import Health, Liveness
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from blake3 import blake3
 
-from banyan import torchenv
 from banyan.errors import InvalidInput
+from banyan.runtime import torch_environment
 from services.chassis.process import private_files
 from services.chassis.weights import lock
 from services.chassis.weights.mapping import Maps
@@ -116,7 +116,7 @@ def _count(shape: Iterable[int]) -> int:
 
 def hasher() -> "blake3":
     """A digest of weights. Its threads start here, and may run anywhere, though the one that asks keep to a core."""
-    with torchenv.roaming():
+    with torch_environment.roaming():
         return blake3(max_threads=HASH_THREADS)
 
 

@@ -7,7 +7,7 @@ from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.plugins import Allocation, Budget
 from banyan.recipe import Recipe
-from banyan.recipe_file import ROOM_SETTINGS
+from banyan.recipe_loader.load import ROOM_SETTINGS
 from banyan.v1 import runstore_service_pb2 as runs
 
 MOST_TREES = 1024  # of a group, as in recipes

@@ -10,7 +10,7 @@ from banyan.errors import BanyanError
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1 import tree_pb2
-from banyan.wire import rewards_from_wire
+from banyan.wire.segments import rewards_from_wire
 from services.gateway.allocation.growth_budgets import Grant, Rooms, Standing
 from services.gateway.domain.ports import Store
 

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from banyan import schema
 from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1 import runstore_service_pb2 as runs
+from banyan.wire import schema_version
 from services.chassis.messaging import subjects
 from services.gateway.domain import state_machine
 from services.gateway.domain.ports import Store
@@ -110,10 +110,10 @@ def _check(request: pb.JoinSwarmRequest) -> None:
     if _OURS.fullmatch(request.node_id):
         raise Refused(f"{named} is what a node of this site is called; give this one another name", "NODE_TAKEN")
     rpc_allowlist.check_host(request.host)
-    if request.schema != schema.digest():
+    if request.schema != schema_version.digest():
         theirs = rpc_allowlist.short(request.schema) if request.schema else "an older version's"
         raise Refused(
-            f"the messages of node {named} are {theirs}, those of this site {schema.digest()}:"
+            f"the messages of node {named} are {theirs}, those of this site {schema_version.digest()}:"
             " install the site's version of banyan on the node",
             "OTHER_VERSION",
         )

@@ -4,10 +4,11 @@ import re
 import socket
 from pathlib import Path
 
-from banyan import schema, secret
 from banyan.errors import BanyanError, Refused
+from banyan.runtime import secret
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub
+from banyan.wire import schema_version
 from services.chassis.process import private_files
 from services.chassis.rpc import rpc
 from services.gateway.join import jwt, tls, tokens
@@ -42,7 +43,9 @@ def _seed(folder: Path) -> str:
 
 
 async def _ask(address: str, pem: bytes, token: tokens.Token, node_id: str, public_key: str) -> pb.JoinSwarmResponse:
-    request = pb.JoinSwarmRequest(node_id=node_id, public_key=public_key, host=socket.gethostname(), schema=schema.digest())
+    request = pb.JoinSwarmRequest(
+        node_id=node_id, public_key=public_key, host=socket.gethostname(), schema=schema_version.digest()
+    )
     channel = rpc.channel(address, root_pem=pem, token=token.secret, target_name=tls.NAME)
     try:
         method = GatewayServiceStub(channel).JoinSwarm

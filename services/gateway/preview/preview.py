@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from banyan import groups, registry
+from banyan import registry
 from banyan.draws import Draws
 from banyan.errors import BanyanError, InvalidInput, with_place
 from banyan.plugins import Allocation, Budget, PromptStats, width_of
 from banyan.recipe import Recipe
+from banyan.recipe_loader import group_scorers
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway.allocation import allocation, growth_budgets
 from services.gateway.allocation.history import History
@@ -234,7 +235,7 @@ class World:
             out.append(f"generate.policy {self.recipe.generate.policy} names no width: one rollout a tree is drawn")
         if self.recipe.replay is not None:
             out.append("replay, which is the learner's: no batch holds older groups")
-        if voting := groups.scorers(self.recipe.filter):
+        if voting := group_scorers.scorers(self.recipe.filter):
             out.append(f"filter {voting[0]}: no votes are counted")
         if getattr(self.policy, "needs_scores", False):
             out.append(f"generate.policy {self.recipe.generate.policy} goes on by scores: rollouts are its first ones")

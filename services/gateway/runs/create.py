@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from banyan import recipe_file
 from banyan.digest import blake, canonical
 from banyan.errors import InvalidInput
 from banyan.recipe import Part, Recipe
+from banyan.recipe_loader import load
 from banyan.v1 import runstore_service_pb2 as runs
 from services.chassis import models
 from services.chassis.model_checks import model_files
@@ -37,7 +37,7 @@ def read_recipe(recipe_json: str) -> Recipe:
         raise InvalidInput(f"recipe_json is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise InvalidInput(f"recipe_json must be an object, got {type(data).__name__}")
-    return recipe_file.resolve(data)
+    return load.resolve(data)
 
 
 def with_model(recipe: Recipe) -> Recipe:

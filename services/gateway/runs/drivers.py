@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from banyan import recipe_file
 from banyan.errors import BanyanError, InvalidInput, PermanentError, Refused, TemporaryError
 from banyan.recipe import Recipe
+from banyan.recipe_loader import load
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.chassis.rpc.health import Liveness, Pulse
@@ -73,7 +73,7 @@ class Fleet:
 
     async def _adopt(self, run: runs.Run) -> None:
         try:
-            recipe = recipe_file.resolve(json.loads(run.recipe_json), f"recipe of {run.run_id}")
+            recipe = load.resolve(json.loads(run.recipe_json), f"recipe of {run.run_id}")
             rows = await rows_module.load(recipe, Path.cwd())
             if rows.digest != run.split_digest:
                 raise InvalidInput("the task's rows are not those that the run began with; restore them and resume it")

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from banyan import groups
 from banyan.digest import tree_id
 from banyan.draws import key
 from banyan.plugins import Allocation
 from banyan.recipe import Recipe
+from banyan.recipe_loader import group_scorers as groups
 from banyan.v1 import tree_pb2
 from services.gateway.runs import evaluation
 from services.gateway.runs.evaluation import Evaluation

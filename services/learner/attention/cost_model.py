@@ -2,7 +2,7 @@
 
 Seconds of one layer's forward and backward pass are linear in what a way does: products of a query and a key, padded or
 exact; calls of a kernel; and parts of units. Factors are of two AVX-512 cores in bfloat16, per head of width 64, under the
-settings of banyan/torchenv.py. Only their ratios decide.
+settings of banyan/runtime/torch_environment.py. Only their ratios decide.
 """
 
 from collections.abc import Mapping

@@ -8,7 +8,7 @@ from banyan.errors import Refused
 from banyan.plugins import Observation
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
-from banyan.wire import facts_from_wire, leaves_from_wire, rewards_from_wire, tree_from_wire
+from banyan.wire.segments import facts_from_wire, leaves_from_wire, rewards_from_wire, tree_from_wire
 from services.learner.data.credit import ScoredTree
 from services.learner.packing.head_observations import Observed
 

@@ -13,9 +13,9 @@ from itertools import accumulate
 import torch
 from transformers import PreTrainedModel
 
-from banyan import torchenv
 from banyan.errors import NotReady
 from banyan.recipe import Optimise
+from banyan.runtime import torch_environment
 from services.learner import losses
 from services.learner.data.credit import ScoredTree
 from services.learner.losses.aggregate import Totals
@@ -311,4 +311,4 @@ def settle(threads: int | None) -> None:
         torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a pass over every tensor
-    torchenv.keep_memory()
+    torch_environment.keep_memory()

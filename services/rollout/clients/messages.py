@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from google.protobuf.message import Message
 
-from banyan import wire
 from banyan.digest import blake
 from banyan.plugins import LeafMark
 from banyan.segment import Segment
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2
+from banyan.wire import segments as wire
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import MAX_MESSAGE_BYTES
 from services.chassis.messaging.chunks import HEAD_BYTES, parts

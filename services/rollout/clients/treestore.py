@@ -8,7 +8,6 @@ import grpc
 import grpc.aio
 
 from banyan.digest import blake
-from banyan.status import error_of
 from banyan.v1 import (
     learner_service_pb2,
     learner_service_pb2_grpc,
@@ -18,6 +17,7 @@ from banyan.v1 import (
     treestore_service_pb2,
     treestore_service_pb2_grpc,
 )
+from banyan.wire.status import error_of
 from services.chassis.rpc import rpc
 from services.rollout.clients.claim_batcher import Claims, Renewals
 from services.rollout.clients.ingest_batcher import Ingests

@@ -16,7 +16,7 @@ from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, News, Plan, 
 from banyan.segment import Finish, IntTokens, Kind, Origin, Segment
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
-from banyan.wire import rewards_from_wire
+from banyan.wire.segments import rewards_from_wire
 from services.rollout.engines.port import Request, Sampled, Tokenizer
 from services.rollout.growth import plan_log, repairs, view_digest
 from services.rollout.growth import segments as pieces

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from banyan import wire
 from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Repaired, Room
 from banyan.segment import Sampling
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
+from banyan.wire import segments
 from services.rollout.growth import plan_records
 from services.rollout.growth.spec import GrowSpec
 
@@ -56,15 +56,15 @@ class PlanLog:
             view_digest=view_digest(),
             segments=self.fresh,
             gone=[_ref(branch) for branch in self.gone],
-            found=[wire.leaf_to_wire(leaf) for leaf in self.found],
+            found=[segments.leaf_to_wire(leaf) for leaf in self.found],
             expansions=[_expansion(expansion) for expansion in expansions],
-            leaves=[tree_pb2.PlannedLeaf(leaf=wire.leaf_to_wire(mark.leaf), reason=mark.reason) for mark in marks],
+            leaves=[tree_pb2.PlannedLeaf(leaf=segments.leaf_to_wire(mark.leaf), reason=mark.reason) for mark in marks],
             prunes=[tree_pb2.PlannedPrune(branch=_ref(branch), end=end) for branch, end in prunes],
             done=done,
             rewards=[_reward(leaf, value, self.repairs.get(leaf)) for leaf, value in self.rewards.items()],
             room=self.room,
             room_lapsed=self.lapsed,
-            dropped=[wire.leaf_to_wire(leaf) for leaf in dropped],
+            dropped=[segments.leaf_to_wire(leaf) for leaf in dropped],
         )
         return self._kept(plan_records.parts(plan, _PLAN_BYTES), done)
 
@@ -82,7 +82,7 @@ class PlanLog:
 
 @lru_cache(256)  # a plan names the same few of them for all its branches; a message that takes one copies it
 def _sampling(sampling: Sampling) -> tree_pb2.SamplingParams:
-    return wire.sampling_to_wire(sampling)
+    return segments.sampling_to_wire(sampling)
 
 
 def _ref(branch: Branch) -> tree_pb2.BranchRef:
@@ -94,16 +94,16 @@ def _branch(ref: tree_pb2.BranchRef) -> Branch:
 
 
 def _reward(leaf: Leaf, value: float | None, repair: Repaired | None) -> tree_pb2.PlannedReward:
-    planned = tree_pb2.PlannedReward(leaf=wire.leaf_to_wire(leaf), value=value)
+    planned = tree_pb2.PlannedReward(leaf=segments.leaf_to_wire(leaf), value=value)
     if repair is not None:
-        place = wire.leaf_to_wire(repair.place)
+        place = segments.leaf_to_wire(repair.place)
         said = tree_pb2.PlannedRepair(place=place, tokens=repair.tokens, step=repair.step, steps=repair.steps)
         planned.repair.CopyFrom(said)
     return planned
 
 
 def _repair(said: tree_pb2.PlannedRepair) -> Repaired:
-    return Repaired(wire.leaf_from_wire(said.place), tuple(said.tokens), said.step, said.steps)
+    return Repaired(segments.leaf_from_wire(said.place), tuple(said.tokens), said.step, said.steps)
 
 
 def _expansion(expansion: Expansion) -> tree_pb2.PlannedExpansion:
@@ -131,13 +131,13 @@ def views(spec: GrowSpec, whole: Tree, records: Sequence[tree_pb2.PlanRecord]) -
             seen.add(segment)
             flying.discard(Branch(segment.parent, segment.fork, segment.ordinal))
         flying -= {_branch(ref) for ref in record.gone}
-        leaves |= {wire.leaf_from_wire(leaf): "" for leaf in record.found}
-        rewards |= {wire.leaf_from_wire(r.leaf): r.value if r.HasField("value") else None for r in record.rewards}
-        repairs |= {wire.leaf_from_wire(r.leaf): _repair(r.repair) for r in record.rewards if r.HasField("repair")}
+        leaves |= {segments.leaf_from_wire(leaf): "" for leaf in record.found}
+        rewards |= {segments.leaf_from_wire(r.leaf): r.value if r.HasField("value") else None for r in record.rewards}
+        repairs |= {segments.leaf_from_wire(r.leaf): _repair(r.repair) for r in record.rewards if r.HasField("repair")}
         most, sampling = spec.max_path_tokens, spec.sampling
         yield GrowthView(seen, spec.seed, most, frozenset(flying), dict(leaves), dict(rewards), sampling, dict(repairs))
         flying |= {_branch(planned.branch) for planned in record.expansions}
-        leaves |= {wire.leaf_from_wire(planned.leaf): planned.reason for planned in record.leaves}
+        leaves |= {segments.leaf_from_wire(planned.leaf): planned.reason for planned in record.leaves}
 
 
 def rooms(spec: GrowSpec, records: Sequence[tree_pb2.PlanRecord]) -> Iterator[Room]:

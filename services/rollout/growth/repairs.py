@@ -7,7 +7,7 @@ from banyan.plugins import Repaired
 from banyan.segment import IntTokens
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
-from banyan.wire import leaf_from_wire
+from banyan.wire.segments import leaf_from_wire
 from services.rollout.engines.port import Tokenizer
 
 

@@ -7,11 +7,11 @@ sort all its segments each time would cost more than to plan. It tells one view 
 import struct
 from functools import lru_cache
 
-from banyan import wire
 from banyan.digest import blake, packed
 from banyan.plugins import Branch, GrowthView, Repaired, Room
 from banyan.segment import Sampling
 from banyan.tree import Leaf
+from banyan.wire import segments
 
 _MODULUS = 1 << 256
 
@@ -71,7 +71,7 @@ def digest(view: GrowthView, sum_of_parts: int | None = None, room: Room | None 
 
 @lru_cache(256)
 def _sampling(sampling: Sampling) -> bytes:
-    return packed(wire.sampling_to_wire(sampling).SerializeToString(deterministic=True))
+    return packed(segments.sampling_to_wire(sampling).SerializeToString(deterministic=True))
 
 
 def _given(room: Room | None) -> bytes:

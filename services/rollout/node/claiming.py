@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
-from banyan import wire
 from banyan.errors import BanyanError, InvalidInput, NotFound, Refused
 from banyan.v1 import events_pb2
+from banyan.wire import segments
 from services.chassis.process import telemetry
 from services.rollout.engines.port import Tokenizer
 from services.rollout.growth import return_reasons
@@ -103,7 +103,7 @@ class Taker:
             log.warning("tree %s is not handed back: %s", tree_id.hex()[:12], error)
 
     def _grower(self, spec: GrowSpec, claim: Claim) -> Grower:
-        tree = wire.tree_from_wire(claim.tree)
-        leaves = resumed([wire.leaf_from_wire(leaf) for leaf in claim.tree.leaves])
+        tree = segments.tree_from_wire(claim.tree)
+        leaves = resumed([segments.leaf_from_wire(leaf) for leaf in claim.tree.leaves])
         room = claim.tree.room if claim.tree.HasField("room") else None
         return Grower(spec, tree, self._tokenizer(), self._node_id, claim.epoch, leaves, given=room)

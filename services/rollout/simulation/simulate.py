@@ -12,7 +12,7 @@ from banyan.recipe import Recipe
 from banyan.segment import Sampling
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
-from banyan.wire import leaf_to_wire
+from banyan.wire.segments import leaf_to_wire
 from services.rollout.engines.port import Policy
 from services.rollout.engines.scripted.engine import ScriptedEngine, build
 from services.rollout.growth.grower import Grower

@@ -16,7 +16,7 @@ from banyan.plugins.filter import MOST_REPAIR
 from banyan.segment import Kind, Origin, Segment
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2, tree_pb2
-from banyan.wire import leaf_from_wire, segment_from_wire
+from banyan.wire.segments import leaf_from_wire, segment_from_wire
 from services.treestore.events import node_name
 from services.treestore.events.events import Ended, Event, Grew, Grown, Large, Opened, Planned, WasScored
 

@@ -8,7 +8,7 @@ from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam, exis
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
-from banyan.wire import leaf_to_wire
+from banyan.wire.segments import leaf_to_wire
 from services.chassis.messaging import subjects
 from services.treestore.ingest.transaction import Outcome, bury_event, outcome
 from services.treestore.ingest.transaction import apply as apply_events

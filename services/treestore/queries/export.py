@@ -7,7 +7,7 @@ import numpy as np
 
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
-from banyan.wire import leaf_from_wire, own_rewards_from_wire, rewards_from_wire
+from banyan.wire.segments import leaf_from_wire, own_rewards_from_wire, rewards_from_wire
 
 Places = dict[bytes, list[dict[str, Any]]]  # segment → what is said of places in it
 

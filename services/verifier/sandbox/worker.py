@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from banyan import torchenv
 from banyan.digest import canonical
 from banyan.errors import InvalidInput, TemporaryError
+from banyan.runtime import torch_environment
 from services.verifier.sandbox import folders, frames
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.outcomes import plain
@@ -153,6 +153,6 @@ async def _launched(folder: str) -> asyncio.subprocess.Process:
 
 def _environment(folder: str) -> dict[str, str]:
     """Only what an interpreter needs: no addresses, no credentials, no settings of the service."""
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **torchenv.SETTINGS}
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **torch_environment.SETTINGS}
     plain = {"PATH": "/usr/bin:/bin", "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
     return {**plain, **threads, "PYTHONDONTWRITEBYTECODE": "1"}

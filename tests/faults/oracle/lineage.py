@@ -11,7 +11,7 @@ import numpy as np
 from banyan.errors import BanyanError
 from banyan.segment import Finish, Kind, Origin, Segment
 from banyan.v1 import tree_pb2
-from banyan.wire import sampling_from_wire
+from banyan.wire.segments import sampling_from_wire
 from tests.faults.oracle.allowed import Allowed
 
 CLOSED, CONSUMED, DROPPED = tree_pb2.TREE_STATE_CLOSED, tree_pb2.TREE_STATE_CONSUMED, tree_pb2.TREE_STATE_DROPPED

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from banyan.draws import Draws
 from banyan.errors import InvalidInput
 from banyan.plugins import GrowthView, Room
-from banyan.recipe_file import resolve
+from banyan.recipe_loader.load import resolve
 from banyan.segment import Finish, Kind
 from banyan.tree import Tree
 from banyan.view import TreeView

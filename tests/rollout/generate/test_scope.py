@@ -4,13 +4,13 @@ from math import comb
 
 import pytest
 
-from banyan import wire
 from banyan.draws import Draws
 from banyan.errors import InvalidInput
 from banyan.plugins import Repaired, Room
 from banyan.segment import Kind, Origin
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
+from banyan.wire import segments
 from methods.generate.scope import Scope
 from services.rollout.growth import plan_log, view_digest
 from services.rollout.growth.grower import Grower, Step
@@ -86,7 +86,7 @@ def scores(grower: Grower, right: set[Leaf], repairs: dict[Leaf, tree_pb2.Repair
     said = []
     for one in grower.leaves:
         score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=float(one in right), repair=repairs.get(one))
-        said.append(tree_pb2.ScoredLeaf(leaf=wire.leaf_to_wire(one), scorer="steps", score=score))
+        said.append(tree_pb2.ScoredLeaf(leaf=segments.leaf_to_wire(one), scorer="steps", score=score))
     return said
 
 
@@ -154,7 +154,7 @@ def test_another_node_goes_on_with_the_repair(forced: bool) -> None:
     fixed(one)
     put = [s for s in one.tree if s.kind is Kind.FORCED] if forced else []
     other = Grower(one.spec, Tree(one.tree.tree_id, [*before, *put]), one.tokenizer, "m", 2)
-    assert not other.start().requests and set(other.leaves) == {wire.leaf_from_wire(s.leaf) for s in first}
+    assert not other.start().requests and set(other.leaves) == {segments.leaf_from_wire(s.leaf) for s in first}
     sampled(other, other.scored(first))
     places = [{(s.parent, s.fork, s.ordinal) for s in grower.tree} for grower in (one, other)]
     assert places[0] == places[1]
@@ -167,7 +167,7 @@ def test_its_plans_are_logged_and_made_again() -> None:
     wrong, made = fixed(grower)
     scored(grower, {made}, {})
     records = list(RECORDS)
-    assert [list(r.dropped) for r in records if r.dropped] == [[wire.leaf_to_wire(wrong)]]
+    assert [list(r.dropped) for r in records if r.dropped] == [[segments.leaf_to_wire(wrong)]]
     for record, view in zip(records, plan_log.views(grower.spec, grower.tree, records), strict=True):
         assert view_digest.digest(view) == record.view_digest
         plan = grower.spec.policy.plan(view, Room(), Draws(grower.spec.seed))
@@ -177,5 +177,5 @@ def test_its_plans_are_logged_and_made_again() -> None:
             origin = Origin(planned.origin) if planned.forced else Origin.BRANCH
             assert (branch, tuple(planned.forced), origin) in named
     last = records[-1]
-    assert last.done and dict.fromkeys(wire.leaf_from_wire(r.leaf) for r in last.rewards).keys() >= {made}
+    assert last.done and dict.fromkeys(segments.leaf_from_wire(r.leaf) for r in last.rewards).keys() >= {made}
     assert any(r.HasField("repair") and list(r.repair.tokens) for record in records for r in record.rewards)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from torch._C._distributed_c10d import TCPStore
 
-from banyan.launch import OURS
+from banyan.runtime.launch import OURS
 from services.chassis.process.parent_death import PARENT_VARIABLE
 from services.learner.training.distributed.lost import RankLost
 

@@ -8,10 +8,11 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from banyan import facts, groups, loggers, losses, registry, yaml_text
+from banyan import facts, loggers, losses, registry
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe, Replay
-from banyan.recipe_errors import Place, Places, explained
+from banyan.recipe_loader import group_scorers, yaml_text
+from banyan.recipe_loader.errors import Place, Places, explained
 
 ROOM_SETTINGS = frozenset({"start", "most"})  # of tree policies that grow by rooms: who shares counts on the recipe's
 
@@ -81,7 +82,7 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
             registry.build("filter", recipe.task.reward, {})
     with _named("optimise.loss_settings"):
         losses.check(recipe.optimise.loss, recipe.optimise.loss_settings)
-    groups.check(recipe, policy)
+    group_scorers.check(recipe, policy)
     _check_adapters(recipe)
     loggers.check(recipe)
     return recipe
