@@ -14,8 +14,8 @@ import yaml
 
 from banyan import registry
 from banyan.cli.options import Json
-from banyan.cli.output import emit_json, err
-from banyan.cli.treelines import TreeLine, read
+from banyan.cli.render.console import emit_json, err
+from banyan.cli.render.tree_files import TreeLine, read
 from banyan.errors import InvalidInput
 from banyan.recipe_loader import yaml_text
 

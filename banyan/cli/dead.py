@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from banyan.cli import describe
 from banyan.cli.options import DEFAULT_STATE, Json, State
-from banyan.cli.output import emit, out
+from banyan.cli.render import plain_data
+from banyan.cli.render.console import emit, out
 from banyan.cli.store import commanding, reading
 
 app = typer.Typer(help="Messages that could not be processed.", no_args_is_help=True)
@@ -28,7 +28,7 @@ def list_dead(
                 "reason": d.letter.reason,
                 "attempts": d.letter.attempts,
                 "service": d.letter.service,
-                "stored": describe.when(d.stored_unix_ms),
+                "stored": plain_data.when(d.stored_unix_ms),
                 "replayed": d.replayed,
             }
             for d in client.dead(limit)

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from banyan.cli import describe
 from banyan.cli.options import DEFAULT_STATE, Json, State
-from banyan.cli.output import emit, out
-from banyan.cli.runs import RunId, newest_checkpoint
+from banyan.cli.render import plain_data
+from banyan.cli.render.console import emit, out
+from banyan.cli.runs.runs import RunId, newest_checkpoint
 from banyan.cli.store import reading
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
@@ -39,7 +39,7 @@ def export(
         kind = _write(run, checkpoint, to, merge)
         with (to / "trees.jsonl").open("w", encoding="utf-8") as lines:
             count = sum(bool(lines.write(line + "\n")) for line in client.export(run.run_id))
-        (to / "run.json").write_text(json.dumps(describe.run(run) | {"recipe": json.loads(run.recipe_json)}, indent=1))
+        (to / "run.json").write_text(json.dumps(plain_data.run(run) | {"recipe": json.loads(run.recipe_json)}, indent=1))
     if as_json:
         facts = {"folder": str(to.resolve()), "checkpoint": checkpoint.name, "trees": count, "kind": kind}
         emit({"run_id": run.run_id} | facts, True)

@@ -12,10 +12,11 @@ from typing import Annotated
 
 import typer
 
-from banyan.cli import describe, joining
+from banyan.cli import join_instructions
 from banyan.cli.invocation import me
 from banyan.cli.options import DEFAULT_STATE, Json, State
-from banyan.cli.output import emit, err
+from banyan.cli.render import plain_data
+from banyan.cli.render.console import emit, err
 from banyan.cli.store import commanding
 from banyan.errors import InvalidInput
 from banyan.runtime import torch_environment
@@ -31,9 +32,9 @@ def token(
     """Makes a token with which nodes may join a run."""
     with commanding(state) as client:
         made = client.create_token(client.run(run_id).run_id, hours)
-        file = joining.keep(state, client.run(run_id).run_id, made.token).resolve()
+        file = join_instructions.keep(state, client.run(run_id).run_id, made.token).resolve()
     command = f"{me()} join {made.address} --token-file {shlex.quote(str(file))}"
-    until = describe.when(int(1000 * (time.time() + 3600 * hours)))
+    until = plain_data.when(int(1000 * (time.time() + 3600 * hours)))
     emit({"address": made.address, "token": made.token, "until": until, "file": str(file), "command": command}, as_json)
 
 

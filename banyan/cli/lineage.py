@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-from banyan.cli import describe
 from banyan.cli.options import DEFAULT_STATE, Json, State
-from banyan.cli.output import emit, out
+from banyan.cli.render import plain_data
+from banyan.cli.render.console import emit, out
 from banyan.cli.store import reading
 from banyan.cli.trees import check_prefix, hex_prefix
 
@@ -27,10 +27,10 @@ def lineage(
         "tree_id": answer.spec.tree_id.hex(),
         "group_id": answer.spec.group_id,
         "task_id": answer.spec.row_digest.hex(),
-        "ancestors": [describe.segment(s) for s in answer.segments],
-        "scores": [describe.scored(s) for s in answer.scores],
+        "ancestors": [plain_data.segment(s) for s in answer.segments],
+        "scores": [plain_data.scored(s) for s in answer.scores],
         "batches": [
-            {"ordinal": c.batch.ordinal, "use": c.batch.use, "policy": describe.policy(c.policy)} for c in consumers
+            {"ordinal": c.batch.ordinal, "use": c.batch.use, "policy": plain_data.policy(c.policy)} for c in consumers
         ],
     }
     if as_json:
@@ -43,7 +43,7 @@ def lineage(
     emit([_short(s) for s in result["scores"]], False, ("segment", "scorer", "state", "value", "reason"))
     out.print()
     for batch in result["batches"]:
-        made = describe.policy_words(batch["policy"])
+        made = plain_data.policy_words(batch["policy"])
         out.print(f"used by batch {batch['ordinal']} ({batch['use']}), which made policy {made}")
     if not result["batches"]:
         out.print("no batch has used it")
@@ -52,4 +52,4 @@ def lineage(
 def _short(row: dict[str, Any]) -> dict[str, Any]:
     """A row for a table: ids as long as commands need them."""
     ids = {key: row[key][:16] for key in ("id", "segment") if key in row}
-    return row | ids | {"policy": describe.policy_words(row.get("policy"))}
+    return row | ids | {"policy": plain_data.policy_words(row.get("policy"))}

@@ -8,8 +8,11 @@ from typing import Annotated
 
 import typer
 
-from banyan.cli import advantages, dead, doctor, export, join, lineage, recipes, runs, simulate, train, trees
-from banyan.cli.output import err
+from banyan.cli import advantages, dead, export, join, lineage, recipes, simulate, trees
+from banyan.cli.doctor import doctor
+from banyan.cli.render.console import err
+from banyan.cli.runs import runs
+from banyan.cli.train import train
 from banyan.errors import BanyanError, InvalidInput
 from banyan.text.printable import textual
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from banyan.cli import removing
+from banyan.cli.runs import removal
 from banyan.client import Client
 from banyan.v1 import runstore_service_pb2 as rs
 
@@ -23,7 +23,7 @@ async def _cancelled(state: Path, run_id: str, cause: str) -> rs.Run:
 
 def removed(state: Path, run: rs.Run, keep: "rs.Kept.ValueType") -> int:
     """Removes a run that is over; the rows that went."""
-    return asyncio.run(_asked(state, lambda client: removing.remove(client, state, run, keep)))
+    return asyncio.run(_asked(state, lambda client: removal.remove(client, state, run, keep)))
 
 
 async def _asked(state: Path, ask: Callable[[Client], T]) -> T:

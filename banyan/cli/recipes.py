@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from banyan.cli import searchpath
 from banyan.cli.options import Json
-from banyan.cli.output import emit, emit_yaml
+from banyan.cli.render.console import emit, emit_yaml
+from banyan.cli.train import search_path
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe, reference
 from banyan.recipe_loader.load import load
@@ -34,7 +34,7 @@ def find(name: str) -> Path:
 def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """A recipe by file or name. The user's plugins may lie in the working folder or beside it."""
     file = find(name)
-    with searchpath.searched(folders(file)):
+    with search_path.searched(folders(file)):
         return load(file, overrides)
 
 

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from banyan.cli import recipes, searchpath
+from banyan.cli import recipes
 from banyan.cli.options import Json
-from banyan.cli.output import emit
+from banyan.cli.render.console import emit
+from banyan.cli.train import search_path
 
 
 def simulate(
@@ -27,7 +28,7 @@ def simulate(
     from services.gateway.preview.preview import preview
     from services.rollout.simulation.simulate import simulate as run
 
-    with searchpath.searched(recipes.folders(recipes.find(recipe))):
+    with search_path.searched(recipes.folders(recipes.find(recipe))):
         read = recipes.read(recipe, overrides or ())
         trees, control = run(read), preview(read, Path.cwd())
     emit(trees | {"control": control} if as_json else trees | {f"control.{k}": v for k, v in control.items()}, as_json)

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import typer
 from rich.tree import Tree as RichTree
 
-from banyan.cli import describe
 from banyan.cli.options import DEFAULT_STATE, Json, State
-from banyan.cli.output import emit, emit_json, err, out, stream
+from banyan.cli.render import plain_data
+from banyan.cli.render.console import emit, emit_json, err, out, stream
 from banyan.cli.store import reading
 from banyan.client import Client
 from banyan.digest import tree_id
@@ -35,7 +35,7 @@ def list_trees(
     """Lists trees, newest first."""
     with reading(state) as client:
         found = client.trees(client.run(run_id).run_id if run_id else "", limit + 1)
-    rows = [describe.tree_summary(tree) for tree in found[:limit]]
+    rows = [plain_data.tree_summary(tree) for tree in found[:limit]]
     columns = ("tree_id", "state", "leaves", "sampled_tokens", "mean_reward", "policy_step", "label", "reason")
     emit([row | ({} if as_json else {"tree_id": row["tree_id"][:16]}) for row in rows], as_json, columns)
     if len(found) > limit:
@@ -55,7 +55,7 @@ def show(
         check_prefix(name, tree.spec.tree_id, "tree")
         if plans:
             for plan in tree.plans:
-                emit_json(describe.plan(plan))
+                emit_json(plain_data.plan(plan))
             return
         if as_json:
             lines = client.export(tree.spec.run_id, tree_ids=[tree.spec.tree_id])

@@ -10,7 +10,7 @@ import pytest
 
 from banyan import registry
 from banyan.cli import main
-from banyan.cli.treelines import read
+from banyan.cli.render.tree_files import read
 from banyan.errors import InvalidInput
 
 

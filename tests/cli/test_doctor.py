@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from banyan.cli import doctor, scorers
+from banyan.cli.doctor import doctor
+from banyan.cli.train import scorer_checks
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from services.verifier.sandbox import trial
@@ -53,8 +54,8 @@ def test_a_machine_that_cannot_confine_scorers_is_said_and_no_run_begins_there(m
     task = {"name": "reasoning-gym", "dataset": "chain_sum"}
     recipe = Recipe.model_validate({"name": "r", "model": "m", "task": task})
     with pytest.raises(InvalidInput, match=r"'reasoning-gym': this machine cannot confine scorers: it lacks Landlock"):
-        scorers.check(recipe, [])
-    scorers.check(recipe.model_copy(update={"allow_unconfined_scorers": True}), [])
-    scorers.check(Recipe.model_validate({"name": "r", "model": "m", "task": {"name": "arithmetic"}}), [])
+        scorer_checks.check(recipe, [])
+    scorer_checks.check(recipe.model_copy(update={"allow_unconfined_scorers": True}), [])
+    scorer_checks.check(Recipe.model_validate({"name": "r", "model": "m", "task": {"name": "arithmetic"}}), [])
     monkeypatch.setenv("BANYAN_ALLOW_UNCONFINED_SCORERS", "1")
-    scorers.check(recipe, [])
+    scorer_checks.check(recipe, [])

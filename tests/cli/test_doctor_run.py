@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from banyan.cli import describe, doctor_run
-from banyan.cli.doctor_rules import RULES, diagnose
-from banyan.cli.doctor_series import Measured, Series, series
+from banyan.cli.doctor import run_report
+from banyan.cli.doctor.rules import RULES, diagnose
+from banyan.cli.doctor.series import Measured, Series, series
+from banyan.cli.render import plain_data
 from banyan.errors import NotFound
 from banyan.recipe_loader import load
 from banyan.v1 import events_pb2, tree_pb2
@@ -278,8 +279,8 @@ def _stored(step: int, epoch: int, metrics: dict[str, float]) -> rs.StoredPolicy
 
 def test_metrics_of_a_run_are_a_line_a_step_without_what_has_none() -> None:
     stored = [_stored(0, 1, {}), _stored(1, 1, {"b": 1.0, "a": float("nan")}), _stored(1, 2, {}), _stored(2, 2, {"a": 3.0})]
-    assert describe.metrics(stored) == [{"step": 1, "a": None, "b": 1.0}, {"step": 2, "a": 3.0}]
-    json.dumps(describe.metrics(stored), allow_nan=False)
+    assert plain_data.metrics(stored) == [{"step": 1, "a": None, "b": 1.0}, {"step": 2, "a": 3.0}]
+    json.dumps(plain_data.metrics(stored), allow_nan=False)
 
 
 def test_held_out_answers_are_those_of_finished_greedy_evaluations() -> None:
@@ -293,7 +294,7 @@ def test_held_out_answers_are_those_of_finished_greedy_evaluations() -> None:
         one("after-greedy"),
         one("step-30-greedy", 4),
     ]
-    assert doctor_run._held_out(told, 40) == [Measured(0, 0.4, 10), Measured(20, 0.4, 10), Measured(40, 0.4, 10)]
+    assert run_report._held_out(told, 40) == [Measured(0, 0.4, 10), Measured(20, 0.4, 10), Measured(40, 0.4, 10)]
 
 
 class Told:
@@ -316,14 +317,14 @@ class Told:
 
 def told(monkeypatch: pytest.MonkeyPatch, run: Series) -> None:
     steps = [_stored(step.number, 1, dict(step.metrics)) for step in run.steps]
-    monkeypatch.setattr(doctor_run, "reading", lambda _state: contextlib.nullcontext(Told(steps)))
+    monkeypatch.setattr(run_report, "reading", lambda _state: contextlib.nullcontext(Told(steps)))
 
 
 def test_findings_are_printed_with_evidence_and_levers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     told(monkeypatch, made(SICK["too-hard"][1]))
-    doctor_run.examine("tiny", tmp_path, as_json=True)
+    run_report.examine("tiny", tmp_path, as_json=True)
     said = json.loads(capsys.readouterr().out)
     assert (said["run_id"], said["steps"]) == ("tiny-00000001", STEPS)
     (finding,) = said["findings"]
@@ -338,4 +339,4 @@ def test_findings_are_printed_with_evidence_and_levers(
 def test_one_error_for_a_run_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told(monkeypatch, made())
     with pytest.raises(NotFound, match="there is no run other"):
-        doctor_run.examine("other", tmp_path, as_json=False)
+        run_report.examine("other", tmp_path, as_json=False)

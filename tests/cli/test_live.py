@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from banyan.cli import watching
-from banyan.cli.live import LiveView
+from banyan.cli.render.live import LiveView
+from banyan.cli.runs import watch as watching
 from banyan.errors import Refused
 from banyan.recipe import Recipe
 from banyan.v1 import events_pb2, tree_pb2

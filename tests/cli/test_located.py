@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from banyan.cli.located import located
+from banyan.cli.train.file_locations import located
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from services.chassis import models

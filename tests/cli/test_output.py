@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from banyan.cli import describe, invocation, joining, report, resume, runs, show
+from banyan.cli import invocation, join_instructions
 from banyan.cli import main as main_module
-from banyan.cli.output import emit, table_of
+from banyan.cli.render import plain_data, run_report, show
+from banyan.cli.render.console import emit, table_of
+from banyan.cli.runs import runs
+from banyan.cli.train import resume
 from banyan.errors import InvalidInput, NotFound
 from banyan.v1 import runstore_service_pb2 as rs
 
@@ -47,7 +50,7 @@ def test_ids_stay_whole_on_a_narrow_terminal() -> None:
 
 def test_where_everything_is_stays_on_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run = rs.Run(run_id="r" * 90, state=rs.RUN_STATE_FAILED, cause="broken", folder=str(tmp_path))
-    report._print_places(run, 1.0, tmp_path)
+    run_report._print_places(run, 1.0, tmp_path)
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 4 and said[0].startswith("r" * 90 + " FAILED at step 0")
     assert said[3].endswith(f" runs show {'r' * 90} --state {tmp_path}") and "broken" not in "".join(said)
@@ -75,14 +78,14 @@ def test_proposed_commands_work_as_they_are_typed(
 
 
 def test_a_token_is_in_a_file_of_its_owner_and_not_in_the_command(tmp_path: Path) -> None:
-    said = joining.joining(tmp_path, "r-1", "10.0.0.1:7443", "secret.token")
+    said = join_instructions.joining(tmp_path, "r-1", "10.0.0.1:7443", "secret.token")
     file = tmp_path / "tokens" / "r-1"
     assert "secret" not in said and f"join 10.0.0.1:7443 --token-file {file}" in said
     assert file.read_text().strip() == "secret.token" and file.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_new_token_leaves_the_file_that_an_older_command_names(tmp_path: Path) -> None:
-    files = [joining.keep(tmp_path, "r-1", f"{n}.token") for n in range(3)]
+    files = [join_instructions.keep(tmp_path, "r-1", f"{n}.token") for n in range(3)]
     assert [file.name for file in files] == ["r-1", "r-1-2", "r-1-3"]
     assert [file.read_text().strip() for file in files] == ["0.token", "1.token", "2.token"]
 
@@ -125,7 +128,7 @@ def test_a_run_that_failed_is_resumed_where_it_is_named_or_nothing_else_is_left(
 
 def test_a_reader_that_has_enough_is_no_failure() -> None:
     """`banyan trees export RUN | head -1`."""
-    program = "from banyan.cli.output import stream; stream('x' * 9000 for _ in range(1000))"
+    program = "from banyan.cli.render.console import stream; stream('x' * 9000 for _ in range(1000))"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as printing:
         assert printing.stdout is not None and printing.stderr is not None
         assert printing.stdout.readline() == b"x" * 9000 + b"\n"
@@ -174,7 +177,7 @@ def test_a_run_is_shown_as_tables_with_its_evaluations_in_order(capsys: pytest.C
     labels = ["after-greedy", "before-greedy", "step-10-greedy", "step-2-greedy"]
     evals = [rs.EvalProgress(label=label, groups=2, done=2, scored=2, correct=1, reward_sum=1.0) for label in labels]
     progress = rs.ReadProgressResponse(step=3, evals=[*evals, rs.EvalProgress(label="after-sampled", groups=2)])
-    made = describe.run(rs.Run(run_id="r-1", state=rs.RUN_STATE_TRAINING, folder="/f")) | describe.progress(progress)
+    made = plain_data.run(rs.Run(run_id="r-1", state=rs.RUN_STATE_TRAINING, folder="/f")) | plain_data.progress(progress)
     show.show(made | {"members": 0, "nodes": [], "stats": {"leaves": 4}, "policies": [], "metrics": []})
     said = capsys.readouterr().out
     found = [line.split()[0] for line in said.splitlines() if line.startswith(("before-", "step-", "after-"))]
@@ -184,4 +187,4 @@ def test_a_run_is_shown_as_tables_with_its_evaluations_in_order(capsys: pytest.C
 
 def test_batches_that_were_set_aside_are_shown_with_their_cause() -> None:
     progress = rs.ReadProgressResponse(set_aside=[rs.SetAside(ordinal=3, cause="2 learners ended: IndexError")])
-    assert describe.progress(progress)["set_aside"] == [{"batch": 3, "cause": "2 learners ended: IndexError"}]
+    assert plain_data.progress(progress)["set_aside"] == [{"batch": 3, "cause": "2 learners ended: IndexError"}]

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from banyan.cli import output
+from banyan.cli.render import console as output
 from banyan.text.printable import PrintableFormatter, printable, printable_json, textual
 from tests.cli.command import banyan
 

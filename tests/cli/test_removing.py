@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from banyan.cli import removing
+from banyan.cli.runs import removal as removing
 from banyan.client import Client
 from banyan.errors import NotFound, Refused
 from banyan.v1 import runstore_service_pb2 as rs

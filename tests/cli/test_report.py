@@ -3,9 +3,9 @@
 import pytest
 from rich.console import Console
 
-from banyan.cli.describe import wilson
-from banyan.cli.live import curve
-from banyan.cli.report import evaluation_table, extremes, given_up, unscored
+from banyan.cli.render.live import curve
+from banyan.cli.render.plain_data import wilson
+from banyan.cli.render.run_report import evaluation_table, extremes, given_up, unscored
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from banyan.cli.session import Session
+from banyan.cli.train.session import Session
 from banyan.recipe_loader.load import resolve
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis.rpc import rpc

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from banyan.cli import session as module
-from banyan.cli.session import Session
+from banyan.cli.train import session as module
+from banyan.cli.train.session import Session
 from banyan.errors import DeadlineMissed, Refused
 from banyan.recipe import Recipe
 from banyan.v1 import gateway_service_pb2 as gw

@@ -2,7 +2,7 @@
 
 import pytest
 
-from banyan.cli import describe
+from banyan.cli.render import plain_data
 from banyan.errors import Refused
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1 import treestore_service_pb2 as lineage
@@ -25,7 +25,7 @@ async def test_a_decision_is_stored_before_its_trees_and_explains_itself(tmp_pat
         request = runs.ReadAllocationsRequest(run_id=run.run_id)
         stored = (await rpc.call(here.runs.ReadAllocations, request)).allocations
         assert [(a.ordinal, a.row, a.why) for a in stored] == [(i, i, "after 0 batches") for i in range(4)]
-        said = describe.allocation(stored[0])
+        said = plain_data.allocation(stored[0])
         assert said["settings"] == {"width": 4} and said["trees"] is None and said["why"] == "after 0 batches"
         every = lineage.ListTreesRequest(filter=lineage.TreeFilter(run_id=run.run_id))
         before = {t.tree_id for t in (await rpc.call(here.trees.ListTrees, every)).trees}

@@ -5,7 +5,7 @@ import random
 import pytest
 from hypothesis import given, settings
 
-from banyan.cli import describe
+from banyan.cli.render import plain_data
 from banyan.draws import Draws, key
 from banyan.plugins import Expansion
 from banyan.tree import Leaf, Tree
@@ -135,7 +135,7 @@ def test_the_log_is_bounded_has_no_gap_and_says_where_it_ends(monkeypatch) -> No
     grower, records, done = _grown(given_spec, Tree(given_spec.tree_id), 1, 1000)
     assert done and records[:3] == all_records[:3]
     assert records[3:] == [tree_pb2.PlanRecord(claim_epoch=1, number=3, full=True)]
-    assert describe.plan(records[3])["full"] and not describe.plan(records[2])["full"]
+    assert plain_data.plan(records[3])["full"] and not plain_data.plan(records[2])["full"]
     _replayed(given_spec, grower.tree, records)
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from banyan.cli import searchpath
+from banyan.cli.train import search_path
 from banyan.recipe import Filter, Recipe
 
 
@@ -22,7 +22,7 @@ def check(recipe: Recipe, folders: Sequence[Path]) -> None:
     from services.gateway.tasks import file
 
     row = file.first(recipe.task, Path.cwd()) if recipe.task.name == "file" else None
-    with searchpath.searched(folders):  # the child is told
+    with search_path.searched(folders):  # the child is told
         for scorer in own:
             allowed = recipe.allow_unconfined_scorers
             asyncio.run(probe(scorer.name, scorer.settings, row, group=scorer.group, unconfined=allowed))

@@ -4,8 +4,8 @@ from typing import Any
 
 from rich.text import Text
 
-from banyan.cli import describe
-from banyan.cli.output import out, table_of
+from banyan.cli.render import plain_data
+from banyan.cli.render.console import out, table_of
 
 _FACTS = ("run_id", "state", "step", "cause", "created", "ended", "folder")
 _COUNTS = ("batches", "leaves", "unscorable", "sampled_tokens", "saved_tokens")
@@ -23,7 +23,7 @@ def show(run: dict[str, Any]) -> None:
     facts |= {"mean reward": "-" if run["mean_reward"] is None else f"{run['mean_reward']:.3f}"}
     skipped = sum(step.get("not_finite") or 0 for step in run["metrics"])
     facts |= {"not finite": f"{skipped:g} steps, which were skipped"} if skipped else {}
-    facts |= {"policy": describe.policy_words(run["policies"][-1] if run["policies"] else None)}
+    facts |= {"policy": plain_data.policy_words(run["policies"][-1] if run["policies"] else None)}
     width = max(map(len, facts))
     for key, value in facts.items():
         out.print(Text.assemble((key.ljust(width), "bold"), f"  {value}"), soft_wrap=True)

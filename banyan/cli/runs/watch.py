@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from banyan.cli import describe
 from banyan.cli.invocation import proposed
-from banyan.cli.output import emit, out
+from banyan.cli.render import plain_data
+from banyan.cli.render.console import emit, out
 from banyan.errors import Refused
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import runstore_service_pb2 as rs
@@ -22,7 +22,7 @@ class Watch:
         """Takes the next message."""
         line = _line(news.run, news.progress)
         if self._json:
-            emit(line | {"metrics": [describe.numbers(p.metrics) for p in news.policies]}, True)
+            emit(line | {"metrics": [plain_data.numbers(p.metrics) for p in news.policies]}, True)
         elif self._seen != (line["state"], line["step"]):
             self._seen = line["state"], line["step"]
             steps = [p.metrics for p in news.policies if p.metrics]
@@ -31,9 +31,9 @@ class Watch:
 
 def end(run: rs.Run, progress: rs.ReadProgressResponse, state: Path, as_json: bool) -> None:
     """Prints where a run ended. Raises Refused, with the way on, where it has not and nothing runs."""
-    if run.state not in describe.OVER:
+    if run.state not in plain_data.OVER:
         raise Refused(
-            f"run {run.run_id} is {describe.run_state(run.state)} at step {run.step}, and nothing runs on {state};"
+            f"run {run.run_id} is {plain_data.run_state(run.state)} at step {run.step}, and nothing runs on {state};"
             f" go on with it: {proposed(f'train --run {run.run_id}', state)}"
         )
     line = _line(run, progress)
@@ -44,7 +44,7 @@ def end(run: rs.Run, progress: rs.ReadProgressResponse, state: Path, as_json: bo
 
 
 def _line(run: rs.Run, progress: rs.ReadProgressResponse) -> dict[str, Any]:
-    return {"state": describe.run_state(run.state), "cause": run.cause or None} | describe.progress(progress)
+    return {"state": plain_data.run_state(run.state), "cause": run.cause or None} | plain_data.progress(progress)
 
 
 def _print(line: dict[str, Any], reward: float | None) -> None:

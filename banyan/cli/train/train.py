@@ -10,12 +10,13 @@ from typing import Annotated
 
 import typer
 
-from banyan.cli import recipes, scorers, searchpath
-from banyan.cli import resume as resumable
-from banyan.cli.located import located
+from banyan.cli import recipes
 from banyan.cli.options import DEFAULT_STATE, State
-from banyan.cli.output import emit, emit_yaml, err
+from banyan.cli.render.console import emit, emit_yaml, err
 from banyan.cli.store import reading
+from banyan.cli.train import resume as resumable
+from banyan.cli.train import scorer_checks, search_path
+from banyan.cli.train.file_locations import located
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from banyan.text.printable import PrintableFormatter
@@ -43,7 +44,7 @@ def train(
     folders = recipes.folders(recipes.find(recipe)) if recipe else [Path.cwd()]
     if loaded is not None:
         _check_listen(loaded, listen)
-        scorers.check(loaded, folders)
+        scorer_checks.check(loaded, folders)
     if dry_run:
         _check_inputs(loaded)
         _print(loaded, as_json)
@@ -58,9 +59,9 @@ def train(
     lines = logging.StreamHandler()
     lines.setFormatter(PrintableFormatter("%(levelname)s %(message)s"))
     logging.basicConfig(level="WARNING", handlers=[lines])
-    from banyan.cli.session import Session
+    from banyan.cli.train.session import Session
 
-    path = searchpath.remembered(state, folders)
+    path = search_path.remembered(state, folders)
     status = asyncio.run(Session(state, loaded, listen, path, run_id).run())
     sys.exit(status)
 
@@ -109,7 +110,7 @@ def _check_resumed(state: Path, run_id: str, folders: Sequence[Path]) -> None:
         _prepare(recipe)
         if recipe.task.name == "file":
             file.first(recipe.task, Path.cwd())
-        scorers.check(recipe, [Path(folder) for folder in searchpath.remembered(state, folders)])
+        scorer_checks.check(recipe, [Path(folder) for folder in search_path.remembered(state, folders)])
     except InvalidInput as error:
         raise InvalidInput(f"run {run.run_id} cannot go on, and stays as it is: {error}") from None
 

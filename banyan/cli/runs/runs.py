@@ -7,10 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from banyan.cli import describe, offline, removing, watching
-from banyan.cli import show as show_module
+from banyan.cli import offline
 from banyan.cli.options import DEFAULT_STATE, Json, State
-from banyan.cli.output import emit, out
+from banyan.cli.render import plain_data
+from banyan.cli.render import show as show_module
+from banyan.cli.render.console import emit, out
+from banyan.cli.runs import removal
+from banyan.cli.runs import watch as watching
 from banyan.cli.store import commanding, reading, running
 from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.v1 import runstore_service_pb2 as rs
@@ -25,7 +28,7 @@ RunId = Annotated[str, typer.Argument(help="Id of the run, or a unique beginning
 def list_runs(state: State = DEFAULT_STATE, as_json: Json = False) -> None:
     """Lists all runs, newest first."""
     with reading(state) as client:
-        rows = [describe.run(r) for r in client.runs()]
+        rows = [plain_data.run(r) for r in client.runs()]
     emit(rows, as_json, ("run_id", "state", "step", "created", "cause"))
 
 
@@ -34,14 +37,14 @@ def show(run_id: RunId, state: State = DEFAULT_STATE, as_json: Json = False) -> 
     """Shows a run, how far it is, and its evaluations."""
     with reading(state) as client:
         run = client.run(run_id)
-        result = describe.run(run) | describe.progress(client.progress(run.run_id))
+        result = plain_data.run(run) | plain_data.progress(client.progress(run.run_id))
         members = client.members(run.run_id)
-        result["members"] = describe.present(members)
-        result["nodes"] = [describe.member(m) for m in members]
+        result["members"] = plain_data.present(members)
+        result["nodes"] = [plain_data.member(m) for m in members]
         result["stats"] = client.stats(run.run_id)
         policies = client.policies(run.run_id)
-        result["policies"] = [describe.policy(p.published.policy) for p in policies][-1:]
-        result["metrics"] = describe.metrics(policies)
+        result["policies"] = [plain_data.policy(p.published.policy) for p in policies][-1:]
+        result["metrics"] = plain_data.metrics(policies)
     if as_json:
         emit(result, True)
     else:
@@ -59,7 +62,7 @@ def groups(
     with reading(state) as client:
         run = client.run(run_id)
         first = client.progress(run.run_id).groups.opened - last
-        rows = [describe.allocation(a) for a in client.allocations(run.run_id, max(0, first))]
+        rows = [plain_data.allocation(a) for a in client.allocations(run.run_id, max(0, first))]
     if rows or as_json:
         emit(rows, as_json, ("group", "row", "trees", "settings", "max_new_tokens", "batches", "why"))
     else:
@@ -72,7 +75,7 @@ def watch(run_id: RunId, state: State = DEFAULT_STATE, as_json: Json = False) ->
     """Prints what happens in a run until it is over or paused."""
     with reading(state) as client:
         run = client.run(run_id)
-        if run.state in describe.OVER or not running(state):
+        if run.state in plain_data.OVER or not running(state):
             watching.end(run, client.progress(run.run_id), state, as_json)
             return
         view = watching.Watch(as_json)
@@ -95,11 +98,11 @@ def cancel(
     if pause or running(state):
         with commanding(state) as client:
             run = client.cancel(run.run_id, PAUSE if pause else CAUSE, pause)
-    elif run.state in describe.OVER:
-        raise Refused(f"run {run.run_id} is {describe.run_state(run.state)} already")
+    elif run.state in plain_data.OVER:
+        raise Refused(f"run {run.run_id} is {plain_data.run_state(run.state)} already")
     else:
         run = offline.cancelled(state, run.run_id, CAUSE)
-    emit(describe.run(run), as_json)
+    emit(plain_data.run(run), as_json)
 
 
 @app.command("rm")
@@ -110,18 +113,18 @@ def remove(
     as_json: Json = False,
 ) -> None:
     """Removes a run that is over, with its checkpoints. If this is stopped, say it again: it goes on."""
-    if keep not in removing.KEEP:
+    if keep not in removal.KEEP:
         raise InvalidInput(f"--keep {keep!r} is nothing that can be kept; say metrics or trees, or leave it out")
     with reading(state) as client:
         run = client.run(run_id)
-    if run.state not in describe.OVER:
+    if run.state not in plain_data.OVER:
         how = f"cancel it first: banyan runs cancel {run.run_id}"
-        raise Refused(f"run {run.run_id} is {describe.run_state(run.state)} and may go on; {how}", "RUN_LIVE")
+        raise Refused(f"run {run.run_id} is {plain_data.run_state(run.state)} and may go on; {how}", "RUN_LIVE")
     if running(state):
         with commanding(state) as client:
-            rows = removing.remove(client, state, run, removing.KEEP[keep])
+            rows = removal.remove(client, state, run, removal.KEEP[keep])
     else:
-        rows = offline.removed(state, run, removing.KEEP[keep])
+        rows = offline.removed(state, run, removal.KEEP[keep])
     emit({"run_id": run.run_id, "kept": keep or "nothing", "rows": rows}, as_json)
 
 

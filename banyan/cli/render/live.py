@@ -11,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from banyan.cli import describe
-from banyan.cli.output import out
+from banyan.cli.render import plain_data
+from banyan.cli.render.console import out
 from banyan.recipe import Recipe
 from banyan.v1 import events_pb2
 from banyan.v1 import gateway_service_pb2 as gw
@@ -64,7 +64,7 @@ class LiveView:
         for policy in news.policies:
             self._note(policy)
         self._silent = False
-        phase = describe.run_state(news.run.state)
+        phase = plain_data.run_state(news.run.state)
         if not self._terminal and phase != self._phase:
             out.print(f"[{self._elapsed():6.1f} s] {phase.lower().replace('_', ' ')}", markup=False, soft_wrap=True)
         self._phase = phase
@@ -89,8 +89,8 @@ class LiveView:
         return (
             f"[{self._elapsed():6.1f} s] step {policy.policy.step:>3}/{self._recipe.budget.steps}"
             f"{' again' if again else ''}  reward {self._reward}"
-            f"  sampled {samples.sampled_tokens:,}  saved {describe.saved_tokens(samples):,}"
-            f"  members {describe.present(self._news.members)}  left {self._left()}"
+            f"  sampled {samples.sampled_tokens:,}  saved {plain_data.saved_tokens(samples):,}"
+            f"  members {plain_data.present(self._news.members)}  left {self._left()}"
         )
 
     def _elapsed(self) -> float:
@@ -110,9 +110,9 @@ class LiveView:
         samples, steps = progress.samples, self._recipe.budget.steps
         facts.add_row("phase", self._phase.lower().replace("_", " "), "step", f"{progress.step} of {steps}")
         facts.add_row(
-            "tokens sampled", f"{samples.sampled_tokens:,}", "saved by the tree", f"{describe.saved_tokens(samples):,}"
+            "tokens sampled", f"{samples.sampled_tokens:,}", "saved by the tree", f"{plain_data.saved_tokens(samples):,}"
         )
-        facts.add_row("members", str(describe.present(self._news.members)), "time left", self._left())
+        facts.add_row("members", str(plain_data.present(self._news.members)), "time left", self._left())
         facts.add_row("leaves", f"{samples.leaves:,}", "unscorable", f"{samples.unscorable:,}")
         reward = Text.assemble(("reward ", "bold"), (curve(list(self._rewards)), "green"), f" {self._reward}")
         head = Text.assemble((self._news.run.run_id, "bold cyan"), f"  {self._elapsed():.0f} s")

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
-from banyan.cli import doctor_run
+from banyan.cli.doctor import run_report
 from banyan.cli.options import DEFAULT_STATE, Json, State
-from banyan.cli.output import emit
+from banyan.cli.render.console import emit
 from banyan.errors import BanyanError
 
 FREE_GB = 5  # two checkpoints of a model of 135M, 1.6 GiB each, and one that is being written; the rest is small
@@ -31,7 +31,7 @@ def doctor(
     """Checks python, torch, the model, ports, the sandbox, disk and nats: exit status 1 if anything is wrong. With RUN: says
     what the run's metrics show, which part of the recipe is at fault, and what to set; exit status 0."""
     if run_id:
-        doctor_run.examine(run_id, state, as_json)
+        run_report.examine(run_id, state, as_json)
         return
     checks = list(_checks(model, state))
     rows = [{"check": name, "ok": ok, "detail": detail} for name, ok, detail in checks]

@@ -6,7 +6,7 @@ A rule is an entry of RULES: a check of a series gives evidence or None. The mos
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from banyan.cli.doctor_checks import (
+from banyan.cli.doctor.checks import (
     Check,
     Found,
     above,
@@ -24,7 +24,7 @@ from banyan.cli.doctor_checks import (
     unless,
     vanishes,
 )
-from banyan.cli.doctor_series import Series
+from banyan.cli.doctor.series import Series
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 from rich.text import Text
 
-from banyan.cli import describe
-from banyan.cli.doctor_rules import Finding, diagnose
-from banyan.cli.doctor_series import LEAST, Evidence, Measured, Series, series
-from banyan.cli.output import emit, out
+from banyan.cli.doctor.rules import Finding, diagnose
+from banyan.cli.doctor.series import LEAST, Evidence, Measured, Series, series
+from banyan.cli.render import plain_data
+from banyan.cli.render.console import emit, out
 from banyan.cli.store import reading
 from banyan.v1 import runstore_service_pb2 as rs
 
@@ -18,9 +18,9 @@ def examine(run_id: str, state: Path, as_json: bool) -> None:
     """Prints the findings of a run. Raises NotFound for a run that is not there."""
     with reading(state) as client:
         run = client.run(run_id)
-        steps = describe.metrics(client.policies(run.run_id))
+        steps = plain_data.metrics(client.policies(run.run_id))
         progress = client.progress(run.run_id)
-        evaluations, aside = list(progress.evals), describe.progress(progress)["set_aside"]
+        evaluations, aside = list(progress.evals), plain_data.progress(progress)["set_aside"]
     seen = series(((s["step"], _finite(s)) for s in steps), _held_out(evaluations, run.step))
     findings = diagnose(seen)
     if as_json:

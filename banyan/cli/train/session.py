@@ -11,12 +11,13 @@ from pathlib import Path
 
 import grpc
 
-from banyan.cli import describe, resume, searchpath
 from banyan.cli.invocation import proposed
-from banyan.cli.joining import joining
-from banyan.cli.live import LiveView
-from banyan.cli.output import err, out
-from banyan.cli.report import print_report
+from banyan.cli.join_instructions import joining
+from banyan.cli.render import plain_data
+from banyan.cli.render.console import err, out
+from banyan.cli.render.live import LiveView
+from banyan.cli.render.run_report import print_report
+from banyan.cli.train import resume, search_path
 from banyan.client import Client
 from banyan.errors import BanyanError, Refused, TemporaryError
 from banyan.recipe import Recipe
@@ -65,7 +66,7 @@ class Session:
                 err.print("stopped before a run was begun")
                 return INTERRUPTED
             state = supervisor.fleet.state
-            searchpath.keep(state.path, self._path)
+            search_path.keep(state.path, self._path)
             async with rpc.channel(state.address("gateway"), secret=state.secret) as channel:
                 gateway: gw_grpc.GatewayServiceAsyncStub = gw_grpc.GatewayServiceStub(channel)
                 run = await self._begin(gateway)
@@ -174,7 +175,7 @@ class Session:
                 try:
                     async for news in gateway.WatchRun(gw.WatchRunRequest(run_id=run_id), wait_for_ready=True):
                         view.update(news)
-                        if news.run.state in (*describe.OVER, rs.RUN_STATE_PAUSED):
+                        if news.run.state in (*plain_data.OVER, rs.RUN_STATE_PAUSED):
                             run: rs.Run = news.run
                             return run
                 except grpc.RpcError as error:
@@ -215,7 +216,7 @@ class Session:
             await rpc.call(gateway.CancelRun, request, 30.0, 5.0)
         except Refused:
             run = (await rpc.call(gateway.GetRun, gw.GetRunRequest(run_id=run_id), 30.0, 5.0)).run
-            if run.state in describe.OVER:  # it ended in the same moment
+            if run.state in plain_data.OVER:  # it ended in the same moment
                 return await self._finish(gateway, run)
         except BanyanError as error:
             err.print(f"the gateway does not answer ({error}); the run is stopped as it is", markup=False)
@@ -237,7 +238,7 @@ class Session:
         await asyncio.gather(asyncio.to_thread(report), self._await_leaving(gateway, run.run_id))
         if run.state != rs.RUN_STATE_SUCCEEDED:
             cause = f": {run.cause}" if run.cause else ""
-            err.print(f"{run.run_id} {describe.run_state(run.state)}{cause}", soft_wrap=True, markup=False)
+            err.print(f"{run.run_id} {plain_data.run_state(run.state)}{cause}", soft_wrap=True, markup=False)
         if run.state == rs.RUN_STATE_PAUSED:
             again = proposed(f"train --run {run.run_id}", self._state)
             err.print(f"go on with it: {again}", soft_wrap=True, markup=False)

@@ -6,10 +6,11 @@ from typing import Any
 
 from rich.table import Table
 
-from banyan.cli import describe, trees
+from banyan.cli import trees
 from banyan.cli.invocation import proposed
-from banyan.cli.output import out
-from banyan.cli.runs import newest_checkpoint
+from banyan.cli.render import plain_data
+from banyan.cli.render.console import out
+from banyan.cli.runs.runs import newest_checkpoint
 from banyan.client import Client
 from banyan.errors import BanyanError
 from banyan.recipe import Recipe
@@ -25,8 +26,8 @@ def evaluation_table(progress: rs.ReadProgressResponse) -> Table | None:
 
     Accuracy with n and the Wilson 95 % interval where every reward is 0 or 1, else the mean reward.
     """
-    found = {e.label: describe.evaluation(e) for e in progress.evals}
-    graded = any(describe.graded(e) for e in progress.evals)
+    found = {e.label: plain_data.evaluation(e) for e in progress.evals}
+    graded = any(plain_data.graded(e) for e in progress.evals)
     table = _empty_table(graded)
     for kind in ("greedy", "sampled"):
         before, after = found.get(f"before-{kind}"), found.get(f"after-{kind}")
@@ -143,7 +144,7 @@ def _print_tree(client: Client, summary: ts.TreeSummary, recipe: Recipe) -> None
 
 def _print_places(run: rs.Run, seconds: float, state: Path) -> None:
     """Where everything is. A run's cause is left to whoever says how it ended."""
-    state_name = describe.run_state(run.state)
+    state_name = plain_data.run_state(run.state)
     out.print(f"{run.run_id} {state_name} at step {run.step} in {seconds:.1f} s", markup=False, soft_wrap=True)
     try:
         out.print(f"checkpoint  {newest_checkpoint(Path(run.folder))}", markup=False, soft_wrap=True)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from banyan.cli import describe
 from banyan.cli.invocation import proposed
+from banyan.cli.render import plain_data
 from banyan.errors import InvalidInput
 from banyan.v1 import runstore_service_pb2 as rs
 
@@ -45,7 +45,7 @@ def nothing(wanted: str, state: Path) -> InvalidInput:
 
 def live(runs: Sequence[rs.Run]) -> list[rs.Run]:
     """Those that are not over."""
-    return [run for run in runs if run.state not in describe.OVER]
+    return [run for run in runs if run.state not in plain_data.OVER]
 
 
 def failed(runs: Sequence[rs.Run]) -> list[rs.Run]:
@@ -54,14 +54,14 @@ def failed(runs: Sequence[rs.Run]) -> list[rs.Run]:
 
 
 def _over(run: rs.Run, wanted: str, state: Path) -> str:
-    said, shown = describe.run_state(run.state), proposed(f"runs show {run.run_id}", state)
+    said, shown = plain_data.run_state(run.state), proposed(f"runs show {run.run_id}", state)
     return f"--run {wanted!r}: {run.run_id} is over ({said} at step {run.step}) and cannot go on; {shown} shows how it ended"
 
 
 def others(known: Sequence[rs.Run], run: rs.Run, state: Path) -> str:
     """A line that names the other runs that could be resumed; empty without any."""
     named = [
-        f"{other.run_id} ({describe.run_state(other.state)} at step {other.step})"
+        f"{other.run_id} ({plain_data.run_state(other.state)} at step {other.step})"
         for other in live(known)
         if other.run_id != run.run_id
     ]
