@@ -10,7 +10,7 @@ from services.verifier.consumer import LeafConsumer
 from services.verifier.groups import GroupConsumer, GroupHandler
 from services.verifier.handlers import LeafHandler
 from services.verifier.publisher import BusPublisher
-from services.verifier.sandbox import kernel
+from services.verifier.sandbox.confinement import kernel
 from services.verifier.sandbox.pool import Pool
 from services.verifier.scoring import Scoring
 from services.verifier.server import NAME, VerifierServer, adder

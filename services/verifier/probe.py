@@ -6,7 +6,7 @@ from typing import Any
 from banyan.errors import InvalidInput
 from services.chassis.process import settings as reader
 from services.verifier.filter import SAFE, SAFE_GROUPS
-from services.verifier.sandbox import trial
+from services.verifier.sandbox.confinement import trial
 from services.verifier.sandbox.worker import ChildDied, ScorerSpec, Worker
 from services.verifier.settings import Settings
 

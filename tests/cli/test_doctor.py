@@ -9,7 +9,7 @@ from banyan.cli.doctor import doctor
 from banyan.cli.train import scorer_checks
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
-from services.verifier.sandbox import trial
+from services.verifier.sandbox.confinement import trial
 from tests.cli.folders import whole_model
 
 Usage = namedtuple("Usage", "total used free")

@@ -66,12 +66,12 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def _lack(order: Mapping[str, Any]) -> None:
-    from services.verifier.sandbox import kernel, reach
+    from services.verifier.sandbox.confinement import kernel, reachable
 
     if order["user"] and os.geteuid() == 0:
         # The interpreter may lie in a home that only root enters.
         wanted = [sys.base_prefix, sys.prefix, str(ROOT), *(path for path in sys.path if os.path.isdir(path))]
-        assert reach.make_reachable(wanted)
+        assert reachable.make_reachable(wanted)
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
@@ -101,7 +101,7 @@ def _filter(rules: Sequence[tuple[int, int | None, int]]) -> bytes:
 
 
 async def _score(order: Mapping[str, Any]) -> list[Any]:
-    from services.verifier.sandbox import kernel
+    from services.verifier.sandbox.confinement import kernel
     from services.verifier.sandbox.limits import Limits
     from services.verifier.sandbox.pool import Pool
     from services.verifier.sandbox.worker import ScorerSpec

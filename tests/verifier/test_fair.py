@@ -12,7 +12,7 @@ from banyan.plugins import Scored
 from banyan.v1 import treestore_service_pb2 as ts
 from services.verifier.groups import GroupHandler
 from services.verifier.handlers import LeafHandler
-from services.verifier.sandbox.fair import FairSlots
+from services.verifier.sandbox.fair_slots import FairSlots
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool, Verdict
 from services.verifier.sandbox.worker import ScorerSpec, Worker

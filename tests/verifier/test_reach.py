@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.verifier.sandbox.isolation import NOBODY
+from services.verifier.sandbox.confinement.isolation import NOBODY
 
 _SHOW = """
 import json, os, sys

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from services.verifier.sandbox import readable
+from services.verifier.sandbox.confinement import readable
 from services.verifier.settings import Settings
 
 

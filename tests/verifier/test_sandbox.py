@@ -13,7 +13,8 @@ import pytest
 
 from banyan.errors import InvalidInput
 from banyan.plugins import Repair, Scored, Unscorable
-from services.verifier.sandbox import landlock, processes, worker
+from services.verifier.sandbox import worker
+from services.verifier.sandbox.confinement import landlock, processes
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
 from services.verifier.sandbox.worker import ScorerSpec, Worker

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.verifier.sandbox import syscalls
+from services.verifier.sandbox.confinement import syscalls
 
 HEADERS = {
     "x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h",

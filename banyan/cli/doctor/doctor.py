@@ -98,7 +98,7 @@ def _ports() -> str:
 
 
 def _sandbox() -> str:
-    from services.verifier.sandbox.trial import summary
+    from services.verifier.sandbox.confinement.trial import summary
 
     return summary()
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from banyan.plugins import GroupScorer, Repair, Scored, Scorer, Unscorable
 from banyan.plugins.filter import MOST_REPAIR
-from services.verifier.sandbox import frames, kernel, landlock, limits, seccomp
+from services.verifier.sandbox import frames, limits
+from services.verifier.sandbox.confinement import kernel, landlock, seccomp
 
 _REASON_CHARACTERS = 500
 _MOST_PARTS = 64  # the parent checks it again; more would not fit through the pipe

@@ -18,20 +18,8 @@ from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.plugins import GroupScorer, Scorer
 from services.verifier.filter.user_function import UserFunction, UserGroupFunction
-from services.verifier.sandbox import (
-    attempt,
-    folders,
-    frames,
-    guard,
-    isolation,
-    kernel,
-    landlock,
-    limits,
-    processes,
-    reach,
-    readable,
-    trial,
-)
+from services.verifier.sandbox import attempt, frames, guard, limits
+from services.verifier.sandbox.confinement import folders, isolation, kernel, landlock, processes, reachable, readable, trial
 
 _REAP_S = 2.0
 _REASON_CHARACTERS = 500
@@ -88,7 +76,7 @@ class Forks:
         self._readable = readable.of(_module(self._scorer, opening["name"]), allowed.readable, allowed.withheld)
         self._user = None
         if os.geteuid() == 0:
-            if reach.make_reachable((*self._readable.roots, os.getcwd())):
+            if reachable.make_reachable((*self._readable.roots, os.getcwd())):
                 self._user = isolation.own_user()
             else:
                 missing.append("another user, for whom the interpreter's folders can be reached")

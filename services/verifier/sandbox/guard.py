@@ -8,7 +8,7 @@ import os
 import select
 import signal
 
-from services.verifier.sandbox import folders, isolation, kernel, processes
+from services.verifier.sandbox.confinement import folders, isolation, kernel, processes
 
 _END_S = 5.0
 

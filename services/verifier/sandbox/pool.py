@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from banyan.plugins import Scored, Unscorable
-from services.verifier.sandbox.fair import FairSlots
+from services.verifier.sandbox.fair_slots import FairSlots
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.outcomes import REASON_CHARACTERS, outcomes, plain
 from services.verifier.sandbox.worker import ChildDied, ScorerSpec, Worker

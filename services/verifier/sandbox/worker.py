@@ -15,7 +15,8 @@ from typing import Any
 from banyan.digest import canonical
 from banyan.errors import InvalidInput, TemporaryError
 from banyan.runtime import torch_environment
-from services.verifier.sandbox import folders, frames
+from services.verifier.sandbox import frames
+from services.verifier.sandbox.confinement import folders
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.outcomes import plain
 

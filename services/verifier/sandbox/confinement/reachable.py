@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from services.verifier.sandbox import kernel
+from services.verifier.sandbox.confinement import kernel
 
 
 def make_reachable(paths: Iterable[str]) -> bool:

@@ -9,7 +9,7 @@ import os
 import struct
 from collections.abc import Iterable
 
-from services.verifier.sandbox import kernel
+from services.verifier.sandbox.confinement import kernel
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8

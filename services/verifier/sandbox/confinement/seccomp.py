@@ -7,7 +7,7 @@ import ctypes
 import errno
 import struct
 
-from services.verifier.sandbox import kernel, syscalls
+from services.verifier.sandbox.confinement import kernel, syscalls
 
 _LOAD, _JUMP_EQ, _JUMP_GT, _JUMP_GE, _JUMP_SET, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
 _AND = 0x54

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from services.verifier.sandbox import isolation, landlock, seccomp
+from services.verifier.sandbox.confinement import isolation, landlock, seccomp
 
 LANDLOCK = "Landlock (a kernel from 5.13 with it switched on)"
 SECCOMP = "seccomp filters (on x86_64 or aarch64)"

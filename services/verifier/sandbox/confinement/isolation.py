@@ -10,7 +10,7 @@ import os
 import secrets
 from pathlib import Path
 
-from services.verifier.sandbox import kernel
+from services.verifier.sandbox.confinement import kernel
 
 NOBODY = 65534
 _ROOMS = ((0x70000000, 1 << 28), (60_000, 5_000))  # unused by distributions; the second in containers that map 65,536
