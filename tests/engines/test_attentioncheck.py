@@ -32,7 +32,7 @@ from services.rollout.engines.torch_engine.scheduling.limits import check
 from tests.engines.families import made
 from tests.learner.rig import recipe
 from tests.rollout.conftest import save_weights, tiny_llama
-from tests.rollout.test_loading import save_tokenizer
+from tests.rollout.engines.test_loading import save_tokenizer
 
 Patch = pytest.MonkeyPatch
 

@@ -21,8 +21,8 @@ from services.learner.training.checkpointer import Keeper
 from services.learner.training.trainer_thread import TorchThread
 from services.learner.weights.folder import WeightFolder
 from services.treestore.queries import export
-from tests.advantages.test_command import run
 from tests.learner.rig import RUN, MemoryStore, grown, recipe
+from tests.methods.advantages.test_command import run
 
 Ends = dict[int, float]  # end of a path in tokens → reward
 

@@ -5,7 +5,7 @@ import pytest_asyncio
 
 from services.rollout.clients import publisher
 from tests.rollout.growing import TREEPO
-from tests.rollout.test_node import LONG, TREE, FakeDelivery
+from tests.rollout.node.test_node import LONG, TREE, FakeDelivery
 from tests.rollout.world import RUN, World, ids, world
 
 TREES = 3

@@ -1,0 +1,97 @@
+"""The rule of card 42 at the gate: no batch takes a group that was opened more than max_staleness steps before."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule
+
+from banyan.recipe import Control
+from services.gateway.runs.staleness_gate import Gate, Standing, Steps
+from tests.gateway.runs.test_gate import World
+
+
+def test_a_group_may_be_trained_on_for_max_staleness_steps() -> None:
+    gate = Gate(4, max_staleness=1, drop=True)
+    assert gate.steps(Standing(5, 5, 0, 2), 0) == Steps(4, 6)
+    assert [gate.steps(Standing(0, 0, 0, 0), i).last for i in range(8)] == [1] * 8
+    assert Gate(4, 0, drop=True).steps(Standing(3, 3, 0, 0), 0) == Steps(3, 3)
+    assert Gate(4, 1).steps(Standing(5, 5, 0, 2), 0) == Steps(4), "kept as long as it takes"
+    assert Gate.of(Control(stale_groups="drop", max_staleness=2)) == Gate(8, 2, drop=True)
+
+
+class Ageing(World):
+    """The world of the gate, with a store that gives up what is too old, and a learner that may be slow to take it."""
+
+    def begun(self) -> None:
+        self.gate = replace(self.gate, drop=True)
+        self.opened: dict[int, tuple[int, int]] = {}  # step when it was opened, last step
+        self.late: set[int] = set()  # given up for their age
+
+    def look(self, standing: Standing) -> None:
+        for position in range(self.gate.room(standing, self.steps)):
+            last = self.gate.steps(standing, position).last
+            assert last is not None
+            self.opened.setdefault(standing.opened + position, (standing.step, last))
+        super().look(standing)
+
+    def published(self) -> None:
+        for ordinal, state in self.stored.items():
+            if state in ("open", "closed") and self.opened[ordinal][1] < self.step:
+                self.stored[ordinal] = "dropped"
+                self.late.add(ordinal)
+
+    @rule()
+    def a_step_passes_over_the_oldest(self) -> None:
+        """The newest groups close first, so that others grow old: by itself chance seldom comes to this."""
+        self.look(self.view())
+        for ordinal in self.on_the_wire:
+            self.stored.setdefault(ordinal, "open")
+        growing = sorted((o for o, state in self.stored.items() if state == "open"), reverse=True)
+        closed = sorted(o for o, state in self.stored.items() if state == "closed")
+        taken = (closed + growing)[: self.batch]
+        if self.step != self.batches or self.batches == self.steps or len(taken) < self.batch:
+            return
+        assert all(self.step - self.opened[o][0] <= self.gate.max_staleness for o in taken)
+        self.stored |= dict.fromkeys(taken, "consumed")
+        self.batches += 1
+        self.learner_publishes()
+
+    @rule(data=st.data())
+    def late_results_come(self, data: st.DataObject) -> None:
+        """The store keeps them aside: a group that was given up stays so."""
+        if self.late:
+            assert self.stored[data.draw(st.sampled_from(sorted(self.late)))] == "dropped"
+
+    @invariant()
+    def what_is_trained_is_fresh(self) -> None:
+        if not hasattr(self, "opened"):
+            return
+        usable = [o for o, state in self.stored.items() if state in ("open", "closed")]
+        assert all(self.step - self.opened[o][0] <= self.gate.max_staleness for o in usable)  # so any batch that takes them
+        assert not self.late & {o for o, state in self.stored.items() if state == "consumed"}
+
+
+TestStale = Ageing.TestCase
+TestStale.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_without_staleness_nothing_is_ever_too_old(drop: bool) -> None:
+    world = Ageing() if drop else World()
+    world.begin(batch=3, staleness=0, extra=0, steps=5, short=False)
+    order: list[tuple[int, ...]] = []
+    while world.batches < world.steps:
+        world.look(world.view())
+        world.stored |= dict.fromkeys(world.on_the_wire - world.stored.keys(), "closed")
+        closed = sorted(o for o, state in world.stored.items() if state == "closed")
+        order.append(tuple(closed[:3]))
+        world.stored |= dict.fromkeys(closed[:3], "consumed")
+        world.batches += 1
+        world.step += 1
+        world.published()
+    assert order == [(3 * i, 3 * i + 1, 3 * i + 2) for i in range(5)], "the synchronous order"
+    assert not getattr(world, "late", None)

@@ -1,0 +1,131 @@
+"""rounds: as many leaves as there is room for, never fewer than before, the same tree however it is interrupted."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from banyan.draws import Draws
+from banyan.errors import InvalidInput
+from banyan.plugins import GrowthView, Room
+from banyan.tree import Tree
+from banyan.v1 import tree_pb2
+from services.rollout.growth import plan_log, view_digest
+from services.rollout.growth.grower import Grower
+from tests.methods.generate.forests import grow_anyhow
+from tests.rollout.growing import ENDING, ENDLESS, engine, shape, spec, survivors
+
+ROUNDS = "methods.generate.rounds:Rounds"
+SEEDS = st.integers(0, 10**6)
+LEAVES = st.lists(st.integers(0, 12), min_size=1, max_size=4).map(sorted)
+SMALL = {"start": 2, "most": 9}
+
+
+def room(leaves, round, final=False):
+    return tree_pb2.TreeRoom(leaves=leaves, round=round, final=final)
+
+
+def rooms(leaves):
+    """What control gives: a round each, the last one is final."""
+    return [room(n, number + 1, number + 1 == len(leaves)) for number, n in enumerate(leaves)]
+
+
+def sampled(grower, step, given_engine):
+    """Until the tree waits or is grown: its records, and the last step."""
+    records = [*step.plans]
+    while step.requests or grower.in_flight:
+        for request in step.requests:
+            given_engine.submit(request)
+        step = grower.ended(given_engine.step())
+        records += step.plans
+    return records, step
+
+
+def grown(given_spec, leaves, tree=None, given_engine=None):
+    """A tree to its end, with the records of its plans."""
+    given_engine = given_engine or engine(ENDING)
+    grower = Grower(given_spec, tree or Tree(given_spec.tree_id), given_engine.tokenizer, "n")
+    records, step = sampled(grower, grower.start(), given_engine)
+    for one in rooms(leaves):
+        assert grower.lacks_room and grower.waits and step.grown is None
+        more, step = sampled(grower, grower.roomed(one), given_engine)
+        records += more
+    assert step.grown is not None and not grower.waits
+    return grower, records
+
+
+@settings(max_examples=60, deadline=None)
+@given(LEAVES, SEEDS, st.sampled_from([ENDING, ENDLESS]))
+def test_a_tree_has_the_leaves_of_its_last_room(leaves, seed, chain):
+    grower, _ = grown(spec(ROUNDS, SMALL, 6, seed), leaves, given_engine=engine(chain))
+    assert len(grower.leaves) == min(9, max(2, leaves[-1]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(LEAVES, SEEDS)
+def test_every_plan_is_made_again_from_its_record(leaves, seed):
+    given_spec = spec(ROUNDS, SMALL, 6, seed)
+    grower, records = grown(given_spec, leaves)
+    views, given_rooms = plan_log.views(given_spec, grower.tree, records), plan_log.rooms(given_spec, records)
+    for record, view, one in zip(records, views, given_rooms, strict=True):
+        assert view_digest.digest(view, room=one) == record.view_digest
+        plan = given_spec.policy.plan(view, one, Draws(seed))
+        assert plan == given_spec.policy.plan(view, one, Draws(seed)) and plan.done == record.done
+        missing = {e.branch for e in plan.expansions} - view.in_flight
+        missing = {b for b in missing if view.tree.at(b.parent, b.fork, b.ordinal) is None}
+        assert missing == {plan_log._branch(e.branch) for e in record.expansions}
+    digests = {
+        view_digest.digest(GrowthView(grower.tree, seed, 6), room=Room(n, 0, f)) for n in (2, 3) for f in (True, False)
+    }
+    assert len(digests) == 4, "a view with another room is another"
+
+
+@settings(max_examples=60, deadline=None)
+@given(LEAVES, SEEDS, SEEDS.map(random.Random))
+def test_a_tree_resumed_with_its_room_grows_into_the_same_tree(leaves, seed, rng):
+    given_spec = spec(ROUNDS, SMALL, 6, seed)
+    whole, _ = grown(given_spec, leaves)
+    known = rng.randrange(len(leaves))
+    part, given_engine = survivors(whole.tree, rng), engine(ENDING)
+    again = Grower(given_spec, part, given_engine.tokenizer, "m", 2, given=rooms(leaves)[known])
+    _, step = sampled(again, again.start(), given_engine)
+    assert len(again.leaves) >= min(9, max(2, leaves[known]))
+    for one in rooms(leaves)[known + 1 :]:
+        _, step = sampled(again, again.roomed(one), given_engine)
+    assert step.grown is not None and shape(again) == shape(whole)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS, SEEDS.map(random.Random))
+def test_cuts_by_new_policies_change_no_leaf_count(seed, rng):
+    given_spec = spec(ROUNDS, SMALL, 6, seed)
+
+    class Given:
+        def plan(self, view, room, draws):
+            return given_spec.policy.plan(view, Room(7, 0, True), draws)
+
+    grower = grow_anyhow(replace(given_spec, policy=Given()), engine(ENDLESS), rng, cuts=0.3)
+    lengths = {len(grower.tree.prefix_tokens(leaf.segment, leaf.end)) - len(grower.tree.root) for leaf in grower.leaves}
+    assert len(grower.leaves) == 7 and lengths == {6}
+
+
+def test_a_round_that_is_known_changes_nothing_and_silence_ends_the_tree():
+    given_spec = spec(ROUNDS, SMALL, 6)
+    grower = Grower(given_spec, Tree(given_spec.tree_id), engine().tokenizer, "n", given=room(3, 2))
+    _, step = sampled(grower, grower.start(), engine(ENDING))
+    assert len(grower.leaves) == 3 and grower.round == 2
+    assert grower.roomed(room(9, 2)) == grower.roomed(room(9, 1)) == type(step)()
+    step = grower.unroomed()
+    assert step.grown is not None and len(step.grown) == 3 and not grower.waits
+    (plan,) = step.plans
+    assert plan.done and plan.room_lapsed
+    (one,) = plan_log.rooms(given_spec, [plan])
+    assert one.final
+
+
+@pytest.mark.parametrize("wrong", [{"start": 1}, {"start": 5, "most": 4}, {"most": 2.5}, {"start": True}])
+def test_bad_settings_are_refused(wrong):
+    with pytest.raises(InvalidInput):
+        spec(ROUNDS, wrong)
