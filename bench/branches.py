@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.table import Result, median
+from bench.harness.table import Result, median
 
 MODEL = os.environ.get("BENCH_MODEL", "SmolLM2-135M-Instruct")
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from banyan.recipe_loader.load import load
-from bench.compared import RECIPE
-from bench.oneprocess import OneProcess
-from bench.table import Result, median
+from bench.harness.compared import RECIPE
+from bench.harness.table import Result, median
+from bench.rivals.oneprocess import OneProcess
 from services.chassis.weights import file
 from services.chassis.weights.delta import Words
 from services.chassis.weights.file import WeightManifest

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from banyan import registry
-from bench.forest import Answer, Forest, Grown, Job
-from bench.record import RESULTS
-from bench.table import Result
+from bench.harness.forest import Answer, Forest, Grown, Job
+from bench.harness.record import RESULTS
+from bench.harness.table import Result
 from methods.generate.latr.similarity import edit_distance
 
 PROMPTS = int(os.environ.get("BENCH_PROMPTS", "6"))

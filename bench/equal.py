@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from banyan.recipe_loader.load import load
-from bench import through
-from bench.cells import Cells, wanted
-from bench.compared import COMPARED
-from bench.curve import at_tokens
-from bench.record import RESULTS
-from bench.table import Result
+from bench.harness import through
+from bench.harness.cells import Cells, wanted
+from bench.harness.compared import COMPARED
+from bench.harness.curve import at_tokens
+from bench.harness.record import RESULTS
+from bench.harness.table import Result
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 RIVAL = "quickstart"

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from bench.flattened import Rivals, Shape, kept, model
-from bench.table import Result, median
+from bench.harness.table import Result, median
+from bench.rivals.flattened import Rivals, Shape, kept, model
 
 MODEL = "SmolLM2-135M-Instruct"
 PROMPTS, LENGTH, BRANCHES, NEW = 8, 512, 16, 64

@@ -18,7 +18,7 @@ from banyan.v1 import runstore_service_pb2_grpc as rs_grpc
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1 import treestore_service_pb2_grpc as ts_grpc
 from banyan.wire.segments import segment_to_wire
-from bench.table import Result, median
+from bench.harness.table import Result, median
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.process import nats_server

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from banyan.segment import Sampling
-from bench.table import Result, median
+from bench.harness.table import Result, median
 from services.rollout.engines.port import Request
 
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))

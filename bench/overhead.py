@@ -1,7 +1,7 @@
 """What the services cost: steps through all five processes against the same functions called in one process.
 
 Step by step in turn: when a policy is published the services stand still, the one process takes its step, and the services
-go on (bench/beside.py). What they had left to do beside their next step they still do beside it.
+go on (bench/harness/beside.py). What they had left to do beside their next step they still do beside it.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import runstore_service_pb2_grpc as rs_grpc
-from bench.beside import Alone, Beside, stopped
-from bench.compared import RECIPE
-from bench.stages import STAGES, stages
-from bench.table import Result, median
+from bench.harness.beside import Alone, Beside, stopped
+from bench.harness.compared import RECIPE
+from bench.harness.stages import STAGES, stages
+from bench.harness.table import Result, median
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.rpc import rpc

@@ -13,8 +13,8 @@ import torch
 
 from banyan import registry
 from banyan.recipe import Optimise
-from bench.flattened import Rivals, Shape, kept, model, tree
-from bench.table import Result, median
+from bench.harness.table import Result, median
+from bench.rivals.flattened import Rivals, Shape, kept, model, tree
 from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import Lesson, study
 from services.learner.training.trainer import Trainer, settle

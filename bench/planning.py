@@ -13,7 +13,7 @@ from banyan.recipe import Recipe
 from banyan.recipe_loader.load import resolve
 from banyan.segment import Sampling
 from banyan.tree import Tree
-from bench.table import Result, median
+from bench.harness.table import Result, median
 from services.rollout.engines.port import Policy
 from services.rollout.engines.scripted.engine import ScriptedEngine, build
 from services.rollout.growth.grower import Grower, Step

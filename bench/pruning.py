@@ -12,7 +12,7 @@ import numpy as np
 from banyan.draws import Draws
 from banyan.plugins import GrowthView, Room
 from banyan.recipe_loader.load import resolve
-from bench.table import Result
+from bench.harness.table import Result
 from methods.generate.coroutine_policy import Growth
 from methods.generate.ets.policy import Ets
 from methods.generate.ets.search import Search

@@ -19,8 +19,8 @@ from typing import Any
 from banyan.recipe_loader.load import load
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
-from bench.compared import RECIPE
-from bench.table import Result, median
+from bench.harness.compared import RECIPE
+from bench.harness.table import Result, median
 from services.chassis.rpc import rpc
 from services.supervisor.embedded import embedded
 from services.supervisor.supervisor import Supervisor

@@ -24,9 +24,9 @@ from typing import Any
 from banyan.recipe import Recipe
 from banyan.recipe_loader.load import load
 from banyan.v1 import learner_service_pb2_grpc
-from bench.busy import BRANCHES, Busy, Change
-from bench.compared import RECIPE
-from bench.table import Result, median
+from bench.harness.busy import BRANCHES, Busy, Change
+from bench.harness.compared import RECIPE
+from bench.harness.table import Result, median
 from services.chassis import models
 from services.chassis.messaging.bus import Bus
 from services.chassis.messaging.object_store import Bucket

@@ -14,7 +14,7 @@ from typing import Any
 from banyan import registry
 from banyan.recipe import Recipe
 from banyan.recipe_loader.load import load, resolve
-from bench.table import Result
+from bench.harness.table import Result
 from services.rollout.simulation.simulate import Growth, grow
 
 RECIPES = Path(__file__).parents[1] / "recipes"

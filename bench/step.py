@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from banyan.recipe_loader.load import load
-from bench.compared import RECIPE
-from bench.naive import NaiveLoop
-from bench.oneprocess import OneProcess
-from bench.table import Result, median
+from bench.harness.compared import RECIPE
+from bench.harness.table import Result, median
+from bench.rivals.naive import NaiveLoop
+from bench.rivals.oneprocess import OneProcess
 from services.chassis import models
 from services.gateway.tasks import messages
 from services.learner.data.credit import ScoredTree

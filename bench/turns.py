@@ -3,9 +3,9 @@
 import asyncio
 
 from banyan.recipe_loader.load import load
-from bench.compared import RECIPE
+from bench.harness.compared import RECIPE
+from bench.harness.table import Result
 from bench.overhead import services
-from bench.table import Result
 
 STEPS = 12  # of which the first warm up
 

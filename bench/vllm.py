@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from banyan.segment import IntTokens, Sampling
-from bench.table import Result, median
+from bench.harness.table import Result, median
 
 MODEL = os.environ.get("BENCH_MODEL", "SmolLM2-135M-Instruct")
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))

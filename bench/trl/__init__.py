@@ -6,7 +6,7 @@ Light to import: its rival runs in an environment that holds little of ours.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bench.table import Result
+    from bench.harness.table import Result
 
 
 def run() -> "Result":

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from banyan.recipe import Recipe
-from bench.oneprocess import OneProcess
+from bench.rivals.oneprocess import OneProcess
 from services.rollout.engines.port import Policy
 
 

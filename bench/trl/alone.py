@@ -40,7 +40,7 @@ def _started(way: str, steps: int) -> dict[str, Any]:
 
 def run(way: str, steps: int) -> dict[str, Any]:
     """Seconds of each step and its parts, and what was prefilled and packed. Raises RuntimeError if prompts were shared."""
-    from bench.oneprocess import OneProcess
+    from bench.rivals.oneprocess import OneProcess
     from bench.trl import ours
 
     recipe = ours.recipe(ours.VARIED)
@@ -76,7 +76,7 @@ def run(way: str, steps: int) -> dict[str, Any]:
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
     """Within, no path shares tokens with another: not in the engine's waves and store, not in the learner's rows."""
-    from bench import oneprocess
+    from bench.rivals import oneprocess
     from services.learner.data.prepare import study
     from services.learner.packing import packing
     from services.rollout.engines.port import Request

@@ -10,8 +10,8 @@ from importlib.metadata import version
 from typing import Any
 
 from banyan.runtime import torch_environment
-from bench.kept import FOLDER, Cell, Kept
-from bench.table import Result
+from bench.harness.kept import FOLDER, Cell, Kept
+from bench.harness.table import Result
 from bench.trl import alone, figures, mapping, ours, theirs
 from bench.trl.mapping import MICROS, VARIANTS, Variant
 

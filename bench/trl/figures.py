@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import fmean, quantiles
 from typing import Any
 
-from bench.curve import first_at, stays_from
-from bench.table import Result, median
+from bench.harness.curve import first_at, stays_from
+from bench.harness.table import Result, median
 
 BARS = {"same-work": 3.0, "as-shipped": 4.0, "learning": 4.0}
 GOAL = 0.9

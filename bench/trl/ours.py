@@ -9,8 +9,8 @@ from typing import Any
 
 from banyan.recipe import Recipe
 from banyan.recipe_loader.load import load
-from bench import through
-from bench.compared import RECIPE
+from bench.harness import through
+from bench.harness.compared import RECIPE
 from bench.trl import prompts, theirs
 from bench.trl.mapping import CHANGES
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from banyan.v1 import events_pb2
-from bench import curve, equal
-from bench.curve import at_tokens, first_at
+from bench import equal
+from bench.harness import curve
+from bench.harness.curve import at_tokens, first_at
 
 TOKENS = [0, 500, 1000, 1500, 2000]
 

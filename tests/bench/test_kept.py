@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench import kept
-from bench.kept import Kept
+from bench.harness import kept
+from bench.harness.kept import Kept
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from bench import gpu, packing
-from bench.flattened import VOCABULARY, Rivals, Shape, kept
+from bench.rivals.flattened import VOCABULARY, Rivals, Shape, kept
 from services.learner.model.load import prepare
 
 

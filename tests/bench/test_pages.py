@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import pages, table
+from bench import pages
+from bench.harness import table
+from bench.harness.record import LATEST, NO_TARGET, RECORDED, Headline, Table, number, read, write
+from bench.harness.table import Result
 from bench.pages import FIGURES, ORDER, PAGES, homes, keep, main, rewritten, tables
-from bench.record import LATEST, NO_TARGET, RECORDED, Headline, Table, number, read, write
-from bench.table import Result
 
 COMMIT = "0123456789" * 4
 KNOWN = tables()

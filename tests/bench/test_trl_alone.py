@@ -8,8 +8,8 @@ import torch
 
 from banyan import registry
 from banyan.recipe import Optimise
-from bench import oneprocess
-from bench.flattened import Shape, tree
+from bench.rivals import oneprocess
+from bench.rivals.flattened import Shape, tree
 from bench.trl.alone import alone
 from services.learner import losses
 from services.learner.data.credit import ScoredTree

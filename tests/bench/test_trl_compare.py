@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from banyan.recipe import Recipe
-from bench import kept
+from bench.harness import kept
 from bench.trl import alone, compare, ours, theirs
 from bench.trl.mapping import Variant
 

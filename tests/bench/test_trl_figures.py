@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from bench.cells import Cells
-from bench.curve import stays_from
-from bench.table import Result
+from bench.harness.cells import Cells
+from bench.harness.curve import stays_from
+from bench.harness.table import Result
 from bench.trl import figures
 from bench.trl.reward import varied
 

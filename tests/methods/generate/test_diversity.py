@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bench.diversity import POLICIES, compare, spread, table, within
-from bench.forest import Answer, Grown
+from bench.harness.forest import Answer, Grown
 from methods.generate.latr.similarity import edit_distance
 from tests.rollout.growing import engine, grow, spec
 

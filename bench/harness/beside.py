@@ -17,7 +17,7 @@ from types import TracebackType
 
 from banyan.recipe import Recipe
 from banyan.runtime import torch_environment
-from bench.oneprocess import OneProcess, Seconds
+from bench.rivals.oneprocess import OneProcess, Seconds
 
 _STEP_S = 300.0
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import kept
-from bench.record import LATEST, NO_TARGET, RESULTS, Headline, Table, number, write
+from bench.harness import kept
+from bench.harness.record import LATEST, NO_TARGET, RESULTS, Headline, Table, number, write
 
 _TARGET = re.compile(r"(at least|at most|below|closed form) ([\d.,]*\d)")
 _CPUS = Path("/proc/cpuinfo")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as rs
-from bench import curve
-from bench.curve import Curve
+from bench.harness import curve
+from bench.harness.curve import Curve
 from tests.faults.harness import OVER, system
 
 Look = Callable[[Path, str], None]
