@@ -10,8 +10,8 @@ from banyan.errors import InvalidInput
 from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore.control.runs import check_gateway, run_row
 from services.treestore.storage import schema
+from services.treestore.storage.sql import insert_ignore
 from services.treestore.unit_of_work.load import rows_in
-from services.treestore.unit_of_work.write import insert_ignore
 
 _MOST = 100_000
 _DEFAULT_LIMIT = 10_000

@@ -16,9 +16,9 @@ from services.treestore.events.decode import grew
 from services.treestore.events.events import Event, Grew, Large
 from services.treestore.storage import schema
 from services.treestore.storage.settings import Settings
+from services.treestore.storage.sql import insert_ignore
 from services.treestore.unit_of_work.load import chunks
 from services.treestore.unit_of_work.rows import GROWING
-from services.treestore.unit_of_work.write import insert_ignore
 
 _WAITING = 4  # blobs of the greatest size that a tree may have waiting
 Bad = tuple[Event, str]

@@ -13,9 +13,10 @@ from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore.ingest.transaction import Item
 from services.treestore.storage import schema
 from services.treestore.storage.settings import Settings
+from services.treestore.storage.sql import insert_ignore
 from services.treestore.unit_of_work import retention
 from services.treestore.unit_of_work.unit_of_work import Values, dead_values
-from services.treestore.unit_of_work.write import insert_ignore, tell
+from services.treestore.unit_of_work.write import tell
 
 _DEFAULT_LIMIT, _MOST = 100, 10_000
 _REASON = 1000  # characters that are listed

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from banyan.digest import blake
 from banyan.errors import InvalidInput
 from services.treestore.storage import schema
-from services.treestore.unit_of_work.write import insert_ignore
+from services.treestore.storage.sql import insert_ignore
 
 _FEW = 4  # tokenizers in memory: some 100 MB for the largest
 

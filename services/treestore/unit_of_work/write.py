@@ -3,11 +3,12 @@
 import functools
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, Insert, Table, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Insert, bindparam, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from banyan.tree import Leaf
 from services.treestore.storage import schema
+from services.treestore.storage.sql import insert_all, insert_ignore
 from services.treestore.unit_of_work import counts, retention
 from services.treestore.unit_of_work.load import chunks
 from services.treestore.unit_of_work.rows import CHANGING, FIXED, GroupRow, LeafRow, TallyRow
@@ -44,28 +45,6 @@ def tell(connection: Connection, rows: Sequence[Values]) -> None:
     insert_all(connection, schema.outbox, rows)
     if rows:
         connection.info[TOLD] = True
-
-
-def insert_all(connection: Connection, table: Table, rows: Sequence[Values]) -> None:
-    """Inserts the rows, in order."""
-    if rows:
-        connection.execute(_insert(table), rows)
-
-
-def insert_ignore(connection: Connection, table: Table, rows: Sequence[Values]) -> None:
-    """Inserts the rows that are not there."""
-    if rows:
-        connection.execute(_insert_new(table, connection.dialect.name), rows)
-
-
-# Made once: building a statement of many columns costs more than running it.
-_insert = functools.cache(insert)
-
-
-@functools.cache
-def _insert_new(table: Table, dialect: str) -> Insert:
-    make = sqlite.insert if dialect == "sqlite" else postgresql.insert
-    return make(table).on_conflict_do_nothing()
 
 
 _PARKED_ROWS = delete(schema.parked).where(schema.parked.c.n.in_(bindparam("keys", expanding=True)))
