@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from banyan.credit import group as groups
+from banyan.credit import stats
 from banyan.plugins import Advantages, GroupTrees
 from bench.trl.reward import varied
-from methods.advantages import group as groups
-from methods.advantages import stats
 from methods.advantages.grpo import Grpo
 
 

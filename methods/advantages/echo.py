@@ -12,13 +12,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from banyan.credit.stats import Floats
+from banyan.credit.whitening import whiten
 from banyan.errors import InvalidInput
 from banyan.plugins import Advantages, GroupTrees
 from banyan.view import Node, TreeView
 from methods.advantages import checks
 from methods.advantages.grpo import Grpo
-from methods.advantages.stats import Floats
-from methods.advantages.whitening import whiten
 
 
 @dataclass(frozen=True)

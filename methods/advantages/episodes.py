@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from methods.advantages import stats
-from methods.advantages.grove import Grove
-from methods.advantages.stats import Bools, Floats, Ints
+from banyan.credit import stats
+from banyan.credit.grove import Grove
+from banyan.credit.stats import Bools, Floats, Ints
 
 _REMEDY = "name the state before each action in the segment's attribute `state`, or on no segment at all"
 

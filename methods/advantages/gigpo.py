@@ -12,12 +12,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from banyan.credit.grove import Grove, plant
+from banyan.credit.stats import Floats
+from banyan.credit.steps import SEGMENTS, TURNS
 from banyan.plugins import Advantages, GroupTrees
 from methods.advantages import checks
 from methods.advantages.episodes import Episodes, episodes, normalised
-from methods.advantages.grove import Grove, plant
-from methods.advantages.stats import Floats
-from methods.advantages.steps import SEGMENTS, TURNS
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ teaches nothing: all its advantages are 0 and it says so.
 
 from dataclasses import dataclass
 
+from banyan.credit import group as groups
+from banyan.credit import stats
+from banyan.credit.stats import Floats, Ints
 from banyan.plugins import Advantages, GroupTrees
-from methods.advantages import checks, stats
-from methods.advantages import group as groups
-from methods.advantages.stats import Floats, Ints
+from methods.advantages import checks
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from banyan.credit import stats
+from banyan.credit.grove import plant
+from banyan.credit.stats import Floats, Ints
+from banyan.credit.steps import SEGMENTS, TURNS
 from banyan.plugins import Advantages, GroupTrees
 from banyan.plugins import checks as shared
-from methods.advantages import checks, stats
+from methods.advantages import checks
 from methods.advantages.episodes import Episodes, episodes, normalised
 from methods.advantages.gigpo import spread
-from methods.advantages.grove import plant
-from methods.advantages.stats import Floats, Ints
-from methods.advantages.steps import SEGMENTS, TURNS
 
 
 @dataclass(frozen=True)

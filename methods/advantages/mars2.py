@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from banyan import facts
+from banyan.credit import stats
+from banyan.credit.grove import Grove, plant
+from banyan.credit.stats import Bools, Floats, Ints
 from banyan.plugins import Advantages, GroupTrees
-from methods.advantages import checks, stats
-from methods.advantages.grove import Grove, plant
-from methods.advantages.stats import Bools, Floats, Ints
+from methods.advantages import checks
 
 _TINY = 1e-9
 _REWARD = "score every program: its segment's reward, or the leaf's where a path ends"

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from banyan.credit import group as groups
+from banyan.credit import stats
+from banyan.credit.stats import EQUAL, Floats, Ints
 from banyan.plugins import Advantages, GroupTrees
-from methods.advantages import checks, stats
-from methods.advantages import group as groups
-from methods.advantages.stats import EQUAL, Floats, Ints
+from methods.advantages import checks
 
 _ZERO = 1e-6
 

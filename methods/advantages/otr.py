@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from banyan.credit import group as groups
+from banyan.credit.stats import Floats
 from banyan.plugins import Advantages, GroupTrees
 from banyan.plugins import checks as shared
-from methods.advantages import group as groups
-from methods.advantages.stats import Floats
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from banyan.credit import group as groups
+from banyan.credit import stats
+from banyan.credit.grove import plant
+from banyan.credit.stats import Floats
 from banyan.plugins import Advantages, GroupTrees
 from banyan.plugins import checks as shared
-from methods.advantages import checks, stats
-from methods.advantages import group as groups
-from methods.advantages.grove import plant
-from methods.advantages.stats import Floats
+from methods.advantages import checks
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from banyan import facts
+from banyan.credit import stats
+from banyan.credit.grove import Grove, plant
+from banyan.credit.stats import Floats, Ints
+from banyan.credit.steps import SEGMENTS, TURNS
 from banyan.errors import InvalidInput
 from banyan.plugins import Advantages, GroupTrees
-from methods.advantages import checks, stats
-from methods.advantages.grove import Grove, plant
-from methods.advantages.stats import Floats, Ints
-from methods.advantages.steps import SEGMENTS, TURNS
+from methods.advantages import checks
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from banyan.credit import group as groups
+from banyan.credit import stats
 from banyan.plugins import Advantages, GroupTrees
-from methods.advantages import checks, stats
-from methods.advantages import group as groups
+from methods.advantages import checks
 
 
 @dataclass(frozen=True)

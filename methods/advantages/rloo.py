@@ -6,9 +6,9 @@ advantage is its reward: a baseline of 0 that nobody chose).
 
 from dataclasses import dataclass
 
+from banyan.credit import group as groups
+from banyan.credit import stats
 from banyan.plugins import Advantages, GroupTrees
-from methods.advantages import group as groups
-from methods.advantages import stats
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ with equal ones, adds nothing.
 
 from dataclasses import dataclass
 
+from banyan.credit import group as groups
+from banyan.credit import stats
+from banyan.credit.stats import Floats, Ints
 from banyan.plugins import Advantages, GroupTrees
-from methods.advantages import checks, stats
-from methods.advantages import group as groups
-from methods.advantages.stats import Floats, Ints
+from methods.advantages import checks
 
 
 @dataclass(frozen=True)

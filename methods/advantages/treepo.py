@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from banyan.credit import group as groups
+from banyan.credit.grove import Grove, plant
+from banyan.credit.stats import EQUAL, Floats
 from banyan.plugins import Advantages, GroupTrees
 from methods.advantages import checks
-from methods.advantages import group as groups
-from methods.advantages.grove import Grove, plant
-from methods.advantages.stats import EQUAL, Floats
 
 
 @dataclass(frozen=True)

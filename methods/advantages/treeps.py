@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from banyan.credit import group as groups
+from banyan.credit.grove import plant
+from banyan.credit.steps import SEGMENTS, TURNS
 from banyan.plugins import Advantages, GroupTrees
 from methods.advantages import checks
-from methods.advantages import group as groups
-from methods.advantages.grove import plant
-from methods.advantages.steps import SEGMENTS, TURNS
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from banyan.credit import group as groups
+from banyan.credit import stats
+from banyan.credit.grove import Grove, plant
+from banyan.credit.stats import Floats
+from banyan.credit.steps import BRANCHES
 from banyan.draws import key
 from banyan.plugins import Advantages, GroupTrees
 from banyan.tree import Leaf
 from banyan.view import TreeView
-from methods.advantages import checks, stats
-from methods.advantages import group as groups
-from methods.advantages.grove import Grove, plant
-from methods.advantages.stats import Floats
-from methods.advantages.steps import BRANCHES
+from methods.advantages import checks
 
 
 @dataclass(frozen=True)

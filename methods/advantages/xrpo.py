@@ -9,12 +9,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from banyan.credit import group as groups
+from banyan.credit import stats
+from banyan.credit.grove import Grove, plant
+from banyan.credit.stats import Bools, Floats
 from banyan.plugins import Advantages, GroupTrees
 from banyan.plugins import checks as shared
-from methods.advantages import checks, stats
-from methods.advantages import group as groups
-from methods.advantages.grove import Grove, plant
-from methods.advantages.stats import Bools, Floats
+from methods.advantages import checks
 
 
 @dataclass(frozen=True)

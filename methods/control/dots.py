@@ -22,7 +22,7 @@ import numpy.typing as npt
 from banyan.draws import Draws, key, uniforms
 from banyan.errors import InvalidInput
 from banyan.plugins import Allocation, Budget, PromptStats, checks
-from methods.control import ngrams
+from banyan.text import ngrams
 from methods.control.difficulty import Predictor
 
 F64 = npt.NDArray[np.float64]

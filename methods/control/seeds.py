@@ -18,7 +18,7 @@ import numpy as np
 
 from banyan.draws import Draws
 from banyan.plugins import Allocation, Budget, PromptStats, RowStats, checks
-from methods.control.ngrams import F32, embed
+from banyan.text.ngrams import F32, embed
 from methods.control.uniform import row_of
 
 MOST_CHARS = 4000  # the store gives some more

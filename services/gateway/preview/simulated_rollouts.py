@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from banyan.draws import key
-from methods.control import ngrams
+from banyan.text import ngrams
 
 _SPREAD = 2.0  # standard deviation of the chances' logits
 

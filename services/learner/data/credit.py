@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from banyan import facts, reward
+from banyan.credit.whitening import whiten
 from banyan.errors import BanyanError, InvalidInput, with_place
 from banyan.facts import NO_FACTS, Facts
 from banyan.plugins import Advantages, Estimator, GroupTrees
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from methods.advantages.whitening import whiten
 
 Floats = npt.NDArray[np.float64]
 Stale = Callable[[Tree, Leaf], bool]

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
+from banyan.credit.group import lesson_missing, rewards_of
 from banyan.segment import Finish, Kind, Segment
 from banyan.view import TreeView
-from methods.advantages.group import lesson_missing, rewards_of
 from services.learner.data.credit import Credit
 
 AGES = ((0, 0, "0"), (1, 1, "1"), (2, 3, "2_3"), (4, 7, "4_7"), (8, 1 << 62, "8_up"))  # first, last, name

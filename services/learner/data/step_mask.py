@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from banyan.credit.grove import Grove, plant
+from banyan.credit.stats import Bools, Floats
 from banyan.errors import InvalidInput
-from methods.advantages.grove import Grove, plant
-from methods.advantages.stats import Bools, Floats
 from services.learner.data.credit import Credit
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from banyan import registry
+from banyan.credit.grove import plant
 from banyan.errors import InvalidInput
 from banyan.segment import Kind, Segment
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
-from methods.advantages.grove import plant
 from methods.advantages.grpo import Grpo
 from services.learner.data import step_mask
 from services.learner.data.credit import Credit, ScoredTree, estimate, over_batch

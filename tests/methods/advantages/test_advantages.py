@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from banyan.credit.whitening import whiten
 from banyan.errors import InvalidInput
 from banyan.plugins import Advantages, GroupTrees
 from banyan.segment import Kind
@@ -12,7 +13,6 @@ from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
 from methods.advantages.grpo import Grpo
 from methods.advantages.treepo import TreePO
-from methods.advantages.whitening import whiten
 from services.learner.data import credit
 
 

@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from banyan.credit import stats
+from banyan.credit.grove import plant
 from banyan.errors import InvalidInput
 from banyan.segment import Finish
-from methods.advantages import episodes, stats
+from methods.advantages import episodes
 from methods.advantages.branch_depth import BranchDepth
 from methods.advantages.gigpo import GiGpo
-from methods.advantages.grove import plant
 from methods.advantages.grpo import Grpo
 from methods.advantages.hgpo import Hgpo
 from methods.advantages.mars2 import Mars2

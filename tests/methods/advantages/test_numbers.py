@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from banyan import registry
+from banyan.credit import stats
+from banyan.credit.grove import plant
+from banyan.credit.whitening import whiten
 from banyan.errors import InvalidInput
 from banyan.view import TreeView
-from methods.advantages import episodes, otr, overlong, sage_skill, stats, xrpo
-from methods.advantages.grove import plant
+from methods.advantages import episodes, otr, overlong, sage_skill, xrpo
 from methods.advantages.grpo import Grpo
 from methods.advantages.mc_grpo import McGrpo, centred_on_median
 from methods.advantages.overlong import Dapo
 from methods.advantages.tree_grpo import TreeGrpo
-from methods.advantages.whitening import whiten
 from tests.methods.advantages.planting import Twig, chain, flat, group, leaf, leaves, nodes, planted
 
 

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from banyan import registry
+from banyan.credit.grove import plant
 from banyan.plugins import Advantages, GroupTrees
 from banyan.view import TreeView
-from methods.advantages.grove import plant
 from methods.advantages.portool import PorTool
 from tests.methods.advantages.planting import Twig, bare, cut, flat, forests, group, leaf, planted, words
 

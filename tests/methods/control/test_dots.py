@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from banyan.errors import InvalidInput
+from banyan.text.ngrams import embed
 from methods.control.difficulty import Predictor, attended, calibrated
 from methods.control.dots import Dots, log_weights
-from methods.control.ngrams import embed
 from methods.control.uniform import Uniform
 from tests.gateway.rowworld import RowWorld
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from banyan.credit.stats import EQUAL
 from banyan.plugins import Advantages, GroupTrees
-from methods.advantages.stats import EQUAL
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -9,13 +9,13 @@ from functools import cached_property
 
 import numpy as np
 
+from banyan.credit import group as groups
+from banyan.credit import stats
+from banyan.credit.stats import Bools, Floats, Ints
+from banyan.credit.steps import TURNS, Step, steps_of
 from banyan.errors import InvalidInput
 from banyan.plugins import Advantages, GroupTrees
 from banyan.tree import Leaf
-from methods.advantages import group as groups
-from methods.advantages import stats
-from methods.advantages.stats import Bools, Floats, Ints
-from methods.advantages.steps import TURNS, Step, steps_of
 
 
 @dataclass(frozen=True, eq=False)
