@@ -7,6 +7,8 @@ from typing import Any, Protocol
 from banyan.draws import Draws
 from banyan.plugins.filter import Row
 
+MOST_TREES = 1024  # of a group: of an allocation, and of a recipe
+
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:

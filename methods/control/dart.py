@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from banyan.draws import Draws
 from banyan.plugins import Allocation, Budget, PromptStats, RowStats, checks
+from banyan.plugins.control import MOST_TREES
 from methods.control.uniform import row_of
-from services.gateway.allocation.allocation import MOST_TREES
 
 SETTING_OF_TREES = "trees"
 

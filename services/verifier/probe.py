@@ -5,7 +5,7 @@ from typing import Any
 
 from banyan.errors import InvalidInput
 from services.chassis.process import settings as reader
-from services.verifier.filter import SAFE, SAFE_GROUPS
+from services.verifier.filter import UNCONFINED, UNCONFINED_GROUPS
 from services.verifier.sandbox.confinement import trial
 from services.verifier.sandbox.worker import ChildDied, ScorerSpec, Worker
 from services.verifier.settings import Settings
@@ -13,7 +13,7 @@ from services.verifier.settings import Settings
 
 def check_confinement(names: Iterable[str]) -> None:
     """Raises InvalidInput where one of these scorers needs a sandbox that this machine does not have."""
-    needing = [name for name in names if name not in SAFE and name not in SAFE_GROUPS]
+    needing = [name for name in names if name not in UNCONFINED and name not in UNCONFINED_GROUPS]
     if needing and not reader.read(Settings).allow_unconfined_scorers and (missing := trial.missing()):
         raise InvalidInput(f"scorer {needing[0]!r}: {trial.refusal(missing)}")
 

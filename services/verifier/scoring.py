@@ -10,7 +10,7 @@ from banyan.errors import InvalidInput
 from banyan.plugins import GroupScorer, Repair, Scored, Scorer, Unscorable
 from banyan.v1 import tree_pb2
 from services.chassis.process import telemetry
-from services.verifier.filter import SAFE, SAFE_GROUPS
+from services.verifier.filter import UNCONFINED, UNCONFINED_GROUPS
 from services.verifier.sandbox.outcomes import REASON_CHARACTERS, plain, sound
 from services.verifier.sandbox.pool import Pool, Verdict
 from services.verifier.sandbox.worker import ScorerSpec
@@ -39,9 +39,9 @@ class Scoring:
         return verdict
 
     async def _score(self, spec: ScorerSpec, completion: str, row: Mapping[str, Any], run_id: str) -> Verdict:
-        if spec.name in SAFE_GROUPS:
+        if spec.name in UNCONFINED_GROUPS:
             raise InvalidInput(f"scorer {spec.name!r} scores whole groups; it has nothing to say of one completion")
-        if spec.name not in SAFE:
+        if spec.name not in UNCONFINED:
             return await self._pool.score(spec, completion, row, run_id=run_id)
         scorer: Scorer = self._built(spec)
         outcome = await _aside(len(completion), lambda: scorer.score(completion, row))
@@ -64,7 +64,7 @@ class Scoring:
     async def _score_group(
         self, spec: ScorerSpec, completions: Sequence[str], row: Mapping[str, Any], run_id: str
     ) -> list[Verdict]:
-        if spec.name not in SAFE_GROUPS:
+        if spec.name not in UNCONFINED_GROUPS:
             return await self._pool.score_group(spec, completions, row, run_id=run_id)
         scorer: GroupScorer = self._built(spec)
         outcomes = await _aside(sum(map(len, completions)), lambda: scorer.score_group(completions, row))
@@ -74,7 +74,7 @@ class Scoring:
         """Our own scorer with these settings, made once. Raises InvalidInput, also where another plugin took its name."""
         if spec.key not in self._made:
             made = registry.build("filter", spec.name, spec.settings)
-            if type(made) is not {**SAFE, **SAFE_GROUPS}[spec.name]:
+            if type(made) is not registry.find("filter", {**UNCONFINED, **UNCONFINED_GROUPS}[spec.name]):
                 raise InvalidInput(
                     f"scorer {spec.name!r} is {type(made).__module__}, not Banyan's own; register another name"
                 )

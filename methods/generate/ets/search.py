@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from banyan.plugins import Branch, Expansion
 from banyan.segment import Finish, Sampling
@@ -15,8 +15,32 @@ from methods.generate.ets.meaning import embeddings
 from methods.generate.ets.rebase import counts, shares
 from methods.generate.ets.select import Choice, kv_tokens, select
 
-if TYPE_CHECKING:
-    from methods.generate.ets.policy import Ets
+
+class SearchSettings(Protocol):
+    """Settings of a search, as `methods.generate.ets.policy.Ets` documents them, and its scorer."""
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def delimiter(self) -> str: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def most(self) -> int: ...
+    @property
+    def lambda_b(self) -> float: ...
+    @property
+    def lambda_d(self) -> float: ...
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def cut(self) -> float: ...
+    @property
+    def scorer(self) -> str: ...
+
+    def score(self, prompt: str, text: str) -> float:
+        """Score the text of a path behind a prompt."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +112,7 @@ class Depth:
 class Search:
     """The search of one tree."""
 
-    policy: "Ets"
+    policy: SearchSettings
     growth: Growth
     width: int
     depths: list[Depth] = field(default_factory=list)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.plugins import Allocation, Budget
+from banyan.plugins.control import MOST_TREES
 from banyan.recipe import Recipe
 from banyan.recipe_loader.load import ROOM_SETTINGS
 from banyan.v1 import runstore_service_pb2 as runs
 
-MOST_TREES = 1024  # of a group, as in recipes
 MOST_BYTES = 4 << 20  # of a group's messages: of a gRPC message of 64 MiB, with room for others
 
 PART_GROUPS, PART_BYTES = 10_000, 8 << 20  # that are stored by one message
