@@ -2,5 +2,5 @@
 
 from pathlib import Path
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.yaml"
+RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 COMPARED = ("optimise.learning_rate=2.0e-5",)

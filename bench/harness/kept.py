@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.record import RESULTS
 
-FOLDER = Path(os.environ.get("BENCH_KEPT", Path(__file__).parent / "kept")).absolute()  # another folder to try things in
+FOLDER = Path(os.environ.get("BENCH_KEPT", Path(__file__).parents[1] / "kept")).absolute()  # another folder to try things in
 Cell = dict[str, Any]
 
 
@@ -80,7 +80,7 @@ def commit_of(*apart: Path) -> str:
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True)
+    done = subprocess.run(["git", *arguments], cwd=Path(__file__).parents[1], capture_output=True, text=True)
     if done.returncode:
         said = f"git {arguments[0]}: {done.stderr.strip()}"
         raise RuntimeError(f"{said}; raw figures are kept with their commit: measure in a checkout")

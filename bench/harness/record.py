@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(os.environ.get("BENCH_RESULTS", Path(__file__).parent / "results")).absolute()
+RESULTS = Path(os.environ.get("BENCH_RESULTS", Path(__file__).parents[1] / "results")).absolute()
 LATEST, RECORDED = "latest.json", "recorded.json"
 NO_TARGET = "none"
 

@@ -67,7 +67,7 @@ def test_the_commit_says_whether_other_files_were_changed(tmp_path: Path, monkey
         who = ["-c", "user.name=t", "-c", "user.email=t@t"]
         subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
 
-    monkeypatch.setattr(kept, "__file__", str(tmp_path / "kept.py"))
+    monkeypatch.setattr(kept, "__file__", str(tmp_path / "harness" / "kept.py"))
     cells, tables = tmp_path / "kept", tmp_path / "results"
     cells.mkdir()
     tables.mkdir()

@@ -12,7 +12,7 @@ from services.gateway.preview import preview as module
 from services.gateway.preview.preview import MOST_STEPS, World, preview
 from services.gateway.preview.simulated_rollouts import Chances
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+RECIPES = Path(__file__).parents[3] / "recipes"
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 

@@ -17,7 +17,7 @@ from services.gateway.runs.opening import Opener, Wave
 from services.gateway.runs.staleness_gate import Steps
 from services.gateway.tasks import dataset as rows_module
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+RECIPES = Path(__file__).parents[3] / "recipes"
 
 
 async def _opener(recipe) -> Opener:

@@ -151,7 +151,7 @@ print("written", flush=True)
 def test_killed_at_any_call_the_last_whole_one_loads(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forked writer dies at its n-th call into the system, in the middle of a write where it is one."""
     monkeypatch.setattr(safetensors_writer, "CHUNK_BYTES", 256)
-    root = str(Path(checkpoint.__file__).parents[2])
+    root = str(Path(checkpoint.__file__).parents[3])
     folder = tmp_path / "checkpoints"
     checkpoint.write(folder, snapshot(0), base)
     checkpoint.write(folder, snapshot(1), base)
@@ -196,7 +196,7 @@ def test_a_process_killed_at_random_moments(tmp_path: Path, base: Path) -> None:
         "    shot = Snapshot(Mark('run-1', 1, step, step, 'ab' * 32), {'a': torch.full((100_000,), float(step))}, {})\n"
         "    checkpoint.write(Path(sys.argv[2]), shot, Path(sys.argv[3])); print(step, flush=True)\n"
     )
-    root = str(Path(checkpoint.__file__).parents[2])
+    root = str(Path(checkpoint.__file__).parents[3])
     command = [sys.executable, "-c", body, root, str(folder), str(base)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

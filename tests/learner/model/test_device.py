@@ -18,7 +18,7 @@ from services.learner.model import device
 from services.learner.training.distributed.place import Place, place
 from tests.learner.accelerated import CASES
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_recipe_says_where_the_learner_computes(monkeypatch: Any) -> None:

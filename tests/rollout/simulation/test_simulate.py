@@ -10,7 +10,7 @@ from banyan.recipe_loader.load import load, resolve
 from bench.saving import shaped
 from services.rollout.simulation.simulate import simulate
 
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.yaml"))
 # of each policy with its recipe's settings: leaves, forks at least, and the saving, by hand or between bounds
 SHOWN = {
     "arrol": (8, 0, 1 - (16 * 3 + 8 * 5) / (8 * 8)),  # half of 16 go on behind token 3, and what the others cost counts

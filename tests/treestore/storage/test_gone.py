@@ -82,7 +82,7 @@ def test_the_lock_of_a_store_whose_machine_is_gone_is_free_soon(
     address = server.by_network(server.fresh())
     code = HOLDER.format(keepalive=QUICK, address=address)
     command = [*wire.inside, sys.executable, "-c", code]
-    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
     try:
         assert holder.stdout is not None and holder.stdout.readline() == b"open\n"
         wire.cut()

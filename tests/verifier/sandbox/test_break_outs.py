@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import machines
 
 sys.path.pop(0)
@@ -57,7 +57,7 @@ def project(folder: Path) -> Path:
     """A project's folder as users have it: the scorer's module beside secrets, rows and data."""
     (folder / ".banyan").mkdir(parents=True)
     (folder / "data").mkdir()
-    shutil.copy(Path(__file__).parent / "attacks.py", folder)
+    shutil.copy(Path(__file__).parents[1] / "attacks.py", folder)
     texts = {"open.txt": "four", ".env": "S", "rows.jsonl": "{}", ".banyan/secret": "S", "prod.env": "S"}
     texts |= {"other.py": "VALUE = 3", "private.txt": "S", "data/words.txt": "words"}
     texts |= {"id_ed25519": "S", "credentials.json": "{}", "data/secrets.yaml": "S"}

@@ -123,7 +123,7 @@ async def test_a_score_that_fails_gives_its_slot_back() -> None:
 
 @pytest.fixture
 async def pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pool]:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     made = Pool(Limits(deadline_s=1.0, memory_mb=256), width=2)
     yield made
     await made.close()

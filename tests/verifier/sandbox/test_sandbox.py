@@ -26,7 +26,7 @@ ROOT = os.geteuid() == 0
 
 @pytest.fixture
 async def pool(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     pool = Pool(LIMITS)
     yield pool
     await pool.close()
@@ -140,7 +140,7 @@ async def test_there_is_no_network(pool):
 
 
 async def test_the_operator_may_allow_the_network_to_user_functions(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     pool = Pool(Limits(deadline_s=5.0, network=True))
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -174,7 +174,7 @@ async def test_only_named_folders_can_be_read_and_none_written(pool, tmp_path):
 
 
 async def test_folders_that_the_operator_names_can_be_read(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     (tmp_path / "data").write_text("four")
     tmp_path.chmod(0o755)  # its parent stays closed, and is opened in the child's own mounts
     pool = Pool(Limits(deadline_s=5.0, readable=(str(tmp_path),)))
@@ -232,7 +232,7 @@ async def test_a_child_that_hangs_is_killed_and_reported(monkeypatch):
 
 
 async def test_children_are_bounded_and_reused(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     pool = Pool(LIMITS, width=2, lanes=2)
     try:
         await asyncio.gather(*(score(pool, "exact", "7", answer=7) for _ in range(20)))
@@ -272,7 +272,7 @@ print(len(os.read(reply, 1000)) > 0, os.waitstatus_to_exitcode(os.waitpid(proces
 
 @pytest.mark.parametrize(("parent", "said"), [("there", "True 0"), ("gone", "False 1")])
 def test_an_attempt_whose_parent_is_gone_does_not_begin(tmp_path, parent, said):
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-c", ORPHAN, parent]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30)
     assert done.stdout.strip() == said, done.stderr
