@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.record import RESULTS
+from bench.harness.record import RESULTS
 
 FOLDER = Path(os.environ.get("BENCH_KEPT", Path(__file__).parents[1] / "kept")).absolute()  # another folder to try things in
 Cell = dict[str, Any]

@@ -31,10 +31,10 @@ def test_threads_are_settled_before_torch_is_imported(service: str, own: dict[st
 
 _BOUND = """
 import json, os, threading
-from banyan import torchenv
-torchenv.bind(os.environ, {threads})
+from banyan.runtime import torch_environment
+torch_environment.bind(os.environ, {threads})
 import torch
-torchenv.roam()
+torch_environment.roam()
 seen = {{}}
 
 def look(name):
@@ -43,9 +43,9 @@ def look(name):
 def compute():
     torch.randn(4_000_000).relu()
     look("compute")
-    from services.chassis import weightfile
+    from services.chassis.weights import file
     before = set(os.listdir("/proc/self/task"))
-    kept = weightfile.hasher()
+    kept = file.hasher()
     new = set(os.listdir("/proc/self/task")) - before
     seen["digest"] = min(len(os.sched_getaffinity(int(t))) for t in new)
 
@@ -68,10 +68,10 @@ def test_threads_keep_to_their_cores_where_there_is_one_for_each(threads: int, c
 
 _FREED = """
 import ctypes, sys
-from banyan import torchenv
+from banyan.runtime import torch_environment
 held = lambda: int(open("/proc/self/statm").read().split()[1])
 if sys.argv[1] == "keep":
-    assert torchenv.keep_memory()
+    assert torch_environment.keep_memory()
 malloc, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
 malloc.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 at = malloc(ctypes.c_size_t(64 << 20))

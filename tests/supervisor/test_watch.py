@@ -33,7 +33,7 @@ SERVED, STARTING, LATE = Answer(True, True), Answer(False, True), Answer(True, F
 SERVICE = """
 import asyncio, os, signal, sys
 from services.chassis import rpc
-from services.chassis.health import Liveness, Pulse
+from services.chassis.rpc.health import Liveness, Pulse
 async def main():
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, os._exit, 0)
     liveness, pulse = Liveness(), Pulse("torch")

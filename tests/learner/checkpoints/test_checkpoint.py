@@ -119,8 +119,8 @@ import os, sys
 sys.path.insert(0, {root!r})
 import torch
 from pathlib import Path
-from services.learner import checkpoint, flatfile
-from services.learner.checkpoint import Mark, Snapshot
+from services.learner.checkpoints import checkpoint, safetensors_writer
+from services.learner.checkpoints.checkpoint import Mark, Snapshot
 left = int(sys.argv[1])
 def counted(real):
     def call(*args, **kwargs):
@@ -190,7 +190,7 @@ def test_a_process_killed_at_random_moments(tmp_path: Path, base: Path) -> None:
     checkpoint.write(folder, snapshot(1), base)
     body = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import torch\nfrom pathlib import Path\nfrom services.learner import checkpoint\n"
+        "import torch\nfrom pathlib import Path\nfrom services.learner.checkpoints import checkpoint\n"
         "from services.learner.checkpoints.checkpoint import Mark, Snapshot\nprint('up', flush=True)\n"
         "for step in range(2, 10**6):\n"
         "    shot = Snapshot(Mark('run-1', 1, step, step, 'ab' * 32), {'a': torch.full((100_000,), float(step))}, {})\n"

@@ -17,8 +17,8 @@ from tests.treestore.postgres import Postgres, running
 QUICK = {"idle": 1, "interval": 1, "count": 1}
 HOLDER = """
 import sys, time
-from services.treestore import postgres
-from services.treestore.database import Database
+from services.treestore.storage import postgres
+from services.treestore.storage.database import Database
 postgres.KEEPALIVE = {keepalive}
 Database({address!r}).open()
 print("open", flush=True)

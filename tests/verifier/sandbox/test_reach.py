@@ -13,9 +13,9 @@ from services.verifier.sandbox.confinement.isolation import NOBODY
 
 _SHOW = """
 import json, os, sys
-from services.verifier.sandbox import reach
+from services.verifier.sandbox.confinement import reachable
 shown, asked, nobody = json.loads(sys.argv[1])
-assert reach.make_reachable(shown)
+assert reachable.make_reachable(shown)
 os.setgroups([])
 os.setresgid(nobody, nobody, nobody)
 os.setresuid(nobody, nobody, nobody)

@@ -257,7 +257,7 @@ async def test_a_score_whose_child_hangs_is_given_by_another(pool, monkeypatch):
 
 ORPHAN = """
 import os, sys
-from services.verifier.filter.number import Number
+from methods.filter.number import Number
 from services.verifier.sandbox import attempt, limits
 reply, inner = os.pipe()
 parent = os.getpid() if sys.argv[1] == "there" else 1 << 22
