@@ -9,6 +9,9 @@ from typing import Any
 
 from banyan.errors import InvalidInput
 
+# Before a user's folder is searched: a package of this name there is not ours.
+importlib.import_module("methods")
+
 AXES = ("generate", "filter", "control", "rooms", "replay", "optimise", "loggers")
 
 

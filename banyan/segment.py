@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from banyan.digest import blake, packed
 from banyan.errors import InvalidInput
+from banyan.policy import PolicyVersion
 from banyan.signals import NOTHING_SAID, Signals, halves
 
 ENCODING_VERSION = 1
@@ -161,6 +162,11 @@ class Segment:
 
     def __len__(self) -> int:
         return len(self.tokens_T)
+
+    @property
+    def policy_version(self) -> PolicyVersion:
+        """The version of the weights that sampled it."""
+        return PolicyVersion(self.policy_epoch, self.policy_step, self.policy)
 
     def encode(self) -> bytes:
         """Encoding v1: version, tree, parent, fork, ordinal, kind, origin, tokens, log-probs, policy, sampling, finish."""

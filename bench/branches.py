@@ -82,12 +82,13 @@ class Rivals:
 
     def engine(self, ids_P_T: np.ndarray[Any, np.dtype[np.int32]], branches: int, new: int) -> None:
         """Our engine, from nothing cached."""
+        from banyan.policy import PolicyVersion
         from banyan.segment import Sampling
-        from services.rollout.engines.port import Policy, Request
+        from services.rollout.engines.port import Request
         from services.rollout.engines.torch_engine.engine import TorchEngine
         from services.rollout.engines.torch_engine.kv.kv_budget import Limits
 
-        engine = TorchEngine(self._forward, self._tokenizer, Limits(), Policy(0, 0, b""))
+        engine = TorchEngine(self._forward, self._tokenizer, Limits(), PolicyVersion(0, 0, b""))
         for p, prefix in enumerate(ids_P_T):
             for b in range(branches):
                 engine.submit(Request((p, b), prefix, 1000 * p + b, Sampling(max_new_tokens=new)))

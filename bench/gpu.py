@@ -34,9 +34,10 @@ def run() -> Result:
 
 
 def _engine(device: torch.device) -> float:
+    from banyan.policy import PolicyVersion
     from banyan.segment import Sampling
     from services.chassis import models
-    from services.rollout.engines.port import Policy, Request
+    from services.rollout.engines.port import Request
     from services.rollout.engines.torch_engine import loading
     from services.rollout.engines.torch_engine.engine import TorchEngine
     from services.rollout.engines.torch_engine.forward import Forward
@@ -48,7 +49,7 @@ def _engine(device: torch.device) -> float:
     tokenizer.eos = frozenset()
 
     def once() -> None:
-        engine = TorchEngine(forward, tokenizer, Limits(), Policy(0, 0, b""))
+        engine = TorchEngine(forward, tokenizer, Limits(), PolicyVersion(0, 0, b""))
         ids_P_T = np.random.default_rng(0).integers(1000, 40_000, (PROMPTS, LENGTH)).astype(np.int32)
         for p, prefix in enumerate(ids_P_T):
             for b in range(BRANCHES):

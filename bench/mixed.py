@@ -70,12 +70,12 @@ class _Endless:
 
 def _seconds(forward: Any, requests: Sequence[Request]) -> float:
     """Of the processor, for a new engine to sample all of them."""
-    from services.rollout.engines.port import Policy
+    from banyan.policy import PolicyVersion
     from services.rollout.engines.torch_engine.engine import TorchEngine
     from services.rollout.engines.torch_engine.kv.kv_budget import Limits
 
     tokenizer: Any = _Endless()
-    engine = TorchEngine(forward, tokenizer, Limits(), Policy(0, 0, b""))
+    engine = TorchEngine(forward, tokenizer, Limits(), PolicyVersion(0, 0, b""))
     for request in requests:
         engine.submit(request)
     begun, ended = time.process_time(), 0

@@ -9,12 +9,12 @@ from typing import Any, cast
 from banyan import registry
 from banyan.draws import key
 from banyan.plugins import Branch
+from banyan.policy import PolicyVersion
 from banyan.recipe import Recipe
 from banyan.recipe_loader.load import resolve
 from banyan.segment import Sampling
 from banyan.tree import Tree
 from bench.harness.table import Result, median
-from services.rollout.engines.port import Policy
 from services.rollout.engines.scripted.engine import ScriptedEngine, build
 from services.rollout.growth.grower import Grower, Step
 from services.rollout.growth.planner import planner
@@ -100,7 +100,7 @@ def grown(policy: str, settings: dict[str, Any], tokens: int) -> Spent:
     """Grows some trees side by side on the scripted engine, whose branches end anywhere."""
     generate = {"policy": policy, "settings": settings, "max_new_tokens": tokens}
     recipe = resolve({**_BASE, "generate": generate})
-    spent, engine = Spent(), build(_SCRIPT, Policy(0, 0, b"bench"), 512)
+    spent, engine = Spent(), build(_SCRIPT, PolicyVersion(0, 0, b"bench"), 512)
     growers = [_grower(recipe, index, engine, spent) for index in range(TREES)]
     begun = time.thread_time()
     for index, grower in enumerate(growers):

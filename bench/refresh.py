@@ -21,6 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from banyan.policy import PolicyVersion
 from banyan.recipe import Recipe
 from banyan.recipe_loader.load import load
 from banyan.v1 import learner_service_pb2_grpc
@@ -38,7 +39,6 @@ from services.learner.weights.folder import WeightFolder
 from services.learner.weights.object_store import BucketOutlet
 from services.rollout.clients.treestore import HandOvers, WeightServer
 from services.rollout.engines.factory import maker
-from services.rollout.engines.port import Policy
 from services.rollout.engines.thread import EngineThread
 from services.rollout.growth.policy_selection import Published
 from services.rollout.ports import Source
@@ -165,7 +165,7 @@ class Learner:
         return self.weights.put(self.tensors, 1, self.step, "bfloat16", said)
 
     def _published(self, made: WeightManifest) -> Published:
-        return Published(Policy(1, self.step, made.digest), self.weights.folder.resolve(), self.address, made.bytes)
+        return Published(PolicyVersion(1, self.step, made.digest), self.weights.folder.resolve(), self.address, made.bytes)
 
 
 @contextlib.asynccontextmanager

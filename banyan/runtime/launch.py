@@ -1,6 +1,6 @@
 """How programs of this package start each other, whatever lies in the working folder, and still find a user's code there.
 
-`python -m` and PYTHONPATH look in those folders first: a user's own `services` would be taken for ours.
+`python -m` and PYTHONPATH look in those folders first: a user's own `services` or `methods` would be taken for ours.
 """
 
 import os

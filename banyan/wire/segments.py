@@ -7,6 +7,7 @@ import numpy as np
 from banyan import order, reward
 from banyan.errors import InvalidInput
 from banyan.facts import Facts
+from banyan.policy import PolicyVersion
 from banyan.segment import Finish, Kind, Origin, Sampling, Segment
 from banyan.signals import NOTHING_SAID, Signals
 from banyan.tree import Leaf, Tree
@@ -64,6 +65,16 @@ def signals_from_wire(message: tree_pb2.TokenSignals) -> Signals:
     return Signals(ids.reshape(shape), logprobs.reshape(shape), semantic, head)
 
 
+def policy_to_wire(version: PolicyVersion) -> tree_pb2.PolicyRef:
+    """Return the message of a version of the weights."""
+    return tree_pb2.PolicyRef(learner_epoch=version.epoch, step=version.step, digest=version.digest)
+
+
+def policy_from_wire(message: tree_pb2.PolicyRef) -> PolicyVersion:
+    """Return the version of the weights that a message names."""
+    return PolicyVersion(epoch=message.learner_epoch, step=message.step, digest=message.digest)
+
+
 def segment_to_wire(segment: Segment) -> tree_pb2.Segment:
     """Message of a Segment."""
     return tree_pb2.Segment(
@@ -77,7 +88,7 @@ def segment_to_wire(segment: Segment) -> tree_pb2.Segment:
         tokens=segment.tokens_T.astype("<i4").tobytes(),
         logprobs=segment.logprobs_T.astype("<f4").tobytes(),
         sampled_logprobs=segment.sampled_logprobs_T.astype("<f4").tobytes(),
-        policy=tree_pb2.PolicyRef(learner_epoch=segment.policy_epoch, step=segment.policy_step, digest=segment.policy),
+        policy=policy_to_wire(segment.policy_version),
         sampling=sampling_to_wire(segment.sampling),
         finish=tree_pb2.SegmentFinish.ValueType(segment.finish),
         producer=segment.producer,

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from banyan.policy import PolicyVersion
 from banyan.segment import Finish, IntTokens, Sampling
-from services.rollout.engines.port import Policy, Request, Sampled
+from services.rollout.engines.port import Request, Sampled
 from services.rollout.engines.thread import EngineThread
 from services.rollout.growth.policy_selection import Published
 from services.rollout.ports import Source
@@ -39,7 +40,7 @@ class Busy:
     thread: EngineThread
     draws: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     running: dict[object, Request] = field(default_factory=dict)
-    first: dict[Policy, float] = field(default_factory=dict)  # when the first segment of each policy ended
+    first: dict[PolicyVersion, float] = field(default_factory=dict)  # when the first segment of each policy ended
 
     async def change(self, publish: Callable[[], Awaitable[Published]], weights: Source, drain_s: float) -> Change:
         """A new policy amid steady work."""

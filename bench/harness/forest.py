@@ -79,11 +79,11 @@ class Forest:
 
     def grow(self, jobs: Sequence[Job], prompts: Sequence[Prompt]) -> list[list[Grown]]:
         """For each job a group of trees of each prompt; all of them at once, so that batches are full."""
-        from services.rollout.engines.port import Policy
+        from banyan.policy import PolicyVersion
         from services.rollout.engines.torch_engine.engine import TorchEngine
         from services.rollout.engines.torch_engine.kv.kv_budget import Limits
 
-        engine = TorchEngine(self._forward, self._tokenizer, Limits(max_branches=128), Policy(0, 0, b"bench"))
+        engine = TorchEngine(self._forward, self._tokenizer, Limits(max_branches=128), PolicyVersion(0, 0, b"bench"))
         places = [(j, p, t) for j, job in enumerate(jobs) for p in range(len(prompts)) for t in range(job.trees)]
         growers = {
             (tree_id := _id(*place)): Grower(self._spec(jobs, prompts, place), Tree(tree_id), self._tokenizer, "bench")

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from banyan import registry
 from banyan.digest import row_digest, tree_id
 from banyan.draws import branch_key, key
+from banyan.policy import PolicyVersion
 from banyan.recipe import Recipe
 from banyan.segment import Kind, Sampling, Segment
 from banyan.tree import Leaf, Tree
@@ -32,7 +33,7 @@ from services.learner.model.device import compute_dtype
 from services.learner.model.load import load as load_trained
 from services.learner.training.trainer import StepReport, Trainer, settle
 from services.rollout.engines.factory import maker
-from services.rollout.engines.port import Engine, Policy, Request
+from services.rollout.engines.port import Engine, Request
 from services.rollout.engines.torch_engine import loading
 from services.rollout.engines.torch_engine.engine import TorchEngine
 from services.rollout.engines.torch_engine.forward import Forward
@@ -53,13 +54,16 @@ class Seconds:
     steps: list[float] = field(default_factory=list)
 
 
+_FIRST = PolicyVersion(1, 0, b"0" * 32)
+
+
 class OneProcess:
     """A recipe's steps without services. Only `iid` and the built-in task.
 
     With the `run_id` of a deterministic run through the services it makes the same policies, bit for bit: equal work.
     """
 
-    def __init__(self, recipe: Recipe, run_id: str = "alone", policy: Policy = Policy(1, 0, b"0" * 32)) -> None:  # noqa: B008
+    def __init__(self, recipe: Recipe, run_id: str = "alone", policy: PolicyVersion = _FIRST) -> None:
         folder = models.resolve(recipe.model)
         self.recipe, self.run_id, self.policy, self.seconds = recipe, run_id, policy, Seconds()
         self.split: Split = split(load(recipe.task, Path()), recipe.task)
@@ -141,7 +145,7 @@ class OneProcess:
             with torch.no_grad():
                 for name, target in self.sampler.named_parameters():
                     target.copy_(own[name])
-        self.policy = Policy(1, self.policy.step + 1, self.policy.step.to_bytes(32, "big"))
+        self.policy = PolicyVersion(1, self.policy.step + 1, self.policy.step.to_bytes(32, "big"))
         self.engine.load(self.policy, None)
 
     def hand_over(self) -> tuple[bytes, float]:

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from banyan.policy import PolicyVersion
 from banyan.recipe import Recipe
 from bench.rivals.oneprocess import OneProcess
-from services.rollout.engines.port import Policy
 
 
 def of_files(recipe: Recipe, folder: Path) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def of_files(recipe: Recipe, folder: Path) -> dict[str, Any]:
         with torch.no_grad():
             for name, target in named.named_parameters():
                 target.copy_(tensors[name])
-        process.engine.load(Policy(1, _step(path), _step(path).to_bytes(32, "big")), None)
+        process.engine.load(PolicyVersion(1, _step(path), _step(path).to_bytes(32, "big")), None)
         found[_step(path)] = process.accuracy(1, 0.0)
     return {"accuracy": found, "held_out": len(process.split.held_out)}
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from banyan.v1 import events_pb2, tree_pb2
+from banyan.v1 import events_pb2
+from banyan.wire.segments import policy_to_wire
 from services.chassis.process import telemetry
 from services.learner.ports import Store
 from services.learner.position import Position
@@ -33,7 +34,7 @@ class Announcer:
         told = {} if replayed else await self._outlet.put(manifest)
         said = events_pb2.PolicyPublished(
             run_id=self._run_id,
-            policy=tree_pb2.PolicyRef(learner_epoch=at.epoch, step=at.step, digest=at.digest),
+            policy=policy_to_wire(at.version),
             parent_digest=parent,
             batch_ordinal=batch_ordinal,
             path=str(self._weights.folder.resolve()),

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from banyan.policy import PolicyVersion
 from services.learner.checkpoints.checkpoint import Mark
 from services.learner.data.staleness import History
 
@@ -21,6 +22,11 @@ class Position:
         """The weights in memory have this digest."""
         self.digest = digest
         self.history.live[digest] = self.step
+
+    @property
+    def version(self) -> PolicyVersion:
+        """The policy in memory."""
+        return PolicyVersion(self.epoch, self.step, self.digest)
 
     def mark(self, run_id: str) -> Mark:
         """Mark of a checkpoint taken here."""

@@ -12,6 +12,7 @@ from banyan.plugins import Estimator
 from banyan.tree import Leaf, Tree
 from banyan.v1 import learner_service_pb2 as messages
 from banyan.v1 import learner_service_pb2_grpc, tree_pb2
+from banyan.wire.segments import policy_to_wire
 from services.chassis.weights import lock
 from services.learner.data import explain, from_store
 from services.learner.data.credit import Credit, ScoredTree
@@ -40,7 +41,7 @@ class LearnerServicer(learner_service_pb2_grpc.LearnerServiceServicer):
         if self.learner is None:
             return messages.LearnerServiceGetStatusResponse(activity="loading")
         at = self.learner.at
-        policy = tree_pb2.PolicyRef(learner_epoch=at.epoch, step=at.step, digest=at.digest)
+        policy = policy_to_wire(at.version)
         return messages.LearnerServiceGetStatusResponse(
             run_id=self.learner.run_id, policy=policy, next_ordinal=at.next_ordinal, activity=at.activity
         )

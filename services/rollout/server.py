@@ -13,6 +13,7 @@ from banyan.errors import InvalidInput
 from banyan.segment import Sampling
 from banyan.v1 import rollout_service_pb2, rollout_service_pb2_grpc, tree_pb2
 from banyan.wire import segments
+from banyan.wire.segments import policy_to_wire
 from services.rollout.engines.port import Request, Sampled
 from services.rollout.engines.thread import EngineThread
 from services.rollout.node.node import Node
@@ -100,7 +101,7 @@ class RolloutServer(rollout_service_pb2_grpc.RolloutServiceServicer):
         loaded = self._node.refresher.loaded
         if loaded is None:
             return None
-        return tree_pb2.PolicyRef(learner_epoch=loaded.epoch, step=loaded.step, digest=loaded.digest)
+        return policy_to_wire(loaded)
 
 
 def adder(server: RolloutServer) -> Callable[[grpc.aio.Server], None]:

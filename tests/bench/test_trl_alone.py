@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from banyan import registry
+from banyan.policy import PolicyVersion
 from banyan.recipe import Optimise
 from bench.rivals import oneprocess
 from bench.rivals.flattened import Shape, tree
@@ -17,7 +18,6 @@ from services.learner.model.load import forward, prepare
 from services.learner.packing.packing import Row
 from services.learner.training import gather
 from services.learner.training.trainer import totals_of
-from services.rollout.engines.port import Policy
 from services.rollout.engines.torch_engine.engine import TorchEngine
 from services.rollout.engines.torch_engine.forward import Forward
 from services.rollout.engines.torch_engine.kv.kv_budget import Limits
@@ -29,7 +29,7 @@ PROMPTS, WIDTH, NEW = 3, 4, 6
 def sampled() -> tuple[dict[Any, list[int]], Any]:
     tokenizer = Letters()
     tokenizer.eos = frozenset()
-    engine = TorchEngine(Forward(tiny_llama()), tokenizer, Limits(), Policy(1, 0, b"p"))
+    engine = TorchEngine(Forward(tiny_llama()), tokenizer, Limits(), PolicyVersion(1, 0, b"p"))
     head = prompt(12)
     prefixes = [np.concatenate((head, prompt(5 + p))) for p in range(PROMPTS)]
     asked = [ask((p, b), prefixes[p], 10 * p + b, max_new_tokens=NEW) for p in range(PROMPTS) for b in range(WIDTH)]

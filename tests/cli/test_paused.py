@@ -35,7 +35,7 @@ async def test_the_named_run_is_resumed_and_another_is_cancelled_while_nothing_r
     (tmp_path / "recipe" / "mine.py").write_text(
         "def f(completion, answer, **row):\n    return float(len(completion) % 2)\n"
     )
-    for name in ("services", "banyan"):  # a user's own packages, which are not ours
+    for name in ("services", "methods", "banyan"):  # a user's own packages, which are not ours
         (tmp_path / "recipe" / f"{name}.py").write_text("raise ImportError('the wrong one')\n")
     data = recipe(tiny_model(tmp_path / "model"), filter=[{"name": "mine:f"}], task={"name": "arithmetic", "holdout": 0.0})
     (tmp_path / "recipe" / "r.yaml").write_text(yaml.safe_dump(data))

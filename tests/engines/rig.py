@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from banyan.policy import PolicyVersion
 from banyan.recipe import Resources
 from banyan.segment import IntTokens, Sampling
 from services.chassis.weights import file
-from services.rollout.engines.port import Engine, Policy, Request, Sampled
+from services.rollout.engines.port import Engine, Request, Sampled
 from services.rollout.engines.scripted.engine import build as build_scripted
 from services.rollout.engines.torch_engine import loading
 from services.rollout.engines.vllm_engine import start
@@ -55,18 +56,18 @@ class Rig:
     shared: int = 1
     lora_rank: int = 0
     models: dict[int, PreTrainedModel] = field(default_factory=dict)
-    policies: dict[int, tuple[Policy, Path]] = field(default_factory=dict)
+    policies: dict[int, tuple[PolicyVersion, Path]] = field(default_factory=dict)
 
     def model(self, seed: int = BASE) -> PreTrainedModel:
         """The reference of a policy."""
         return self.models.setdefault(seed, model(seed))
 
-    def policy(self, seed: int) -> tuple[Policy, Path]:
+    def policy(self, seed: int) -> tuple[PolicyVersion, Path]:
         """A published policy: float32, so that comparisons are exact."""
         if seed not in self.policies:
             state = self.model(seed).state_dict()
             manifest = file.write(self.folder, f"policy-1-{seed}", state, 1, seed, dtype="float32")
-            self.policies[seed] = Policy(1, seed, manifest.digest), manifest.manifest_path
+            self.policies[seed] = PolicyVersion(1, seed, manifest.digest), manifest.manifest_path
         return self.policies[seed]
 
     def reset(self, eos: bool = False) -> None:
@@ -99,7 +100,7 @@ def torch_rig(folder: Path) -> Rig:
     reference.set_attn_implementation(attention.NAME)
     limits = Limits(kv_tokens=KV_TOKENS, max_branches=BRANCHES, context=512)
     tokenizer = loading.ChatTokenizer(folder, reference)
-    return Rig("torch", TorchEngine(Forward(reference), tokenizer, limits, Policy(1, 0, b"p0")), folder)
+    return Rig("torch", TorchEngine(Forward(reference), tokenizer, limits, PolicyVersion(1, 0, b"p0")), folder)
 
 
 def vllm_rig(folder: Path, lora_rank: int = 0) -> Rig:
@@ -107,13 +108,13 @@ def vllm_rig(folder: Path, lora_rank: int = 0) -> Rig:
     resources = Resources(
         engine="vllm", kv_tokens=KV_TOKENS, max_branches=BRANCHES, dtype="float32", engine_settings=settings
     )
-    engine = start.build(folder, resources, 1, Policy(1, 0, b"p0"))
+    engine = start.build(folder, resources, 1, PolicyVersion(1, 0, b"p0"))
     engine.turn_s = 0.005  # tests go on by hand, in small steps
     return Rig("vllm", engine, folder, shared=32, lora_rank=lora_rank)
 
 
 def scripted_rig(folder: Path) -> Rig:
-    return Rig("scripted", build_scripted({}, Policy(1, 0, b"p0"), BRANCHES), folder)
+    return Rig("scripted", build_scripted({}, PolicyVersion(1, 0, b"p0"), BRANCHES), folder)
 
 
 RIGS: dict[str, Callable[[Path], Rig]] = {

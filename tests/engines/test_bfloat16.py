@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from banyan.policy import PolicyVersion
 from banyan.recipe import Resources
-from services.rollout.engines.port import Engine, Policy, Request, Sampled
+from services.rollout.engines.port import Engine, Request, Sampled
 from services.rollout.engines.thread import Closing
 from services.rollout.engines.torch_engine import loading
 from services.rollout.engines.torch_engine.engine import TorchEngine
@@ -44,12 +45,12 @@ def quiet(seed: int) -> PreTrainedModel:
 def torch_engine(folder: Path) -> Engine:
     made = loading.load_model(folder, torch.bfloat16, torch.device("cpu"))
     limits = Limits(kv_tokens=KV_TOKENS, max_branches=BRANCHES, context=512)
-    return TorchEngine(Forward(made), loading.ChatTokenizer(folder, made), limits, Policy(1, 0, b"p0"))
+    return TorchEngine(Forward(made), loading.ChatTokenizer(folder, made), limits, PolicyVersion(1, 0, b"p0"))
 
 
 def vllm_engine(folder: Path) -> Engine:
     resources = Resources(engine="vllm", kv_tokens=KV_TOKENS, max_branches=BRANCHES, dtype="bfloat16")
-    return start.build(folder, resources, 1, Policy(1, 0, b"p0"))
+    return start.build(folder, resources, 1, PolicyVersion(1, 0, b"p0"))
 
 
 @pytest.fixture(scope="module", params=[TORCH, VLLM])

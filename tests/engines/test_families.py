@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from banyan.errors import NotReady
+from banyan.policy import PolicyVersion
 from services.learner.model import attention_check as of_learner
 from services.learner.model import load as models
-from services.rollout.engines.port import Policy
 from services.rollout.engines.torch_engine import attention_check as of_engine
 from services.rollout.engines.torch_engine import loading
 from services.rollout.engines.torch_engine.engine import TorchEngine
@@ -58,7 +58,7 @@ def test_the_learner_is_exact_or_says_why_not(case: str) -> None:
 def test_log_probs_of_longer_trees_are_those_of_eager_passes(case: str) -> None:
     model, tokenizer = loading.with_attention(made(case)), Letters()
     tokenizer.eos = frozenset()
-    engine = TorchEngine(Forward(model), tokenizer, Limits(prefill_tokens=16, share_from=1), Policy(1, 0, b""))
+    engine = TorchEngine(Forward(model), tokenizer, Limits(prefill_tokens=16, share_from=1), PolicyVersion(1, 0, b""))
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, VOCABULARY, n).astype(np.int32) for n in (40, 7)]
     first = [ask((p, b), prompts[p], 10 * p + b, keep=True, max_new_tokens=9 - b) for p in range(2) for b in range(3)]

@@ -10,9 +10,9 @@ import pytest_asyncio
 import torch
 
 from banyan.errors import TemporaryError
+from banyan.policy import PolicyVersion
 from banyan.recipe import Resources
 from services.chassis.weights import collective, file
-from services.rollout.engines.port import Policy
 from services.rollout.engines.vllm_engine import start
 from tests.engines.conftest import HAS_VLLM
 from tests.engines.rig import BASE, OTHER, TOLERANCE, Rig, ask, finish, gap, model, model_folder, prompt
@@ -104,7 +104,7 @@ async def test_two_workers_take_what_is_handed_over_and_survive_what_breaks(made
     settings = {"arguments": {"tensor_parallel_size": 2}}
     resources = Resources(engine="vllm", kv_tokens=2048, max_branches=4, dtype="float32", engine_settings=settings)
     folder = model_folder(tmp_path / "model")
-    engine = await asyncio.to_thread(start.build, folder, resources, 1, Policy(0, 0, b""))
+    engine = await asyncio.to_thread(start.build, folder, resources, 1, PolicyVersion(0, 0, b""))
     try:
         request = ask("a", prompt(40))
         for number, how in enumerate((None, *HOW, None, None)):

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from banyan.errors import InvalidInput
+from banyan.policy import PolicyVersion
 from services.chassis.weights import file
-from services.rollout.engines.port import Policy
 from services.rollout.engines.vllm_engine import adapter as vllm_adapter
 from services.rollout.engines.vllm_engine import params as vllm_params
 from tests.engines.rig import BASE, OTHER, TOLERANCE, ask, finish, gap, model, of, prompt, taught
@@ -35,7 +35,7 @@ def adapter(rig, seed, rank=RANK):
     bird = {"tokens": tokens.tolist(), "logprobs": of(taught(merged, tokens[:1], tokens[1:]), tokens[1:]).tolist()}
     bird["tolerance"] = 0.01
     manifest = file.write(folder, f"policy-1-{seed}", tensors, 1, seed, "float32", canary=bird, adapter=said)
-    return Policy(1, seed, manifest.digest), manifest.manifest_path, merged
+    return PolicyVersion(1, seed, manifest.digest), manifest.manifest_path, merged
 
 
 def test_an_adapter_is_its_merged_weights(lora):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from banyan.policy import PolicyVersion
 from banyan.segment import Finish
-from services.rollout.engines.port import Policy
 from services.rollout.engines.scripted.engine import build
 from services.rollout.engines.thread import EngineThread, Waking
 from services.rollout.growth.policy_selection import Published
@@ -56,7 +56,7 @@ class Store:
 def policies(rig):
     """The first policy and a new one, with its weights."""
     if rig.name == "scripted":
-        return Policy(1, 0, b"p0"), Policy(1, 1, b"p1"), None
+        return PolicyVersion(1, 0, b"p0"), PolicyVersion(1, 1, b"p1"), None
     return rig.policy(BASE)[0], *rig.policy(OTHER)
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from banyan.errors import InvalidInput, NotReady, TemporaryError
+from banyan.policy import PolicyVersion
 from banyan.recipe_loader.load import resolve
 from banyan.segment import Finish
 from banyan.signals import Wanted
 from services.rollout.engines import canary, factory
-from services.rollout.engines.port import Policy
 from services.rollout.engines.vllm_engine import params
 from tests.engines.conftest import HAS_VLLM
 from tests.engines.rig import BASE, OTHER, TOLERANCE, ask, finish, gap, of, prompt, taught, with_canary
@@ -164,7 +164,7 @@ def test_weights_of_another_model_change_nothing(vllm, tmp_path):
     requests = [ask(b, prompt(9), b) for b in range(2)]
     vllm.engine.submit(requests[0])
     with pytest.raises(InvalidInput, match=r"lacks .*another model"):
-        vllm.engine.load(Policy(1, 7, manifest.digest), manifest.manifest_path)
+        vllm.engine.load(PolicyVersion(1, 7, manifest.digest), manifest.manifest_path)
     ended = finish(vllm.engine, requests[1:])
     assert max(gap(vllm.model(BASE), ended[r.key], r) for r in requests) < TOLERANCE
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from banyan.policy import PolicyVersion
 from banyan.segment import IntTokens, Sampling
-from services.rollout.engines.port import Engine, Policy, Request, Sampled
+from services.rollout.engines.port import Engine, Request, Sampled
 from services.rollout.engines.torch_engine import attention
 from services.rollout.engines.torch_engine.engine import TorchEngine
 from services.rollout.engines.torch_engine.forward import Forward
@@ -68,7 +69,7 @@ def make_engine(llama: PreTrainedModel) -> Callable[..., TorchEngine]:
         tokenizer = Letters()
         if not eos:
             tokenizer.eos = frozenset()
-        return TorchEngine(Forward(model or llama), tokenizer, Limits(**limits), Policy(1, 0, b"p0"))  # type: ignore[arg-type]
+        return TorchEngine(Forward(model or llama), tokenizer, Limits(**limits), PolicyVersion(1, 0, b"p0"))  # type: ignore[arg-type]
 
     return make
 
@@ -112,9 +113,9 @@ def forced(model: PreTrainedModel, prefix: IntTokens, tokens: IntTokens, tempera
     return lp[at, ids[0, len(prefix) :]].numpy()
 
 
-def save_weights(folder: Path, model: PreTrainedModel, step: int) -> tuple[Policy, Path]:
+def save_weights(folder: Path, model: PreTrainedModel, step: int) -> tuple[PolicyVersion, Path]:
     """A published policy: float32, so that comparisons are exact."""
     from services.chassis.weights import file
 
     manifest = file.write(folder, f"policy-1-{step}", model.state_dict(), 1, step, dtype="float32")
-    return Policy(1, step, manifest.digest), manifest.manifest_path
+    return PolicyVersion(1, step, manifest.digest), manifest.manifest_path

@@ -8,9 +8,9 @@ from typing import Any
 from banyan import registry
 from banyan.draws import Draws
 from banyan.plugins import Branch, Expansion, GrowthView, Plan, Room
+from banyan.policy import PolicyVersion
 from banyan.segment import Sampling
 from banyan.tree import Leaf, Tree
-from services.rollout.engines.port import Policy
 from services.rollout.engines.scripted.engine import ScriptedEngine, build
 from services.rollout.growth.grower import Grower
 from services.rollout.growth.spec import GrowSpec
@@ -38,7 +38,7 @@ def spec(policy: str, settings: Mapping[str, Any], max_tokens: int = 16, seed: i
 
 def engine(settings: Mapping[str, Any] = ENDING, step: int = 0, max_branches: int = 64) -> ScriptedEngine:
     """A scripted engine."""
-    return build(dict(settings), Policy(1, step, b"p%d" % step), max_branches)
+    return build(dict(settings), PolicyVersion(1, step, b"p%d" % step), max_branches)
 
 
 def grow(

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from banyan.policy import PolicyVersion
 from banyan.v1 import learner_service_pb2_grpc
 from services.chassis.rpc import rpc
 from services.chassis.weights import collective, file
@@ -23,7 +24,6 @@ from services.learner import server
 from services.learner.weights.collective import Hands
 from services.learner.weights.folder import WeightFolder
 from services.rollout.clients.treestore import HandOvers
-from services.rollout.engines.port import Policy
 from services.rollout.engines.vllm_engine.receive import Received
 from services.rollout.growth.policy_selection import Published
 from services.rollout.weights.collective import Handed
@@ -58,7 +58,7 @@ class Learner:
     def publish(self, seed: int = 0, dtype: str = "float32", tensors: Mapping[str, torch.Tensor] | None = None) -> Published:
         made = self.folder.put(tensors or model(seed), 1, self.step, dtype)
         self.step += 1
-        return Published(Policy(1, self.step - 1, made.digest), self.folder.folder, self.address, made.bytes)
+        return Published(PolicyVersion(1, self.step - 1, made.digest), self.folder.folder, self.address, made.bytes)
 
     def node(self, folder: Path, workers: int = 1) -> Handed:
         return Handed(folder, HandOvers(folder.name, workers).ask, workers)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from banyan.policy import PolicyVersion
 from banyan.v1 import events_pb2, learner_service_pb2_grpc
 from services.chassis.messaging import notices, subjects
 from services.chassis.messaging.bus import Bus
@@ -21,7 +22,6 @@ from services.learner import server
 from services.learner.weights.folder import WeightFolder
 from services.learner.weights.object_store import BucketOutlet, FolderOnly, Outlet
 from services.rollout.clients.treestore import WeightServer
-from services.rollout.engines.port import Policy
 from services.rollout.growth.policy_selection import Published
 from services.rollout.weights.delta_fetch import Rebuilder, asker
 from services.rollout.weights.fetch import Weights
@@ -58,7 +58,7 @@ class Learner:
         else:
             made = self.folder.repeat(self.epoch, self.step)
         self.told = dict(await self.outlet.put(made))
-        policy = Policy(self.epoch, self.step, made.digest)
+        policy = PolicyVersion(self.epoch, self.step, made.digest)
         return Published(policy, self.folder.folder.resolve(), self.address, made.bytes)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from blake3 import blake3
 
 from banyan.errors import InvalidInput
+from banyan.policy import PolicyVersion
 from banyan.runtime import torch_environment
 from services.chassis.process import private_files
 from services.chassis.weights import lock
@@ -58,6 +59,11 @@ class WeightManifest:
     aliases: Mapping[str, str]
     canary: Mapping[str, Any] | None = None  # what the weights say of a few tokens (services/learner/model/canary.py)
     adapter: Mapping[str, Any] | None = None  # PEFT's configuration, where the tensors are a LoRA adapter of the model's own
+
+    @property
+    def version(self) -> PolicyVersion:
+        """The policy that the file holds."""
+        return PolicyVersion(self.epoch, self.step, self.digest)
 
     @property
     def manifest_path(self) -> Path:

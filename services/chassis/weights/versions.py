@@ -4,30 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from banyan.errors import InvalidInput
+from banyan.policy import PolicyVersion
 
 _DIGEST_BYTES = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A policy's numbers and the digest of its weights."""
-
-    epoch: int
-    step: int
-    digest: bytes
-
-    @property
-    def name(self) -> str:
-        """Name of its object."""
-        return f"policy-{self.epoch}-{self.step}"
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
     """A version and, unless it is whole, the one that its changes are of."""
 
-    version: Version
-    parent: Version | None
+    version: PolicyVersion
+    parent: PolicyVersion | None
 
     def labels(self) -> dict[str, str]:
         """As an object carries it."""
@@ -46,13 +33,13 @@ def read(labels: Mapping[str, str]) -> Link:
     return Link(version, parent)
 
 
-def _labels(prefix: str, version: Version) -> dict[str, str]:
+def _labels(prefix: str, version: PolicyVersion) -> dict[str, str]:
     numbers = {"epoch": str(version.epoch), "step": str(version.step), "digest": version.digest.hex()}
     return {prefix + name: value for name, value in numbers.items()}
 
 
-def _version(prefix: str, labels: Mapping[str, str]) -> Version:
+def _version(prefix: str, labels: Mapping[str, str]) -> PolicyVersion:
     digest = bytes.fromhex(labels[prefix + "digest"])
     if len(digest) != _DIGEST_BYTES:
         raise ValueError(f"a digest of {len(digest)} bytes")
-    return Version(int(labels[prefix + "epoch"]), int(labels[prefix + "step"]), digest)
+    return PolicyVersion(int(labels[prefix + "epoch"]), int(labels[prefix + "step"]), digest)

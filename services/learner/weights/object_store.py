@@ -16,6 +16,7 @@ from typing import Protocol
 from banyan.errors import BanyanError, NotFound, TemporaryError
 from banyan.recipe import Recipe
 from banyan.v1 import events_pb2
+from banyan.wire.segments import policy_from_wire
 from services.chassis.messaging import notices, subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.messaging.object_store import FULL, Bucket
@@ -24,7 +25,7 @@ from services.chassis.weights import lock
 from services.chassis.weights.delta import Words
 from services.chassis.weights.file import WeightManifest
 from services.chassis.weights.stream import Encoding, words_of
-from services.chassis.weights.versions import Link, Version
+from services.chassis.weights.versions import Link
 from services.learner.weights import version_chain
 from services.learner.weights.version_chain import Sent
 
@@ -157,7 +158,7 @@ class BucketOutlet:
     def _follows(self, manifest: WeightManifest) -> bool:
         """Whether the newest version in the store is at hand, and has the same layout."""
         before = self._newest
-        at_hand = before is not None and self._held and self._held[-1].link.version == _version(before)
+        at_hand = before is not None and self._held and self._held[-1].link.version == before.version
         return bool(at_hand) and before is not None and before.tensors == manifest.tensors
 
     async def _changes(self, manifest: WeightManifest, room: int) -> tuple[Sent, float]:
@@ -165,12 +166,12 @@ class BucketOutlet:
         assert before is not None
         with _mapped(manifest) as new_W, _mapped(before) as old_W:
             encoding = Encoding(manifest, new_W, before.digest, old_W)
-            sent = await self._put(Link(_version(manifest), _version(before)), _bounded(encoding, room))
+            sent = await self._put(Link(manifest.version, before.version), _bounded(encoding, room))
             return sent, encoding.changed / max(1, len(new_W))
 
     async def _whole(self, manifest: WeightManifest) -> tuple[Sent, float]:
         with _mapped(manifest) as new_W:
-            return await self._put(Link(_version(manifest), None), Encoding(manifest, new_W)), 1.0
+            return await self._put(Link(manifest.version, None), Encoding(manifest, new_W)), 1.0
 
     async def _put(self, link: Link, pieces: Iterable[bytes]) -> Sent:
         sent = Sent(link, await self._bucket.put(link.version.name, pieces, link.labels()))
@@ -218,12 +219,12 @@ class BucketOutlet:
                 log.warning("weights of step %d are not sent whole: %s; nodes ask again", wanted.policy.step, error)
 
     async def _answer(self, wanted: events_pb2.WeightsWanted) -> None:
-        version = Version(wanted.policy.learner_epoch, wanted.policy.step, wanted.policy.digest)
+        version = policy_from_wire(wanted.policy)
         if time.monotonic() < self._not_before:
             return
         async with self._lock:
             newest = self._newest
-            if newest is None or _version(newest) != version:
+            if newest is None or newest.version != version:
                 return
             who, why = (" ".join(text[:200].split()) for text in (wanted.node_id[:64], wanted.reason))
             log.warning("node %s asks for step %d whole: %s", who, version.step, why)
@@ -238,10 +239,6 @@ class BucketOutlet:
     def close(self) -> None:
         """Lets go of the newest version's file. The store stays: whoever goes on with the run clears it."""
         self._hold.close()
-
-
-def _version(manifest: WeightManifest) -> Version:
-    return Version(manifest.epoch, manifest.step, manifest.digest)
 
 
 def _bounded(pieces: Iterable[bytes], room: int) -> Iterator[bytes]:

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 from banyan.errors import InvalidInput
+from banyan.policy import PolicyVersion
 from banyan.recipe import Recipe
-from services.rollout.engines.port import Engine, Policy
+from services.rollout.engines.port import Engine
 
-UNLOADED = Policy(0, 0, b"")  # the model as its folder has it, before the first policy
+UNLOADED = PolicyVersion(0, 0, b"")  # the model as its folder has it, before the first policy
 
 
 def maker(recipe: Recipe, threads: int | None) -> Callable[[], Engine]:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from banyan.policy import PolicyVersion
 from banyan.segment import Finish, Floats, IntTokens, Sampling
 from banyan.signals import NO_SIGNALS, NOTHING_SAID, Signals, Wanted
 
@@ -22,15 +23,6 @@ UNPROVEN = "UNPROVEN"  # reason of a TemporaryError: it is not known what the en
 def no_floats() -> Floats:
     """An empty float32 array."""
     return np.zeros(0, np.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """Which weights: numbers for order, digest for identity."""
-
-    epoch: int
-    step: int
-    digest: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +59,7 @@ class Sampled:
     tokens_T: IntTokens
     logprobs_T: Floats
     finish: Finish
-    policy: Policy
+    policy: PolicyVersion
     sampled_logprobs_T: Floats = field(default_factory=no_floats)
     entropies_T: Floats = field(default_factory=no_floats)
     cached_tokens: int = 0
@@ -124,7 +116,7 @@ class Engine(Protocol):
         """Admits what fits, samples a token for each running branch, and returns the segments that ended."""
         ...
 
-    def load(self, policy: Policy, weights: Path | None) -> list[Sampled]:
+    def load(self, policy: PolicyVersion, weights: Path | None) -> list[Sampled]:
         """Takes new weights (a manifest of services.chassis.weights.file whose digest was checked; None for the model's own).
 
         Cuts what runs: those branches are returned as ABORTED segments of the old policy. What waits goes on waiting.

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from banyan.errors import DeadlineMissed, InvalidInput, TemporaryError, with_place
+from banyan.policy import PolicyVersion
 from banyan.segment import Floats, IntTokens
 from services.chassis.rpc.health import Pulse
-from services.rollout.engines.port import Engine, EngineStats, Key, Policy, Request, Sampled, Tokenizer
+from services.rollout.engines.port import Engine, EngineStats, Key, Request, Sampled, Tokenizer
 
 T = TypeVar("T")
 _MOST_COMMANDS = 65_536
@@ -170,7 +171,7 @@ class EngineThread:
         """Ends a drain without a new policy."""
         await asyncio.wrap_future(self._command(lambda engine: engine.hold(False)))
 
-    async def load(self, policy: Policy, weights: Path | None, size: int = 0) -> list[Sampled]:
+    async def load(self, policy: PolicyVersion, weights: Path | None, size: int = 0) -> list[Sampled]:
         """Takes new weights; returns the segments that were cut. size: bytes of them, which may have to come first."""
 
         def take(engine: Engine) -> list[Sampled]:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from banyan.policy import PolicyVersion
 from banyan.v1 import events_pb2
-from services.rollout.engines.port import Policy
+from banyan.wire.segments import policy_from_wire
 from services.rollout.growth.spec import GrowSpec
 
 
@@ -13,7 +14,7 @@ from services.rollout.growth.spec import GrowSpec
 class Published:
     """A policy and where its weights are."""
 
-    policy: Policy
+    policy: PolicyVersion
     folder: Path
     address: str
     bytes: int
@@ -26,7 +27,7 @@ class Published:
 
 def from_wire(message: events_pb2.PolicyPublished) -> Published:
     """Reads PolicyPublished."""
-    policy = Policy(message.policy.learner_epoch, message.policy.step, message.policy.digest)
+    policy = policy_from_wire(message.policy)
     return Published(policy, Path(message.path), message.address, message.bytes)
 
 
@@ -36,7 +37,7 @@ def newest(policies: Sequence[Published]) -> Published | None:
 
 
 def wanted(
-    policies: Sequence[Published], loaded: Policy | None, live: Sequence[GrowSpec], pending: Sequence[GrowSpec]
+    policies: Sequence[Published], loaded: PolicyVersion | None, live: Sequence[GrowSpec], pending: Sequence[GrowSpec]
 ) -> Published | None:
     """The policy to load now; None to stay.
 

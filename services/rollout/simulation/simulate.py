@@ -8,12 +8,12 @@ from typing import Any
 from banyan import registry
 from banyan.draws import key
 from banyan.errors import InvalidInput
+from banyan.policy import PolicyVersion
 from banyan.recipe import Recipe
 from banyan.segment import Sampling
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from banyan.wire.segments import leaf_to_wire
-from services.rollout.engines.port import Policy
 from services.rollout.engines.scripted.engine import ScriptedEngine, build
 from services.rollout.growth.grower import Grower
 from services.rollout.growth.spec import GrowSpec
@@ -79,7 +79,7 @@ def grow(recipe: Recipe, index: int = 0, settings: dict[str, Any] | None = None)
     """One tree of the recipe's policy, on its own stage if there are no settings."""
     policy = registry.build("generate", recipe.generate.policy, recipe.generate.settings)
     given = stage(recipe, policy, settings)
-    engine = build(given.settings, Policy(0, 0, b"scripted"), recipe.resources.max_branches, sleep=lambda _: None)
+    engine = build(given.settings, PolicyVersion(0, 0, b"scripted"), recipe.resources.max_branches, sleep=lambda _: None)
     grower = Grower(_spec(recipe, index, given.prompt), Tree(index.to_bytes(4, "little")), engine.tokenizer, "simulate")
     leaves = _run(grower, engine, recipe)
     root = grower.tree.root

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 from banyan.errors import BanyanError, InvalidInput, NotFound, PermanentError, TemporaryError
-from banyan.v1 import events_pb2, tree_pb2
+from banyan.policy import PolicyVersion
+from banyan.v1 import events_pb2
+from banyan.wire.segments import policy_to_wire
 from services.chassis.messaging import notices, subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.messaging.object_format import Object
@@ -22,7 +24,7 @@ from services.chassis.weights import file as weightfile
 from services.chassis.weights import stream, versions
 from services.chassis.weights.delta import Words
 from services.chassis.weights.stream import Blocks, Header, Records
-from services.chassis.weights.versions import Link, Version
+from services.chassis.weights.versions import Link
 from services.rollout.growth.policy_selection import Published
 
 Ask = Callable[[Published, str], Awaitable[None]]
@@ -35,7 +37,7 @@ def asker(bus: Bus, run_id: str, node_id: str) -> Ask:
 
     async def ask(published: Published, reason: str) -> None:
         policy = published.policy
-        named = tree_pb2.PolicyRef(learner_epoch=policy.epoch, step=policy.step, digest=policy.digest)
+        named = policy_to_wire(policy)
         wanted = events_pb2.WeightsWanted(run_id=run_id, node_id=node_id, policy=named, reason=reason)
         await notices.say(bus.client, subjects.weights_wanted(run_id), wanted)
 
@@ -92,7 +94,7 @@ class Rebuilder:
     async def _chain(self, published: Published, at_hand: Mapping[bytes, Path]) -> list[tuple[Object, Link]]:
         """The objects to apply, oldest first, back to a whole version or to one at hand."""
         policy = published.policy
-        wanted: Version | None = Version(policy.epoch, policy.step, policy.digest)
+        wanted: PolicyVersion | None = policy
         found: list[tuple[Object, Link]] = []
         while wanted is not None and (not found or wanted.digest not in at_hand):
             if len(found) == _LONGEST:
@@ -147,7 +149,7 @@ class _Applier:
         """The header, which must say what the object's labels say."""
         header, link = stream.read_header(record, self._path), self._link
         manifest, parent = header.manifest, link.parent.digest if link.parent else b""
-        if Version(manifest.epoch, manifest.step, manifest.digest) != link.version or header.parent != parent:
+        if manifest.version != link.version or header.parent != parent:
             raise InvalidInput(f"{link.version.name} holds a version that its labels do not name")
         if manifest.bytes != self._size:
             raise InvalidInput(f"{link.version.name} is of {manifest.bytes} bytes where the policy has {self._size}")

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from banyan.errors import BanyanError
+from banyan.policy import PolicyVersion
 from services.chassis.process import telemetry
-from services.rollout.engines.port import UNPROVEN, Policy, Sampled
+from services.rollout.engines.port import UNPROVEN, Sampled
 from services.rollout.engines.thread import EngineThread
 from services.rollout.growth import policy_selection
 from services.rollout.growth.policy_selection import Published
@@ -35,7 +36,7 @@ class Refresher:
         self._known: list[Published] = []
         self._not_before = 0.0
         self._unfit_since = 0.0
-        self.loaded: Policy | None = None
+        self.loaded: PolicyVersion | None = None
 
     @property
     def fit(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from banyan.digest import blake
+from banyan.policy import PolicyVersion
 from banyan.segment import Kind, Sampling, Segment
 from banyan.v1 import tree_pb2
 from services.treestore.unit_of_work.rows import ANSWER, Head
@@ -31,8 +32,6 @@ BROKEN = (
     "PROMPT_NOT_OURS",
 )
 
-Policy = tuple[int, int, bytes]  # learner epoch, step, digest
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -43,7 +42,7 @@ class Limits:
     longest_path: int = 0
     joined: bool = False
     tokenizer: bytes = b""
-    policies: Collection[Policy] | None = None
+    policies: Collection[PolicyVersion] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def asked(spec: tree_pb2.TreeSpec) -> Asked | None:
 @functools.cache
 def _own() -> frozenset[str]:
     """Tree policies of this package: how they draw is known. Those of others may draw at any temperature."""
-    return frozenset(one.name for one in entry_points(group="banyan.generate") if one.value.startswith("services."))
+    return frozenset(one.name for one in entry_points(group="banyan.generate") if one.value.startswith("methods."))
 
 
 def _drawn(temperature: float, top_p: float, top_k: int) -> tuple[float, float, int]:
@@ -108,7 +107,7 @@ def wrong(limits: Limits, spec: Asked | None, segment: Segment, above: Head | No
         return "PATH_TOO_LONG"
     if segment.kind is not Kind.POLICY:
         return ""
-    if limits.policies is not None and (segment.policy_epoch, segment.policy_step, segment.policy) not in limits.policies:
+    if limits.policies is not None and segment.policy_version not in limits.policies:
         return "POLICY_UNKNOWN"
     return _wrong_sampling(limits, spec, segment.sampling, len(tokens))
 

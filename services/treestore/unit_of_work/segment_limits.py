@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import BindParameter, Connection, bindparam, select
 
+from banyan.policy import PolicyVersion
 from banyan.segment import Kind
 from banyan.v1 import tree_pb2
 from services.treestore.events.events import Event, Grew, Opened
@@ -29,7 +30,7 @@ def load(connection: Connection, book: Book, events: Collection[Event]) -> None:
     for run_id in {event.run_id for event in grew} if not book.settings.rebuild else ():
         digests = {e.segment.policy for e in grew if e.run_id == run_id and e.segment.kind is Kind.POLICY}
         known = connection.execute(_POLICIES, {"run": run_id, "keys": sorted(digests)})
-        found = frozenset((row.learner_epoch, row.step, bytes(row.digest)) for row in known)
+        found = frozenset(PolicyVersion(row.learner_epoch, row.step, bytes(row.digest)) for row in known)
         book.limits[run_id] = replace(book.limits[run_id], policies=found)
     trees = sorted({event.tree_id for event in grew})
     for start in range(0, len(trees), 1000):

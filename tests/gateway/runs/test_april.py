@@ -5,11 +5,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from banyan.policy import PolicyVersion
 from banyan.segment import Finish, Kind
 from banyan.tree import Tree
 from services.gateway.runs.staleness_gate import Gate, Standing
 from services.learner.data.selection import Ready, assemble
-from services.rollout.engines.port import Policy
 from services.rollout.growth.grower import Grower
 from tests.rollout.growing import ENDING, engine, spec
 
@@ -86,7 +86,7 @@ def test_a_resumed_sample_is_the_sum_of_its_parts_and_no_staler_than_it_was_resu
             one.submit(request)
         turn += 1
         cut = turn % 3 == 0  # a batch is full
-        step = grower.ended(one.load(Policy(1, turn // 3, b"p%d" % turn), None) if cut else one.step())
+        step = grower.ended(one.load(PolicyVersion(1, turn // 3, b"p%d" % turn), None) if cut else one.step())
     sampled = [s for s in grower.tree if s.kind is Kind.POLICY]
     assert one.stats().sampled_tokens == sum(map(len, sampled)), "no token is sampled twice"
     resumed = 0

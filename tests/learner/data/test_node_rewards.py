@@ -13,6 +13,7 @@ from banyan import facts, registry
 from banyan.digest import blake
 from banyan.errors import InvalidInput
 from banyan.plugins import Branch, Expansion
+from banyan.policy import PolicyVersion
 from banyan.recipe_loader.load import resolve
 from banyan.segment import Segment
 from banyan.tree import Leaf, Tree
@@ -23,7 +24,6 @@ from methods.generate.cuts import upto
 from services.learner.data import from_store
 from services.learner.data.prepare import Lesson, study
 from services.rollout.clients import messages
-from services.rollout.engines.port import Policy
 from services.rollout.engines.scripted.engine import build
 from services.rollout.growth.grower import Grower, Step
 from services.treestore.ingest.transaction import Item
@@ -218,7 +218,7 @@ class Run:
     def __init__(self, world: World, given: tree_pb2.TreeSpec) -> None:
         self.world, self.given, self.epoch = world, given, world.open(given)
         settings = replace(spec(f"{__name__}:TwoTasks", {}, 8), tree_id=given.tree_id)
-        self.engine = build(dict(ENDLESS), Policy(1, 0, blake(b"policy")), 64)
+        self.engine = build(dict(ENDLESS), PolicyVersion(1, 0, blake(b"policy")), 64)
         self.grower = Grower(settings, Tree(given.tree_id), self.engine.tokenizer, "node-1", self.epoch)
 
     def engine_steps(self) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from banyan.policy import PolicyVersion
 from banyan.recipe import Optimise
 from banyan.segment import Kind, Sampling, Segment
 from banyan.tree import Leaf, Tree
@@ -15,7 +16,6 @@ from services.learner.model.load import prepare
 from services.learner.packing import packing, unroll
 from services.learner.packing.packing import Row
 from services.learner.training.trainer import StepReport, Trainer, settle
-from services.rollout.engines.port import Policy
 from services.rollout.engines.torch_engine.engine import TorchEngine
 from services.rollout.engines.torch_engine.forward import Forward
 from services.rollout.engines.torch_engine.kv.kv_budget import Limits
@@ -36,7 +36,7 @@ def sampled(how: dict[str, Any]) -> Row:
     """Four branches of a prompt as the torch engine samples them, in a row."""
     tokenizer = Letters()
     tokenizer.eos = frozenset()
-    engine = TorchEngine(Forward(tiny_llama()), tokenizer, Limits(), Policy(1, 0, NOW))
+    engine = TorchEngine(Forward(tiny_llama()), tokenizer, Limits(), PolicyVersion(1, 0, NOW))
     ended = finish(engine, [ask(b, prompt(9), b, **how) for b in range(4)])
     tree = Tree(b"t" * 32)
     tree.add(Segment(tree.tree_id, b"", 0, 0, Kind.PROMPT, prompt(9)))

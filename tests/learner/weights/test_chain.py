@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from banyan.policy import PolicyVersion
 from services.chassis.messaging.object_format import Object
-from services.chassis.weights.versions import Link, Version
+from services.chassis.weights.versions import Link
 from services.learner.weights import version_chain
 from services.learner.weights.version_chain import KEEP, Sent
 
@@ -12,7 +13,7 @@ WEIGHTS = 1000
 
 
 def sent(step: int, size: int, whole: bool) -> Sent:
-    version, before = Version(1, step, bytes([step]) * 32), Version(1, step - 1, b"p" * 32)
+    version, before = PolicyVersion(1, step, bytes([step]) * 32), PolicyVersion(1, step - 1, b"p" * 32)
     return Sent(Link(version, None if whole else before), Object(version.name, f"n{step}", size, 1, b""))
 
 

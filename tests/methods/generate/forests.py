@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from banyan.draws import key
 from banyan.plugins import Branch, GrowthView
+from banyan.policy import PolicyVersion
 from banyan.segment import Finish, Kind, Sampling, Segment
 from banyan.signals import Signals
 from banyan.tree import Tree
 from methods.generate.rose import METRICS
 from methods.generate.treepo import endings
-from services.rollout.engines.port import Policy, Request, Sampled
+from services.rollout.engines.port import Request, Sampled
 from services.rollout.engines.scripted.engine import ScriptedEngine
 from services.rollout.growth.grower import Grower
 from services.rollout.growth.spec import GrowSpec
@@ -81,7 +82,7 @@ class Signalling:
     def step(self) -> list[Sampled]:
         return [self._signalled(one) for one in self._engine.step()]
 
-    def load(self, policy: Policy, weights: None) -> list[Sampled]:
+    def load(self, policy: PolicyVersion, weights: None) -> list[Sampled]:
         return [self._signalled(one) for one in self._engine.load(policy, weights)]
 
     def _signalled(self, one: Sampled) -> Sampled:
@@ -117,7 +118,7 @@ def grow_anyhow(given: GrowSpec, engine: ScriptedEngine, rng: random.Random, cut
             engine.submit(waiting.pop())
         if cuts and rng.random() < cuts:
             loads += 1
-            step = grower.ended(engine.load(Policy(1, loads, b"q%d" % loads), None))
+            step = grower.ended(engine.load(PolicyVersion(1, loads, b"q%d" % loads), None))
         else:
             step = grower.ended(engine.step())
     raise AssertionError("the tree is never grown")

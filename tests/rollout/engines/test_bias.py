@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from banyan.errors import InvalidInput
+from banyan.policy import PolicyVersion
 from banyan.segment import Sampling
-from services.rollout.engines.port import Policy, Request
+from services.rollout.engines.port import Request
 from services.rollout.engines.scripted.distribution import Distribution
 from services.rollout.engines.scripted.engine import build
 from services.rollout.engines.scripted.tokenizer import Alphabet
@@ -63,7 +64,7 @@ def test_the_scripted_engine_says_the_same():
 
 
 def test_the_scripted_engine_never_draws_what_is_forbidden_and_refuses_what_it_has_not():
-    engine = build({"chain": {"": {"a": 0.5, "b": 0.5}}}, Policy(0, 0, b""), 4)
+    engine = build({"chain": {"": {"a": 0.5, "b": 0.5}}}, PolicyVersion(0, 0, b""), 4)
     prefix = engine.tokenizer.encode_chat([{"role": "user", "content": "go"}])
     (a,) = {int(t) for t in range(Alphabet.size) if engine.tokenizer.decode(np.array([t], np.int32)) == "a"}
     engine.submit(Request(0, prefix, 1, Sampling(max_new_tokens=40, bias=((a, -100.0),))))

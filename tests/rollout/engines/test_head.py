@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from banyan.errors import InvalidInput
+from banyan.policy import PolicyVersion
 from banyan.signals import Wanted
 from services.chassis.weights import file
 from services.chassis.weights import value_head as heads
 from services.chassis.weights.value_head import Head
-from services.rollout.engines.port import Policy
 from services.rollout.engines.torch_engine import loading, weight_check
 from services.rollout.engines.vllm_engine import params
 from tests.rollout.conftest import ask, finish, prompt, tiny_llama
@@ -34,7 +34,7 @@ def learned(seed: int = 3, heard: bool = True) -> Head:
 def published(folder, model, head, dtype="float32", step=1):
     tensors = {**model.state_dict(), **heads.tensors(head)}
     manifest = file.write(folder, f"policy-1-{step}", tensors, 1, step, dtype)
-    return Policy(1, step, manifest.digest), manifest.manifest_path
+    return PolicyVersion(1, step, manifest.digest), manifest.manifest_path
 
 
 def states(model, path, places):

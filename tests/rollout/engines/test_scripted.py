@@ -8,14 +8,14 @@ import pytest
 
 from banyan.draws import branch_key
 from banyan.errors import InvalidInput
+from banyan.policy import PolicyVersion
 from banyan.segment import Finish
-from services.rollout.engines.port import Policy
 from services.rollout.engines.scripted import script
 from services.rollout.engines.scripted.engine import build
 from services.rollout.engines.scripted.tokenizer import Alphabet
 from tests.rollout.conftest import ask, finish
 
-P0 = Policy(1, 0, b"p")
+P0 = PolicyVersion(1, 0, b"p")
 LETTERS = Alphabet()
 
 
@@ -46,7 +46,7 @@ def test_right_answers_come_as_often_as_set(text, right):
 def test_accuracy_rises_with_the_policy_and_at_temperature_zero_the_likeliest_answer_comes():
     engine = build({"accuracy": 0.1, "gain": 0.3}, P0, 64)
     assert LETTERS.decode(finish(engine, [ask(0, prompt("2 + 2"), temperature=0.0)])[0].tokens_T) != "4"
-    engine.load(Policy(1, 2, b"q"), None)
+    engine.load(PolicyVersion(1, 2, b"q"), None)
     assert LETTERS.decode(finish(engine, [ask(0, prompt("2 + 2"), temperature=0.0)])[0].tokens_T) == "4"
 
 
@@ -85,7 +85,7 @@ def test_an_abort_and_a_new_policy_return_what_there_is():
     engine.step()
     engine.step()
     assert len(engine.abort(0).tokens_T) == 2 and len(engine.abort(2).tokens_T) == 0
-    cut = engine.load(Policy(1, 1, b"q"), None)
+    cut = engine.load(PolicyVersion(1, 1, b"q"), None)
     assert [(c.key, len(c.tokens_T), c.policy.step) for c in cut] == [(1, 2, 0)]
     assert not engine.busy
 

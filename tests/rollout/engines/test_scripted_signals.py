@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from banyan.errors import InvalidInput
+from banyan.policy import PolicyVersion
 from banyan.segment import Finish
 from banyan.signals import Wanted
-from services.rollout.engines.port import Policy
 from services.rollout.engines.scripted import toy_models
 from services.rollout.engines.scripted.engine import build
 from services.rollout.engines.scripted.tokenizer import Alphabet
 from tests.rollout.conftest import ask, finish
 
-P0 = Policy(1, 0, b"p")
+P0 = PolicyVersion(1, 0, b"p")
 LETTERS = Alphabet()
 CHAIN = {"": {"a": 0.5, "b": 0.3, "c": 0.2}}
 

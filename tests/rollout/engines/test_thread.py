@@ -7,7 +7,8 @@ import time
 import pytest
 
 from banyan.errors import DeadlineMissed, TemporaryError
-from services.rollout.engines.port import EngineStats, Policy
+from banyan.policy import PolicyVersion
+from services.rollout.engines.port import EngineStats
 from services.rollout.engines.thread import EngineThread
 from tests.rollout.conftest import ask
 from tests.rollout.engines.test_scripted import prompt
@@ -82,7 +83,7 @@ async def test_an_abort_and_a_new_policy_answer_with_the_parts():
         await asyncio.wrap_future(thread.submit(requests))
         await asyncio.wait_for(thread.batches(), 5)
         assert [len(s.tokens_T) for s in await thread.abort([1, "never"])] == [2]
-        cut = await thread.load(Policy(1, 7, b"new"), None)
+        cut = await thread.load(PolicyVersion(1, 7, b"new"), None)
         assert [(s.key, len(s.tokens_T), s.policy.step) for s in cut] == [(0, 2, 0), (2, 2, 0)]
     finally:
         await thread.stop()

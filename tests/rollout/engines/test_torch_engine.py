@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from banyan.errors import InvalidInput
+from banyan.policy import PolicyVersion
 from banyan.recipe_loader.load import resolve
 from banyan.segment import Finish
 from services.rollout.engines import factory
-from services.rollout.engines.port import Policy
 from services.rollout.growth import return_reasons
 from tests.faults.harness import tiny_model
 from tests.rollout.conftest import ask, finish, forced, prompt, save_weights, tiny_llama
@@ -215,7 +215,7 @@ def test_weights_of_another_model_change_nothing(make_engine, tmp_path):
     state["model.norm.weight"] = torch.ones(7)
     manifest = file.write(tmp_path, "policy-1-1", state, 1, 1)
     with pytest.raises(InvalidInput, match=r"model.norm.weight .* \(7,\) instead of \(32,\)"):
-        engine.load(Policy(1, 1, manifest.digest), manifest.manifest_path)
+        engine.load(PolicyVersion(1, 1, manifest.digest), manifest.manifest_path)
     request = ask(0, prompt(9))
     assert worst(tiny_llama(0), finish(engine, [request]), [request]) < TOLERANCE
 

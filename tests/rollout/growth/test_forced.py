@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 
 from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Plan, Room
+from banyan.policy import PolicyVersion
 from banyan.segment import Finish, Kind, Origin
 from banyan.signals import Signals, Wanted
 from banyan.tree import Leaf, Tree
 from banyan.wire import segments
 from methods.generate.cuts import continuations, run_at
-from services.rollout.engines.port import Policy, Request, Sampled
+from services.rollout.engines.port import Request, Sampled
 from services.rollout.growth import plan_log, view_digest
 from services.rollout.growth.grower import Grower
 from tests.rollout.growing import IID, engine, spec
 
 FORCED = (7, 9)
-POLICY = Policy(1, 2, b"p" * 32)
+POLICY = PolicyVersion(1, 2, b"p" * 32)
 
 
 class Forcing:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from banyan import order
 from banyan.draws import Draws
 from banyan.plugins import Branch, Expansion, GrowthView, Plan, Room
+from banyan.policy import PolicyVersion
 from banyan.segment import Finish, Kind
 from banyan.tree import Leaf, Tree
 from methods.generate.treepo import budget, endings
-from services.rollout.engines.port import Policy
 from services.rollout.growth.grower import Grower
 from tests.rollout.growing import ENDING, ENDLESS, IID, TREEPO, engine, grow, shape, spec, survivors
 
@@ -123,7 +123,7 @@ def test_what_a_new_policy_cuts_goes_on_as_new_segments(policy, settings_):
         for request in step.requests:
             running.submit(request)
         turns += 1
-        cut = running.load(Policy(1, turns // 2, b"q%d" % (turns // 2)), None) if turns % 2 == 0 else []
+        cut = running.load(PolicyVersion(1, turns // 2, b"q%d" % (turns // 2)), None) if turns % 2 == 0 else []
         step = grower.ended(cut or running.step())
     assert len(grower.leaves) == settings_.get("width")
     aborted = [s for s in grower.tree if s.finish is Finish.ABORTED]

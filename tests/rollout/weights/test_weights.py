@@ -7,9 +7,9 @@ import torch
 from blake3 import blake3
 
 from banyan.errors import InvalidInput, NotFound, TemporaryError
+from banyan.policy import PolicyVersion
 from banyan.v1 import learner_service_pb2 as pb
 from services.chassis.weights import file
-from services.rollout.engines.port import Policy
 from services.rollout.growth.policy_selection import Published, wanted
 from services.rollout.weights.fetch import Weights
 from tests.rollout.growing import IID, spec
@@ -101,7 +101,7 @@ class Learner:
 
 
 def published(manifest, folder):
-    policy = Policy(manifest.epoch, manifest.step, manifest.digest)
+    policy = PolicyVersion(manifest.epoch, manifest.step, manifest.digest)
     return Published(policy, folder, "learner:1", manifest.bytes)
 
 
@@ -183,7 +183,7 @@ async def test_what_broken_transfers_left_goes_with_the_next(tmp_path):
 
 
 def at(epoch, step):
-    return Published(Policy(epoch, step, bytes([epoch, step])), None, "", 0)
+    return Published(PolicyVersion(epoch, step, bytes([epoch, step])), None, "", 0)
 
 
 def tree(min_step=0, max_step=None):

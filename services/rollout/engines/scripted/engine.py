@@ -16,8 +16,9 @@ import numpy as np
 
 from banyan.draws import uniforms
 from banyan.errors import InvalidInput
+from banyan.policy import PolicyVersion
 from banyan.segment import Finish, Floats, IntTokens, Sampling
-from services.rollout.engines.port import EngineStats, Key, Policy, Request, Sampled, Tokenizer
+from services.rollout.engines.port import EngineStats, Key, Request, Sampled, Tokenizer
 from services.rollout.engines.scripted import latency
 from services.rollout.engines.scripted.distribution import Distribution
 from services.rollout.engines.scripted.latency import AT_ONCE, Latency
@@ -53,7 +54,7 @@ class ScriptedEngine:
     def __init__(
         self,
         script: Script,
-        policy: Policy,
+        policy: PolicyVersion,
         max_branches: int = 64,
         latency: Latency = AT_ONCE,
         sleep: Callable[[float], None] = time.sleep,
@@ -89,7 +90,7 @@ class ScriptedEngine:
                 return row.ended(Finish.ABORTED, self._policy)
         return None
 
-    def load(self, policy: Policy, weights: Path | None) -> list[Sampled]:
+    def load(self, policy: PolicyVersion, weights: Path | None) -> list[Sampled]:
         """A new policy step changes the accuracy; weights are not read."""
         cut = [row.ended(Finish.ABORTED, self._policy) for row in self._rows]
         self._rows.clear()
@@ -228,7 +229,7 @@ def _likeliest(rows: Sequence[_Branch], each: Sequence[Distribution]) -> Likelie
 
 
 def build(
-    settings: Mapping[str, Any], policy: Policy, max_branches: int, sleep: Callable[[float], None] = time.sleep
+    settings: Mapping[str, Any], policy: PolicyVersion, max_branches: int, sleep: Callable[[float], None] = time.sleep
 ) -> ScriptedEngine:
     """The engine of a recipe's engine_settings: those of Script and Latency, or `toy` for a chain. Raises InvalidInput."""
     rest = {name: value for name, value in settings.items() if name not in latency.NAMES}

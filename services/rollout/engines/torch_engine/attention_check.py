@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from transformers import PreTrainedModel
 
+from banyan.policy import PolicyVersion
 from banyan.segment import Floats, IntTokens, Sampling
 from services.chassis.model_checks import eager_pass
 from services.chassis.model_checks.sharpened import LOW, sharpened
-from services.rollout.engines.port import Policy, Request, Sampled
+from services.rollout.engines.port import Request, Sampled
 from services.rollout.engines.torch_engine.engine import TorchEngine
 from services.rollout.engines.torch_engine.forward import Forward
 from services.rollout.engines.torch_engine.kv.kv_budget import Limits
@@ -68,7 +69,7 @@ def _check_closely(forward: Forward, deterministic: bool) -> None:
 def _check(forward: Forward, deterministic: bool) -> None:
     model = forward.model
     limits = Limits(_KV_TOKENS, _BRANCHES + 1, _CHUNK, deterministic, share_from=1, page_tokens=_PAGE, waste=0)
-    engine = TorchEngine(forward, _Endless(), limits, Policy(0, 0, b""))
+    engine = TorchEngine(forward, _Endless(), limits, PolicyVersion(0, 0, b""))
     prompt_P = eager_pass.prompt(model)
     lengths = [prompt_P[:n] for n in (len(prompt_P), len(prompt_P) // 2, _PAGE - 1)]
     prompts = [prompt_P] * (1 + _BRANCHES) + lengths

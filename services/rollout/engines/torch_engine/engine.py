@@ -16,9 +16,10 @@ import torch
 
 from banyan.draws import uniforms
 from banyan.errors import InvalidInput
+from banyan.policy import PolicyVersion
 from banyan.segment import Finish, Floats, IntTokens
 from services.chassis.weights.value_head import Head
-from services.rollout.engines.port import EngineStats, Key, Policy, Request, Sampled, Tokenizer
+from services.rollout.engines.port import EngineStats, Key, Request, Sampled, Tokenizer
 from services.rollout.engines.torch_engine import loading
 from services.rollout.engines.torch_engine.extras import extras, scored
 from services.rollout.engines.torch_engine.forward import Forward
@@ -41,7 +42,7 @@ _FEW = 8  # a prefill pass costs about half a decode step: it waits until an eig
 class TorchEngine:
     """Samples with a Hugging Face causal LM."""
 
-    def __init__(self, forward: Forward, tokenizer: Tokenizer, limits: Limits, policy: Policy) -> None:
+    def __init__(self, forward: Forward, tokenizer: Tokenizer, limits: Limits, policy: PolicyVersion) -> None:
         self.tokenizer = tokenizer
         self._forward, self._limits, self._policy = forward, limits, policy
         self._memory = Memory(forward.kv, limits)
@@ -77,7 +78,7 @@ class TorchEngine:
         self._filling = [f for f in self._filling if f.group.requests]
         return found
 
-    def load(self, policy: Policy, weights: Path | None) -> list[Sampled]:
+    def load(self, policy: PolicyVersion, weights: Path | None) -> list[Sampled]:
         """Takes new weights; running branches end as ABORTED, and no KV of the old policy is left.
 
         The same weights under a new number (a step that changed nothing) cut nothing.

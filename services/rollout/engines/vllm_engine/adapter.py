@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from banyan.errors import InvalidInput
+from banyan.policy import PolicyVersion
 from services.chassis.weights import file
-from services.rollout.engines.port import Policy
 
 if TYPE_CHECKING:
     from services.rollout.engines.vllm_engine.core import Core
@@ -45,13 +45,13 @@ def check(adapter: Mapping[str, Any], weights: Path, shapes: Mapping[str, tuple[
             raise InvalidInput(f"tensor {tensor.name} of {weights} has shape {tensor.shape} instead of {wanted}")
 
 
-async def take(core: "Core", policy: Policy, adapter: Mapping[str, Any], weights: Path) -> None:
+async def take(core: "Core", policy: PolicyVersion, adapter: Mapping[str, Any], weights: Path) -> None:
     """Lets vLLM sample with an adapter."""
     with tempfile.TemporaryDirectory(prefix="banyan-adapter-") as folder:
         await core.adapt(request(policy, write(adapter, weights, Path(folder))))
 
 
-def request(policy: Policy, folder: Path) -> Any:
+def request(policy: PolicyVersion, folder: Path) -> Any:
     """vLLM's name for a policy's adapter in a folder."""
     from vllm.lora.request import LoRARequest
 

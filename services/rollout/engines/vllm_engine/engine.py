@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from banyan.errors import InvalidInput, TemporaryError
+from banyan.policy import PolicyVersion
 from banyan.segment import Finish, Floats, IntTokens
 from banyan.signals import Signals, joined
-from services.rollout.engines.port import NO_ROOM, UNPROVEN, EngineStats, Key, Policy, Request, Sampled, Tokenizer, no_floats
+from services.rollout.engines.port import NO_ROOM, UNPROVEN, EngineStats, Key, Request, Sampled, Tokenizer, no_floats
 from services.rollout.engines.vllm_engine import params as vllm_params
 from services.rollout.engines.vllm_engine.core import Core
 from services.rollout.engines.vllm_engine.update import Updates
@@ -66,7 +67,7 @@ class VllmEngine:
         loop: asyncio.AbstractEventLoop,
         tokenizer: Tokenizer,
         bounds: Bounds,
-        policy: Policy,
+        policy: PolicyVersion,
         updates: Updates,
     ) -> None:
         self.tokenizer, self._updates = tokenizer, updates
@@ -110,7 +111,7 @@ class VllmEngine:
         self._loop.run_until_complete(self._stop([branch]))
         return self._taken(key)
 
-    def load(self, policy: Policy, weights: Path | None) -> list[Sampled]:
+    def load(self, policy: PolicyVersion, weights: Path | None) -> list[Sampled]:
         """Takes new weights. Raises InvalidInput, before any change, if they are of another model; TemporaryError if vLLM
         does not use them (vllm_update): then nothing is sampled until an update is proven, and the next step returns what
         was cut.

@@ -11,8 +11,8 @@ from safetensors import safe_open
 from transformers import AutoConfig, GenerationConfig
 
 from banyan.errors import InvalidInput
+from banyan.policy import PolicyVersion
 from banyan.recipe import Resources
-from services.rollout.engines.port import Policy
 from services.rollout.engines.torch_engine import loading
 from services.rollout.engines.vllm_engine.core import BLOCK, Core, CoreSettings
 from services.rollout.engines.vllm_engine.engine import Bounds, VllmEngine
@@ -38,7 +38,7 @@ class Chosen:
         return cls(**settings)
 
 
-def build(folder: Path, resources: Resources, threads: int | None, policy: Policy) -> VllmEngine:
+def build(folder: Path, resources: Resources, threads: int | None, policy: PolicyVersion) -> VllmEngine:
     """Starts vLLM with a model."""
     config = AutoConfig.from_pretrained(folder)
     device = loading.choose_device()

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from banyan.errors import InvalidInput, TemporaryError
+from banyan.policy import PolicyVersion
 from banyan.segment import Floats
 from services.rollout.engines import canary
 from services.rollout.engines.canary import Canary
-from services.rollout.engines.port import UNPROVEN, Policy
+from services.rollout.engines.port import UNPROVEN
 from services.rollout.engines.torch_engine import weight_check
 from services.rollout.engines.vllm_engine import adapter as vllm_adapter
 from services.rollout.engines.vllm_engine.core import Core
@@ -50,7 +51,7 @@ class Updates:
         else:
             weight_check.check(weights, self.shapes)
 
-    async def take(self, policy: Policy, weights: Path) -> None:
+    async def take(self, policy: PolicyVersion, weights: Path) -> None:
         """Takes a policy. Raises TemporaryError if vLLM does not compute with it. Nothing may run."""
         adapter = vllm_adapter.read(weights)
         if adapter is not None:
@@ -64,7 +65,7 @@ class Updates:
             self.unproven += 1
             log.warning("policy step %d is loaded; that vLLM computes with it is not proven", policy.step)
 
-    async def _update(self, policy: Policy, weights: Path) -> None:
+    async def _update(self, policy: PolicyVersion, weights: Path) -> None:
         """Raises TemporaryError where the weights did not come: half of them may be in use."""
         try:
             await self.core.update(weights)
@@ -72,14 +73,14 @@ class Updates:
             message = f"policy step {policy.step} did not come whole: {error}; nothing is sampled until a policy has"
             raise TemporaryError(message, reason=UNPROVEN) from None
 
-    async def _read_back(self, policy: Policy, weights: Path) -> bool:
+    async def _read_back(self, policy: PolicyVersion, weights: Path) -> bool:
         """Whether all weights are in use, as far as they can be read."""
         wrong, unknown = await self.core.read_back(weights)
         if wrong:
             raise _unproven(policy, f"vLLM computes with other values of {len(wrong)} tensors, such as {wrong[0]}")
         return not unknown
 
-    async def _canary(self, policy: Policy, weights: Path, exact: bool) -> bool:
+    async def _canary(self, policy: PolicyVersion, weights: Path, exact: bool) -> bool:
         """Whether the canary tells these weights from the ones before."""
         bird = canary.read(weights)
         if bird is None:
@@ -93,6 +94,6 @@ class Updates:
         return told
 
 
-def _unproven(policy: Policy, why: str) -> TemporaryError:
+def _unproven(policy: PolicyVersion, why: str) -> TemporaryError:
     message = f"policy step {policy.step} is loaded, but {why}; nothing is sampled until an update is proven"
     return TemporaryError(message, reason=UNPROVEN)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from banyan.policy import PolicyVersion
 from banyan.segment import Finish, IntTokens
-from services.rollout.engines.port import Policy, Request, Sampled, Tokenizer, no_floats
+from services.rollout.engines.port import Request, Sampled, Tokenizer, no_floats
 from services.rollout.engines.torch_engine.samples import LEAST, Drawn, Said, signals
 from services.rollout.engines.torch_engine.stop_strings import completed
 
@@ -106,7 +107,7 @@ class Row:
         stops = self.request.sampling.stop
         return bool(stops) and completed(stops, self.tokens[len(self.request.forced) :], tokenizer)
 
-    def ended(self, finish: Finish, policy: Policy) -> Sampled:
+    def ended(self, finish: Finish, policy: PolicyVersion) -> Sampled:
         """The segment: all forced tokens and what follows, or nothing."""
         if len(self.tokens) < len(self.request.forced):
             return unstarted(self.request, policy)
@@ -133,6 +134,6 @@ def room(prefix_P: IntTokens) -> int:
     return len(prefix_P) + 1
 
 
-def unstarted(request: Request, policy: Policy) -> Sampled:
+def unstarted(request: Request, policy: PolicyVersion) -> Sampled:
     """The segment of a request that was stopped before its first token."""
     return Sampled(request.key, np.zeros(0, np.int32), no_floats(), Finish.ABORTED, policy)
