@@ -16,7 +16,7 @@ from banyan.segment import Sampling
 from banyan.tree import Tree
 from bench.harness.table import Result, median
 from services.rollout.engines.scripted.engine import ScriptedEngine, build
-from services.rollout.growth.grower import Grower, Step
+from services.rollout.growth.grower import Grower, GrowthStep
 from services.rollout.growth.planner import planner
 from services.rollout.growth.spec import GrowSpec
 
@@ -126,14 +126,14 @@ def _grower(recipe: Recipe, index: int, engine: ScriptedEngine, spent: Spent) ->
     return Grower(spec, Tree(tree_id), engine.tokenizer, "bench")
 
 
-def _timed(spent: Spent, work: Callable[[], Step]) -> Step:
+def _timed(spent: Spent, work: Callable[[], GrowthStep]) -> GrowthStep:
     begun = time.thread_time()
     step = work()
     spent.growing += time.thread_time() - begun
     return step
 
 
-def _act(index: int, step: Step, engine: ScriptedEngine, spent: Spent) -> None:
+def _act(index: int, step: GrowthStep, engine: ScriptedEngine, spent: Spent) -> None:
     spent.expansions += len(step.requests)
     for request in step.requests:
         engine.submit(request)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from banyan.draws import Draws
-from banyan.plugins import GrowthView, Room
+from banyan.plugins import GrowthBudget, GrowthView
 from banyan.recipe_loader.load import resolve
 from bench.harness.table import Result
 from methods.generate.coroutine_policy import Growth
@@ -83,7 +83,7 @@ def _searched(changed: Mapping[str, Any]) -> tuple[float, float]:
     memory, kinds = [], []
     for index in range(TREES // 8):
         grown = _grown("ets", settings, 40, index, {"chain": STEPS, "scores": LIKED})
-        search = Search(Ets(**settings), Growth(GrowthView(grown.tree, 0, 40), Room(), Draws(0)), WIDTH)
+        search = Search(Ets(**settings), Growth(GrowthView(grown.tree, 0, 40), GrowthBudget(), Draws(0)), WIDTH)
         search.growth.start(search.grow())
         search.growth.plan()
         memory.append(sum(depth.kv_tokens for depth in search.depths))

@@ -36,7 +36,7 @@ from services.chassis.rpc import rpc
 from services.chassis.weights.file import WeightManifest
 from services.learner.weights.collective import Hands
 from services.learner.weights.folder import WeightFolder
-from services.learner.weights.object_store import BucketOutlet
+from services.learner.weights.object_store import ObjectStoreWeights
 from services.rollout.clients.treestore import HandOvers, WeightServer
 from services.rollout.engines.factory import maker
 from services.rollout.engines.thread import EngineThread
@@ -138,7 +138,7 @@ class Learner:
     weights: WeightFolder
     canary: Callable[[], dict[str, Any]] | None
     bucket: Bucket
-    outlet: BucketOutlet
+    outlet: ObjectStoreWeights
     address: str = ""
     step: int = 0
     told: dict[str, list[float]] = field(default_factory=dict)
@@ -182,7 +182,7 @@ async def learning(recipe: Recipe, folder: Path, nats_url: str) -> AsyncIterator
     says = (lambda: canary.of(trained, "bfloat16")) if recipe.resources.engine == "vllm" else None
     bus = await Bus.connect(nats_url, "learner")
     bucket = Bucket(bus.client, "weights-bench")
-    learner = Learner(held.computed(), WeightFolder(folder), says, bucket, BucketOutlet(bucket, every=1000))
+    learner = Learner(held.computed(), WeightFolder(folder), says, bucket, ObjectStoreWeights(bucket, every=1000))
     servicer: Any = server.LearnerServicer()
     servicer.learner = SimpleNamespace(weights=learner.weights)
     add = learner_service_pb2_grpc.add_LearnerServiceServicer_to_server

@@ -70,12 +70,16 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class GrowthBudget:
     """What spans trees and is decided by control; the only way it reaches a plan."""
 
     max_leaves: int | None = None
     step: int = 0  # optimizer steps before the tree was opened
     final: bool = False  # whether control will give no more; only where the policy says `needs_room`
+
+
+Room = GrowthBudget
+"""The name that plugins before knew it by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,7 @@ class TreePolicy(Protocol):
     `toy = "one_fork"` or `"reconverging"`: the scripted model on which `banyan simulate` shows what it is for.
     """
 
-    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
+    def plan(self, view: GrowthView, room: GrowthBudget, rng: Draws) -> Plan:
         """What to do next."""
         ...
 

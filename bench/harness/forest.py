@@ -13,7 +13,7 @@ from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from banyan.wire.segments import leaf_to_wire
 from methods.filter.number import Number, given
-from services.rollout.growth.grower import Grower, Step
+from services.rollout.growth.grower import Grower, GrowthStep
 from services.rollout.growth.spec import GrowSpec
 
 MODEL = "SmolLM2-135M-Instruct"
@@ -156,7 +156,7 @@ def _run(engine: Any, growers: Mapping[bytes, Grower], rows: Mapping[bytes, Mapp
             raise RuntimeError(f"{len(open_trees)} trees neither grow nor end")
 
 
-def _carry_out(engine: Any, grower: Grower, step: Step) -> bool:
+def _carry_out(engine: Any, grower: Grower, step: GrowthStep) -> bool:
     """Whether the tree is grown after it."""
     for request in step.requests:
         engine.submit(request)

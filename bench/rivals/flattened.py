@@ -15,7 +15,7 @@ from services.learner import losses
 from services.learner.attention import matmuls, tree_attention
 from services.learner.model.load import Pass, forward, output_weight, predictions, prepare
 from services.learner.packing import node_spans, packing, unroll
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 from services.learner.training import gather
 from services.learner.training.trainer import totals_of
 
@@ -107,7 +107,7 @@ class Rivals:
         for first in range(0, len(rows), batch):
             self._batch(rows[first : first + batch])
 
-    def _batch(self, rows: list[Row]) -> None:
+    def _batch(self, rows: list[PackedSequence]) -> None:
         device = output_weight(self.model).device
         tokens = torch.stack([torch.from_numpy(row.token_N) for row in rows]).to(device)
         self.model.config._attn_implementation = "sdpa"
@@ -118,7 +118,7 @@ class Rivals:
         joined = _joined(rows, self.shape.length)
         self._backward(joined, predictions(self.model, states.flatten(0, 1), joined))
 
-    def _backward(self, row: Row, said: Pass) -> None:
+    def _backward(self, row: PackedSequence, said: Pass) -> None:
         self._loss.of(gather.tokens(row, said), self._totals)[0].backward()  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
@@ -147,7 +147,7 @@ class Rivals:
         return flat / self.work(s.unique, len(self.row.place_R), seen)
 
 
-def _joined(rows: list[Row], length: int) -> Row:
+def _joined(rows: list[PackedSequence], length: int) -> PackedSequence:
     """One row that holds the predictions of several, with places in one run of states."""
     first = rows[0]
     offset = np.cumsum([0, *(len(row.row_E) for row in rows[:-1])])

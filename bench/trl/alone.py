@@ -91,7 +91,7 @@ def alone() -> Iterator[None]:
         return [Group(request.prefix_P, [request], Match((), 0)) for request in requests], []
 
     def lesson(scored: Any, estimator: Any, stale: Any, policy: bytes, budget: int) -> Any:
-        def pack(pieces: Iterable[Any], _: int) -> list[packing.Row]:
+        def pack(pieces: Iterable[Any], _: int) -> list[packing.PackedSequence]:
             return packing.pack(pieces, budget)
 
         return study(scored, estimator, stale, policy, 0, pack=pack)  # a budget of 0 makes each path a piece

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 from banyan.draws import Draws
-from banyan.plugins import NOTHING_NEW, Branch, Expansion, GrowthView, LeafMark, News, Plan, Planner, Room
+from banyan.plugins import NOTHING_NEW, Branch, Expansion, GrowthBudget, GrowthView, LeafMark, News, Plan, Planner
 from banyan.segment import Finish, Segment
 from banyan.signals import NO_SIGNALS, Wanted
 from banyan.tree import Leaf
@@ -44,7 +44,7 @@ _Process = tuple[Coroutine[Slot[Any], None, Any], Slot[Any]]  # what runs, and w
 class Growth:
     """A tree as one policy's processes grow it: they `ask` and `mark`, and `plan` says what came of it since the last."""
 
-    def __init__(self, view: GrowthView, room: Room, rng: Draws) -> None:
+    def __init__(self, view: GrowthView, room: GrowthBudget, rng: Draws) -> None:
         self.view, self.room, self.rng = view, room, rng
         self._ready: deque[_Process] = deque()
         self._awaited: dict[Branch | Leaf | str, Slot[Any]] = {}
@@ -173,12 +173,12 @@ class Growing(ABC):
     async def grow(self, growth: Growth) -> None:
         """Grows a tree from its prompt. All randomness is `growth.rng`, keyed by purpose and place."""
 
-    def planner(self, view: GrowthView, room: Room, rng: Draws) -> Planner:
+    def planner(self, view: GrowthView, room: GrowthBudget, rng: Draws) -> Planner:
         """The process, begun on a tree and left waiting."""
         growth = Growth(view, room, rng)
         growth.start(self.grow(growth))
         return growth
 
-    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
+    def plan(self, view: GrowthView, room: GrowthBudget, rng: Draws) -> Plan:
         """All that the tree lacks, and all its leaves so far."""
         return self.planner(view, room, rng).plan()

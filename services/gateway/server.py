@@ -20,7 +20,7 @@ from services.gateway.join.admission import Admission, Door, check_joinable
 from services.gateway.runs import model_facts
 from services.gateway.runs.applied_steps import Applied
 from services.gateway.runs.create import new_run, read_recipe, with_model
-from services.gateway.runs.drivers import Fleet
+from services.gateway.runs.drivers import Drivers
 from services.gateway.runs.facts import facts_of
 from services.gateway.runs.revive import applied, uncured
 from services.gateway.runs.watch import watch
@@ -35,7 +35,7 @@ class Gateway(GatewayServiceServicer):
     """The service on the plain port."""
 
     def __init__(
-        self, store: Store, fleet: Fleet, door: Door, admission: Admission, join: "JoinPort | None", state: Path
+        self, store: Store, fleet: Drivers, door: Door, admission: Admission, join: "JoinPort | None", state: Path
     ) -> None:
         self._store, self._fleet, self._door, self._admission = store, fleet, door, admission
         self._join, self._state = join, state

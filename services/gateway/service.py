@@ -22,7 +22,7 @@ from services.gateway.clients.treestore import RpcStore
 from services.gateway.join import slots, tls
 from services.gateway.join.admission import Admission, Door
 from services.gateway.join.proxy import Proxy
-from services.gateway.runs.drivers import Fleet
+from services.gateway.runs.drivers import Drivers
 from services.gateway.server import Gateway, JoinPort
 from services.gateway.settings import Settings
 
@@ -34,7 +34,7 @@ _STRANGERS_BYTES = 8 << 20  # of a message at the join port: a quarter million i
 class Running:
     """A gateway that serves."""
 
-    fleet: Fleet
+    fleet: Drivers
     address: str
     join_address: str  # empty without a join port
 
@@ -50,7 +50,7 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
         bus = await Bus.connect(settings.nats, "gateway", creds=settings.nats_creds)
         stack.push_async_callback(bus.close)
         await bus.ensure_streams()
-        fleet = Fleet(store, BusLog(bus), RpcLearners(store, settings.secret), epoch)
+        fleet = Drivers(store, BusLog(bus), RpcLearners(store, settings.secret), epoch)
         door = Door(store, settings.state)
         admission = Admission(store, settings.state, settings.join_nats, lambda run_id: assignments.queue(bus, run_id))
         join = await _serve_join(settings, Proxy(door, admission, store, channel, settings.secret), stack)

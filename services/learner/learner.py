@@ -28,11 +28,11 @@ from services.learner.data import metrics as sampling
 from services.learner.data.credit import Credit, ScoredTree
 from services.learner.data.prepare import Lesson, credited, recorded_stale, study, summary
 from services.learner.data.selection import assemble
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 from services.learner.ports import Store, StoredBatch, Trigger
 from services.learner.position import Position
 from services.learner.training import divergence, drift
-from services.learner.training.checkpointer import Keeper
+from services.learner.training.checkpointer import Checkpointer
 from services.learner.training.trainer_thread import Timed, TorchThread
 from services.learner.weights.folder import WeightFolder
 from services.learner.weights.object_store import Outlet
@@ -56,7 +56,7 @@ class Learner:
         trigger: Trigger,
         torch_thread: TorchThread,
         weights: WeightFolder,
-        keeper: Keeper,
+        keeper: Checkpointer,
         address: str = "",
         tick_s: float = 2.0,
         outlet: Outlet | None = None,
@@ -69,7 +69,7 @@ class Learner:
         self.estimator: Estimator = registry.build("optimise", optimise.advantage, optimise.advantage_settings)
         self.at = Position()
         self._not_finite = 0  # steps in a row
-        self._probe: list[Row] | None = None  # of the first batch; read when first needed
+        self._probe: list[PackedSequence] | None = None  # of the first batch; read when first needed
         self._busy = asyncio.Lock()  # one of: a step, a checkpoint asked for
         self._taken_over = False  # the policy in memory is the run's newest
 
@@ -219,7 +219,7 @@ class Learner:
         whole = found.pop("whole_rate", 0.0)
         return found | ({"relative_rate": rate / whole} if whole else {})
 
-    async def _first_paths(self) -> list[Row]:
+    async def _first_paths(self) -> list[PackedSequence]:
         """Read what the model that the run began with sampled; nothing where the store has it no more."""
         first = await self._store.batch(0)
         trees = await self._store.trees(first.tree_ids[: drift.TREES]) if first and not first.set_aside else []

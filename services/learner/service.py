@@ -19,7 +19,7 @@ from services.learner.learner import Learner
 from services.learner.loggers.logs import Logs
 from services.learner.settings import LearnerSettings
 from services.learner.store import GrpcStore
-from services.learner.training.checkpointer import Keeper
+from services.learner.training.checkpointer import Checkpointer
 from services.learner.training.distributed import opened
 from services.learner.training.trainer_thread import TorchThread
 from services.learner.weights.collective import Hands
@@ -81,7 +81,7 @@ async def _train(
         await torch_thread.load(kept[0] if kept else base, resumed=kept is not None, base=base)
         weights = WeightFolder(choose_folder(settings.weights, stored.run_id, folder, torch_thread.weight_bytes()))
         await torch_thread.reserve(weights)
-        keeper = Keeper(folder / "checkpoints", base, torch_thread, recipe.optimise.checkpoint_every)
+        keeper = Checkpointer(folder / "checkpoints", base, torch_thread, recipe.optimise.checkpoint_every)
         liveness.add(keeper.pulse)
         address = settings.advertise or grpc_server.address
         async with handing_out(recipe, bus, stored.run_id, stop) as outlet:
@@ -121,7 +121,7 @@ def _learner(
     trigger: ClosedTrees,
     torch_thread: TorchThread,
     weights: WeightFolder,
-    keeper: Keeper,
+    keeper: Checkpointer,
     address: str,
     tick_s: float,
     outlet: Outlet,

@@ -18,7 +18,7 @@ from services.rollout.clients import subscriptions
 from services.rollout.clients.treestore import GrpcStore, HandOvers, WeightServer
 from services.rollout.engines.factory import maker
 from services.rollout.engines.thread import EngineThread
-from services.rollout.node.config import Plan
+from services.rollout.node.config import NodeConfig
 from services.rollout.node.node import Node
 from services.rollout.ports import Source
 from services.rollout.server import NAME, RolloutServer, adder
@@ -85,7 +85,7 @@ async def _bus(given: Settings) -> Bus:
 
 
 async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, weights: Source, stop: asyncio.Event) -> None:
-    plan = Plan(
+    plan = NodeConfig(
         run_id=given.run,
         node_id=given.node_id,
         max_branches=recipe.resources.max_branches,

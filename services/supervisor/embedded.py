@@ -8,7 +8,7 @@ from banyan.errors import InvalidInput
 from services.gateway.join import nats_accounts, tls
 from services.supervisor import logs
 from services.supervisor.child import Child
-from services.supervisor.fleet import Fleet
+from services.supervisor.fleet import ProcessCommands
 from services.supervisor.state import HOST, StateFolder, can_listen
 from services.supervisor.supervisor import Supervisor
 from services.supervisor.watch import Patience
@@ -27,7 +27,7 @@ async def embedded(
     state.lock()
     try:
         state.choose_ports(host)
-        fleet = Fleet(state, join_listen=_join_address(state, host, port), nats_host=host or HOST, extra=extra)
+        fleet = ProcessCommands(state, join_listen=_join_address(state, host, port), nats_host=host or HOST, extra=extra)
         config = _nats_config(fleet)
 
         async def broker() -> Child:
@@ -59,7 +59,7 @@ def _join_address(state: StateFolder, host: str, port: int) -> str:
     return f"{host}:{port or state.ports['join']}" if host else ""
 
 
-def _nats_config(fleet: Fleet) -> Path:
+def _nats_config(fleet: ProcessCommands) -> Path:
     state = fleet.state
     listen = f"{fleet.nats_host}:{state.ports['nats']}"
     identity = tls.identity(state.path) if fleet.join_listen else None

@@ -20,7 +20,7 @@ QUIET = {**torch_environment.SETTINGS, "TOKENIZERS_PARALLELISM": "false", "PYTHO
 
 
 @dataclass(frozen=True)
-class Fleet:
+class ProcessCommands:
     """How processes are started on one state folder."""
 
     state: StateFolder

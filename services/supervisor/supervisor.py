@@ -17,7 +17,7 @@ from services.chassis.process.nats_server import free_port
 from services.chassis.process.process import cancelled
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
-from services.supervisor.fleet import BASE, HUNG_GRACE_S, LOADING_GRACE_S, STOP_ORDER, Fleet, grace_s, threads_for
+from services.supervisor.fleet import BASE, HUNG_GRACE_S, LOADING_GRACE_S, STOP_ORDER, ProcessCommands, grace_s, threads_for
 from services.supervisor.probes import probe_of
 from services.supervisor.runstore import RunStore
 from services.supervisor.state import HOST, can_listen
@@ -42,7 +42,7 @@ class Supervisor:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: ProcessCommands,
         nats: Callable[[], Awaitable[Child]],
         backoff: Backoff | None = None,
         patience: Patience | None = None,

@@ -16,7 +16,7 @@ from services.treestore.api.run_service import Control
 from services.treestore.api.tree_service import Lineage
 from services.treestore.loops import deadlines
 from services.treestore.loops.ingester import DeadLetters, Ingester
-from services.treestore.loops.maintenance import Keeper
+from services.treestore.loops.maintenance import Maintenance
 from services.treestore.loops.outbox import Outbox
 from services.treestore.storage import store_metadata
 from services.treestore.storage.clock import StoreClock
@@ -100,7 +100,7 @@ async def _connected(context: Context) -> AsyncIterator["asyncio.Future[None]"]:
         await bus.ensure_streams()
         outbox = Outbox(context.database, bus)
         context.ring = outbox.ring
-        keeper = Keeper(context, bus, outbox)
+        keeper = Maintenance(context, bus, outbox)
         context.forget = keeper.forget
         await keeper.check_log()
         events, letters = await _consumers(context, bus)

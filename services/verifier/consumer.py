@@ -145,7 +145,7 @@ class LeafConsumer:
                 raise InvalidInput("a message of leaves holds none")
             return Job(delivery, list(leaves))
         except InvalidInput as error:
-            await self._bus.bury(subjects.LINEAGE, delivery, str(error), "verifier")
+            await self._bus.dead_letter(subjects.LINEAGE, delivery, str(error), "verifier")
             return None
 
     async def _score(self, jobs: Sequence[Job]) -> None:
@@ -195,7 +195,7 @@ class LeafConsumer:
                 await _later([job])
                 return
             if wrong:
-                await self._bus.bury(subjects.LINEAGE, job.delivery, "; ".join(wrong[:3]), "verifier")
+                await self._bus.dead_letter(subjects.LINEAGE, job.delivery, "; ".join(wrong[:3]), "verifier")
             else:
                 await job.delivery.ack()
         except BanyanError as error:

@@ -45,7 +45,7 @@ _MOST_ATTEMPTS = 48  # about twenty minutes
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class GrowthEnd:
     """The end of a tree's growth; epoch 0 for one that was dropped."""
 
     tree_id: bytes
@@ -59,7 +59,7 @@ class GroupHandler:
         self._store, self._publisher, self._scoring, self._id = store, publisher, scoring, verifier_id
         self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def handle(self, run_id: str, ends: Sequence[End]) -> bool:
+    async def handle(self, run_id: str, ends: Sequence[GrowthEnd]) -> bool:
         """Whether ends are done with: every score that a whole group owes is with the broker, or it is not whole yet."""
         try:
             specs = await self._store.scorers(run_id)
@@ -180,7 +180,7 @@ class GroupConsumer:
             else:
                 await _later(delivery)
         except PermanentError as error:
-            await self._bus.bury(subjects.LINEAGE, delivery, str(error), "verifier")
+            await self._bus.dead_letter(subjects.LINEAGE, delivery, str(error), "verifier")
         except BanyanError as error:
             log.warning("a group comes again: %s", error)
             await _later(delivery)
@@ -201,16 +201,16 @@ def _raise(found: Sequence[BaseException | None], settled: bool) -> None:
             raise error
 
 
-def _ends(delivery: Delivery) -> list[End]:
+def _ends(delivery: Delivery) -> list[GrowthEnd]:
     """What ended. Not what ends no wait: a closed tree was grown before. Raises InvalidInput."""
     if delivery.subject.endswith(".grown"):
         trees = delivery.decode(events_pb2.TreesGrown).trees
         if len(trees) > subjects.MOST_TREES:  # who says more is no node of ours
             most = subjects.MOST_TREES
             raise InvalidInput(f"a message on {delivery.subject} names {len(trees)} trees; at most {most} are taken")
-        return [End(grown.tree_id, grown.claim_epoch) for grown in trees]
+        return [GrowthEnd(grown.tree_id, grown.claim_epoch) for grown in trees]
     closed = delivery.decode(events_pb2.TreesClosed).trees
-    return [End(tree.tree_id, 0) for tree in closed if tree.state == tree_pb2.TREE_STATE_DROPPED]
+    return [GrowthEnd(tree.tree_id, 0) for tree in closed if tree.state == tree_pb2.TREE_STATE_DROPPED]
 
 
 async def _later(delivery: Delivery) -> None:

@@ -7,9 +7,9 @@ from banyan.digest import blake
 from banyan.errors import BanyanError
 from banyan.v1 import events_pb2
 from services.chassis.messaging import subjects
-from services.chassis.messaging.batcher import Together
+from services.chassis.messaging.batcher import Batcher
 from services.chassis.messaging.bus import Bus
-from services.chassis.messaging.chunks import parts
+from services.chassis.messaging.chunks import chunked
 
 _MOST = 256  # scores of a message
 _FRAME_BYTES = 8  # of a score in a message beside the score itself
@@ -31,7 +31,7 @@ class BusPublisher:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._together = Together[_Score, None](self._send, _MOST)
+        self._together = Batcher[_Score, None](self._send, _MOST)
 
     async def publish(self, scored: events_pb2.LeafScored, msg_id: str, traceparent: str) -> None:
         """Returns when the broker has it. Raises what the broker's answer was."""
@@ -41,7 +41,7 @@ class BusPublisher:
         failed: dict[int, BanyanError] = {}
         for run_id in dict.fromkeys(score.event.run_id for score in scores):
             of_run = [score for score in scores if score.event.run_id == run_id]
-            for part in parts(of_run, _size, _MOST):
+            for part in chunked(of_run, _size, _MOST):
                 try:
                     await self._publish(run_id, part)
                 except BanyanError as error:

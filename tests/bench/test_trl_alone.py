@@ -15,7 +15,7 @@ from bench.trl.alone import alone
 from services.learner import losses
 from services.learner.data.credit import ScoredTree
 from services.learner.model.load import forward, prepare
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 from services.learner.training import gather
 from services.learner.training.trainer import totals_of
 from services.rollout.engines.torch_engine.engine import TorchEngine
@@ -68,7 +68,7 @@ def small() -> Any:
     return prepare(make(LlamaConfig(vocab_size=49_152, **sizes)).double())
 
 
-def gradients(model: Any, rows: list[Row]) -> list[torch.Tensor]:
+def gradients(model: Any, rows: list[PackedSequence]) -> list[torch.Tensor]:
     for parameter in model.parameters():
         parameter.grad = None
     loss, totals = losses.build("ppo-clip", {}), totals_of(rows)

@@ -21,7 +21,7 @@ from services.chassis.weights import file
 from services.learner.checkpoints import safetensors_writer
 from services.learner.model import canary, load, lora
 from services.learner.packing.head_observations import Watched
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 from services.learner.training.trainer import Trainer
 from tests.learner.accelerator import DEVICE, attached
 from tests.learner.conftest import VOCABULARY, Forest
@@ -50,7 +50,7 @@ def tiny(seed: int = 0) -> PreTrainedModel:
     return load.prepare(LlamaForCausalLM(config))
 
 
-def rows(case: str, step: int) -> list[Row]:
+def rows(case: str, step: int) -> list[PackedSequence]:
     """Rows of random trees; what they teach the head is made up."""
     found = rows_of(Forest(), step)
     if case != "head":

@@ -16,7 +16,7 @@ from services.learner import losses
 from services.learner.losses.aggregate import Totals
 from services.learner.losses.tokens import Tokens
 from services.learner.model.load import prepare
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 from services.learner.training.trainer import StepReport, Trainer
 
 Grads = dict[str, torch.Tensor]
@@ -152,7 +152,7 @@ def summed(model: Any, seen: Any, loss: losses.Loss) -> tuple[float, Grads]:
 
 def packed(
     model: Any,
-    rows: list[Row],
+    rows: list[PackedSequence],
     name: str,
     settings: dict[str, Any],
     reference: Any = None,
@@ -172,7 +172,7 @@ def packed(
 
 def stepped(
     model: Any,
-    rows: list[Row],
+    rows: list[PackedSequence],
     name: str,
     settings: dict[str, Any],
     reference: Any = None,

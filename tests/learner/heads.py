@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from banyan.draws import Draws
-from banyan.plugins import GrowthView, Observation, Plan, Room
+from banyan.plugins import GrowthBudget, GrowthView, Observation, Plan
 from banyan.tree import Leaf, Tree
 
 
@@ -15,7 +15,7 @@ class Asking:
     kept: float = 0.5
     needs_head = True
 
-    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
+    def plan(self, view: GrowthView, room: GrowthBudget, rng: Draws) -> Plan:
         """Nothing."""
         return Plan(done=True)
 

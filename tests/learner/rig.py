@@ -21,7 +21,7 @@ from services.learner.data.replay import Replayed, Wanted
 from services.learner.data.selection import Ready
 from services.learner.learner import Learner
 from services.learner.ports import StoredBatch
-from services.learner.training.checkpointer import Keeper
+from services.learner.training.checkpointer import Checkpointer
 from services.learner.training.trainer_thread import TorchThread
 from services.learner.weights.folder import WeightFolder
 
@@ -169,7 +169,9 @@ class Rig:
         try:
             kept = checkpoint.newest(self.folder / "checkpoints", RUN)
             await torch_thread.load(kept[0] if kept else self.model, resumed=kept is not None, base=self.model)
-            keeper = Keeper(self.folder / "checkpoints", self.model, torch_thread, self.recipe.optimise.checkpoint_every)
+            keeper = Checkpointer(
+                self.folder / "checkpoints", self.model, torch_thread, self.recipe.optimise.checkpoint_every
+            )
             parts = (self.store, ClosedTrees(), torch_thread, self.weights, keeper, "here:1", 0.05)
             self.learner = Learner(RUN, self.recipe, self.held_out, *parts)
             await asyncio.wait_for(self.learner.work(kept[1] if kept else None, stop or asyncio.Event()), 30)

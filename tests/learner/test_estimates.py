@@ -17,7 +17,7 @@ from services.learner.consumer import ClosedTrees
 from services.learner.data import explain
 from services.learner.learner import Learner
 from services.learner.ports import StoredBatch
-from services.learner.training.checkpointer import Keeper
+from services.learner.training.checkpointer import Checkpointer
 from services.learner.training.trainer_thread import TorchThread
 from services.learner.weights.folder import WeightFolder
 from services.treestore.queries import export
@@ -128,7 +128,7 @@ async def test_a_learner_answers_with_what_its_step_trains_on(
     thread = TorchThread(recipe(1, loss="ppo-clip", **optimise), 1)
     try:
         await thread.load(tiny_folder, resumed=False, base=tiny_folder)
-        keeper = Keeper(tmp_path, tiny_folder, thread, 100)
+        keeper = Checkpointer(tmp_path, tiny_folder, thread, 100)
         weights = WeightFolder(tmp_path / "weights")
         learner = Learner(RUN, thread._recipe, frozenset(), MemoryStore(grown), ClosedTrees(), thread, weights, keeper)
         groups = tuple(one.spec.group_id for one in given)

@@ -7,7 +7,7 @@ from typing import Any
 
 from banyan import registry
 from banyan.draws import Draws
-from banyan.plugins import Branch, Expansion, GrowthView, Plan, Room
+from banyan.plugins import Branch, Expansion, GrowthBudget, GrowthView, Plan
 from banyan.policy import PolicyVersion
 from banyan.segment import Sampling
 from banyan.tree import Leaf, Tree
@@ -82,7 +82,7 @@ class Failing:
 
     after: int = 1
 
-    def plan(self, view: GrowthView, room: Room, rng: Draws) -> Plan:
+    def plan(self, view: GrowthView, room: GrowthBudget, rng: Draws) -> Plan:
         if len(view.tree.segments) > self.after:
             raise ZeroDivisionError("in a user's policy")
         sampling = replace(view.sampling, max_new_tokens=view.max_path_tokens)

@@ -18,8 +18,8 @@ from services.rollout.clients.blobs import Blobs
 from services.rollout.clients.publisher import Publisher
 from services.rollout.node import heartbeat, lease_renewal
 from services.rollout.node.active_trees import Trees
-from services.rollout.node.heartbeat import Presence
-from services.rollout.node.lease_renewal import Keeper
+from services.rollout.node.heartbeat import Heartbeat
+from services.rollout.node.lease_renewal import LeaseRenewer
 from tests.liveness import Clock
 from tests.rollout.world import RUN, world
 
@@ -140,7 +140,7 @@ async def test_a_presence_that_hangs_is_late(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(heartbeat, "EVERY_S", 0.001)
     clock = Clock()
     present = Hangs(clock)
-    made = Presence(SimpleNamespace(present=present), Trees(4, 4), joined=False)  # type: ignore[arg-type]
+    made = Heartbeat(SimpleNamespace(present=present), Trees(4, 4), joined=False)  # type: ignore[arg-type]
     made.pulse._clock = clock
     async with beside(made.run()):
         await asyncio.wait_for(present.hanging.wait(), 10)
@@ -169,7 +169,7 @@ async def test_renewals_that_hang_are_late_and_an_engine_that_loads_for_hours_is
         return None
 
     live.delivery = SimpleNamespace(in_progress=in_progress)
-    made = Keeper(SimpleNamespace(renew=renew), SimpleNamespace(stats=stats), [live], None, 1.0)  # type: ignore[arg-type]
+    made = LeaseRenewer(SimpleNamespace(renew=renew), SimpleNamespace(stats=stats), [live], None, 1.0)  # type: ignore[arg-type]
     made.pulse._clock = clock
     async with beside(made.run()):
         await asyncio.wait_for(asked.wait(), 10)

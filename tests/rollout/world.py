@@ -24,7 +24,7 @@ from services.rollout.clients import subscriptions
 from services.rollout.clients.treestore import GrpcStore
 from services.rollout.engines.factory import maker
 from services.rollout.engines.thread import EngineThread
-from services.rollout.node.config import Plan
+from services.rollout.node.config import NodeConfig
 from services.rollout.node.node import Node
 from services.treestore.service import running
 from services.treestore.storage.settings import Settings
@@ -126,7 +126,7 @@ class World:
         stop, own = asyncio.Event(), await Bus.connect(self.url, name)
         thread = EngineThread(maker(self.recipe, 1), lockstep=self.recipe.deterministic)
         await thread.start()
-        made = Plan(run_id=RUN, node_id=name, max_branches=64, lockstep=self.recipe.deterministic, **plan)
+        made = NodeConfig(run_id=RUN, node_id=name, max_branches=64, lockstep=self.recipe.deterministic, **plan)
         store = GrpcStore(rpc.channel(self.address), RUN, name)
         queue = await subscriptions.assignments(own, RUN)
         heard = subscriptions.policy_events(own, RUN), subscriptions.closed_events(own, RUN)

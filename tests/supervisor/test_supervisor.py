@@ -19,7 +19,7 @@ from services.chassis.process.nats_server import free_port
 from services.chassis.rpc import rpc
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
-from services.supervisor.fleet import Fleet
+from services.supervisor.fleet import ProcessCommands
 from services.supervisor.state import StateFolder
 from services.supervisor.supervisor import Supervisor
 
@@ -70,7 +70,7 @@ class Store(RunStoreServiceServicer):
         return [r.event for r in self.reports]
 
 
-class Processes(Fleet):
+class Processes(ProcessCommands):
     """Plain Python instead of services; `codes` by service."""
 
     codes: dict[str, str]
@@ -202,7 +202,7 @@ async def test_a_process_that_cannot_be_started_is_tried_again_and_then_given_up
 
 def test_a_learner_is_told_how_many_ranks_it_is_to_have(tmp_path: Path) -> None:
     """It starts them itself, and must know before it loads torch whether the cores are its own."""
-    fleet = Fleet(StateFolder(tmp_path, dict.fromkeys(("nats", "treestore"), 1)))
+    fleet = ProcessCommands(StateFolder(tmp_path, dict.fromkeys(("nats", "treestore"), 1)))
     learner, rollout = (fleet.worker("r", service, 0, 4, 1, 2) for service in ("learner", "rollout"))
     assert learner.env["BANYAN_THREADS_FILE"] == str(fleet.state.threads("learner-r-0"))
     assert learner.env["BANYAN_RANKS"] == "2" and "BANYAN_RANKS" not in rollout.env

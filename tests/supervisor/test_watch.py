@@ -21,7 +21,7 @@ from services.gateway.join import nats_accounts
 from services.supervisor import supervisor as of_supervisor
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
-from services.supervisor.fleet import Fleet
+from services.supervisor.fleet import ProcessCommands
 from services.supervisor.probes import Answer, GrpcProbe, NatsProbe, probe_of
 from services.supervisor.state import StateFolder
 from services.supervisor.supervisor import Supervisor
@@ -203,7 +203,7 @@ def _broker(tmp_path: Path) -> tuple[Supervisor, Child, int]:
     """A supervisor with a broker to keep, and the broker's port."""
     state = StateFolder.open(tmp_path / "s")
     state.choose_ports()
-    fleet = Fleet(state)
+    fleet = ProcessCommands(state)
     listen = f"127.0.0.1:{state.ports['nats']}"
     broker = fleet.nats(nats_accounts.write_nats_config(state.path, listen, state.path / "nats" / "jetstream", None))
 
@@ -282,6 +282,6 @@ async def test_a_port_that_is_chosen_anew_is_none_of_its_own_processes(
 def test_all_that_can_be_asked_is_asked(tmp_path: Path) -> None:
     state = StateFolder.open(tmp_path / "s")
     state.choose_ports()
-    fleet = Fleet(state)
+    fleet = ProcessCommands(state)
     children = [fleet.nats(tmp_path / "c"), fleet.base("gateway"), fleet.worker("r", "learner", 0, 1, 5)]
     assert all(child.health for child in children)

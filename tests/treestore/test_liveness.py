@@ -10,7 +10,7 @@ import pytest
 
 from services.chassis.rpc.health import Pulse
 from services.treestore.loops.ingester import DeadLetters
-from services.treestore.loops.maintenance import Keeper
+from services.treestore.loops.maintenance import Maintenance
 from tests.liveness import Clock, answers_for
 from tests.treestore.client import served
 
@@ -74,7 +74,7 @@ async def test_a_sweep_that_hangs_is_late_and_an_idle_one_is_not(monkeypatch: py
     monkeypatch.setattr("services.treestore.loops.maintenance._CHECK_S", 0.001)
     looked = Turns(lambda: keeper.sweeping, False)
     context: Any = SimpleNamespace(settings=SimpleNamespace(purge_s=100.0))  # nothing is purged in this test
-    keeper = Keeper(context, None, None)  # type: ignore[arg-type]
+    keeper = Maintenance(context, None, None)  # type: ignore[arg-type]
     keeper.check_log = looked  # type: ignore[method-assign]
     await _late_once_it_hangs(keeper.sweep(), looked, keeper.sweeping)
 
@@ -82,7 +82,7 @@ async def test_a_sweep_that_hangs_is_late_and_an_idle_one_is_not(monkeypatch: py
 async def test_each_part_of_a_sweep_has_its_own_time() -> None:
     part = Turns(lambda: keeper.sweeping, None)
     context: Any = SimpleNamespace(settings=SimpleNamespace(purge_s=0.01))
-    keeper = Keeper(context, None, None)  # type: ignore[arg-type]
+    keeper = Maintenance(context, None, None)  # type: ignore[arg-type]
 
     async def there() -> bool:
         return False

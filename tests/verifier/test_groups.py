@@ -13,7 +13,7 @@ from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis.messaging import subjects
 from services.chassis.rpc import rpc
 from services.verifier import groups
-from services.verifier.groups import DURABLE, End, GroupConsumer, GroupHandler
+from services.verifier.groups import DURABLE, GroupConsumer, GroupHandler, GrowthEnd
 from services.verifier.publisher import BusPublisher
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
@@ -183,7 +183,7 @@ async def test_trees_of_another_run_are_not_voted_on(store, eventually):
     other.run_id, other.recipe_json = "other-00000001", json.dumps(RECIPE)
     await rpc.call(store.runs.PutRun, rs.PutRunRequest(run=other, request_id="other", gateway_epoch=store.epoch))
     scoring = Scoring(Pool(Limits(deadline_s=2.0)))
-    handler, ends = GroupHandler(_store(store), counting, scoring, "v1"), [End(spec.tree_id, grown.claim_epoch)]
+    handler, ends = GroupHandler(_store(store), counting, scoring, "v1"), [GrowthEnd(spec.tree_id, grown.claim_epoch)]
     assert await handler.handle(other.run_id, ends) and counting.published == 0
     assert await handler.handle(store.forge.run_id, ends) and counting.published == 2
     await scoring.close()

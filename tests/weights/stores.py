@@ -20,7 +20,7 @@ from services.chassis.process import process
 from services.chassis.rpc import rpc
 from services.learner import server
 from services.learner.weights.folder import WeightFolder
-from services.learner.weights.object_store import BucketOutlet, FolderOnly, Outlet
+from services.learner.weights.object_store import FolderOnly, ObjectStoreWeights, Outlet
 from services.rollout.clients.treestore import WeightServer
 from services.rollout.growth.policy_selection import Published
 from services.rollout.weights.delta_fetch import Rebuilder, asker
@@ -89,7 +89,9 @@ async def site(kind: str, folder: Path, url: str, every: int = 4) -> AsyncIterat
     bucket = Bucket(bus.client, subjects.weights_bucket(RUN)) if bus else None
 
     def learner(epoch: int) -> Learner:
-        outlet: Outlet = BucketOutlet(bucket, every, patience_s=20.0, slack_bytes=SLACK_BYTES) if bucket else FolderOnly()
+        outlet: Outlet = (
+            ObjectStoreWeights(bucket, every, patience_s=20.0, slack_bytes=SLACK_BYTES) if bucket else FolderOnly()
+        )
         return Learner(WeightFolder(folder / "learner"), outlet, epoch)
 
     first = learner(1)
@@ -108,8 +110,8 @@ async def site(kind: str, folder: Path, url: str, every: int = 4) -> AsyncIterat
         return weights_of(kind, Path(tempfile.mkdtemp(dir=folder)), bus, **more)
 
     asks = []
-    if bus is not None and isinstance(first.outlet, BucketOutlet):
-        heard = notices.heard(bus.client, subjects.weights_wanted(RUN), events_pb2.WeightsWanted)
+    if bus is not None and isinstance(first.outlet, ObjectStoreWeights):
+        heard = notices.subscribe(bus.client, subjects.weights_wanted(RUN), events_pb2.WeightsWanted)
         asks.append(asyncio.create_task(first.outlet.serve(heard)))
         await asyncio.sleep(0)
     try:

@@ -243,7 +243,7 @@ async def test_a_broker_that_is_killed_while_weights_go_out(made: Site, nats_ser
 
 async def test_a_learner_that_is_told_to_stop_does_not_wait_for_a_broker_that_is_gone(made: Site, nats_server: Any) -> None:
     outlet = made.learner.outlet
-    assert isinstance(outlet, outlets.BucketOutlet)
+    assert isinstance(outlet, outlets.ObjectStoreWeights)
     nats_server.kill9()
     outlet._stop.set()
     async with asyncio.timeout(15.0):  # of a patience of 20 s

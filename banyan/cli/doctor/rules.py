@@ -41,7 +41,7 @@ class Lever:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class DiagnosticRule:
     """One row of the index."""
 
     name: str
@@ -55,7 +55,7 @@ class Rule:
 class Finding:
     """A rule that holds, with its evidence."""
 
-    rule: Rule
+    rule: DiagnosticRule
     evidence: Found
 
 
@@ -87,8 +87,8 @@ _TOO_HARD = above("all_wrong_share", 0.5)
 _LEARNT = either(above("all_right_share", 0.8), above("reward", 0.9))  # an answer is right from a reward of 1 on
 _SURE = unless(vanishes("entropy", to=0.1, floor=0.1), _LEARNT)  # though it has much to learn yet
 
-RULES: Sequence[Rule] = (
-    Rule(
+RULES: Sequence[DiagnosticRule] = (
+    DiagnosticRule(
         "nothing-applied",
         "not one step changed the weights",
         "optimise",
@@ -100,7 +100,7 @@ RULES: Sequence[Rule] = (
             Lever("generate.temperature=1.2", "answers that differ more"),
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "not-finite",
         "a loss or a gradient was not finite, and that optimizer step changed nothing",
         "optimise",
@@ -111,7 +111,7 @@ RULES: Sequence[Rule] = (
             Lever("optimise.clip_norm=0.5", "shorter gradients"),
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "mismatch",
         "training and sampling give the same tokens other probabilities, and not because of their age",
         "optimise",
@@ -121,7 +121,7 @@ RULES: Sequence[Rule] = (
             Lever("optimise.loss_settings.importance={level: token, cap: 2}", "truncated importance weights"),
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "reward-hacking",
         "reward rises while held-out answers get worse",
         "filter",
@@ -132,7 +132,7 @@ RULES: Sequence[Rule] = (
             _STAY_NEAR,
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "replay-heavy",
         "more of the gradient comes from replay while reward falls",
         "replay",
@@ -143,28 +143,28 @@ RULES: Sequence[Rule] = (
             Lever("optimise.loss=decoupled", "corrects for the policy that sampled them"),
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "rate",
         "a step moves the weights by a large share of their size, and reward does not rise",
         "optimise",
         _TOO_FAST,
         (_SMALLER_STEPS, Lever("optimise.warmup_steps=10", "begin slowly")),
     ),
-    Rule(
+    DiagnosticRule(
         "reward-collapse",
         "reward was better before and has fallen",
         "optimise",
         _COLLAPSED,
         (_SMALLER_STEPS, _STAY_NEAR, Lever("optimise.decay_steps=100", "a rate that falls, so that what was learnt stays")),
     ),
-    Rule(
+    DiagnosticRule(
         "held-out-falls",
         "held-out answers got worse",
         "optimise",
         _WORSE,
         (_SMALLER_STEPS, _STAY_NEAR, Lever("eval.every=10", "see it while it happens")),
     ),
-    Rule(
+    DiagnosticRule(
         "gradient-norm",
         "gradients are huge, or grow",
         "optimise",
@@ -175,14 +175,14 @@ RULES: Sequence[Rule] = (
             Lever("optimise.advantage=grpo", "an estimator that does not divide by a scale next to 0"),
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "far-from-start",
         "the policy has gone far from the model that the run began with, and reward does not rise",
         "optimise",
         _FAR,
         (_STAY_NEAR, _SMALLER_STEPS),
     ),
-    Rule(
+    DiagnosticRule(
         "too-easy",
         "most groups are all right, and teach nothing",
         "control",
@@ -192,7 +192,7 @@ RULES: Sequence[Rule] = (
             Lever("control.curriculum=dart", "fewer rollouts where most succeed"),
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "too-hard",
         "most groups are all wrong, and teach nothing",
         "generate",
@@ -204,7 +204,7 @@ RULES: Sequence[Rule] = (
             Lever("control.curriculum=seeds", "examples that succeeded in the prompt"),
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "no-spread",
         "within most groups all rewards are equal, and teach nothing",
         "filter",
@@ -215,7 +215,7 @@ RULES: Sequence[Rule] = (
             Lever("generate.temperature=1.2", "answers that differ more"),
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "entropy-collapse",
         "entropy falls to half or to next to nothing, and reward does not rise",
         "generate",
@@ -225,7 +225,7 @@ RULES: Sequence[Rule] = (
         ),
         _EXPLORE,
     ),
-    Rule(
+    DiagnosticRule(
         "off-policy",
         "what is trained on is not what the policy would sample",
         "control",
@@ -237,7 +237,7 @@ RULES: Sequence[Rule] = (
             Lever("control.stale_groups=drop", "give old groups up before they are sampled to the end"),
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "clipped",
         "a large share of the tokens is clipped",
         "optimise",
@@ -247,7 +247,7 @@ RULES: Sequence[Rule] = (
             Lever("optimise.loss_settings.clip_high=0.28", "a wider band"),
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "malformed",
         "scorers cannot read a large share of the answers",
         "filter",
@@ -257,7 +257,7 @@ RULES: Sequence[Rule] = (
             Lever("generate.max_new_tokens=256", "room to end the answer"),
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "unscored",
         "a large share of the leaves could not be scored",
         "filter",
@@ -267,7 +267,7 @@ RULES: Sequence[Rule] = (
             Lever("filter=[{name: number}]", "another scorer"),
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "longer-not-better",
         "completions get longer, and reward does not rise",
         "control",
@@ -281,7 +281,7 @@ RULES: Sequence[Rule] = (
             Lever("optimise.loss_settings.mode=seq-mean-token-sum", "a loss that does not favour length"),
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "length-limited",
         "the length limit ends most completions",
         "control",
@@ -294,7 +294,7 @@ RULES: Sequence[Rule] = (
             ),
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "long-tail",
         "few completions are many times as long as most, and a step waits for them",
         "control",
@@ -305,7 +305,7 @@ RULES: Sequence[Rule] = (
             Lever("control.redundancy=1", "spare trees; the slowest are stopped"),
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "duplicates",
         "many completions of a group are the same, though they are long",
         "generate",
@@ -316,7 +316,7 @@ RULES: Sequence[Rule] = (
             Lever("generate.policy=rose", "branch where meanings differ"),
         ),
     ),
-    Rule(
+    DiagnosticRule(
         "exploration-ends",
         "entropy has fallen to next to nothing: exploration is nearly over, though reward still rises",
         "generate",

@@ -13,7 +13,7 @@ CHANGE = 0.05  # and what share of the larger value
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepMetrics:
     """Metrics of one optimizer step."""
 
     number: int
@@ -82,7 +82,7 @@ class Window:
 class Series:
     """A run's steps in order, and its greedy evaluations in order of their steps."""
 
-    steps: Sequence[Step]
+    steps: Sequence[StepMetrics]
     held_out: Sequence[Measured] = ()
 
     def level(self, name: str, over: int = RECENT) -> Evidence | None:
@@ -128,4 +128,4 @@ def series(steps: Iterable[tuple[int, Mapping[str, float]]], held_out: Iterable[
     known: dict[int, Mapping[str, float]] = {}
     for number, metrics in steps:
         known.setdefault(number, metrics)
-    return Series([Step(n, known[n]) for n in sorted(known)], sorted(held_out, key=lambda m: m.step))
+    return Series([StepMetrics(n, known[n]) for n in sorted(known)], sorted(held_out, key=lambda m: m.step))

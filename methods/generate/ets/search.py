@@ -44,7 +44,7 @@ class SearchSettings(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SelectionRule:
     """What decides who goes on: the settings of the same names."""
 
     lambda_b: float
@@ -57,7 +57,7 @@ Decision = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def decided(
-    rule: Rule, scores: tuple[float, ...], above: tuple[tuple[bytes, ...], ...], texts: tuple[str, ...], width: int
+    rule: SelectionRule, scores: tuple[float, ...], above: tuple[tuple[bytes, ...], ...], texts: tuple[str, ...], width: int
 ) -> Decision:
     """Who of the candidates is kept, the children of each of these, and the clusters of all, if there was a choice.
 
@@ -166,7 +166,7 @@ class Search:
         above = tuple(tuple(node.id for node in c.above) for c in candidates)
         texts = tuple(node.run.text for node in candidates)
         policy, scores = self.policy, self._scores(candidates)
-        rule = Rule(policy.lambda_b, policy.lambda_d, policy.temperature, policy.cut)
+        rule = SelectionRule(policy.lambda_b, policy.lambda_d, policy.temperature, policy.cut)
         kept, children, named = decided(rule, scores, above, texts, left)
         self.depths.append(Depth(tuple(candidates), kept, named))
         return [b for i, count in zip(kept, children, strict=True) for b in self._below(candidates[i], count)]

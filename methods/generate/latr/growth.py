@@ -11,7 +11,7 @@ from banyan.segment import Sampling, Segment
 from banyan.signals import Wanted
 from methods.generate.chains import Chain
 from methods.generate.coroutine_policy import Growth
-from methods.generate.latr.lookahead import Choices, Likeness, Rule, openings
+from methods.generate.latr.lookahead import Choices, ForkRule, Likeness, openings
 
 
 @dataclass(eq=False, slots=True)
@@ -49,7 +49,7 @@ class _Row:
             return None
         return self.tokens[start - self.birth : end - self.birth]
 
-    def take(self, piece: Segment, rule: Rule) -> None:
+    def take(self, piece: Segment, rule: ForkRule) -> None:
         """Goes on by a greedy segment. A forced token is known before it comes."""
         start = self.chain.stop
         self.chain = self.chain.and_then(piece)
@@ -65,7 +65,7 @@ class Lookahead:
     growth: Growth
     leaves: int
     of_tree: int
-    rule: Rule
+    rule: ForkRule
     likeness: Likeness
     ages: tuple[int, ...]
     chunk: int

@@ -14,7 +14,7 @@ Choices = tuple[tuple[int, int], ...]  # (rank, token) of tokens that may go on 
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ForkRule:
     """A token opens a branch iff p > tau_abs and p_1 − p < tau_rel, both strictly. candidates: m likeliest tokens."""
 
     tau_abs: float
@@ -44,7 +44,7 @@ class Likeness:
         )
 
 
-def openings(segment: Segment, rule: Rule) -> dict[int, Choices]:
+def openings(segment: Segment, rule: ForkRule) -> dict[int, Choices]:
     """The tokens of a segment at which others may go on, with those, likeliest first. None where the token was forced: its
     place was looked at in the parent."""
     if segment.kind is not Kind.POLICY:

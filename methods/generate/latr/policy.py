@@ -27,7 +27,7 @@ from typing import ClassVar
 
 from methods.generate.coroutine_policy import Growing, Growth
 from methods.generate.latr.growth import Lookahead
-from methods.generate.latr.lookahead import Likeness, Rule
+from methods.generate.latr.lookahead import ForkRule, Likeness
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +99,9 @@ class Latr(Growing):
         return float(getattr(PRESETS[self.preset], name) if given is None else given)
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> ForkRule:
         """When a branch opens."""
-        return Rule(self._setting("tau_abs"), self._setting("tau_rel"), self.candidates)
+        return ForkRule(self._setting("tau_abs"), self._setting("tau_rel"), self.candidates)
 
     @property
     def likeness(self) -> Likeness:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Together(Generic[T, R]):
+class Batcher(Generic[T, R]):
     """`send` gets up to `most` items and answers each in turn, with a value or an error.
 
     What waits is bounded by who asks: each call returns with its own answer.

@@ -227,7 +227,7 @@ class Bus:
             except (TimeoutError, nats.errors.TimeoutError):
                 continue
 
-    async def hear(self, subject: str) -> AsyncIterator[None]:
+    async def subscribe(self, subject: str) -> AsyncIterator[None]:
         """Triggers without a consumer: something once it hears, at each message from then on, and after each reconnect.
 
         The broker keeps nothing for it, and its client needs no right but to subscribe.
@@ -254,7 +254,7 @@ class Bus:
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
 
-    async def bury(self, stream: str, delivery: Delivery, reason: str, service: str) -> None:
+    async def dead_letter(self, stream: str, delivery: Delivery, reason: str, service: str) -> None:
         """Publishes the message as a dead letter, then takes it out of the way. What fills a message fits into no letter: of
         that only its size is told."""
         whole = len(delivery.data) <= 2 * MAX_MESSAGE_BYTES - 2 * _HEADER_BYTES

@@ -5,22 +5,22 @@ from typing import TypeVar
 
 from services.chassis.messaging.bus import MAX_MESSAGE_BYTES
 
-HEAD_BYTES = 512  # of a message beside its items: run, node and framing
+FRAMING_BYTES = 512  # of a message beside its items: run, node and framing
 T = TypeVar("T")
 
 
-def parts(items: Sequence[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
+def chunked(items: Sequence[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
     """The items in order, in parts of at most `most` of them and of what a message holds; a larger item is alone.
 
     size: bytes of an item.
     """
     part: list[T] = []
-    held = HEAD_BYTES
+    held = FRAMING_BYTES
     for item in items:
         more = size(item)
         if part and (held + more > MAX_MESSAGE_BYTES or len(part) >= most):
             yield part
-            part, held = [], HEAD_BYTES
+            part, held = [], FRAMING_BYTES
         part.append(item)
         held += more
     if part:

@@ -15,13 +15,13 @@ M = TypeVar("M", bound=Message)
 _HELD = 64  # more that come while one is dealt with are dropped
 
 
-async def say(client: Client, subject: str, message: Message) -> None:
+async def publish(client: Client, subject: str, message: Message) -> None:
     """Says it, if NATS is there."""
     with contextlib.suppress(nats.errors.Error):
         await client.publish(subject, message.SerializeToString())
 
 
-async def heard(client: Client, subject: str, kind: type[M]) -> AsyncIterator[M]:
+async def subscribe(client: Client, subject: str, kind: type[M]) -> AsyncIterator[M]:
     """What is said from now on, for ever. What cannot be read is dropped."""
     subscription = await client.subscribe(subject, pending_msgs_limit=_HELD)
     try:

@@ -87,7 +87,7 @@ def choose(own: "torch.device", others: list[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class WeightSlice:
     """A stretch of the file that is broadcast at once, and the tensors in it."""
 
     offset: int
@@ -95,7 +95,7 @@ class Piece:
     entries: tuple[TensorEntry, ...]
 
 
-def pieces(manifest: WeightManifest, piece_bytes: int) -> Iterator[Piece]:
+def pieces(manifest: WeightManifest, piece_bytes: int) -> Iterator[WeightSlice]:
     """All of the file, each tensor whole; several small ones together. Raises InvalidInput where tensors overlap."""
     entries = sorted(manifest.tensors, key=lambda t: (t.offset, t.bytes))
     start, held = 0, list[TensorEntry]()
@@ -105,7 +105,7 @@ def pieces(manifest: WeightManifest, piece_bytes: int) -> Iterator[Piece]:
             raise InvalidInput(f"tensor {entry.name} of step {manifest.step} lies over the next one")
         held.append(entry)
         if end - start >= piece_bytes or at + 1 == len(entries):
-            yield Piece(start, end - start, tuple(held))
+            yield WeightSlice(start, end - start, tuple(held))
             start, held = end, []
 
 

@@ -17,7 +17,7 @@ from services.chassis.weights.file import HEAD
 _UP, _RAW, _HEARD = "up.weight", "raw_B", "heard"
 
 
-class Head(nn.Module):
+class ValueHead(nn.Module):
     """The head of a model whose states have `size` numbers. heard: 1 once it has learned enough to be listened to."""
 
     raw_B: torch.Tensor
@@ -51,12 +51,12 @@ class Head(nn.Module):
         return torch.lerp(self.right_B[left], self.right_B[right], part)
 
 
-def tensors(head: Head) -> dict[str, torch.Tensor]:
+def tensors(head: ValueHead) -> dict[str, torch.Tensor]:
     """Its tensors as they are named in a weight file."""
     return {HEAD + name: tensor.detach() for name, tensor in head.state_dict().items()}
 
 
-def read(held: Mapping[str, torch.Tensor], like: torch.Tensor, source: Path) -> Head | None:
+def read(held: Mapping[str, torch.Tensor], like: torch.Tensor, source: Path) -> ValueHead | None:
     """The head among the tensors of a weight file, for a model with the output layer `like`; None where there is none, or
     none that may be heard yet. Raises InvalidInput where it is unusable."""
     found = {name.removeprefix(HEAD): tensor for name, tensor in held.items() if name.startswith(HEAD)}
@@ -64,7 +64,7 @@ def read(held: Mapping[str, torch.Tensor], like: torch.Tensor, source: Path) -> 
         return None
     try:
         width, size = found[_UP].shape
-        head = Head(size, width, len(found[_RAW]))
+        head = ValueHead(size, width, len(found[_RAW]))
         head.load_state_dict(found)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
         raise InvalidInput(f"the learned head in {source} is unusable: {' '.join(str(error).split())}") from None

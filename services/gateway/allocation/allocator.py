@@ -17,7 +17,7 @@ from services.gateway.allocation.allocation import check, from_wire, parts, to_w
 from services.gateway.allocation.history import History
 from services.gateway.allocation.timeout import within
 from services.gateway.domain.ports import Store
-from services.gateway.tasks.dataset import Prompts, Rows
+from services.gateway.tasks.dataset import Examples, Prompts
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ RIGHT = 0.5  # rewards of at least this are successes where the curriculum says 
 class Allocator:
     """The curriculum of one run."""
 
-    def __init__(self, store: Store, run_id: str, recipe: Recipe, rows: Rows) -> None:
+    def __init__(self, store: Store, run_id: str, recipe: Recipe, rows: Examples) -> None:
         self._store, self._run_id, self._recipe, self._rows = store, run_id, recipe, rows
         control = recipe.control
         self._curriculum: Curriculum = registry.build("control", control.curriculum, control.curriculum_settings)

@@ -11,7 +11,7 @@ from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1 import tree_pb2
 from banyan.wire.segments import rewards_from_wire
-from services.gateway.allocation.growth_budgets import Grant, Rooms, Standing
+from services.gateway.allocation.growth_budgets import Grant, GrowthBudgets, TreeBudget
 from services.gateway.domain.ports import Store
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _AGAIN_S = 1.0
 _SOON_S = 0.05  # news that come within it are one
 
 
-class RoomKeeper:
+class BudgetRounds:
     """Keeps nothing but the last answer's number: another gateway would go on at any point."""
 
     def __init__(self, store: Store, recipe: Recipe, run_id: str) -> None:
@@ -32,7 +32,7 @@ class RoomKeeper:
         share = registry.build("rooms", recipe.control.rooms, recipe.control.rooms_settings)
         # A deterministic run decides on whole waves, whatever the time.
         patience = math.inf if recipe.deterministic else recipe.control.score_deadline_s
-        self._rooms = Rooms(share, self._block, int(policy.most), patience)
+        self._rooms = GrowthBudgets(share, self._block, int(policy.most), patience)
 
     async def look(self) -> None:
         """Decides all rounds that are due. Raises Refused when a newer gateway has taken over."""
@@ -59,10 +59,10 @@ class RoomKeeper:
                 await asyncio.sleep(_SOON_S)
             seen = answer.seen
 
-    def _standing(self, fact: runs.RoomFacts) -> Standing:
+    def _standing(self, fact: runs.RoomFacts) -> TreeBudget:
         rewards = rewards_from_wire(fact.scores, self._scorers)
         told = fact.HasField("room")
-        return Standing(
+        return TreeBudget(
             tree_id=fact.tree_id,
             ordinal=fact.group_ordinal,
             growing=fact.growing,

@@ -14,7 +14,7 @@ from banyan.plugins import RoomShare, Waiting
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TreeBudget:
     """What is known of a tree. `given` is its tree policy's `start` before control's first round."""
 
     tree_id: bytes
@@ -54,7 +54,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Rooms:
+class GrowthBudgets:
     """How a run shares room out."""
 
     share: RoomShare
@@ -62,22 +62,22 @@ class Rooms:
     most: int  # leaves of a tree
     patience_s: float = math.inf
 
-    def grants(self, trees: Sequence[Standing]) -> dict[int, list[Grant]]:
+    def grants(self, trees: Sequence[TreeBudget]) -> dict[int, list[Grant]]:
         """The rounds that are due, by block."""
-        blocks: dict[int, list[Standing]] = {}
+        blocks: dict[int, list[TreeBudget]] = {}
         for tree in sorted(trees, key=lambda tree: (tree.ordinal, tree.tree_id)):
             blocks.setdefault(tree.ordinal // self.block, []).append(tree)
         due = {number: self._due(members) for number, members in blocks.items()}
         return {number: self._round(blocks[number], members) for number, members in due.items() if members}
 
-    def _due(self, members: Sequence[Standing]) -> list[Standing]:
+    def _due(self, members: Sequence[TreeBudget]) -> list[TreeBudget]:
         """The trees of the round that is due; none if they wait for others."""
         if all(tree.waits for tree in members if tree.open):
             return [tree for tree in members if tree.open]
         idle = [tree for tree in members if tree.idle]
         return idle if any(tree.waited_s >= self.patience_s for tree in idle) else []
 
-    def _round(self, members: Sequence[Standing], trees: Sequence[Standing]) -> list[Grant]:
+    def _round(self, members: Sequence[TreeBudget], trees: Sequence[TreeBudget]) -> list[Grant]:
         pot, given = self._pot(members, trees)
         left = self.share.phases - 1 - max(tree.round for tree in trees)  # rounds, this one too
         budget = pot // left if left > 1 else pot
@@ -87,7 +87,7 @@ class Rooms:
         leaves = {tree.tree_id: tree.given + n for tree, n in zip(trees, more, strict=True)}
         return [Grant(t.tree_id, leaves[t.tree_id], last or leaves[t.tree_id] >= self.most, t.round + 1) for t in trees]
 
-    def _pot(self, members: Sequence[Standing], trees: Sequence[Standing]) -> tuple[int, int]:
+    def _pot(self, members: Sequence[TreeBudget], trees: Sequence[TreeBudget]) -> tuple[int, int]:
         """Leaves to share out, and leaves given so far. Trees that were never in a round keep what they will bring."""
         mine = {tree.tree_id for tree in trees}
         counted = [tree for tree in members if tree.tree_id in mine or tree.round or not tree.growing]

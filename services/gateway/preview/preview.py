@@ -20,8 +20,8 @@ from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway.allocation import allocation, growth_budgets
 from services.gateway.allocation.history import History
 from services.gateway.preview.simulated_rollouts import Chances, Rollouts
-from services.gateway.runs.decide import Facts, decide
-from services.gateway.runs.staleness_gate import Gate, Standing, Steps
+from services.gateway.runs.decide import RunFacts, decide
+from services.gateway.runs.staleness_gate import Gate, GroupCounts, PolicySteps
 from services.gateway.tasks import dataset as tasks
 
 MOST_STEPS = 12
@@ -46,13 +46,13 @@ class Group:
 
 def preview(recipe: Recipe, base: Path) -> dict[str, int | float | str]:
     """What became of the groups of the first steps, and what of control was left out. Raises InvalidInput."""
-    world = World(recipe, base)
+    world = SimulatedRun(recipe, base)
     while world.step < world.steps:
         world.advance()
     return world.said()
 
 
-class World:
+class SimulatedRun:
     """A run as far as control can tell. Rows are read only for a curriculum that looks at them."""
 
     def __init__(self, recipe: Recipe, base: Path) -> None:
@@ -114,7 +114,7 @@ class World:
     # -- opening --
 
     def _open(self) -> None:
-        standing = Standing(
+        standing = GroupCounts(
             step=self.step,
             batches=self.step,
             open=sum(group.ends > self.now for group in self.hand),
@@ -123,7 +123,7 @@ class World:
             opened=self.opened,
             consumed=len(self.trained),
         )
-        count = decide(self.recipe, Facts(S.RUN_STATE_TRAINING, standing)).groups
+        count = decide(self.recipe, RunFacts(S.RUN_STATE_TRAINING, standing)).groups
         steps = [self.gate.steps(standing, place) for place in range(count)]
         ordinals = range(self.opened, self.opened + count)
         made = [self._group(*each) for each in zip(ordinals, self._allocated(ordinals), steps, strict=True)]
@@ -147,7 +147,7 @@ class World:
             raise InvalidInput(f"control.curriculum {self.recipe.control.curriculum}: {with_place(error)}") from error
         return allocation.check(said, self.recipe, budget, len(self.rows))
 
-    def _group(self, ordinal: int, given: Allocation, steps: Steps) -> Group:
+    def _group(self, ordinal: int, given: Allocation, steps: PolicySteps) -> Group:
         self.history.allocated(ordinal, given.row)
         return Group(ordinal, given, self.step, steps.last)
 
@@ -175,7 +175,7 @@ class World:
         """Rounds of groups that are opened together, until all rooms are final."""
         control, by_ordinal = self.recipe.control, {group.ordinal: group for group in made}
         share = registry.build("rooms", control.rooms, control.rooms_settings)
-        rule, begun = growth_budgets.Rooms(share, self.batch, int(self.policy.most)), int(self.policy.start)
+        rule, begun = growth_budgets.GrowthBudgets(share, self.batch, int(self.policy.most)), int(self.policy.start)
         stand = {o: growth_budgets.Grant(o.to_bytes(8), begun, False, 0) for o in by_ordinal}
         due = [list(stand.values())] if stand else []
         while due:
@@ -242,15 +242,15 @@ class World:
         return out
 
 
-def _some(rows: tasks.Rows, most: int) -> tuple[list[tasks.Row], list[str]]:
+def _some(rows: tasks.Examples, most: int) -> tuple[list[tasks.Row], list[str]]:
     """So many of the rows, from all over, with their prompts."""
     count, prompts = len(rows.train), tasks.Prompts(rows)
     chosen = range(count) if count <= most else [count * i // most for i in range(most)]
     return [rows.train[i] for i in chosen], [prompts[i] for i in chosen]
 
 
-def _standing(group: Group, room: growth_budgets.Grant) -> growth_budgets.Standing:
+def _standing(group: Group, room: growth_budgets.Grant) -> growth_budgets.TreeBudget:
     rewards = group.rollouts.rewards
-    return growth_budgets.Standing(
+    return growth_budgets.TreeBudget(
         room.tree_id, group.ordinal, not room.final, room.leaves, room.round, room.final, len(rewards), rewards
     )

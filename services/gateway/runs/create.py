@@ -15,7 +15,7 @@ from banyan.v1 import runstore_service_pb2 as runs
 from services.chassis import models
 from services.chassis.model_checks import model_files
 from services.gateway.runs.model_facts import NOTHING_KNOWN, ModelFacts
-from services.gateway.tasks.dataset import Rows
+from services.gateway.tasks.dataset import Examples
 
 _ID_BYTES = 4
 
@@ -26,7 +26,7 @@ class NewRun:
 
     run: runs.Run
     recipe: Recipe
-    rows: Rows
+    rows: Examples
 
 
 def read_recipe(recipe_json: str) -> Recipe:
@@ -77,7 +77,7 @@ def _identity(part: Part) -> dict[str, Any]:
     return data
 
 
-def new_run(recipe: Recipe, rows: Rows, folder: str, state: Path, facts: ModelFacts = NOTHING_KNOWN) -> NewRun:
+def new_run(recipe: Recipe, rows: Examples, folder: str, state: Path, facts: ModelFacts = NOTHING_KNOWN) -> NewRun:
     """The run to store; without a folder of its own it gets one in the state folder."""
     name = run_id(recipe)
     run = runs.Run(

@@ -13,7 +13,7 @@ from services.gateway.domain import state_machine
 from services.gateway.domain.state_machine import State
 from services.gateway.runs import evaluation
 from services.gateway.runs.evaluation import Evaluation, Measured
-from services.gateway.runs.staleness_gate import Gate, Standing
+from services.gateway.runs.staleness_gate import Gate, GroupCounts
 
 NOTHING_SCORED = "no sample of its {} batches has a score, so nothing was learnt"
 NOTHING_GROWN = "no tree of its {} batches has a leaf, so nothing was learnt; the tree policy made none, or dropped them"
@@ -22,11 +22,11 @@ NO_EVALUATION = "no evaluation: the task holds out no rows (task.holdout)"
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RunFacts:
     """What is known of a run."""
 
     state: State
-    standing: Standing | None  # none before the base policy is published
+    standing: GroupCounts | None  # none before the base policy is published
     evals: Mapping[str, Measured] = field(default_factory=dict)
     given_up: tuple[str, ...] = ()  # processes that the supervisor gave up, in words
     live_minutes: float = 0.0
@@ -55,7 +55,7 @@ class Decision:
     unscorable: Evaluation | None = None  # an evaluation that has no value at all: fail the run with the scorer's reason
 
 
-def decide(recipe: Recipe, facts: Facts) -> Decision:
+def decide(recipe: Recipe, facts: RunFacts) -> Decision:
     """What a run needs now."""
     if not state_machine.working(facts.state):
         return Decision()
@@ -80,7 +80,7 @@ def processes(recipe: Recipe, state: State) -> dict[str, int]:
     return {"rollout": recipe.resources.rollout_nodes, "learner": 1} if state_machine.working(state) else {}
 
 
-def _failure(recipe: Recipe, facts: Facts) -> str:
+def _failure(recipe: Recipe, facts: RunFacts) -> str:
     if facts.given_up:
         return "; ".join(facts.given_up)
     limit = recipe.budget.minutes
@@ -94,7 +94,7 @@ def _failure(recipe: Recipe, facts: Facts) -> str:
     return ""
 
 
-def _late(recipe: Recipe, facts: Facts) -> bool:
+def _late(recipe: Recipe, facts: RunFacts) -> bool:
     limit = recipe.budget.minutes
     return limit is not None and facts.live_minutes >= limit
 
@@ -109,13 +109,13 @@ def _nothing_trained(recipe: Recipe) -> str:
     return f"{_time_is_over(recipe, 0)}, and nothing was trained; begin a run with more of them"
 
 
-def _started(recipe: Recipe, facts: Facts) -> Move:
+def _started(recipe: Recipe, facts: RunFacts) -> Move:
     if evaluation.measured_rows(recipe, facts.held_out):
         return Move(S.RUN_STATE_EVALUATING_BEFORE)
     return Move(S.RUN_STATE_TRAINING, NO_EVALUATION)
 
 
-def _measure(recipe: Recipe, facts: Facts, when: str, step: int, then: Move) -> Decision:
+def _measure(recipe: Recipe, facts: RunFacts, when: str, step: int, then: Move) -> Decision:
     """Opens what is pending of a step's evaluations; moves on when all are over."""
     rows = evaluation.measured_rows(recipe, facts.held_out)
     wanted = evaluation.evaluations(recipe, when, step)
@@ -128,7 +128,7 @@ def _measure(recipe: Recipe, facts: Facts, when: str, step: int, then: Move) -> 
     return Decision(evaluations=tuple(pending)) if pending else Decision(then)
 
 
-def _train(recipe: Recipe, facts: Facts, standing: Standing) -> Decision:
+def _train(recipe: Recipe, facts: RunFacts, standing: GroupCounts) -> Decision:
     late, done = _late(recipe, facts), standing.step >= recipe.budget.steps
     if facts.hopeless and not done:
         return Decision(Move(S.RUN_STATE_FAILED, facts.hopeless))
@@ -145,7 +145,7 @@ def _train(recipe: Recipe, facts: Facts, standing: Standing) -> Decision:
     return Decision(groups=gate.room(standing, last))
 
 
-def _ended(recipe: Recipe, facts: Facts, standing: Standing) -> Move:
+def _ended(recipe: Recipe, facts: RunFacts, standing: GroupCounts) -> Move:
     """Where a run goes that trains no more."""
     if not standing.batches:
         return Move(S.RUN_STATE_FAILED, _nothing_trained(recipe))
@@ -161,13 +161,13 @@ def _ended(recipe: Recipe, facts: Facts, standing: Standing) -> Move:
     return Move(S.RUN_STATE_SUCCEEDED, "; ".join(filter(None, (words, NO_EVALUATION))))
 
 
-def _unbegun(recipe: Recipe, facts: Facts, step: int) -> bool:
+def _unbegun(recipe: Recipe, facts: RunFacts, step: int) -> bool:
     """Whether no evaluation of a step has a tree yet."""
     wanted = evaluation.evaluations(recipe, f"step-{step}", step)
     return not any(facts.evals.get(e.label, Measured()).groups for e in wanted)
 
 
-def _settled(recipe: Recipe, facts: Facts, standing: Standing) -> bool:
+def _settled(recipe: Recipe, facts: RunFacts, standing: GroupCounts) -> bool:
     """Whether no further batch can come of what was opened: the newest policy stays the newest."""
     trained = standing.step >= standing.batches
     return trained and not (standing.open or facts.unheard) and standing.closed < recipe.control.groups_per_batch

@@ -13,7 +13,7 @@ from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.chassis.rpc.health import Pulse
 from services.gateway.allocation.allocator import Allocator
-from services.gateway.allocation.budget_rounds import RoomKeeper
+from services.gateway.allocation.budget_rounds import BudgetRounds
 from services.gateway.domain import state_machine
 from services.gateway.domain.ports import Learners, Log, Store
 from services.gateway.domain.state_machine import State
@@ -24,9 +24,9 @@ from services.gateway.runs.facts import facts_of, standing_of
 from services.gateway.runs.failure_streak import Streak
 from services.gateway.runs.opening import Opener, Wave
 from services.gateway.runs.revive import applied
-from services.gateway.runs.staleness_gate import Gate, Standing, Steps
+from services.gateway.runs.staleness_gate import Gate, GroupCounts, PolicySteps
 from services.gateway.runs.tree_publisher import Publisher
-from services.gateway.tasks.dataset import Rows
+from services.gateway.tasks.dataset import Examples
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +39,14 @@ class Driver:
     """One run. Keeps only caches: another driver, in another process, would go on at any point."""
 
     def __init__(
-        self, store: Store, bus: Log, learners: Learners, recipe: Recipe, rows: Rows, run_id: str, epoch: int
+        self, store: Store, bus: Log, learners: Learners, recipe: Recipe, rows: Examples, run_id: str, epoch: int
     ) -> None:
         self.run_id = run_id
         self._learners = learners
         self._store, self._log, self._recipe, self._rows = store, bus, recipe, rows
         self._opener = Opener(run_id, recipe, rows)
         self._allocator = Allocator(store, run_id, recipe, rows)
-        self._rooms = RoomKeeper(store, recipe, run_id) if recipe.control.rooms else None
+        self._rooms = BudgetRounds(store, recipe, run_id) if recipe.control.rooms else None
         self._training = Publisher(bus, run_id, epoch)
         self._measuring = Publisher(bus, run_id, epoch)
         self._gate = Gate.of(recipe.control)
@@ -146,7 +146,7 @@ class Driver:
             await self._store.set_desired(self.run_id, wanted)
             self._desired = wanted
 
-    async def _hopeless(self, standing: Standing | None) -> str:
+    async def _hopeless(self, standing: GroupCounts | None) -> str:
         if standing is None:
             return ""
         self._streak = self._streak.after(standing)
@@ -154,7 +154,7 @@ class Driver:
             return ""
         return f"{self._streak.words(standing)}{await self._why('')}"
 
-    async def _fruitless(self, standing: Standing | None) -> str:
+    async def _fruitless(self, standing: GroupCounts | None) -> str:
         """Say why no step has changed the weights; empty once one has. The policies are read until then, each once."""
         if standing is None:
             return ""
@@ -166,7 +166,7 @@ class Driver:
         return f": {'; '.join(reasons[:3])}" if reasons else ""
 
     async def _act(
-        self, state: State, decision: Decision, progress: runs.ReadProgressResponse, standing: Standing | None
+        self, state: State, decision: Decision, progress: runs.ReadProgressResponse, standing: GroupCounts | None
     ) -> None:
         if decision.unscorable:
             label = decision.unscorable.label
@@ -196,7 +196,7 @@ class Driver:
         else:
             self._measuring.forget(lambda label: label == wanted.label)
 
-    async def _open(self, standing: Standing, groups: int) -> None:
+    async def _open(self, standing: GroupCounts, groups: int) -> None:
         """Opens the next groups, and again what the store has not got: ordinals before `opened` are stored whole."""
         first = standing.opened
         self._training.forget(lambda ordinal: int(ordinal) < first)
@@ -208,7 +208,9 @@ class Driver:
         wave = Wave(self.run_id, standing.step, first, groups) if self._recipe.deterministic else None
         await self._open_groups(range(first, first + groups), standing, steps, wave)
 
-    async def _open_groups(self, ordinals: range, standing: Standing, steps: list[Steps], wave: Wave | None) -> None:
+    async def _open_groups(
+        self, ordinals: range, standing: GroupCounts, steps: list[PolicySteps], wave: Wave | None
+    ) -> None:
         allocations = await self._allocator.fill(ordinals, standing.batches)
         if wave:
             wave = replace(wave, trees=sum(map(self._opener.group_size, allocations)))
@@ -219,13 +221,13 @@ class Driver:
             )
         )
 
-    async def _recover(self, standing: Standing) -> None:
+    async def _recover(self, standing: GroupCounts) -> None:
         """Completes what an earlier gateway may have left half opened: a group, or a wave that nodes wait for."""
         last = await self._store.last_training_tree(self.run_id)
         if last is None:
             return
         wave = Wave.parse(last.wave) if last.wave else None
-        steps = Steps(last.min_step, last.last_step if last.HasField("last_step") else None)
+        steps = PolicySteps(last.min_step, last.last_step if last.HasField("last_step") else None)
         end = wave.ordinals.stop if wave else last.group_ordinal + 1
         if standing.opened < end:
             ordinals = wave.ordinals if wave else range(standing.opened, end)

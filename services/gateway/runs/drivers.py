@@ -18,7 +18,7 @@ from services.gateway.domain.ports import Learners, Log, Store
 from services.gateway.domain.state_machine import State
 from services.gateway.runs.driver import Driver
 from services.gateway.tasks import dataset as rows_module
-from services.gateway.tasks.dataset import Rows
+from services.gateway.tasks.dataset import Examples
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _SWEPT_S = 180.0  # a few calls that the store may answer after it was started a
 _ADOPT_S = 1800.0  # a task of many gigabytes is read
 
 
-class Fleet:
+class Drivers:
     """The drivers, by run."""
 
     def __init__(self, store: Store, bus: Log, learners: Learners, epoch: int) -> None:
@@ -103,7 +103,7 @@ class Fleet:
             log.info("run %s: %s", run.run_id, error)  # somebody moved it in the same moment; the next sweep sees where
         await self._store.set_desired(run.run_id, {})
 
-    def start(self, run_id: str, recipe: Recipe, rows: Rows) -> None:
+    def start(self, run_id: str, recipe: Recipe, rows: Examples) -> None:
         """Puts a driver on a run, unless there is one."""
         if run_id in self._tasks:
             return
@@ -112,11 +112,11 @@ class Fleet:
         self.liveness.add(driver.pulse)
         self._tasks[run_id] = asyncio.create_task(driver.run(lambda: self._tell(run_id)), name=f"drive-{run_id}")
 
-    def check(self, run_id: str, recipe: Recipe, rows: Rows) -> None:
+    def check(self, run_id: str, recipe: Recipe, rows: Examples) -> None:
         """Raises what would keep a driver from being put on a run, before the run is stored."""
         self._driver(run_id, recipe, rows)
 
-    def _driver(self, run_id: str, recipe: Recipe, rows: Rows) -> Driver:
+    def _driver(self, run_id: str, recipe: Recipe, rows: Examples) -> Driver:
         return Driver(self._store, self._bus, self._learners, recipe, rows, run_id, self._epoch)
 
     async def _wait(self) -> None:

@@ -1,17 +1,17 @@
 """From the store's answers to the facts that `decide` takes."""
 
 from banyan.v1 import runstore_service_pb2 as runs
-from services.gateway.runs.decide import Facts
+from services.gateway.runs.decide import RunFacts
 from services.gateway.runs.evaluation import Measured
-from services.gateway.runs.staleness_gate import Standing
+from services.gateway.runs.staleness_gate import GroupCounts
 
 
-def standing_of(progress: runs.ReadProgressResponse) -> Standing | None:
+def standing_of(progress: runs.ReadProgressResponse) -> GroupCounts | None:
     """Where training stands; None before the base policy is published."""
     if not progress.HasField("step"):
         return None
     groups = progress.groups
-    return Standing(
+    return GroupCounts(
         step=progress.step,
         batches=int(progress.batches),
         open=groups.open,
@@ -31,9 +31,9 @@ def facts_of(
     hopeless: str = "",
     fruitless: str = "",
     unheard: int = 0,
-) -> Facts:
+) -> RunFacts:
     """All that is known of a run."""
-    return Facts(
+    return RunFacts(
         state=answer.run.state,
         standing=standing_of(progress),
         evals={e.label: Measured(e.groups, e.done, e.scored) for e in progress.evals},

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from services.gateway.runs.staleness_gate import Standing
+from services.gateway.runs.staleness_gate import GroupCounts
 
 HOPELESS_BATCHES = 10  # batches' worth of groups with no scored leaf between; one bad batch is no reason to end a run
 
@@ -15,17 +15,17 @@ class Streak:
     over: int = 0
     dropped: int = 0
 
-    def after(self, standing: Standing) -> "Streak":
+    def after(self, standing: GroupCounts) -> "Streak":
         """The streak as it stands now; a closed tree with a scored leaf ends it."""
         if standing.scored != self.scored:
             return Streak(standing.scored, standing.over, standing.dropped)
         return self
 
-    def hopeless(self, standing: Standing, groups_per_batch: int) -> bool:
+    def hopeless(self, standing: GroupCounts, groups_per_batch: int) -> bool:
         """Whether nothing but dropped groups, and groups without a scored leaf, came for too long."""
         return standing.over - self.over >= HOPELESS_BATCHES * groups_per_batch
 
-    def words(self, standing: Standing) -> str:
+    def words(self, standing: GroupCounts) -> str:
         """What came instead."""
         over, dropped = standing.over - self.over, standing.dropped - self.dropped
         if over == dropped:

@@ -16,9 +16,9 @@ from banyan.recipe_loader import group_scorers as groups
 from banyan.v1 import tree_pb2
 from services.gateway.runs import evaluation
 from services.gateway.runs.evaluation import Evaluation
-from services.gateway.runs.staleness_gate import Steps
+from services.gateway.runs.staleness_gate import PolicySteps
 from services.gateway.tasks import prompt_tokens
-from services.gateway.tasks.dataset import Prompt, Rows
+from services.gateway.tasks.dataset import Examples, Prompt
 
 TRAIN = "train"
 
@@ -52,13 +52,13 @@ class Wave:
 class Opener:
     """Makes the trees of one run."""
 
-    def __init__(self, run_id: str, recipe: Recipe, rows: Rows) -> None:
+    def __init__(self, run_id: str, recipe: Recipe, rows: Examples) -> None:
         self.run_id, self.recipe, self.rows = run_id, recipe, rows
         self._group_scorers = groups.scorers(recipe.filter)
         self._tokens = prompt_tokens.of(recipe)
 
     def training(
-        self, ordinal: int, allocation: Allocation, steps: Steps, wave: Wave | None = None
+        self, ordinal: int, allocation: Allocation, steps: PolicySteps, wave: Wave | None = None
     ) -> list[tree_pb2.TreeSpec]:
         """The trees of the training group `ordinal`, as they were allocated."""
         prompt = self.rows.prompt(self.rows.train[allocation.row])

@@ -7,10 +7,10 @@ from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway.domain import state_machine
 from services.gateway.domain.ports import Store
 from services.gateway.runs.applied_steps import Applied
-from services.gateway.runs.decide import Facts, decide
+from services.gateway.runs.decide import RunFacts, decide
 
 
-def uncured(recipe: Recipe, facts: Facts) -> str:
+def uncured(recipe: Recipe, facts: RunFacts) -> str:
     """Return the cause for which the run would fail again at once; empty where it may go on. Pure.
 
     facts: of the run in the state that it would go back to. Processes that were given up are tried again.

@@ -13,7 +13,7 @@ from banyan.recipe import Control
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GroupCounts:
     """Where a run's training groups stand, as the store says. May lag behind what was published, never lead."""
 
     step: int  # newest policy step; may be below `batches` while a learner replays
@@ -38,7 +38,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class PolicySteps:
     """The policies that matter to a group."""
 
     oldest: int  # that may sample it
@@ -59,7 +59,7 @@ class Gate:
         """The gate of a recipe."""
         return cls(control.groups_per_batch, control.max_staleness, control.over_provision, control.stale_groups == "drop")
 
-    def room(self, standing: Standing, last_batch: int) -> int:
+    def room(self, standing: GroupCounts, last_batch: int) -> int:
         """Groups to open now. Batches from `last_batch` on may not be prepared: the budget ends, or an evaluation is due."""
         further = 0 if self.extra else self.max_staleness
         ahead = (standing.step + 1 + further - standing.batches) * self.groups_per_batch + self.extra
@@ -68,15 +68,15 @@ class Gate:
             ahead -= self.extra  # the batch is made: what it left over is enough until its policy is there
         return max(0, min(ahead, wanted) - standing.in_hand)
 
-    def min_step(self, standing: Standing, position: int) -> int:
+    def min_step(self, standing: GroupCounts, position: int) -> int:
         """Oldest policy that may sample the group that comes `position` places after those in hand."""
         batch = standing.batches + (standing.in_hand + position) // self.groups_per_batch
         return max(0, min(standing.step, batch - self.max_staleness))
 
-    def steps(self, standing: Standing, position: int) -> Steps:
+    def steps(self, standing: GroupCounts, position: int) -> PolicySteps:
         """The policies that matter to that group: too old to sample it, and too new to train on it (RollArt, card 42).
 
         What is opened now is for batches up to step + max_staleness, so a group that keeps pace is never too old.
         """
         last = standing.step + self.max_staleness if self.drop else None
-        return Steps(self.min_step(standing, position), last)
+        return PolicySteps(self.min_step(standing, position), last)

@@ -10,8 +10,8 @@ from banyan.digest import blake
 from banyan.errors import BanyanError
 from banyan.v1 import events_pb2, tree_pb2
 from services.chassis.messaging import subjects
-from services.chassis.messaging.batcher import Together
-from services.chassis.messaging.chunks import parts
+from services.chassis.messaging.batcher import Batcher
+from services.chassis.messaging.chunks import chunked
 from services.chassis.process import telemetry
 from services.gateway.domain.ports import Log
 
@@ -31,7 +31,7 @@ class Publisher:
     def __init__(self, log: Log, run_id: str, epoch: int) -> None:
         self._log, self._run_id, self._epoch = log, run_id, epoch
         self._opened: dict[Key, _Opened] = {}
-        self._together = Together[tree_pb2.TreeSpec, None](self._send, subjects.MOST_TREES)
+        self._together = Batcher[tree_pb2.TreeSpec, None](self._send, subjects.MOST_TREES)
 
     def __len__(self) -> int:
         """Keys that the store is not known to have."""
@@ -69,7 +69,7 @@ class Publisher:
 
     async def _send(self, specs: Sequence[tree_pb2.TreeSpec]) -> list[BanyanError | None]:
         ends: list[BanyanError | None] = []
-        for part in parts(specs, tree_pb2.TreeSpec.ByteSize, subjects.MOST_TREES):
+        for part in chunked(specs, tree_pb2.TreeSpec.ByteSize, subjects.MOST_TREES):
             try:
                 await self._say(part)
                 ends += [None] * len(part)

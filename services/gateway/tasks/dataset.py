@@ -24,7 +24,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class Examples:
     """The rows of a task, split."""
 
     task: Task
@@ -44,7 +44,7 @@ class Rows:
 class Prompts(Sequence[str]):
     """The text of each training row's prompt, made when it is asked for: there may be many rows, and few are."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Examples) -> None:
         self._rows = rows
 
     def __len__(self) -> int:
@@ -63,12 +63,12 @@ class Prompts(Sequence[str]):
         return "\n".join(message["content"] for message in asked if message["role"] != "system")
 
 
-async def load(recipe: Recipe, base: Path) -> Rows:
+async def load(recipe: Recipe, base: Path) -> Examples:
     """The rows of a recipe, read in a thread. Raises InvalidInput where they cannot be read or none is left to train on."""
     return await asyncio.to_thread(read, recipe, base)
 
 
-def read(recipe: Recipe, base: Path) -> Rows:
+def read(recipe: Recipe, base: Path) -> Examples:
     """The same, at once."""
     split = tasks.split(tasks.load(recipe.task, base), recipe.task)
-    return Rows(recipe.task, split.train, sorted(split.held_out, key=row_digest), split.digest)
+    return Examples(recipe.task, split.train, sorted(split.held_out, key=row_digest), split.digest)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from services.learner.attention.matmuls import Calls, long_pairs
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 
 DENSE_TOKENS = 512  # up to this many tokens a block's scores are cheap to hold in float32 for all blocks at once
 
@@ -33,18 +33,18 @@ NODES_CALL, NODES_PART, NODES_TOKEN, LONG_PAIR, UNIT_PAIR = 615_000.0, 55_000.0,
 BLOCKS_CALL, BLOCKS_TOKEN, BLOCKS_PAIR = 173_000.0, 570.0, 5.6
 
 
-def padded_pairs(row: Row) -> int:
+def padded_pairs(row: PackedSequence) -> int:
     """Products of all blocks padded to the longest, and of the trunk with itself."""
     longest = max((stop - start for start, stop in row.blocks), default=0)
     return len(row.blocks) * longest * (row.trunk + longest) + row.trunk**2
 
 
-def block_pairs(row: Row) -> int:
+def block_pairs(row: PackedSequence) -> int:
     """Products of each block with itself and the trunk, masked or not."""
     return sum((stop - start) * (row.trunk + stop - start) for start, stop in row.blocks) + row.trunk**2
 
 
-def costs(row: Row, calls: Calls | None) -> Mapping[Way, float]:
+def costs(row: PackedSequence, calls: Calls | None) -> Mapping[Way, float]:
     """What each way costs on a CPU; not node by node without its calls."""
     tokens = len(row.token_N)
     found = {
@@ -62,7 +62,7 @@ def _nodes(tokens: int, calls: Calls) -> float:
     return NODES_CALL * number + NODES_PART * parts + NODES_TOKEN * tokens + pairs
 
 
-def choose(row: Row, calls: Calls | None) -> Way:
+def choose(row: PackedSequence, calls: Calls | None) -> Way:
     """The cheapest way that the row allows. A layer with a window or a cap needs scores or a mask: it gives no calls."""
     found = dict(costs(row, calls))
     longest = max((stop - start for start, stop in row.blocks), default=0)

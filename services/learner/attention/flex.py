@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
-from services.learner.attention.mask import Facts, TreeMask
+from services.learner.attention.mask import TokenIntervals, TreeMask
 
 Sees = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def sees(facts: Facts, trunk: int, block_N: torch.Tensor, window: int | None) -> Sees:
+def sees(facts: TokenIntervals, trunk: int, block_N: torch.Tensor, window: int | None) -> Sees:
     """Whether the token at place q sees the one at k, for FlexAttention: what all blocks share, or its own node's or one
     above, not behind it; and within the window along the path."""
     enter, leave, position = facts

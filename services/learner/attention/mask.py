@@ -10,10 +10,10 @@ from services.learner.attention.cost_model import Way, choose
 from services.learner.attention.matmuls import Calls
 from services.learner.attention.node_attention import Products
 from services.learner.packing import node_spans
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 
 
-class Facts(NamedTuple):
+class TokenIntervals(NamedTuple):
     """[n] each, of tokens: the node, the last node below it, and the position on the path."""
 
     enter: torch.Tensor
@@ -27,11 +27,11 @@ class TreeMask:
     Masks are additive: 0 where the row sees the column, −inf elsewhere. A window of None has no end.
     """
 
-    def __init__(self, row: Row, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, row: PackedSequence, dtype: torch.dtype, device: torch.device) -> None:
         self.trunk = row.trunk
         self.sizes = [stop - start for start, stop in row.blocks]
         self.longest = max(self.sizes, default=0)
-        self.facts = Facts(*(torch.from_numpy(a).to(device) for a in (row.enter_N, row.leave_N, row.position_N)))
+        self.facts = TokenIntervals(*(torch.from_numpy(a).to(device) for a in (row.enter_N, row.leave_N, row.position_N)))
         self._deepest = int(row.position_N.max(initial=-1)) + 1
         self._row, self._dtype = row, dtype
         self._made: dict[tuple[str, int | None], Any] = {}

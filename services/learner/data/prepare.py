@@ -17,14 +17,14 @@ from services.learner.packing import packing, pairs, shaping, unroll
 from services.learner.packing.head_observations import Observed
 from services.learner.packing.loss_targets import PATHS, Taught
 
-Pack = Callable[[Iterable[unroll.Piece], int], list[packing.Row]]
+Pack = Callable[[Iterable[unroll.TreePart], int], list[packing.PackedSequence]]
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
     """What one step learns from. sizes: rows of each minibatch, in order; empty where all are one."""
 
-    rows: list[packing.Row]
+    rows: list[packing.PackedSequence]
     credits: list[Credit]
     metrics: dict[str, float] = field(default_factory=dict)
     sizes: tuple[int, ...] = ()
@@ -61,7 +61,7 @@ def credited(
     return step_mask.masked(credits_module.over_batch(credits, estimator), entropy_quantile)
 
 
-def _dealt(by_group: Sequence[list[unroll.Piece]], minibatches: int) -> Iterator[list[unroll.Piece]]:
+def _dealt(by_group: Sequence[list[unroll.TreePart]], minibatches: int) -> Iterator[list[unroll.TreePart]]:
     """The pieces of each minibatch: runs of groups, as many that teach in each as in any other, or one more."""
     teaching = [pieces for pieces in by_group if pieces]
     count = max(1, min(minibatches, len(teaching)))
@@ -70,7 +70,7 @@ def _dealt(by_group: Sequence[list[unroll.Piece]], minibatches: int) -> Iterator
         yield [piece for pieces in run for piece in pieces]
 
 
-def _pieces(credit: Credit, policy: bytes, budget: int, observed: Observed, taught: Taught) -> Iterator[unroll.Piece]:
+def _pieces(credit: Credit, policy: bytes, budget: int, observed: Observed, taught: Taught) -> Iterator[unroll.TreePart]:
     if credit.advantages.skip:
         return
     for index, view in enumerate(credit.group.trees):
@@ -85,7 +85,7 @@ def _pieces(credit: Credit, policy: bytes, budget: int, observed: Observed, taug
             yield piece if factor_N_T is None else shaping.shaped(piece, view, leaves, factor_N_T, taught)
 
 
-def _metrics(credits: Sequence[Credit], pieces: Sequence[unroll.Piece]) -> dict[str, float]:
+def _metrics(credits: Sequence[Credit], pieces: Sequence[unroll.TreePart]) -> dict[str, float]:
     views = [view for credit in credits for view in credit.group.trees]
     rewards = np.concatenate([np.zeros(0), *(view.rewards_L for view in views)])
     scored = rewards[np.isfinite(rewards)]

@@ -16,8 +16,8 @@ from services.chassis.model_checks import eager_pass
 from services.learner.attention.cost_model import Way
 from services.learner.model import load as models
 from services.learner.packing import packing
-from services.learner.packing.packing import Row
-from services.learner.packing.unroll import Ints, Path, Piece
+from services.learner.packing.packing import PackedSequence
+from services.learner.packing.unroll import Ints, Path, TreePart
 
 READER = "the learner"
 _NODE = 2  # tokens of a node behind the prompt
@@ -36,7 +36,7 @@ def check(model: PreTrainedModel) -> None:
     eager_pass.compare(model, READER, {kind: list(zip(found, expected, strict=True)) for kind, found in said.items()})
 
 
-def _said(model: PreTrainedModel, row: Row) -> Mapping[str, list[Floats]]:
+def _said(model: PreTrainedModel, row: PackedSequence) -> Mapping[str, list[Floats]]:
     """Log-probs of all paths by each way to attend."""
     if not models.is_packed(model):
         return {"a path": _logprobs(model, row, models.states(model, row))}
@@ -48,12 +48,12 @@ def _said(model: PreTrainedModel, row: Row) -> Mapping[str, list[Floats]]:
     return found
 
 
-def _logprobs(model: PreTrainedModel, row: Row, state_N_H: torch.Tensor) -> list[Floats]:
+def _logprobs(model: PreTrainedModel, row: PackedSequence, state_N_H: torch.Tensor) -> list[Floats]:
     logp_E = models.predictions(model, state_N_H, row).logp_E.float().cpu().numpy()
     return [logp_E[index_T[mask_T]] for index_T, mask_T in zip(row.index_P_T, row.mask_P_T, strict=True)]
 
 
-def trees(token_N: Ints) -> list[Piece]:
+def trees(token_N: Ints) -> list[TreePart]:
     """A prompt with a node that forks into two, and the same prompt with a node of other tokens; all tokens but the first
     are predicted."""
     prompt, rest = token_N[: -4 * _NODE], token_N[-4 * _NODE :].reshape(4, _NODE)
@@ -66,8 +66,8 @@ def trees(token_N: Ints) -> list[Piece]:
     position_N = np.concatenate((top, start + _NODE + node, start + _NODE + node))
     plain = np.concatenate((prompt, rest[3]))
     return [
-        Piece(forked, position_N, enter_N, leave_N, tuple(_path(forked, places) for places in below)),
-        Piece(plain, top, np.zeros_like(top), np.zeros_like(top), (_path(plain, top),)),
+        TreePart(forked, position_N, enter_N, leave_N, tuple(_path(forked, places) for places in below)),
+        TreePart(plain, top, np.zeros_like(top), np.zeros_like(top), (_path(plain, top),)),
     ]
 
 

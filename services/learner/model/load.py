@@ -20,7 +20,7 @@ from services.learner.attention import tree_attention
 from services.learner.attention.mask import TreeMask
 from services.learner.model.logprobs import token_logprobs
 from services.learner.model.tempered import Softening, softened
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def logit_factor(config: Any) -> float:
     return factor
 
 
-def states(model: PreTrainedModel, row: Row, mask: TreeMask | None = None) -> torch.Tensor:
+def states(model: PreTrainedModel, row: PackedSequence, mask: TreeMask | None = None) -> torch.Tensor:
     """The last layer's state of each unique token of a row: what its output layer reads. mask: the row's, if it is made."""
     weight: Any = model.get_input_embeddings().weight
     _refuse_beyond(model.config, int(row.position_N.max(initial=-1)) + 1)
@@ -135,13 +135,13 @@ def _refuse_beyond(config: Any, tokens: int) -> None:
         )
 
 
-def mask_of(model: PreTrainedModel, row: Row) -> TreeMask:
+def mask_of(model: PreTrainedModel, row: PackedSequence) -> TreeMask:
     """Who sees whom in a row, as the model's layers take it."""
     weight: Any = model.get_input_embeddings().weight
     return TreeMask(row, weight.dtype, weight.device)
 
 
-def _flat(model: PreTrainedModel, row: Row, device: torch.device) -> torch.Tensor:
+def _flat(model: PreTrainedModel, row: PackedSequence, device: torch.device) -> torch.Tensor:
     """States of a row that is one path."""
     if len(row.mask_P_T) != 1 or not (row.position_N == range(len(row.position_N))).all():
         raise NotReady(
@@ -163,7 +163,9 @@ class Pass(NamedTuple):
     soft_mean_R: torch.Tensor | None = None
 
 
-def predictions(model: PreTrainedModel, state_N_H: torch.Tensor, row: Row, softening: Softening | None = None) -> Pass:
+def predictions(
+    model: PreTrainedModel, state_N_H: torch.Tensor, row: PackedSequence, softening: Softening | None = None
+) -> Pass:
     """What the output layer says of a row, from its states."""
     cap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
     weight_V_H, factor = output_weight(model), logit_factor(model.config.get_text_config())
@@ -179,6 +181,6 @@ def output_weight(model: PreTrainedModel) -> torch.Tensor:
     return output.weight  # type: ignore[no-any-return]
 
 
-def forward(model: PreTrainedModel, row: Row, softening: Softening | None = None) -> Pass:
+def forward(model: PreTrainedModel, row: PackedSequence, softening: Softening | None = None) -> Pass:
     """One pass over a row's unique tokens."""
     return predictions(model, states(model, row), row, softening)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 
 CHUNK_NUMBERS = 1 << 25  # logits made at once: 128 MiB in float32
 KEPT_NUMBERS = 1 << 28  # probabilities kept for the backward pass: 512 MiB in bfloat16
@@ -115,7 +115,7 @@ def chunks(places: int, vocabulary: int, row_E: torch.Tensor) -> Iterator[tuple[
 
 
 def token_logprobs(
-    hidden_N_H: torch.Tensor, weight_V_H: torch.Tensor, row: Row, cap: float | None = None
+    hidden_N_H: torch.Tensor, weight_V_H: torch.Tensor, row: PackedSequence, cap: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-prob of each prediction of a row, and the entropy of the (tempered) distribution at each place. cap: of logits."""
 

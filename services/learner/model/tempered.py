@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from services.learner.model.logprobs import bend_of, chunks, logits_of
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 
 LEAST = -20.0
 
@@ -73,7 +73,7 @@ class _Softened(torch.autograd.Function):
 
 
 def softened(
-    hidden_N_H: torch.Tensor, weight_V_H: torch.Tensor, row: Row, softening: Softening, cap: float | None = None
+    hidden_N_H: torch.Tensor, weight_V_H: torch.Tensor, row: PackedSequence, softening: Softening, cap: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """log π' of each prediction of a row, without a gradient; and C of each place, if it is needed. cap: of logits."""
     arrays = row.place_R, row.temperature_R, row.row_E, row.token_E

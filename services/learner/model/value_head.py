@@ -13,7 +13,7 @@ import torch
 from banyan.recipe import Head as Settings
 from services.chassis.weights import value_head as heads
 from services.chassis.weights.file import HEAD
-from services.chassis.weights.value_head import Head
+from services.chassis.weights.value_head import ValueHead
 from services.learner.model.calibration import points
 from services.learner.packing.head_observations import Watched
 
@@ -28,7 +28,7 @@ class HeadTrainer:
         self.settings, self.steps = settings, 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.head = Head(size, settings.width, settings.bins).to(device)
+            self.head = ValueHead(size, settings.width, settings.bins).to(device)
         self._named = dict(self.head.named_parameters())
         self._adam = torch.optim.Adam(self._named.values(), lr=settings.learning_rate)
         self._window: deque[tuple[float, float, float]] = deque(maxlen=settings.window)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Span:
         return self.end - self.stop
 
 
-def spans(row: Row) -> list[Span]:
+def spans(row: PackedSequence) -> list[Span]:
     """The row's nodes in order; what all blocks share is one node above them. A node and its only child are one."""
     found = [Span(0, row.trunk, len(row.token_N))] if row.trunk else []
     for start, stop in row.blocks:

@@ -14,11 +14,11 @@ import numpy as np
 
 from services.learner.packing import head_observations as watched
 from services.learner.packing.head_observations import Watched
-from services.learner.packing.unroll import Bools, Floats, Ints, Piece
+from services.learner.packing.unroll import Bools, Floats, Ints, TreePart
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PackedSequence:
     """`_N` unique tokens, `_R` places whose logits are needed, `_E` predictions (sorted by place), `_P_T` paths.
 
     The first `trunk` tokens are seen by every block; they belong to none. `watched`: what the row teaches the head.
@@ -45,9 +45,9 @@ class Row:
     watched: Watched = watched.NOTHING
 
 
-def pack(pieces: Iterable[Piece], budget: int) -> list[Row]:
+def pack(pieces: Iterable[TreePart], budget: int) -> list[PackedSequence]:
     """Rows of at most `budget` tokens, first fit in order. A piece above the budget has a row of its own."""
-    rows: list[list[Piece]] = []
+    rows: list[list[TreePart]] = []
     room: list[int] = []
     for piece in pieces:
         if not any(len(path.token_T) for path in piece.paths):
@@ -62,7 +62,7 @@ def pack(pieces: Iterable[Piece], budget: int) -> list[Row]:
     return [_row(pieces) for pieces in rows]
 
 
-def _common(pieces: Sequence[Piece]) -> int:
+def _common(pieces: Sequence[TreePart]) -> int:
     """Tokens that all pieces' prompts begin with; 0 for a single piece. Every piece keeps a token of its own."""
     if len(pieces) < 2:
         return 0
@@ -71,7 +71,7 @@ def _common(pieces: Sequence[Piece]) -> int:
     return limit if same.all() else int(same.argmin())
 
 
-def _row(pieces: Sequence[Piece]) -> Row:
+def _row(pieces: Sequence[TreePart]) -> PackedSequence:
     trunk = _common(pieces)
     starts = np.cumsum([trunk, *(len(p) - trunk for p in pieces)])
     paths = [(path, int(at)) for piece, at in zip(pieces, starts, strict=False) for path in piece.paths if len(path.token_T)]
@@ -92,7 +92,7 @@ def _row(pieces: Sequence[Piece]) -> Row:
     def padded(name: str, dtype: type) -> Any:
         return _padded([getattr(p, name) for p, _ in paths], dtype)
 
-    return Row(
+    return PackedSequence(
         token_N=tokens("token_N"),
         position_N=tokens("position_N"),
         enter_N=tokens("enter_N"),

@@ -11,7 +11,7 @@ import numpy as np
 from banyan.view import TreeView
 from services.learner.packing import unroll
 from services.learner.packing.loss_targets import Taught
-from services.learner.packing.unroll import Floats, Path, Piece
+from services.learner.packing.unroll import Floats, Path, TreePart
 
 Pair = tuple[int, int]  # node that is chosen, node that is rejected
 
@@ -40,7 +40,7 @@ def _worth(view: TreeView, leaf_L: Floats, node_N: Floats | None) -> Floats:
 
 def pieces(
     view: TreeView, leaf_L: Floats, node_N: Floats | None, policy: bytes, budget: int, taught: Taught
-) -> Iterator[Piece]:
+) -> Iterator[TreePart]:
     """The pairs of a tree, cut into pieces whose unique tokens fit the budget. A pair is never cut."""
     held: set[int] = set()
     run: list[Pair] = []
@@ -64,7 +64,7 @@ def _above(view: TreeView, node: int) -> list[int]:
     return found
 
 
-def _piece(view: TreeView, order: Sequence[int], run: Sequence[Pair], policy: bytes) -> Piece:
+def _piece(view: TreeView, order: Sequence[int], run: Sequence[Pair], policy: bytes) -> TreePart:
     facts = unroll.facts_of(view, order, policy)
     sides = [_side(facts[node], sign) for pair in run for node, sign in zip(pair, (1.0, -1.0), strict=True)]
     return unroll.piece_of(view, order, sides)

@@ -8,10 +8,10 @@ import numpy as np
 from banyan.segment import Kind
 from banyan.view import Node, TreeView
 from services.learner.packing.loss_targets import Taught
-from services.learner.packing.unroll import Floats, Path, Piece
+from services.learner.packing.unroll import Floats, Path, TreePart
 
 
-def shaped(piece: Piece, view: TreeView, leaves: Sequence[int], factor_N_T: Sequence[Floats], taught: Taught) -> Piece:
+def shaped(piece: TreePart, view: TreeView, leaves: Sequence[int], factor_N_T: Sequence[Floats], taught: Taught) -> TreePart:
     """The piece of the paths of `leaves`, with each advantage times its token's factor."""
     paths = (_shaped(p, view, leaf, factor_N_T, taught) for p, leaf in zip(piece.paths, leaves, strict=True))
     return replace(piece, paths=tuple(paths))

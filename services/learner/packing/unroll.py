@@ -46,7 +46,7 @@ class Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TreePart:
     """A tree, or a part of one: unique tokens in DFS order. Token i sees j when j ≤ i and enter_j ≤ enter_i ≤ leave_j."""
 
     token_N: Ints
@@ -102,7 +102,7 @@ def unroll(
     policy: bytes,
     observed: Observed = MappingProxyType({}),
     taught: Taught = PATHS,
-) -> Piece:
+) -> TreePart:
     """The piece that holds the paths of `leaves`. `policy` is the digest of the weights in training."""
     order = nodes_of(view, leaves)
     facts = facts_of(view, order, policy, taught)
@@ -119,13 +119,13 @@ def facts_of(view: TreeView, order: Sequence[int], policy: bytes, taught: Taught
     return {i: _facts(view, i, starts, policy, taught) for i in order}
 
 
-def piece_of(view: TreeView, order: Sequence[int], paths: Sequence[Path]) -> Piece:
+def piece_of(view: TreeView, order: Sequence[int], paths: Sequence[Path]) -> TreePart:
     """The nodes `order`, in DFS order, with paths whose places lie in them."""
     nodes = [view.nodes[i] for i in order]
     sizes = [len(n) for n in nodes]
     last = _last_descendants(view)
     empty = np.zeros(0, np.int64)
-    return Piece(
+    return TreePart(
         token_N=np.concatenate([empty, *(n.tokens_T.astype(np.int64) for n in nodes)]),
         position_N=np.concatenate([empty, *(n.prefix_len + np.arange(len(n)) for n in nodes)]),
         enter_N=np.repeat(np.array(order, np.int64), sizes),

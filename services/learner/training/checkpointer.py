@@ -20,7 +20,7 @@ _SLOWEST_BYTES_PER_S = 5e6  # of a disk that others write to as well
 _LEAST_S = 600.0  # of a small one on a disk that hangs for a while
 
 
-class Keeper:
+class Checkpointer:
     """Writes checkpoints of one run. `base`: where config and tokenizer come from."""
 
     def __init__(self, folder: Path, base: Path, torch_thread: TorchThread, every: int) -> None:

@@ -14,7 +14,7 @@ from banyan.view import TreeView
 from services.learner.data.credit import ScoredTree
 from services.learner.model.canary import Compute
 from services.learner.packing import packing, unroll
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 
 TREES = 8  # of the first batch that are read
 EVERY = 5  # steps between two measurements: 1 % of a step's time on the quick start
@@ -26,12 +26,12 @@ def due(step: int, last: int) -> bool:
     return step > 0 and (step % EVERY == 0 or step == last)
 
 
-def probe(trees: Iterable[ScoredTree], budget: int) -> list[Row]:
+def probe(trees: Iterable[ScoredTree], budget: int) -> list[PackedSequence]:
     """Pack the first paths of the trees that the starting model sampled, up to TOKENS.
 
     budget: tokens a row may hold; 0 where paths are computed one by one.
     """
-    found: list[unroll.Piece] = []
+    found: list[unroll.TreePart] = []
     for piece in _pieces(trees, min(TOKENS, budget)):
         if found and sum(map(len, found)) + len(piece) > TOKENS:
             break
@@ -39,7 +39,7 @@ def probe(trees: Iterable[ScoredTree], budget: int) -> list[Row]:
     return packing.pack(found, budget)
 
 
-def _pieces(trees: Iterable[ScoredTree], budget: int) -> Iterator[unroll.Piece]:
+def _pieces(trees: Iterable[ScoredTree], budget: int) -> Iterator[unroll.TreePart]:
     for one in trees:
         view = TreeView(one.tree, one.leaves, one.rewards)
         for leaves in unroll.divide(view, range(len(view.leaves_L)), budget):
@@ -47,7 +47,7 @@ def _pieces(trees: Iterable[ScoredTree], budget: int) -> Iterator[unroll.Piece]:
 
 
 @torch.no_grad()
-def measured(rows: Iterable[Row], compute: Compute) -> float | None:
+def measured(rows: Iterable[PackedSequence], compute: Compute) -> float | None:
     """Return KL(start ‖ policy) in nats per sampled token of the paths; None where no row has a sampled token."""
     total, count = 0.0, 0
     for row in rows:

@@ -6,11 +6,11 @@ import torch
 
 from services.learner.losses.tokens import Tokens
 from services.learner.model.load import Pass
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 
 
 def tokens(
-    row: Row,
+    row: PackedSequence,
     said: Pass,
     proximal_E: torch.Tensor | None = None,
     reference_E: torch.Tensor | None = None,

@@ -25,7 +25,7 @@ from services.learner.model import lora
 from services.learner.model import value_head as head
 from services.learner.model.load import Pass, budget, forward, output_weight, recompute
 from services.learner.model.master_weights import Masters
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 from services.learner.training import drift, gather, reference
 from services.learner.training.schedule import learning_rate
 
@@ -106,7 +106,7 @@ class Trainer:
         output = output_weight(model)
         self.head = head.made(output.shape[1], optimise.head, seed, output.device)
 
-    def step(self, rows: Sequence[Row], step: int, sizes: Sequence[int] = ()) -> StepReport:
+    def step(self, rows: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()) -> StepReport:
         """Trains on the rows of the batch that makes policy `step + 1`. sizes: rows of each minibatch, an optimizer step
         of each epoch; all rows are one by default."""
         minibatches = [rows for rows in _split(rows, sizes) if self._totals(rows).tokens]
@@ -123,7 +123,7 @@ class Trainer:
                     proximal_M[0] = seen
         return self._report(rate, self._joined(sums))
 
-    def drift(self, rows: Sequence[Row]) -> dict[str, float]:
+    def drift(self, rows: Sequence[PackedSequence]) -> dict[str, float]:
         """Measure `start_kl` on a probe's rows, and `whole_rate`: the learning rate at which one step of Adam would move the
         weights by as much as they are, each number that is trained by the rate."""
         kl = drift.measured(rows, self.compute)
@@ -147,12 +147,12 @@ class Trainer:
         return StepReport(applied, loss, norm, *means, rate, finite, head=told, measures=said, skipped=skipped)
 
     @torch.no_grad()
-    def _proximal(self, rows: Sequence[Row]) -> list[torch.Tensor | None]:
+    def _proximal(self, rows: Sequence[PackedSequence]) -> list[torch.Tensor | None]:
         """By row: the log-probs of its predictions, of the weights that the batch begins with."""
         return [self.compute(row).logp_E for row in rows]
 
     def _minibatch(
-        self, rows: Sequence[Row], proximal: Sequence[torch.Tensor | None], rate: float, sums: _Sums, first: bool
+        self, rows: Sequence[PackedSequence], proximal: Sequence[torch.Tensor | None], rate: float, sums: _Sums, first: bool
     ) -> list[torch.Tensor | None]:
         """One optimizer step; the log-probs before it. first: whether these rows are seen for the first time."""
         totals = self._totals(rows)
@@ -169,7 +169,7 @@ class Trainer:
         return [logp_E for _, logp_E in done]
 
     @torch.no_grad()
-    def _survey(self, rows: Sequence[Row], proximal: Sequence[torch.Tensor | None]) -> float:
+    def _survey(self, rows: Sequence[PackedSequence], proximal: Sequence[torch.Tensor | None]) -> float:
         """The minibatch's mean importance weight."""
         pairs = zip(rows, proximal, strict=True)
         seen = [self.loss.survey(gather.tokens(row, self.compute(row), old_E)) for row, old_E in pairs]
@@ -182,7 +182,7 @@ class Trainer:
         """The weights that are trained."""
         return Masters(model, dtype)
 
-    def compute(self, row: Row) -> Pass:
+    def compute(self, row: PackedSequence) -> Pass:
         """The only way to a pass of the policy."""
         self.passed()
         return forward(self.model, row, self.loss.softening)
@@ -191,7 +191,7 @@ class Trainer:
         """Sums over this process's rows, made sums over the batch's."""
         return sums
 
-    def _totals(self, rows: Sequence[Row]) -> Totals:
+    def _totals(self, rows: Sequence[PackedSequence]) -> Totals:
         return totals_of(rows)
 
     def _joined(self, sums: _Sums) -> _Sums:
@@ -214,7 +214,7 @@ class Trainer:
         return self.head.step()
 
     def _row(
-        self, row: Row, proximal_E: torch.Tensor | None, totals: Totals, sums: _Sums, first: bool
+        self, row: PackedSequence, proximal_E: torch.Tensor | None, totals: Totals, sums: _Sums, first: bool
     ) -> tuple[float, torch.Tensor]:
         """Adds a row's gradients; its loss, and the log-probs of its predictions."""
         said = self.compute(row)
@@ -237,7 +237,7 @@ class Trainer:
         return reference.penalised(one, self.reference, kl, self.budget)
 
     @torch.no_grad()
-    def _reference(self, row: Row) -> torch.Tensor | None:
+    def _reference(self, row: PackedSequence) -> torch.Tensor | None:
         if self.reference is None or not self.loss.needs_reference or self.loss.reward_kl is not None:
             return None
         return forward(self.reference, row).logp_E
@@ -283,13 +283,13 @@ def _mean(values: Sequence[float]) -> float:
     return sum(finite) / len(finite)
 
 
-def _split(rows: Sequence[Row], sizes: Sequence[int]) -> list[Sequence[Row]]:
+def _split(rows: Sequence[PackedSequence], sizes: Sequence[int]) -> list[Sequence[PackedSequence]]:
     """The rows of each minibatch."""
     ends = list(accumulate(sizes or [len(rows)]))
     return [rows[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def totals_of(rows: Sequence[Row]) -> Totals:
+def totals_of(rows: Sequence[PackedSequence]) -> Totals:
     """What a batch's rows hold."""
     tokens, paths = sum(int(r.mask_P_T.sum()) for r in rows), sum(len(r.mask_P_T) for r in rows)
     return Totals(tokens, paths, sum(float(r.share_P_T.sum()) for r in rows))

@@ -19,8 +19,8 @@ from services.chassis.weights import file
 from services.chassis.weights.file import WeightManifest
 from services.learner.checkpoints.checkpoint import Adapter, Mark, Snapshot
 from services.learner.packing import packing
-from services.learner.packing.packing import Row
-from services.learner.packing.unroll import Piece
+from services.learner.packing.packing import PackedSequence
+from services.learner.packing.unroll import TreePart
 from services.learner.weights.folder import WeightFolder
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class TorchThread:
 
         return trainer.Trainer(*given)
 
-    def pack(self, pieces: Iterable[Piece], budget: int) -> list[Row]:
+    def pack(self, pieces: Iterable[TreePart], budget: int) -> list[PackedSequence]:
         """Pieces of trees → rows that this trainer takes."""
         return packing.pack(pieces, budget)
 
@@ -138,7 +138,7 @@ class TorchThread:
         self._base = adapter.BaseModel.of(base, self._recipe.model)
         return adapter.load(base, lora, self._recipe.seed, folder if resumed else None, self._base)
 
-    async def step(self, rows: Sequence[Row], step: int, sizes: Sequence[int] = ()) -> Timed:
+    async def step(self, rows: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()) -> Timed:
         """The optimizer steps of a batch; sizes: rows of each minibatch."""
 
         def train() -> Timed:
@@ -148,7 +148,7 @@ class TorchThread:
 
         return await self.run(train, "a step", PASS_S)
 
-    async def drift(self, rows: Sequence[Row]) -> dict[str, float]:
+    async def drift(self, rows: Sequence[PackedSequence]) -> dict[str, float]:
         """Measure the distance from the model that the run began with on a probe's rows; services/learner/training/drift.py."""
         return await self.run(lambda: self.trainer.drift(rows))
 

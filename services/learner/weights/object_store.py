@@ -66,8 +66,8 @@ async def handing_out(recipe: Recipe, bus: Bus, run_id: str, stop: asyncio.Event
         yield FolderOnly()
         return
     bucket = Bucket(bus.client, subjects.weights_bucket(run_id))
-    outlet = BucketOutlet(bucket, recipe.resources.weights_base_every, stop=stop)
-    asked = notices.heard(bus.client, subjects.weights_wanted(run_id), events_pb2.WeightsWanted)
+    outlet = ObjectStoreWeights(bucket, recipe.resources.weights_base_every, stop=stop)
+    asked = notices.subscribe(bus.client, subjects.weights_wanted(run_id), events_pb2.WeightsWanted)
     serving = asyncio.create_task(outlet.serve(asked))
     serving.add_done_callback(_said_if_failed)
     try:
@@ -87,7 +87,7 @@ class _TooMuch(Exception):
     """What changed takes more than it saves."""
 
 
-class BucketOutlet:
+class ObjectStoreWeights:
     """Weight store `nats`."""
 
     def __init__(

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from banyan.errors import BanyanError, NotFound, Refused
 from banyan.v1 import treestore_service_pb2 as ts
-from services.chassis.messaging.batcher import Together
+from services.chassis.messaging.batcher import Batcher
 
 _MOST = 64
 _LATER = "LATER"  # the answer was full
@@ -16,7 +16,7 @@ class Claims:
 
     def __init__(self, call: Callable[[ts.ClaimTreesRequest], Awaitable[ts.ClaimTreesResponse]]) -> None:
         self._call = call
-        self._together = Together[ts.ClaimTreeRequest, _Claim](self._send, _MOST)
+        self._together = Batcher[ts.ClaimTreeRequest, _Claim](self._send, _MOST)
 
     async def ask(self, request: ts.ClaimTreeRequest) -> ts.ClaimTreeResponse:
         """The answer to one claim. Raises NotFound, Refused, or TemporaryError when the store cannot be reached."""
@@ -45,7 +45,7 @@ class Renewals:
 
     def __init__(self, call: Callable[[ts.RenewClaimsRequest], Awaitable[ts.RenewClaimsResponse]]) -> None:
         self._call = call
-        self._together = Together[ts.RenewClaimRequest, None](self._send, _MOST)
+        self._together = Batcher[ts.RenewClaimRequest, None](self._send, _MOST)
 
     async def ask(self, request: ts.RenewClaimRequest) -> None:
         """Returns once the claim is renewed. Raises NotFound, Refused, or TemporaryError without an answer of the store."""

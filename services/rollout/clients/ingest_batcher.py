@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from banyan.errors import BanyanError
 from banyan.v1 import treestore_service_pb2 as ts
-from services.chassis.messaging.batcher import Together
+from services.chassis.messaging.batcher import Batcher
 from services.rollout.clients.claim_batcher import refusal
 
 _MOST = 64
@@ -17,7 +17,7 @@ class Ingests:
 
     def __init__(self, call: Callable[[ts.AwaitTreesIngestedRequest], Awaitable[ts.AwaitTreesIngestedResponse]]) -> None:
         self._call = call
-        self._together = Together[ts.AwaitIngestedRequest, ts.AwaitIngestedResponse](self._send, _MOST)
+        self._together = Batcher[ts.AwaitIngestedRequest, ts.AwaitIngestedResponse](self._send, _MOST)
 
     async def ask(self, request: ts.AwaitIngestedRequest) -> ts.AwaitIngestedResponse:
         """What the store has of a tree, once it has all, lost some of it for good, or `deadline_ms` is over.

@@ -13,7 +13,7 @@ from banyan.v1 import events_pb2
 from banyan.wire import segments as wire
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import MAX_MESSAGE_BYTES
-from services.chassis.messaging.chunks import HEAD_BYTES, parts
+from services.chassis.messaging.chunks import FRAMING_BYTES, chunked
 
 # Messages that are joined, in the order in which they go out, and how many of each.
 _ORDER: dict[type[Message], int] = {
@@ -46,19 +46,19 @@ def segments(
 ) -> Iterator[Event]:
     """SegmentsGrown of segments with their claims, as few messages as the limit allows. Parents stay before children, and
     plans behind the segments that caused them. A segment that is too large for any message has one of its own."""
-    message, size = events_pb2.SegmentsGrown(run_id=run_id, node_id=node_id), HEAD_BYTES
+    message, size = events_pb2.SegmentsGrown(run_id=run_id, node_id=node_id), FRAMING_BYTES
     grown = (events_pb2.GrownSegment(segment=wire.segment_to_wire(s), claim_epoch=epoch) for s, epoch in made)
     said: list[events_pb2.GrownSegment | events_pb2.GrownPlan] = [*grown, *plans]
     for part in said:
-        if size > HEAD_BYTES and size + part.ByteSize() > MAX_MESSAGE_BYTES:
+        if size > FRAMING_BYTES and size + part.ByteSize() > MAX_MESSAGE_BYTES:
             yield _grown_segments(message, traceparent)
-            message, size = events_pb2.SegmentsGrown(run_id=run_id, node_id=node_id), HEAD_BYTES
+            message, size = events_pb2.SegmentsGrown(run_id=run_id, node_id=node_id), FRAMING_BYTES
         if isinstance(part, events_pb2.GrownPlan):
             message.plans.append(part)
         else:
             message.segments.append(part)
         size += part.ByteSize() + 8
-    if size > HEAD_BYTES:
+    if size > FRAMING_BYTES:
         yield _grown_segments(message, traceparent)
 
 
@@ -95,7 +95,7 @@ def merged(batch: Sequence[Event]) -> list[tuple[Event, list[Event]]]:
     kinds: dict[type[Message], list[Event]] = {kind: [] for kind in _ORDER}
     for event in batch:
         kinds[type(event.message)].append(event)
-    return [(_joined(part), part) for kind, most in _ORDER.items() for part in parts(kinds[kind], _size, most)]
+    return [(_joined(part), part) for kind, most in _ORDER.items() for part in chunked(kinds[kind], _size, most)]
 
 
 def _size(event: Event) -> int:

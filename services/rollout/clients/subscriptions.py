@@ -17,9 +17,9 @@ async def assignments(bus: Bus, run_id: str, made: str = "") -> Assignments:
 
 def closed_events(bus: Bus, run_id: str) -> AsyncIterator[object]:
     """Something at each TreeClosed of the run. Joined nodes may not hear these; they learn of them as they renew."""
-    return bus.hear(subjects.lineage(run_id, "closed"))
+    return bus.subscribe(subjects.lineage(run_id, "closed"))
 
 
 def policy_events(bus: Bus, run_id: str) -> AsyncIterator[object]:
     """Something at each PolicyPublished; what it says is read from the store."""
-    return bus.hear(subjects.train(run_id, "policy"))
+    return bus.subscribe(subjects.train(run_id, "policy"))

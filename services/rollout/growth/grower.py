@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from banyan import order, reward
 from banyan.draws import Draws, branch_key
-from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, News, Plan, Planner, Repaired, Rewards, Room
+from banyan.plugins import Branch, Expansion, GrowthBudget, GrowthView, LeafMark, News, Plan, Planner, Repaired, Rewards
 from banyan.segment import Finish, IntTokens, Kind, Origin, Segment
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
@@ -28,7 +28,7 @@ from services.rollout.growth.view_digest import ViewDigest
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class GrowthStep:
     """What follows from a change. `grown` is None until no branch will ever be asked for again; then all leaves."""
 
     requests: tuple[Request, ...] = ()
@@ -56,7 +56,7 @@ class Grower:
     in_flight: dict[Branch, Expansion] = field(default_factory=dict)
     _pruned: set[Branch] = field(default_factory=set)
     _over: bool = False
-    _room: Room = field(init=False)
+    _room: GrowthBudget = field(init=False)
     _view: GrowthView = field(init=False)  # changes with what it shows; a policy cannot change it
     _planner: Planner | None = None  # of this room
     _marked: set[Leaf] = field(default_factory=set)  # by this planner
@@ -70,17 +70,17 @@ class Grower:
         self._view = GrowthView(self.tree, self.spec.seed, path, flying, leaves, rewards, sampling, repairs)
         self._seen = view_digest.parts(self._view)
         self._log = PlanLog(self.claim, list(self.tree.segments), list(self.leaves), room=self.given)
-        room = Room(step=self.spec.min_step)
+        room = GrowthBudget(step=self.spec.min_step)
         self._room = plan_log.given(room, self.given) if self.given is not None else room
 
-    def start(self) -> Step:
+    def start(self) -> GrowthStep:
         """The first plan; makes the root if the tree has none."""
         made = () if self.tree.root is not None else (self._root(),)
         for segment in made:
             self._add(segment)
         return self._plan(News(made))
 
-    def ended(self, sampled: Sequence[Sampled]) -> Step:
+    def ended(self, sampled: Sequence[Sampled]) -> GrowthStep:
         """Takes segments that ended in one engine step."""
         made, gone = list[Segment](), list[Branch]()
         for one in sampled:
@@ -97,17 +97,17 @@ class Grower:
                 gone.append(expansion.branch)
         return self._plan(News(made, gone=gone))
 
-    def scored(self, scores: Sequence[tree_pb2.ScoredLeaf]) -> Step:
+    def scored(self, scores: Sequence[tree_pb2.ScoredLeaf]) -> GrowthStep:
         """Takes all scores that the store has of the tree."""
         found = rewards_from_wire(scores, self.spec.scorers)
         new = {leaf: value for leaf, value in found.items() if leaf in self.leaves and leaf not in self.rewards}
         return self._rewarded(new, repairs.of_scores(scores, new, self.tree, self.tokenizer))
 
-    def unscored(self) -> Step:
+    def unscored(self) -> GrowthStep:
         """No more scores will come: leaves without a reward have none for the policy either."""
         return self._rewarded(dict.fromkeys(self.leaves))
 
-    def _rewarded(self, found: Rewards, repaired: Mapping[Leaf, Repaired] = MappingProxyType({})) -> Step:
+    def _rewarded(self, found: Rewards, repaired: Mapping[Leaf, Repaired] = MappingProxyType({})) -> GrowthStep:
         new = {leaf: value for leaf, value in found.items() if leaf not in self.rewards}
         self.rewards |= new
         self.repairs |= repaired
@@ -115,16 +115,16 @@ class Grower:
             self._seen.reward(leaf, value, repaired.get(leaf))
         self._log.rewards |= new
         self._log.repairs |= repaired
-        return self._plan(News(scored=list(new))) if new else Step()
+        return self._plan(News(scored=list(new))) if new else GrowthStep()
 
-    def roomed(self, given: tree_pb2.TreeRoom) -> Step:
+    def roomed(self, given: tree_pb2.TreeRoom) -> GrowthStep:
         """Takes the room that control gave; nothing follows from a round that is known."""
         if given.round <= self.round:
-            return Step()
+            return GrowthStep()
         self.given = self._log.room = given
         return self._plan_in(plan_log.given(self._room, given))
 
-    def unroomed(self) -> Step:
+    def unroomed(self) -> GrowthStep:
         """Control is silent: the tree ends with the room that it has."""
         self._log.lapsed = True
         return self._plan_in(replace(self._room, final=True))
@@ -167,11 +167,11 @@ class Grower:
         self.tree.add(segment)
         self._seen.segment(segment.id)
 
-    def _plan_in(self, room: Room) -> Step:
+    def _plan_in(self, room: GrowthBudget) -> GrowthStep:
         self._room, self._planner, self._marked = room, None, set()
         return self._plan(News())
 
-    def _plan(self, news: News) -> Step:
+    def _plan(self, news: News) -> GrowthStep:
         seen = self._seen.sum
         self._log.fresh += [segment.id for segment in news.segments]
         self._log.gone += news.gone
@@ -191,7 +191,7 @@ class Grower:
         digest = partial(view_digest.digest, self._view, seen, self._room)
         records = self._log.record(digest, list(wanted.values()), marks, prunes, plan.done, plan.dropped)
         grown, inside = (self._grown(), self._inside()) if self._over else (None, ())
-        return Step(requests, tuple(news.segments), marks, aborts, grown, records, inside)
+        return GrowthStep(requests, tuple(news.segments), marks, aborts, grown, records, inside)
 
     def _asked(self, news: News) -> Plan:
         if self._planner is not None:

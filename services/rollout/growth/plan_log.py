@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Repaired, Room
+from banyan.plugins import Branch, Expansion, GrowthBudget, GrowthView, LeafMark, Repaired
 from banyan.segment import Sampling
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
@@ -140,9 +140,9 @@ def views(spec: GrowSpec, whole: Tree, records: Sequence[tree_pb2.PlanRecord]) -
         leaves |= {segments.leaf_from_wire(planned.leaf): planned.reason for planned in record.leaves}
 
 
-def rooms(spec: GrowSpec, records: Sequence[tree_pb2.PlanRecord]) -> Iterator[Room]:
+def rooms(spec: GrowSpec, records: Sequence[tree_pb2.PlanRecord]) -> Iterator[GrowthBudget]:
     """The room of each plan of one claim."""
-    room = Room(step=spec.min_step)
+    room = GrowthBudget(step=spec.min_step)
     for record in plan_records.plans(records):
         if record.HasField("room"):
             room = given(room, record.room)
@@ -151,6 +151,6 @@ def rooms(spec: GrowSpec, records: Sequence[tree_pb2.PlanRecord]) -> Iterator[Ro
         yield room
 
 
-def given(room: Room, by_control: tree_pb2.TreeRoom) -> Room:
+def given(room: GrowthBudget, by_control: tree_pb2.TreeRoom) -> GrowthBudget:
     """A room with what control gave."""
     return replace(room, max_leaves=by_control.leaves, final=by_control.final)

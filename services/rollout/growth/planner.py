@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from banyan.draws import Draws
-from banyan.plugins import NOTHING_NEW, GrowthView, News, Plan, Planner, Room, TreePolicy
+from banyan.plugins import NOTHING_NEW, GrowthBudget, GrowthView, News, Plan, Planner, TreePolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,7 @@ class Anew:
 
     policy: TreePolicy
     view: GrowthView
-    room: Room
+    room: GrowthBudget
     rng: Draws
 
     def plan(self, news: News = NOTHING_NEW) -> Plan:
@@ -20,7 +20,7 @@ class Anew:
         return self.policy.plan(self.view, self.room, self.rng)
 
 
-def planner(policy: TreePolicy, view: GrowthView, room: Room, rng: Draws) -> Planner:
+def planner(policy: TreePolicy, view: GrowthView, room: GrowthBudget, rng: Draws) -> Planner:
     """The planner of a tree in a room, begun on what the view holds."""
     own = getattr(policy, "planner", None)
     if own is None:

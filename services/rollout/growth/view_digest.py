@@ -8,7 +8,7 @@ import struct
 from functools import lru_cache
 
 from banyan.digest import blake, packed
-from banyan.plugins import Branch, GrowthView, Repaired, Room
+from banyan.plugins import Branch, GrowthBudget, GrowthView, Repaired
 from banyan.segment import Sampling
 from banyan.tree import Leaf
 from banyan.wire import segments
@@ -61,7 +61,7 @@ def parts(view: GrowthView) -> ViewDigest:
     return found
 
 
-def digest(view: GrowthView, sum_of_parts: int | None = None, room: Room | None = None) -> bytes:
+def digest(view: GrowthView, sum_of_parts: int | None = None, room: GrowthBudget | None = None) -> bytes:
     """BLAKE2b-256 of a view's numbers, the room that control gave if it did, and the sum of its parts, which is made here
     where it is not given."""
     total = parts(view).sum if sum_of_parts is None else sum_of_parts
@@ -74,7 +74,7 @@ def _sampling(sampling: Sampling) -> bytes:
     return packed(segments.sampling_to_wire(sampling).SerializeToString(deterministic=True))
 
 
-def _given(room: Room | None) -> bytes:
+def _given(room: GrowthBudget | None) -> bytes:
     """Empty before control said anything. The step is not in it: it never changes."""
     if room is None or (room.max_leaves is None and not room.final):
         return b""

@@ -14,7 +14,7 @@ from services.rollout.ports import Delivery
 
 
 @dataclass(eq=False, slots=True)
-class Live:
+class ActiveTree:
     """One tree under one claim of this node."""
 
     spec: GrowSpec
@@ -50,38 +50,38 @@ class Live:
 
 
 class Trees:
-    """Live trees by id."""
+    """ActiveTree trees by id."""
 
     def __init__(self, max_branches: int, most_trees: int) -> None:
-        self._by_id: dict[bytes, Live] = {}
+        self._by_id: dict[bytes, ActiveTree] = {}
         self._max_branches, self._most_trees = max_branches, most_trees
         self._width = 1
         self.grown = 0
         self.changed = asyncio.Event()
 
-    def __iter__(self) -> Iterator[Live]:
+    def __iter__(self) -> Iterator[ActiveTree]:
         return iter(list(self._by_id.values()))
 
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def get(self, tree_id: bytes, claim: int) -> Live | None:
+    def get(self, tree_id: bytes, claim: int) -> ActiveTree | None:
         """The tree under that claim."""
         live = self._by_id.get(tree_id)
         return live if live is not None and live.epoch == claim else None
 
-    def holds(self, live: Live) -> bool:
+    def holds(self, live: ActiveTree) -> bool:
         """Whether a tree is here still, under the same claim."""
         return self._by_id.get(live.spec.tree_id) is live
 
-    def put(self, live: Live) -> Live | None:
+    def put(self, live: ActiveTree) -> ActiveTree | None:
         """Holds a tree; the one that it replaces."""
         self._width = max(1, live.spec.width)
         old, self._by_id[live.spec.tree_id] = self._by_id.get(live.spec.tree_id), live
         self.changed.set()
         return old
 
-    def forget(self, live: Live) -> bool:
+    def forget(self, live: ActiveTree) -> bool:
         """Lets a tree go, if it is held under this claim."""
         held = self.holds(live)
         if held:
@@ -91,12 +91,12 @@ class Trees:
         return held
 
     @property
-    def pending(self) -> list[Live]:
+    def pending(self) -> list[ActiveTree]:
         """Those that do not grow yet, oldest first."""
         return [live for live in self if not live.started]
 
     @property
-    def growing(self) -> list[Live]:
+    def growing(self) -> list[ActiveTree]:
         """Those that grow."""
         return [live for live in self if live.started and not live.finishing]
 

@@ -15,7 +15,7 @@ from services.rollout.growth import return_reasons
 from services.rollout.growth import spec as specs
 from services.rollout.growth.grower import Grower, resumed
 from services.rollout.growth.spec import GrowSpec
-from services.rollout.node.active_trees import Live
+from services.rollout.node.active_trees import ActiveTree
 from services.rollout.ports import Assignments, Claim, Delivery, Store
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _MOST_FETCHED = 32
 _LATER_S = 1.0
 
 
-class Taker:
+class TreeClaimer:
     """Fetches as many assignments as there is room for. `fit`: whether the node may grow what came of a fetch."""
 
     def __init__(
@@ -42,13 +42,13 @@ class Taker:
         """Takes nothing more."""
         await self._queue.close()
 
-    async def take(self, free: int) -> list[Live]:
+    async def take(self, free: int) -> list[ActiveTree]:
         """Claims up to `free` trees; none if nothing came for a while."""
         deliveries = await self._queue.fetch(min(free, _MOST_FETCHED), _FETCH_S)
         taken = await asyncio.gather(*(self._take(d) for d in deliveries))
         return [live for live in taken if live is not None]
 
-    async def _take(self, delivery: Delivery) -> Live | None:
+    async def _take(self, delivery: Delivery) -> ActiveTree | None:
         if not self._fit():
             await delivery.nak(_LATER_S)
             return None
@@ -85,7 +85,7 @@ class Taker:
 
     async def _live(
         self, assignment: events_pb2.GrowTree, claim: Claim, delivery: Delivery, span: telemetry.Span
-    ) -> Live | None:
+    ) -> ActiveTree | None:
         try:
             spec = specs.from_wire(claim.tree.spec)
             grower = self._grower(spec, claim)
@@ -94,7 +94,7 @@ class Taker:
             await self._refuse(assignment.tree_id, claim.epoch, return_reasons.invalid(error))
             await delivery.ack()
             return None
-        return Live(spec, grower, claim.epoch, delivery, span, assignment.wave, assignment.wave_size)
+        return ActiveTree(spec, grower, claim.epoch, delivery, span, assignment.wave, assignment.wave_size)
 
     async def _refuse(self, tree_id: bytes, epoch: int, why: str) -> None:
         try:

@@ -10,7 +10,7 @@ from banyan.errors import BanyanError, NotFound, Refused, TemporaryError
 from services.rollout.clients import messages
 from services.rollout.clients.blobs import Blobs
 from services.rollout.clients.publisher import Publisher
-from services.rollout.node.active_trees import Live, Trees
+from services.rollout.node.active_trees import ActiveTree, Trees
 from services.rollout.ports import Ingested, Store
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _AGAIN_S = 1.0
 _MOST_AGAIN = 5
 
 
-class Finisher:
+class TreeCompleter:
     """Waits for the store, tree by tree."""
 
     def __init__(self, store: Store, publisher: Publisher, trees: Trees, run_id: str, node_id: str) -> None:
@@ -30,7 +30,7 @@ class Finisher:
         self._run_id, self._node_id = run_id, node_id
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, live: Live) -> None:
+    def begin(self, live: ActiveTree) -> None:
         """Starts to wait for a tree whose last event is queued."""
         live.finishing = True
         self._trees.changed.set()
@@ -52,7 +52,7 @@ class Finisher:
         for task in self._tasks:
             task.cancel()
 
-    async def _finish(self, live: Live) -> None:
+    async def _finish(self, live: ActiveTree) -> None:
         await live.grown.wait()
         await asyncio.sleep(_LET_S)
         attempt = 0
@@ -83,7 +83,7 @@ class Finisher:
                 return
             await self._again(live, answer, attempt)
 
-    async def _settled(self, live: Live, answer: Ingested) -> bool:
+    async def _settled(self, live: ActiveTree, answer: Ingested) -> bool:
         """Whether nothing more has to be said about the tree."""
         if answer.refused:
             await self.give_back(live, f"REFUSED: {answer.refused[0]}")
@@ -94,7 +94,7 @@ class Finisher:
         await self._let_go(live, "", ack=True)
         return True
 
-    async def _again(self, live: Live, answer: Ingested, attempt: int) -> None:
+    async def _again(self, live: ActiveTree, answer: Ingested, attempt: int) -> None:
         log.warning(
             "the store lacks %d segments of tree %s%s; publishing again",
             len(answer.missing),
@@ -111,7 +111,7 @@ class Finisher:
         self._publisher.hurry()
         await sent.wait()
 
-    async def give_back(self, live: Live, reason: str) -> None:
+    async def give_back(self, live: ActiveTree, reason: str) -> None:
         """Hands a tree back to the store, which queues it again; this assignment is done with."""
         try:
             await self._store.give_back(live.spec.tree_id, live.epoch, reason)
@@ -122,7 +122,7 @@ class Finisher:
         else:
             await self._let_go(live, reason, ack=True)
 
-    async def _let_go(self, live: Live, why: str, ack: bool) -> None:
+    async def _let_go(self, live: ActiveTree, why: str, ack: bool) -> None:
         if why:
             log.info("tree %s is let go: %s", live.spec.tree_id.hex()[:12], why)
         self._trees.forget(live)

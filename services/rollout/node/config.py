@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class NodeConfig:
     """What a node is and may take."""
 
     run_id: str

@@ -6,20 +6,22 @@ from banyan.v1 import events_pb2
 from services.rollout.clients import messages
 from services.rollout.clients.blobs import Blobs
 from services.rollout.clients.publisher import Publisher
-from services.rollout.growth.grower import Step
-from services.rollout.node.active_trees import Live
-from services.rollout.node.config import Plan
+from services.rollout.growth.grower import GrowthStep
+from services.rollout.node.active_trees import ActiveTree
+from services.rollout.node.config import NodeConfig
 from services.rollout.node.tracing import Spans
 
 
-class Teller:
+class EventReporter:
     """Puts events of steps in line to be published. `grown` hears of each tree whose end is in line."""
 
-    def __init__(self, plan: Plan, publisher: Publisher, blobs: Blobs, spans: Spans, grown: Callable[[Live], None]) -> None:
+    def __init__(
+        self, plan: NodeConfig, publisher: Publisher, blobs: Blobs, spans: Spans, grown: Callable[[ActiveTree], None]
+    ) -> None:
         self._run, self._node = plan.run_id, plan.node_id
         self._publisher, self._blobs, self._spans, self._grown = publisher, blobs, spans, grown
 
-    async def tell(self, steps: Sequence[tuple[Live, Step]]) -> None:
+    async def tell(self, steps: Sequence[tuple[ActiveTree, GrowthStep]]) -> None:
         """Segments of all trees first; as few messages as they fit in."""
         made = [(segment, live.epoch) for live, step in steps for segment in step.segments]
         for live, step in steps:
@@ -34,7 +36,7 @@ class Teller:
         if any(step.grown is not None or live.hurries for live, step in steps):
             self._publisher.hurry()
 
-    async def _tell(self, live: Live, step: Step) -> None:
+    async def _tell(self, live: ActiveTree, step: GrowthStep) -> None:
         tree_id, trace = live.spec.tree_id, live.traceparent
         for mark in step.leaves:
             event = messages.leaf(self._run, tree_id, live.epoch, mark, live.grower.completion(mark.leaf), trace)

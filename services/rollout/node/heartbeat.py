@@ -28,7 +28,7 @@ OVER = (
 )
 
 
-class Presence:
+class Heartbeat:
     """`over` is set when the run of a joined node is over."""
 
     def __init__(self, store: Store, trees: Trees, joined: bool) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from banyan.errors import Refused, TemporaryError
 from services.chassis.rpc.health import Pulse
 from services.rollout.engines.thread import EngineThread
-from services.rollout.node.active_trees import Live, Trees
+from services.rollout.node.active_trees import ActiveTree, Trees
 from services.rollout.ports import Store
 
 log = logging.getLogger(__name__)
@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 EVERY_S = 5.0  # a third of the broker's ack_wait
 _AT_ONCE = 32  # a store that hangs costs one deadline for all of these
 _RENEW_S = 3600.0  # a tree that is dropped has its branches stopped, maybe behind a load of weights
-Drop = Callable[[Live, str, bool], Awaitable[None]]
+Drop = Callable[[ActiveTree, str, bool], Awaitable[None]]
 
 
-class Keeper:
+class LeaseRenewer:
     """Renews what progresses. `drop(live, why, ack)` lets a tree go that the store gave to somebody else."""
 
     def __init__(self, store: Store, thread: EngineThread, trees: Trees, drop: Drop, segment_deadline_s: float) -> None:
@@ -59,7 +59,7 @@ class Keeper:
             self.pulse.beat("renewals", _RENEW_S)
             await asyncio.gather(*(self._renew(live) for live in due[start : start + _AT_ONCE]))
 
-    async def _renew(self, live: Live) -> None:
+    async def _renew(self, live: ActiveTree) -> None:
         try:
             await self._store.renew(live.spec.tree_id, live.epoch)
             await live.delivery.in_progress()

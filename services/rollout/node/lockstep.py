@@ -7,30 +7,30 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from services.rollout.growth.grower import Step
-from services.rollout.node.active_trees import Live
+from services.rollout.growth.grower import GrowthStep
+from services.rollout.node.active_trees import ActiveTree
 from services.rollout.timeouts import first
 
 log = logging.getLogger(__name__)
 
 _TICK_S = 1.0  # a tree that nobody waits for any more is noticed by then
-Work = Callable[[], Step]
-Act = Callable[[Sequence[tuple[Live, Work]]], Awaitable[None]]
-GiveUp = Callable[[Live, Exception], None]
+Work = Callable[[], GrowthStep]
+Act = Callable[[Sequence[tuple[ActiveTree, Work]]], Awaitable[None]]
+GiveUp = Callable[[ActiveTree, Exception], None]
 
 
-class Turns:
+class Lockstep:
     """`growing` are the trees of the wave; `act` takes the steps of many trees and carries them out as one.
 
     `give_up` hands back each tree of a turn that could not be carried out: what it grew here is told to nobody.
     """
 
-    def __init__(self, growing: Callable[[], Sequence[Live]], act: Act, give_up: GiveUp) -> None:
+    def __init__(self, growing: Callable[[], Sequence[ActiveTree]], act: Act, give_up: GiveUp) -> None:
         self._growing, self._act, self._give_up = growing, act, give_up
-        self._works: dict[Live, Work] = {}
+        self._works: dict[ActiveTree, Work] = {}
         self._changed = asyncio.Event()
 
-    async def take(self, live: Live, work: Work) -> None:
+    async def take(self, live: ActiveTree, work: Work) -> None:
         """Until the step was taken with those of the others, or the tree grows here no more."""
         self._works[live] = work
         while live in self._works and live in self._growing():

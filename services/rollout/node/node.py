@@ -19,16 +19,16 @@ from services.rollout.clients.publisher import Publisher
 from services.rollout.engines.port import Key, Request, Sampled
 from services.rollout.engines.thread import EngineThread, Refusal
 from services.rollout.growth import return_reasons
-from services.rollout.growth.grower import Step
+from services.rollout.growth.grower import GrowthStep
 from services.rollout.node import waves
-from services.rollout.node.active_trees import Live, Trees
-from services.rollout.node.claiming import Taker
-from services.rollout.node.completion import Finisher
-from services.rollout.node.config import Plan
-from services.rollout.node.event_reporter import Teller
-from services.rollout.node.heartbeat import Presence
-from services.rollout.node.lease_renewal import Keeper
-from services.rollout.node.lockstep import Turns, Work
+from services.rollout.node.active_trees import ActiveTree, Trees
+from services.rollout.node.claiming import TreeClaimer
+from services.rollout.node.completion import TreeCompleter
+from services.rollout.node.config import NodeConfig
+from services.rollout.node.event_reporter import EventReporter
+from services.rollout.node.heartbeat import Heartbeat
+from services.rollout.node.lease_renewal import LeaseRenewer
+from services.rollout.node.lockstep import Lockstep, Work
 from services.rollout.node.score_waits import ScoreWaits
 from services.rollout.node.tracing import Spans
 from services.rollout.ports import Assignments, Log, Source, Store
@@ -53,7 +53,7 @@ class Node:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: NodeConfig,
         store: Store,
         bus: Log,
         queue: Assignments,
@@ -70,13 +70,13 @@ class Node:
         self.draining = False
         self.visitors: dict[Key, asyncio.Queue[Sampled]] = {}
         self._publisher, self._spans = Publisher(bus, self._excuse), Spans()
-        self._teller = Teller(plan, self._publisher, Blobs(store, self._excuse), self._spans, self._grown)
-        self._taker = Taker(queue, store, lambda: thread.tokenizer, plan.node_id, lambda: self.refresher.fit)
-        self._finisher = Finisher(store, self._publisher, self.trees, plan.run_id, plan.node_id)
-        self._keeper = Keeper(store, thread, self.trees, self._drop, plan.segment_deadline_s)
-        self._presence = Presence(store, self.trees, plan.joined)
+        self._teller = EventReporter(plan, self._publisher, Blobs(store, self._excuse), self._spans, self._grown)
+        self._taker = TreeClaimer(queue, store, lambda: thread.tokenizer, plan.node_id, lambda: self.refresher.fit)
+        self._finisher = TreeCompleter(store, self._publisher, self.trees, plan.run_id, plan.node_id)
+        self._keeper = LeaseRenewer(store, thread, self.trees, self._drop, plan.segment_deadline_s)
+        self._presence = Heartbeat(store, self.trees, plan.joined)
         self._scores = ScoreWaits(store, self._act, self.trees.holds, self._give_up_here)
-        self._turns = Turns(lambda: self.trees.growing, self._act_all, self._give_up_here)
+        self._turns = Lockstep(lambda: self.trees.growing, self._act_all, self._give_up_here)
         self._again = asyncio.Event()
         self._drained = asyncio.Event()
         self._taking: asyncio.Task[None] | None = None
@@ -150,7 +150,7 @@ class Node:
                 return
             self._thread.forget()
             found = found[:1]
-        steps: list[tuple[Live, Step]] = []
+        steps: list[tuple[ActiveTree, GrowthStep]] = []
         for live in (live for wave in found for live in wave):
             live.started, live.touched = True, time.monotonic()
             if (step := self._grow(live, live.grower.start)) is not None:
@@ -214,7 +214,7 @@ class Node:
                 self.visitors[sampled.key].put_nowait(sampled)
             elif isinstance(sampled.key, tuple):
                 ended.setdefault(sampled.key[:2], []).append(sampled)
-        steps: list[tuple[Live, Step]] = []
+        steps: list[tuple[ActiveTree, GrowthStep]] = []
         for key, some in ended.items():
             if (live := self.trees.get(*key)) is not None and not live.finishing:
                 live.touched = time.monotonic()
@@ -222,7 +222,7 @@ class Node:
                     steps.append((live, step))
         await self._carry_out(steps, turn)
 
-    def _grow(self, live: Live, work: Callable[[], Step]) -> Step | None:
+    def _grow(self, live: ActiveTree, work: Callable[[], GrowthStep]) -> GrowthStep | None:
         """A step of a tree. Tree policies and chat templates are anybody's code: what they raise ends the tree alone."""
         try:
             return work()
@@ -231,14 +231,14 @@ class Node:
             self._give_up(live, return_reasons.failed(error))
             return None
 
-    async def _act(self, live: Live, work: Work) -> None:
+    async def _act(self, live: ActiveTree, work: Work) -> None:
         await (self._turns.take(live, work) if self.plan.lockstep else self._act_all([(live, work)]))
 
-    async def _act_all(self, works: Sequence[tuple[Live, Work]]) -> None:
+    async def _act_all(self, works: Sequence[tuple[ActiveTree, Work]]) -> None:
         steps = [(live, self._grow(live, work)) for live, work in works]
         await self._carry_out([(live, step) for live, step in steps if step is not None])
 
-    async def _carry_out(self, steps: Sequence[tuple[Live, Step]], turn: bool = False) -> None:
+    async def _carry_out(self, steps: Sequence[tuple[ActiveTree, GrowthStep]], turn: bool = False) -> None:
         """Requests first, so that the engine has work while events are sent."""
         requests = [r for _, step in steps for r in step.requests]
         if requests and not self.draining:
@@ -267,25 +267,25 @@ class Node:
                 log.error("tree %s ends here: %s", live.spec.tree_id.hex()[:12], refusal.reason)
                 self._give_up(live, return_reasons.refusal(refusal.reason, refusal.code))
 
-    def _give_up(self, live: Live, reason: str) -> None:
+    def _give_up(self, live: ActiveTree, reason: str) -> None:
         live.finishing = True
         self._finisher.spawn(self._cut_and_return(live, reason))
 
-    def _give_up_here(self, live: Live, error: Exception) -> None:
+    def _give_up_here(self, live: ActiveTree, error: Exception) -> None:
         self._give_up(live, return_reasons.here(error))
 
-    async def _cut_and_return(self, live: Live, reason: str) -> None:
+    async def _cut_and_return(self, live: ActiveTree, reason: str) -> None:
         await self._cut(live)
         await self._say_all()
         await self._finisher.give_back(live, reason)
 
-    def _grown(self, live: Live) -> None:
+    def _grown(self, live: ActiveTree) -> None:
         self._finisher.begin(live)
         self._again.set()
 
     # -- letting go --
 
-    async def _cut(self, *trees: Live) -> list[Sampled]:
+    async def _cut(self, *trees: ActiveTree) -> list[Sampled]:
         keys = [live.grower.key(branch) for live in trees for branch in live.grower.in_flight]
         self._spans.forget(keys)
         return await self._thread.abort(keys)
@@ -295,7 +295,7 @@ class Node:
         with contextlib.suppress(BanyanError):
             await self._publisher.flush(_LAST_WORDS_S)
 
-    async def _drop(self, live: Live, why: str, ack: bool) -> None:
+    async def _drop(self, live: ActiveTree, why: str, ack: bool) -> None:
         """Forgets a tree that is no longer this node's."""
         log.info("tree %s is dropped here: %s", live.spec.tree_id.hex()[:12], why)
         if self.trees.forget(live):

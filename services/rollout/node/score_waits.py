@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from banyan.errors import BanyanError, Refused
-from services.rollout.growth.grower import Step
-from services.rollout.node.active_trees import Live
+from services.rollout.growth.grower import GrowthStep
+from services.rollout.node.active_trees import ActiveTree
 from services.rollout.ports import Store
 
 log = logging.getLogger(__name__)
@@ -24,8 +24,8 @@ _AGAIN_S = 1.0
 _ROUNDS = 2.0  # score deadlines: control waits one for the others of a round, and may be away for a while
 _ANY = (1 << 32) - 1  # scores known, of a policy that does not need them
 _OVER = frozenset({"STALE_EPOCH", "NOT_GROWING"})  # whoever keeps the claim lets the tree go
-Act = Callable[[Live, Callable[[], Step]], Awaitable[None]]
-GiveUp = Callable[[Live, Exception], None]
+Act = Callable[[ActiveTree, Callable[[], GrowthStep]], Awaitable[None]]
+GiveUp = Callable[[ActiveTree, Exception], None]
 
 
 class ScoreWaits:
@@ -34,14 +34,14 @@ class ScoreWaits:
     `give_up` hands a tree back when its wait ends by an unexpected error: nobody else would ever go on with it.
     """
 
-    def __init__(self, store: Store, act: Act, held: Callable[[Live], bool], give_up: GiveUp) -> None:
+    def __init__(self, store: Store, act: Act, held: Callable[[ActiveTree], bool], give_up: GiveUp) -> None:
         self._store, self._act, self._held, self._give_up = store, act, held, give_up
 
-    def due(self, live: Live) -> bool:
+    def due(self, live: ActiveTree) -> bool:
         """Whether somebody should begin to wait for this tree."""
         return live.grower.waits and not live.awaiting and not live.finishing
 
-    async def wait(self, live: Live) -> None:
+    async def wait(self, live: ActiveTree) -> None:
         """Until the tree waits no more."""
         live.awaiting, known = True, 0
         since, grower = time.monotonic(), live.grower
@@ -63,7 +63,7 @@ class ScoreWaits:
         finally:
             live.awaiting = False
 
-    async def _go_on(self, live: Live) -> None:
+    async def _go_on(self, live: ActiveTree) -> None:
         """What did not come is not waited for any more."""
         tree, scores = live.spec.tree_id.hex()[:12], live.grower.lacks_scores
         if scores:
@@ -72,7 +72,7 @@ class ScoreWaits:
             log.warning("tree %s ends with %d leaves: control gave it no room", tree, len(live.grower.leaves))
         await self._act(live, live.grower.unscored if scores else live.grower.unroomed)
 
-    async def _look(self, live: Live, known: int, deadline_s: float) -> int:
+    async def _look(self, live: ActiveTree, known: int, deadline_s: float) -> int:
         live.touched = time.monotonic()  # to wait is progress, up to the deadline
         policy, grower = live.spec.policy, live.grower
         least = known if getattr(policy, "needs_scores", False) else _ANY
@@ -92,5 +92,5 @@ class ScoreWaits:
         return max(known, len(came.scores))
 
 
-def _patience(live: Live) -> float:
+def _patience(live: ActiveTree) -> float:
     return live.spec.score_deadline_s * (1 if live.grower.lacks_scores else _ROUNDS)

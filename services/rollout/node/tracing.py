@@ -7,7 +7,7 @@ from banyan.plugins import Branch
 from banyan.segment import Kind, Segment
 from services.chassis.process import telemetry
 from services.rollout.engines.port import Key, Request
-from services.rollout.node.active_trees import Live
+from services.rollout.node.active_trees import ActiveTree
 
 
 class Spans:
@@ -26,7 +26,7 @@ class Spans:
         for key in keys:
             self._asked_ns.pop(key, None)
 
-    def ended(self, live: Live, segments: Iterable[Segment]) -> None:
+    def ended(self, live: ActiveTree, segments: Iterable[Segment]) -> None:
         """Writes the spans of segments that ended."""
         for segment in segments:
             key = live.grower.key(Branch(segment.parent, segment.fork, segment.ordinal))

@@ -39,7 +39,7 @@ def asker(bus: Bus, run_id: str, node_id: str) -> Ask:
         policy = published.policy
         named = policy_to_wire(policy)
         wanted = events_pb2.WeightsWanted(run_id=run_id, node_id=node_id, policy=named, reason=reason)
-        await notices.say(bus.client, subjects.weights_wanted(run_id), wanted)
+        await notices.publish(bus.client, subjects.weights_wanted(run_id), wanted)
 
     return ask
 

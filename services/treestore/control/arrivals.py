@@ -10,7 +10,7 @@ from services.treestore.storage import schema
 from services.treestore.storage.settings import Settings
 from services.treestore.unit_of_work.load import load_trees
 from services.treestore.unit_of_work.rows import GROWING
-from services.treestore.unit_of_work.unit_of_work import Book
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 from services.treestore.unit_of_work.write import flush
 
 
@@ -41,7 +41,7 @@ def begins(connection: Connection, run_id: str, node_id: str, now_ms: int, setti
     held = list(connection.scalars(select(table.c.tree_id).where(*mine)))
     if not held:
         return 0
-    book = Book(now_ms, settings)
+    book = UnitOfWork(now_ms, settings)
     load_trees(connection, book, held)
     for tree_id in held:
         tree = book.change(book.trees[tree_id])

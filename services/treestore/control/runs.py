@@ -13,7 +13,7 @@ from services.treestore.storage.settings import Settings
 from services.treestore.storage.store_metadata import read_int, rise
 from services.treestore.unit_of_work.load import OVER, load_whole
 from services.treestore.unit_of_work.rows import GROWING, SCORING
-from services.treestore.unit_of_work.unit_of_work import Book, run_key
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork, run_key
 from services.treestore.unit_of_work.write import flush
 
 _DIGEST = 32
@@ -78,7 +78,7 @@ def put(connection: Connection, request: rs.PutRunRequest, now_ms: int, settings
             created_ms=now_ms,
         )
     )
-    book = Book(now_ms, settings)
+    book = UnitOfWork(now_ms, settings)
     apply_events(connection, book, [], [run_key(run.run_id)])
     flush(connection, book)
     return to_wire(run_row(connection, run.run_id))
@@ -145,7 +145,7 @@ def _revive(connection: Connection, run_id: str, now_ms: int) -> None:
 
 def _drop_trees(connection: Connection, run_id: str, now_ms: int, settings: Settings) -> None:
     trees = schema.trees
-    book = Book(now_ms, settings)
+    book = UnitOfWork(now_ms, settings)
     open_trees = select(trees.c.tree_id).where(trees.c.run_id == run_id, trees.c.state.in_((GROWING, SCORING)))
     load_whole(connection, book, list(connection.scalars(open_trees)))
     for tree in list(book.trees.values()):

@@ -18,7 +18,16 @@ from banyan.tree import Leaf
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.wire.segments import leaf_from_wire, segment_from_wire
 from services.treestore.events import node_name
-from services.treestore.events.events import Ended, Event, Grew, Grown, Large, Opened, Planned, WasScored
+from services.treestore.events.events import (
+    Event,
+    GrownPlan,
+    GrownSegment,
+    Large,
+    LeafFinished,
+    LeafScored,
+    TreeGrown,
+    TreeOpened,
+)
 
 ID_BYTES = digest.DIGEST_BYTES
 MOST_PLANS, PLAN_BYTES = 4096, 64 * 1024  # of one claim, and of one plan
@@ -129,7 +138,7 @@ def _large(run_id: str, message: events_pb2.GrownSegment, sequence: int) -> Larg
     return Large(run_id, message.segment.tree_id, sequence, message)
 
 
-def _planned(run_id: str, message: events_pb2.GrownPlan, sequence: int) -> Planned:
+def _planned(run_id: str, message: events_pb2.GrownPlan, sequence: int) -> GrownPlan:
     plan = message.plan
     _claimed(plan.claim_epoch, f"plan {plan.number} of tree {message.tree_id.hex()[:12]}")
     if plan.number >= MOST_PLANS or plan.ByteSize() > PLAN_BYTES:
@@ -137,15 +146,15 @@ def _planned(run_id: str, message: events_pb2.GrownPlan, sequence: int) -> Plann
             f"plan {plan.number} of tree {message.tree_id.hex()[:12]} has {plan.ByteSize()} bytes;"
             f" the store keeps {MOST_PLANS} plans a claim of {PLAN_BYTES} bytes at most"
         )
-    return Planned(run_id, message.tree_id, sequence, message)
+    return GrownPlan(run_id, message.tree_id, sequence, message)
 
 
-def grew(run_id: str, message: events_pb2.GrownSegment, sequence: int) -> Grew:
+def grew(run_id: str, message: events_pb2.GrownSegment, sequence: int) -> GrownSegment:
     """A segment under a claim, from its message. Raises InvalidInput."""
     segment = segment_from_wire(message.segment)
     _claimed(message.claim_epoch, f"segment {segment.id.hex()[:12]}")
     _sane(segment)
-    return Grew(run_id, segment.tree_id, sequence, message, segment)
+    return GrownSegment(run_id, segment.tree_id, sequence, message, segment)
 
 
 def _sane(segment: Segment) -> None:
@@ -168,7 +177,7 @@ def _parent(segment: Segment) -> str:
     return "a parent" if segment.parent else "no parent"
 
 
-def _opened(message: events_pb2.TreeOpened, sequence: int, run_id: str) -> Opened:
+def _opened(message: events_pb2.TreeOpened, sequence: int, run_id: str) -> TreeOpened:
     spec = message.spec
     _check(spec.run_id, run_id, spec.tree_id)
     if spec.tree_id != digest.tree_id(spec.run_id, spec.group_id, spec.row_digest, spec.index):
@@ -184,7 +193,7 @@ def _opened(message: events_pb2.TreeOpened, sequence: int, run_id: str) -> Opene
     if len(set(spec.scorers)) != len(spec.scorers):
         raise InvalidInput(f"tree {spec.tree_id.hex()[:12]} names a scorer twice: {list(spec.scorers)}")
     _row(spec)
-    return Opened(run_id, spec.tree_id, sequence, message)
+    return TreeOpened(run_id, spec.tree_id, sequence, message)
 
 
 def _row(spec: tree_pb2.TreeSpec) -> None:
@@ -199,13 +208,13 @@ def _row(spec: tree_pb2.TreeSpec) -> None:
         )
 
 
-def _ended(message: events_pb2.LeafFinished, sequence: int, run_id: str) -> Ended:
+def _ended(message: events_pb2.LeafFinished, sequence: int, run_id: str) -> LeafFinished:
     _check(message.run_id, run_id, message.tree_id)
     _claimed(message.claim_epoch, "a leaf")
-    return Ended(run_id, message.tree_id, sequence, message, _leaf(message.leaf))
+    return LeafFinished(run_id, message.tree_id, sequence, message, _leaf(message.leaf))
 
 
-def _grown(message: events_pb2.TreeGrown, sequence: int, run_id: str) -> Grown:
+def _grown(message: events_pb2.TreeGrown, sequence: int, run_id: str) -> TreeGrown:
     _check(message.run_id, run_id, message.tree_id)
     _claimed(message.claim_epoch, "a grown tree")
     leaves = tuple(_leaf(leaf) for leaf in message.leaves)
@@ -213,10 +222,10 @@ def _grown(message: events_pb2.TreeGrown, sequence: int, run_id: str) -> Grown:
         raise InvalidInput(f"tree {message.tree_id.hex()[:12]} lists a leaf twice")
     node_name.check(message.node_id)
     inside = tuple(sorted({_leaf(place) for place in message.inside} - set(leaves)))
-    return Grown(run_id, message.tree_id, sequence, message, leaves, inside)
+    return TreeGrown(run_id, message.tree_id, sequence, message, leaves, inside)
 
 
-def _scored(message: events_pb2.LeafScored, sequence: int, run_id: str) -> WasScored:
+def _scored(message: events_pb2.LeafScored, sequence: int, run_id: str) -> LeafScored:
     _check(message.run_id, run_id, message.tree_id)
     score = message.scored.score
     if score.state not in (tree_pb2.SCORE_STATE_SCORED, tree_pb2.SCORE_STATE_UNSCORABLE):
@@ -229,4 +238,4 @@ def _scored(message: events_pb2.LeafScored, sequence: int, run_id: str) -> WasSc
         raise InvalidInput(f"a repair of {message.scored.scorer!r} has {len(score.repair.text)} characters")
     if score.state == tree_pb2.SCORE_STATE_UNSCORABLE and not score.reason:
         raise InvalidInput(f"{message.scored.scorer!r} found a leaf UNSCORABLE without a reason")
-    return WasScored(run_id, message.tree_id, sequence, message, _leaf(message.scored.leaf))
+    return LeafScored(run_id, message.tree_id, sequence, message, _leaf(message.scored.leaf))

@@ -24,7 +24,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened(Event):
+class TreeOpened(Event):
     kind: ClassVar[str] = "opened"
     message: events_pb2.TreeOpened
 
@@ -33,7 +33,7 @@ class Opened(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Grew(Event):
+class GrownSegment(Event):
     """A segment under a claim."""
 
     kind: ClassVar[str] = "segment"
@@ -56,7 +56,7 @@ class Large(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Planned(Event):
+class GrownPlan(Event):
     """A plan that was executed under a claim."""
 
     kind: ClassVar[str] = "plan"
@@ -67,7 +67,7 @@ class Planned(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended(Event):
+class LeafFinished(Event):
     """A path ended at a leaf."""
 
     kind: ClassVar[str] = "leaf"
@@ -79,7 +79,7 @@ class Ended(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Grown(Event):
+class TreeGrown(Event):
     """No branch of the tree is live."""
 
     kind: ClassVar[str] = "grown"
@@ -96,7 +96,7 @@ class Grown(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class WasScored(Event):
+class LeafScored(Event):
     """A scorer's word on a leaf."""
 
     kind: ClassVar[str] = "score"

@@ -4,34 +4,34 @@ import json
 
 from banyan.segment import Kind
 from banyan.v1 import events_pb2, tree_pb2
-from services.treestore.events.events import Ended, Event, Grew, Grown, Opened, Planned, WasScored
+from services.treestore.events.events import Event, GrownPlan, GrownSegment, LeafFinished, LeafScored, TreeGrown, TreeOpened
 from services.treestore.ingest.rules import score_row
 from services.treestore.lifecycle import assignments, transitions
-from services.treestore.unit_of_work.rows import ANSWER, GROWING, SCORING, GroupRow, GroupState, Head, TreeRow
-from services.treestore.unit_of_work.unit_of_work import Book, segment_key, tree_key
+from services.treestore.unit_of_work.rows import ANSWER, GROWING, SCORING, GroupRow, GroupState, SegmentHeader, TreeRow
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork, segment_key, tree_key
 
 _UNKNOWN = "unknown"  # the node of a claim that another store issued
 
 
-def accept(book: Book, event: Event) -> list[Event]:
+def accept(book: UnitOfWork, event: Event) -> list[Event]:
     """Applies an event that the rules accepted; the events that waited for it."""
     match event:
-        case Opened():
+        case TreeOpened():
             return _opened(book, event)
-        case Grew():
+        case GrownSegment():
             return _grew(book, event)
-        case Planned():
+        case GrownPlan():
             return _planned(book, event)
-        case Ended():
+        case LeafFinished():
             return _ended(book, event)
-        case Grown():
+        case TreeGrown():
             return _grown(book, event)
-        case WasScored():
+        case LeafScored():
             return _scored(book, event)
     raise AssertionError(f"no fact for {type(event).__name__}")
 
 
-def _opened(book: Book, event: Opened) -> list[Event]:
+def _opened(book: UnitOfWork, event: TreeOpened) -> list[Event]:
     spec = event.message.spec
     tree = TreeRow(
         tree_id=spec.tree_id,
@@ -60,7 +60,7 @@ def _opened(book: Book, event: Opened) -> list[Event]:
     return book.release(tree_key(tree.tree_id))
 
 
-def _begin(book: Book, tree: TreeRow, spec: tree_pb2.TreeSpec) -> None:
+def _begin(book: UnitOfWork, tree: TreeRow, spec: tree_pb2.TreeSpec) -> None:
     """Queue a tree for growing, unless its group is given up already, or was too old before anything of it was heard."""
     group = book.group(tree)
     if group.state == GroupState.OPEN and group.too_old(book.runs[tree.run_id].step):
@@ -71,7 +71,7 @@ def _begin(book: Book, tree: TreeRow, spec: tree_pb2.TreeSpec) -> None:
         assignments.queue(book, tree, spec)
 
 
-def _join_group(book: Book, event: Opened) -> None:
+def _join_group(book: UnitOfWork, event: TreeOpened) -> None:
     spec = event.message.spec
     key = (spec.run_id, spec.group_id)
     group = book.groups.get(key)
@@ -89,7 +89,7 @@ def _join_group(book: Book, event: Opened) -> None:
     book.changed_groups.add(key)
 
 
-def _hold(book: Book, tree: TreeRow, epoch: int) -> None:
+def _hold(book: UnitOfWork, tree: TreeRow, epoch: int) -> None:
     """Progress keeps a claim that was not handed back; an epoch that this store never issued came from one that was lost."""
     book.change(tree)
     if epoch > tree.claim_epoch:
@@ -99,11 +99,11 @@ def _hold(book: Book, tree: TreeRow, epoch: int) -> None:
         tree.growth_due_ms = tree.claim_due_ms + book.settings.requeue_ms
 
 
-def _grew(book: Book, event: Grew) -> list[Event]:
+def _grew(book: UnitOfWork, event: GrownSegment) -> list[Event]:
     segment, tree = event.segment, book.trees[event.tree_id]
     above = book.heads.get(segment.parent)
     sampled = above.prefix_sampled + (segment.fork if above.kind in ANSWER else 0) if above else 0
-    head = Head(
+    head = SegmentHeader(
         segment.id,
         tree.tree_id,
         segment.parent,
@@ -121,7 +121,7 @@ def _grew(book: Book, event: Grew) -> list[Event]:
     return book.release(segment_key(segment.id))
 
 
-def _segment_values(book: Book, event: Grew, head: Head) -> dict[str, object]:
+def _segment_values(book: UnitOfWork, event: GrownSegment, head: SegmentHeader) -> dict[str, object]:
     message = event.message.segment
     return {
         "id": head.id,
@@ -151,7 +151,7 @@ def _segment_values(book: Book, event: Grew, head: Head) -> dict[str, object]:
     }
 
 
-def _count(book: Book, tree: TreeRow, event: Grew) -> None:
+def _count(book: UnitOfWork, tree: TreeRow, event: GrownSegment) -> None:
     tree.segments += 1
     tally = book.tally(tree)
     if event.segment.kind is Kind.POLICY:
@@ -162,7 +162,7 @@ def _count(book: Book, tree: TreeRow, event: Grew) -> None:
         tree.prompt_tokens += len(event.segment)
 
 
-def _planned(book: Book, event: Planned) -> list[Event]:
+def _planned(book: UnitOfWork, event: GrownPlan) -> list[Event]:
     plan = event.message.plan
     record = plan.SerializeToString()
     values = {"tree_id": event.tree_id, "claim_epoch": plan.claim_epoch, "number": plan.number, "record": record}
@@ -170,14 +170,14 @@ def _planned(book: Book, event: Planned) -> list[Event]:
     return []
 
 
-def _ended(book: Book, event: Ended) -> list[Event]:
+def _ended(book: UnitOfWork, event: LeafFinished) -> list[Event]:
     leaf = book.put_leaf(event.tree_id, event.leaf)
     leaf.finished, leaf.reason, leaf.completion = True, event.message.reason, event.message.completion
     _hold(book, book.trees[event.tree_id], event.message.claim_epoch)
     return []
 
 
-def _grown(book: Book, event: Grown) -> list[Event]:
+def _grown(book: UnitOfWork, event: TreeGrown) -> list[Event]:
     tree = book.trees[event.tree_id]
     _hold(book, tree, event.message.claim_epoch)
     tree.state, tree.grown_epoch, tree.grown_node = SCORING, event.message.claim_epoch, event.message.node_id
@@ -199,7 +199,7 @@ def _grown(book: Book, event: Grown) -> list[Event]:
     return []
 
 
-def _scored(book: Book, event: WasScored) -> list[Event]:
+def _scored(book: UnitOfWork, event: LeafScored) -> list[Event]:
     message: events_pb2.LeafScored = event.message
     book.put_score(
         event.tree_id,

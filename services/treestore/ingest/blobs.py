@@ -13,7 +13,7 @@ from banyan.errors import InvalidInput, NotFound, Refused, TemporaryError
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.events.decode import grew
-from services.treestore.events.events import Event, Grew, Large
+from services.treestore.events.events import Event, GrownSegment, Large
 from services.treestore.storage import schema
 from services.treestore.storage.settings import Settings
 from services.treestore.storage.sql import insert_ignore
@@ -99,7 +99,7 @@ def _blob(connection: Connection, event: Large) -> bytes | None:
     return connection.scalar(select(table.c.data).where(mine))
 
 
-def _whole(event: Large, data: bytes) -> Grew:
+def _whole(event: Large, data: bytes) -> GrownSegment:
     segment = tree_pb2.Segment()
     try:
         segment.ParseFromString(data)

@@ -7,17 +7,17 @@ rule forbids it; kept in `refused`. LATE: a score where one is. BURY: it can nev
 import enum
 from dataclasses import dataclass
 
-from services.treestore.events.events import Ended, Event, Grew, Grown, Opened, Planned, WasScored
+from services.treestore.events.events import Event, GrownPlan, GrownSegment, LeafFinished, LeafScored, TreeGrown, TreeOpened
 from services.treestore.storage.schema.columns import clean
 from services.treestore.unit_of_work import segment_bounds
 from services.treestore.unit_of_work.rows import DROPPED, GROWING, GroupRow, ScoreRow, TreeRow
 from services.treestore.unit_of_work.segment_bounds import Limits
-from services.treestore.unit_of_work.unit_of_work import Book, run_key, segment_key, tree_key
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork, run_key, segment_key, tree_key
 
 _EPOCH_GAP = 1024  # a store that is rebuilt learns epochs from the log; further ahead is an error
 
 
-class End(enum.Enum):
+class Disposition(enum.Enum):
     """What becomes of an event."""
 
     ACCEPT = "accept"
@@ -29,36 +29,36 @@ class End(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Ruling:
     """An end, with the rule that led to it or the key that the event waits for."""
 
-    end: End
+    end: Disposition
     reason: str = ""
     key: bytes = b""
     winner: bytes = b""
 
 
-ACCEPT, REPEAT = Verdict(End.ACCEPT), Verdict(End.REPEAT)
+ACCEPT, REPEAT = Ruling(Disposition.ACCEPT), Ruling(Disposition.REPEAT)
 
 
-def park(key: bytes) -> Verdict:
+def park(key: bytes) -> Ruling:
     """It waits for `key`."""
-    return Verdict(End.PARK, key=key)
+    return Ruling(Disposition.PARK, key=key)
 
 
-def refuse(reason: str, winner: bytes = b"") -> Verdict:
+def refuse(reason: str, winner: bytes = b"") -> Ruling:
     """The rule `reason` forbids it."""
-    return Verdict(End.REFUSE, reason, winner=winner)
+    return Ruling(Disposition.REFUSE, reason, winner=winner)
 
 
-def bury(reason: str) -> Verdict:
+def bury(reason: str) -> Ruling:
     """It can never be right."""
-    return Verdict(End.BURY, reason)
+    return Ruling(Disposition.BURY, reason)
 
 
-def judge(book: Book, event: Event) -> Verdict:
+def judge(book: UnitOfWork, event: Event) -> Ruling:
     """What becomes of the event, given all that the book knows."""
-    if isinstance(event, Opened):
+    if isinstance(event, TreeOpened):
         return _opened(book, event)
     tree = book.trees.get(event.tree_id)
     if tree is None:
@@ -66,20 +66,20 @@ def judge(book: Book, event: Event) -> Verdict:
     if tree.run_id != event.run_id:
         return bury(f"RUN_MISMATCH: tree {tree.tree_id.hex()[:12]} belongs to run {tree.run_id}, not {event.run_id}")
     match event:
-        case Grew():
+        case GrownSegment():
             return _grew(book, tree, event)
-        case Planned():
+        case GrownPlan():
             return _claim(book, tree, event.message.plan.claim_epoch) or ACCEPT
-        case Ended():
+        case LeafFinished():
             return _ended(book, tree, event)
-        case Grown():
+        case TreeGrown():
             return _grown(book, tree, event)
-        case WasScored():
+        case LeafScored():
             return _scored(book, tree, event)
     raise AssertionError(f"no rule for {type(event).__name__}")
 
 
-def _opened(book: Book, event: Opened) -> Verdict:
+def _opened(book: UnitOfWork, event: TreeOpened) -> Ruling:
     spec = event.message.spec
     if event.tree_id in book.trees:
         return REPEAT
@@ -103,13 +103,13 @@ def _opened(book: Book, event: Opened) -> Verdict:
     return ACCEPT
 
 
-def _fits(group: GroupRow, event: Opened) -> bool:
+def _fits(group: GroupRow, event: TreeOpened) -> bool:
     spec = event.message.spec
     asked = (spec.group_id, spec.group_size, spec.group_ordinal, spec.label, spec.purpose)
     return (group.group_id, group.size, group.ordinal, group.label, group.purpose) == asked
 
 
-def _claim(book: Book, tree: TreeRow, epoch: int) -> Verdict | None:
+def _claim(book: UnitOfWork, tree: TreeRow, epoch: int) -> Ruling | None:
     """Whether an event under this claim may still change the tree; None if it may."""
     if tree.state == DROPPED:
         return refuse("TREE_DROPPED")
@@ -122,7 +122,7 @@ def _claim(book: Book, tree: TreeRow, epoch: int) -> Verdict | None:
     return None
 
 
-def _grew(book: Book, tree: TreeRow, event: Grew) -> Verdict:
+def _grew(book: UnitOfWork, tree: TreeRow, event: GrownSegment) -> Ruling:
     segment = event.segment
     if segment.id in book.heads:
         return REPEAT
@@ -150,7 +150,7 @@ def _grew(book: Book, tree: TreeRow, event: Grew) -> Verdict:
     return refuse("ORDINAL_TAKEN", winner) if winner else ACCEPT
 
 
-def _at(book: Book, tree: TreeRow, segment: bytes, end: int) -> Verdict | None:
+def _at(book: UnitOfWork, tree: TreeRow, segment: bytes, end: int) -> Ruling | None:
     """Whether there is such a place, where a leaf may end or a score belong; None if there is."""
     if segment in book.lost and segment not in book.heads:
         return refuse("PARENT_REFUSED")
@@ -164,7 +164,7 @@ def _at(book: Book, tree: TreeRow, segment: bytes, end: int) -> Verdict | None:
     return None
 
 
-def _ended(book: Book, tree: TreeRow, event: Ended) -> Verdict:
+def _ended(book: UnitOfWork, tree: TreeRow, event: LeafFinished) -> Ruling:
     known = book.part(tree.tree_id).leaves.get(event.leaf)
     if known is not None and known.finished:
         return REPEAT
@@ -172,7 +172,7 @@ def _ended(book: Book, tree: TreeRow, event: Ended) -> Verdict:
     return stopped or ACCEPT
 
 
-def _grown(book: Book, tree: TreeRow, event: Grown) -> Verdict:
+def _grown(book: UnitOfWork, tree: TreeRow, event: TreeGrown) -> Ruling:
     epoch = event.message.claim_epoch
     if tree.grown_epoch == epoch and tree.grown_epoch:
         return REPEAT if tree.grown_digest == event.leaves_digest() else refuse("GROWN_TWICE")
@@ -186,20 +186,20 @@ def _grown(book: Book, tree: TreeRow, event: Grown) -> Verdict:
     return ACCEPT
 
 
-def _scored(book: Book, tree: TreeRow, event: WasScored) -> Verdict:
+def _scored(book: UnitOfWork, tree: TreeRow, event: LeafScored) -> Ruling:
     scored = event.message.scored
     if scored.scorer not in tree.scorers:
         return bury(f"SCORER_UNKNOWN: tree {tree.tree_id.hex()[:12]} asks {list(tree.scorers)}, not {scored.scorer!r}")
     part = book.part(tree.tree_id)
     given = part.scores.get((event.leaf, scored.scorer))
     if given is not None:
-        return REPEAT if given == score_row(event) else Verdict(End.LATE, "SCORED_BEFORE")
+        return REPEAT if given == score_row(event) else Ruling(Disposition.LATE, "SCORED_BEFORE")
     if tree.over:  # what was read of it must not change any more
-        return Verdict(End.LATE, "TREE_DROPPED" if tree.state == DROPPED else "TREE_CLOSED")
+        return Ruling(Disposition.LATE, "TREE_DROPPED" if tree.state == DROPPED else "TREE_CLOSED")
     return _at(book, tree, event.leaf.segment, event.leaf.end) or ACCEPT
 
 
-def score_row(event: WasScored) -> ScoreRow:
+def score_row(event: LeafScored) -> ScoreRow:
     """The row of a score."""
     scored = event.message.scored
     return ScoreRow(int(scored.score.state), scored.score.value, clean(scored.score.reason), clean(scored.scorer_version))

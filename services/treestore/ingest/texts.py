@@ -13,7 +13,7 @@ from banyan.segment import Kind
 from banyan.tree import Leaf
 from services.treestore.storage import schema, tokenizers
 from services.treestore.storage.tokenizers import Decoder
-from services.treestore.unit_of_work.unit_of_work import Book
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 
 _S = schema.segments.c
 _KEYS: BindParameter[list[bytes]] = bindparam("keys", expanding=True)
@@ -21,7 +21,7 @@ _PIECES = select(_S.id, _S.parent, _S.fork, _S.kind, _S.tokens).where(_S.tree_id
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SegmentTokens:
     """A segment as texts need it. tokens: little-endian int32."""
 
     parent: bytes
@@ -30,7 +30,7 @@ class Piece:
     tokens: bytes
 
 
-def decode(connection: Connection, book: Book) -> None:
+def decode(connection: Connection, book: UnitOfWork) -> None:
     """Puts what the tokens say where a message told a text, in segments and leaves that are about to be written."""
     decoders = _decoders(connection, book)
     if not decoders:
@@ -47,7 +47,7 @@ def decode(connection: Connection, book: Book) -> None:
             row.completion = decoders[book.trees[tree_id].run_id].decode(answer(pieces, leaf))
 
 
-def _decoders(connection: Connection, book: Book) -> dict[str, Decoder]:
+def _decoders(connection: Connection, book: UnitOfWork) -> dict[str, Decoder]:
     """By run, for those that a node joined. A run of the scripted engine has no tokenizer, and its nodes' texts stand."""
     return {
         run_id: tokenizers.decoder(connection, limits.tokenizer)
@@ -56,18 +56,18 @@ def _decoders(connection: Connection, book: Book) -> dict[str, Decoder]:
     }
 
 
-def _pieces(connection: Connection, book: Book, trees: set[bytes]) -> dict[bytes, Piece]:
-    found: dict[bytes, Piece] = {}
+def _pieces(connection: Connection, book: UnitOfWork, trees: set[bytes]) -> dict[bytes, SegmentTokens]:
+    found: dict[bytes, SegmentTokens] = {}
     if trees:
         for row in connection.execute(_PIECES, {"keys": sorted(trees)}):
-            found[row.id] = Piece(row.parent, row.fork, row.kind, row.tokens)
+            found[row.id] = SegmentTokens(row.parent, row.fork, row.kind, row.tokens)
     for new in book.new_segments:
         if new["tree_id"] in trees:
-            found[new["id"]] = Piece(new["parent"], new["fork"], new["kind"], new["tokens"])  # type: ignore[index, arg-type]
+            found[new["id"]] = SegmentTokens(new["parent"], new["fork"], new["kind"], new["tokens"])  # type: ignore[index, arg-type]
     return found
 
 
-def answer(pieces: Mapping[bytes, Piece], leaf: Leaf) -> "np.ndarray[tuple[int, ...], np.dtype[np.int32]]":
+def answer(pieces: Mapping[bytes, SegmentTokens], leaf: Leaf) -> "np.ndarray[tuple[int, ...], np.dtype[np.int32]]":
     """The tokens of a path behind its prompt."""
     parts: list[bytes] = []
     at, end = leaf.segment, leaf.end

@@ -10,15 +10,15 @@ from sqlalchemy import Connection, delete
 from banyan.v1 import events_pb2
 from services.chassis.messaging import subjects
 from services.treestore.events.decode import decode
-from services.treestore.events.events import Ended, Event, Grew, Grown, Opened, Planned, WasScored
+from services.treestore.events.events import Event, GrownPlan, GrownSegment, LeafFinished, LeafScored, TreeGrown, TreeOpened
 from services.treestore.ingest import blobs, texts
 from services.treestore.ingest.apply import accept
-from services.treestore.ingest.rules import End, Verdict, judge
+from services.treestore.ingest.rules import Disposition, Ruling, judge
 from services.treestore.lifecycle import transitions
 from services.treestore.storage import schema
 from services.treestore.storage.settings import Settings
 from services.treestore.unit_of_work.load import LOST, load_for
-from services.treestore.unit_of_work.unit_of_work import Book, event_digest, segment_key
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork, event_digest, segment_key
 from services.treestore.unit_of_work.write import flush
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Outcome:
 
 def ingest(connection: Connection, items: Sequence[Item], now_ms: int, settings: Settings) -> Outcome:
     """Stores the messages. Raises where the database does, and Unfit; what is wrong with a message is kept as a row."""
-    book = Book(now_ms, settings)
+    book = UnitOfWork(now_ms, settings)
     decoded = [(item, *decode(item.subject, item.data, item.sequence)) for item in items]
     events, lost, blobs_of = blobs.resolve(connection, [event for _, found, _ in decoded for event in found])
     load_for(connection, book, events)
@@ -84,7 +84,7 @@ def ingest(connection: Connection, items: Sequence[Item], now_ms: int, settings:
     return outcome(book)
 
 
-def apply(connection: Connection, book: Book, events: Sequence[Event], keys: Collection[bytes] = ()) -> None:
+def apply(connection: Connection, book: UnitOfWork, events: Sequence[Event], keys: Collection[bytes] = ()) -> None:
     """Stores events that do not come from a message just read, and those that wait for `keys`."""
     load_for(connection, book, events, keys)
     released = [event for key in keys for event in book.release(key)]
@@ -93,7 +93,7 @@ def apply(connection: Connection, book: Book, events: Sequence[Event], keys: Col
     texts.decode(connection, book)
 
 
-def settle(book: Book, events: Iterable[Event]) -> list[tuple[Event, str]]:
+def settle(book: UnitOfWork, events: Iterable[Event]) -> list[tuple[Event, str]]:
     """Judges and applies the events and all that they release, then closes trees. Returns those that can never be right.
 
     Raises Unfit for a released one on which our own code raises.
@@ -112,31 +112,31 @@ def settle(book: Book, events: Iterable[Event]) -> list[tuple[Event, str]]:
     return hopeless
 
 
-def _settled(book: Book, event: Event, hopeless: list[tuple[Event, str]]) -> list[Event]:
+def _settled(book: UnitOfWork, event: Event, hopeless: list[tuple[Event, str]]) -> list[Event]:
     """Judges and applies one event; those that waited for it."""
     verdict = judge(book, event)
-    if verdict.end is End.BURY:
+    if verdict.end is Disposition.BURY:
         hopeless.append((event, verdict.reason))
     return _carry_out(book, event, verdict)
 
 
-def _carry_out(book: Book, event: Event, verdict: Verdict) -> list[Event]:
+def _carry_out(book: UnitOfWork, event: Event, verdict: Ruling) -> list[Event]:
     match verdict.end:
-        case End.ACCEPT:
+        case Disposition.ACCEPT:
             return accept(book, event)
-        case End.PARK:
+        case Disposition.PARK:
             book.park(event, verdict.key)
-        case End.REFUSE:
+        case Disposition.REFUSE:
             return _refuse(book, event, verdict)
-        case End.LATE:
+        case Disposition.LATE:
             book.add_late(event, verdict.reason)
     return []
 
 
-def _refuse(book: Book, event: Event, verdict: Verdict) -> list[Event]:
+def _refuse(book: UnitOfWork, event: Event, verdict: Ruling) -> list[Event]:
     segment, end, epoch = _place(event)
     book.refuse(event, epoch, verdict.reason, segment, end, verdict.winner)
-    if isinstance(event, Grew) and verdict.reason in LOST:
+    if isinstance(event, GrownSegment) and verdict.reason in LOST:
         book.lost.add(segment)
         return book.release(segment_key(segment))
     return []
@@ -144,29 +144,29 @@ def _refuse(book: Book, event: Event, verdict: Verdict) -> list[Event]:
 
 def _place(event: Event) -> tuple[bytes, int, int]:
     match event:
-        case Grew():
+        case GrownSegment():
             return event.segment.id, 0, event.message.claim_epoch
-        case Planned():
+        case GrownPlan():
             return b"", 0, event.message.plan.claim_epoch
-        case Ended():
+        case LeafFinished():
             return event.leaf.segment, event.leaf.end, event.message.claim_epoch
-        case Grown():
+        case TreeGrown():
             return b"", 0, event.message.claim_epoch
-        case WasScored():
+        case LeafScored():
             return event.leaf.segment, event.leaf.end, 0
-        case Opened():
+        case TreeOpened():
             return b"", 0, event.message.gateway_epoch
     return b"", 0, 0
 
 
-def _bury(book: Book, items: Iterable[Item], problems: dict[int, list[str]], about: Mapping[int, bytes]) -> None:
+def _bury(book: UnitOfWork, items: Iterable[Item], problems: dict[int, list[str]], about: Mapping[int, bytes]) -> None:
     for item in items:
         reasons = problems.pop(item.sequence, None)
         if reasons:
             bury_item(book, item, "; ".join(reasons[:5]), about.get(item.sequence, b""))
 
 
-def bury_item(book: Book, item: Item, reason: str, tree_id: bytes = b"") -> None:
+def bury_item(book: UnitOfWork, item: Item, reason: str, tree_id: bytes = b"") -> None:
     """Gives a message up; `tree_id`: the tree that it is about, if it is known."""
     log.error("dead letter: %s #%d on %s: %s", item.stream, item.sequence, item.subject, reason)
     book.bury(
@@ -183,22 +183,22 @@ def bury_item(book: Book, item: Item, reason: str, tree_id: bytes = b"") -> None
     )
 
 
-def bury_event(book: Book, event: Event, reason: str) -> None:
+def bury_event(book: UnitOfWork, event: Event, reason: str) -> None:
     """Gives up an event that was parked, in a message of its own."""
     data, kind = event.payload(), event.kind
     match event:
-        case Opened():
+        case TreeOpened():
             data = events_pb2.TreesOpened(trees=[event.message]).SerializeToString()
-        case Grew():
+        case GrownSegment():
             data = events_pb2.SegmentsGrown(run_id=event.run_id, segments=[event.message]).SerializeToString()
-        case Planned():
+        case GrownPlan():
             data = events_pb2.SegmentsGrown(run_id=event.run_id, plans=[event.message]).SerializeToString()
             kind = "segment"
-        case Ended():
+        case LeafFinished():
             data = events_pb2.LeavesFinished(leaves=[event.message]).SerializeToString()
-        case Grown():
+        case TreeGrown():
             data = events_pb2.TreesGrown(trees=[event.message]).SerializeToString()
-        case WasScored():
+        case LeafScored():
             data = events_pb2.LeavesScored(scores=[event.message]).SerializeToString()
     bury_item(book, Item(subjects.lineage(event.run_id, kind), data, event.sequence), reason, event.tree_id)
 
@@ -208,13 +208,13 @@ def give_up_parked(connection: Connection, event: Event, reason: str, now_ms: in
     parked = schema.parked
     gone = connection.execute(delete(parked).where(parked.c.digest == event_digest(event))).rowcount
     if gone:
-        book = Book(now_ms, settings)
+        book = UnitOfWork(now_ms, settings)
         bury_event(book, event, reason)
         flush(connection, book)
     return bool(gone)
 
 
-def outcome(book: Book) -> Outcome:
+def outcome(book: UnitOfWork) -> Outcome:
     """What the book did."""
     return Outcome(
         touched=frozenset(book.touched),

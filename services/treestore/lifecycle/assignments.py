@@ -3,12 +3,12 @@
 from banyan.v1 import events_pb2, tree_pb2
 from services.chassis.messaging import subjects
 from services.treestore.unit_of_work.rows import TreeRow
-from services.treestore.unit_of_work.unit_of_work import Book
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 
 _DOUBLINGS = 5
 
 
-def queue(book: Book, tree: TreeRow, spec: tree_pb2.TreeSpec) -> None:
+def queue(book: UnitOfWork, tree: TreeRow, spec: tree_pb2.TreeSpec) -> None:
     """Puts a GrowTree into the outbox, and plans the next for when nobody claims the tree."""
     tree.ticket += 1
     tree.growth_due_ms = book.now_ms + (book.settings.requeue_ms << min(tree.ticket - 1, _DOUBLINGS))

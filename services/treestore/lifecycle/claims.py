@@ -12,7 +12,7 @@ from services.treestore.storage import schema
 from services.treestore.storage.settings import Settings
 from services.treestore.unit_of_work.load import load_groups, load_spares, load_tallies, load_trees
 from services.treestore.unit_of_work.rows import GROWING, TreeRow
-from services.treestore.unit_of_work.unit_of_work import Book
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 from services.treestore.unit_of_work.write import flush
 
 _UNUSABLE = "UNUSABLE:"  # no node can ever grow the tree; UNABLE: and all else is about one node
@@ -60,7 +60,7 @@ def renew_all(
 ) -> list[NotFound | Refused | None]:
     """Keeps those of the claims (tree and epoch) that are in force, of trees of `run_id` if it is named; why not, of the
     others. Trees and claims are read and written together."""
-    book = Book(now_ms, settings)
+    book = UnitOfWork(now_ms, settings)
     load_trees(connection, book, {tree_id for tree_id, _ in held})
     outcomes: list[NotFound | Refused | None] = []
     for tree_id, epoch in held:
@@ -84,7 +84,7 @@ def _renewable(tree: TreeRow, epoch: int, run_id: str) -> TreeRow:
 
 def check_held(connection: Connection, tree_id: bytes, epoch: int) -> None:
     """Raises NotFound, or Refused if the claim is not in force."""
-    book = Book(0, Settings())
+    book = UnitOfWork(0, Settings())
     load_trees(connection, book, [tree_id])
     _in_force(_known(book, tree_id), epoch)
 
@@ -145,19 +145,19 @@ def spec_of(connection: Connection, tree_id: bytes) -> tree_pb2.TreeSpec:
     return tree_pb2.TreeSpec.FromString(data or b"")
 
 
-def _open(connection: Connection, tree_id: bytes, now_ms: int, settings: Settings) -> tuple[Book, TreeRow]:
-    book = Book(now_ms, settings)
+def _open(connection: Connection, tree_id: bytes, now_ms: int, settings: Settings) -> tuple[UnitOfWork, TreeRow]:
+    book = UnitOfWork(now_ms, settings)
     load_trees(connection, book, [tree_id])
     return book, _known(book, tree_id)
 
 
-def _known(book: Book, tree_id: bytes) -> TreeRow:
+def _known(book: UnitOfWork, tree_id: bytes) -> TreeRow:
     if tree_id not in book.trees:
         raise NotFound(f"there is no tree {tree_id.hex()[:16] or 'without an id'}")
     return book.trees[tree_id]
 
 
-def _drop(connection: Connection, book: Book, tree: TreeRow, reason: str) -> None:
+def _drop(connection: Connection, book: UnitOfWork, tree: TreeRow, reason: str) -> None:
     load_groups(connection, book, [(tree.run_id, tree.group_id)])
     load_spares(connection, book)
     load_tallies(connection, book, [tree.run_id])

@@ -8,12 +8,12 @@ from banyan.v1 import events_pb2, tree_pb2
 from services.treestore.lifecycle import redundancy
 from services.treestore.unit_of_work import completion
 from services.treestore.unit_of_work.rows import CLOSED, CONSUMED, DROPPED, SCORING, GroupRow, GroupState, TreeRow
-from services.treestore.unit_of_work.unit_of_work import Book
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 
 STALE = "STALE"  # why a group is given up that was opened too many policies ago
 
 
-def settle(book: Book) -> None:
+def settle(book: UnitOfWork) -> None:
     """Closes every grown tree that the book touched and that is owed no score."""
     for tree_id in list(book.touched):
         tree = book.trees.get(tree_id)
@@ -22,7 +22,7 @@ def settle(book: Book) -> None:
     thin(book, [book.groups[key] for key in sorted(book.changed_groups)])
 
 
-def thin(book: Book, groups: Collection[GroupRow]) -> None:
+def thin(book: UnitOfWork, groups: Collection[GroupRow]) -> None:
     """Gives up the trees that groups need no more."""
     for group in groups:
         if group.take:
@@ -30,7 +30,7 @@ def thin(book: Book, groups: Collection[GroupRow]) -> None:
                 give_up(book, tree, redundancy.REASON)
 
 
-def give_up(book: Book, tree: TreeRow, reason: str) -> None:
+def give_up(book: UnitOfWork, tree: TreeRow, reason: str) -> None:
     """Gives up a tree that no batch holds, whether it is closed or not."""
     if tree.state == CLOSED:
         discard(book, tree, reason)
@@ -38,7 +38,7 @@ def give_up(book: Book, tree: TreeRow, reason: str) -> None:
         drop(book, tree, reason)
 
 
-def expire(book: Book, groups: Collection[GroupRow]) -> None:
+def expire(book: UnitOfWork, groups: Collection[GroupRow]) -> None:
     """Give up groups that no batch may take any more, with all trees that they have so far.
 
     A tree of theirs that is opened later is given up as it comes (`accept`), so a group is over at once and keeps no
@@ -51,7 +51,7 @@ def expire(book: Book, groups: Collection[GroupRow]) -> None:
                 give_up(book, tree, STALE)
 
 
-def _close(book: Book, tree: TreeRow) -> None:
+def _close(book: UnitOfWork, tree: TreeRow) -> None:
     part = book.part(tree.tree_id)
     rewards = completion.rewards(part.leaves, tree.scorers, part.scores)
     values = [value for value in rewards.values() if value is not None]
@@ -64,12 +64,12 @@ def _close(book: Book, tree: TreeRow) -> None:
     _end(book, tree, CLOSED, "")
 
 
-def drop(book: Book, tree: TreeRow, reason: str) -> None:
+def drop(book: UnitOfWork, tree: TreeRow, reason: str) -> None:
     """Gives a tree up that is not over yet."""
     _end(book, tree, DROPPED, reason)
 
 
-def _end(book: Book, tree: TreeRow, state: int, reason: str) -> None:
+def _end(book: UnitOfWork, tree: TreeRow, state: int, reason: str) -> None:
     book.change(tree)
     tree.state, tree.reason, tree.closed_ms = state, reason, book.now_ms
     tree.claim_due_ms = tree.growth_due_ms = tree.score_due_ms = tree.remind_due_ms = 0
@@ -83,12 +83,12 @@ def _end(book: Book, tree: TreeRow, state: int, reason: str) -> None:
     _tell(book, tree, group.state != GroupState.OPEN)
 
 
-def consume(book: Book, tree: TreeRow) -> None:
+def consume(book: UnitOfWork, tree: TreeRow) -> None:
     """A batch holds the tree from now on."""
     book.change(tree).state = CONSUMED
 
 
-def discard(book: Book, tree: TreeRow, reason: str) -> None:
+def discard(book: UnitOfWork, tree: TreeRow, reason: str) -> None:
     """Gives a closed tree up: its group teaches nothing, or can do without it, or is too old."""
     book.change(tree)
     tree.state, tree.reason = DROPPED, reason
@@ -98,17 +98,17 @@ def discard(book: Book, tree: TreeRow, reason: str) -> None:
     _tell(book, tree, True)
 
 
-def consume_group(book: Book, group: GroupRow) -> None:
+def consume_group(book: UnitOfWork, group: GroupRow) -> None:
     """A batch holds the group from now on."""
     book.move_group(group, GroupState.CONSUMED)
 
 
-def discard_group(book: Book, group: GroupRow, reason: str) -> None:
+def discard_group(book: UnitOfWork, group: GroupRow, reason: str) -> None:
     """A batch gave the group up."""
     book.move_group(group, GroupState.DROPPED, reason)
 
 
-def _tell(book: Book, tree: TreeRow, group_closed: bool) -> None:
+def _tell(book: UnitOfWork, tree: TreeRow, group_closed: bool) -> None:
     event = events_pb2.TreeClosed(
         run_id=tree.run_id,
         tree_id=tree.tree_id,

@@ -20,7 +20,7 @@ from services.treestore.storage.store_metadata import put, read_int
 from services.treestore.unit_of_work import completion
 from services.treestore.unit_of_work.load import OVER, load_completions, load_whole
 from services.treestore.unit_of_work.rows import GROWING, SCORING, UNSCORABLE, ScoreRow, TreeRow
-from services.treestore.unit_of_work.unit_of_work import Book
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 from services.treestore.unit_of_work.write import flush
 
 _MOST = 200  # rows of one kind that one look takes on; the rest is due at the next
@@ -36,7 +36,7 @@ def due(connection: Connection, now_ms: int, settings: Settings) -> bool:
 
 def look(connection: Connection, now_ms: int, settings: Settings) -> Outcome:
     """Does all that is due."""
-    book = Book(now_ms, settings)
+    book = UnitOfWork(now_ms, settings)
     trees = schema.trees
     late, owing, idle = (
         set(connection.scalars(select(trees.c.tree_id).where(due).limit(_MOST)))
@@ -84,7 +84,7 @@ _DUE = select(
 )
 
 
-def _late(connection: Connection, book: Book, tree: TreeRow) -> None:
+def _late(connection: Connection, book: UnitOfWork, tree: TreeRow) -> None:
     """Gives up what is owed; scorers of whole groups have until their group, grown as a whole, had its time."""
     groups = group_scoring.scorers(connection, tree.tree_id)
     until = group_scoring.score_due(connection, tree, book.now_ms) if groups else book.now_ms
@@ -98,7 +98,7 @@ def _late(connection: Connection, book: Book, tree: TreeRow) -> None:
     book.touched.add(tree.tree_id)
 
 
-def remind(book: Book, tree: TreeRow, groups: Collection[str]) -> None:
+def remind(book: UnitOfWork, tree: TreeRow, groups: Collection[str]) -> None:
     """Says again which leaves ended, and for scorers of whole groups, that the tree is grown: the log may have lost it, and
     nobody else knows that scores are owed."""
     book.change(tree).remind_due_ms = 0
@@ -116,7 +116,7 @@ def remind(book: Book, tree: TreeRow, groups: Collection[str]) -> None:
         book.say(subjects.lineage(tree.run_id, "grown"), msg_id, message, tree.traceparent)
 
 
-def _grown(book: Book, tree: TreeRow) -> events_pb2.TreeGrown:
+def _grown(book: UnitOfWork, tree: TreeRow) -> events_pb2.TreeGrown:
     return events_pb2.TreeGrown(
         run_id=tree.run_id,
         tree_id=tree.tree_id,
@@ -126,7 +126,7 @@ def _grown(book: Book, tree: TreeRow) -> events_pb2.TreeGrown:
     )
 
 
-def _finished(book: Book, tree: TreeRow, leaf: Leaf) -> events_pb2.LeafFinished:
+def _finished(book: UnitOfWork, tree: TreeRow, leaf: Leaf) -> events_pb2.LeafFinished:
     row = book.part(tree.tree_id).leaves[leaf]
     return events_pb2.LeafFinished(
         run_id=tree.run_id,
@@ -146,7 +146,7 @@ def expire(connection: Connection, now_ms: int, settings: Settings) -> None:
     )
     if not keys:
         return
-    book = Book(now_ms, settings)
+    book = UnitOfWork(now_ms, settings)
     apply_events(connection, book, [], keys)
     for waits_for in keys:
         for event in book.release(waits_for):

@@ -15,7 +15,7 @@ from services.treestore.ingest.transaction import Item, Outcome, Unfit, bury_ite
 from services.treestore.loops.ports import Message, Source
 from services.treestore.storage import faults
 from services.treestore.unit_of_work.context import Context
-from services.treestore.unit_of_work.unit_of_work import Book
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 from services.treestore.unit_of_work.write import flush
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Ingester:
         return await self._context.write(lambda c: give_up_parked(c, error.event, reason, now, settings))
 
     async def _bury(self, item: Item, reason: str) -> None:
-        book = Book(self._context.now(), self._context.settings)
+        book = UnitOfWork(self._context.now(), self._context.settings)
         bury_item(book, item, reason.splitlines()[0])
         await self._context.write(lambda c: flush(c, book))
 

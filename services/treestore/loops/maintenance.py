@@ -31,7 +31,7 @@ _CROWDED = 1 / 16  # of what LINEAGE may hold: it is purged at the next look the
 _FLOOR, _BORN = "lineage_floor", "lineage_born"
 
 
-class Keeper:
+class Maintenance:
     """Two loops: `watch` over the database, `sweep` over the log."""
 
     def __init__(self, context: Context, bus: Bus, outbox: Outbox) -> None:

@@ -23,7 +23,7 @@ _HEADS = select(*(schema.segments.c[name] for name in _NAMES)).where(
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class LeafRows:
     """Rows of the trees that were asked for."""
 
     trees: Mapping[bytes, Row[Any]]
@@ -63,12 +63,12 @@ def of_trees(connection: Connection, trees: Sequence[Row[Any]], scorers: Sequenc
     return found
 
 
-def _facts(connection: Connection, tree_ids: set[bytes]) -> Facts:
+def _facts(connection: Connection, tree_ids: set[bytes]) -> LeafRows:
     leaves, scores, refused = schema.leaves, schema.scores, schema.refused
     heads: dict[bytes, Row[Any]] = {}
     for chunk in chunks(sorted(tree_ids)):
         heads |= {row.id: row for row in connection.execute(_HEADS, {"keys": chunk})}
-    return Facts(
+    return LeafRows(
         trees={row.tree_id: row for row in rows_in(connection, schema.trees, "tree_id", tree_ids)},
         segments=heads,
         leaves={(row.tree_id, Leaf(row.segment, row.end)): row for row in rows_in(connection, leaves, "tree_id", tree_ids)},
@@ -83,7 +83,7 @@ def _facts(connection: Connection, tree_ids: set[bytes]) -> Facts:
     )
 
 
-def _transcript(facts: Facts, tree_id: bytes, leaf: Leaf, claim_epoch: int) -> ts.LeafTranscript | None:
+def _transcript(facts: LeafRows, tree_id: bytes, leaf: Leaf, claim_epoch: int) -> ts.LeafTranscript | None:
     tree, row = facts.trees.get(tree_id), facts.leaves.get((tree_id, leaf))
     if tree is None:
         return None
@@ -110,7 +110,7 @@ def _transcript(facts: Facts, tree_id: bytes, leaf: Leaf, claim_epoch: int) -> t
     )
 
 
-def owing(facts: Facts, tree: Row[Any], leaf: Leaf, scorers: Sequence[str]) -> list[str]:
+def owing(facts: LeafRows, tree: Row[Any], leaf: Leaf, scorers: Sequence[str]) -> list[str]:
     """Scorers that owe a score; none for a tree that is over: it takes no more."""
     if tree.state not in (GROWING, SCORING):
         return []

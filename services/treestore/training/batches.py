@@ -16,7 +16,7 @@ from services.treestore.storage.settings import Settings
 from services.treestore.training.replay import record
 from services.treestore.unit_of_work.load import load_groups, load_whole
 from services.treestore.unit_of_work.rows import CLOSED, TRAIN, GroupRow, GroupState, TreeRow
-from services.treestore.unit_of_work.unit_of_work import Book
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 from services.treestore.unit_of_work.write import flush
 
 _USE = "train"
@@ -76,7 +76,7 @@ def commit(connection: Connection, request: ts.CommitBatchRequest, now_ms: int, 
         return
     if request.ordinal != run.batches:
         raise Refused(f"batch {request.ordinal} of run {run.run_id} is not the next, {run.batches} is", "WRONG_ORDINAL")
-    book = Book(now_ms, settings)
+    book = UnitOfWork(now_ms, settings)
     taken, given_up = _load(connection, book, request)
     held = {run.held_out[i : i + 32] for i in range(0, len(run.held_out), 32)}
     _check(connection, book, [*taken, *given_up], held)
@@ -107,7 +107,7 @@ def _dropped(request: ts.CommitBatchRequest) -> list[list[str]]:
     return [[group.group_id, group.reason] for group in request.dropped]
 
 
-def _load(connection: Connection, book: Book, request: ts.CommitBatchRequest) -> tuple[list[GroupRow], list[GroupRow]]:
+def _load(connection: Connection, book: UnitOfWork, request: ts.CommitBatchRequest) -> tuple[list[GroupRow], list[GroupRow]]:
     taken, given_up = list(request.group_ids), [group.group_id for group in request.dropped]
     named = [*taken, *given_up]
     if len(set(named)) != len(named):
@@ -127,7 +127,7 @@ def _load(connection: Connection, book: Book, request: ts.CommitBatchRequest) ->
     return [book.groups[(request.run_id, g)] for g in taken], [book.groups[(request.run_id, g)] for g in given_up]
 
 
-def _check(connection: Connection, book: Book, groups: Sequence[GroupRow], held_out: set[bytes]) -> None:
+def _check(connection: Connection, book: UnitOfWork, groups: Sequence[GroupRow], held_out: set[bytes]) -> None:
     for group in groups:
         if group.purpose != TRAIN:
             raise Refused(
@@ -147,12 +147,12 @@ def _check(connection: Connection, book: Book, groups: Sequence[GroupRow], held_
             )
 
 
-def _of(book: Book, group: GroupRow) -> list[TreeRow]:
+def _of(book: UnitOfWork, group: GroupRow) -> list[TreeRow]:
     mine = [tree for tree in book.of_group(group) if tree.state == CLOSED]
     return sorted(mine, key=lambda tree: tree.tree_index)
 
 
-def _take(book: Book, request: ts.CommitBatchRequest, groups: Sequence[GroupRow]) -> list[dict[str, object]]:
+def _take(book: UnitOfWork, request: ts.CommitBatchRequest, groups: Sequence[GroupRow]) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for group in groups:
         for tree in _of(book, group):
@@ -162,14 +162,14 @@ def _take(book: Book, request: ts.CommitBatchRequest, groups: Sequence[GroupRow]
     return rows
 
 
-def _give_up(book: Book, request: ts.CommitBatchRequest, groups: Sequence[GroupRow]) -> None:
+def _give_up(book: UnitOfWork, request: ts.CommitBatchRequest, groups: Sequence[GroupRow]) -> None:
     for group, dropped in zip(groups, request.dropped, strict=True):
         for tree in _of(book, group):
             transitions.discard(book, tree, dropped.reason)
         transitions.discard_group(book, group, dropped.reason)
 
 
-def _store(connection: Connection, book: Book, request: ts.CommitBatchRequest, rows: list[dict[str, object]]) -> None:
+def _store(connection: Connection, book: UnitOfWork, request: ts.CommitBatchRequest, rows: list[dict[str, object]]) -> None:
     connection.execute(
         insert(schema.batches).values(
             run_id=request.run_id,

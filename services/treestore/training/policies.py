@@ -15,7 +15,7 @@ from services.treestore.storage.settings import Settings
 from services.treestore.unit_of_work import counts
 from services.treestore.unit_of_work.load import load_members
 from services.treestore.unit_of_work.rows import TRAIN, GroupState
-from services.treestore.unit_of_work.unit_of_work import Book
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 from services.treestore.unit_of_work.write import flush
 
 MOST = 500  # policies of an answer; each has its step's metrics, some kB
@@ -66,7 +66,7 @@ def put(connection: Connection, request: rs.PutPolicyRequest, now_ms: int, setti
     )
     counts.add(connection, {(run.run_id, "policies"): 1})
     _note_step(connection, run.run_id)
-    book = Book(now_ms, settings)
+    book = UnitOfWork(now_ms, settings)
     _expire(connection, book, run.run_id, ref.step)
     if not request.replayed:
         msg_id = f"policy-{run.run_id}-{ref.learner_epoch}-{ref.step}"
@@ -74,7 +74,7 @@ def put(connection: Connection, request: rs.PutPolicyRequest, now_ms: int, setti
     flush(connection, book)
 
 
-def _expire(connection: Connection, book: Book, run_id: str, step: int) -> None:
+def _expire(connection: Connection, book: UnitOfWork, run_id: str, step: int) -> None:
     """Give up the groups that no batch may take under this policy; what still comes of them is kept as refused or late."""
     groups = schema.groups
     old = (groups.c.last_step >= 0) & (groups.c.last_step < step)

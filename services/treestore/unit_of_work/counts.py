@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from services.treestore.storage import schema
 from services.treestore.unit_of_work.rows import CLOSED, CONSUMED, DROPPED, GROWING, SCORING
-from services.treestore.unit_of_work.unit_of_work import Book
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 
 STATES = {
     GROWING: "trees_growing",
@@ -21,7 +21,7 @@ STATES = {
 Changes = Mapping[tuple[str, str], int]  # by run and name
 
 
-def of_book(book: Book) -> Changes:
+def of_book(book: UnitOfWork) -> Changes:
     """What a transaction adds and takes away."""
     changes: Counter[tuple[str, str]] = Counter()
     for tree_id in book.changed_trees:

@@ -12,7 +12,7 @@ from banyan.tree import Leaf
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from services.treestore.events.decode import restore
-from services.treestore.events.events import Ended, Event, Grew, Grown, Opened, Planned, WasScored
+from services.treestore.events.events import Event, GrownPlan, GrownSegment, LeafFinished, LeafScored, TreeGrown, TreeOpened
 from services.treestore.storage import schema
 from services.treestore.storage.store_metadata import read_int
 from services.treestore.unit_of_work import completion as closing
@@ -22,15 +22,15 @@ from services.treestore.unit_of_work.rows import (
     FIXED,
     SCORING,
     GroupRow,
-    Head,
     LeafRow,
     RunRow,
     ScoreRow,
+    SegmentHeader,
     TallyRow,
     TreeRow,
 )
 from services.treestore.unit_of_work.segment_bounds import BROKEN
-from services.treestore.unit_of_work.unit_of_work import Book, Waiting, scorers_of
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork, Waiting, scorers_of
 
 T = TypeVar("T")
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
@@ -45,7 +45,7 @@ def _of_trees(table: Table, *names: str) -> Select[Any]:
 # Made once: building a statement of many columns costs more than running it.
 _KEYS: BindParameter[Any] = bindparam("keys", expanding=True)
 _TREES = select(*(schema.trees.c[name] for name in (*FIXED, *CHANGING))).where(schema.trees.c.tree_id.in_(_KEYS))
-_HEADS = select(*(schema.segments.c[name] for name in Head.__dataclass_fields__))
+_HEADS = select(*(schema.segments.c[name] for name in SegmentHeader.__dataclass_fields__))
 _HEADS_BY_ID = _HEADS.where(schema.segments.c.id.in_(_KEYS))
 _HEADS_BY_PLACE = _HEADS.where(tuple_(schema.segments.c.tree_id, schema.segments.c.parent).in_(_KEYS))
 _HEADS_BY_TREE = _HEADS.where(schema.segments.c.tree_id.in_(_KEYS))
@@ -85,14 +85,14 @@ def rows_in(connection: Connection, table: Table, key: str, values: Iterable[Any
         yield from connection.execute(statement, {"keys": chunk, **equal})
 
 
-def load_for(connection: Connection, book: Book, events: Collection[Event], keys: Collection[bytes] = ()) -> None:
+def load_for(connection: Connection, book: UnitOfWork, events: Collection[Event], keys: Collection[bytes] = ()) -> None:
     """All that the rules may ask about these events, about the parked ones that wait for `keys`, and about those that
     either may release."""
     book.gateway_epoch = read_int(connection, "gateway_epoch")
     load_parked(connection, book, "waits_for", keys)
     load_parked(connection, book, "tree_id", {e.tree_id for e in [*events, *book.waiting()]})
     everything = [*events, *book.waiting()]
-    opened = [e for e in everything if isinstance(e, Opened)]
+    opened = [e for e in everything if isinstance(e, TreeOpened)]
     load_trees(connection, book, {e.tree_id for e in everything})
     load_runs(connection, book, {e.run_id for e in opened})
     _load_siblings(connection, book, opened)
@@ -105,7 +105,7 @@ def load_for(connection: Connection, book: Book, events: Collection[Event], keys
     segment_limits.load(connection, book, everything)
 
 
-def _load_siblings(connection: Connection, book: Book, opened: Collection[Opened]) -> None:
+def _load_siblings(connection: Connection, book: UnitOfWork, opened: Collection[TreeOpened]) -> None:
     """Groups and trees that are where the opened ones want to be."""
     for run_id in {e.run_id for e in opened}:
         specs = [e.message.spec for e in opened if e.run_id == run_id]
@@ -118,16 +118,16 @@ def _load_siblings(connection: Connection, book: Book, opened: Collection[Opened
             load_trees(connection, book, set(connection.scalars(there)) - set(book.trees))
 
 
-def _add_group(book: Book, row: Row[Any]) -> None:
+def _add_group(book: UnitOfWork, row: Row[Any]) -> None:
     names = GroupRow.__dataclass_fields__
     book.add_group(GroupRow(**{name: getattr(row, name) for name in names}))
 
 
-def _groups_of(book: Book) -> set[tuple[str, str]]:
+def _groups_of(book: UnitOfWork) -> set[tuple[str, str]]:
     return {(t.run_id, t.group_id) for t in book.trees.values()}
 
 
-def load_spares(connection: Connection, book: Book) -> None:
+def load_spares(connection: Connection, book: UnitOfWork) -> None:
     """All trees of the groups that do not need all of them: one that closes may make others needless."""
     for run_id in {group.run_id for group in book.groups.values() if group.take}:
         groups = {g.group_id for g in book.groups.values() if g.take and g.run_id == run_id}
@@ -137,14 +137,14 @@ def load_spares(connection: Connection, book: Book) -> None:
             load_trees(connection, book, set(connection.scalars(there)) - set(book.trees))
 
 
-def load_parked(connection: Connection, book: Book, column: str, values: Collection[bytes]) -> None:
+def load_parked(connection: Connection, book: UnitOfWork, column: str, values: Collection[bytes]) -> None:
     """Parked events whose `column` is one of the values."""
     for row in rows_in(connection, schema.parked, column, values):
         event = restore(row.kind, row.payload, row.sequence, row.run_id)
         book.wait(Waiting(event, row.waits_for, row.n))
 
 
-def load_runs(connection: Connection, book: Book, run_ids: Iterable[str]) -> None:
+def load_runs(connection: Connection, book: UnitOfWork, run_ids: Iterable[str]) -> None:
     """Runs, with their held-out rows."""
     for row in rows_in(connection, schema.runs, "run_id", run_ids):
         held = row.held_out
@@ -153,7 +153,7 @@ def load_runs(connection: Connection, book: Book, run_ids: Iterable[str]) -> Non
         )
 
 
-def load_trees(connection: Connection, book: Book, tree_ids: Iterable[bytes]) -> None:
+def load_trees(connection: Connection, book: UnitOfWork, tree_ids: Iterable[bytes]) -> None:
     """Trees without their specs."""
     for chunk in chunks(sorted(set(tree_ids))):
         for row in connection.execute(_TREES, {"keys": chunk}):
@@ -163,7 +163,7 @@ def load_trees(connection: Connection, book: Book, tree_ids: Iterable[bytes]) ->
             book.states[row.tree_id] = row.state
 
 
-def load_groups(connection: Connection, book: Book, keys: Iterable[tuple[str, str]]) -> None:
+def load_groups(connection: Connection, book: UnitOfWork, keys: Iterable[tuple[str, str]]) -> None:
     """Groups by (run, group)."""
     by_run: dict[str, set[str]] = {}
     for run_id, group_id in keys:
@@ -173,39 +173,39 @@ def load_groups(connection: Connection, book: Book, keys: Iterable[tuple[str, st
             _add_group(book, row)
 
 
-def load_tallies(connection: Connection, book: Book, run_ids: Iterable[str]) -> None:
+def load_tallies(connection: Connection, book: UnitOfWork, run_ids: Iterable[str]) -> None:
     """The sums of these runs."""
     for row in rows_in(connection, schema.tallies, "run_id", run_ids):
         book.tallies[(row.run_id, row.label)] = TallyRow(**row._asdict())
 
 
-def load_segments(connection: Connection, book: Book, events: Iterable[Event]) -> None:
+def load_segments(connection: Connection, book: UnitOfWork, events: Iterable[Event]) -> None:
     """Heads of the segments that the events name, and whoever is at the places that they want."""
     named, places = set[bytes](), set[tuple[bytes, bytes]]()
     for event in events:
         match event:
-            case Grew():
+            case GrownSegment():
                 named |= {event.segment.id, event.segment.parent} - {b""}
                 places.add((event.tree_id, event.segment.parent))
-            case Grown():
+            case TreeGrown():
                 named |= {leaf.segment for leaf in (*event.leaves, *event.inside)}
-            case Ended() | WasScored():
+            case LeafFinished() | LeafScored():
                 named.add(event.leaf.segment)
     _load_heads(connection, book, named, places)
     for chunk in chunks(sorted(named)):
         book.lost |= set(connection.scalars(_LOST_SEGMENTS, {"keys": chunk}))
 
 
-def _load_heads(connection: Connection, book: Book, named: set[bytes], places: set[tuple[bytes, bytes]]) -> None:
+def _load_heads(connection: Connection, book: UnitOfWork, named: set[bytes], places: set[tuple[bytes, bytes]]) -> None:
     for chunk in chunks(sorted(named)):
         for row in connection.execute(_HEADS_BY_ID, {"keys": chunk}):
-            book.add_head(Head(*row))
+            book.add_head(SegmentHeader(*row))
     for pairs in chunks(sorted(places)):
         for row in connection.execute(_HEADS_BY_PLACE, {"keys": pairs}):
-            book.add_head(Head(*row))
+            book.add_head(SegmentHeader(*row))
 
 
-def load_parts(connection: Connection, book: Book, tree_ids: Collection[bytes]) -> None:
+def load_parts(connection: Connection, book: UnitOfWork, tree_ids: Collection[bytes]) -> None:
     """Leaves and scores of these trees, without what leaves say: texts are long, and each score asks for all leaves."""
     for chunk in chunks(sorted(set(tree_ids))):
         for tree_id, segment, end, *leaf in connection.execute(_LEAVES, {"keys": chunk}):
@@ -214,14 +214,14 @@ def load_parts(connection: Connection, book: Book, tree_ids: Collection[bytes]) 
             book.part(tree_id).scores[(Leaf(segment, end), scorer)] = ScoreRow(*score)
 
 
-def load_completions(connection: Connection, book: Book, tree_ids: Collection[bytes]) -> None:
+def load_completions(connection: Connection, book: UnitOfWork, tree_ids: Collection[bytes]) -> None:
     """What the loaded leaves of these trees say."""
     for chunk in chunks(sorted(set(tree_ids))):
         for tree_id, segment, end, completion in connection.execute(_COMPLETIONS, {"keys": chunk}):
             book.part(tree_id).leaves[Leaf(segment, end)].completion = completion
 
 
-def load_members(connection: Connection, book: Book, run_id: str, group_ids: Collection[str]) -> None:
+def load_members(connection: Connection, book: UnitOfWork, run_id: str, group_ids: Collection[str]) -> None:
     """Load groups with all their trees and sums: the needs of giving groups up. A group may have no tree yet."""
     load_groups(connection, book, {(run_id, group_id) for group_id in group_ids})
     load_tallies(connection, book, [run_id])
@@ -231,35 +231,35 @@ def load_members(connection: Connection, book: Book, run_id: str, group_ids: Col
         load_trees(connection, book, connection.scalars(of_groups))
 
 
-def _looks_at_scores(book: Book, event: Event) -> bool:
+def _looks_at_scores(book: UnitOfWork, event: Event) -> bool:
     """Whether an event asks for a tree's leaves and scores: by itself, or as it touches a tree that may be closed."""
     tree = book.trees.get(event.tree_id)
-    return not isinstance(event, (Grew, Opened, Planned)) or (tree is not None and tree.state == SCORING)
+    return not isinstance(event, (GrownSegment, TreeOpened, GrownPlan)) or (tree is not None and tree.state == SCORING)
 
 
-def load_insides(connection: Connection, book: Book, events: Collection[Event] = ()) -> None:
+def load_insides(connection: Connection, book: UnitOfWork, events: Collection[Event] = ()) -> None:
     """Segments and group scorers of trees that are grown, or now may be, with places put before scorers that are no leaves:
     few trees have any."""
     trees = {tree.tree_id for tree in book.trees.values() if tree.state == SCORING}
     marked = {tree_id: set(closing.marked(part.leaves)) for tree_id, part in book.parts.items()}
     for event in events:
-        if isinstance(event, Ended):
+        if isinstance(event, LeafFinished):
             marked.setdefault(event.tree_id, set()).add(event.leaf)
-        elif isinstance(event, Grown):
+        elif isinstance(event, TreeGrown):
             trees.add(event.tree_id)
     for event in events:
-        if isinstance(event, Grown):
+        if isinstance(event, TreeGrown):
             marked.setdefault(event.tree_id, set()).update(event.inside)
             marked[event.tree_id].difference_update(event.leaves)
     wanted = [i for i in trees if marked.get(i, set()) - set(closing.listed(book.part(i).leaves))]
     for chunk in chunks(sorted(wanted)):
         for row in connection.execute(_HEADS_BY_TREE, {"keys": chunk}):
-            book.add_head(Head(*row))
+            book.add_head(SegmentHeader(*row))
         for tree_id, spec in connection.execute(_SPECS, {"keys": chunk}):
             book.part(tree_id).groups = tuple(tree_pb2.TreeSpec.FromString(spec).group_scorers)
 
 
-def load_whole(connection: Connection, book: Book, tree_ids: Collection[bytes]) -> None:
+def load_whole(connection: Connection, book: UnitOfWork, tree_ids: Collection[bytes]) -> None:
     """Trees with their groups, sums, leaves and scores: what closing, dropping and consuming need."""
     load_trees(connection, book, tree_ids)
     load_groups(connection, book, _groups_of(book))

@@ -76,7 +76,7 @@ CHANGING = tuple(TreeRow.__dataclass_fields__)[11:]
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class SegmentHeader:
     """What the rules need to know of a stored segment."""
 
     id: bytes

@@ -18,7 +18,7 @@ from banyan.digest import blake
 from banyan.policy import PolicyVersion
 from banyan.segment import Kind, Sampling, Segment
 from banyan.v1 import tree_pb2
-from services.treestore.unit_of_work.rows import ANSWER, Head
+from services.treestore.unit_of_work.rows import ANSWER, SegmentHeader
 
 _ROUNDING = 1e-3  # nats above 0 that a log-prob may have: half floats, and sums in any order
 _GREEDY = (0.0, 1.0, 1)
@@ -85,7 +85,7 @@ def _drawn(temperature: float, top_p: float, top_k: int) -> tuple[float, float, 
     return float(np.float32(temperature)), float(np.float32(top_p)), top_k
 
 
-def wrong(limits: Limits, spec: Asked | None, segment: Segment, above: Head | None, prompt_tokens: int) -> str:
+def wrong(limits: Limits, spec: Asked | None, segment: Segment, above: SegmentHeader | None, prompt_tokens: int) -> str:
     """The rule that a segment breaks; empty if it breaks none. above: its parent, prompt_tokens: of the tree's root."""
     if not limits.vocabulary:
         return ""

@@ -16,10 +16,10 @@ from services.treestore.unit_of_work import completion
 from services.treestore.unit_of_work.rows import (
     GroupRow,
     GroupState,
-    Head,
     LeafRow,
     RunRow,
     ScoreRow,
+    SegmentHeader,
     TallyRow,
     TreeParts,
     TreeRow,
@@ -45,7 +45,7 @@ class Waiting:
 
 
 @dataclass(slots=True)
-class Book:
+class UnitOfWork:
     """Rows by key. `new_…` are rows to insert, in order; sets named `changed_…` hold keys of rows to update."""
 
     now_ms: int
@@ -58,8 +58,8 @@ class Book:
     members: dict[tuple[str, str], dict[int, TreeRow]] = field(default_factory=dict)  # the trees, by group and index
     states: dict[bytes, int] = field(default_factory=dict)  # of trees, as they are stored
     parts: dict[bytes, TreeParts] = field(default_factory=dict)
-    heads: dict[bytes, Head] = field(default_factory=dict)
-    heads_of: dict[bytes, list[Head]] = field(default_factory=dict)  # by tree
+    heads: dict[bytes, SegmentHeader] = field(default_factory=dict)
+    heads_of: dict[bytes, list[SegmentHeader]] = field(default_factory=dict)  # by tree
     places: dict[tuple[bytes, bytes, int, int], bytes] = field(default_factory=dict)
     lost: set[bytes] = field(default_factory=set)  # segments refused for good
     groups: dict[tuple[str, str], GroupRow] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Book:
         self.groups[(group.run_id, group.group_id)] = group
         self.groups_at[(group.run_id, group.label, group.ordinal)] = group
 
-    def add_head(self, head: Head) -> None:
+    def add_head(self, head: SegmentHeader) -> None:
         """Makes a segment known to the rules."""
         if head.id in self.heads:
             return

@@ -12,14 +12,14 @@ from services.treestore.storage.sql import insert_all, insert_ignore
 from services.treestore.unit_of_work import counts, retention
 from services.treestore.unit_of_work.load import chunks
 from services.treestore.unit_of_work.rows import CHANGING, FIXED, GroupRow, LeafRow, TallyRow
-from services.treestore.unit_of_work.unit_of_work import Book, Values, event_digest
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork, Values, event_digest
 
 TOLD = "told"
 _GROUP_CHANGES = ("opened", "done", "dropped", "state", "reason")
 _TALLY_CHANGES = tuple(TallyRow.__dataclass_fields__)[2:]
 
 
-def flush(connection: Connection, book: Book) -> None:
+def flush(connection: Connection, book: UnitOfWork) -> None:
     """Writes all that the book made or changed. The book is spent after this."""
     _trees(connection, book)
     _groups(connection, book)
@@ -61,7 +61,7 @@ _LEAF = update(schema.leaves).where(
 _TALLY = update(schema.tallies).where(schema.tallies.c.run_id == bindparam("run"), schema.tallies.c.label == bindparam("of"))
 
 
-def _trees(connection: Connection, book: Book) -> None:
+def _trees(connection: Connection, book: UnitOfWork) -> None:
     made = {values["tree_id"]: values for values in book.new_trees}
     fixed = [{**{n: getattr(book.trees[i], n) for n in (*FIXED, *CHANGING)}, **values} for i, values in made.items()]  # type: ignore[index]
     insert_all(connection, schema.trees, fixed)
@@ -74,7 +74,7 @@ def _trees(connection: Connection, book: Book) -> None:
         connection.execute(_TREE, rows)
 
 
-def _groups(connection: Connection, book: Book) -> None:
+def _groups(connection: Connection, book: UnitOfWork) -> None:
     names = tuple(GroupRow.__dataclass_fields__)
     made = [{n: getattr(book.groups[key], n) for n in names} for key in sorted(book.new_groups)]
     insert_all(connection, schema.groups, made)
@@ -86,7 +86,7 @@ def _groups(connection: Connection, book: Book) -> None:
         connection.execute(_GROUP, rows)
 
 
-def _leaves(connection: Connection, book: Book) -> None:
+def _leaves(connection: Connection, book: UnitOfWork) -> None:
     insert_all(connection, schema.leaves, [_leaf_values(book, *key) for key in sorted(book.new_leaves)])
     silent: list[Values] = []
     spoken: list[Values] = []
@@ -102,7 +102,7 @@ def _leaves(connection: Connection, book: Book) -> None:
             connection.execute(_LEAF, rows)
 
 
-def _leaf_values(book: Book, tree_id: bytes, leaf: Leaf) -> Values:
+def _leaf_values(book: UnitOfWork, tree_id: bytes, leaf: Leaf) -> Values:
     row = book.parts[tree_id].leaves[leaf]
     at = {"tree_id": tree_id, "segment": leaf.segment, "end": leaf.end}
     return {**at, **_leaf_changes(row), "completion": row.completion or ""}
@@ -112,7 +112,7 @@ def _leaf_changes(row: LeafRow) -> Values:
     return {"finished": row.finished, "listed": row.listed, "reason": row.reason}
 
 
-def _parked(connection: Connection, book: Book) -> None:
+def _parked(connection: Connection, book: UnitOfWork) -> None:
     for chunk in chunks(book.released_rows):
         connection.execute(_PARKED_ROWS, {"keys": chunk})
     new = [w for waiting in book.parked.values() for w in waiting if not w.row]
@@ -135,7 +135,7 @@ def _parked(connection: Connection, book: Book) -> None:
     insert_ignore(connection, schema.parked, [*free, *retention.fitting(connection, schema.parked, bound, book.settings)])
 
 
-def _dead(connection: Connection, book: Book) -> None:
+def _dead(connection: Connection, book: UnitOfWork) -> None:
     """Keeps letters that there is room for, and says them on the log; the others are not said either."""
     letters = {id(values): letter for letter, values in book.new_dead}
     for values in retention.fitting(connection, schema.dead, [values for _, values in book.new_dead], book.settings):
@@ -143,7 +143,7 @@ def _dead(connection: Connection, book: Book) -> None:
         book.say_dead(letters[id(values)])
 
 
-def _tallies(connection: Connection, book: Book) -> None:
+def _tallies(connection: Connection, book: UnitOfWork) -> None:
     for key in book.changed_tallies:
         _advance(connection, book.tallies[key])
     names = tuple(TallyRow.__dataclass_fields__)
@@ -160,7 +160,7 @@ def _tallies(connection: Connection, book: Book) -> None:
         connection.execute(_TALLY, rows)
 
 
-def _grew(connection: Connection, book: Book) -> None:
+def _grew(connection: Connection, book: UnitOfWork) -> None:
     rows = [{"run_id": run_id, "node_id": node_id, "trees": n} for (run_id, node_id), n in sorted(book.grew.items())]
     if rows:
         connection.execute(_count(connection.dialect.name), rows)

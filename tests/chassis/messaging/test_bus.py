@@ -155,7 +155,7 @@ async def test_a_buried_message_is_a_dead_letter_and_never_comes_again(nats_serv
     await bus.publish(subjects.growth("r"), _grow("bad"), "bad")
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=0.3)
     (delivery,) = await consumer.fetch(1, 2.0)
-    await bus.bury(subjects.GROWTH, delivery, "no such tree", "rollout")
+    await bus.dead_letter(subjects.GROWTH, delivery, "no such tree", "rollout")
     assert await consumer.fetch(1, 0.6) == []
     dead = await bus.consumer(subjects.DEAD, "dead", ["dead.>"])
     (letter,) = await dead.fetch(1, 2.0)
@@ -171,7 +171,7 @@ async def test_a_message_that_is_too_large_for_a_letter_is_buried_without_its_by
     await bus.client.flush()
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=0.3)
     (delivery,) = await consumer.fetch(1, 2.0)
-    await bus.bury(subjects.GROWTH, delivery, "no message " + "x" * 10_000, "rollout")
+    await bus.dead_letter(subjects.GROWTH, delivery, "no message " + "x" * 10_000, "rollout")
     assert await consumer.fetch(1, 0.6) == []
     dead = await bus.consumer(subjects.DEAD, "dead", ["dead.>"])
     (letter,) = await dead.fetch(1, 2.0)

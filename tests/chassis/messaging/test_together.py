@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from banyan.errors import BanyanError, NotFound, TemporaryError
-from services.chassis.messaging.batcher import Together
+from services.chassis.messaging.batcher import Batcher
 
 
 class Other:
@@ -26,7 +26,7 @@ class Other:
         return [10 * item if item else NotFound("there is no 0") for item in items]
 
 
-async def asked(together: Together[int, int], *items: int) -> list[asyncio.Task[int]]:
+async def asked(together: Batcher[int, int], *items: int) -> list[asyncio.Task[int]]:
     """Askers that wait already."""
     tasks = [asyncio.create_task(together.ask(item)) for item in items]
     for _ in range(3):
@@ -42,7 +42,7 @@ async def ends(tasks: Sequence[asyncio.Task[int]]) -> list[Any]:
 async def test_what_is_asked_for_together_is_one_call_of_bounded_size() -> None:
     other = Other()
     other.open.set()
-    together = Together(other.send, 64)
+    together = Batcher(other.send, 64)
     assert await ends(await asked(together, *range(1, 101))) == [10 * n for n in range(1, 101)]
     assert [len(call) for call in other.calls] == [64, 36]
     assert await together.ask(7) == 70  # and those who come when it is quiet
@@ -50,7 +50,7 @@ async def test_what_is_asked_for_together_is_one_call_of_bounded_size() -> None:
 
 async def test_what_comes_during_a_call_goes_together_in_the_next() -> None:
     other = Other()
-    together = Together(other.send, 64)
+    together = Batcher(other.send, 64)
     first = await asked(together, 1)
     second = await asked(together, 2) + await asked(together, 3) + await asked(together, 4)
     assert other.calls == [[1]]
@@ -62,14 +62,14 @@ async def test_what_comes_during_a_call_goes_together_in_the_next() -> None:
 async def test_each_has_its_own_error() -> None:
     other = Other()
     other.open.set()
-    first, wrong, last = await ends(await asked(Together(other.send, 64), 1, 0, 2))
+    first, wrong, last = await ends(await asked(Batcher(other.send, 64), 1, 0, 2))
     assert (first, last) == (10, 20) and isinstance(wrong, NotFound)
 
 
 @pytest.mark.parametrize("error", [TemporaryError("away"), ValueError("a mistake in the program")])
 async def test_an_error_of_the_call_is_said_to_everyone(error: Exception) -> None:
     other = Other()
-    together = Together(other.send, 2)
+    together = Batcher(other.send, 2)
     tasks = await asked(together, 1, 2) + await asked(together, 3, 4, 5)
     other.error = error
     other.open.set()
@@ -83,13 +83,13 @@ async def test_an_answer_that_lacks_some_is_no_answer() -> None:
     async def short(items: Sequence[int]) -> list[int | BanyanError]:
         return list(items[1:])
 
-    for error in await ends(await asked(Together(short, 64), 1, 2)):
+    for error in await ends(await asked(Batcher(short, 64), 1, 2)):
         assert isinstance(error, TemporaryError) and "1 of 2" in str(error)
 
 
 async def test_an_asker_that_is_cancelled_takes_no_call_along() -> None:
     other = Other()
-    together = Together(other.send, 2)
+    together = Batcher(other.send, 2)
     gone, stays = await asked(together, 1, 2)
     gone_too, stays_too = await asked(together, 3, 4)
     gone.cancel()
@@ -104,7 +104,7 @@ async def test_an_asker_that_is_cancelled_takes_no_call_along() -> None:
 @pytest.mark.parametrize("runs", [True, False])
 async def test_a_sender_that_is_cancelled_leaves_nobody_waiting(runs: bool) -> None:
     other = Other()
-    together = Together(other.send, 2)
+    together = Batcher(other.send, 2)
     tasks = [asyncio.create_task(together.ask(item)) for item in (1, 2, 3)]
     while together._sender is None or (runs and not other.calls):
         await asyncio.sleep(0)

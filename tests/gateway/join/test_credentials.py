@@ -88,7 +88,7 @@ async def test_a_node_does_all_that_its_work_needs(secured) -> None:
         assert await node.publish(subjects.lineage(RUN, kind), events_pb2.SegmentsGrown(run_id=RUN), kind, deadline_s=3.0)
     await assignment.ack()
     assert await work.fetch(1, 1.5) == []  # acked for good: it does not come again after ack_wait
-    heard = node.hear(subjects.train(RUN, "policy"))
+    heard = node.subscribe(subjects.train(RUN, "policy"))
     async with asyncio.timeout(5):
         await anext(heard)  # it hears from here on
         await service.publish(subjects.train(RUN, "policy"), events_pb2.PolicyPublished(bytes=7), "p")
@@ -182,7 +182,7 @@ async def test_who_asks_a_node_opens_no_other_subject_to_it(secured) -> None:
 
 async def test_a_listener_looks_again_when_its_connection_was_gone(nats_server) -> None:
     bus = await Bus.connect(nats_server.url, "node")
-    heard = bus.hear("train.r.policy")
+    heard = bus.subscribe("train.r.policy")
     async with asyncio.timeout(30):
         await anext(heard)
         again = asyncio.ensure_future(anext(heard))

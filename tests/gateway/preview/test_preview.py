@@ -9,7 +9,7 @@ from banyan.errors import InvalidInput
 from banyan.plugins import Allocation
 from banyan.recipe_loader.load import load
 from services.gateway.preview import preview as module
-from services.gateway.preview.preview import MOST_STEPS, World, preview
+from services.gateway.preview.preview import MOST_STEPS, SimulatedRun, preview
 from services.gateway.preview.simulated_rollouts import Chances
 
 RECIPES = Path(__file__).parents[3] / "recipes"
@@ -67,7 +67,7 @@ def test_dots_chooses_groups_that_teach() -> None:
     assert "predicted success" in seen("dots")["last_reason"] and "last_reason" not in seen("quickstart")
     taught: dict[bool, list[bool]] = {True: [], False: []}
     for seed in range(4):
-        world = World(load(RECIPES / "dots.yaml", [f"seed={seed}"]), Path.cwd())
+        world = SimulatedRun(load(RECIPES / "dots.yaml", [f"seed={seed}"]), Path.cwd())
         while world.step < world.steps:
             world.advance()
         for _, group in world.trained:

@@ -8,7 +8,7 @@ import pytest
 from banyan.policy import PolicyVersion
 from banyan.segment import Finish, Kind
 from banyan.tree import Tree
-from services.gateway.runs.staleness_gate import Gate, Standing
+from services.gateway.runs.staleness_gate import Gate, GroupCounts
 from services.learner.data.selection import Ready, assemble
 from services.rollout.growth.grower import Grower
 from tests.rollout.growing import ENDING, engine, spec
@@ -30,7 +30,7 @@ class Groups:
         """To the end of a step; how long it took."""
         begun = self.now
         held = len(self.ends)
-        for _ in range(self.gate.room(Standing(self.step, self.step, held, 0), 1 << 30)):
+        for _ in range(self.gate.room(GroupCounts(self.step, self.step, held, 0), 1 << 30)):
             self.begun[self.opened], self.policies[self.opened] = self.now, self.step
             self.ends[self.opened] = self.now + self.lengths[self.opened]
             self.opened += 1

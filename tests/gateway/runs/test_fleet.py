@@ -13,13 +13,13 @@ from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway.runs import driver
 from services.gateway.runs.create import new_run
 from services.gateway.runs.driver import Driver
-from services.gateway.runs.drivers import Fleet
+from services.gateway.runs.drivers import Drivers
 from services.gateway.tasks import dataset as rows_module
 
 
 @contextlib.asynccontextmanager
 async def driving(store: Any, bus: Any):
-    fleet = Fleet(store, bus, store, 1)
+    fleet = Drivers(store, bus, store, 1)
     task = asyncio.create_task(fleet.run())
     try:
         yield task, fleet
@@ -147,7 +147,7 @@ async def test_a_store_that_cannot_say_which_runs_there_are_is_asked_again(
 
 
 async def test_watchers_that_left_are_forgotten(store, bus) -> None:
-    fleet = Fleet(store, bus, store, 1)
+    fleet = Drivers(store, bus, store, 1)
     with fleet.watching("r"), fleet.watching("r") as second:
         fleet.kick("r")
         assert second.is_set()

@@ -7,11 +7,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pydantic import ValidationError
 
 from banyan.recipe import Control
-from services.gateway.runs.staleness_gate import Gate, Standing
+from services.gateway.runs.staleness_gate import Gate, GroupCounts
 
 
-def _standing(step=0, batches=0, open=0, closed=0, **more) -> Standing:
-    return Standing(step, batches, open, closed, **more)
+def _standing(step=0, batches=0, open=0, closed=0, **more) -> GroupCounts:
+    return GroupCounts(step, batches, open, closed, **more)
 
 
 def test_the_first_batch_is_opened_whole_and_then_nothing() -> None:
@@ -94,14 +94,14 @@ class World(RuleBasedStateMachine):
     def published(self) -> None:
         """What the store does when it gets a policy."""
 
-    def view(self) -> Standing:
+    def view(self) -> GroupCounts:
         opened = next(i for i in range(len(self.stored) + 1) if i not in self.stored)
-        return Standing(self.step, self.batches, self.count("open"), self.count("closed"), self.count("dropped"), opened)
+        return GroupCounts(self.step, self.batches, self.count("open"), self.count("closed"), self.count("dropped"), opened)
 
     def ended(self) -> None:
         self.views = [*self.views[-4:], self.view()]
 
-    def look(self, standing: Standing) -> None:
+    def look(self, standing: GroupCounts) -> None:
         for position in range(self.gate.room(standing, self.steps)):
             assert self.gate.min_step(standing, position) <= standing.step
             self.on_the_wire.add(standing.opened + position)

@@ -14,7 +14,7 @@ from methods.control.uniform import Uniform, row_of
 from services.gateway.runs.create import run_id
 from services.gateway.runs.evaluation import Evaluation, evaluations
 from services.gateway.runs.opening import Opener, Wave
-from services.gateway.runs.staleness_gate import Steps
+from services.gateway.runs.staleness_gate import PolicySteps
 from services.gateway.tasks import dataset as rows_module
 
 RECIPES = Path(__file__).parents[3] / "recipes"
@@ -28,7 +28,7 @@ def _trees(opener: Opener, ordinal: int, min_step: int = 0, **allocated) -> list
     rows = opener.rows.train
     budget = Budget(range(ordinal, ordinal + 1), 0, 8, 1, 128)
     (uniform,) = Uniform().allocate(PromptStats(rows, []), budget, Draws(opener.recipe.seed))
-    return opener.training(ordinal, replace(uniform, **allocated), Steps(min_step))
+    return opener.training(ordinal, replace(uniform, **allocated), PolicySteps(min_step))
 
 
 async def test_a_training_tree_says_everything_that_a_node_needs(recipe_of) -> None:

@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 
 from banyan.v1.runstore_service_pb2 import RunState as S
-from services.gateway.runs.decide import Facts
+from services.gateway.runs.decide import RunFacts
 from services.gateway.runs.evaluation import Measured
 from services.gateway.runs.revive import uncured
-from services.gateway.runs.staleness_gate import Standing
+from services.gateway.runs.staleness_gate import GroupCounts
 
-TRAINING = {"state": S.RUN_STATE_TRAINING, "standing": Standing(step=1, batches=1, open=0, closed=0, scored=8, leaves=8)}
-DONE = Standing(step=3, batches=3, open=0, closed=0, scored=8, leaves=8)
+TRAINING = {"state": S.RUN_STATE_TRAINING, "standing": GroupCounts(step=1, batches=1, open=0, closed=0, scored=8, leaves=8)}
+DONE = GroupCounts(step=3, batches=3, open=0, closed=0, scored=8, leaves=8)
 
 
 def why(recipe_of: Any, recipe: dict[str, Any] | None = None, **facts: Any) -> str:
-    return uncured(recipe_of(**(recipe or {"task": {"holdout": 0.0}})), Facts(**{**TRAINING, **facts}))
+    return uncured(recipe_of(**(recipe or {"task": {"holdout": 0.0}})), RunFacts(**{**TRAINING, **facts}))
 
 
 def test_processes_that_were_given_up_are_tried_again(recipe_of) -> None:
@@ -31,8 +31,8 @@ def test_what_is_left_to_do_is_done(recipe_of) -> None:
     ("facts", "cause"),
     [
         ({"standing": DONE, "fruitless": "none of the 3 steps changed the weights"}, "none of the 3 steps"),
-        ({"standing": Standing(step=3, batches=3, open=0, closed=0, leaves=8)}, "no sample of its 3 batches has a score"),
-        ({"standing": Standing(step=3, batches=3, open=0, closed=0)}, "no tree of its 3 batches has a leaf"),
+        ({"standing": GroupCounts(step=3, batches=3, open=0, closed=0, leaves=8)}, "no sample of its 3 batches has a score"),
+        ({"standing": GroupCounts(step=3, batches=3, open=0, closed=0)}, "no tree of its 3 batches has a leaf"),
     ],
 )
 def test_a_run_that_taught_nothing_is_over(recipe_of, facts: dict[str, Any], cause: str) -> None:
@@ -48,13 +48,13 @@ def test_time_that_is_over_stays_over(recipe_of) -> None:
 
 def test_an_evaluation_that_no_scorer_scored_stays_without_a_value(recipe_of) -> None:
     rows = {"before-greedy": Measured(4, 4, 0), "before-sampled": Measured(4, 4, 0)}
-    facts = {"state": S.RUN_STATE_EVALUATING_BEFORE, "standing": Standing(0, 0, 0, 0), "evals": rows, "held_out": 4}
+    facts = {"state": S.RUN_STATE_EVALUATING_BEFORE, "standing": GroupCounts(0, 0, 0, 0), "evals": rows, "held_out": 4}
     assert why(recipe_of, {}, **facts) == "evaluation before-greedy: no row could be scored"
 
 
 def test_a_run_that_would_fail_in_the_state_after_the_next_is_told_so_now(recipe_of) -> None:
     rows = {"before-greedy": Measured(4, 4, 0), "before-sampled": Measured(4, 4, 0)}
-    begins = {"state": S.RUN_STATE_STARTING, "standing": Standing(0, 0, 0, 0)}
+    begins = {"state": S.RUN_STATE_STARTING, "standing": GroupCounts(0, 0, 0, 0)}
     assert why(recipe_of, {}, **begins, evals=rows, held_out=4) == "evaluation before-greedy: no row could be scored"
     assert why(recipe_of, {}, **begins, held_out=4) == ""
     taught_nothing = {**begins, "standing": DONE, "fruitless": "none of the 3 steps changed the weights"}

@@ -17,7 +17,7 @@ from banyan.plugins import Allocation
 from banyan.v1 import tree_pb2
 from services.gateway.runs.evaluation import evaluations
 from services.gateway.runs.opening import Opener
-from services.gateway.runs.staleness_gate import Steps
+from services.gateway.runs.staleness_gate import PolicySteps
 from services.gateway.tasks import dataset as rows_module
 from tests.cli.folders import whole_model
 
@@ -58,14 +58,14 @@ def _by_hand(tree: tree_pb2.TreeSpec) -> tuple[int, bytes]:
 
 async def test_a_training_tree_says_the_tokens_of_its_prompt(recipe: Any) -> None:
     opener = await _opener(recipe)
-    trees = [opener.training(ordinal, Allocation(row=ordinal), Steps(0))[0] for ordinal in range(5)]
+    trees = [opener.training(ordinal, Allocation(row=ordinal), PolicySteps(0))[0] for ordinal in range(5)]
     assert [_said(tree) for tree in trees] == [_by_hand(tree) for tree in trees]
     assert {tree.prompt_tokens for tree in trees} == {3} and len({tree.prompt_digest for tree in trees}) == 5
 
 
 async def test_messages_that_were_put_before_a_prompt_count(recipe: Any) -> None:
     before = ({"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "2"})
-    (tree, *_) = (await _opener(recipe)).training(0, Allocation(row=0, messages=before), Steps(0))
+    (tree, *_) = (await _opener(recipe)).training(0, Allocation(row=0, messages=before), PolicySteps(0))
     assert _said(tree) == _by_hand(tree) and tree.prompt_tokens == 7
 
 
@@ -76,7 +76,7 @@ async def test_a_tree_of_an_evaluation_says_them_too(recipe: Any) -> None:
 
 async def test_of_a_model_that_is_not_here_they_are_not_said(recipe_of: Any) -> None:
     opener = await _opener(recipe_of(model="/nowhere/on/this/host", resources={"engine": "torch"}))
-    assert _said(opener.training(0, Allocation(row=0), Steps(0))[0]) == (0, b"")
+    assert _said(opener.training(0, Allocation(row=0), PolicySteps(0))[0]) == (0, b"")
 
 
 async def test_the_stored_run_holds_the_facts_of_its_model(here: Any, recipe: Any, folder: Path) -> None:

@@ -14,7 +14,7 @@ from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub, add_GatewaySe
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.chassis.rpc import rpc
 from services.gateway.join.admission import Admission, Door
-from services.gateway.runs.drivers import Fleet
+from services.gateway.runs.drivers import Drivers
 from services.gateway.server import Gateway, JoinPort
 from tests.cli.folders import whole_model
 
@@ -25,7 +25,7 @@ async def _queue(run_id: str) -> None:
 
 @pytest.fixture
 async def gateway(store, bus, tmp_path):
-    fleet = Fleet(store, bus, store, await store.take_epoch("test"))
+    fleet = Drivers(store, bus, store, await store.take_epoch("test"))
     admission = Admission(store, tmp_path, "n:1", _queue)
     servicer = Gateway(store, fleet, Door(store, tmp_path), admission, JoinPort("host:1", "ab" * 32), tmp_path)
     server = await rpc.serve("127.0.0.1:0", [lambda s: add_GatewayServiceServicer_to_server(servicer, s)], [])
@@ -182,7 +182,7 @@ async def test_a_model_folder_is_stored_by_its_absolute_path(
 
 async def test_processes_of_a_run_that_ended_under_another_gateway_are_wanted_no_more(store, bus, recipe_of) -> None:
     store.desired["gone-1"] = {"learner": 1}
-    fleet = Fleet(store, bus, store, 1)
+    fleet = Drivers(store, bus, store, 1)
     driving = asyncio.create_task(fleet.run())
     async with asyncio.timeout(5):
         while store.desired["gone-1"]:
@@ -192,12 +192,12 @@ async def test_processes_of_a_run_that_ended_under_another_gateway_are_wanted_no
 
 async def test_a_run_whose_rows_changed_is_paused_with_that_cause(store, bus, recipe_of, eventually) -> None:
     from services.gateway.runs.create import new_run
-    from services.gateway.tasks.dataset import Rows
+    from services.gateway.tasks.dataset import Examples
 
     recipe = recipe_of()
-    run = new_run(recipe, Rows(recipe.task, [], [], b"other"), "/f", Path("s")).run
+    run = new_run(recipe, Examples(recipe.task, [], [], b"other"), "/f", Path("s")).run
     await store.put_run(run, "r")
-    driving = asyncio.create_task(Fleet(store, bus, store, 1).run())
+    driving = asyncio.create_task(Drivers(store, bus, store, 1).run())
     await eventually(lambda: bool(store.moves))
     driving.cancel()
     assert store.moves[0][0] == "PAUSED" and "not those that the run began with" in store.moves[0][1]
@@ -212,7 +212,7 @@ async def test_a_newer_gateway_ends_this_ones_drivers(store, bus, recipe_of) -> 
     store.refuse_epoch = True
     with pytest.raises(Refused, match="newer gateway"):
         async with asyncio.timeout(10):
-            await Fleet(store, bus, store, 1).run()
+            await Drivers(store, bus, store, 1).run()
 
 
 async def test_searches_are_not_ready_and_say_so(gateway) -> None:

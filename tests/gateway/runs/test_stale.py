@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from banyan.recipe import Control
-from services.gateway.runs.staleness_gate import Gate, Standing, Steps
+from services.gateway.runs.staleness_gate import Gate, GroupCounts, PolicySteps
 from tests.gateway.runs.test_gate import World
 
 
 def test_a_group_may_be_trained_on_for_max_staleness_steps() -> None:
     gate = Gate(4, max_staleness=1, drop=True)
-    assert gate.steps(Standing(5, 5, 0, 2), 0) == Steps(4, 6)
-    assert [gate.steps(Standing(0, 0, 0, 0), i).last for i in range(8)] == [1] * 8
-    assert Gate(4, 0, drop=True).steps(Standing(3, 3, 0, 0), 0) == Steps(3, 3)
-    assert Gate(4, 1).steps(Standing(5, 5, 0, 2), 0) == Steps(4), "kept as long as it takes"
+    assert gate.steps(GroupCounts(5, 5, 0, 2), 0) == PolicySteps(4, 6)
+    assert [gate.steps(GroupCounts(0, 0, 0, 0), i).last for i in range(8)] == [1] * 8
+    assert Gate(4, 0, drop=True).steps(GroupCounts(3, 3, 0, 0), 0) == PolicySteps(3, 3)
+    assert Gate(4, 1).steps(GroupCounts(5, 5, 0, 2), 0) == PolicySteps(4), "kept as long as it takes"
     assert Gate.of(Control(stale_groups="drop", max_staleness=2)) == Gate(8, 2, drop=True)
 
 
@@ -29,7 +29,7 @@ class Ageing(World):
         self.opened: dict[int, tuple[int, int]] = {}  # step when it was opened, last step
         self.late: set[int] = set()  # given up for their age
 
-    def look(self, standing: Standing) -> None:
+    def look(self, standing: GroupCounts) -> None:
         for position in range(self.gate.room(standing, self.steps)):
             last = self.gate.steps(standing, position).last
             assert last is not None

@@ -9,10 +9,10 @@ from services.learner.attention import blocks as units
 from services.learner.attention import matmuls
 from services.learner.attention.cost_model import Way, choose, costs
 from services.learner.packing import node_spans
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 
 
-def shape(trunk: int, trees: list[tuple[int, int, int]]) -> Row:
+def shape(trunk: int, trees: list[tuple[int, int, int]]) -> PackedSequence:
     """A row of trees (prompt, branches, new tokens), of which only the shape counts."""
     enter: list[int] = []
     leave: list[int] = []
@@ -28,10 +28,10 @@ def shape(trunk: int, trees: list[tuple[int, int, int]]) -> Row:
     facts = {"token_N": np.zeros(len(enter), np.int64), "enter_N": np.array(enter), "leave_N": np.array(leave)}
     rest = dict.fromkeys(("position_N", "place_R", "temperature_R", "row_E", "token_E"), none)
     paths_of = ("index", "mask", "behaviour", "drawn", "foreign", "advantage", "share", "origin")
-    return Row(**facts, **rest, **{f"{n}_P_T": empty for n in paths_of}, trunk=trunk, blocks=tuple(blocks))  # type: ignore[arg-type]
+    return PackedSequence(**facts, **rest, **{f"{n}_P_T": empty for n in paths_of}, trunk=trunk, blocks=tuple(blocks))  # type: ignore[arg-type]
 
 
-def comb(tokens: int, node: int) -> Row:
+def comb(tokens: int, node: int) -> PackedSequence:
     """A spine of nodes, each with a leaf beside the next."""
     count = tokens // (2 * node)
     enter = np.repeat(np.arange(2 * count), node)
@@ -63,7 +63,7 @@ def test_no_unit_is_more_than_can_be_held() -> None:
         (shape(0, [(256, 128, 8)]), Way.NODES),
     ],
 )
-def test_the_cheapest_way_is_the_one_that_was_measured_to_be(row: Row, way: Way) -> None:
+def test_the_cheapest_way_is_the_one_that_was_measured_to_be(row: PackedSequence, way: Way) -> None:
     made = matmuls.calls(node_spans.spans(row))
     assert choose(row, made) is way
     found = costs(row, made)

@@ -16,13 +16,13 @@ from services.learner.attention.cost_model import Way
 from services.learner.attention.mask import TreeMask
 from services.learner.attention.tree_attention import Heads, Layer
 from services.learner.packing import node_spans, packing, unroll
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 
 CPU = torch.device("cpu")
 SOME = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def rows_of(forest: Any, seed: int, trees: int, segments: int, shared: bool) -> list[Row]:
+def rows_of(forest: Any, seed: int, trees: int, segments: int, shared: bool) -> list[PackedSequence]:
     rng = np.random.default_rng(seed)
     begin = [3, 1, 4, 1][: rng.integers(1, 5)] if shared else ()
     views = [forest.random(rng, segments, begin=begin) for _ in range(trees)]
@@ -30,11 +30,11 @@ def rows_of(forest: Any, seed: int, trees: int, segments: int, shared: bool) -> 
     return packing.pack(pieces, 10_000)
 
 
-def row_of(forest: Any, seed: int, trees: int, segments: int, shared: bool) -> Row:
+def row_of(forest: Any, seed: int, trees: int, segments: int, shared: bool) -> PackedSequence:
     return rows_of(forest, seed, trees, segments, shared)[0]
 
 
-def truth(row: Row, window: int | None) -> torch.Tensor:
+def truth(row: PackedSequence, window: int | None) -> torch.Tensor:
     """Who sees whom, token by token, from nothing but the row's facts."""
     count = len(row.token_N)
     block = np.full(count, -1)
@@ -49,7 +49,7 @@ def truth(row: Row, window: int | None) -> torch.Tensor:
     return torch.from_numpy(seen)
 
 
-def heads_of(row: Row, seed: int, dtype: torch.dtype = torch.float64) -> Heads:
+def heads_of(row: PackedSequence, seed: int, dtype: torch.dtype = torch.float64) -> Heads:
     torch.manual_seed(seed)
     shape = (1, len(row.token_N))
     q, k, v = (torch.randn(*shape, heads, 8, dtype=dtype).transpose(1, 2) for heads in (4, 2, 2))

@@ -230,7 +230,7 @@ def test_training_goes_on_bit_for_bit_and_transformers_loads_it(
 
     from services.learner.packing import packing, unroll
 
-    def rows(step: int) -> list[packing.Row]:
+    def rows(step: int) -> list[packing.PackedSequence]:
         import numpy as np
 
         rng = np.random.default_rng(step)

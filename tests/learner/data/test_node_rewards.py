@@ -25,7 +25,7 @@ from services.learner.data import from_store
 from services.learner.data.prepare import Lesson, study
 from services.rollout.clients import messages
 from services.rollout.engines.scripted.engine import build
-from services.rollout.growth.grower import Grower, Step
+from services.rollout.growth.grower import Grower, GrowthStep
 from services.treestore.ingest.transaction import Item
 from services.treestore.queries import trees
 from services.treestore.storage import schema
@@ -225,7 +225,7 @@ class Run:
         while self.grower.in_flight:
             self.tell(self.grower.ended(self.engine.step()))
 
-    def tell(self, step: Step) -> None:
+    def tell(self, step: GrowthStep) -> None:
         for request in step.requests:
             self.engine.submit(request)
         forge, run_id, tree_id = self.world.forge, self.given.run_id, self.given.tree_id

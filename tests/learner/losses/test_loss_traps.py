@@ -12,7 +12,7 @@ from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
 from services.learner import losses
 from services.learner.packing import packing, unroll
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 from tests.learner.flat import stepped
 
 
@@ -27,11 +27,11 @@ def trunk_and_leaves(first: bytes = b"now") -> tuple[TreeView, Segment]:
     return TreeView(tree, leaves, dict.fromkeys(leaves, 1.0)), trunk
 
 
-def row_of(view: TreeView, leaf_L: Any) -> Row:
+def row_of(view: TreeView, leaf_L: Any) -> PackedSequence:
     return packing.pack([unroll.unroll(view, range(len(leaf_L)), np.array(leaf_L), None, b"now")], 99)[0]
 
 
-def slopes(row: Row, logp: Any, name: str, given_settings: dict[str, Any]) -> list[float]:
+def slopes(row: PackedSequence, logp: Any, name: str, given_settings: dict[str, Any]) -> list[float]:
     """Gradient at each prediction of a row whose log-probs are given."""
     from services.learner.model.load import Pass
     from services.learner.training import gather as gathering

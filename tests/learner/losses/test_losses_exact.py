@@ -17,7 +17,7 @@ from services.learner.attention import mask
 from services.learner.attention.cost_model import Way
 from services.learner.losses.aggregate import Totals
 from services.learner.packing import packing, pairs, unroll
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 from tests.learner.flat import Grads, flat_loss, gathered, packed, sequences
 from tests.learner.tokens import tokens
 
@@ -118,8 +118,8 @@ def batch(seed: int, trees: int = 3, segments: int = 9) -> Batch:
 
 def rows_of(
     views: list[TreeView], leaf_G_L: list[np.ndarray], loss: losses.Loss, budget: int, node_G_N: Any = None
-) -> list[Row]:
-    found: list[unroll.Piece] = []
+) -> list[PackedSequence]:
+    found: list[unroll.TreePart] = []
     for index, (view, leaf_L) in enumerate(zip(views, leaf_G_L, strict=True)):
         node_N = None if node_G_N is None else node_G_N[index]
         if loss.taught.pairs:

@@ -14,7 +14,7 @@ from services.learner.losses.tally import Tally
 from services.learner.losses.tokens import Tokens
 from services.learner.model.load import prepare
 from services.learner.packing import packing, unroll
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 from services.learner.training.trainer import StepReport, Trainer, settle
 from services.rollout.engines.torch_engine.engine import TorchEngine
 from services.rollout.engines.torch_engine.forward import Forward
@@ -32,7 +32,7 @@ TRUNCATED: dict[str, dict[str, Any]] = {
 }
 
 
-def sampled(how: dict[str, Any]) -> Row:
+def sampled(how: dict[str, Any]) -> PackedSequence:
     """Four branches of a prompt as the torch engine samples them, in a row."""
     tokenizer = Letters()
     tokenizer.eos = frozenset()
@@ -53,7 +53,7 @@ def sampled(how: dict[str, Any]) -> Row:
     return packing.pack([unroll.unroll(view, range(4), np.array([1.0, -1.0, 1.0, -1.0]), None, NOW)], 99)[0]
 
 
-def stepped(row: Row, **settings: Any) -> StepReport:
+def stepped(row: PackedSequence, **settings: Any) -> StepReport:
     """One optimizer step of the weights that sampled."""
     settle(1)
     model = tiny_llama().requires_grad_(True)

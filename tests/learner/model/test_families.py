@@ -76,7 +76,7 @@ def forest_of(forest: Any, seed: int, longest: int = 7) -> tuple[list[TreeView],
     return views, [np.where(np.isfinite(v.rewards_L), rng.standard_normal(len(v.rewards_L)), np.nan) for v in views]
 
 
-def rows_of(views: list[TreeView], advantages: list[np.ndarray], budget: int) -> list[packing.Row]:
+def rows_of(views: list[TreeView], advantages: list[np.ndarray], budget: int) -> list[packing.PackedSequence]:
     pieces = [
         unroll.unroll(view, run, leaf_L, None, b"now")
         for view, leaf_L in zip(views, advantages, strict=True)
@@ -178,7 +178,7 @@ def test_pairs_are_refused_where_paths_are_rows() -> None:
         Trainer(prepare(recurrent("Mamba")), Optimise(loss="dpo"), frozen=prepare(recurrent("Mamba")))
 
 
-def kept_by(model: Any, row: packing.Row) -> int:
+def kept_by(model: Any, row: packing.PackedSequence) -> int:
     """Bytes that a forward pass keeps for the backward pass, weights apart."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     seen: dict[int, int] = {}

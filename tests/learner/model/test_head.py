@@ -22,7 +22,7 @@ from services.learner.model.load import prepare, states
 from services.learner.model.value_head import HeadTrainer
 from services.learner.packing import packing, unroll
 from services.learner.packing.head_observations import Watched
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 from services.learner.training.trainer import Trainer
 from tests.learner.rig import MemoryStore, Rig, grown, recipe
 
@@ -30,7 +30,9 @@ ASKING = {"name": "tests.learner.heads:Asking", "settings": {"kept": 0.25}}
 SETTINGS = Settings(width=8, cold_steps=2, bins=4, window=50, learning_rate=1e-2)
 
 
-def rows_of(forest: Any, seed: int, budget: int = 400) -> tuple[list[Row], list[Any], dict[Any, list[Observation]]]:
+def rows_of(
+    forest: Any, seed: int, budget: int = 400
+) -> tuple[list[PackedSequence], list[Any], dict[Any, list[Observation]]]:
     """Random trees packed, with an observation at every policy token of every leaf that has a reward."""
     rng, pieces, views = np.random.default_rng(seed), [], []
     observed: dict[Any, list[Observation]] = {}

@@ -32,7 +32,7 @@ def exact(model: Any) -> Any:
     return model
 
 
-def pieces_of(views: list[TreeView], advantages: list[np.ndarray], budget: int) -> list[unroll.Piece]:
+def pieces_of(views: list[TreeView], advantages: list[np.ndarray], budget: int) -> list[unroll.TreePart]:
     found = []
     for view, leaf_L in zip(views, advantages, strict=True):
         for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
@@ -133,7 +133,7 @@ def test_positions_along_the_pack_change_the_loss(
     expected, _ = flat_loss(model, views, advantages, "reinforce", {})
     whole = packing._row
 
-    def shifted(pieces: Any) -> packing.Row:
+    def shifted(pieces: Any) -> packing.PackedSequence:
         row = whole(pieces)
         row.position_N[:] = np.arange(len(row.position_N))
         return row

@@ -13,7 +13,7 @@ from services.learner import losses
 from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import study
 from services.learner.model.load import prepare
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 from services.learner.training.trainer import Trainer, settle
 from tests.learner.flat import gathered, sequences, summed
 from tests.learner.losses.test_losses_exact import batch, exact, rows_of
@@ -53,7 +53,7 @@ def by_hand(model: Any, start: Any, parts: list[Any], name: str, given: dict[str
     return found
 
 
-def minibatches(seed: int, name: str, given: dict[str, Any], count: int) -> tuple[list[list[Row]], list[Any]]:
+def minibatches(seed: int, name: str, given: dict[str, Any], count: int) -> tuple[list[list[PackedSequence]], list[Any]]:
     """Rows and flat sequences of each minibatch: three trees each."""
     rows, flat = [], []
     for part in range(count):

@@ -18,7 +18,7 @@ from services.learner.checkpoints import checkpoint
 from services.learner.checkpoints.checkpoint import Mark, Snapshot
 from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import study
-from services.learner.training.checkpointer import Keeper
+from services.learner.training.checkpointer import Checkpointer
 from services.learner.weights import folder as weights
 from services.learner.weights.folder import WeightFolder, choose_folder
 
@@ -168,7 +168,7 @@ def mark(step: int) -> Mark:
 
 
 async def test_a_failed_checkpoint_does_not_stop_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keeper = Keeper(tmp_path / "checkpoints", tmp_path, FakeTorchThread(), every=2)  # type: ignore[arg-type]
+    keeper = Checkpointer(tmp_path / "checkpoints", tmp_path, FakeTorchThread(), every=2)  # type: ignore[arg-type]
     keeper.begin(0)
     plain, failing = checkpoint.write, True
 

@@ -14,7 +14,7 @@ from methods.control.uniform import row_of
 from services.gateway.allocation.allocator import Allocator
 from services.gateway.allocation.history import History
 from services.gateway.runs.opening import Opener
-from services.gateway.runs.staleness_gate import Steps
+from services.gateway.runs.staleness_gate import PolicySteps
 from services.gateway.tasks import dataset as rows_module
 
 TEXTS = ["What is 12 + 7?", "What is 12 + 8?", "What is 31 + 4?", "Name the capital of France.", "What is 12 + 9?"]
@@ -120,7 +120,7 @@ async def test_trees_are_opened_with_the_examples_which_come_from_the_store(stor
     assert seeded.row == failed
     again = Allocator(store, "run", recipe, rows)
     assert await again.fill(range(count, 2 * count), 1) == later, "a second gateway reads what was decided"
-    (spec,) = Opener("run", recipe, rows).training(count + later.index(seeded), seeded, Steps(0))
+    (spec,) = Opener("run", recipe, rows).training(count + later.index(seeded), seeded, PolicySteps(0))
     messages = json.loads(spec.messages_json)
     assert [m["role"] for m in messages] == ["system", "user", "assistant", "user", "assistant", "user"]
     assert messages[-1] == json.loads(rows.prompt(rows.train[failed]).messages_json)[-1]

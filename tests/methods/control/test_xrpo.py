@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from banyan.plugins import Waiting
 from methods.control.student_t import quantile, within
 from methods.control.xrpo import Xrpo, deviation, half_width, reduction
-from services.gateway.allocation.growth_budgets import Grant, Rooms, Standing
+from services.gateway.allocation.growth_budgets import Grant, GrowthBudgets, TreeBudget
 
 HALF, QUARTER, EIGHT, ZERO = (1, 1, 0, 0), (1, 0, 0, 0), (1, 0) * 4, (0, 0, 0, 0)
 
@@ -102,13 +102,13 @@ def test_bad_settings_are_refused(wrong: dict) -> None:
 # -- rounds of a block --
 
 
-def tree(ordinal: int, rewards=(), given: int | None = None, **more) -> Standing:
+def tree(ordinal: int, rewards=(), given: int | None = None, **more) -> TreeBudget:
     fields = {"ended": len(rewards), "growing": True, "given": len(rewards) if given is None else given, **more}
-    return Standing(bytes([ordinal]), ordinal, rewards=tuple(rewards), **fields)
+    return TreeBudget(bytes([ordinal]), ordinal, rewards=tuple(rewards), **fields)
 
 
-def rooms(rollouts: int = 8, phases: int = 3, block: int = 2, most: int = 32, **more) -> Rooms:
-    return Rooms(Xrpo(rollouts=rollouts, phases=phases, bonus=0.0), block, most, **more)
+def rooms(rollouts: int = 8, phases: int = 3, block: int = 2, most: int = 32, **more) -> GrowthBudgets:
+    return GrowthBudgets(Xrpo(rollouts=rollouts, phases=phases, bonus=0.0), block, most, **more)
 
 
 def test_a_round_waits_for_all_of_its_block_and_for_no_other() -> None:
@@ -184,7 +184,7 @@ def test_squared_error_is_below_that_of_uniform_allocation_and_prompts_near_a_ha
 ) -> None:
     rng = np.random.default_rng(0)
     p_Q = np.array([0.02, 0.02, 0.05, 0.05, 0.95, 0.98, 0.5, 0.5, 0.4, 0.6] * 3)
-    rule = Rooms(Xrpo(rollouts=16, phases=3, bonus=bonus), len(p_Q), 64)
+    rule = GrowthBudgets(Xrpo(rollouts=16, phases=3, bonus=bonus), len(p_Q), 64)
     errors_X, errors_U, given_Q, repeats = 0.0, 0.0, np.zeros(len(p_Q)), 200
     for _ in range(repeats):
         trees = [tree(q, rng.random(4) < p) for q, p in enumerate(p_Q)]

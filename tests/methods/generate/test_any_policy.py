@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from banyan import registry
 from banyan.draws import Draws
-from banyan.plugins import GrowthView, Room
+from banyan.plugins import GrowthBudget, GrowthView
 from banyan.segment import Finish
 from banyan.tree import Tree
 from tests.methods.generate.forests import EAGER, Signalling, any_policy, asked, grow_anyhow
@@ -80,13 +80,13 @@ def test_a_plan_asks_for_what_is_missing_and_twice_for_the_same(policy, seed, rn
     if part.root is None:
         return
     view = GrowthView(part, seed, 12, sampling=given_spec.sampling)
-    first, second = [given_spec.policy.plan(view, Room(), Draws(seed)) for _ in range(2)]
+    first, second = [given_spec.policy.plan(view, GrowthBudget(), Draws(seed)) for _ in range(2)]
     assert first == second and len({e.branch for e in first.expansions}) == len(first.expansions)
     missing = asked(first, part)
     assert all(whole.tree.at(b.parent, b.fork, b.ordinal) for b in missing), "only what the whole tree has"
     assert bool(missing) == (len(part) < len(whole.tree)) == (not first.done)
     flying = GrowthView(part, seed, 12, frozenset(missing), sampling=given_spec.sampling)
-    assert given_spec.policy.plan(flying, Room(), Draws(seed)) == first, "what is in flight changes nothing"
+    assert given_spec.policy.plan(flying, GrowthBudget(), Draws(seed)) == first, "what is in flight changes nothing"
 
 
 @settings(max_examples=60, deadline=None)
@@ -110,7 +110,7 @@ def test_a_narrow_room_bounds_the_leaves(policy, seed, most):
 
     class Narrow:
         def plan(self, view, room, rng):
-            return given_spec.policy.plan(view, Room(max_leaves=most), rng)
+            return given_spec.policy.plan(view, GrowthBudget(max_leaves=most), rng)
 
     grower, _ = grow(replace(given_spec, policy=Narrow()), engine(ENDING))
     assert len(grower.leaves) == min(most, width(*policy))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from banyan.draws import Draws
 from banyan.errors import InvalidInput
-from banyan.plugins import Branch, Room
+from banyan.plugins import Branch, GrowthBudget
 from banyan.segment import Finish
 from banyan.signals import Signals
 from banyan.tree import Leaf
@@ -192,12 +192,12 @@ def test_a_rollout_that_a_new_policy_cut_is_judged_at_its_whole_length() -> None
     hand = Hand(max_path_tokens=10)
     policy = Arrol(width=2, detect=4, keep=0.5)
     first = hand.put(hand.start(0), [-1.0, -1.0], Finish.ABORTED)
-    plan = policy.plan(hand.view(), Room(), Draws(1))
+    plan = policy.plan(hand.view(), GrowthBudget(), Draws(1))
     rest = next(e for e in plan.expansions if e.branch == Branch(first.id, 2, 0))
     assert rest.signals.head, "the head may have been cold before"
     second = hand.put(rest.branch, [-1.0, -1.0], Finish.BOUNDARY, signals=Signals(head_T=np.array([0.1, 0.9])))
     other = hand.put(hand.start(1), [-1.0] * 4, Finish.BOUNDARY, signals=Signals(head_T=np.array([0.1] * 4)))
-    plan = policy.plan(hand.view(), Room(), Draws(1))
+    plan = policy.plan(hand.view(), GrowthBudget(), Draws(1))
     assert asked(plan, hand.tree) == {Branch(second.id, 2, 0): 6, Branch(other.id, 4, 0): 6}, "two survive at least"
     seen = policy.observations(hand.tree, [Leaf(second.id, 2), Leaf(other.id, 4)])
     assert [(o.at, o.kept) for o in seen] == [(3, 1.0), (3, 1.0)]
@@ -213,12 +213,12 @@ def test_the_learner_can_tell_each_survivors_chance() -> None:
         for i, score in enumerate(scores)
     ]
     early = hand.put(hand.start(3), [-1.0], Finish.STOP)
-    plan = policy.plan(hand.view(), Room(), Draws(3))
+    plan = policy.plan(hand.view(), GrowthBudget(), Draws(3))
     assert [mark.leaf.segment for mark in plan.leaves] == [early.id]
     alive = [branch for branch in asked(plan, hand.tree) if branch.parent != hand.root.id]
     assert len(alive) == 2
     ends = [hand.put(branch, [-1.0] * 8, Finish.LENGTH) for branch in alive]
-    assert policy.plan(hand.view(), Room(), Draws(3)).done
+    assert policy.plan(hand.view(), GrowthBudget(), Draws(3)).done
     seen = policy.observations(hand.tree, [Leaf(s.id, 8) for s in ends] + [Leaf(early.id, 1)])
     halves = [float(np.float32(np.float16(score))) for score in scores]
     expected = dict(zip((s.id for s in judged), fitted(chances(halves, 2 / 3, 0.5), 2), strict=True))

@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from banyan.draws import Draws
 from banyan.errors import InvalidInput
-from banyan.plugins import Room
+from banyan.plugins import GrowthBudget
 from banyan.tree import Leaf, Tree
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
@@ -130,7 +130,7 @@ def test_a_plan_by_scores_is_logged_and_made_again() -> None:
     records.append(plan)
     for record, view in zip(records, plan_log.views(grower.spec, grower.tree, records), strict=True):
         assert view_digest.digest(view) == record.view_digest
-        plan = grower.spec.policy.plan(view, Room(), Draws(grower.spec.seed))
+        plan = grower.spec.policy.plan(view, GrowthBudget(), Draws(grower.spec.seed))
         there = len(view.tree) - 1
         assert len(plan.expansions) + there == (8 if record.rewards else 4)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from banyan.draws import Draws
 from banyan.errors import InvalidInput
-from banyan.plugins import GrowthView, Room
+from banyan.plugins import GrowthBudget, GrowthView
 from banyan.segment import Finish, Kind, Sampling
 from banyan.tree import Tree
 from banyan.view import TreeView
@@ -36,7 +36,7 @@ def halved(tree):
 
 
 def echo(view, n=None, step=0, **given_settings):
-    return Echo(**given_settings).plan(view, Room(n, step), Draws(view.seed))
+    return Echo(**given_settings).plan(view, GrowthBudget(n, step), Draws(view.seed))
 
 
 def test_a_chain_branches_at_the_fork_into_its_likeliest_tokens():
@@ -188,8 +188,8 @@ def test_neither_order_nor_a_crash_changes_the_tree(policy, chain, seed, rng):
     if part.root is None:
         return
     view = GrowthView(part, seed, 14, sampling=given_spec.sampling)
-    plan = given_spec.policy.plan(view, Room(), Draws(seed))
-    assert plan == given_spec.policy.plan(view, Room(), Draws(seed))
+    plan = given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
+    assert plan == given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
     for expansion in plan.expansions:  # it asks for what the whole tree has and this one lacks
         b = expansion.branch
         assert part.at(b.parent, b.fork, b.ordinal) is None and whole.tree.at(b.parent, b.fork, b.ordinal) is not None
@@ -208,7 +208,7 @@ def test_no_more_than_n_paths_run_at_once(policy, chain, seed, rng):
     order = list(whole.tree)
     for count in itertools.islice(range(1, len(order) + 1), 40):
         view = GrowthView(Tree(given_spec.tree_id, order[:count]), seed, 14, sampling=given_spec.sampling)
-        plan = given_spec.policy.plan(view, Room(), Draws(seed))
+        plan = given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
         assert len(plan.expansions) + len(plan.leaves) <= policy["width"]
 
 

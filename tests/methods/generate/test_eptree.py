@@ -3,7 +3,7 @@
 import pytest
 
 from banyan.draws import Draws
-from banyan.plugins import Branch, Room
+from banyan.plugins import Branch, GrowthBudget
 from banyan.segment import Finish
 from methods.generate.eptree import EPTree
 from tests.methods.generate.forests import EPTREE, Hand, asked
@@ -13,7 +13,7 @@ CHAIN = [-0.1, -2.0, -0.3, -3.0, -0.2, -2.5]
 
 
 def plan(policy, hand, **room):
-    return policy.plan(hand.view(), Room(**room), Draws(7))
+    return policy.plan(hand.view(), GrowthBudget(**room), Draws(7))
 
 
 def test_the_cards_defaults_give_thirty_leaves():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from banyan.draws import Draws
 from banyan.errors import InvalidInput
-from banyan.plugins import Branch, GrowthView, Room, Row, Scored, Unscorable
+from banyan.plugins import Branch, GrowthBudget, GrowthView, Row, Scored, Unscorable
 from banyan.plugins.filter import UNCONFINED
 from banyan.segment import Finish, Sampling
 from banyan.signals import Signals
@@ -19,7 +19,7 @@ from banyan.tree import Leaf
 from methods.generate.coroutine_policy import Growth
 from methods.generate.ets.meaning import embeddings
 from methods.generate.ets.policy import Ets
-from methods.generate.ets.search import Rule, Search, decided
+from methods.generate.ets.search import Search, SelectionRule, decided
 from services.rollout.growth.grower import Grower
 from tests.methods.generate.forests import Hand, asked, grow_anyhow
 from tests.rollout.growing import engine, grow, shape, spec, survivors
@@ -43,11 +43,11 @@ TEXTS = ("12 + 3 = 15", "12 + 3 = 15", "twelve", "no idea")  # clusters {a1, a2}
 def test_the_cards_decisions(
     lambda_b: float, lambda_d: float, kept: tuple[int, ...], children: tuple[int, ...], named: tuple[int, ...]
 ) -> None:
-    assert decided(Rule(lambda_b, lambda_d, 0.2, 0.05), CARD, ABOVE, TEXTS, 8) == (kept, children, named)
+    assert decided(SelectionRule(lambda_b, lambda_d, 0.2, 0.05), CARD, ABOVE, TEXTS, 8) == (kept, children, named)
 
 
 def test_where_there_is_no_choice_nothing_is_clustered() -> None:
-    rule = Rule(1.0, 1.5, 0.2, 0.05)
+    rule = SelectionRule(1.0, 1.5, 0.2, 0.05)
     assert decided(rule, (0.4,), ABOVE[:1], TEXTS[:1], 5) == ((0,), (5,), ())
     assert decided(rule, (0.4, 0.4), ABOVE[:2], ("same", "same"), 4)[2] == ()
 
@@ -71,14 +71,14 @@ def told(score: float, tokens: int = 2) -> Signals:
 def test_a_delimiter_ends_a_step_and_the_end_token_a_path() -> None:
     hand = Hand(max_path_tokens=10, sampling=Sampling(stop=("STOP",)))
     policy = Ets(width=4, step=3, delimiter=".", lambda_b=0.0, lambda_d=0.0)
-    plan = policy.plan(hand.view(), Room(), Draws(1))
+    plan = policy.plan(hand.view(), GrowthBudget(), Draws(1))
     assert asked(plan, hand.tree) == {hand.start(i): 3 for i in range(4)}
     assert plan.expansions[0].sampling.stop == ("STOP", ".") and plan.expansions[0].signals.head
     step = hand.put(hand.start(0), [-1.0, -1.0], Finish.STOP, "a.", told(0.9))
     full = hand.put(hand.start(1), [-1.0] * 3, Finish.BOUNDARY, "aaa", told(0.9, 3))
     ended = hand.put(hand.start(2), [-1.0, -1.0], Finish.STOP, "a", told(0.1))
     stopped = hand.put(hand.start(3), [-1.0, -1.0], Finish.STOP, "a.STOP", told(0.1))
-    plan = policy.plan(hand.view(), Room(), Draws(1))
+    plan = policy.plan(hand.view(), GrowthBudget(), Draws(1))
     assert {(m.leaf, m.reason) for m in plan.leaves} == {(Leaf(ended.id, 2), "stop"), (Leaf(stopped.id, 2), "stop")}
     assert asked(plan, hand.tree) == {Branch(step.id, 2, 0): 3, Branch(full.id, 3, 0): 3}, "two are left of the width"
 
@@ -87,11 +87,11 @@ def test_a_path_ends_at_its_tokens_and_at_its_depth() -> None:
     hand = Hand(max_path_tokens=9)
     policy = Ets(width=2, step=4, most=6, depth=2, lambda_b=0.0, lambda_d=0.0)
     one, two = (hand.put(hand.start(i), [-1.0] * 4, Finish.BOUNDARY, signals=told(0.5, 4)) for i in range(2))
-    plan = policy.plan(hand.view(), Room(), Draws(1))
+    plan = policy.plan(hand.view(), GrowthBudget(), Draws(1))
     assert asked(plan, hand.tree) == {Branch(one.id, 4, 0): 2, Branch(two.id, 4, 0): 2}, "most is 6"
     long = hand.put(Branch(one.id, 4, 0), [-1.0] * 2, Finish.BOUNDARY)
     deep = hand.put(Branch(two.id, 4, 0), [-1.0], Finish.STOP, "\n\n")
-    plan = policy.plan(hand.view(), Room(), Draws(1))
+    plan = policy.plan(hand.view(), GrowthBudget(), Draws(1))
     assert plan.done and {(m.leaf.segment, m.reason) for m in plan.leaves} == {(long.id, "length"), (deep.id, "depth")}
 
 
@@ -102,7 +102,7 @@ def test_children_follow_the_head_and_without_one_all_are_equal() -> None:
         for i, score in enumerate(CARD):
             hand.put(hand.start(i), [-1.0] * 2, Finish.BOUNDARY, "x", told(score) if heard else Signals())
         policy = Ets(width=8, step=2, lambda_b=0.0, lambda_d=0.0)
-        plan = policy.plan(hand.view(), Room(max_leaves=4), Draws(1))
+        plan = policy.plan(hand.view(), GrowthBudget(max_leaves=4), Draws(1))
         parents = [e.branch.parent for e in plan.expansions if e.branch.parent != hand.root.id]
         order = [hand.tree.at(hand.root.id, 2, i).id for i in range(4)]  # type: ignore[union-attr]
         found[heard] = [parents.count(segment) for segment in order]
@@ -132,7 +132,7 @@ def test_a_scorer_of_our_list_may_take_the_heads_place(monkeypatch: pytest.Monke
     texts = ("aa", "ab", "bb", "")
     made = [hand.put(hand.start(i), [-1.0] * 2, Finish.BOUNDARY, text) for i, text in enumerate(texts)]
     policy = Ets(width=4, step=2, lambda_b=0.0, lambda_d=0.0, temperature=0.2, scorer=f"{__name__}:Sevens")
-    plan = policy.plan(hand.view(), Room(), Draws(1))
+    plan = policy.plan(hand.view(), GrowthBudget(), Draws(1))
     assert set(asked(plan, hand.tree)) == {Branch(made[2].id, 2, i) for i in range(4)}
     assert not plan.expansions[0].signals and not policy.needs_head and Ets().needs_head
     assert policy.observations(hand.tree, [Leaf(made[0].id, 2)]) == []
@@ -204,7 +204,7 @@ def test_every_tree_has_its_width_and_neither_order_nor_a_death_changes_it(
 
 def searched(grower: Grower, policy: Ets) -> Search:
     """The search of a grown tree."""
-    search = Search(policy, Growth(GrowthView(grower.tree, 0, 40), Room(), Draws(0)), policy.width)
+    search = Search(policy, Growth(GrowthView(grower.tree, 0, 40), GrowthBudget(), Draws(0)), policy.width)
     search.growth.start(search.grow())
     assert search.growth.plan().done
     return search

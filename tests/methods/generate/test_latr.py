@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from banyan.draws import Draws
 from banyan.errors import InvalidInput
-from banyan.plugins import GrowthView, Room
+from banyan.plugins import GrowthBudget, GrowthView
 from banyan.recipe_loader.load import resolve
 from banyan.segment import Finish, Kind
 from banyan.tree import Tree
 from banyan.view import TreeView
-from methods.generate.latr.lookahead import Likeness, Rule
+from methods.generate.latr.lookahead import ForkRule, Likeness
 from methods.generate.latr.policy import Latr
 from methods.generate.latr.similarity import edit_distance
 from tests.methods.generate.forests import Hand, grow_anyhow
@@ -44,11 +44,11 @@ def answers(grower):
 
 
 def test_a_runner_up_opens_a_branch_iff_it_is_likely_and_near_to_the_first():
-    rule = Rule(0.25, 0.15)
+    rule = ForkRule(0.25, 0.15)
     p = [[0.45, 0.35, 0.1], [0.60, 0.30, 0.1], [0.375, 0.25, 0.1], [0.5, 0.375, 0.1], [0.2, 0.2, 0.1]]
     assert rule.fires(p)[:, 1].tolist() == [True, False, False, True, False]
-    assert not Rule(0.25, 0.125).fires([[0.5, 0.375]])[0, 1], "equal to τ_rel is no"
-    assert Rule(0.05, 0.4, candidates=3).fires(p)[0].tolist() == [True, True, True]
+    assert not ForkRule(0.25, 0.125).fires([[0.5, 0.375]])[0, 1], "equal to τ_rel is no"
+    assert ForkRule(0.05, 0.4, candidates=3).fires(p)[0].tolist() == [True, True, True]
 
 
 def test_branches_that_are_too_alike():
@@ -65,7 +65,7 @@ def test_branches_that_are_too_alike():
 
 def test_presets_and_the_share_of_the_tree():
     math, countdown = Latr(), Latr(preset="countdown")
-    assert (math.rule, countdown.rule) == (Rule(0.15, 0.25), Rule(0.25, 0.15))
+    assert (math.rule, countdown.rule) == (ForkRule(0.15, 0.25), ForkRule(0.25, 0.15))
     assert math.likeness == Likeness(0.0, 0.2, 0.5) and countdown.likeness == Likeness(0.4, 1.0, 1.0)
     assert [math.leaves_of_the_tree(8, s) for s in (0, 99, 100, 199, 200, 300, 9000)] == [8, 8, 6, 6, 4, 2, 2]
     assert [countdown.leaves_of_the_tree(8, s) for s in (0, 10, 20, 80, 199, 200)] == [8, 6, 4, 2, 2, 0]
@@ -163,10 +163,10 @@ def test_a_forced_end_is_a_finished_branch():
 
 def test_the_share_of_independent_samples_starts_at_the_prompt_at_once():
     hand = Hand()
-    plan = Latr(width=8, eta={0: 1.0, 5: 0.5}).plan(hand.view(), Room(step=5), Draws(1))
+    plan = Latr(width=8, eta={0: 1.0, 5: 0.5}).plan(hand.view(), GrowthBudget(step=5), Draws(1))
     assert sorted(e.sampling.temperature for e in plan.expansions) == [0.0] + [1.0] * 4
     assert [e.sampling.max_new_tokens for e in plan.expansions] == [10] * 4 + [10]
-    narrow = Latr(width=8).plan(hand.view(), Room(max_leaves=3, step=250), Draws(1))
+    narrow = Latr(width=8).plan(hand.view(), GrowthBudget(max_leaves=3, step=250), Draws(1))
     assert sorted(e.sampling.temperature for e in narrow.expansions) == [0.0, 1.0], "round(1.5) = 2 leaves of the tree"
 
 
@@ -220,8 +220,8 @@ def test_neither_order_nor_a_crash_changes_the_tree(policy, chain, seed, rng):
     if part.root is None:
         return
     view = GrowthView(part, seed, 14, sampling=given_spec.sampling)
-    plan = given_spec.policy.plan(view, Room(), Draws(seed))
-    assert plan == given_spec.policy.plan(view, Room(), Draws(seed))
+    plan = given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
+    assert plan == given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
     for expansion in plan.expansions:  # it asks for what the whole tree has and this one lacks
         b = expansion.branch
         assert part.at(b.parent, b.fork, b.ordinal) is None and whole.tree.at(b.parent, b.fork, b.ordinal) is not None
@@ -240,7 +240,7 @@ def test_no_more_than_n_branches_live(policy, chain, seed):
     order = list(whole.tree)
     for count in range(1, min(len(order), 40) + 1):
         view = GrowthView(Tree(given_spec.tree_id, order[:count]), seed, 14, sampling=given_spec.sampling)
-        plan = given_spec.policy.plan(view, Room(), Draws(seed))
+        plan = given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
         assert len(plan.expansions) + len(plan.leaves) <= policy["width"]
 
 

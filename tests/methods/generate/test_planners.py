@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from banyan import registry
 from banyan.draws import Draws, key
-from banyan.plugins import Branch, Expansion, GrowthView, News, Plan, Repaired, Room
+from banyan.plugins import Branch, Expansion, GrowthBudget, GrowthView, News, Plan, Repaired
 from banyan.segment import Finish, Kind, Origin, Sampling, Segment
 from banyan.signals import Signals
 from banyan.tree import Leaf, Tree
@@ -84,7 +84,7 @@ SETTINGS = {
 ANY = st.sampled_from(sorted(SETTINGS)).flatmap(lambda name: st.tuples(st.just(name), SETTINGS[name]))
 SEEDS = st.integers(0, 10**6)
 RANDOMS = SEEDS.map(random.Random)
-MOST, EVERY = 14, Room(final=True)
+MOST, EVERY = 14, GrowthBudget(final=True)
 
 
 def test_every_policy_with_a_planner_is_here():
@@ -244,7 +244,7 @@ def test_after_each_event_a_planner_has_said_what_a_new_plan_says(name, data, se
 @settings(max_examples=50, deadline=None)
 @given(ANY, SEEDS, RANDOMS, st.integers(0, 5), st.integers(0, 300))
 def test_a_planner_keeps_to_its_room(policy, seed, rng, most, step):
-    heard, _ = grown(*policy, seed, rng, Room(most, step, final=True))
+    heard, _ = grown(*policy, seed, rng, GrowthBudget(most, step, final=True))
     assert len(heard.marks) - len(heard.dropped) <= max(most, policy[1].get("max_width", 0), policy[1].get("start", 0))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from banyan.draws import Draws
 from banyan.errors import InvalidInput
-from banyan.plugins import Branch, Room
+from banyan.plugins import Branch, GrowthBudget
 from banyan.segment import Finish
 from banyan.signals import Signals, Wanted
 from methods.generate.iid import Iid
@@ -26,7 +26,7 @@ def signals(entropies, semantics):
 
 
 def plan(policy, hand, seed=7, **room):
-    return policy.plan(hand.view(), Room(**room), Draws(seed))
+    return policy.plan(hand.view(), GrowthBudget(**room), Draws(seed))
 
 
 @pytest.mark.parametrize("cosine,score", [(1, -0.3466), (0, 0.0), (-1, 0.3466)])
@@ -104,7 +104,7 @@ def test_at_equal_leaves_answers_differ_more_than_by_entropy_alone():
 
 def test_epsilon_one_asks_for_what_iid_asks():
     hand = Hand()
-    for room in (Room(), Room(max_leaves=3)):
+    for room in (GrowthBudget(), GrowthBudget(max_leaves=3)):
         rose, iid = (policy.plan(hand.view(), room, Draws(7)) for policy in (Rose(epsilon=1.0), Iid()))
         assert rose.expansions == iid.expansions and len(rose.expansions) in (8, 3)
     trees = [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from banyan.draws import Draws
 from banyan.errors import InvalidInput
-from banyan.plugins import GrowthView, Room
+from banyan.plugins import GrowthBudget, GrowthView
 from banyan.tree import Tree
 from banyan.v1 import tree_pb2
 from services.rollout.growth import plan_log, view_digest
@@ -77,7 +77,9 @@ def test_every_plan_is_made_again_from_its_record(leaves, seed):
         missing = {b for b in missing if view.tree.at(b.parent, b.fork, b.ordinal) is None}
         assert missing == {plan_log._branch(e.branch) for e in record.expansions}
     digests = {
-        view_digest.digest(GrowthView(grower.tree, seed, 6), room=Room(n, 0, f)) for n in (2, 3) for f in (True, False)
+        view_digest.digest(GrowthView(grower.tree, seed, 6), room=GrowthBudget(n, 0, f))
+        for n in (2, 3)
+        for f in (True, False)
     }
     assert len(digests) == 4, "a view with another room is another"
 
@@ -104,7 +106,7 @@ def test_cuts_by_new_policies_change_no_leaf_count(seed, rng):
 
     class Given:
         def plan(self, view, room, draws):
-            return given_spec.policy.plan(view, Room(7, 0, True), draws)
+            return given_spec.policy.plan(view, GrowthBudget(7, 0, True), draws)
 
     grower = grow_anyhow(replace(given_spec, policy=Given()), engine(ENDLESS), rng, cuts=0.3)
     lengths = {len(grower.tree.prefix_tokens(leaf.segment, leaf.end)) - len(grower.tree.root) for leaf in grower.leaves}

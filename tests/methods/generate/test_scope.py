@@ -6,14 +6,14 @@ import pytest
 
 from banyan.draws import Draws
 from banyan.errors import InvalidInput
-from banyan.plugins import Repaired, Room
+from banyan.plugins import GrowthBudget, Repaired
 from banyan.segment import Kind, Origin
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from banyan.wire import segments
 from methods.generate.scope import Scope
 from services.rollout.growth import plan_log, view_digest
-from services.rollout.growth.grower import Grower, Step
+from services.rollout.growth.grower import Grower, GrowthStep
 from tests.rollout.growing import ENDLESS, engine, spec
 
 SCOPE = "methods.generate.scope:Scope"
@@ -57,7 +57,7 @@ def test_bad_settings_are_refused(wrong: dict) -> None:
 # -- a tree --
 
 
-def sampled(grower: Grower, step: Step) -> Step:
+def sampled(grower: Grower, step: GrowthStep) -> GrowthStep:
     """Steps until nothing is in flight; the last of them."""
     one = engine(ENDLESS)
     while step.requests or grower.in_flight:
@@ -90,7 +90,7 @@ def scores(grower: Grower, right: set[Leaf], repairs: dict[Leaf, tree_pb2.Repair
     return said
 
 
-def scored(grower: Grower, right: set[Leaf], repairs: dict[Leaf, tree_pb2.Repair]) -> Step:
+def scored(grower: Grower, right: set[Leaf], repairs: dict[Leaf, tree_pb2.Repair]) -> GrowthStep:
     step = grower.scored(scores(grower, right, repairs))
     RECORDS.extend(step.plans)
     return step
@@ -170,7 +170,7 @@ def test_its_plans_are_logged_and_made_again() -> None:
     assert [list(r.dropped) for r in records if r.dropped] == [[segments.leaf_to_wire(wrong)]]
     for record, view in zip(records, plan_log.views(grower.spec, grower.tree, records), strict=True):
         assert view_digest.digest(view) == record.view_digest
-        plan = grower.spec.policy.plan(view, Room(), Draws(grower.spec.seed))
+        plan = grower.spec.policy.plan(view, GrowthBudget(), Draws(grower.spec.seed))
         named = {(e.branch, e.forced, e.origin) for e in plan.expansions}
         for planned in record.expansions:
             branch = plan_log._branch(planned.branch)

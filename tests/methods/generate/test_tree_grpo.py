@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from banyan.draws import Draws
-from banyan.plugins import Branch, Room
+from banyan.plugins import Branch, GrowthBudget
 from banyan.segment import Finish
 from methods.generate.tree_grpo import TreeGRPO
 from tests.methods.generate.forests import TREE_GRPO, Hand, asked
@@ -13,7 +13,7 @@ from tests.rollout.growing import ENDLESS, engine, grow, spec
 
 
 def plan(policy, hand, seed=7, **room):
-    return policy.plan(hand.view(), Room(**room), Draws(seed))
+    return policy.plan(hand.view(), GrowthBudget(**room), Draws(seed))
 
 
 def test_the_cards_defaults_keep_three_leaves():
@@ -54,7 +54,9 @@ def test_a_second_round_also_draws_from_side_branches():
     trunk = hand.put(hand.start(), [-1.0] * 3)
     (first,) = asked(plan(policy, hand), hand.tree)
     side = hand.put(first, [-1.0] * 5)
-    drawn = {(b.parent, b.fork) for s in range(80) for b in asked(policy.plan(hand.view(), Room(), _Fixed(s)), hand.tree)}
+    drawn = {
+        (b.parent, b.fork) for s in range(80) for b in asked(policy.plan(hand.view(), GrowthBudget(), _Fixed(s)), hand.tree)
+    }
     assert drawn == {(hand.root.id, 2), (trunk.id, 2), (side.id, 2), (side.id, 4)}
 
 

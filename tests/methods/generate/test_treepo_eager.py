@@ -3,7 +3,7 @@
 import pytest
 
 from banyan.draws import Draws
-from banyan.plugins import Branch, Room
+from banyan.plugins import Branch, GrowthBudget
 from banyan.segment import Finish, Kind
 from methods.generate.treepo.eager import TreePOEager
 from methods.generate.treepo.policy import TreePO
@@ -12,7 +12,7 @@ from tests.rollout.growing import ENDLESS, TREEPO, engine, grow, spec
 
 
 def plan(policy, hand, seed=7, **room):
-    return policy.plan(hand.view(), Room(**room), Draws(seed))
+    return policy.plan(hand.view(), GrowthBudget(**room), Draws(seed))
 
 
 def sampled(grower):

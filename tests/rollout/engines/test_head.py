@@ -11,7 +11,7 @@ from banyan.policy import PolicyVersion
 from banyan.signals import Wanted
 from services.chassis.weights import file
 from services.chassis.weights import value_head as heads
-from services.chassis.weights.value_head import Head
+from services.chassis.weights.value_head import ValueHead
 from services.rollout.engines.torch_engine import loading, weight_check
 from services.rollout.engines.vllm_engine import params
 from tests.rollout.conftest import ask, finish, prompt, tiny_llama
@@ -19,10 +19,10 @@ from tests.rollout.conftest import ask, finish, prompt, tiny_llama
 SIZE = 32  # of the tiny model's states
 
 
-def learned(seed: int = 3, heard: bool = True) -> Head:
+def learned(seed: int = 3, heard: bool = True) -> ValueHead:
     """A head that has something to say, calibrated by a bent line."""
     torch.manual_seed(seed)
-    head = Head(SIZE, 16, 4)
+    head = ValueHead(SIZE, 16, 4)
     head.raw_B.copy_(torch.tensor([0.1, 0.4, 0.6, 0.8]))
     head.right_B.copy_(torch.tensor([0.05, 0.2, 0.7, 0.95]))
     head.heard.fill_(float(heard))
@@ -66,7 +66,7 @@ def test_the_head_is_what_its_formula_says():
 
 
 def test_a_fresh_head_is_calibrated_by_nothing_and_not_heard(tmp_path):
-    head = Head(SIZE, 16, 10)
+    head = ValueHead(SIZE, 16, 10)
     raw = torch.linspace(0.0, 1.0, 101)
     assert torch.allclose(head.calibrated(raw), raw, atol=1e-6)
     model = tiny_llama()
@@ -75,7 +75,7 @@ def test_a_fresh_head_is_calibrated_by_nothing_and_not_heard(tmp_path):
 
 
 def test_points_at_one_place_are_a_step():
-    head = Head(SIZE, 16, 4)
+    head = ValueHead(SIZE, 16, 4)
     head.raw_B.copy_(torch.tensor([0.3, 0.5, 0.5, 0.5]))
     head.right_B.copy_(torch.tensor([0.0, 0.2, 0.4, 1.0]))
     said = head.calibrated(torch.tensor([0.0, 0.4, 0.4999, 0.5001, 0.6]))
@@ -102,7 +102,7 @@ def test_an_unusable_head_is_refused_by_name(tmp_path):
     broken = file.write(tmp_path, "broken", {**model.state_dict(), **odd}, 1, 1)
     with pytest.raises(InvalidInput, match=r"learned head in .*broken.json is unusable.*norm\.bias"):
         loading.take(model, broken.manifest_path)
-    other = Head(SIZE + 1, 4, 4)
+    other = ValueHead(SIZE + 1, 4, 4)
     other.heard.fill_(1.0)
     foreign = file.write(tmp_path, "foreign", {**model.state_dict(), **heads.tensors(other)}, 1, 1)
     with pytest.raises(InvalidInput, match="reads states of 33 numbers, the model's have 32"):

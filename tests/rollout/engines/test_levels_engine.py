@@ -6,7 +6,7 @@ import torch
 
 from services.rollout.engines.torch_engine import cascade_attention
 from services.rollout.engines.torch_engine.attention_scores import Scores
-from services.rollout.engines.torch_engine.kv.prefix_cache import Match, Piece
+from services.rollout.engines.torch_engine.kv.prefix_cache import KvBlock, Match
 from services.rollout.engines.torch_engine.paged_attention import Own
 from tests.rollout.conftest import ask, finish, forced, prompt, save_weights, tiny_llama
 
@@ -114,7 +114,7 @@ def test_a_shared_trunk_does_not_outlive_its_policy(make_engine, tmp_path):
 def test_parts_of_a_softmax_make_the_whole(monkeypatch, cap):
     torch.manual_seed(0)
     kv = [(torch.randn(1, 2, n, 8), torch.randn(1, 2, n, 8)) for n in (5, 4)]
-    pieces = [Piece(np.zeros(k.shape[2], np.int32), k, v, at, None) for (k, v), at in zip(kv, (0, 5), strict=True)]
+    pieces = [KvBlock(np.zeros(k.shape[2], np.int32), k, v, at, None) for (k, v), at in zip(kv, (0, 5), strict=True)]
     trunks = [Match(((pieces[0], 5), (pieces[1], 9)), 9), None, Match(((pieces[0], 3),), 3), Match(((pieces[0], 5),), 5)]
     q, k, v = torch.randn(4, 2, 3, 8), torch.randn(4, 2, 6, 8), torch.randn(4, 2, 6, 8)
     seen = torch.arange(6) <= torch.tensor([0, 5, 2, 3])[:, None]

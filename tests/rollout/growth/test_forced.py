@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from banyan.plugins import Branch, Expansion, GrowthView, LeafMark, Plan, Room
+from banyan.plugins import Branch, Expansion, GrowthBudget, GrowthView, LeafMark, Plan
 from banyan.policy import PolicyVersion
 from banyan.segment import Finish, Kind, Origin
 from banyan.signals import Signals, Wanted
@@ -26,7 +26,7 @@ class Forcing:
 
     width = 1
 
-    def plan(self, view: GrowthView, room: Room, rng: object) -> Plan:
+    def plan(self, view: GrowthView, room: GrowthBudget, rng: object) -> Plan:
         place = Branch(view.root.id, len(view.root), 0)
         run = run_at(view, place)
         if run is None:

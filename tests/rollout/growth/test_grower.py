@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from banyan import order
 from banyan.draws import Draws
-from banyan.plugins import Branch, Expansion, GrowthView, Plan, Room
+from banyan.plugins import Branch, Expansion, GrowthBudget, GrowthView, Plan
 from banyan.policy import PolicyVersion
 from banyan.segment import Finish, Kind
 from banyan.tree import Leaf, Tree
@@ -106,10 +106,10 @@ def test_a_plan_asked_twice_is_the_same_plan(treepo, seed, rng):
     if part.root is None:
         return
     view = GrowthView(part, seed, 12, sampling=given_spec.sampling)
-    plans = [given_spec.policy.plan(view, Room(), Draws(seed)) for _ in range(2)]
+    plans = [given_spec.policy.plan(view, GrowthBudget(), Draws(seed)) for _ in range(2)]
     assert plans[0] == plans[1]
     assert len({e.branch for e in plans[0].expansions}) == len(plans[0].expansions)
-    narrow = given_spec.policy.plan(view, Room(max_leaves=2), Draws(seed))
+    narrow = given_spec.policy.plan(view, GrowthBudget(max_leaves=2), Draws(seed))
     assert len(narrow.leaves) <= 2
 
 

@@ -15,7 +15,7 @@ from banyan.wire import segments
 from services.chassis.rpc import rpc
 from services.rollout.growth import plan_log, plan_records, view_digest
 from services.rollout.growth import spec as specs
-from services.rollout.growth.grower import Grower, Step
+from services.rollout.growth.grower import Grower, GrowthStep
 from tests.methods.generate.test_planners import ANY, SEEDS
 from tests.rollout.growing import ENDING, IID, TREEPO, engine, spec, survivors
 from tests.rollout.node.test_node import SLOW, small  # noqa: F401
@@ -61,7 +61,7 @@ def _grown(given_spec, tree, claim, most_steps, leaves=(), branches=3):
     return grower, records, False
 
 
-def _told(grower: Grower) -> Step:
+def _told(grower: Grower) -> GrowthStep:
     """What the policy waits for: rewards, some with a repair, and then all the room there is."""
     if not grower.lacks_scores:
         return grower.roomed(tree_pb2.TreeRoom(leaves=7, final=True, round=1))

@@ -14,10 +14,10 @@ from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis.messaging import subjects
 from services.chassis.rpc import rpc
-from services.gateway.allocation.budget_rounds import RoomKeeper
+from services.gateway.allocation.budget_rounds import BudgetRounds
 from services.gateway.clients.treestore import RpcStore
-from services.rollout.growth.grower import Step
-from services.rollout.node.lockstep import Turns
+from services.rollout.growth.grower import GrowthStep
+from services.rollout.node.lockstep import Lockstep
 from tests.rollout.node.test_node import FakeDelivery
 from tests.rollout.world import RUN, World, ids, world
 
@@ -46,15 +46,15 @@ async def small(nats_server, tmp_path):
         yield made
 
 
-def gateway(w: World, trees: int, **control) -> RoomKeeper:
+def gateway(w: World, trees: int, **control) -> BudgetRounds:
     """What drives rooms in a gateway that has the world's epoch."""
     store = RpcStore(w.channel)
     store.epoch = w.epoch
-    return RoomKeeper(store, recipe(trees, **control), RUN)
+    return BudgetRounds(store, recipe(trees, **control), RUN)
 
 
 @contextlib.asynccontextmanager
-async def running(keeper: RoomKeeper):
+async def running(keeper: BudgetRounds):
     """It looks after every piece of news."""
     news = asyncio.Event()
 
@@ -214,15 +214,15 @@ async def test_in_lockstep_trees_go_on_together_in_their_order() -> None:
     async def act(works) -> None:
         acted.append([(live.number, work().requests) for live, work in works])
 
-    turns = Turns(lambda: growing, act, lambda live, error: None)
-    tasks = [asyncio.create_task(turns.take(live, Step)) for live in (lives[2], lives[0])]
+    turns = Lockstep(lambda: growing, act, lambda live, error: None)
+    tasks = [asyncio.create_task(turns.take(live, GrowthStep)) for live in (lives[2], lives[0])]
     await asyncio.sleep(0)
     assert not acted, "the second has nothing yet"
     async with asyncio.timeout(5):
-        await turns.take(lives[1], Step)
+        await turns.take(lives[1], GrowthStep)
         await asyncio.gather(*tasks)
     assert acted == [[(0, ()), (1, ()), (2, ())]]
-    waits = asyncio.create_task(turns.take(lives[0], Step))
+    waits = asyncio.create_task(turns.take(lives[0], GrowthStep))
     await asyncio.sleep(0)
     growing[:] = lives[:1]  # the others ended
     async with asyncio.timeout(5):
@@ -242,9 +242,9 @@ async def test_a_turn_that_cannot_be_carried_out_gives_up_all_of_its_trees() -> 
         given_up.append((live.number, str(error)))
         growing.remove(live)
 
-    turns = Turns(lambda: growing, act, give_up)
+    turns = Lockstep(lambda: growing, act, give_up)
     async with asyncio.timeout(5):
-        await asyncio.gather(*(turns.take(live, Step) for live in lives))
+        await asyncio.gather(*(turns.take(live, GrowthStep) for live in lives))
     assert given_up == [(0, "the log takes nothing"), (2, "the log takes nothing")]
 
 

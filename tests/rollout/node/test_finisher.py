@@ -16,9 +16,9 @@ from services.chassis.process.telemetry import Span
 from services.rollout.clients import messages
 from services.rollout.clients.publisher import Publisher
 from services.rollout.node import completion as module
-from services.rollout.node.active_trees import Live, Trees
-from services.rollout.node.completion import Finisher
-from services.rollout.node.lease_renewal import Keeper
+from services.rollout.node.active_trees import ActiveTree, Trees
+from services.rollout.node.completion import TreeCompleter
+from services.rollout.node.lease_renewal import LeaseRenewer
 from services.rollout.ports import Ingested
 
 
@@ -59,9 +59,9 @@ class Bus:
         return 1
 
 
-def _live(grower: Any = None) -> Live:
+def _live(grower: Any = None) -> ActiveTree:
     spec: Any = SimpleNamespace(tree_id=b"t" * 32, run_id="r", width=1, traceparent="")
-    live = Live(spec, grower, 1, Delivery(), Span())  # type: ignore[arg-type]
+    live = ActiveTree(spec, grower, 1, Delivery(), Span())  # type: ignore[arg-type]
     live.started = True
     return live
 
@@ -75,7 +75,7 @@ async def test_a_store_that_never_takes_a_tree_is_not_asked_for_ever(eventually,
     trees.put(live)
     live.grown.set()
     live.told.append(messages.grown("r", "n", live.spec.tree_id, 1, []))
-    Finisher(store, publisher, trees, "r", "n").begin(live)  # type: ignore[arg-type]
+    TreeCompleter(store, publisher, trees, "r", "n").begin(live)  # type: ignore[arg-type]
     await eventually(lambda: len(trees) == 0)
     assert store.asked == 6 and live.delivery.said == ["nak"]  # type: ignore[attr-defined]
     sending.cancel()
@@ -108,7 +108,7 @@ async def test_what_the_store_lacks_is_published_again_under_ids_that_the_broker
     await publisher.flush(10.0)
     trees.put(live)
     live.grown.set()
-    Finisher(Lacks(), publisher, trees, "r", "n").begin(live)  # type: ignore[arg-type]
+    TreeCompleter(Lacks(), publisher, trees, "r", "n").begin(live)  # type: ignore[arg-type]
     async with asyncio.timeout(10):
         while len(trees):
             await trees.changed.wait()
@@ -139,7 +139,7 @@ async def test_an_error_over_another_tree_is_asked_again_and_an_unknown_tree_let
         trees, store, live = Trees(8, 8), Answers(answers), _live()
         trees.put(live)
         live.grown.set()
-        Finisher(store, Publisher(Bus()), trees, "r", "n").begin(live)  # type: ignore[arg-type]
+        TreeCompleter(store, Publisher(Bus()), trees, "r", "n").begin(live)  # type: ignore[arg-type]
         await eventually(lambda held=trees: len(held) == 0)
         assert live.delivery.said == ["ack"] and not store.answers  # type: ignore[attr-defined]
 
@@ -161,7 +161,7 @@ async def test_a_tree_that_cannot_be_handed_back_ends_no_node(error: BanyanError
 
     trees, live = Trees(8, 8), _live()
     trees.put(live)
-    await Finisher(Refuses(), Publisher(Bus()), trees, "r", "n").give_back(live, "the node ends")  # type: ignore[arg-type]
+    await TreeCompleter(Refuses(), Publisher(Bus()), trees, "r", "n").give_back(live, "the node ends")  # type: ignore[arg-type]
     assert len(trees) == 0 and live.delivery.said == said  # type: ignore[attr-defined]
 
 
@@ -179,7 +179,7 @@ async def test_a_tree_that_progresses_is_kept_while_the_store_is_away() -> None:
     async def drop(*args: object) -> None:
         raise AssertionError("nothing is dropped")
 
-    keeper = Keeper(Store(), SimpleNamespace(stats=stats), trees, drop, 120.0)  # type: ignore[arg-type]
+    keeper = LeaseRenewer(Store(), SimpleNamespace(stats=stats), trees, drop, 120.0)  # type: ignore[arg-type]
     await keeper.once()
     assert [live.delivery.said for live in lives] == [["in_progress"], []]  # type: ignore[attr-defined]
 
@@ -199,7 +199,7 @@ async def test_a_tree_is_kept_while_the_engine_computes_though_no_segment_of_it_
     async def drop(*args: object) -> None:
         raise AssertionError("nothing is dropped")
 
-    keeper = Keeper(Store(), SimpleNamespace(stats=stats), trees, drop, 120.0)  # type: ignore[arg-type]
+    keeper = LeaseRenewer(Store(), SimpleNamespace(stats=stats), trees, drop, 120.0)  # type: ignore[arg-type]
     for _ in range(3):
         live.touched -= 1000
         await keeper.once()

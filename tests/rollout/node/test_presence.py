@@ -9,7 +9,7 @@ from banyan.errors import DeadlineMissed, NotFound, TemporaryError
 from banyan.v1 import runstore_service_pb2 as rs
 from services.rollout.node import heartbeat
 from services.rollout.node.active_trees import Trees
-from services.rollout.node.heartbeat import Presence
+from services.rollout.node.heartbeat import Heartbeat
 
 
 class _Store:
@@ -38,7 +38,7 @@ def store(monkeypatch) -> _Store:
 
 
 @contextlib.asynccontextmanager
-async def running(made: Presence):
+async def running(made: Heartbeat):
     task = asyncio.create_task(made.run())
     try:
         yield task
@@ -48,7 +48,7 @@ async def running(made: Presence):
 
 @pytest.mark.parametrize("state", [rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED])
 async def test_a_joined_node_sees_the_end(store, state, eventually) -> None:
-    made = Presence(store, Trees(4, 4), joined=True)
+    made = Heartbeat(store, Trees(4, 4), joined=True)
     async with running(made):
         await eventually(lambda: store.looks > 3)
         assert not made.over.is_set() and store.told == [False]  # looks often, tells seldom
@@ -66,14 +66,14 @@ async def test_a_joined_node_that_hears_nothing_says_so(store, monkeypatch) -> N
     monkeypatch.setattr(heartbeat, "GONE_S", 0.1)
     store.error = TemporaryError("away")
     with pytest.raises(DeadlineMissed, match="join again when it goes on"):
-        await asyncio.wait_for(Presence(store, Trees(4, 4), joined=True).run(), 5.0)
+        await asyncio.wait_for(Heartbeat(store, Trees(4, 4), joined=True).run(), 5.0)
 
 
 async def test_a_launched_node_leaves_the_end_to_its_launcher(store, monkeypatch, eventually) -> None:
     monkeypatch.setattr(heartbeat, "EVERY_S", 0.01)
     monkeypatch.setattr(heartbeat, "GONE_S", 0.0)
     store.state = rs.RUN_STATE_SUCCEEDED
-    made = Presence(store, Trees(4, 4), joined=False)
+    made = Heartbeat(store, Trees(4, 4), joined=False)
     async with running(made) as task:
         await eventually(lambda: len(store.told) > 2)
         store.error = TemporaryError("away")
@@ -85,4 +85,4 @@ async def test_a_launched_node_leaves_the_end_to_its_launcher(store, monkeypatch
 
 async def test_leaving_is_no_matter_of_life_and_death(store) -> None:
     store.error = NotFound("no such run")
-    await Presence(store, Trees(4, 4), joined=True).leave()
+    await Heartbeat(store, Trees(4, 4), joined=True).leave()

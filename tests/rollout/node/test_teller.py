@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from services.rollout.growth.grower import Step
-from services.rollout.node.active_trees import Live
-from services.rollout.node.event_reporter import Teller
+from services.rollout.growth.grower import GrowthStep
+from services.rollout.node.active_trees import ActiveTree
+from services.rollout.node.event_reporter import EventReporter
 from tests.rollout.clients.test_events import segment
 
 
@@ -32,7 +32,7 @@ def live(waits=False, **policy):
     spec = SimpleNamespace(tree_id=b"t" * 32, policy=SimpleNamespace(**policy), traceparent="")
     grower = SimpleNamespace(waits=waits, lacks_room=False)
     span = SimpleNamespace(traceparent="")
-    return Live(spec, grower, 1, None, span)  # type: ignore[arg-type]
+    return ActiveTree(spec, grower, 1, None, span)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,8 @@ async def test_who_hurries(of, grown, hurried):
     publisher = Publisher()
     plan = SimpleNamespace(run_id="run", node_id="node")
     spans = SimpleNamespace(ended=lambda live, segments: None)
-    teller = Teller(plan, publisher, Blobs(), spans, lambda live: None)  # type: ignore[arg-type]
-    await teller.tell([(live(), Step(segments=(segment(0, 3),))), (of, Step(segments=(segment(1, 3),), grown=grown))])
+    teller = EventReporter(plan, publisher, Blobs(), spans, lambda live: None)  # type: ignore[arg-type]
+    await teller.tell(
+        [(live(), GrowthStep(segments=(segment(0, 3),))), (of, GrowthStep(segments=(segment(1, 3),), grown=grown))]
+    )
     assert (publisher.events, publisher.hurried) == (1 + (grown is not None), hurried)

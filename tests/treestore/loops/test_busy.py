@@ -23,7 +23,7 @@ from services.treestore.ingest.transaction import Item, ingest
 from services.treestore.loops import ingester as consumer
 from services.treestore.loops import maintenance as keeping
 from services.treestore.loops.ingester import DeadLetters, Ingester
-from services.treestore.loops.maintenance import Keeper
+from services.treestore.loops.maintenance import Maintenance
 from services.treestore.loops.outbox import Outbox
 from services.treestore.storage import database, faults, schema, sqlite, store_metadata
 from services.treestore.storage import postgres as limits
@@ -147,7 +147,7 @@ def _held(world: World) -> Iterator[None]:
 async def test_deadlines_and_the_heartbeat_wait_for_a_busy_database(busy: tuple[World, Release]) -> None:
     world, release = busy
     world.now.ms += 10_000_000
-    keeper = Keeper(_context(world), None, Outbox(world.database, Log()))  # type: ignore[arg-type]
+    keeper = Maintenance(_context(world), None, Outbox(world.database, Log()))  # type: ignore[arg-type]
     with pytest.raises(TemporaryError):
         await keeper.look()
     release()
@@ -159,7 +159,7 @@ async def test_the_looks_at_deadlines_go_on_after_a_busy_database(
 ) -> None:
     world, release = busy
     world.settings = replace(world.settings, tick_ms=10)
-    keeper = Keeper(_context(world), None, Outbox(world.database, Log()))  # type: ignore[arg-type]
+    keeper = Maintenance(_context(world), None, Outbox(world.database, Log()))  # type: ignore[arg-type]
     async with _going(keeper.watch()) as watching:
         await eventually(lambda: watching.done() or caplog.text.count("cannot look at deadlines") >= 2)
         assert not watching.done()
@@ -178,7 +178,7 @@ async def test_the_looks_at_the_log_go_on_after_a_busy_database(
     caplog.set_level(logging.DEBUG, "services.treestore.loops.maintenance")
     monkeypatch.setattr(keeping, "_CHECK_S", 0.01)
     world, release = busy
-    keeper = Keeper(_context(world), AnsweringLog(), Outbox(world.database, Log()))  # type: ignore[arg-type]
+    keeper = Maintenance(_context(world), AnsweringLog(), Outbox(world.database, Log()))  # type: ignore[arg-type]
     async with _going(keeper.sweep()) as sweeping:
         await eventually(lambda: sweeping.done() or caplog.text.count("cannot look after the log now") >= 2)
         assert not sweeping.done()

@@ -6,15 +6,15 @@ import pytest
 
 from banyan.errors import TemporaryError
 from banyan.v1 import events_pb2
-from services.treestore.events.events import Event, Grew
+from services.treestore.events.events import Event, GrownSegment
 from services.treestore.ingest import transaction as ingest_module
-from services.treestore.ingest.rules import Verdict
+from services.treestore.ingest.rules import Ruling
 from services.treestore.ingest.transaction import Item, ingest
 from services.treestore.loops import ingester
 from services.treestore.loops.ingester import Ingester
 from services.treestore.storage import schema
 from services.treestore.unit_of_work.context import Context
-from services.treestore.unit_of_work.unit_of_work import Book
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 from tests.treestore.forge import World
 
 
@@ -93,8 +93,8 @@ async def test_a_parked_event_that_breaks_the_ingest_is_buried_and_not_who_relea
     assert len(world.rows(schema.parked)) == 2
     judge, bad = ingest_module.judge, {child.id}
 
-    def fragile(book: Book, event: Event) -> Verdict:
-        if isinstance(event, Grew) and event.segment.id in bad and event.segment.parent in book.heads:
+    def fragile(book: UnitOfWork, event: Event) -> Ruling:
+        if isinstance(event, GrownSegment) and event.segment.id in bad and event.segment.parent in book.heads:
             raise ZeroDivisionError("a bug")
         return judge(book, event)
 

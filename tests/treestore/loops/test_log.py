@@ -15,7 +15,7 @@ from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.messaging.streams import StreamState
 from services.chassis.rpc import rpc
-from services.treestore.loops.maintenance import Keeper
+from services.treestore.loops.maintenance import Maintenance
 from services.treestore.loops.outbox import Outbox
 from services.treestore.service import running
 from services.treestore.storage.settings import Settings
@@ -148,7 +148,7 @@ class AnsweringLog:
 async def test_a_log_that_was_lost_is_noticed_whatever_its_numbers_say(world: World) -> None:
     """A young run: the new log has passed the old one's numbers before anybody looks."""
     log, context = AnsweringLog(), Context(world.database, world.settings, world.now)
-    keeper = Keeper(context, log, Outbox(world.database, log))  # type: ignore[arg-type]
+    keeper = Maintenance(context, log, Outbox(world.database, log))  # type: ignore[arg-type]
     assert not await keeper.check_log() and not await keeper.check_log()
     log.floors = {"treestore": 12}
     assert not await keeper.check_log()
@@ -163,7 +163,7 @@ async def test_nothing_is_purged_that_no_consumer_had(world: World) -> None:
     outbox = Outbox(world.database, log)  # type: ignore[arg-type]
     outbox.published = {"lineage": 10**6, "train": 10**6}
     log.floors = {}  # the broker was wiped: its streams are there again, the consumers not yet
-    await Keeper(Context(world.database, world.settings, world.now), log, outbox).purge()  # type: ignore[arg-type]
+    await Maintenance(Context(world.database, world.settings, world.now), log, outbox).purge()  # type: ignore[arg-type]
     assert log.purged == ["TRAIN"]
 
 
@@ -171,7 +171,7 @@ async def test_a_stream_that_is_half_full_is_purged_without_a_margin(world: Worl
     log = AnsweringLog()
     outbox = Outbox(world.database, log)  # type: ignore[arg-type]
     log.floors = {"treestore": world.settings.purge_margin - 1}
-    keeper = Keeper(Context(world.database, world.settings, world.now), log, outbox)  # type: ignore[arg-type]
+    keeper = Maintenance(Context(world.database, world.settings, world.now), log, outbox)  # type: ignore[arg-type]
     await keeper.purge()
     assert not log.purged
     log.held = subjects.most_bytes(subjects.LINEAGE) // 2 + 1

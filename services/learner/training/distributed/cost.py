@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from services.learner.packing.packing import Row
-from services.learner.packing.unroll import Piece
+from services.learner.packing.packing import PackedSequence
+from services.learner.packing.unroll import TreePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +15,12 @@ class Costs:
     pair: float
     prediction: float
 
-    def of(self, piece: Piece) -> float:
+    def of(self, piece: TreePart) -> float:
         """Of a piece. A token attends to all that is above it on its path, and to itself."""
         places = {int(at) for path in piece.paths for at in path.predictor_T}
         return self._sum(len(piece), int(piece.position_N.sum()), len(places))
 
-    def of_row(self, row: Row) -> float:
+    def of_row(self, row: PackedSequence) -> float:
         """Of a row: what its pieces share counts once."""
         return self._sum(len(row.token_N), int(row.position_N.sum()), len(row.place_R))
 

@@ -21,7 +21,7 @@ _END_S = 15.0
 
 
 @dataclass
-class Crew:
+class Workers:
     """Ranks 1 to size − 1, started."""
 
     size: int

@@ -11,7 +11,7 @@ from services.learner.training.distributed.orders import Order, Orders
 from services.learner.training.distributed.place import Place, place
 from services.learner.training.distributed.thread import Opening
 from services.learner.training.distributed.trainer import RankTrainer
-from services.learner.training.distributed.world import World
+from services.learner.training.distributed.world import RankGroup
 from services.learner.training.trainer_thread import TorchThread
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ async def run(settings: LearnerSettings) -> None:
 
 
 def _serve(settings: LearnerSettings, at: Place) -> None:
-    world = World(at, settings.rank_timeout_s, load_s=settings.rank_load_s)
+    world = RankGroup(at, settings.rank_timeout_s, load_s=settings.rank_load_s)
     try:
         _Follower(world, settings).serve()
     except BaseException as error:
@@ -39,7 +39,7 @@ def _serve(settings: LearnerSettings, at: Place) -> None:
 class _Thread(TorchThread):
     """Loads as rank 0 does, in the thread that asks."""
 
-    def __init__(self, world: World, opening: Opening, threads: int | None) -> None:
+    def __init__(self, world: RankGroup, opening: Opening, threads: int | None) -> None:
         super().__init__(Recipe.model_validate_json(opening.recipe_json), threads)
         self._world, self._local = world, world.local
         self._load(opening.folder, opening.resumed, opening.base)
@@ -54,7 +54,7 @@ class _Thread(TorchThread):
 
 
 class _Follower:
-    def __init__(self, world: World, settings: LearnerSettings) -> None:
+    def __init__(self, world: RankGroup, settings: LearnerSettings) -> None:
         self._world, self._settings, self._orders = world, settings, Orders(world)
         self._thread: _Thread | None = None
 

@@ -26,18 +26,20 @@ def torch_thread(recipe: Recipe, settings: LearnerSettings) -> TorchThread:
 
 
 def _of_ranks(recipe: Recipe, settings: LearnerSettings, at: Place | None) -> TorchThread:
-    from services.learner.training.distributed.crew import Crew
+    from services.learner.training.distributed.crew import Workers
     from services.learner.training.distributed.orders import Orders
     from services.learner.training.distributed.thread import RankThread
-    from services.learner.training.distributed.world import World
+    from services.learner.training.distributed.world import RankGroup
 
     if at is not None:
-        return RankThread(recipe, settings.threads, Orders(World(at, settings.rank_timeout_s, load_s=settings.rank_load_s)))
+        return RankThread(
+            recipe, settings.threads, Orders(RankGroup(at, settings.rank_timeout_s, load_s=settings.rank_load_s))
+        )
     wanted = recipe.resources.learner_ranks
     threads = max(1, (settings.threads or os.cpu_count() or 1) // wanted)
-    crew = Crew(wanted, threads)
+    crew = Workers(wanted, threads)
     try:
-        world = World(Place(0, wanted), settings.rank_timeout_s, crew.store, crew.look, settings.rank_load_s)
+        world = RankGroup(Place(0, wanted), settings.rank_timeout_s, crew.store, crew.look, settings.rank_load_s)
         return RankThread(recipe, threads, Orders(world), crew)
     except BaseException:
         crew.end()

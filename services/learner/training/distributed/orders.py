@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from services.learner.training.distributed.world import World
+from services.learner.training.distributed.world import RankGroup
 
 
 class Order(StrEnum):
@@ -26,7 +26,7 @@ class Order(StrEnum):
 class Orders:
     """Given by rank 0, taken by the others, in one sequence."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: RankGroup) -> None:
         self.world, self._next = world, 0
 
     def give(self, order: Order) -> None:

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from services.learner.packing import packing
-from services.learner.packing.packing import Row
-from services.learner.packing.unroll import Piece
+from services.learner.packing.packing import PackedSequence
+from services.learner.packing.unroll import TreePart
 from services.learner.training.distributed.cost import Costs
 
 
-def pack(pieces: Iterable[Piece], budget: int, ranks: int, costs: Costs) -> list[Row]:
+def pack(pieces: Iterable[TreePart], budget: int, ranks: int, costs: Costs) -> list[PackedSequence]:
     """Rows of all ranks, one after the other: row i is of rank i mod `ranks`."""
     shares = [_rows(share, budget, costs) for share in deal(list(pieces), ranks, costs)]
     most = max(len(rows) for rows in shares)
@@ -23,12 +23,12 @@ def pack(pieces: Iterable[Piece], budget: int, ranks: int, costs: Costs) -> list
     return [rows[turn] for turn in range(most) for rows in filled]
 
 
-def of_rank(rows: Sequence[Row], rank: int, ranks: int) -> list[Row]:
+def of_rank(rows: Sequence[PackedSequence], rank: int, ranks: int) -> list[PackedSequence]:
     """One rank's rows among those of all."""
     return list(rows[rank::ranks])
 
 
-def deal(pieces: Sequence[Piece], ranks: int, costs: Costs) -> list[list[Piece]]:
+def deal(pieces: Sequence[TreePart], ranks: int, costs: Costs) -> list[list[TreePart]]:
     """Each rank's pieces, in their order. Trees by falling cost, each to the rank with least: within 4/3 of the best."""
     by_tree: dict[bytes, list[int]] = {}
     for index, piece in enumerate(pieces):
@@ -42,16 +42,16 @@ def deal(pieces: Sequence[Piece], ranks: int, costs: Costs) -> list[list[Piece]]
     return [[pieces[i] for i in sorted(held)] for held in taken]
 
 
-def _rows(pieces: Sequence[Piece], budget: int, costs: Costs) -> list[Row]:
+def _rows(pieces: Sequence[TreePart], budget: int, costs: Costs) -> list[PackedSequence]:
     rows = packing.pack(pieces, budget)
     return sorted(rows, key=lambda row: -costs.of_row(row))
 
 
-def empty_row() -> Row:
+def empty_row() -> PackedSequence:
     """The smallest row whose pass runs through all layers: two tokens, one path, nothing trained."""
     none, one = np.zeros((1, 1)), np.zeros(1)
     zero = np.zeros(1, np.int64)
-    return Row(
+    return PackedSequence(
         token_N=np.zeros(2, np.int64),
         position_N=np.arange(2),
         enter_N=np.zeros(2, np.int64),
@@ -73,6 +73,6 @@ def empty_row() -> Row:
     )
 
 
-def is_empty(row: Row) -> bool:
+def is_empty(row: PackedSequence) -> bool:
     """Whether a row only fills up."""
     return not row.mask_P_T.any()

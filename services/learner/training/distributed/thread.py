@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from banyan.recipe import Recipe
 from services.learner.checkpoints.checkpoint import Mark, Snapshot
-from services.learner.packing.packing import Row
-from services.learner.packing.unroll import Piece
+from services.learner.packing.packing import PackedSequence
+from services.learner.packing.unroll import TreePart
 from services.learner.training.distributed import cost, split
-from services.learner.training.distributed.crew import Crew
+from services.learner.training.distributed.crew import Workers
 from services.learner.training.distributed.lost import RankLost
 from services.learner.training.distributed.orders import Order, Orders
 from services.learner.training.distributed.pulse import BEAT_S
@@ -42,7 +42,7 @@ class Opening:
 class RankThread(TorchThread):
     """Rank 0's. `crew`: the other ranks where this process started them; torchrun did otherwise."""
 
-    def __init__(self, recipe: Recipe, threads: int | None, orders: Orders, crew: Crew | None = None) -> None:
+    def __init__(self, recipe: Recipe, threads: int | None, orders: Orders, crew: Workers | None = None) -> None:
         super().__init__(recipe, threads)
         self._world, self._orders, self._crew = orders.world, orders, crew
         self._local = orders.world.local
@@ -62,11 +62,11 @@ class RankThread(TorchThread):
         self._orders.meet()
         log.info("%d ranks train together", self._world.size)
 
-    def pack(self, pieces: Iterable[Piece], budget: int) -> list[Row]:
+    def pack(self, pieces: Iterable[TreePart], budget: int) -> list[PackedSequence]:
         """Rows of all ranks, one after the other."""
         return split.pack(pieces, budget, self._world.size, self._costs)
 
-    async def step(self, rows: Sequence[Row], step: int, sizes: Sequence[int] = ()) -> Timed:
+    async def step(self, rows: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()) -> Timed:
         """The optimizer steps of a batch; sizes: rows of each minibatch, of all ranks."""
         size = self._world.size
         share = [(split.of_rank(rows, rank, size), step, tuple(n // size for n in sizes)) for rank in range(size)]
@@ -79,7 +79,7 @@ class RankThread(TorchThread):
 
         return await self.run(train, "a step", PASS_S)
 
-    async def drift(self, rows: Sequence[Row]) -> dict[str, float]:
+    async def drift(self, rows: Sequence[PackedSequence]) -> dict[str, float]:
         """Measure the distance from the start; every rank computes the same rows."""
 
         def measure() -> dict[str, float]:

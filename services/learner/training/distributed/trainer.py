@@ -14,18 +14,18 @@ from transformers import PreTrainedModel
 from services.learner.losses.aggregate import Totals
 from services.learner.model import canary
 from services.learner.model.load import Pass
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 from services.learner.training.distributed import split
 from services.learner.training.distributed.shards import Shards, restored
 from services.learner.training.distributed.whole import sharded
-from services.learner.training.distributed.world import World
+from services.learner.training.distributed.world import RankGroup
 from services.learner.training.trainer import _MOMENTS, StepReport, Trainer, _Sums, totals_of
 
 
 class RankTrainer(Trainer):
     """Every method but `priced` is a collective: all ranks call it, in the same order."""
 
-    def __init__(self, world: World, *given: Any) -> None:
+    def __init__(self, world: RankGroup, *given: Any) -> None:
         self._world = world
         super().__init__(*given)
 
@@ -37,17 +37,17 @@ class RankTrainer(Trainer):
 
     # -- a step --
 
-    def step(self, rows: Sequence[Row], step: int, sizes: Sequence[int] = ()) -> StepReport:
+    def step(self, rows: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()) -> StepReport:
         """Trains on this rank's rows of the batch that makes policy `step + 1`."""
         with self._world.named(f"step {step}"):
             return super().step(rows, step, sizes)
 
-    def drift(self, rows: Sequence[Row]) -> dict[str, float]:
+    def drift(self, rows: Sequence[PackedSequence]) -> dict[str, float]:
         """Measure the distance from the start, on rows that every rank has."""
         with self._world.named("measuring the drift"):
             return super().drift(rows)
 
-    def compute(self, row: Row) -> Pass:
+    def compute(self, row: PackedSequence) -> Pass:
         """One pass; parameters are gathered layer by layer."""
         self._world.pulse.passed()
         self.passed()
@@ -55,7 +55,7 @@ class RankTrainer(Trainer):
         return found
 
     def _row(
-        self, row: Row, proximal_E: torch.Tensor | None, totals: Totals, sums: _Sums, first: bool
+        self, row: PackedSequence, proximal_E: torch.Tensor | None, totals: Totals, sums: _Sums, first: bool
     ) -> tuple[float, torch.Tensor]:
         if not split.is_empty(row):
             return super()._row(row, proximal_E, totals, sums, first)
@@ -72,7 +72,7 @@ class RankTrainer(Trainer):
         pooled: list[float] = held.tolist()
         return pooled
 
-    def _totals(self, rows: Sequence[Row]) -> Totals:
+    def _totals(self, rows: Sequence[PackedSequence]) -> Totals:
         own = totals_of([row for row in rows if not split.is_empty(row)])
         tokens, paths, unique = self._pooled((own.tokens, own.paths, own.unique))
         return Totals(int(tokens), int(paths), unique)

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from banyan.errors import NotReady
 from services.learner.model.load import Pass, forward
 from services.learner.model.tempered import Softening
-from services.learner.packing.packing import Row
+from services.learner.packing.packing import PackedSequence
 
 
 class Whole(torch.nn.Module):
@@ -26,7 +26,7 @@ class Whole(torch.nn.Module):
         self.policy = policy
         self.softening: Softening | None = None
 
-    def forward(self, row: Row) -> Pass:
+    def forward(self, row: PackedSequence) -> Pass:
         """One pass over the row's unique tokens. Only what is predicted has a gradient: the states are for the head."""
         said = forward(self.policy, row, self.softening)
         return said._replace(state_N_H=said.state_N_H.detach())

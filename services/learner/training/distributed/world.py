@@ -36,7 +36,7 @@ def _nothing() -> None:
     """Where somebody else looks: torchrun."""
 
 
-class World:
+class RankGroup:
     """The group, joined. Every rank makes one."""
 
     def __init__(

@@ -25,14 +25,14 @@ from services.rollout.engines.scripted.latency import AT_ONCE, Latency
 from services.rollout.engines.scripted.script import Script
 from services.rollout.engines.scripted.tokenizer import Alphabet
 from services.rollout.engines.scripted.toy_models import TOYS
-from services.rollout.engines.torch_engine.samples import LEAST, Drawn, Likeliest
-from services.rollout.engines.torch_engine.scheduling.branches import Row, unstarted
+from services.rollout.engines.torch_engine.samples import LEAST, Likeliest, Samples
+from services.rollout.engines.torch_engine.scheduling.branches import RunningBranch, unstarted
 
 _KNOWN = 1_000_000  # tokens remembered as computed
 _DISTRIBUTIONS = 16_384  # remembered
 
 
-class _Branch(Row):
+class _Branch(RunningBranch):
     """A row with its text, cut where the prompt ends: at the last line end."""
 
     __slots__ = ("answer", "prompt")
@@ -166,13 +166,13 @@ class ScriptedEngine:
 
     # -- sampling --
 
-    def _draw(self, rows: Sequence[_Branch]) -> Drawn:
+    def _draw(self, rows: Sequence[_Branch]) -> Samples:
         keys = np.array([row.request.draw_key for row in rows], np.uint64)
         u_R = uniforms(keys, np.array([row.position for row in rows], np.uint64)).tolist()
         each = [self._distribution(row.prompt, row.answer, row.request.sampling) for row in rows]
         tokens = [d.token(u) if row.forced is None else row.forced for row, d, u in zip(rows, each, u_R, strict=True)]
         picked = list(zip(each, tokens, strict=True))
-        return Drawn(
+        return Samples(
             np.array(tokens, np.int32),
             np.array([d.tempered_V[token] for d, token in picked], np.float32),
             np.array([d.drawn_V[token] for d, token in picked], np.float32),
@@ -188,7 +188,7 @@ class ScriptedEngine:
         said = [self._script.score(row.prompt, row.answer, self._policy.step) for row in rows]
         return np.array([np.nan if score is None else score for score in said], np.float32)
 
-    def _take(self, row: _Branch, drawn: Drawn, r: int) -> None:
+    def _take(self, row: _Branch, drawn: Samples, r: int) -> None:
         self._sampled += row.forced is None
         self._prefilled += row.forced is not None
         row.take(drawn, r)

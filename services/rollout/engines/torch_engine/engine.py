@@ -18,7 +18,7 @@ from banyan.draws import uniforms
 from banyan.errors import InvalidInput
 from banyan.policy import PolicyVersion
 from banyan.segment import Finish, Floats, IntTokens
-from services.chassis.weights.value_head import Head
+from services.chassis.weights.value_head import ValueHead
 from services.rollout.engines.port import EngineStats, Key, Request, Sampled, Tokenizer
 from services.rollout.engines.torch_engine import loading
 from services.rollout.engines.torch_engine.extras import extras, scored
@@ -26,13 +26,13 @@ from services.rollout.engines.torch_engine.forward import Forward
 from services.rollout.engines.torch_engine.kv.kv_budget import Limits, Memory
 from services.rollout.engines.torch_engine.kv.kv_slots import Slots
 from services.rollout.engines.torch_engine.sampler import draw
-from services.rollout.engines.torch_engine.samples import Drawn
+from services.rollout.engines.torch_engine.samples import Samples
 from services.rollout.engines.torch_engine.scheduling.admission import Group, batches, next_wave, sources
-from services.rollout.engines.torch_engine.scheduling.branches import Row, unstarted
+from services.rollout.engines.torch_engine.scheduling.branches import RunningBranch, unstarted
 from services.rollout.engines.torch_engine.scheduling.chunked_prefill import Filling
 from services.rollout.engines.torch_engine.scheduling.limits import check
 from services.rollout.engines.torch_engine.scheduling.running import Running
-from services.rollout.engines.torch_engine.scheduling.scheduler import Chosen, choose, claimed
+from services.rollout.engines.torch_engine.scheduling.scheduler import Admitted, choose, claimed
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class TorchEngine:
         self._passed: Mapping[Key, int] = {}
         self._filling: list[Filling] = []
         self._held = False
-        self._head: Head | None = None
+        self._head: ValueHead | None = None
         self._sampled = self._prefilled = self._cached = self._steps = 0
 
     # -- what callers say --
@@ -184,13 +184,13 @@ class TorchEngine:
         self._waiting = {r.key: r for r in late} | self._waiting
         return [r for r in requests if r.key not in self._waiting]
 
-    def _admissible(self) -> Chosen:
+    def _admissible(self) -> Admitted:
         """Takes from the queue what fits now, and makes room for it."""
         held, rows = [f.group for f in self._filling], self._running.rows
         running = len(rows) + sum(len(group.requests) for group in held)
         free = self._limits.max_branches - running
         if running and free < min(len(self._waiting), self._limits.max_branches // _FEW):
-            return Chosen()
+            return Admitted()
         waiting = [r for r in self._waiting.values() if self._may_begin([r])]
         queue = [r for r in waiting if not any(f.shares(r.prefix_P) for f in self._filling)]
         if self._limits.deterministic:
@@ -247,7 +247,7 @@ class TorchEngine:
 
     # -- sampling --
 
-    def _sample(self, logits: torch.Tensor, groups: Sequence[Group], rows: list[Row]) -> list[Sampled]:
+    def _sample(self, logits: torch.Tensor, groups: Sequence[Group], rows: list[RunningBranch]) -> list[Sampled]:
         """First tokens: branches with the same prefix and temperature share one distribution."""
         of, samplings, which = sources(groups)
         shared = logits if of == list(range(len(groups))) else logits[of]
@@ -271,14 +271,14 @@ class TorchEngine:
         return self._take(scored(drawn, rows, self._head, self._forward.states, range(spare, spare + len(rows))), rows)
 
     @staticmethod
-    def _uniforms(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
+    def _uniforms(rows: Sequence[RunningBranch]) -> npt.NDArray[np.float64]:
         keys = np.array([row.request.draw_key for row in rows], np.uint64)
         return uniforms(keys, np.array([row.position for row in rows], np.uint64))
 
-    def _take(self, drawn: Drawn, rows: Sequence[Row]) -> list[Sampled]:
+    def _take(self, drawn: Samples, rows: Sequence[RunningBranch]) -> list[Sampled]:
         """Appends a draw to its rows; what has ended leaves its pages."""
         ended: list[Sampled] = []
-        gone: list[Row] = []
+        gone: list[RunningBranch] = []
         for r, row in enumerate(rows):
             self._sampled += row.forced is None
             self._prefilled += row.forced is not None

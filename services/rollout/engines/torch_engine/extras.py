@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from services.chassis.weights.value_head import Head
+from services.chassis.weights.value_head import ValueHead
 from services.rollout.engines.torch_engine.sampler import Extras
-from services.rollout.engines.torch_engine.samples import Drawn
-from services.rollout.engines.torch_engine.scheduling.branches import Row
+from services.rollout.engines.torch_engine.samples import Samples
+from services.rollout.engines.torch_engine.scheduling.branches import RunningBranch
 
 
-def extras(rows: Sequence[Row], embeddings_V_H: torch.Tensor) -> Extras | None:
+def extras(rows: Sequence[RunningBranch], embeddings_V_H: torch.Tensor) -> Extras | None:
     """What rows want of a draw; None if nothing, which costs nothing."""
     wanted = [row.request.signals for row in rows]
     forced = np.array([-1 if row.forced is None else row.forced for row in rows], np.int32)
@@ -23,8 +23,12 @@ def extras(rows: Sequence[Row], embeddings_V_H: torch.Tensor) -> Extras | None:
 
 
 def scored(
-    drawn: Drawn, rows: Sequence[Row], head: Head | None, states: torch.Tensor | None, state_R: Sequence[int]
-) -> Drawn:
+    drawn: Samples,
+    rows: Sequence[RunningBranch],
+    head: ValueHead | None,
+    states: torch.Tensor | None,
+    state_R: Sequence[int],
+) -> Samples:
     """The draw with the head's score of the state that each row's token came from; as it is where nobody asks a head."""
     if head is None or states is None or not any(row.request.signals.head for row in rows):
         return drawn

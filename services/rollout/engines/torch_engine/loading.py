@@ -12,7 +12,7 @@ from banyan.errors import InvalidInput
 from banyan.segment import IntTokens
 from services.chassis.model_checks.rope_reach import reach
 from services.chassis.weights import file, finite, value_head
-from services.chassis.weights.value_head import Head
+from services.chassis.weights.value_head import ValueHead
 from services.rollout.engines.torch_engine import attention
 
 
@@ -59,7 +59,7 @@ def context(model: Any) -> int:
     return min((bound for bound in bounds if bound > 0), default=0)
 
 
-def take(model: PreTrainedModel, manifest_path: Path) -> Head | None:
+def take(model: PreTrainedModel, manifest_path: Path) -> ValueHead | None:
     """Copies a policy's weights, whose digest was checked, into a model; its learned head, where it has one that may be
     heard. Raises InvalidInput, before any change, if they do not fit."""
     manifest = file.read(manifest_path)

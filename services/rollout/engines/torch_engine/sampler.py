@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from banyan.segment import IntTokens, Sampling
-from services.rollout.engines.torch_engine.samples import Drawn, Likeliest
+from services.rollout.engines.torch_engine.samples import Likeliest, Samples
 from services.rollout.engines.torch_engine.top_tokens import likeliest
 
 _BLOCK = 256
@@ -40,11 +40,11 @@ def draw(
     which_R: Sequence[int],
     u_R: npt.NDArray[np.float64],
     extras: Extras | None = None,
-) -> Drawn:
+) -> Samples:
     """One token for each row r, from distribution which_R[r] with the uniform number u_R[r]. which_R does not fall."""
     which = np.asarray(which_R)
     floats = [np.zeros(len(which), np.float32) for _ in range(3)]
-    out = Drawn(np.zeros(len(which), np.int32), floats[0], floats[1], floats[2], _room(extras))
+    out = Samples(np.zeros(len(which), np.int32), floats[0], floats[1], floats[2], _room(extras))
     for first in range(0, len(sampling_D), _CHUNK):
         a, b = np.searchsorted(which, (first, first + _CHUNK))
         last = min(first + _CHUNK, len(sampling_D))
@@ -78,7 +78,7 @@ def _draw(
     which_R: npt.NDArray[np.int64],
     u_R: npt.NDArray[np.float64],
     extras: Extras | None,
-) -> Drawn:
+) -> Samples:
     which, u = (torch.from_numpy(x).to(logits_D_V.device) for x in (which_R, u_R))
     raw_D_V = torch.log_softmax(logits_D_V, -1, dtype=torch.float32)
     p_D_V = _padded_exp(raw_D_V)
@@ -105,7 +105,7 @@ def _draw(
     lp_R = lp_D_V[which, tokens]
     sampled_R = drawn_D_V[which, tokens] - log_mass.float()
     floats = torch.stack((lp_R, sampled_R, entropy_D[which])).cpu().numpy()
-    return Drawn(tokens.int().cpu().numpy(), floats[0], floats[1], floats[2], told)
+    return Samples(tokens.int().cpu().numpy(), floats[0], floats[1], floats[2], told)
 
 
 def _biased(lp_D_V: torch.Tensor, p_D_V: torch.Tensor, sampling_D: Sequence[Sampling]) -> torch.Tensor:

@@ -29,7 +29,7 @@ class Likeliest:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Said:
+class TokenSignals:
     """Signals of one token."""
 
     ids_K: IntTokens
@@ -39,7 +39,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
+class Samples:
     """One token per row. sampled_R is of the distribution drawn from: it differs from logprobs_R where truncated.
 
     head_R: the head's score of the state that each token was drawn from, if a row asked for it; nan where there is no head.
@@ -52,18 +52,18 @@ class Drawn:
     likeliest: Likeliest | None = None
     head_R: Floats | None = None
 
-    def said(self, r: int, wanted: Wanted) -> Said | None:
+    def said(self, r: int, wanted: Wanted) -> TokenSignals | None:
         """The signals that row r asked for."""
         heard = wanted.head and self.head_R is not None and np.isfinite(self.head_R[r])
         head = float(self.head_R[r]) if heard and self.head_R is not None else None
         told = self.likeliest
         if told is None or not (wanted.top or wanted.semantic):
-            return None if head is None else Said(_NO_IDS, _NO_FLOATS, None, head)
+            return None if head is None else TokenSignals(_NO_IDS, _NO_FLOATS, None, head)
         semantic = float(told.semantic_R_K[r, min(wanted.semantic, told.width) - 1]) if wanted.semantic else None
-        return Said(told.ids_R_K[r, : wanted.top], told.logprobs_R_K[r, : wanted.top], semantic, head)
+        return TokenSignals(told.ids_R_K[r, : wanted.top], told.logprobs_R_K[r, : wanted.top], semantic, head)
 
 
-def signals(said: list[Said]) -> Signals:
+def signals(said: list[TokenSignals]) -> Signals:
     """Signals of a run of tokens."""
     if not said:
         return Signals()

@@ -240,7 +240,7 @@ class VllmEngine:
             return vllm_params.of_prompt(output, first, top)
         return await self._core.read([*request.prefix_P.tolist(), *request.forced], first, top, self._salt())
 
-    async def _segment(self, branch: _Branch, forced: tuple[Floats, Signals], said: vllm_params.Said) -> Sampled:
+    async def _segment(self, branch: _Branch, forced: tuple[Floats, Signals], said: vllm_params.RequestOutput) -> Sampled:
         """Puts together what vLLM said, and asks for what it did not say."""
         request = branch.request
         prefix, sampling, tokens = request.prefix_P.tolist(), request.sampling, [*request.forced, *said.tokens]

@@ -14,7 +14,7 @@ _SEED_BITS = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Said:
+class RequestOutput:
     """What one request to vLLM gave: log-probs are of the distribution drawn from."""
 
     tokens: list[int] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Said:
     finish: Finish = Finish.ABORTED
     cached_tokens: int = 0
 
-    def first(self, count: int) -> "Said":
+    def first(self, count: int) -> "RequestOutput":
         """What a cut left of it; truncated sampling says no likeliest tokens."""
         return replace(self, tokens=self.tokens[:count], logprobs_T=self.logprobs_T[:count], finish=Finish.ABORTED)
 
@@ -94,13 +94,13 @@ def prompt_params(top: int) -> dict[str, Any]:
     return {"temperature": 1.0, "max_tokens": 1, "prompt_logprobs": top, "detokenize": False}
 
 
-def said(output: Any, top: int = 0) -> Said:
+def said(output: Any, top: int = 0) -> RequestOutput:
     """Reads a finished RequestOutput with flat log-probs."""
     one = output.outputs[0]
     tokens, flat = list(one.token_ids), one.logprobs
     logprobs, signals = _entries(flat, 0, len(tokens), top) if tokens else (no_floats(), Signals())
     finish = {"stop": Finish.STOP, "length": Finish.BOUNDARY}.get(one.finish_reason, Finish.ABORTED)
-    return Said(tokens, logprobs, signals, finish, output.num_cached_tokens or 0)
+    return RequestOutput(tokens, logprobs, signals, finish, output.num_cached_tokens or 0)
 
 
 def of_prompt(output: Any, first: int, top: int = 0) -> tuple[Floats, Signals]:
@@ -127,7 +127,7 @@ def _entries(flat: Any, first: int, stop: int, top: int) -> tuple[Floats, Signal
     return logprobs, Signals(np.array(ids, np.int32), np.array(values, np.float32))
 
 
-def drawn_logprobs(request: Request, said: Said) -> Floats:
+def drawn_logprobs(request: Request, said: RequestOutput) -> Floats:
     """Log-probs of the distribution that a segment's tokens were drawn from, where it says more than the policy's."""
     sampling = request.sampling
     if not request.forced and not sampling.truncated:

@@ -11,7 +11,7 @@ import torch
 
 from banyan.errors import InvalidInput
 from services.chassis.weights import collective, file
-from services.chassis.weights.collective import Piece, Place
+from services.chassis.weights.collective import Place, WeightSlice
 from services.chassis.weights.file import WeightManifest
 from services.rollout.engines.vllm_engine.readback import Sample
 
@@ -40,7 +40,7 @@ class Received:
                 yield from self._cut(piece, flat_B)
             ranks.meet(self._device)
 
-    def _cut(self, piece: Piece, flat_B: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    def _cut(self, piece: WeightSlice, flat_B: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         for entry in piece.entries:
             if entry.name.startswith(file.HEAD):
                 continue

@@ -20,7 +20,7 @@ from services.rollout.engines.vllm_engine.update import Updates
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class EngineOptions:
     """engine_settings. block_size: tokens of a prefix that are shared or not; eager: no compiled kernels; lora_rank: most of
     policies that are adapters, 0 for whole weights; arguments: more of vLLM's EngineArgs."""
 
@@ -30,7 +30,7 @@ class Chosen:
     arguments: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, settings: dict[str, Any]) -> "Chosen":
+    def of(cls, settings: dict[str, Any]) -> "EngineOptions":
         """Reads a recipe's engine_settings."""
         known = {f.name for f in fields(cls)}
         if unknown := sorted(set(settings) - known):
@@ -44,7 +44,7 @@ def build(folder: Path, resources: Resources, threads: int | None, policy: Polic
     device = loading.choose_device()
     dtype = loading.choose_dtype(resources.dtype, device)
     context = loading.context(SimpleNamespace(config=config))
-    chosen = Chosen.of(resources.engine_settings)
+    chosen = EngineOptions.of(resources.engine_settings)
     settings = CoreSettings(
         folder=folder,
         dtype=str(dtype).removeprefix("torch."),

@@ -10,12 +10,12 @@ from banyan.plugins import Observation
 from banyan.recipe import Recipe
 from banyan.view import TreeView
 from services.learner.packing import unroll
-from services.learner.packing.unroll import Piece
-from services.learner.training.distributed.crew import Crew
+from services.learner.packing.unroll import TreePart
+from services.learner.training.distributed.crew import Workers
 from services.learner.training.distributed.orders import Orders
 from services.learner.training.distributed.place import Place
 from services.learner.training.distributed.thread import RankThread
-from services.learner.training.distributed.world import World
+from services.learner.training.distributed.world import RankGroup
 from tests.learner import rig
 from tests.learner.test_service import world as world  # a fixture
 
@@ -26,7 +26,7 @@ BUDGET = 60
 class Pair:
     """Two ranks that have met, for one learner after the other."""
 
-    crew: Crew
+    crew: Workers
     orders: Orders
 
     def thread(self, recipe: Recipe) -> RankThread:
@@ -43,7 +43,7 @@ def recipe(**changes: Any) -> Recipe:
     return Recipe.model_validate(data)
 
 
-def pieces_of(forest: Any, seed: int, trees: int = 5) -> list[Piece]:
+def pieces_of(forest: Any, seed: int, trees: int = 5) -> list[TreePart]:
     """Unequal trees with advantages drawn by the seed; each leaf's first token is observed for a head."""
     rng = np.random.default_rng(seed)
     found = []
@@ -53,7 +53,7 @@ def pieces_of(forest: Any, seed: int, trees: int = 5) -> list[Piece]:
         observed = {leaf: [Observation(leaf, 0, 0.5)] if _sampled(view, at) else [] for at, leaf in enumerate(view.leaves_L)}
         for run in unroll.divide(view, unroll.trained_leaves(leaf_L), BUDGET):
             piece = unroll.unroll(view, run, leaf_L, None, b"now", observed)
-            found.append(Piece(**{**{n: getattr(piece, n) for n in Piece.__slots__}, "tree": bytes([number])}))
+            found.append(TreePart(**{**{n: getattr(piece, n) for n in TreePart.__slots__}, "tree": bytes([number])}))
     return found
 
 
@@ -63,9 +63,9 @@ def _sampled(view: TreeView, leaf: int) -> int:
 
 def met(timeout_s: float = 30.0, size: int = 2) -> Pair:
     """Followers started, and met."""
-    crew = Crew(size, 1)
+    crew = Workers(size, 1)
     try:
-        return Pair(crew, Orders(World(Place(0, size), timeout_s, crew.store, crew.look)))
+        return Pair(crew, Orders(RankGroup(Place(0, size), timeout_s, crew.store, crew.look)))
     except BaseException:
         crew.end()
         raise

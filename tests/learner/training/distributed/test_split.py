@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.learner.packing import packing, unroll
-from services.learner.packing.unroll import Piece
+from services.learner.packing.unroll import TreePart
 from services.learner.training.distributed import split
 from services.learner.training.distributed.cost import Costs, costs_of
 
@@ -17,7 +17,7 @@ COSTS = Costs(pair=0.01, prediction=0.5)
 LOOSE = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def pieces_of(forest: Any, seed: int, trees: int, budget: int) -> list[Piece]:
+def pieces_of(forest: Any, seed: int, trees: int, budget: int) -> list[TreePart]:
     rng = np.random.default_rng(seed)
     found = []
     for number in range(trees):
@@ -25,11 +25,11 @@ def pieces_of(forest: Any, seed: int, trees: int, budget: int) -> list[Piece]:
         leaf_L = np.where(np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan)
         for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
             piece = unroll.unroll(view, run, leaf_L, None, b"now")
-            found.append(Piece(**{**{n: getattr(piece, n) for n in piece.__slots__}, "tree": bytes([number])}))
+            found.append(TreePart(**{**{n: getattr(piece, n) for n in piece.__slots__}, "tree": bytes([number])}))
     return found
 
 
-def worth(rows: list[packing.Row]) -> list[tuple[float, ...]]:
+def worth(rows: list[packing.PackedSequence]) -> list[tuple[float, ...]]:
     """What the paths of rows say, whatever their order."""
     return sorted(
         tuple(np.concatenate([row.advantage_P_T[p][m], row.behaviour_P_T[p][m]]).tolist())
@@ -83,7 +83,7 @@ def test_a_cost_by_hand() -> None:
     empty = np.zeros(0)
     three = np.arange(3)
     path = unroll.Path(three + 1, three, three + 1.0, three * 0.0, three * 0.0, three > 9, three * 0.0, empty)
-    piece = Piece(np.arange(5), np.arange(5), np.zeros(5, np.int64), np.zeros(5, np.int64), (path,))
+    piece = TreePart(np.arange(5), np.arange(5), np.zeros(5, np.int64), np.zeros(5, np.int64), (path,))
     assert COSTS.of(piece) == 5 + 0.01 * 15 + 0.5 * 3
 
 

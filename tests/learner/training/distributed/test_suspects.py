@@ -7,7 +7,7 @@ from banyan.errors import InvalidInput
 from services.learner.training.distributed.lost import RankLost
 from services.learner.training.distributed.place import Place, place
 from services.learner.training.distributed.pulse import Beat, suspects
-from services.learner.training.distributed.world import World
+from services.learner.training.distributed.world import RankGroup
 
 HERE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
@@ -64,7 +64,7 @@ class _Others:
 
 
 def test_a_rank_that_lives_but_never_ends_loading_is_waited_for_until_the_deadline() -> None:
-    world = World.__new__(World)  # without a group: only its store and the others' pulse
+    world = RankGroup.__new__(RankGroup)  # without a group: only its store and the others' pulse
     world.rank, world.size, world.timeout_s, world.load_s = 0, 2, 60.0, 0.1
     world._store, world.pulse = HashStore(), _Others()  # type: ignore[assignment]
     with pytest.raises(RankLost, match=r"rank 1 lives, and is still at loading the model, 0 s after rank 0"):

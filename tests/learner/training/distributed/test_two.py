@@ -12,13 +12,13 @@ from banyan.recipe import Recipe
 from services.learner.checkpoints import checkpoint
 from services.learner.checkpoints.checkpoint import Mark, Snapshot
 from services.learner.packing import packing
-from services.learner.packing.unroll import Piece
+from services.learner.packing.unroll import TreePart
 from services.learner.training.trainer_thread import Timed, TorchThread
 from tests.learner.rig import RUN
 from tests.learner.training.distributed.conftest import Pair, pieces_of, recipe
 
 Tensors = dict[str, torch.Tensor]
-Batches = Sequence[Sequence[Piece]]
+Batches = Sequence[Sequence[TreePart]]
 
 
 async def trained(

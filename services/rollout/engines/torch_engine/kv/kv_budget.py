@@ -9,7 +9,7 @@ import torch
 from banyan.segment import IntTokens
 from services.rollout.engines.torch_engine.kv.kv_slots import KVShape, Slots
 from services.rollout.engines.torch_engine.kv.pages import Pages
-from services.rollout.engines.torch_engine.kv.prefix_cache import Match, Piece, PrefixStore
+from services.rollout.engines.torch_engine.kv.prefix_cache import KvBlock, Match, PrefixStore
 from services.rollout.engines.torch_engine.paged_attention import Cuts
 
 _IDLE = 4  # pages held over pages claimed, from which on the pool is made smaller
@@ -53,7 +53,7 @@ class Memory:
         self.store = PrefixStore()
         self.pages = Pages(shape, limits.page_tokens)
         self._due = 0  # tokens of prefixes that will be in use when a step is through
-        self._alone: WeakSet[Piece] = WeakSet()  # of prefixes in use that the store had no room for
+        self._alone: WeakSet[KvBlock] = WeakSet()  # of prefixes in use that the store had no room for
         self._spares: WeakSet[Slots] = WeakSet()  # of prefixes that are computed a chunk a step
 
     @property
@@ -131,7 +131,7 @@ class Memory:
         match = self.store.match(prefix_P, len(prefix_P))
         if match.length == len(prefix_P):
             return match
-        alone = Piece(prefix_P, keys.clone(), values.clone(), 0, None)
+        alone = KvBlock(prefix_P, keys.clone(), values.clone(), 0, None)
         self._alone.add(alone)
         return Match(((alone, len(prefix_P)),), len(prefix_P))
 

@@ -14,15 +14,15 @@ from banyan.segment import IntTokens
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class Piece:
+class KvBlock:
     """Tokens start..stop of a prefix with their KV: keys and values are [layers, heads, tokens, dim]."""
 
     tokens_T: IntTokens
     keys: torch.Tensor
     values: torch.Tensor
     start: int
-    parent: "Piece | None"
-    children: dict[tuple[int, int], "Piece"] = field(default_factory=dict)
+    parent: "KvBlock | None"
+    children: dict[tuple[int, int], "KvBlock"] = field(default_factory=dict)
     pins: int = 0
     used: int = 0
 
@@ -38,7 +38,7 @@ class Piece:
 class Match:
     """Pieces that cover the first `length` tokens of a prefix, each with where its part ends."""
 
-    parts: tuple[tuple[Piece, int], ...]
+    parts: tuple[tuple[KvBlock, int], ...]
     length: int
 
     def pin(self, by: int) -> None:
@@ -51,15 +51,15 @@ class PrefixStore:
     """Radix tree of pieces with a token count."""
 
     def __init__(self) -> None:
-        self._roots: dict[tuple[int, int], Piece] = {}
-        self._pieces: set[Piece] = set()
+        self._roots: dict[tuple[int, int], KvBlock] = {}
+        self._pieces: set[KvBlock] = set()
         self._clock = 0
         self.tokens = 0
 
     def match(self, prefix_P: IntTokens, limit: int) -> Match:
         """The longest cover of prefix[:limit]; its pieces count as just used."""
         self._clock += 1
-        parts: list[tuple[Piece, int]] = []
+        parts: list[tuple[KvBlock, int]] = []
         at, children = 0, self._roots
         while at < limit:
             piece = children.get((at, int(prefix_P[at])))
@@ -85,7 +85,7 @@ class PrefixStore:
         parent = match.parts[-1][0] if match.parts else None
         fresh = slice(match.length - begin, len(prefix_P) - begin)
         tokens = prefix_P[match.length :].copy()
-        piece = Piece(tokens, keys[:, :, fresh].clone(), values[:, :, fresh].clone(), match.length, parent)
+        piece = KvBlock(tokens, keys[:, :, fresh].clone(), values[:, :, fresh].clone(), match.length, parent)
         piece.used = self._clock
         siblings = parent.children if parent else self._roots
         siblings[(piece.start, int(piece.tokens_T[0]))] = piece
@@ -108,7 +108,7 @@ class PrefixStore:
             freed += len(piece)
         return freed
 
-    def _drop(self, piece: Piece) -> None:
+    def _drop(self, piece: KvBlock) -> None:
         siblings = piece.parent.children if piece.parent else self._roots
         del siblings[(piece.start, int(piece.tokens_T[0]))]
         self._pieces.remove(piece)

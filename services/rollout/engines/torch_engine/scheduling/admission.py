@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from banyan.segment import IntTokens, Sampling
 from services.rollout.engines.port import Request
 from services.rollout.engines.torch_engine.kv.prefix_cache import Match, PrefixStore
-from services.rollout.engines.torch_engine.scheduling.branches import Row
+from services.rollout.engines.torch_engine.scheduling.branches import RunningBranch
 
 _SHARED = 8  # fresh tokens that two prefixes must share before it pays to compute one of them first
 _MOST_PADDING = 2.0  # padded over real tokens in a prefill batch
@@ -46,10 +46,10 @@ class Group:
         """Tokens to prefill."""
         return len(self.prefix_P) - self.match.length
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[RunningBranch]:
         """Its branches as rows. The first one pays for the prefill."""
         for i, request in enumerate(self.requests):
-            yield Row(request, self.match.length if i == 0 else len(self.prefix_P), len(self.prefix_P))
+            yield RunningBranch(request, self.match.length if i == 0 else len(self.prefix_P), len(self.prefix_P))
 
 
 def next_wave(

@@ -12,7 +12,7 @@ import numpy as np
 from banyan.policy import PolicyVersion
 from banyan.segment import Finish, IntTokens
 from services.rollout.engines.port import Request, Sampled, Tokenizer, no_floats
-from services.rollout.engines.torch_engine.samples import LEAST, Drawn, Said, signals
+from services.rollout.engines.torch_engine.samples import LEAST, Samples, TokenSignals, signals
 from services.rollout.engines.torch_engine.stop_strings import completed
 
 if TYPE_CHECKING:  # rows of the scripted engine need no torch
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # rows of the scripted engine need no torch
 
 
 @dataclass(eq=False, slots=True)
-class Row:
+class RunningBranch:
     """One branch. `written` tokens of its path have KV, the first ones in its trunk, if it shares one, and the rest in its
     pages; the token sampled last has none yet. since: branches that began before it."""
 
@@ -34,7 +34,7 @@ class Row:
     logprobs: list[float] = field(default_factory=list)
     sampled: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
-    said: list[Said] = field(default_factory=list)
+    said: list[TokenSignals] = field(default_factory=list)
 
     @property
     def above(self) -> int:
@@ -76,7 +76,7 @@ class Row:
         """Place of the next token in the branch's draws: its index among the sampled ones."""
         return max(0, len(self.tokens) - len(self.request.forced))
 
-    def take(self, drawn: Drawn, r: int) -> None:
+    def take(self, drawn: Samples, r: int) -> None:
         """Appends row r of a draw."""
         logprob = max(float(drawn.logprobs_R[r]), LEAST)  # a forced token may be one that cannot be
         if self.request.forced or self.request.sampling.truncated:

@@ -12,7 +12,7 @@ import torch
 from banyan.segment import IntTokens
 from services.rollout.engines.port import Key, Request
 from services.rollout.engines.torch_engine.kv.kv_budget import Memory
-from services.rollout.engines.torch_engine.scheduling.branches import Row
+from services.rollout.engines.torch_engine.scheduling.branches import RunningBranch
 
 
 class Running:
@@ -20,15 +20,15 @@ class Running:
 
     def __init__(self, memory: Memory) -> None:
         self._memory, self._begun = memory, 0
-        self.rows: list[Row] = []
-        self.paused: dict[Key, Row] = {}
+        self.rows: list[RunningBranch] = []
+        self.paused: dict[Key, RunningBranch] = {}
 
     @property
     def tables(self) -> list[list[int]]:
         """The pages of each row."""
         return [row.pages for row in self.rows]
 
-    def begun(self, row: Row) -> Row:
+    def begun(self, row: RunningBranch) -> RunningBranch:
         """A row that is to begin; the one that was paused under its key, if there is one, with its prefix computed again."""
         if (before := self.paused.pop(row.request.key, None)) is not None:
             before.written = row.written
@@ -37,14 +37,14 @@ class Running:
         self._begun += 1
         return row
 
-    def share(self, rows: Sequence[Row], prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def share(self, rows: Sequence[RunningBranch], prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Keeps a prefix, whose KV is in the first tokens of a slot, and makes rows attend to it where it is kept."""
         trunk = self._memory.hold(prefix_P, keys[:, :, : len(prefix_P)], values[:, :, : len(prefix_P)])
         for row in rows:
             row.trunk = trunk
             trunk.pin(1)
 
-    def copy(self, rows: Sequence[Row], prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def copy(self, rows: Sequence[RunningBranch], prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Gives each row a copy of a prefix, whose KV is in the first tokens of a slot, and keeps one if there is room."""
         keys, values = keys[:, :, : len(prefix_P)], values[:, :, : len(prefix_P)]
         for row in rows:
@@ -71,7 +71,7 @@ class Running:
         self.paused[row.request.key] = row
         return row.rest
 
-    def remove(self, gone: Iterable[Row]) -> None:
+    def remove(self, gone: Iterable[RunningBranch]) -> None:
         """Takes rows out, and back what they hold."""
         names = set()
         for row in gone:
@@ -82,7 +82,7 @@ class Running:
                 row.trunk = None
         self.rows = [row for row in self.rows if id(row) not in names]
 
-    def cut(self) -> list[Row]:
+    def cut(self) -> list[RunningBranch]:
         """Takes all out, also those that are paused."""
         out = [*self.rows, *self.paused.values()]
         self.remove(self.rows)

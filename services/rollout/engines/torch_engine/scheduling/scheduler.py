@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from services.rollout.engines.port import Key, Request
 from services.rollout.engines.torch_engine.kv.kv_budget import Memory
 from services.rollout.engines.torch_engine.scheduling.admission import Group
-from services.rollout.engines.torch_engine.scheduling.branches import Row, need, room
+from services.rollout.engines.torch_engine.scheduling.branches import RunningBranch, need, room
 
 _LOOKED_AT = 64  # requests that do not fit that one choice looks at, so that a step looks not through thousands
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chosen:
+class Admitted:
     """Requests that fit. shared: prefixes that their branches share. claimed: pages set aside for all that runs then.
     pinned: tokens of all shared prefixes in use with them. passed: how many have begun before each that does not fit."""
 
@@ -28,7 +28,7 @@ class Chosen:
     passed: Mapping[Key, int] = field(default_factory=dict)
 
 
-def claimed(rows: Sequence[Row], held: Sequence[Group], memory: Memory) -> int:
+def claimed(rows: Sequence[RunningBranch], held: Sequence[Group], memory: Memory) -> int:
     """Pages set aside for running branches and for groups whose prefix is being computed, beside the room of that prefix:
     their first branch, or all of them, will have it."""
     own = sum(memory.claim(row.need, row.own) for row in rows)
@@ -38,7 +38,7 @@ def claimed(rows: Sequence[Row], held: Sequence[Group], memory: Memory) -> int:
 
 def choose(
     queue: Sequence[Request], free: int, taken: int, memory: Memory, by_level: bool, passed: Mapping[Key, int]
-) -> Chosen:
+) -> Admitted:
     """Up to `free` requests that fit beside `taken` claimed pages, in the order of the queue. passed: what the choice before
     said of them."""
     shared = _shared(queue[: free + len(passed)], memory) if by_level else set()
@@ -61,7 +61,7 @@ def choose(
             late[request.key] = passed.get(request.key, 0)
         if any(count >= memory.limits.patience for count in late.values()):
             break
-    return Chosen(tuple(chosen), shared, taken, in_use, late)
+    return Admitted(tuple(chosen), shared, taken, in_use, late)
 
 
 def _claim(request: Request, shared: bool, memory: Memory) -> int:
