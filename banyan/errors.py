@@ -12,11 +12,13 @@ BanyanError
 
 import traceback
 
+from banyan.reasons import Reason
+
 
 class BanyanError(Exception):
     """Root of all errors that carry a message for a person: what was wrong, with the value, and the remedy."""
 
-    reason = "INTERNAL"
+    reason: str = Reason.INTERNAL
 
     def __init__(self, message: str, reason: str | None = None) -> None:
         super().__init__(message)
@@ -27,37 +29,37 @@ class BanyanError(Exception):
 class PermanentError(BanyanError):
     """Trying again cannot help."""
 
-    reason = "PERMANENT"
+    reason: str = Reason.PERMANENT
 
 
 class InvalidInput(PermanentError, ValueError):
     """A value from a person or a peer is wrong."""
 
-    reason = "INVALID_INPUT"
+    reason: str = Reason.INVALID_INPUT
 
 
 class NotFound(PermanentError, LookupError):
     """The thing named does not exist."""
 
-    reason = "NOT_FOUND"
+    reason: str = Reason.NOT_FOUND
 
 
 class Refused(PermanentError):
     """A rule of the protocol forbids it; `reason` says which rule (STALE_EPOCH, ALREADY_USED, HELD_OUT …)."""
 
-    reason = "REFUSED"
+    reason: str = Reason.REFUSED
 
 
 class NotReady(PermanentError):
     """This version does not do that yet, and says so instead of pretending."""
 
-    reason = "NOT_IMPLEMENTED"
+    reason: str = Reason.NOT_IMPLEMENTED
 
 
 class TemporaryError(BanyanError):
     """The same call may succeed after `delay_s` seconds."""
 
-    reason = "TEMPORARY"
+    reason: str = Reason.TEMPORARY
 
     def __init__(self, message: str, delay_s: float = 1.0, reason: str | None = None) -> None:
         super().__init__(message, reason)
@@ -67,7 +69,7 @@ class TemporaryError(BanyanError):
 class DeadlineMissed(TemporaryError, TimeoutError):
     """A wait ran out; the message names what it waited for and for how long."""
 
-    reason = "DEADLINE_MISSED"
+    reason: str = Reason.DEADLINE_MISSED
 
 
 def with_place(error: Exception) -> str:

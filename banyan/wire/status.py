@@ -8,6 +8,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from banyan.errors import BanyanError, DeadlineMissed, InvalidInput, NotFound, NotReady, Refused, TemporaryError
+from banyan.reasons import Reason
 
 DOMAIN = "banyan"
 _CODES: tuple[tuple[type[BanyanError], grpc.StatusCode], ...] = (
@@ -20,7 +21,10 @@ _CODES: tuple[tuple[type[BanyanError], grpc.StatusCode], ...] = (
     (BanyanError, grpc.StatusCode.INTERNAL),
 )
 # Reasons of Refused that say who may come in, not what is wrong.
-_DOORS = {"UNAUTHENTICATED": grpc.StatusCode.UNAUTHENTICATED, "PERMISSION_DENIED": grpc.StatusCode.PERMISSION_DENIED}
+_DOORS = {
+    Reason.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
+}
 
 
 def status_of(error: BanyanError) -> grpc.Status:
@@ -37,7 +41,7 @@ def error_of(error: grpc.RpcError, what: str) -> BanyanError:
     code, message = error.code(), error.details() or ""
     reason = _reason(error)
     if code is grpc.StatusCode.UNAVAILABLE:
-        return TemporaryError(f"{what}: {message or 'not reachable'}", reason=reason or "UNAVAILABLE")
+        return TemporaryError(f"{what}: {message or 'not reachable'}", reason=reason or Reason.UNAVAILABLE)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineMissed(f"{what}: no answer in time" if not reason else message)
     if code is grpc.StatusCode.UNAUTHENTICATED or code is grpc.StatusCode.PERMISSION_DENIED:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from banyan.errors import InvalidInput, NotReady, Refused
+from banyan.reasons import Reason
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.gateway_service_pb2_grpc import GatewayServiceServicer
@@ -56,7 +57,7 @@ class Gateway(GatewayServiceServicer):
         try:
             return await self._store.put_run(run, request_id, tokenizer)
         except Refused as error:
-            if error.reason != "RUN_EXISTS":
+            if error.reason != Reason.RUN_EXISTS:
                 raise
             state = state_machine.name((await self._store.read_run(run.run_id)).run.state)
             raise Refused(
@@ -98,7 +99,7 @@ class Gateway(GatewayServiceServicer):
         why = uncured(read_recipe(run.recipe_json), replace(facts, state=run.resume_state or S.RUN_STATE_STARTING))
         if why:
             message = f"run {run.run_id} FAILED, and going on does not mend why: {why}; begin a new run"
-            raise Refused(message, reason="NOT_CURED")
+            raise Refused(message, reason=Reason.NOT_CURED)
         return await self._store.move_run(run.run_id, run.state, S.RUN_STATE_PAUSED, f"it had FAILED: {run.cause}")
 
     async def _move(self, run_id: str, to: State, cause: str) -> runs.Run:
@@ -108,19 +109,21 @@ class Gateway(GatewayServiceServicer):
                 return run
             if not state_machine.allowed(run.state, to):
                 was, wanted = state_machine.name(run.state), state_machine.name(to) if to else "resumed"
-                raise Refused(f"run {run.run_id} is {was} and cannot become {wanted}", reason="WRONG_STATE")
+                raise Refused(f"run {run.run_id} is {was} and cannot become {wanted}", reason=Reason.WRONG_STATE)
             try:
                 moved = await self._store.move_run(run.run_id, run.state, to, cause)
                 self._fleet.kick(run.run_id)
                 return moved
             except Refused as error:
-                if error.reason == "STALE_EPOCH":
+                if error.reason == Reason.STALE_EPOCH:
                     raise
-        raise Refused(f"run {run_id} keeps moving; ask again", reason="WRONG_STATE")
+        raise Refused(f"run {run_id} keeps moving; ask again", reason=Reason.WRONG_STATE)
 
     async def CreateToken(self, request: pb.CreateTokenRequest, context: Any) -> pb.CreateTokenResponse:
         if not str(context.peer()).startswith(_LOOPBACK):
-            raise Refused(f"tokens are made on the gateway's own host only, not for {context.peer()}", reason="NOT_LOCAL")
+            raise Refused(
+                f"tokens are made on the gateway's own host only, not for {context.peer()}", reason=Reason.NOT_LOCAL
+            )
         if self._join is None:
             raise InvalidInput("this gateway has no join port; start it with `banyan train … --listen host:port`")
         run = (await self._store.read_run(request.run_id)).run

@@ -15,6 +15,7 @@ from dataclasses import replace
 from banyan import registry
 from banyan.errors import NotFound, TemporaryError
 from banyan.plugins import Estimator
+from banyan.reasons import Reason
 from banyan.recipe import Recipe
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
@@ -96,7 +97,7 @@ class Learner:
         """Writes a checkpoint of the policy in memory; its folder. Raises TemporaryError while that is not the newest."""
         if not self._taken_over:
             where = f"replaying batch {self.at.next_ordinal}" if self.at.epoch else "starting"
-            raise TemporaryError(f"the learner of run {self.run_id} is {where}; ask again", reason="TAKING_OVER")
+            raise TemporaryError(f"the learner of run {self.run_id} is {where}; ask again", reason=Reason.TAKING_OVER)
         # Its writer reads the weights in use: once begun it is finished, whether or not anybody waits for the answer.
         return await asyncio.shield(asyncio.create_task(self._keep()))
 

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 
 from banyan.errors import NotFound
+from banyan.reasons import Reason
 from banyan.v1 import (
     events_pb2,
     runstore_service_pb2,
@@ -79,7 +80,7 @@ class GrpcStore:
                 return [answer.tree async for answer in self._trees.StreamTrees(request, timeout=_STREAM_DEADLINE_S)]
             except grpc.RpcError as error:
                 meant = error_of(error, "StreamTrees")
-                if meant.reason != "UNAVAILABLE" or time.monotonic() > end:
+                if meant.reason != Reason.UNAVAILABLE or time.monotonic() > end:
                     raise meant from None
             await asyncio.sleep(0.25)
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from banyan.errors import BanyanError, DeadlineMissed, NotFound, TemporaryError
+from banyan.reasons import Reason
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis.process import cores
 from services.chassis.process.nats_server import free_port
@@ -34,7 +35,7 @@ CANNOT_START = 126  # as shells say it
 class GivenUp(BanyanError):
     """A service of all runs ended too often; the message holds the end of its log."""
 
-    reason = "GIVEN_UP"
+    reason = Reason.GIVEN_UP
 
 
 class Supervisor:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from banyan.errors import BanyanError, InvalidInput, PermanentError
+from banyan.reasons import Reason
 from banyan.v1 import events_pb2
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
@@ -167,7 +168,7 @@ class LeafConsumer:
             alone = [await self._read([leaf]) for leaf in leaves]  # one of them is to blame
             return {k: t for some, _ in alone for k, t in some.items()}, {k: w for _, bad in alone for k, w in bad.items()}
         except BanyanError as error:
-            if error.reason != "RESOURCE_EXHAUSTED" or len(leaves) == 1:
+            if error.reason != Reason.RESOURCE_EXHAUSTED or len(leaves) == 1:
                 raise
             halves = leaves[: len(leaves) // 2], leaves[len(leaves) // 2 :]  # more text than an answer holds
             one, other = [await self._read(half) for half in halves]

@@ -16,6 +16,7 @@ from banyan.cli.runs import removal
 from banyan.cli.runs import watch as watching
 from banyan.cli.store import commanding, reading, running
 from banyan.errors import InvalidInput, NotFound, Refused
+from banyan.reasons import Reason
 from banyan.v1 import runstore_service_pb2 as rs
 
 app = typer.Typer(help="Runs.", no_args_is_help=True)
@@ -119,7 +120,7 @@ def remove(
         run = client.run(run_id)
     if run.state not in plain_data.OVER:
         how = f"cancel it first: banyan runs cancel {run.run_id}"
-        raise Refused(f"run {run.run_id} is {plain_data.run_state(run.state)} and may go on; {how}", "RUN_LIVE")
+        raise Refused(f"run {run.run_id} is {plain_data.run_state(run.state)} and may go on; {how}", Reason.RUN_LIVE)
     if running(state):
         with commanding(state) as client:
             rows = removal.remove(client, state, run, removal.KEEP[keep])

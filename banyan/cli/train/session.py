@@ -20,6 +20,7 @@ from banyan.cli.render.run_report import print_report
 from banyan.cli.train import resume, search_path
 from banyan.client import Client
 from banyan.errors import BanyanError, Refused, TemporaryError
+from banyan.reasons import Reason
 from banyan.recipe import Recipe
 from banyan.runtime.launch import FOLDERS
 from banyan.v1 import gateway_service_pb2 as gw
@@ -180,7 +181,7 @@ class Session:
                             return run
                 except grpc.RpcError as error:
                     meant = error_of(error, "gateway")  # a store that cannot answer for a while ends no run
-                    if not isinstance(meant, TemporaryError) and meant.reason != "INTERNAL":
+                    if not isinstance(meant, TemporaryError) and meant.reason != Reason.INTERNAL:
                         raise meant from None
                 await asyncio.sleep(0.2)
 

@@ -25,6 +25,7 @@ from nats.js.errors import Error as JetStreamError
 from nats.js.errors import NotFoundError as NoStream
 
 from banyan.errors import DeadlineMissed, InvalidInput, NotFound, TemporaryError
+from banyan.reasons import Reason
 from services.chassis.messaging import object_format as objects
 from services.chassis.messaging.object_format import Chunks, Object
 
@@ -35,7 +36,7 @@ _AT_ONCE = 16  # chunks that a reader asks for at a time
 _TRY_S = 5.0
 _SETTLE_S = 0.5
 _AGAIN_S = 0.25
-FULL = "STORE_FULL"  # reason of an error: nothing more goes in before something went
+FULL = Reason.STORE_FULL  # reason of an error: nothing more goes in before something went
 _NO_ROOM, _FULL, _DIFFERS = 10047, 10077, 10058
 _FAULTS = (TimeoutError, nats.errors.Error, JetStreamError, OSError)
 

@@ -8,10 +8,11 @@ import grpc
 import grpc.aio
 
 from banyan.errors import Refused
+from banyan.reasons import Reason
 from banyan.runtime.secret import KEY
 from banyan.wire.status import status_of
 
-UNAUTHENTICATED = "UNAUTHENTICATED"
+UNAUTHENTICATED = Reason.UNAUTHENTICATED
 _OPEN = "/grpc.health.v1.Health/"  # probes have no secret, and learn only that something serves
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from banyan.errors import InvalidInput, NotFound, Refused
+from banyan.reasons import Reason
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.wire import schema_version
@@ -22,7 +23,7 @@ _REMEMBER_S = 10.0  # a withdrawn or expired token works for this much longer at
 _REMEMBERED = 1024
 _NODE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OURS = re.compile(r"rollout-\d+")  # the supervisor's own nodes
-NO_TOKEN = "UNAUTHENTICATED"
+NO_TOKEN = Reason.UNAUTHENTICATED
 
 
 class Door:
@@ -108,21 +109,23 @@ def _check(request: pb.JoinSwarmRequest) -> None:
     if not _NODE_ID.fullmatch(request.node_id):
         raise InvalidInput(f"node_id {named} must be 1 to 64 letters, digits, - and _")
     if _OURS.fullmatch(request.node_id):
-        raise Refused(f"{named} is what a node of this site is called; give this one another name", "NODE_TAKEN")
+        raise Refused(f"{named} is what a node of this site is called; give this one another name", Reason.NODE_TAKEN)
     rpc_allowlist.check_host(request.host)
     if request.schema != schema_version.digest():
         theirs = rpc_allowlist.short(request.schema) if request.schema else "an older version's"
         raise Refused(
             f"the messages of node {named} are {theirs}, those of this site {schema_version.digest()}:"
             " install the site's version of banyan on the node",
-            "OTHER_VERSION",
+            Reason.OTHER_VERSION,
         )
 
 
 def check_joinable(run: runs.Run) -> None:
     """Raises Refused for a run that no node can join."""
     if state_machine.over(run.state):
-        raise Refused(f"run {run.run_id} is over ({state_machine.name(run.state)}); there is nothing to join", reason="OVER")
+        raise Refused(
+            f"run {run.run_id} is over ({state_machine.name(run.state)}); there is nothing to join", reason=Reason.OVER
+        )
     recipe = json.loads(run.recipe_json)
     if recipe.get("deterministic"):
         raise Refused(f"run {run.run_id} is deterministic: one node samples all of it, and none can join", "DETERMINISTIC")
@@ -131,5 +134,5 @@ def check_joinable(run: runs.Run) -> None:
             f"nothing holds what nodes that join run {run.run_id} would say: its gateway found no config.json with a"
             f" vocab_size, or no tokenizer.json, of model {recipe.get('model')!r}; put the model's folder on the gateway's"
             " host, and begin the run again",
-            "NO_BOUNDS",
+            Reason.NO_BOUNDS,
         )

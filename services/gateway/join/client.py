@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 from banyan.errors import BanyanError, Refused
+from banyan.reasons import Reason
 from banyan.runtime import secret
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub
@@ -52,7 +53,7 @@ async def _ask(address: str, pem: bytes, token: tokens.Token, node_id: str, publ
         answer: pb.JoinSwarmResponse = await rpc.call(method, request, deadline_s=10.0, patience_s=10.0)
         return answer
     except BanyanError as error:
-        if error.reason == "UNAUTHENTICATED":
+        if error.reason == Reason.UNAUTHENTICATED:
             raise Refused(f"the gateway at {address} refuses the token: {error}", reason=error.reason) from None
         raise
     finally:

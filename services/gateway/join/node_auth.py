@@ -9,9 +9,10 @@ import hmac
 from pathlib import Path
 
 from banyan.errors import Refused
+from banyan.reasons import Reason
 from services.gateway.join import nats_accounts
 
-NO_PROOF = "UNAUTHENTICATED"
+NO_PROOF = Reason.UNAUTHENTICATED
 _BYTES = 16
 
 

@@ -8,6 +8,7 @@ import grpc
 import grpc.aio
 
 from banyan.errors import InvalidInput, Refused
+from banyan.reasons import Reason
 from banyan.v1 import gateway_service_pb2 as pb
 from services.chassis.rpc import rpc
 from services.gateway.domain.ports import Store
@@ -121,7 +122,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
     async def _learner(self, run_id: str) -> grpc.aio.Channel:
         policies = await self._store.read_policies(run_id, newest=1)
         if not policies:
-            raise Refused(f"run {run_id} has published no weights yet; try again when it has", reason="NO_POLICY")
+            raise Refused(f"run {run_id} has published no weights yet; try again when it has", reason=Reason.NO_POLICY)
         address = policies[-1].published.address  # whoever published last serves the older versions too
         if address not in self._learners:
             await self._close_learners()

@@ -6,12 +6,13 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from banyan.errors import InvalidInput, Refused
+from banyan.reasons import Reason
 from banyan.v1 import learner_service_pb2 as learner
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1 import treestore_service_pb2 as trees
 
 M = TypeVar("M", bound=Message)
-FORBIDDEN = "PERMISSION_DENIED"
+FORBIDDEN = Reason.PERMISSION_DENIED
 _TREES, _RUNS, _LEARNER = "/banyan.v1.TreeStoreService/", "/banyan.v1.RunStoreService/", "/banyan.v1.LearnerService/"
 TO_STORE: dict[str, type[Message]] = {
     _TREES + "ClaimTree": trees.ClaimTreeRequest,

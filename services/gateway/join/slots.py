@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from banyan.errors import TemporaryError
+from banyan.reasons import Reason
 
 CALLS = 512
 """Of a node: more than it has trees, each of which may wait for its scores."""
@@ -27,7 +28,7 @@ class Places:
         key = run_id, node_id
         if self._taken[key] >= self._most:
             message = f"node {node_id} has {self._most} {self._what} under way, as many as it may; wait for one to end"
-            raise TemporaryError(message, reason="TOO_MANY")
+            raise TemporaryError(message, reason=Reason.TOO_MANY)
         self._taken[key] += 1
         try:
             yield

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from banyan.errors import DeadlineMissed, InvalidInput, Refused
+from banyan.reasons import Reason
 from services.chassis.process import private_files
 
 NAME = "banyan-gateway"  # the only name in the certificate; clients ask for it whatever address they use
@@ -95,6 +96,6 @@ def fetch_certificate(address: str, expected: str, deadline_s: float = 10.0) -> 
         raise Refused(
             f"the gateway at {address} shows certificate {fingerprint(pem)[:16]}…, but the token names {expected[:16]}…:"
             " the token is another gateway's, or somebody is in between",
-            reason="WRONG_CERTIFICATE",
+            reason=Reason.WRONG_CERTIFICATE,
         )
     return pem

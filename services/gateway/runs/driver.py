@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from banyan.errors import BanyanError, PermanentError, Refused, TemporaryError
+from banyan.reasons import Reason
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.runstore_service_pb2 import RunState as S
@@ -96,7 +97,7 @@ class Driver:
             if await self.look():
                 return True
         except Refused as error:
-            if error.reason == "STALE_EPOCH":
+            if error.reason == Reason.STALE_EPOCH:
                 raise
             log.info("run %s: %s; looking again", self.run_id, error)
         except TemporaryError as error:

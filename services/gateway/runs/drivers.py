@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from banyan.errors import BanyanError, InvalidInput, PermanentError, Refused, TemporaryError
+from banyan.reasons import Reason
 from banyan.recipe import Recipe
 from banyan.recipe_loader import load
 from banyan.v1 import runstore_service_pb2 as runs
@@ -98,7 +99,7 @@ class Drivers:
         try:
             await self._store.move_run(run.run_id, run.state, state, cause)
         except Refused as error:
-            if error.reason == "STALE_EPOCH":
+            if error.reason == Reason.STALE_EPOCH:
                 raise
             log.info("run %s: %s", run.run_id, error)  # somebody moved it in the same moment; the next sweep sees where
         await self._store.set_desired(run.run_id, {})
@@ -135,7 +136,7 @@ class Drivers:
         error = task.exception()
         if error is None:
             return
-        if isinstance(error, Refused) and error.reason == "STALE_EPOCH":
+        if isinstance(error, Refused) and error.reason == Reason.STALE_EPOCH:
             raise error
         log.error("run %s: its driver ended", run_id, exc_info=error)
         try:
@@ -143,7 +144,7 @@ class Drivers:
             if state_machine.working(run.state):
                 await self._fail(run, f"{type(error).__name__}: {error}")
         except BanyanError as later:
-            if later.reason == "STALE_EPOCH":
+            if later.reason == Reason.STALE_EPOCH:
                 raise
             log.warning("run %s: %s; looking again", run_id, later)  # the next sweep puts a driver on it
 

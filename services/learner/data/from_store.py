@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from banyan import registry
 from banyan.errors import Refused
 from banyan.plugins import Observation
+from banyan.reasons import Reason
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.wire.segments import facts_from_wire, leaves_from_wire, rewards_from_wire, tree_from_wire
@@ -26,10 +27,10 @@ def refuse_untrainable(trees: Sequence[tree_pb2.Tree], held_out: frozenset[bytes
         name = f"tree {tree.spec.tree_id.hex()[:12]} of group {tree.spec.group_id}"
         if tree.spec.row_digest in held_out:
             raise Refused(
-                f"{name} belongs to held-out row {tree.spec.row_digest.hex()[:12]}; it is never trained on", "HELD_OUT"
+                f"{name} belongs to held-out row {tree.spec.row_digest.hex()[:12]}; it is never trained on", Reason.HELD_OUT
             )
         if tree.spec.purpose != tree_pb2.TREE_PURPOSE_TRAIN:
-            raise Refused(f"{name} was opened to measure a policy, not to train one", "NOT_FOR_TRAINING")
+            raise Refused(f"{name} was opened to measure a policy, not to train one", Reason.NOT_FOR_TRAINING)
 
 
 def observed(trees: Sequence[tree_pb2.Tree], scored: Iterable[ScoredTree]) -> Observed:

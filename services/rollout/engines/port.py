@@ -12,11 +12,12 @@ from typing import Protocol
 import numpy as np
 
 from banyan.policy import PolicyVersion
+from banyan.reasons import Reason
 from banyan.segment import Finish, Floats, IntTokens, Sampling
 from banyan.signals import NO_SIGNALS, NOTHING_SAID, Signals, Wanted
 
 Key = Hashable
-NO_ROOM = "NO_ROOM"  # reason of an InvalidInput: this engine is too small, another may not be
+NO_ROOM = Reason.NO_ROOM  # reason of an InvalidInput: this engine is too small, another may not be
 UNPROVEN = "UNPROVEN"  # reason of a TemporaryError: it is not known what the engine computes with, so it samples nothing
 
 

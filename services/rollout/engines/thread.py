@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from banyan.errors import DeadlineMissed, InvalidInput, TemporaryError, with_place
 from banyan.policy import PolicyVersion
+from banyan.reasons import Reason
 from banyan.segment import Floats, IntTokens
 from services.chassis.rpc.health import Pulse
 from services.rollout.engines.port import Engine, EngineStats, Key, Request, Sampled, Tokenizer
@@ -69,7 +70,7 @@ def _submit(engine: Engine, requests: Sequence[Request]) -> list[Refusal]:
 
 
 def _gone() -> TemporaryError:
-    return TemporaryError("the engine has ended; another node goes on with its trees", reason="ENGINE_ENDED")
+    return TemporaryError("the engine has ended; another node goes on with its trees", reason=Reason.ENGINE_ENDED)
 
 
 class EngineThread:

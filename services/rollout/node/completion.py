@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from banyan.errors import BanyanError, NotFound, Refused, TemporaryError
+from banyan.reasons import Reason
 from services.rollout.clients import messages
 from services.rollout.clients.blobs import Blobs
 from services.rollout.clients.publisher import Publisher
@@ -64,7 +65,7 @@ class TreeCompleter:
                 await asyncio.sleep(_AGAIN_S)
                 continue
             except Refused as error:  # somebody else has the tree, or it is over
-                await self._let_go(live, str(error), ack=error.reason != "STALE_EPOCH")
+                await self._let_go(live, str(error), ack=error.reason != Reason.STALE_EPOCH)
                 return
             except NotFound as error:
                 await self._let_go(live, str(error), ack=True)
@@ -116,7 +117,7 @@ class TreeCompleter:
         try:
             await self._store.give_back(live.spec.tree_id, live.epoch, reason)
         except Refused as error:
-            await self._let_go(live, str(error), ack=error.reason != "STALE_EPOCH")
+            await self._let_go(live, str(error), ack=error.reason != Reason.STALE_EPOCH)
         except BanyanError as error:  # the claim runs out by itself; a tree that is unknown is nobody's
             await self._let_go(live, str(error), ack=isinstance(error, NotFound))
         else:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from banyan.errors import Refused, TemporaryError
+from banyan.reasons import Reason
 from services.chassis.rpc.health import Pulse
 from services.rollout.engines.thread import EngineThread
 from services.rollout.node.active_trees import ActiveTree, Trees
@@ -64,8 +65,8 @@ class LeaseRenewer:
             await self._store.renew(live.spec.tree_id, live.epoch)
             await live.delivery.in_progress()
         except Refused as error:
-            if error.reason == "STALE_EPOCH" or not live.finishing:
-                await self._drop(live, str(error), error.reason != "STALE_EPOCH")
+            if error.reason == Reason.STALE_EPOCH or not live.finishing:
+                await self._drop(live, str(error), error.reason != Reason.STALE_EPOCH)
         except TemporaryError as error:  # the tree progresses all the same: the broker must not give it to somebody else
             log.warning("a claim is not renewed: %s", error)
             await live.delivery.in_progress()

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from banyan.errors import BanyanError, Refused
+from banyan.reasons import Reason
 from services.rollout.growth.grower import GrowthStep
 from services.rollout.node.active_trees import ActiveTree
 from services.rollout.ports import Store
@@ -23,7 +24,7 @@ _CALL_S = 20.0
 _AGAIN_S = 1.0
 _ROUNDS = 2.0  # score deadlines: control waits one for the others of a round, and may be away for a while
 _ANY = (1 << 32) - 1  # scores known, of a policy that does not need them
-_OVER = frozenset({"STALE_EPOCH", "NOT_GROWING"})  # whoever keeps the claim lets the tree go
+_OVER = frozenset({Reason.STALE_EPOCH, Reason.NOT_GROWING})  # whoever keeps the claim lets the tree go
 Act = Callable[[ActiveTree, Callable[[], GrowthStep]], Awaitable[None]]
 GiveUp = Callable[[ActiveTree, Exception], None]
 

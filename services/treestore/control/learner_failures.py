@@ -3,6 +3,7 @@
 from sqlalchemy import Connection, Select, select, update
 
 from banyan.errors import NotFound, Refused
+from banyan.reasons import Reason
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.control.runs import run_row
@@ -19,7 +20,7 @@ def note(connection: Connection, request: ts.NoteFailureRequest) -> ts.NoteFailu
     run = run_row(connection, request.run_id)
     if request.learner_epoch != run.learner_epoch:
         said = f"learner epoch {request.learner_epoch} of run {run.run_id} is over: {run.learner_epoch} is in force; stop"
-        raise Refused(said, "STALE_EPOCH")
+        raise Refused(said, Reason.STALE_EPOCH)
     mine = (_B.run_id == run.run_id) & (_B.ordinal == request.ordinal)
     batch = connection.execute(select(_B.failures, _B.failed_epoch).where(mine)).first()
     if batch is None:

@@ -3,6 +3,7 @@
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from banyan.errors import InvalidInput, NotFound, Refused
+from banyan.reasons import Reason
 from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore.control.runs import check_gateway, run_row
 from services.treestore.events import node_name
@@ -47,7 +48,7 @@ def put(connection: Connection, request: rs.PutMemberRequest, now_ms: int) -> bo
     mine = (table.c.run_id == run_id, table.c.node_id == member.node_id)
     before = connection.execute(select(table).where(*mine)).first()
     if before is not None and member.public_key not in ("", before.public_key):
-        raise Refused(f"{member.node_id!r} is another node of run {run_id}; give this one another name", "NODE_TAKEN")
+        raise Refused(f"{member.node_id!r} is another node of run {run_id}; give this one another name", Reason.NODE_TAKEN)
     connection.execute(delete(table).where(*mine))
     if member.joined:
         connection.execute(update(schema.runs).where(schema.runs.c.run_id == run_id).values(joined=True))

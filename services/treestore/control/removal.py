@@ -4,6 +4,7 @@ gone on with. The mark comes first: from then on nothing goes on with the run.""
 from sqlalchemy import Connection, Table, delete, select, tuple_, update
 
 from banyan.errors import InvalidInput, Refused
+from banyan.reasons import Reason
 from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore.control.runs import run_row
 from services.treestore.storage import schema
@@ -30,7 +31,7 @@ def begin(connection: Connection, run_id: str, keep: int) -> str:
     if run.state not in OVER:
         name = rs.RunState.Name(rs.RunState.ValueType(run.state)).removeprefix("RUN_STATE_")
         how = f"cancel it first: banyan runs cancel {run.run_id}"
-        raise Refused(f"run {run.run_id} is {name} and may go on; {how}", "RUN_LIVE")
+        raise Refused(f"run {run.run_id} is {name} and may go on; {how}", Reason.RUN_LIVE)
     if level > run.removed:
         connection.execute(update(schema.runs).where(schema.runs.c.run_id == run.run_id).values(removed=level))
     return str(run.run_id)

@@ -5,6 +5,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
 from banyan.errors import InvalidInput, NotFound, Refused
+from banyan.reasons import Reason
 from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore.ingest.transaction import apply as apply_events
 from services.treestore.lifecycle import transitions
@@ -35,7 +36,7 @@ def check_gateway(connection: Connection, epoch: int) -> None:
     """Refuses all but the newest gateway."""
     newest = read_int(connection, "gateway_epoch")
     if epoch != newest:
-        raise Refused(f"gateway epoch {epoch} is not in force, {newest} is; this gateway must stop", "STALE_EPOCH")
+        raise Refused(f"gateway epoch {epoch} is not in force, {newest} is; this gateway must stop", Reason.STALE_EPOCH)
 
 
 def run_row(connection: Connection, run_id: str) -> Row[Any]:
@@ -93,7 +94,7 @@ def _check(connection: Connection, request: rs.PutRunRequest) -> None:
     if any(len(digest) != _DIGEST for digest in request.run.held_out):
         raise InvalidInput(f"run {run_id}: a held-out digest does not have {_DIGEST} bytes")
     if connection.execute(select(schema.runs.c.run_id).where(schema.runs.c.run_id == run_id)).first() is not None:
-        raise Refused(f"run {run_id} is there already, by another request", "RUN_EXISTS")
+        raise Refused(f"run {run_id} is there already, by another request", Reason.RUN_EXISTS)
 
 
 def move(connection: Connection, request: rs.MoveRunRequest, now_ms: int, settings: Settings) -> rs.Run:
@@ -102,7 +103,7 @@ def move(connection: Connection, request: rs.MoveRunRequest, now_ms: int, settin
     row = run_row(connection, request.run_id)
     if row.state != request.from_state:
         names = [rs.RunState.Name(rs.RunState.ValueType(s)) for s in (row.state, request.from_state)]
-        raise Refused(f"run {row.run_id} is in {names[0]}, not in {names[1]}; read it again", "WRONG_STATE")
+        raise Refused(f"run {row.run_id} is in {names[0]}, not in {names[1]}; read it again", Reason.WRONG_STATE)
     if row.removed:
         raise Refused(f"run {row.run_id} was removed, as far as anything of it is left; it cannot go on", "REMOVED")
     if request.to_state == rs.RUN_STATE_UNSPECIFIED:
@@ -149,7 +150,7 @@ def _drop_trees(connection: Connection, run_id: str, now_ms: int, settings: Sett
     open_trees = select(trees.c.tree_id).where(trees.c.run_id == run_id, trees.c.state.in_((GROWING, SCORING)))
     load_whole(connection, book, list(connection.scalars(open_trees)))
     for tree in list(book.trees.values()):
-        transitions.drop(book, tree, "RUN_OVER")
+        transitions.drop(book, tree, Reason.RUN_OVER)
     flush(connection, book)
 
 

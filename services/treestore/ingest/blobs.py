@@ -10,6 +10,7 @@ from sqlalchemy import Connection, delete, func, select
 
 from banyan.digest import DIGEST_BYTES, blake
 from banyan.errors import InvalidInput, NotFound, Refused, TemporaryError
+from banyan.reasons import Reason
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.events.decode import grew
@@ -54,7 +55,7 @@ def put(connection: Connection, head: ts.PutBlobRequest, data: bytes, now_ms: in
     waiting = select(func.coalesce(func.sum(func.length(table.c.data)), 0)).where(table.c.tree_id == head.tree_id)
     if int(connection.scalar(waiting) or 0) + len(data) > _WAITING * settings.blob_bytes:
         raise TemporaryError(
-            f"tree {head.tree_id.hex()[:12]} has too many blobs that no message named yet", reason="BLOBS_WAIT"
+            f"tree {head.tree_id.hex()[:12]} has too many blobs that no message named yet", reason=Reason.BLOBS_WAIT
         )
     row: dict[str, object] = {"digest": head.digest, "tree_id": head.tree_id, "data": data, "stored_ms": now_ms}
     insert_ignore(connection, table, [row])
@@ -66,9 +67,9 @@ def _check_claim(connection: Connection, head: ts.PutBlobRequest) -> None:
     if tree is None:
         raise NotFound(f"there is no tree {head.tree_id.hex()[:16]}")
     if head.epoch != tree.claim_epoch:
-        raise Refused(f"claim {head.epoch} of tree {head.tree_id.hex()[:12]} is not in force", "STALE_EPOCH")
+        raise Refused(f"claim {head.epoch} of tree {head.tree_id.hex()[:12]} is not in force", Reason.STALE_EPOCH)
     if tree.state != GROWING:
-        raise Refused(f"tree {head.tree_id.hex()[:12]} grows no more", "NOT_GROWING")
+        raise Refused(f"tree {head.tree_id.hex()[:12]} grows no more", Reason.NOT_GROWING)
 
 
 def resolve(connection: Connection, events: Iterable[Event]) -> tuple[list[Event], list[Bad], dict[int, bytes]]:

@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError
 from sqlalchemy import Connection, Row, select, update
 
 from banyan.errors import InvalidInput, NotFound, Refused
+from banyan.reasons import Reason
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore.ingest.transaction import Item
@@ -102,7 +103,7 @@ def replay(connection: Connection, number: int) -> None:
         raise Refused(
             f"dead letter {number} cannot be replayed: its message was not kept, as it was too large for a letter or the"
             f" broker gave it up; only its place is known, sequence {letter.sequence} of {letter.stream}",
-            "NO_PAYLOAD",
+            Reason.NO_PAYLOAD,
         )
     connection.execute(update(table).where(table.c.n == number).values(replays=table.c.replays + 1))
     values: Values = {

@@ -7,6 +7,7 @@ rule forbids it; kept in `refused`. LATE: a score where one is. BURY: it can nev
 import enum
 from dataclasses import dataclass
 
+from banyan.reasons import Reason
 from services.treestore.events.events import Event, GrownPlan, GrownSegment, LeafFinished, LeafScored, TreeGrown, TreeOpened
 from services.treestore.storage.schema.columns import clean
 from services.treestore.unit_of_work import segment_bounds
@@ -87,9 +88,9 @@ def _opened(book: UnitOfWork, event: TreeOpened) -> Ruling:
     if run is None:
         return park(run_key(event.run_id))
     if event.message.gateway_epoch < book.gateway_epoch:
-        return refuse("STALE_EPOCH")
+        return refuse(Reason.STALE_EPOCH)
     if run.over:
-        return refuse("RUN_OVER")
+        return refuse(Reason.RUN_OVER)
     if not spec.label and spec.row_digest in run.held_out:
         return bury(f"HELD_OUT: row {spec.row_digest.hex()[:12]} is held out; training on it would spoil the measurement")
     by_name, at_place = (event.run_id, spec.group_id), (event.run_id, spec.label, spec.group_ordinal)
@@ -112,11 +113,11 @@ def _fits(group: GroupRow, event: TreeOpened) -> bool:
 def _claim(book: UnitOfWork, tree: TreeRow, epoch: int) -> Ruling | None:
     """Whether an event under this claim may still change the tree; None if it may."""
     if tree.state == DROPPED:
-        return refuse("TREE_DROPPED")
+        return refuse(Reason.TREE_DROPPED)
     if epoch < tree.claim_epoch or (epoch > tree.claim_epoch and tree.state != GROWING):
-        return refuse("STALE_EPOCH")
+        return refuse(Reason.STALE_EPOCH)
     if epoch > tree.claim_epoch and not book.settings.rebuild:
-        return refuse("EPOCH_UNKNOWN")  # whoever says it never claimed the tree
+        return refuse(Reason.EPOCH_UNKNOWN)  # whoever says it never claimed the tree
     if epoch > tree.claim_epoch + _EPOCH_GAP:
         return bury(f"EPOCH_UNKNOWN: claim {epoch} of tree {tree.tree_id.hex()[:12]}, whose newest is {tree.claim_epoch}")
     return None
@@ -130,7 +131,7 @@ def _grew(book: UnitOfWork, tree: TreeRow, event: GrownSegment) -> Ruling:
     if stopped:
         return stopped
     if segment.parent in book.lost:
-        return refuse("PARENT_REFUSED")
+        return refuse(Reason.PARENT_REFUSED)
     if segment.parent:
         parent = book.heads.get(segment.parent)
         if parent is None:
@@ -147,13 +148,13 @@ def _grew(book: UnitOfWork, tree: TreeRow, event: GrownSegment) -> Ruling:
     if broken:
         return refuse(broken)
     winner = book.places.get((tree.tree_id, segment.parent, segment.fork, segment.ordinal))
-    return refuse("ORDINAL_TAKEN", winner) if winner else ACCEPT
+    return refuse(Reason.ORDINAL_TAKEN, winner) if winner else ACCEPT
 
 
 def _at(book: UnitOfWork, tree: TreeRow, segment: bytes, end: int) -> Ruling | None:
     """Whether there is such a place, where a leaf may end or a score belong; None if there is."""
     if segment in book.lost and segment not in book.heads:
-        return refuse("PARENT_REFUSED")
+        return refuse(Reason.PARENT_REFUSED)
     head = book.heads.get(segment)
     if head is None:
         return park(segment_key(segment))
@@ -175,7 +176,7 @@ def _ended(book: UnitOfWork, tree: TreeRow, event: LeafFinished) -> Ruling:
 def _grown(book: UnitOfWork, tree: TreeRow, event: TreeGrown) -> Ruling:
     epoch = event.message.claim_epoch
     if tree.grown_epoch == epoch and tree.grown_epoch:
-        return REPEAT if tree.grown_digest == event.leaves_digest() else refuse("GROWN_TWICE")
+        return REPEAT if tree.grown_digest == event.leaves_digest() else refuse(Reason.GROWN_TWICE)
     stopped = _claim(book, tree, epoch)
     if stopped:
         return stopped
@@ -193,9 +194,9 @@ def _scored(book: UnitOfWork, tree: TreeRow, event: LeafScored) -> Ruling:
     part = book.part(tree.tree_id)
     given = part.scores.get((event.leaf, scored.scorer))
     if given is not None:
-        return REPEAT if given == score_row(event) else Ruling(Disposition.LATE, "SCORED_BEFORE")
+        return REPEAT if given == score_row(event) else Ruling(Disposition.LATE, Reason.SCORED_BEFORE)
     if tree.over:  # what was read of it must not change any more
-        return Ruling(Disposition.LATE, "TREE_DROPPED" if tree.state == DROPPED else "TREE_CLOSED")
+        return Ruling(Disposition.LATE, Reason.TREE_DROPPED if tree.state == DROPPED else Reason.TREE_CLOSED)
     return _at(book, tree, event.leaf.segment, event.leaf.end) or ACCEPT
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, select
 
 from banyan.errors import NotFound, Refused
+from banyan.reasons import Reason
 from banyan.v1 import tree_pb2
 from services.treestore.lifecycle import assignments
 from services.treestore.lifecycle.transitions import drop, thin
@@ -35,7 +36,7 @@ def claim(
         return 0
     attempt = not _kept(tree, now_ms, settings)
     if attempt and tree.idle_claims >= tree.max_claims:
-        _drop(connection, book, tree, "NO_PROGRESS")
+        _drop(connection, book, tree, Reason.NO_PROGRESS)
         flush(connection, book)
         return 0
     book.change(tree)
@@ -78,7 +79,9 @@ def _renewable(tree: TreeRow, epoch: int, run_id: str) -> TreeRow:
         raise _other_run(tree.tree_id, run_id)
     _in_force(tree, epoch)
     if not tree.claim_node:  # a renewal that was on its way must not put off the next claim
-        raise Refused(f"claim {epoch} of tree {tree.tree_id.hex()[:12]} was handed back; drop the tree here", "STALE_EPOCH")
+        raise Refused(
+            f"claim {epoch} of tree {tree.tree_id.hex()[:12]} was handed back; drop the tree here", Reason.STALE_EPOCH
+        )
     return tree
 
 
@@ -131,7 +134,7 @@ def check_run(connection: Connection, tree_id: bytes, run_id: str) -> None:
 
 
 def _other_run(tree_id: bytes, run_id: str) -> Refused:
-    return Refused(f"tree {tree_id.hex()[:12]} does not belong to run {run_id}", "OTHER_RUN")
+    return Refused(f"tree {tree_id.hex()[:12]} does not belong to run {run_id}", Reason.OTHER_RUN)
 
 
 def first_trace(connection: Connection, tree_id: bytes) -> str:
@@ -177,11 +180,11 @@ def _kept(tree: TreeRow, now_ms: int, settings: Settings) -> bool:
 def _in_force(tree: TreeRow, epoch: int) -> None:
     if tree.state != GROWING:
         state = tree_pb2.TreeState.Name(tree_pb2.TreeState.ValueType(tree.state)).removeprefix("TREE_STATE_")
-        raise Refused(f"tree {tree.tree_id.hex()[:12]} is {state} and grows no more", "NOT_GROWING")
+        raise Refused(f"tree {tree.tree_id.hex()[:12]} is {state} and grows no more", Reason.NOT_GROWING)
     if epoch != tree.claim_epoch:
         raise Refused(
             f"claim {epoch} of tree {tree.tree_id.hex()[:12]} is over: {tree.claim_epoch} is in force; drop the tree here",
-            "STALE_EPOCH",
+            Reason.STALE_EPOCH,
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, Row, bindparam, select
 
 from banyan.errors import NotFound, Refused
+from banyan.reasons import Reason
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.lifecycle import claims
 from services.treestore.queries.trees import rooms_of, score_to_wire
@@ -76,9 +77,11 @@ def _claimed(connection: Connection, tree_id: bytes, epoch: int) -> Row[Any, Any
     if tree is None:
         raise NotFound(f"there is no tree {tree_id.hex()[:16] or 'without an id'}")
     if epoch < tree.claim_epoch:
-        raise Refused(f"claim {epoch} of tree {tree_id.hex()[:12]} is over: {tree.claim_epoch} is in force", "STALE_EPOCH")
+        raise Refused(
+            f"claim {epoch} of tree {tree_id.hex()[:12]} is over: {tree.claim_epoch} is in force", Reason.STALE_EPOCH
+        )
     if tree.state == DROPPED:
-        raise Refused(f"tree {tree_id.hex()[:12]} was dropped; nothing of it is stored any more", "NOT_GROWING")
+        raise Refused(f"tree {tree_id.hex()[:12]} was dropped; nothing of it is stored any more", Reason.NOT_GROWING)
     return tree
 
 
@@ -86,7 +89,7 @@ def scores(connection: Connection, request: ts.AwaitScoresRequest) -> ts.AwaitSc
     """All scores and the room of a tree that grows under this claim. Raises Refused like `look`, and for any other tree."""
     tree = _claimed(connection, request.tree_id, request.epoch)
     if tree.state != GROWING or request.epoch != tree.claim_epoch:
-        raise Refused(f"tree {request.tree_id.hex()[:12]} does not grow under claim {request.epoch}", "NOT_GROWING")
+        raise Refused(f"tree {request.tree_id.hex()[:12]} does not grow under claim {request.epoch}", Reason.NOT_GROWING)
     found = [score_to_wire(row) for row in connection.execute(_SCORES, {"tree_id": request.tree_id})]
     return ts.AwaitScoresResponse(scores=found, room=rooms_of(connection, [request.tree_id]).get(request.tree_id))
 

@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam, exists, or_, select, update
 
+from banyan.reasons import Reason
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
@@ -91,7 +92,7 @@ def _late(connection: Connection, book: UnitOfWork, tree: TreeRow) -> None:
     waiting = groups if until > book.now_ms else ()
     for leaf, scorer in book.owed(tree):
         if scorer not in waiting:
-            book.put_score(tree.tree_id, leaf, scorer, ScoreRow(UNSCORABLE, 0.0, "DEADLINE", ""))
+            book.put_score(tree.tree_id, leaf, scorer, ScoreRow(UNSCORABLE, 0.0, Reason.DEADLINE, ""))
     if waiting:
         book.change(tree).score_due_ms = until
         tree.remind_due_ms = book.now_ms + (until - book.now_ms) // 2
@@ -152,7 +153,7 @@ def expire(connection: Connection, now_ms: int, settings: Settings) -> None:
         for event in book.release(waits_for):
             tree = book.trees.get(event.tree_id)
             if tree is not None and tree.over:
-                book.refuse(event, 0, "TREE_OVER")
+                book.refuse(event, 0, Reason.TREE_OVER)
             else:
                 bury_event(
                     book,

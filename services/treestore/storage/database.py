@@ -18,6 +18,7 @@ from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from banyan.errors import InvalidInput, Refused, TemporaryError
+from banyan.reasons import Reason
 from services.treestore.storage import faults, migrate, postgres, sqlite
 from services.treestore.storage.faults import StoreDamaged
 from services.treestore.storage.file_lock import FileLock
@@ -166,7 +167,7 @@ class Database:
     def transact(self, work: Work[T]) -> T:
         """`write`, on the caller's thread."""
         if self._writer is None:
-            raise Refused("this treestore only reads; write to the one that runs", "READ_ONLY")
+            raise Refused("this treestore only reads; write to the one that runs", Reason.READ_ONLY)
         if self._damage is not None:
             raise self._damage
         result = _attempt(self._writer, work, PATIENCE_S)
@@ -201,7 +202,7 @@ def _attempt(engine: Engine, work: Work[T], patience_s: float) -> T:
             if not faults.soon_over(error, driver) or time.monotonic() > end:
                 raise faults.meaning(error, driver) from error
         except TemporaryError as error:
-            if error.reason != "STORE_LOCKED" or time.monotonic() > end:
+            if error.reason != Reason.STORE_LOCKED or time.monotonic() > end:
                 raise
         time.sleep(0.1)
 

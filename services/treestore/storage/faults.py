@@ -12,8 +12,9 @@ from types import ModuleType
 from sqlalchemy.exc import DBAPIError
 
 from banyan.errors import InvalidInput, TemporaryError
+from banyan.reasons import Reason
 
-FULL, UNAVAILABLE, FAILED = "STORE_FULL", "STORE_UNAVAILABLE", "STORE_FAILED"
+FULL, UNAVAILABLE, FAILED = Reason.STORE_FULL, Reason.STORE_UNAVAILABLE, Reason.STORE_FAILED
 _SOON = ("08", "40001", "40P01", "55P03", "57P", "53")  # SQLSTATE classes that pass within moments
 _AWAY = (*_SOON, "25", "57", "58")  # … or as the server recovers, whatever it was asked for
 _NO_SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
@@ -25,7 +26,7 @@ _TORN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 class StoreDamaged(InvalidInput):
     """A file of the store that cannot be read as one; the message says where and what to do."""
 
-    reason = "STORE_DAMAGED"
+    reason = Reason.STORE_DAMAGED
 
 
 def damaged(file: str, finding: str) -> StoreDamaged:

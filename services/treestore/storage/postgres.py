@@ -5,6 +5,7 @@ from typing import Any
 from sqlalchemy import URL, Engine, create_engine, event
 
 from banyan.errors import TemporaryError
+from banyan.reasons import Reason
 
 _ADVISORY_KEY = 0x62616E79616E  # "banyan"
 _CONNECT_S = 5
@@ -64,4 +65,4 @@ def _lock(raw: Any, database: str) -> None:
     if not held:
         raw.close()
         message = f"another treestore has the database {database} open; stop it first, one store has one writer"
-        raise TemporaryError(message, reason="STORE_LOCKED")
+        raise TemporaryError(message, reason=Reason.STORE_LOCKED)

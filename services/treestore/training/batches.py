@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from banyan.errors import InvalidInput, NotReady, Refused
+from banyan.reasons import Reason
 from banyan.v1 import events_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis.messaging import subjects
@@ -70,12 +71,12 @@ def commit(connection: Connection, request: ts.CommitBatchRequest, now_ms: int, 
     if request.learner_epoch != run.learner_epoch:
         raise Refused(
             f"learner epoch {request.learner_epoch} of run {run.run_id} is over: {run.learner_epoch} is in force; stop",
-            "STALE_EPOCH",
+            Reason.STALE_EPOCH,
         )
     if _repeats(connection, request):
         return
     if request.ordinal != run.batches:
-        raise Refused(f"batch {request.ordinal} of run {run.run_id} is not the next, {run.batches} is", "WRONG_ORDINAL")
+        raise Refused(f"batch {request.ordinal} of run {run.run_id} is not the next, {run.batches} is", Reason.WRONG_ORDINAL)
     book = UnitOfWork(now_ms, settings)
     taken, given_up = _load(connection, book, request)
     held = {run.held_out[i : i + 32] for i in range(0, len(run.held_out), 32)}
@@ -98,7 +99,7 @@ def _repeats(connection: Connection, request: ts.CommitBatchRequest) -> bool:
     if not same or stored.learner_epoch != request.learner_epoch:
         raise Refused(
             f"batch {request.ordinal} of run {request.run_id} holds other groups or is another learner's; read it instead",
-            "ORDINAL_TAKEN",
+            Reason.ORDINAL_TAKEN,
         )
     return True
 
@@ -131,19 +132,21 @@ def _check(connection: Connection, book: UnitOfWork, groups: Sequence[GroupRow],
     for group in groups:
         if group.purpose != TRAIN:
             raise Refused(
-                f"group {group.group_id} measures the policy; training on it would spoil the measurement", "HELD_OUT"
+                f"group {group.group_id} measures the policy; training on it would spoil the measurement", Reason.HELD_OUT
             )
         if group.state in (GroupState.CONSUMED, GroupState.DROPPED):
-            raise Refused(f"group {group.group_id} is {GroupState(group.state).name} by an earlier batch", "ALREADY_USED")
+            raise Refused(
+                f"group {group.group_id} is {GroupState(group.state).name} by an earlier batch", Reason.ALREADY_USED
+            )
         if group.state != GroupState.CLOSED:
-            raise Refused(f"group {group.group_id} has open trees; wait until it is closed", "NOT_CLOSED")
+            raise Refused(f"group {group.group_id} has open trees; wait until it is closed", Reason.NOT_CLOSED)
     trees = schema.trees
     digests = select(trees.c.tree_id, trees.c.row_digest).where(trees.c.tree_id.in_(list(book.trees)))
     for tree_id, digest in connection.execute(digests):
         if digest in held_out:
             raise Refused(
                 f"tree {tree_id.hex()[:12]} is of the held-out row {digest.hex()[:12]}; it must not be trained on",
-                "HELD_OUT",
+                Reason.HELD_OUT,
             )
 
 

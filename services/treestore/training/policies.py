@@ -5,6 +5,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
 from banyan.errors import InvalidInput, Refused
+from banyan.reasons import Reason
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis.messaging import subjects
@@ -49,7 +50,7 @@ def put(connection: Connection, request: rs.PutPolicyRequest, now_ms: int, setti
         raise InvalidInput(f"policy {ref.step} of run {run.run_id} has a digest of {len(ref.digest)} bytes, not 32")
     if ref.learner_epoch != run.learner_epoch:
         message = f"learner epoch {ref.learner_epoch} of run {run.run_id} is over: {run.learner_epoch} is in force; stop"
-        raise Refused(message, "STALE_EPOCH")
+        raise Refused(message, Reason.STALE_EPOCH)
     if _repeats(connection, policy):
         return
     connection.execute(
@@ -93,7 +94,7 @@ def _repeats(connection: Connection, policy: events_pb2.PolicyPublished) -> bool
         return False
     if digest != ref.digest:
         raise Refused(
-            f"policy {ref.step} of epoch {ref.learner_epoch} is stored with digest {digest.hex()[:12]}", "POLICY_TAKEN"
+            f"policy {ref.step} of epoch {ref.learner_epoch} is stored with digest {digest.hex()[:12]}", Reason.POLICY_TAKEN
         )
     return True
 

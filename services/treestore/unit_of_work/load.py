@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from sqlalchemy import BindParameter, Connection, Row, Select, Table, bindparam, select, tuple_
 from sqlalchemy.sql.elements import KeyedColumnElement
 
+from banyan.reasons import Reason
 from banyan.tree import Leaf
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
@@ -34,7 +35,7 @@ from services.treestore.unit_of_work.unit_of_work import UnitOfWork, Waiting, sc
 
 T = TypeVar("T")
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
-LOST = ("ORDINAL_TAKEN", "PARENT_REFUSED", *BROKEN)
+LOST = (Reason.ORDINAL_TAKEN, Reason.PARENT_REFUSED, *BROKEN)
 
 
 def _of_trees(table: Table, *names: str) -> Select[Any]:

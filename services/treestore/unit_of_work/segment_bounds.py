@@ -16,6 +16,7 @@ import numpy as np
 
 from banyan.digest import blake
 from banyan.policy import PolicyVersion
+from banyan.reasons import Reason
 from banyan.segment import Kind, Sampling, Segment
 from banyan.v1 import tree_pb2
 from services.treestore.unit_of_work.rows import ANSWER, SegmentHeader
@@ -24,12 +25,12 @@ _ROUNDING = 1e-3  # nats above 0 that a log-prob may have: half floats, and sums
 _GREEDY = (0.0, 1.0, 1)
 # What a segment breaks by what its id is a digest of, so for good: what continues it is refused, too.
 BROKEN = (
-    "EMPTY_SEGMENT",
-    "TOKEN_OUT_OF_VOCABULARY",
-    "PATH_TOO_LONG",
-    "LOGPROB_ABOVE_0",
-    "SAMPLING_NOT_ASKED",
-    "PROMPT_NOT_OURS",
+    Reason.EMPTY_SEGMENT,
+    Reason.TOKEN_OUT_OF_VOCABULARY,
+    Reason.PATH_TOO_LONG,
+    Reason.LOGPROB_ABOVE_0,
+    Reason.SAMPLING_NOT_ASKED,
+    Reason.PROMPT_NOT_OURS,
 )
 
 
@@ -91,30 +92,30 @@ def wrong(limits: Limits, spec: Asked | None, segment: Segment, above: SegmentHe
         return ""
     tokens = segment.tokens_T
     if not len(tokens):
-        return "EMPTY_SEGMENT"
+        return Reason.EMPTY_SEGMENT
     if int(tokens.min()) < 0 or int(tokens.max()) >= limits.vocabulary:
-        return "TOKEN_OUT_OF_VOCABULARY"
+        return Reason.TOKEN_OUT_OF_VOCABULARY
     sampled = above.prefix_sampled + (segment.fork if above.kind in ANSWER else 0) if above else 0
     if 0 < limits.longest_path < len(tokens) + (prompt_tokens + sampled if above else 0):
-        return "PATH_TOO_LONG"
+        return Reason.PATH_TOO_LONG
     if any(len(row) and float(row.max()) > _ROUNDING for row in (segment.logprobs_T, segment.sampled_logprobs_T)):
-        return "LOGPROB_ABOVE_0"
+        return Reason.LOGPROB_ABOVE_0
     if spec is None:
-        return "SPEC_UNUSABLE"
+        return Reason.SPEC_UNUSABLE
     if segment.kind is Kind.PROMPT:
         return _wrong_prompt(spec, segment) if limits.joined else ""
     if int(segment.kind) in ANSWER and sampled + len(tokens) > spec.max_new_tokens:
-        return "PATH_TOO_LONG"
+        return Reason.PATH_TOO_LONG
     if segment.kind is not Kind.POLICY:
         return ""
     if limits.policies is not None and segment.policy_version not in limits.policies:
-        return "POLICY_UNKNOWN"
+        return Reason.POLICY_UNKNOWN
     return _wrong_sampling(limits, spec, segment.sampling, len(tokens))
 
 
 def _wrong_prompt(spec: Asked, segment: Segment) -> str:
     same = not spec.prompt_tokens or spec.prompt_digest == blake(segment.tokens_T.astype("<i4").tobytes())
-    return "" if same else "PROMPT_NOT_OURS"
+    return "" if same else Reason.PROMPT_NOT_OURS
 
 
 def _wrong_sampling(limits: Limits, spec: Asked, sampling: Sampling, length: int) -> str:
@@ -126,4 +127,4 @@ def _wrong_sampling(limits: Limits, spec: Asked, sampling: Sampling, length: int
         and all(token < limits.vocabulary for token, _ in sampling.bias)
         and (not spec.own or drawn in (spec.drawn, _GREEDY))
     )
-    return "" if fits else "SAMPLING_NOT_ASKED"
+    return "" if fits else Reason.SAMPLING_NOT_ASKED

@@ -14,6 +14,7 @@ from typing import Any
 
 from banyan.digest import canonical
 from banyan.errors import InvalidInput, TemporaryError
+from banyan.reasons import Reason
 from banyan.runtime import torch_environment
 from services.verifier.sandbox import frames
 from services.verifier.sandbox.confinement import folders
@@ -45,7 +46,7 @@ class ScorerSpec:
 class ChildDied(TemporaryError):
     """The child ended or hung without an answer; another one may give it."""
 
-    reason = "CHILD_DIED"
+    reason = Reason.CHILD_DIED
 
 
 class Worker:

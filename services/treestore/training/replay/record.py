@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select
 
 from banyan.errors import InvalidInput, Refused
+from banyan.reasons import Reason
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.storage import schema
@@ -24,10 +25,10 @@ def check(connection: Connection, request: ts.CommitBatchRequest, held_out: Coll
         tree = trees.get(one.tree_id)
         name = f"tree {one.tree_id.hex()[:12]}"
         if tree is None or tree.state != CONSUMED or tree.purpose != TRAIN or one.tree_id not in used:
-            raise Refused(f"{name} was not consumed by an earlier batch of run {request.run_id}", "NOT_REPLAYABLE")
+            raise Refused(f"{name} was not consumed by an earlier batch of run {request.run_id}", Reason.NOT_REPLAYABLE)
         if tree.row_digest in held_out:
             raise Refused(
-                f"{name} is of the held-out row {tree.row_digest.hex()[:12]}; it must not be trained on", "HELD_OUT"
+                f"{name} is of the held-out row {tree.row_digest.hex()[:12]}; it must not be trained on", Reason.HELD_OUT
             )
         _check_place(connection, request, one, tree)
 
