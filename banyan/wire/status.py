@@ -21,7 +21,7 @@ _CODES: tuple[tuple[type[BanyanError], grpc.StatusCode], ...] = (
     (BanyanError, grpc.StatusCode.INTERNAL),
 )
 # Reasons of Refused that say who may come in, not what is wrong.
-_DOORS = {
+_DOORS: dict[str, grpc.StatusCode] = {
     Reason.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
     Reason.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
 }

@@ -1,11 +1,12 @@
 """Why a node hands a tree back. The store reads the first word: UNUSABLE ends the tree, all else queues it again."""
 
 from banyan.errors import InvalidInput
+from banyan.reasons import Reason
 from services.rollout.engines.port import NO_ROOM
 
 DRAIN, POLICY = "drain", "policy"
 UNFIT = "UNABLE: the engine of this node does not compute with the policy that it was given"
-NO_PLUGIN = "NO_PLUGIN"  # reason of an InvalidInput: this node lacks the tree policy, another may have it
+NO_PLUGIN = Reason.NO_PLUGIN  # reason of an InvalidInput: this node lacks the tree policy, another may have it
 _HERE_ONLY = frozenset({NO_PLUGIN, NO_ROOM})
 
 
