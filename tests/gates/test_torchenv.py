@@ -11,7 +11,7 @@ from banyan.runtime import torch_environment
 
 _MAIN = """
 import json, os, sys
-from services.chassis import process
+from services.chassis.process import process
 from services.{service}.__main__ import main
 process.main = lambda name, run: print(json.dumps([name, "torch" in sys.modules, dict(os.environ)]))
 main()

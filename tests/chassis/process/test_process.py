@@ -21,7 +21,7 @@ time.sleep(60)
 """
 CHILD = """
 import asyncio, os
-from services.chassis import process
+from services.chassis.process import process
 async def run(stop):
     print(os.getpid(), flush=True)
     await stop.wait()
