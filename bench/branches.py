@@ -36,14 +36,21 @@ def run() -> Result:
         tokens = prompts * branches * new
         result.add(f"{what}: engine", tokens / ours, "tok/s")
         result.add(f"{what}: generate", tokens / theirs, "tok/s")
-        result.add(f"{what}: ratio", theirs / ours, "x", f"bar: at least {bar}" + (" MISSED" if theirs / ours < bar else ""))
+        result.add(
+            f"{what}: ratio",
+            theirs / ours,
+            "x",
+            f"bar: at least {bar}" + (" MISSED" if theirs / ours < bar else ""),
+        )
         result.add(f"{what}: ratio of processor time", processor, "x")
     for length in CURVE_PROMPTS if CURVE_RUNS else ():
         for branches in CURVE_BRANCHES:
             ours, theirs, _ = rivals.ratio(1, length, branches, CURVE_NEW, CURVE_RUNS)
             result.add(f"curve: 1 x {length} x {branches} x {CURVE_NEW}: ratio", theirs / ours, "x")
     runs = f"median of {RUNS} alternating runs ({CURVE_RUNS} in the curve)"
-    result.notes.append(f"{rivals.threads} threads, bfloat16, {runs}, load {os.getloadavg()[0]:.1f} at the end")
+    result.notes.append(
+        f"{rivals.threads} threads, bfloat16, {runs}, load {os.getloadavg()[0]:.1f} at the end"
+    )
     return result
 
 
@@ -67,13 +74,19 @@ class Rivals:
         self._tokenizer.eos = frozenset()
         self._seed = 0
 
-    def ratio(self, prompts: int, length: int, branches: int, new: int, times: int) -> tuple[float, float, float]:
+    def ratio(
+        self, prompts: int, length: int, branches: int, new: int, times: int
+    ) -> tuple[float, float, float]:
         """Median seconds of the engine and of `generate`, and the ratio of their processor time, which other processes on
         the machine disturb less."""
         ours, theirs = [], []
         for _ in range(times):
             self._seed += 1
-            ids = np.random.default_rng(self._seed).integers(1000, 40_000, (prompts, length)).astype(np.int32)
+            ids = (
+                np.random.default_rng(self._seed)
+                .integers(1000, 40_000, (prompts, length))
+                .astype(np.int32)
+            )
             ours.append(_seconds(lambda p=ids: self.engine(p, branches, new)))  # type: ignore[misc]
             theirs.append(_seconds(lambda p=ids: self.generate(p, branches, new)))  # type: ignore[misc]
         wall = [median([seconds for seconds, _ in runs]) for runs in (ours, theirs)]
@@ -97,7 +110,9 @@ class Rivals:
             ended += sum(len(one.tokens_T) for one in engine.step())
         assert ended == len(ids_P_T) * branches * new
 
-    def generate(self, ids_P_T: np.ndarray[Any, np.dtype[np.int32]], branches: int, new: int) -> None:
+    def generate(
+        self, ids_P_T: np.ndarray[Any, np.dtype[np.int32]], branches: int, new: int
+    ) -> None:
         """transformers, every branch with its own prompt."""
         import torch
 

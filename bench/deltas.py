@@ -48,14 +48,30 @@ def run() -> Result:
         later = steps[1:]  # Adam's first step moves every weight by the whole learning rate
         for name, part in (("the first step", steps[:1]), ("later steps", later)):
             mid = f"learning rate {rate}, {name}"
-            result.add(f"{mid}: words that changed", 100 * median([s.changed / s.words for s in part]), "%")
-            result.add(f"{mid}: sent, of the whole", 100 * median([s.sent / s.words / 2 for s in part]), "%")
-            result.add(f"{mid}: sent for a word that changed", median([s.sent / max(1, s.changed) for s in part]), "bytes")
+            result.add(
+                f"{mid}: words that changed", 100 * median([s.changed / s.words for s in part]), "%"
+            )
+            result.add(
+                f"{mid}: sent, of the whole",
+                100 * median([s.sent / s.words / 2 for s in part]),
+                "%",
+            )
+            result.add(
+                f"{mid}: sent for a word that changed",
+                median([s.sent / max(1, s.changed) for s in part]),
+                "bytes",
+            )
         for name in later[0].others:
-            result.add(f"  the same as {name}", 100 * median([s.others[name] / s.words / 2 for s in later]), "%")
+            result.add(
+                f"  the same as {name}",
+                100 * median([s.others[name] / s.words / 2 for s in later]),
+                "%",
+            )
         result.add(f"learning rate {rate}: to encode", median([s.encode_s for s in steps]), "s")
         result.add(f"learning rate {rate}: to apply", median([s.apply_s for s in steps]), "s")
-    result.notes.append(f"{STEPS} steps each, medians; a whole version has {2 * steps[0].words / 1e6:.0f} MB")
+    result.notes.append(
+        f"{STEPS} steps each, medians; a whole version has {2 * steps[0].words / 1e6:.0f} MB"
+    )
     result.notes.append(f"load {os.getloadavg()[0]:.1f} at the end")
     return result
 
@@ -100,7 +116,9 @@ def _others(new_W: Words, old_W: Words) -> dict[str, int]:
     bitmap = np.packbits(new_W != old_W)
     return {
         "32-bit places and words": 6 * len(at_C),
-        "32-bit places and words, deflated": len(zlib.compress(at_C.astype("<u4").tobytes() + words.tobytes(), 1)),
+        "32-bit places and words, deflated": len(
+            zlib.compress(at_C.astype("<u4").tobytes() + words.tobytes(), 1)
+        ),
         "a bitmap and words": bitmap.nbytes + words.nbytes,
         "a bitmap and words, deflated": len(zlib.compress(bitmap.tobytes() + words.tobytes(), 1)),
     }

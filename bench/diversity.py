@@ -34,12 +34,21 @@ POLICIES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "treepo-eager": (1, {"width": 8, "segment": 20, "max_depth": 8}),
     "echo": (1, {"width": 8, "chains": 2, "segment": 20}),
     "eptree": (1, {"chains": 4, "forks": 1, "rounds": 1, "continuations": 1}),
-    "latr": (1, {"width": 8, "preset": "countdown", "ages": [20, 30], "chunk": 10, "force_return": 60}),
+    "latr": (
+        1,
+        {"width": 8, "preset": "countdown", "ages": [20, 30], "chunk": 10, "force_return": 60},
+    ),
     "rose": (1, {"width": 8, "epsilon": 0.5}),
     "tree-grpo": (2, {"rounds": 1, "expansions": 3, "node": 20}),
     "dars": (1, {"width": 4, "max_width": 12}),
-    "ets": (1, {"width": 8, "step": 20, "depth": 8, "most": 160}),  # no head is trained here: all scores are equal
-    "arrol": (1, {"width": 16, "detect": 40}),  # the same: half of those that are not done at token 40 are dropped
+    "ets": (
+        1,
+        {"width": 8, "step": 20, "depth": 8, "most": 160},
+    ),  # no head is trained here: all scores are equal
+    "arrol": (
+        1,
+        {"width": 16, "detect": 40},
+    ),  # the same: half of those that are not done at token 40 are dropped
 }
 FIGURES = ("distinct", "distance", "passed")
 PATH = RESULTS / "diversity" / "cells.json"
@@ -58,7 +67,11 @@ def spread(answers: Sequence[Answer]) -> Spread:
     """What a set of answers shows. An answer without a number is none."""
     distinct = len({answer.value for answer in answers if answer.value is not None})
     pairs = [_apart(a.tokens, b.tokens) for a, b in itertools.combinations(answers, 2)]
-    return Spread(distinct, statistics.fmean(pairs) if pairs else 0.0, float(any(answer.right for answer in answers)))
+    return Spread(
+        distinct,
+        statistics.fmean(pairs) if pairs else 0.0,
+        float(any(answer.right for answer in answers)),
+    )
 
 
 def _apart(a: Sequence[int], b: Sequence[int]) -> float:
@@ -79,12 +92,24 @@ def compare(grown: Sequence[Grown], pools: Sequence[Grown]) -> dict[str, Any]:
         "leaves": [p.answers[: len(g.answers)] for g, p in zip(grown, pools, strict=True)],
         "tokens": [within(p.answers, g.sampled) for g, p in zip(grown, pools, strict=True)],
     }
-    cell: dict[str, Any] = {name: _mean([asdict(spread(answers)) for answers in each]) for name, each in sets.items()}
+    cell: dict[str, Any] = {
+        name: _mean([asdict(spread(answers)) for answers in each]) for name, each in sets.items()
+    }
     lengths = [len(answer.tokens) for g in grown for answer in g.answers]
-    short = sum(len(g.answers) > POOL or g.sampled > p.sampled for g, p in zip(grown, pools, strict=True))
-    counts = {"leaves_of": statistics.fmean(len(g.answers) for g in grown), "sampled": sum(g.sampled for g in grown)}
+    short = sum(
+        len(g.answers) > POOL or g.sampled > p.sampled for g, p in zip(grown, pools, strict=True)
+    )
+    counts = {
+        "leaves_of": statistics.fmean(len(g.answers) for g in grown),
+        "sampled": sum(g.sampled for g in grown),
+    }
     equal = {"leaves_at_equal_tokens": statistics.fmean(len(answers) for answers in sets["tokens"])}
-    return cell | counts | equal | {"length": statistics.fmean(lengths), "prompts": len(grown), "short_pools": short}
+    return (
+        cell
+        | counts
+        | equal
+        | {"length": statistics.fmean(lengths), "prompts": len(grown), "short_pools": short}
+    )
 
 
 def _mean(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -112,11 +137,17 @@ def _measure(forest: Forest, task: str, seed: int, cells: dict[str, Any]) -> Non
     if not missing:
         return
     prompts = forest.prompts(task, TASKS[task], SYSTEM, seed, PROMPTS)
-    jobs = [_job("iid", 1, {"width": POOL}, 1000 + seed), *(_job(policy, *POLICIES[policy], seed) for policy in missing)]
+    jobs = [
+        _job("iid", 1, {"width": POOL}, 1000 + seed),
+        *(_job(policy, *POLICIES[policy], seed) for policy in missing),
+    ]
     pools, *grown = forest.grow(jobs, prompts)
     for policy, each in zip(missing, grown, strict=True):
         cell = cells[_key(task, seed, policy)] = compare(each, pools)
-        print(f"  {_key(task, seed, policy):<32} {json.dumps(cell['tree'])} {cell['sampled']} tokens", flush=True)
+        print(
+            f"  {_key(task, seed, policy):<32} {json.dumps(cell['tree'])} {cell['sampled']} tokens",
+            flush=True,
+        )
     PATH.parent.mkdir(parents=True, exist_ok=True)
     PATH.write_text(json.dumps(cells, indent=1))
 
@@ -135,15 +166,27 @@ def table(cells: Mapping[str, Any]) -> Result:
         for name in FIGURES:
             for against in ("tree", "leaves", "tokens"):
                 values = [cell[against][name] for cell in found]
-                how = {"tree": policy, "leaves": "iid at its leaves", "tokens": "iid at its tokens"}[against]
+                how = {
+                    "tree": policy,
+                    "leaves": "iid at its leaves",
+                    "tokens": "iid at its tokens",
+                }[against]
                 off = statistics.stdev(values) if len(values) > 1 else 0.0
-                result.add(f"{task}: {policy}: {name}: {how}", statistics.fmean(values), "", f"± {off:.2g}")
+                result.add(
+                    f"{task}: {policy}: {name}: {how}", statistics.fmean(values), "", f"± {off:.2g}"
+                )
         for name in ("leaves_of", "leaves_at_equal_tokens", "length"):
-            result.add(f"{task}: {policy}: {name}", statistics.fmean(cell[name] for cell in found), "")
+            result.add(
+                f"{task}: {policy}: {name}", statistics.fmean(cell[name] for cell in found), ""
+            )
         if short := sum(cell["short_pools"] for cell in found):
-            result.notes.append(f"{task}: {policy}: its {short} largest groups cost more than the pool holds")
+            result.notes.append(
+                f"{task}: {policy}: its {short} largest groups cost more than the pool holds"
+            )
     for name in registry.names("generate"):
         if name not in POLICIES:
             result.notes.append(f"{name}: not measured: no settings for these tasks")
-    result.notes.append(f"{PROMPTS} prompts, {len(SEEDS)} seeds, at most {LONGEST} tokens, temperature 1, bfloat16")
+    result.notes.append(
+        f"{PROMPTS} prompts, {len(SEEDS)} seeds, at most {LONGEST} tokens, temperature 1, bfloat16"
+    )
     return result

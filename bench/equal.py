@@ -22,7 +22,19 @@ from bench.harness.table import Result
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 RIVAL = "quickstart"
-TREES = ("treepo", "treepo-eager", "tree-grpo", "rose", "echo", "eptree", "latr", "ets", "arrol", "dars", "xrpo")
+TREES = (
+    "treepo",
+    "treepo-eager",
+    "tree-grpo",
+    "rose",
+    "echo",
+    "eptree",
+    "latr",
+    "ets",
+    "arrol",
+    "dars",
+    "xrpo",
+)
 TOKENS = int(os.environ.get("BENCH_TOKENS", "4000"))
 SEEDS = tuple(range(int(os.environ.get("BENCH_SEEDS", "3"))))
 EVERY = 2
@@ -36,7 +48,12 @@ def run() -> Result:
     for seed in SEEDS:
         for name in (RIVAL, *TREES):
             cells.get(_key(name, seed), lambda name=name, seed=seed: _measured(name, seed))  # type: ignore[misc]
-    missing = [_key(name, seed) for name in (RIVAL, *TREES) for seed in SEEDS if _key(name, seed) not in cells.held]
+    missing = [
+        _key(name, seed)
+        for name in (RIVAL, *TREES)
+        for seed in SEEDS
+        if _key(name, seed) not in cells.held
+    ]
     result = table(cells.held)
     if missing:
         result.notes.append(f"not whole: without {', '.join(missing)}")
@@ -60,7 +77,11 @@ def _measured(name: str, seed: int) -> dict[str, Any]:
     ]
     recipe = load(RECIPES / f"{name}.yaml", changes)
     curve = through.run(recipe, lambda so_far: so_far.measured_tokens >= TOKENS)
-    cell = {"tokens": curve.tokens, "accuracy": dict(curve.accuracy), "leaves": [m["leaves"] for m in curve.metrics]}
+    cell = {
+        "tokens": curve.tokens,
+        "accuracy": dict(curve.accuracy),
+        "leaves": [m["leaves"] for m in curve.metrics],
+    }
     print(f"  {_key(name, seed)}: {held(cell):.3f} after {len(curve.seconds)} steps", flush=True)
     return cell
 
@@ -70,7 +91,9 @@ def held(cell: Cell, tokens: int = 0) -> float:
     accuracy = {int(step): value for step, value in cell["accuracy"].items()}
     found = at_tokens(cell["tokens"], accuracy, tokens or TOKENS)
     if found is None:
-        raise ValueError(f"no policy was measured beyond {tokens or TOKENS} tokens; the last of {cell['tokens'][-1]}")
+        raise ValueError(
+            f"no policy was measured beyond {tokens or TOKENS} tokens; the last of {cell['tokens'][-1]}"
+        )
     return found
 
 
@@ -82,11 +105,20 @@ def table(cells: Mapping[str, Cell]) -> Result:
         for name in (RIVAL, *TREES):
             values = _values(cells, name, tokens)
             if values:
-                result.add(f"{tokens} tokens: {name}", 100 * statistics.fmean(values), "%", _against(values, rival))
+                result.add(
+                    f"{tokens} tokens: {name}",
+                    100 * statistics.fmean(values),
+                    "%",
+                    _against(values, rival),
+                )
     for name in (RIVAL, *TREES):
-        if steps := [len(cell["leaves"]) for key, cell in cells.items() if key.startswith(f"{name}/")]:
+        if steps := [
+            len(cell["leaves"]) for key, cell in cells.items() if key.startswith(f"{name}/")
+        ]:
             result.add(f"{name}: optimizer steps", statistics.fmean(steps), "")
-    result.notes.append(f"{len(SEEDS)} seeds; ± is the standard deviation over them, on 44 held-out rows")
+    result.notes.append(
+        f"{len(SEEDS)} seeds; ± is the standard deviation over them, on 44 held-out rows"
+    )
     return result
 
 
@@ -101,6 +133,12 @@ def _against(values: Sequence[float], rival: Sequence[float]) -> str:
     if len(values) < 2 or len(rival) < 2 or values == rival:
         return said
     difference = statistics.fmean(values) - statistics.fmean(rival)
-    error = (statistics.variance(values) / len(values) + statistics.variance(rival) / len(rival)) ** 0.5
-    verdict = "within the spread" if abs(difference) <= 2 * error else ("WINS" if difference > 0 else "LOSES")
+    error = (
+        statistics.variance(values) / len(values) + statistics.variance(rival) / len(rival)
+    ) ** 0.5
+    verdict = (
+        "within the spread"
+        if abs(difference) <= 2 * error
+        else ("WINS" if difference > 0 else "LOSES")
+    )
     return f"{said}; {100 * difference:+.1f} against iid: {verdict}"

@@ -23,13 +23,17 @@ RUNS = 5
 def run() -> Result:
     """Tokens a second of the engine; seconds and speed-up of packed trees."""
     if not torch.cuda.is_available():
-        sys.exit("bench gpu: PyTorch sees no CUDA device here; run it on a machine that has one, with PyTorch for CUDA")
+        sys.exit(
+            "bench gpu: PyTorch sees no CUDA device here; run it on a machine that has one, with PyTorch for CUDA"
+        )
     result, device = Result("gpu"), torch.device("cuda")
     result.add(f"engine: {PROMPTS} x {LENGTH} x {BRANCHES} x {NEW}", _engine(device), "tok/s")
     trained = model().to(device)  # type: ignore[arg-type]
     for shape in TREES:
         _training(result, Rivals(trained, shape))
-    result.notes.append(f"{torch.cuda.get_device_name()}, bfloat16, medians of {RUNS} runs after one that compiles")
+    result.notes.append(
+        f"{torch.cuda.get_device_name()}, bfloat16, medians of {RUNS} runs after one that compiles"
+    )
     return result
 
 
@@ -50,7 +54,9 @@ def _engine(device: torch.device) -> float:
 
     def once() -> None:
         engine = TorchEngine(forward, tokenizer, Limits(), PolicyVersion(0, 0, b""))
-        ids_P_T = np.random.default_rng(0).integers(1000, 40_000, (PROMPTS, LENGTH)).astype(np.int32)
+        ids_P_T = (
+            np.random.default_rng(0).integers(1000, 40_000, (PROMPTS, LENGTH)).astype(np.int32)
+        )
         for p, prefix in enumerate(ids_P_T):
             for b in range(BRANCHES):
                 engine.submit(Request((p, b), prefix, 1000 * p + b, Sampling(max_new_tokens=NEW)))
@@ -66,7 +72,9 @@ def _training(result: Result, rivals: Rivals) -> None:
     result.add(f"{shape}: packed through FlexAttention, forward and backward", ours, "s")
     result.add(f"{shape}: flattened / packed", theirs / ours, "x")
     result.add(f"{shape}: bound by the cost model", rivals.bound, "x")
-    result.add(f"{shape}: kept for the backward pass", kept(rivals.model, rivals.packed) / 2**30, "GiB")
+    result.add(
+        f"{shape}: kept for the backward pass", kept(rivals.model, rivals.packed) / 2**30, "GiB"
+    )
     rivals.forget()
 
 

@@ -38,12 +38,20 @@ def run() -> Result:
     with running_postgres(durable=True) as server:
         for _ in range(RUNS):
             with tempfile.TemporaryDirectory() as folder:
-                sqlite.note(asyncio.run(_through(Path(folder), "")), _raw_sqlite(Path(folder) / "raw.sqlite"))
+                sqlite.note(
+                    asyncio.run(_through(Path(folder), "")),
+                    _raw_sqlite(Path(folder) / "raw.sqlite"),
+                )
                 address = server.fresh()
-                postgres.note(asyncio.run(_through(Path(folder) / "pg", address)), _raw_postgres(server.fresh()))
+                postgres.note(
+                    asyncio.run(_through(Path(folder) / "pg", address)),
+                    _raw_postgres(server.fresh()),
+                )
     sqlite.report(result, "SQLite (synchronous FULL)")
     postgres.report(result, "PostgreSQL (fsync on)")
-    result.notes.append(f"{TREES} trees x {BRANCHES} segments x {TOKENS} tokens, {RUNS} alternating runs, medians")
+    result.notes.append(
+        f"{TREES} trees x {BRANCHES} segments x {TOKENS} tokens, {RUNS} alternating runs, medians"
+    )
     return result
 
 
@@ -61,7 +69,9 @@ class _Rates:
 
     def report(self, result: Result, where: str) -> None:
         """Adds the medians."""
-        result.add(f"{where}: through broker, treestore and database", median(self.through), "seg/s")
+        result.add(
+            f"{where}: through broker, treestore and database", median(self.through), "seg/s"
+        )
         result.add(f"{where}: raw executemany, one transaction", median(self.raw), "seg/s")
         ratios = [b / a for a, b in zip(self.through, self.raw, strict=True)]
         result.add(f"{where}: raw / through", median(ratios), "x")
@@ -82,7 +92,10 @@ def _segments(spec: tree_pb2.TreeSpec) -> list[Segment]:
     root = Segment(spec.tree_id, b"", 0, 0, Kind.PROMPT, np.arange(40, dtype=np.int32))
     tokens, logprobs = np.arange(TOKENS, dtype=np.int32), -np.ones(TOKENS, np.float32)
     more = {"policy": b"p" * 32, "sampling": Sampling(max_new_tokens=TOKENS)}
-    branches = [Segment(spec.tree_id, root.id, 40, n, Kind.POLICY, tokens, logprobs, **more) for n in range(BRANCHES)]  # type: ignore[arg-type]
+    branches = [
+        Segment(spec.tree_id, root.id, 40, n, Kind.POLICY, tokens, logprobs, **more)
+        for n in range(BRANCHES)
+    ]  # type: ignore[arg-type]
     return [root, *branches]
 
 
@@ -92,7 +105,9 @@ async def _through(folder: Path, database: str) -> float:
     process = nats_server.start(config, folder / "nats.log")
     try:
         nats_server.await_listening(address, process, folder / "nats.log")
-        settings = Settings(nats=f"nats://{address}", listen="127.0.0.1:0", state=folder, database=database)
+        settings = Settings(
+            nats=f"nats://{address}", listen="127.0.0.1:0", state=folder, database=database
+        )
         async with running(settings) as (server, _), rpc.channel(server.address) as channel:
             bus = await Bus.connect(f"nats://{address}", "bench")
             try:
@@ -106,23 +121,33 @@ async def _through(folder: Path, database: str) -> float:
 
 async def _publish(bus: Bus, channel: Any) -> float:
     runs, trees = rs_grpc.RunStoreServiceStub(channel), ts_grpc.TreeStoreServiceStub(channel)
-    epoch = (await rpc.call(runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="b"), 10.0, 10.0)).epoch
+    epoch = (
+        await rpc.call(
+            runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="b"), 10.0, 10.0
+        )
+    ).epoch
     run_row = rs.Run(run_id=RUN, recipe_json="{}", state=rs.RUN_STATE_TRAINING)
     await rpc.call(runs.PutRun, rs.PutRunRequest(run=run_row, request_id="b", gateway_epoch=epoch))
     specs = [_spec(n) for n in range(TREES)]
     made = [(spec, _segments(spec)) for spec in specs]
     for spec in specs:
-        opened = events_pb2.TreesOpened(trees=[events_pb2.TreeOpened(spec=spec, gateway_epoch=epoch)])
+        opened = events_pb2.TreesOpened(
+            trees=[events_pb2.TreeOpened(spec=spec, gateway_epoch=epoch)]
+        )
         await bus.publish(subjects.lineage(RUN, "opened"), opened, f"o{spec.group_ordinal}")
     epochs = [await _claim(trees, spec) for spec in specs]
     begun = time.perf_counter()
     for (spec, segments), claim in zip(made, epochs, strict=True):
-        grown = [events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=claim) for s in segments]
+        grown = [
+            events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=claim) for s in segments
+        ]
         message = events_pb2.SegmentsGrown(run_id=RUN, node_id="n", segments=grown)
         await bus.publish(subjects.lineage(RUN, "segment"), message, f"s{spec.group_ordinal}")
     for (spec, segments), claim in zip(made, epochs, strict=True):
         ids = [s.id for s in segments]
-        wait = ts.AwaitIngestedRequest(tree_id=spec.tree_id, epoch=claim, segment_ids=ids, deadline_ms=60_000)
+        wait = ts.AwaitIngestedRequest(
+            tree_id=spec.tree_id, epoch=claim, segment_ids=ids, deadline_ms=60_000
+        )
         answer = await rpc.call(trees.AwaitIngested, wait, 70.0)
         if answer.missing:
             raise RuntimeError(f"{len(answer.missing)} segments are missing")
@@ -133,7 +158,9 @@ async def _claim(trees: ts_grpc.TreeStoreServiceStub, spec: tree_pb2.TreeSpec) -
     end = time.monotonic() + 30
     while time.monotonic() < end:
         try:
-            answer = await rpc.call(trees.ClaimTree, ts.ClaimTreeRequest(tree_id=spec.tree_id, node_id="n", ticket=1))
+            answer = await rpc.call(
+                trees.ClaimTree, ts.ClaimTreeRequest(tree_id=spec.tree_id, node_id="n", ticket=1)
+            )
             return int(answer.epoch)
         except LookupError:
             await asyncio.sleep(0.01)  # opened, but not ingested yet
@@ -175,7 +202,9 @@ def _raw_postgres(address: str) -> float:
     """By psycopg, which pipelines it."""
     rows = _rows()
     with psycopg.connect(address) as database:
-        database.execute(f"create table segments (n bigserial primary key, {_COLUMNS.format(b='bytea')})".encode())
+        database.execute(
+            f"create table segments (n bigserial primary key, {_COLUMNS.format(b='bytea')})".encode()
+        )
         database.commit()
         begun = time.perf_counter()
         with database.cursor() as cursor:

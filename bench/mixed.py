@@ -31,14 +31,22 @@ def run() -> Result:
     result, forward = Result("mixed"), _forward()
     long, short = _requests("long", 1, *LONG), _requests("short", SHORTS, *SHORT)
     _seconds(forward, _requests("warm", 8, *SHORT))
-    took = [[_seconds(forward, load) for load in (long, short, [*long, *short])] for _ in range(RUNS)]
+    took = [
+        [_seconds(forward, load) for load in (long, short, [*long, *short])] for _ in range(RUNS)
+    ]
     for name, seconds in zip(
-        ("the long one alone", "the short ones alone", "together"), zip(*took, strict=True), strict=True
+        ("the long one alone", "the short ones alone", "together"),
+        zip(*took, strict=True),
+        strict=True,
     ):
         result.add(name, median(seconds), "s", "processor")
     ratio = median([both / (one + others) for one, others, both in took])
-    result.add("ratio of the sum", ratio, "x", f"bar: at most {MOST}" + (" MISSED" if ratio > MOST else ""))
-    result.notes.append(f"one thread, median of {RUNS} alternating runs, load {os.getloadavg()[0]:.1f} at the end")
+    result.add(
+        "ratio of the sum", ratio, "x", f"bar: at most {MOST}" + (" MISSED" if ratio > MOST else "")
+    )
+    result.notes.append(
+        f"one thread, median of {RUNS} alternating runs, load {os.getloadavg()[0]:.1f} at the end"
+    )
     return result
 
 
@@ -50,16 +58,30 @@ def _forward() -> Any:
     from services.rollout.engines.torch_engine.forward import Forward
 
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "vocab_size": VOCABULARY}
-    heads: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": sum(LONG)}
+    sizes: dict[str, Any] = {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 4,
+        "vocab_size": VOCABULARY,
+    }
+    heads: dict[str, Any] = {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": sum(LONG),
+    }
     made: Any = LlamaForCausalLM
-    return Forward(loading.with_attention(made(LlamaConfig(**sizes, **heads)).eval().requires_grad_(False)))
+    return Forward(
+        loading.with_attention(made(LlamaConfig(**sizes, **heads)).eval().requires_grad_(False))
+    )
 
 
 def _requests(name: str, count: int, length: int, new: int) -> list[Request]:
     rng = np.random.default_rng(count)
     prompts = rng.integers(0, VOCABULARY, (count, length)).astype(np.int32)
-    return [Request((name, i), prompt, i, Sampling(max_new_tokens=new)) for i, prompt in enumerate(prompts)]
+    return [
+        Request((name, i), prompt, i, Sampling(max_new_tokens=new))
+        for i, prompt in enumerate(prompts)
+    ]
 
 
 class _Endless:

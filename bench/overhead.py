@@ -50,15 +50,21 @@ class Through:
 
     policies: list[rs.StoredPolicy] = field(default_factory=list)
     stages: dict[str, list[float]] = field(default_factory=dict)
-    stood: list[float] = field(default_factory=list)  # seconds of each step in which the services stood still
-    loads: list[float] = field(default_factory=list)  # seconds of each step in which the node took its policy
+    stood: list[float] = field(
+        default_factory=list
+    )  # seconds of each step in which the services stood still
+    loads: list[float] = field(
+        default_factory=list
+    )  # seconds of each step in which the node took its policy
 
     @property
     def steps(self) -> list[float]:
         """Seconds from policy to policy, without the steps that warm up."""
         at = [p.stored_unix_ms / 1000 for p in self.policies]
         stood = self.stood or [0.0] * len(at)
-        return [b - a - still for (a, b), still in zip(itertools.pairwise(at), stood, strict=False)][WARM:]
+        return [
+            b - a - still for (a, b), still in zip(itertools.pairwise(at), stood, strict=False)
+        ][WARM:]
 
     def measured(self, name: str) -> list[float]:
         """A measure of the learner, without the steps that warm up."""
@@ -106,12 +112,19 @@ def _compare(result: Result, name: str, recipe: Recipe) -> None:
     for number in range(TURNS):
         turns.append(asyncio.run(turn(recipe)))
         whole, bare = (turns[-1].overhead(bare=bare) for bare in (False, True))
-        print(f"  {name}, turn {number + 1}: {whole:.1f} % with the weight hand-over, {bare:.1f} % without", flush=True)
+        print(
+            f"  {name}, turn {number + 1}: {whole:.1f} % with the weight hand-over, {bare:.1f} % without",
+            flush=True,
+        )
     _report(result, name, turns)
     policies = [p for t in turns for p in zip(t.alone.digests, t.through.policies[1:], strict=True)]
     same = sum(digest == stored.published.policy.digest for digest, stored in policies)
-    result.notes.append(f"{name}: overheads are medians of {TURNS} turns, seconds means over {TURNS} x {STEPS - WARM} steps")
-    result.notes.append(f"{name}: {same} of {len(policies)} policies are the same both ways, bit for bit")
+    result.notes.append(
+        f"{name}: overheads are medians of {TURNS} turns, seconds means over {TURNS} x {STEPS - WARM} steps"
+    )
+    result.notes.append(
+        f"{name}: {same} of {len(policies)} policies are the same both ways, bit for bit"
+    )
 
 
 async def turn(recipe: Recipe, deadline_s: float = 900.0) -> Turn:
@@ -124,14 +137,20 @@ async def turn(recipe: Recipe, deadline_s: float = 900.0) -> Turn:
         async with asyncio.timeout(deadline_s):
             for number in range(STEPS):
                 await started.policy(number)
-                with stopped([child.pid for child in started.supervisor.children.values() if child.running]) as still:
+                with stopped(
+                    [child.pid for child in started.supervisor.children.values() if child.running]
+                ) as still:
                     alone = await beside.step(number)
                 through.stood.append(still.seconds)
             await started.read(through)
-        through.loads = _loads(started.supervisor.fleet.state.log(f"rollout-{started.run_id}-0"), through.stood)
+        through.loads = _loads(
+            started.supervisor.fleet.state.log(f"rollout-{started.run_id}-0"), through.stood
+        )
     assert alone is not None
     first = through.stages[STAGES[0]]
-    through.stages[STAGES[0]] = [spent - still for spent, still in zip(first, through.stood[1:], strict=True)]
+    through.stages[STAGES[0]] = [
+        spent - still for spent, still in zip(first, through.stood[1:], strict=True)
+    ]
     return Turn(through, alone)
 
 
@@ -162,10 +181,14 @@ class _Started:
     async def read(self, through: Through) -> None:
         """Waits for the run's end, and reads what it took."""
         while True:
-            seen = await rpc.call(self.gateway.GetRun, gw.GetRunRequest(run_id=self.run_id), 20.0, 20.0)
+            seen = await rpc.call(
+                self.gateway.GetRun, gw.GetRunRequest(run_id=self.run_id), 20.0, 20.0
+            )
             if seen.run.state in OVER:
                 break
-            await asyncio.sleep(5.0)  # a look goes through three processes: it would take part in what is measured
+            await asyncio.sleep(
+                5.0
+            )  # a look goes through three processes: it would take part in what is measured
         if seen.run.state != rs.RUN_STATE_SUCCEEDED:
             raise RuntimeError(f"{self.run_id} failed: {seen.run.cause}")
         answer = await rpc.call(self.store.ReadPolicies, rs.ReadPoliciesRequest(run_id=self.run_id))
@@ -179,16 +202,23 @@ async def _started(recipe: Recipe) -> AsyncIterator[_Started]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         supervisor = await stack.enter_async_context(embedded(folder))
         state = supervisor.fleet.state
-        channels = [rpc.channel(state.address(name), secret=state.secret) for name in ("gateway", "treestore")]
+        channels = [
+            rpc.channel(state.address(name), secret=state.secret)
+            for name in ("gateway", "treestore")
+        ]
         channel, store = [await stack.enter_async_context(channel) for channel in channels]
         gateway: Any = gw_grpc.GatewayServiceStub(channel)
         creds = str(state.path / "nats" / "services.creds")
         bus = await Bus.connect(f"nats://{state.address('nats')}", "bench", creds=creds)
         stack.push_async_callback(bus.close)
         published = await bus.client.subscribe(subjects.train("*", "policy"))
-        create = gw.CreateRunRequest(recipe_json=recipe.model_dump_json(), request_id=uuid.uuid4().hex)
+        create = gw.CreateRunRequest(
+            recipe_json=recipe.model_dump_json(), request_id=uuid.uuid4().hex
+        )
         run_id = (await rpc.call(gateway.CreateRun, create, 60.0, 30.0)).run.run_id
-        yield _Started(supervisor, gateway, rs_grpc.RunStoreServiceStub(store), published, folder, run_id)
+        yield _Started(
+            supervisor, gateway, rs_grpc.RunStoreServiceStub(store), published, folder, run_id
+        )
 
 
 def _loads(log: Path, stood: Sequence[float]) -> list[float]:
@@ -201,15 +231,31 @@ def _report(result: Result, name: str, turns: Sequence[Turn]) -> None:
     whole, bare = ([turn.overhead(bare=bare) for turn in turns] for bare in (False, True))
     result.add(f"{name}: overhead with the weight hand-over", median(whole), "%", "bar: at most 15")
     result.add(f"{name}: overhead without it", median(bare), "%", "bar: at most 5")
-    result.add(f"{name}: least and most of a turn, without it", min(bare), "%", f"to {max(bare):.1f}")
-    result.add(f"{name}: through the services, a step", mean(x for t in turns for x in t.through.steps), "s")
+    result.add(
+        f"{name}: least and most of a turn, without it", min(bare), "%", f"to {max(bare):.1f}"
+    )
+    result.add(
+        f"{name}: through the services, a step",
+        mean(x for t in turns for x in t.through.steps),
+        "s",
+    )
     result.add(f"{name}: in one process, a step", mean(x for t in turns for x in t.steps), "s")
     for stage in STAGES:
         spent = mean(x for t in turns for x in t.through.stages[stage][WARM - 1 :])
         result.add(f"{name}, services: {stage}", spent, "s")
-    for what, metric in (("training", "train_seconds"), ("the learner's hand-over", "publish_seconds")):
-        result.add(f"{name}, services: of it {what}", mean(x for t in turns for x in t.through.measured(metric)), "s")
-    for where, loads in (("", [t.through.loads for t in turns]), (", alone", [t.alone.loads for t in turns])):
+    for what, metric in (
+        ("training", "train_seconds"),
+        ("the learner's hand-over", "publish_seconds"),
+    ):
+        result.add(
+            f"{name}, services: of it {what}",
+            mean(x for t in turns for x in t.through.measured(metric)),
+            "s",
+        )
+    for where, loads in (
+        ("", [t.through.loads for t in turns]),
+        (", alone", [t.alone.loads for t in turns]),
+    ):
         seconds = mean(x for turn in loads for x in turn[WARM:])
         result.add(f"{name}: the node's verifying and loading of a policy{where}", seconds, "s")
     for what in ("sample", "score", "study", "train", "refresh"):

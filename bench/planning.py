@@ -21,7 +21,9 @@ from services.rollout.growth.planner import planner
 from services.rollout.growth.spec import GrowSpec
 
 TIMES, LEAVES, TREES = 3, 256, 4
-TOKENS_PER_S = 500.0  # of the torch engine on two cores: what the share of planning is measured against
+TOKENS_PER_S = (
+    500.0  # of the torch engine on two cores: what the share of planning is measured against
+)
 _BASE = {
     "name": "planning",
     "model": "none",
@@ -85,9 +87,19 @@ def run() -> Result:
             continue
         found = [grown(name, settings, tokens) for _ in range(TIMES)]
         share = median([100 * s.policy * TOKENS_PER_S / s.tokens for s in found])
-        result.add(f"{name}: planning, of the time to sample {found[0].leaves // TREES} leaves", share, "%", "bar: below 1")
+        result.add(
+            f"{name}: planning, of the time to sample {found[0].leaves // TREES} leaves",
+            share,
+            "%",
+            "bar: below 1",
+        )
         plans = median([s.expansions / s.policy for s in found])
-        result.add(f"{name}: expansions planned, plans alone", plans, "1/s", "bar: at least 10,000 for one planner")
+        result.add(
+            f"{name}: expansions planned, plans alone",
+            plans,
+            "1/s",
+            "bar: at least 10,000 for one planner",
+        )
         rate = median([s.expansions / s.growing for s in found])
         result.add(f"{name}: expansions through one grower, all its work", rate, "1/s")
     result.notes.append(
@@ -122,7 +134,9 @@ def _grower(recipe: Recipe, index: int, engine: ScriptedEngine, spent: Spent) ->
     policy = _Timed(registry.build("generate", generate.policy, generate.settings), spent)
     sampling = Sampling(max_new_tokens=generate.max_new_tokens, seed=seed)
     tree_id = index.to_bytes(4, "little")
-    spec = GrowSpec(tree_id, recipe.name, seed, _PROMPT, policy, generate.max_new_tokens, sampling, (0, index))
+    spec = GrowSpec(
+        tree_id, recipe.name, seed, _PROMPT, policy, generate.max_new_tokens, sampling, (0, index)
+    )
     return Grower(spec, Tree(tree_id), engine.tokenizer, "bench")
 
 

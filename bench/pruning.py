@@ -27,7 +27,13 @@ _BASE: dict[str, Any] = {
     "resources": {"engine": "scripted"},
 }
 # The first letter says whether the path will be right, four times in five: after an `a` it turns to `r`, or else to `w`.
-KINDS = {"": {"a": 0.75, "b": 0.25}, "a": {"r": 0.8, "w": 0.2}, "b": {"r": 0.2, "w": 0.8}, "r": {"r": 1.0}, "w": {"w": 1.0}}
+KINDS = {
+    "": {"a": 0.75, "b": 0.25},
+    "a": {"r": 0.8, "w": 0.2},
+    "b": {"r": 0.2, "w": 0.8},
+    "r": {"r": 1.0},
+    "w": {"w": 1.0},
+}
 TOLD = {"a": 0.8, "b": 0.2, "": 0.5}
 # Steps of a letter, a digit and a full stop; the head likes a's best and c's least.
 STEPS = (
@@ -36,7 +42,11 @@ STEPS = (
     | {f"{letter}{digit}": {".": 1.0} for letter in "ab" for digit in "12"}
     | {f"c{digit}": {".": 0.7, "": 0.3} for digit in "12"}
 )
-LIKED = {f"{letter}{digit}": score for letter, score in (("a", 0.9), ("b", 0.6), ("c", 0.3)) for digit in "12"} | {"": 0.5}
+LIKED = {
+    f"{letter}{digit}": score
+    for letter, score in (("a", 0.9), ("b", 0.6), ("c", 0.3))
+    for digit in "12"
+} | {"": 0.5}
 
 
 def run() -> Result:
@@ -51,12 +61,16 @@ def run() -> Result:
         ("REBASE", {"lambda_b": 0.0, "lambda_d": 0.0}),
     ):
         memory, kinds = _searched(changed)
-        result.add(f"{name}: unique tokens of the candidates' paths, summed over depths", memory, "tokens")
+        result.add(
+            f"{name}: unique tokens of the candidates' paths, summed over depths", memory, "tokens"
+        )
         result.add(f"{name}: kinds of steps that go on at a depth", kinds, "of 3")
     return result
 
 
-def _grown(policy: str, settings: Mapping[str, Any], most: int, index: int, engine: Mapping[str, Any]) -> Grown:
+def _grown(
+    policy: str, settings: Mapping[str, Any], most: int, index: int, engine: Mapping[str, Any]
+) -> Grown:
     generate = {"policy": policy, "settings": dict(settings), "max_new_tokens": most}
     return grow(resolve({**_BASE, "generate": generate}), index, dict(engine))
 
@@ -66,10 +80,15 @@ def _without_spread(scores: Mapping[str, float]) -> float:
     lost = mixed = 0
     for index in range(TREES):
         engine = {"chain": KINDS, "scores": scores}
-        whole = _ends(_grown("arrol", {"width": WIDTH // 2, "detect": 2, "keep": 1.0}, 8, index, engine))
+        whole = _ends(
+            _grown("arrol", {"width": WIDTH // 2, "detect": 2, "keep": 1.0}, 8, index, engine)
+        )
         if len(whole) == 2:
             mixed += 1
-            lost += len(_ends(_grown("arrol", {"width": WIDTH // 2, "detect": 2}, 8, index, engine))) == 1
+            lost += (
+                len(_ends(_grown("arrol", {"width": WIDTH // 2, "detect": 2}, 8, index, engine)))
+                == 1
+            )
     return lost / mixed
 
 
@@ -79,15 +98,26 @@ def _ends(growth: Grown) -> set[str]:
 
 
 def _searched(changed: Mapping[str, Any]) -> tuple[float, float]:
-    settings = {"width": WIDTH, "step": 4, "delimiter": ".", "depth": 8, "temperature": 1.0, **changed}
+    settings = {
+        "width": WIDTH,
+        "step": 4,
+        "delimiter": ".",
+        "depth": 8,
+        "temperature": 1.0,
+        **changed,
+    }
     memory, kinds = [], []
     for index in range(TREES // 8):
         grown = _grown("ets", settings, 40, index, {"chain": STEPS, "scores": LIKED})
-        search = Search(Ets(**settings), Growth(GrowthView(grown.tree, 0, 40), GrowthBudget(), Draws(0)), WIDTH)
+        search = Search(
+            Ets(**settings), Growth(GrowthView(grown.tree, 0, 40), GrowthBudget(), Draws(0)), WIDTH
+        )
         search.growth.start(search.grow())
         search.growth.plan()
         memory.append(sum(depth.kv_tokens for depth in search.depths))
         for depth in search.depths:
-            going = [n for n in depth.candidates if grown.tree.at(n.id, len(n.run.last), 0) is not None]
+            going = [
+                n for n in depth.candidates if grown.tree.at(n.id, len(n.run.last), 0) is not None
+            ]
             kinds.append(len({node.run.text[0] for node in going}))
     return float(np.mean(memory)), float(np.mean(kinds))

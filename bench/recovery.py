@@ -26,7 +26,9 @@ from services.supervisor.embedded import embedded
 from services.supervisor.supervisor import Supervisor
 
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))
-BARS_S = dict.fromkeys(("rollout", "verifier", "treestore", "gateway", "nats"), 8.0) | {"learner": 15.0}
+BARS_S = dict.fromkeys(("rollout", "verifier", "treestore", "gateway", "nats"), 8.0) | {
+    "learner": 15.0
+}
 CHANGES = [
     "resources.engine=scripted",
     "resources.engine_settings={accuracy: 0.5, latency_s: 0.02}",
@@ -47,18 +49,30 @@ def run() -> Result:
     result.add("a step that nothing disturbs", undisturbed, "s")
     for service, seconds in found.items():
         figure = median(seconds)
-        result.add(f"{service} killed: later than such a step", figure, "s", f"bar: at most {BARS_S[service]:g}")
+        result.add(
+            f"{service} killed: later than such a step",
+            figure,
+            "s",
+            f"bar: at most {BARS_S[service]:g}",
+        )
         result.notes.append(f"{service}: {', '.join(f'{one:.1f}' for one in sorted(seconds))} s")
     result.notes.append(f"medians of {RUNS}, load {os.getloadavg()[0]:.1f} at the end")
     return result
 
 
 async def _measure(state: Path) -> tuple[float, dict[str, list[float]]]:
-    changes = [*CHANGES, *([f"model={os.environ['BENCH_MODEL']}"] if "BENCH_MODEL" in os.environ else [])]
+    changes = [
+        *CHANGES,
+        *([f"model={os.environ['BENCH_MODEL']}"] if "BENCH_MODEL" in os.environ else []),
+    ]
     async with embedded(state) as supervisor:
-        channel = rpc.channel(supervisor.fleet.state.address("gateway"), secret=supervisor.fleet.state.secret)
+        channel = rpc.channel(
+            supervisor.fleet.state.address("gateway"), secret=supervisor.fleet.state.secret
+        )
         gateway: Any = gw_grpc.GatewayServiceStub(channel)
-        request = gw.CreateRunRequest(recipe_json=load(RECIPE, changes).model_dump_json(), request_id=uuid.uuid4().hex)
+        request = gw.CreateRunRequest(
+            recipe_json=load(RECIPE, changes).model_dump_json(), request_id=uuid.uuid4().hex
+        )
         run_id = (await rpc.call(gateway.CreateRun, request, 60.0, 30.0)).run.run_id
         try:
             steps = Steps(supervisor, run_id)

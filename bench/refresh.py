@@ -47,7 +47,9 @@ from services.rollout.weights.delta_fetch import Rebuilder
 from services.rollout.weights.fetch import Weights
 
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))
-MOVED = float(os.environ.get("BENCH_MOVED", "0.034"))  # share of the words; of the quick start: bench/deltas.py
+MOVED = float(
+    os.environ.get("BENCH_MOVED", "0.034")
+)  # share of the words; of the quick start: bench/deltas.py
 DRAIN_S = 10.0
 
 
@@ -56,15 +58,23 @@ def run() -> Result:
     engine = "vllm" if find_spec("vllm") else "torch"
     result = Result(f"refresh-{engine}" if engine == "vllm" else "refresh")
     asyncio.run(_measure(engine, result))
-    result.notes.append(f"engine {engine}, {BRANCHES} branches, medians of {RUNS}, load {os.getloadavg()[0]:.1f} at the end")
+    result.notes.append(
+        f"engine {engine}, {BRANCHES} branches, medians of {RUNS}, load {os.getloadavg()[0]:.1f} at the end"
+    )
     result.notes.append(f"{100 * MOVED:.1f} % of the words move from one version to the next")
     if engine == "torch":
-        result.notes.append("vLLM is not installed here: `.venv-vllm/bin/python -m bench refresh` measures its updates")
+        result.notes.append(
+            "vLLM is not installed here: `.venv-vllm/bin/python -m bench refresh` measures its updates"
+        )
     return result
 
 
 async def _measure(engine: str, result: Result) -> None:
-    changes = [f"resources.engine={engine}", f"resources.max_branches={BRANCHES}", "resources.kv_tokens=16384"]
+    changes = [
+        f"resources.engine={engine}",
+        f"resources.max_branches={BRANCHES}",
+        "resources.kv_tokens=16384",
+    ]
     recipe = load(RECIPE, changes)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         async with broker() as url, learning(recipe, Path(folder) / "learner", url) as learner:
@@ -72,10 +82,16 @@ async def _measure(engine: str, result: Result) -> None:
             await thread.start()
             try:
                 busy = Busy(thread)
-                for (store, how), found in (await _cells(learner, busy, Path(folder), engine)).items():
+                for (store, how), found in (
+                    await _cells(learner, busy, Path(folder), engine)
+                ).items():
                     for name, says in _SAYS.items():
                         figure = median([getattr(one, name) for one in found])
-                        result.add(f"{store}, {how}: {says}", figure, "s" if name.endswith("_s") else "tokens")
+                        result.add(
+                            f"{store}, {how}: {says}",
+                            figure,
+                            "s" if name.endswith("_s") else "tokens",
+                        )
                 for name, numbers in learner.told.items():
                     unit = "s" if name.endswith("_s") else "MB"
                     result.add(f"nats, the learner: {name}", median(numbers), unit)
@@ -91,7 +107,9 @@ _SAYS = {
 }
 
 
-async def _cells(learner: "Learner", busy: "Busy", folder: Path, engine: str) -> dict[tuple[str, str], list[Change]]:
+async def _cells(
+    learner: "Learner", busy: "Busy", folder: Path, engine: str
+) -> dict[tuple[str, str], list[Change]]:
     fetch = WeightServer().fetch
     stores: dict[str, Source] = {
         "file": Weights(folder / "node", fetch),
@@ -101,13 +119,19 @@ async def _cells(learner: "Learner", busy: "Busy", folder: Path, engine: str) ->
     if engine == "vllm":
         stores["nccl (gloo)"] = Handed(folder / "handed", HandOvers("bench", 1).ask, 1)
     found: dict[tuple[str, str], list[Change]] = {}
-    await busy.change(learner.publish, stores["nats"], 0.0)  # warms up, and is the whole version that changes build upon
+    await busy.change(
+        learner.publish, stores["nats"], 0.0
+    )  # warms up, and is the whole version that changes build upon
     for _ in range(RUNS):
-        for (store, weights), (how, drain_s) in itertools.product(stores.items(), (("cut", 0.0), ("drain", DRAIN_S))):
+        for (store, weights), (how, drain_s) in itertools.product(
+            stores.items(), (("cut", 0.0), ("drain", DRAIN_S))
+        ):
             if store == "nats":  # a node that has the version before, as nodes have
                 async with weights.held(await learner.publish()):
                     pass
-            found.setdefault((store, how), []).append(await busy.change(learner.publish, weights, drain_s))
+            found.setdefault((store, how), []).append(
+                await busy.change(learner.publish, weights, drain_s)
+            )
     return found
 
 
@@ -159,13 +183,20 @@ class Learner:
         with torch.no_grad():
             for tensor in self.tensors.values():
                 flat = tensor.view(-1).view(torch.int16)
-                normal = (flat & 0x7FFF) >= 0x80  # a unit beyond 0 is a number that kernels take for 0
+                normal = (
+                    flat & 0x7FFF
+                ) >= 0x80  # a unit beyond 0 is a number that kernels take for 0
                 flat[(torch.rand(len(flat)) < MOVED) & normal] += 1
         said = self.canary() if self.canary else None
         return self.weights.put(self.tensors, 1, self.step, "bfloat16", said)
 
     def _published(self, made: WeightManifest) -> Published:
-        return Published(PolicyVersion(1, self.step, made.digest), self.weights.folder.resolve(), self.address, made.bytes)
+        return Published(
+            PolicyVersion(1, self.step, made.digest),
+            self.weights.folder.resolve(),
+            self.address,
+            made.bytes,
+        )
 
 
 @contextlib.asynccontextmanager
@@ -182,12 +213,17 @@ async def learning(recipe: Recipe, folder: Path, nats_url: str) -> AsyncIterator
     says = (lambda: canary.of(trained, "bfloat16")) if recipe.resources.engine == "vllm" else None
     bus = await Bus.connect(nats_url, "learner")
     bucket = Bucket(bus.client, "weights-bench")
-    learner = Learner(held.computed(), WeightFolder(folder), says, bucket, ObjectStoreWeights(bucket, every=1000))
+    learner = Learner(
+        held.computed(), WeightFolder(folder), says, bucket, ObjectStoreWeights(bucket, every=1000)
+    )
     servicer: Any = server.LearnerServicer()
     servicer.learner = SimpleNamespace(weights=learner.weights)
     add = learner_service_pb2_grpc.add_LearnerServiceServicer_to_server
     serving = await rpc.serve("127.0.0.1:0", [lambda s: add(servicer, s)], [server.SERVICE])
-    learner.address, servicer.hands = serving.address, Hands(learner.weights, torch.device("cpu"), DRAIN_S)
+    learner.address, servicer.hands = (
+        serving.address,
+        Hands(learner.weights, torch.device("cpu"), DRAIN_S),
+    )
     try:
         yield learner
     finally:

@@ -93,7 +93,9 @@ def binary(depth: int) -> float:
 
 def shaped(depth: int, width: int = 16, divisor: int = 2) -> float:
     """Branches of `divisor` until there are `width` paths, which go on alone."""
-    return float(1 - sum(min(width, divisor**level) for level in range(1, depth + 1)) / (depth * width))
+    return float(
+        1 - sum(min(width, divisor**level) for level in range(1, depth + 1)) / (depth * width)
+    )
 
 
 CASES = (
@@ -105,9 +107,20 @@ CASES = (
         Case(f"{p}: W = 16, 6 of 6 segments", p, {**SHAPED, "max_depth": 6}, 48, closed=shaped(6))
         for p in ("treepo", "treepo-eager")
     ),
-    *(Case(f"{p}: W = 16, 14 of 14 segments", p, SHAPED, 112, closed=shaped(14)) for p in ("treepo", "treepo-eager")),
     *(
-        Case(f"{p}: W = 16, ends after {n} of 14 segments, more or less", p, SHAPED, 112, staged(8 * n), 8, least=bar)
+        Case(f"{p}: W = 16, 14 of 14 segments", p, SHAPED, 112, closed=shaped(14))
+        for p in ("treepo", "treepo-eager")
+    ),
+    *(
+        Case(
+            f"{p}: W = 16, ends after {n} of 14 segments, more or less",
+            p,
+            SHAPED,
+            112,
+            staged(8 * n),
+            8,
+            least=bar,
+        )
         for p in ("treepo", "treepo-eager")
         for n, bar in ((4, BAR), (4.5, BAR), (6, None))
     ),
@@ -130,7 +143,14 @@ CASES = (
         one_fork(12),
         closed=4 / 5 * 12 / 26,
     ),
-    Case("tree-grpo: n = 2, chains of 8 nodes", "tree-grpo", {"node": 1}, 8, trees=768, closed=2 / 3 * 7 / 16),
+    Case(
+        "tree-grpo: n = 2, chains of 8 nodes",
+        "tree-grpo",
+        {"node": 1},
+        8,
+        trees=768,
+        closed=2 / 3 * 7 / 16,
+    ),
     Case(
         "rose: n = 8, ε = ¼, the one fork at token 4 of 8, revisited",
         "rose",
@@ -148,15 +168,29 @@ def run() -> Result:
     result = Result("saving")
     for case in CASES:
         saving = case.saving()
-        result.add(case.what, 100 * saving, "%", case.bar + ("" if case.holds(saving) else "  MISSED"))
+        result.add(
+            case.what, 100 * saving, "%", case.bar + ("" if case.holds(saving) else "  MISSED")
+        )
     for name in registry.names("generate"):
         recipe = None if name in _SCORED else _recipe(name)
         if recipe is None:
-            result.notes.append(f"{name}: not measured by itself: {_SCORED.get(name, 'no recipe of its name')}")
+            result.notes.append(
+                f"{name}: not measured by itself: {_SCORED.get(name, 'no recipe of its name')}"
+            )
             continue
         generate = recipe.generate
-        for chain, how in ((ENDLESS, "no path ends early"), (staged(generate.max_new_tokens / 2, 3), "ends half-way")):
-            case = Case(f"recipe {name}: {how}", name, generate.settings, generate.max_new_tokens, chain, trees=8)
+        for chain, how in (
+            (ENDLESS, "no path ends early"),
+            (staged(generate.max_new_tokens / 2, 3), "ends half-way"),
+        ):
+            case = Case(
+                f"recipe {name}: {how}",
+                name,
+                generate.settings,
+                generate.max_new_tokens,
+                chain,
+                trees=8,
+            )
             result.add(case.what, 100 * case.saving(), "%")
     return result
 

@@ -24,12 +24,21 @@ def run() -> Result:
     """Medians of alternating runs after one warm-up each; rewards are drawn, so that no group is skipped."""
     recipe = load(RECIPE)
     tree = OneProcess(recipe)
-    naive = NaiveLoop(models.resolve(recipe.model), recipe.optimise.learning_rate, WIDTH, recipe.generate.max_new_tokens)
+    naive = NaiveLoop(
+        models.resolve(recipe.model),
+        recipe.optimise.learning_rate,
+        WIDTH,
+        recipe.generate.max_new_tokens,
+    )
     draw = random.Random(0)
-    seconds: dict[str, list[float]] = {name: [] for name in ("naive sample", "naive train", "sample", "train", "skipping")}
+    seconds: dict[str, list[float]] = {
+        name: [] for name in ("naive sample", "naive train", "sample", "train", "skipping")
+    }
     for turn in range(RUNS + 1):
         rows = draw.sample(tree.split.train, GROUPS)
-        rewards = [float(draw.random() < 0.5) if w > 1 else float(w) for _ in rows for w in range(WIDTH)]
+        rewards = [
+            float(draw.random() < 0.5) if w > 1 else float(w) for _ in rows for w in range(WIDTH)
+        ]
         samples = naive.sample([messages(row, recipe.task) for row in rows])
         trained = naive.train(samples, rewards)
         ours = _tree_step(tree, rows, rewards, turn)
@@ -70,9 +79,13 @@ def _result(seconds: dict[str, list[float]]) -> Result:
     result.add("tree: training, each shared token once", mid["train"], "s")
     both = [
         (a + b) / (c + d)
-        for a, b, c, d in zip(*(seconds[n] for n in ("naive sample", "naive train", "sample", "train")), strict=True)
+        for a, b, c, d in zip(
+            *(seconds[n] for n in ("naive sample", "naive train", "sample", "train")), strict=True
+        )
     ]
     result.add("naive / tree, sampling and training", median(both), "x", "bar: at least 2")
     result.add("tree: training with half of the groups skipped", mid["skipping"], "s")
-    result.notes.append(f"{GROUPS} prompts x {WIDTH} samples x 8 tokens, bf16, {RUNS} alternating runs, medians")
+    result.notes.append(
+        f"{GROUPS} prompts x {WIDTH} samples x 8 tokens, bf16, {RUNS} alternating runs, medians"
+    )
     return result

@@ -16,7 +16,9 @@ def run() -> Result:
     mean: dict[int, float] = {}
     for staleness in (0, 1):
         changes = [f"budget.steps={STEPS}", f"control.max_staleness={staleness}"]
-        seconds = asyncio.run(services(load(RECIPE, [*changes, "eval.samples=0", "eval.max_rows=2"]))).steps
+        seconds = asyncio.run(
+            services(load(RECIPE, [*changes, "eval.samples=0", "eval.max_rows=2"]))
+        ).steps
         mean[staleness] = sum(seconds) / len(seconds)
         how = "in turn, all cores each" if staleness == 0 else "at once, cores divided"
         result.add(f"max_staleness {staleness}: {how}, seconds a step", mean[staleness], "s")

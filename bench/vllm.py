@@ -39,7 +39,9 @@ def run() -> Result:
         _updates(engine, result)
     finally:
         engine.close()
-    result.notes.append(f"medians of {RUNS} runs in turn, {AT_ONCE} at once, load {os.getloadavg()[0]:.1f} at the end")
+    result.notes.append(
+        f"medians of {RUNS} runs in turn, {AT_ONCE} at once, load {os.getloadavg()[0]:.1f} at the end"
+    )
     return result
 
 
@@ -62,7 +64,9 @@ def _flat(engine: Any, result: Result) -> None:
     ours, theirs = [], []
     for turn in range(PAIRS * RUNS + 1):
         requests, ways = _requests(turn), (_through, _directly)
-        seconds = {way: _seconds(way, engine, requests) for way in (ways if turn % 2 else ways[::-1])}
+        seconds = {
+            way: _seconds(way, engine, requests) for way in (ways if turn % 2 else ways[::-1])
+        }
         if turn:  # the first warms up
             ours.append(seconds[_through])
             theirs.append(seconds[_directly])
@@ -71,7 +75,12 @@ def _flat(engine: Any, result: Result) -> None:
     result.add("engine vllm", tokens / median(ours), "tok/s")
     result.add("vLLM called directly", tokens / median(theirs), "tok/s")
     result.add("share of it (of medians)", 100 * median(theirs) / median(ours), "%")
-    result.add("share of it (of pairs)", share, "%", f"bar: at least {BAR:g}" + (" MISSED" if share < BAR else ""))
+    result.add(
+        "share of it (of pairs)",
+        share,
+        "%",
+        f"bar: at least {BAR:g}" + (" MISSED" if share < BAR else ""),
+    )
 
 
 def _requests(turn: int) -> list[Any]:
@@ -109,9 +118,13 @@ def _directly(engine: Any, requests: Sequence[Any]) -> None:
 
     async def one(at: int, request: Any) -> int:
         params = vllm_params.sampling_params(request, frozenset())
-        sampling = SamplingParams(**params, output_kind=RequestOutputKind.FINAL_ONLY, flat_logprobs=True, ignore_eos=True)
+        sampling = SamplingParams(
+            **params, output_kind=RequestOutputKind.FINAL_ONLY, flat_logprobs=True, ignore_eos=True
+        )
         last: Any = None
-        async for output in llm.generate(tokens_input(request.prefix_P.tolist(), cache_salt=salt), sampling, f"{salt}-{at}"):
+        async for output in llm.generate(
+            tokens_input(request.prefix_P.tolist(), cache_salt=salt), sampling, f"{salt}-{at}"
+        ):
             last = output
         return len(last.outputs[0].token_ids)
 
@@ -128,18 +141,29 @@ def _trees(engine: Any, result: Result) -> None:
     trees, alone, shares = [], [], []
     leaves = TREES * int(np.prod(FORKS))
     for turn in range(RUNS):
-        trunks = list(np.random.default_rng(100 + turn).integers(1000, 40_000, (TREES, TRUNK)).astype(np.int32))
+        trunks = list(
+            np.random.default_rng(100 + turn)
+            .integers(1000, 40_000, (TREES, TRUNK))
+            .astype(np.int32)
+        )
         before = engine.stats()
         trees.append(_seconds(_tree, engine, trunks))
         after = engine.stats()
-        cached, fresh = after.cached_tokens - before.cached_tokens, after.prefilled_tokens - before.prefilled_tokens
+        cached, fresh = (
+            after.cached_tokens - before.cached_tokens,
+            after.prefilled_tokens - before.prefilled_tokens,
+        )
         shares.append(100 * cached / (cached + fresh))
         alone.append(_seconds(_independent, engine, trunks))
     tokens = leaves * DEPTH * SEGMENT
     result.add("trees: cached share of prefix tokens", median(shares), "%")
     result.add("trees: tokens on paths to leaves", tokens / median(trees), "tok/s")
     result.add("independent samples: the same", tokens / median(alone), "tok/s")
-    result.add("trees / independent samples", median([b / a for a, b in zip(trees, alone, strict=True)]), "x")
+    result.add(
+        "trees / independent samples",
+        median([b / a for a, b in zip(trees, alone, strict=True)]),
+        "x",
+    )
 
 
 def _tree(engine: Any, trunks: Sequence[IntTokens]) -> None:
@@ -178,7 +202,10 @@ def _updates(engine: Any, result: Result) -> None:
     from services.learner.model import canary, load, master_weights
 
     trained = load.load(models.resolve(MODEL))
-    tensors, seconds = master_weights.Masters(trained, torch.bfloat16).computed(), dict[str, list[float]]()
+    tensors, seconds = (
+        master_weights.Masters(trained, torch.bfloat16).computed(),
+        dict[str, list[float]](),
+    )
     core, ask = engine._core, engine._loop.run_until_complete
 
     @contextlib.contextmanager
@@ -211,7 +238,9 @@ def _ask(engine: Any, key: tuple[int, ...], prefix_P: IntTokens, count: int) -> 
     engine.submit(Request(key, prefix_P, draw, Sampling(max_new_tokens=count), keep=True))
 
 
-def _seconds(do: Callable[[Any, Sequence[Any]], object], engine: Any, given: Sequence[Any]) -> float:
+def _seconds(
+    do: Callable[[Any, Sequence[Any]], object], engine: Any, given: Sequence[Any]
+) -> float:
     begun = time.perf_counter()
     do(engine, given)
     return time.perf_counter() - begun

@@ -38,14 +38,21 @@ class Beside:
         context = multiprocessing.get_context("spawn")
         self._mine, its = context.Pipe()
         with _bound():  # as the services do; what is spawned reads it
-            self._process = context.Process(target=_serve, args=(its, recipe.model_dump_json(), run_id), daemon=True)
+            self._process = context.Process(
+                target=_serve, args=(its, recipe.model_dump_json(), run_id), daemon=True
+            )
             self._process.start()
         its.close()
 
     def __enter__(self) -> "Beside":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._mine.close()
         self._process.join(10.0)
         if self._process.is_alive():
@@ -62,7 +69,9 @@ class Beside:
 
     def _answer(self) -> Alone:
         if not self._mine.poll(_STEP_S):
-            raise TimeoutError(f"the process beside the services did not answer within {_STEP_S:.0f} s")
+            raise TimeoutError(
+                f"the process beside the services did not answer within {_STEP_S:.0f} s"
+            )
         answer: Alone = self._mine.recv()
         return answer
 

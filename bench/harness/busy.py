@@ -40,9 +40,13 @@ class Busy:
     thread: EngineThread
     draws: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     running: dict[object, Request] = field(default_factory=dict)
-    first: dict[PolicyVersion, float] = field(default_factory=dict)  # when the first segment of each policy ended
+    first: dict[PolicyVersion, float] = field(
+        default_factory=dict
+    )  # when the first segment of each policy ended
 
-    async def change(self, publish: Callable[[], Awaitable[Published]], weights: Source, drain_s: float) -> Change:
+    async def change(
+        self, publish: Callable[[], Awaitable[Published]], weights: Source, drain_s: float
+    ) -> Change:
         """A new policy amid steady work."""
         async with background(self._pump()):
             self._ask([self._fresh() for _ in range(BRANCHES - len(self.running))])
@@ -105,7 +109,8 @@ class Busy:
 
     def _fresh(self) -> Request:
         return self._request(
-            self.draws.integers(1000, 40_000, PROMPT).astype(np.int32), 1 + int(self.draws.integers(SEGMENT))
+            self.draws.integers(1000, 40_000, PROMPT).astype(np.int32),
+            1 + int(self.draws.integers(SEGMENT)),
         )
 
     def _request(self, prefix_P: IntTokens, count: int) -> Request:

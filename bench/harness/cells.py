@@ -25,7 +25,11 @@ class Cells:
             begun, load = time.time(), os.getloadavg()[0]
             print(f"  {name} …", flush=True)
             cell = measure()
-            self.held[name] = cell | {"at": begun, "took_s": time.time() - begun, "load": [load, os.getloadavg()[0]]}
+            self.held[name] = cell | {
+                "at": begun,
+                "took_s": time.time() - begun,
+                "load": [load, os.getloadavg()[0]],
+            }
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.write_text(json.dumps(self.held, indent=1))
         return self.held[name]

@@ -59,7 +59,8 @@ def read(database: Path, run_id: str) -> Curve:
     """The run so far; an empty curve before its first policy."""
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
         stored = db.execute(
-            "select step, stored_ms, published from policies where run_id = ? and not abandoned order by step", (run_id,)
+            "select step, stored_ms, published from policies where run_id = ? and not abandoned order by step",
+            (run_id,),
         ).fetchall()
         evals = db.execute(
             "select label, max(closed_ms), min(closed_ms) from trees where run_id = ? and purpose = ? group by label",
@@ -72,11 +73,18 @@ def read(database: Path, run_id: str) -> Curve:
         tokens = [_sampled(db, run_id, at) for _, at, _ in stored]
     last = max((step for step, _, _ in stored), default=0)
     accuracy = {
-        _step(label, last): said[label] for label, _, first in evals if label.endswith("-greedy") and first and label in said
+        _step(label, last): said[label]
+        for label, _, first in evals
+        if label.endswith("-greedy") and first and label in said
     }
     over = [closed for _, closed, first in evals if first]
-    seconds = [_seconds(before, after, over) for (_, before, _), (_, after, _) in itertools.pairwise(stored)]
-    metrics = [dict(events_pb2.PolicyPublished.FromString(data).metrics) for _, _, data in stored[1:]]
+    seconds = [
+        _seconds(before, after, over)
+        for (_, before, _), (_, after, _) in itertools.pairwise(stored)
+    ]
+    metrics = [
+        dict(events_pb2.PolicyPublished.FromString(data).metrics) for _, _, data in stored[1:]
+    ]
     return Curve(seconds, tokens, accuracy, metrics)
 
 
@@ -97,4 +105,8 @@ def _sampled(db: sqlite3.Connection, run_id: str, until: int) -> int:
 def _step(label: str, last: int) -> int:
     """Which policy an evaluation measured."""
     when = label.removesuffix("-greedy")
-    return {"before": 0, "after": last}[when] if not when.startswith("step-") else int(when.removeprefix("step-"))
+    return (
+        {"before": 0, "after": last}[when]
+        if not when.startswith("step-")
+        else int(when.removeprefix("step-"))
+    )

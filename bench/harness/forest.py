@@ -69,13 +69,25 @@ class Forest:
         self._tokenizer = loading.ChatTokenizer(folder, self._forward.model)
         self._longest = longest
 
-    def prompts(self, dataset: str, config: Mapping[str, Any], system: str, seed: int, count: int) -> list[Prompt]:
+    def prompts(
+        self, dataset: str, config: Mapping[str, Any], system: str, seed: int, count: int
+    ) -> list[Prompt]:
         """Rows of a generator of reasoning-gym."""
         from banyan.recipe import Task
         from services.gateway import tasks
 
-        task = Task(name="reasoning-gym", dataset=dataset, config=dict(config), size=max(count, 2), seed=seed, system=system)
-        return [Prompt(row, tuple(tasks.messages(row, task))) for row in tasks.load(task, Path())[:count]]
+        task = Task(
+            name="reasoning-gym",
+            dataset=dataset,
+            config=dict(config),
+            size=max(count, 2),
+            seed=seed,
+            system=system,
+        )
+        return [
+            Prompt(row, tuple(tasks.messages(row, task)))
+            for row in tasks.load(task, Path())[:count]
+        ]
 
     def grow(self, jobs: Sequence[Job], prompts: Sequence[Prompt]) -> list[list[Grown]]:
         """For each job a group of trees of each prompt; all of them at once, so that batches are full."""
@@ -83,24 +95,47 @@ class Forest:
         from services.rollout.engines.torch_engine.engine import TorchEngine
         from services.rollout.engines.torch_engine.kv.kv_budget import Limits
 
-        engine = TorchEngine(self._forward, self._tokenizer, Limits(max_branches=128), PolicyVersion(0, 0, b"bench"))
-        places = [(j, p, t) for j, job in enumerate(jobs) for p in range(len(prompts)) for t in range(job.trees)]
+        engine = TorchEngine(
+            self._forward, self._tokenizer, Limits(max_branches=128), PolicyVersion(0, 0, b"bench")
+        )
+        places = [
+            (j, p, t)
+            for j, job in enumerate(jobs)
+            for p in range(len(prompts))
+            for t in range(job.trees)
+        ]
         growers = {
-            (tree_id := _id(*place)): Grower(self._spec(jobs, prompts, place), Tree(tree_id), self._tokenizer, "bench")
+            (tree_id := _id(*place)): Grower(
+                self._spec(jobs, prompts, place), Tree(tree_id), self._tokenizer, "bench"
+            )
             for place in places
         }
         _run(engine, growers, {_id(j, p, t): prompts[p].row for j, p, t in places})
         return [
-            [_grown(prompt, [growers[_id(j, p, t)] for t in range(job.trees)]) for p, prompt in enumerate(prompts)]
+            [
+                _grown(prompt, [growers[_id(j, p, t)] for t in range(job.trees)])
+                for p, prompt in enumerate(prompts)
+            ]
             for j, job in enumerate(jobs)
         ]
 
-    def _spec(self, jobs: Sequence[Job], prompts: Sequence[Prompt], place: tuple[int, int, int]) -> GrowSpec:
+    def _spec(
+        self, jobs: Sequence[Job], prompts: Sequence[Prompt], place: tuple[int, int, int]
+    ) -> GrowSpec:
         j, p, t = place
         drawn = key(jobs[j].seed, "bench", p, t)
         sampling = Sampling(1.0, 1.0, 0, self._longest, (), drawn)
         policy = jobs[j].policy()
-        return GrowSpec(_id(*place), "bench", drawn, prompts[p].messages, policy, self._longest, sampling, (p, t))
+        return GrowSpec(
+            _id(*place),
+            "bench",
+            drawn,
+            prompts[p].messages,
+            policy,
+            self._longest,
+            sampling,
+            (p, t),
+        )
 
 
 def _id(job: int, prompt: int, tree: int) -> bytes:
@@ -114,7 +149,9 @@ def _grown(prompt: Prompt, growers: Sequence[Grower]) -> Grown:
         for grower in growers
         for leaf in sorted(grower.leaves, key=lambda leaf, tree=grower.tree: _place(tree, leaf))  # type: ignore[misc]
     ]
-    segments = [s for grower in growers for s in grower.tree.segments.values() if s.kind is Kind.POLICY]
+    segments = [
+        s for grower in growers for s in grower.tree.segments.values() if s.kind is Kind.POLICY
+    ]
     return Grown(answers, sum(len(s) for s in segments))
 
 
@@ -139,7 +176,9 @@ def _score(text: str, row: Mapping[str, Any]) -> float:
     return outcome.value if isinstance(outcome, Scored) else 0.0
 
 
-def _run(engine: Any, growers: Mapping[bytes, Grower], rows: Mapping[bytes, Mapping[str, Any]]) -> None:
+def _run(
+    engine: Any, growers: Mapping[bytes, Grower], rows: Mapping[bytes, Mapping[str, Any]]
+) -> None:
     """Steps all trees until each says that it is grown."""
     steps = {tree_id: grower.start() for tree_id, grower in growers.items()}
     open_trees = set(growers)
@@ -150,8 +189,16 @@ def _run(engine: Any, growers: Mapping[bytes, Grower], rows: Mapping[bytes, Mapp
         ended: dict[bytes, list[Any]] = {}
         for one in engine.step() if engine.busy else ():
             ended.setdefault(one.key[0], []).append(one)
-        steps = {tree_id: growers[tree_id].ended(ones) for tree_id, ones in ended.items() if tree_id in open_trees}
-        steps |= {t: growers[t].scored(_said(growers[t], rows[t])) for t in open_trees - set(steps) if growers[t].waits}
+        steps = {
+            tree_id: growers[tree_id].ended(ones)
+            for tree_id, ones in ended.items()
+            if tree_id in open_trees
+        }
+        steps |= {
+            t: growers[t].scored(_said(growers[t], rows[t]))
+            for t in open_trees - set(steps)
+            if growers[t].waits
+        }
         if open_trees and not steps and not engine.busy:
             raise RuntimeError(f"{len(open_trees)} trees neither grow nor end")
 

@@ -15,7 +15,9 @@ from typing import Any
 
 from bench.harness.record import RESULTS
 
-FOLDER = Path(os.environ.get("BENCH_KEPT", Path(__file__).parents[1] / "kept")).absolute()  # another folder to try things in
+FOLDER = Path(
+    os.environ.get("BENCH_KEPT", Path(__file__).parents[1] / "kept")
+).absolute()  # another folder to try things in
 Cell = dict[str, Any]
 
 
@@ -66,21 +68,31 @@ class Kept:
         cell: Cell = json.loads(path.read_text())
         if cell["asked"] != json.loads(json.dumps(dict(asked))):
             then, now = cell["asked"], dict(asked)
-            raise RuntimeError(f"{path} was measured with {then}, now {now} is asked; remove it to measure anew")
+            raise RuntimeError(
+                f"{path} was measured with {then}, now {now} is asked; remove it to measure anew"
+            )
         return cell
 
 
 def commit_of(*apart: Path) -> str:
     """The commit that is measured, and whether tracked files differ from it, but for those in the folders `apart`."""
     head = _git("rev-parse", "HEAD")
-    changed = [line[3:] for line in _git("status", "--porcelain", "--untracked-files=no").splitlines()]
+    changed = [
+        line[3:] for line in _git("status", "--porcelain", "--untracked-files=no").splitlines()
+    ]
     root = Path(_git("rev-parse", "--show-toplevel"))
-    other = [name for name in changed if not any((root / name).is_relative_to(folder) for folder in apart)]
+    other = [
+        name
+        for name in changed
+        if not any((root / name).is_relative_to(folder) for folder in apart)
+    ]
     return head + ("-changed" if other else "")
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", *arguments], cwd=Path(__file__).parents[1], capture_output=True, text=True
+    )
     if done.returncode:
         said = f"git {arguments[0]}: {done.stderr.strip()}"
         raise RuntimeError(f"{said}; raw figures are kept with their commit: measure in a checkout")

@@ -25,7 +25,11 @@ def stages(database: Path, run_id: str) -> dict[str, list[float]]:
     """Seconds of each stage, a value a step; the first step is left out. Sums to the time from policy to policy."""
     found: dict[str, list[float]] = {name: [] for name in STAGES}
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
-        at = dict(db.execute("select step, stored_ms from policies where run_id = ? and not abandoned", (run_id,)))
+        at = dict(
+            db.execute(
+                "select step, stored_ms from policies where run_id = ? and not abandoned", (run_id,)
+            )
+        )
         for ordinal in range(1, max(at)):
             values = {"run": run_id, "ordinal": ordinal}
             opened, closed, ended, committed = db.execute(_OF_BATCH, values).fetchone()

@@ -27,7 +27,9 @@ def run(
         return asyncio.run(_run(recipe, Path(folder), enough, deadline_s, look))
 
 
-async def _run(recipe: Recipe, state: Path, enough: Callable[[Curve], bool], deadline_s: float, look: Look) -> Curve:
+async def _run(
+    recipe: Recipe, state: Path, enough: Callable[[Curve], bool], deadline_s: float, look: Look
+) -> Curve:
     end = time.monotonic() + deadline_s
     async with system(state) as made:
         run_id = await made.create(recipe.model_dump())

@@ -55,7 +55,9 @@ class Shape:
     @property
     def unique(self) -> int:
         """Tokens of the tree."""
-        return self.prompt + self.new * int(sum(self.branches**level for level in range(1, self.depth + 1)))
+        return self.prompt + self.new * int(
+            sum(self.branches**level for level in range(1, self.depth + 1))
+        )
 
     def __str__(self) -> str:
         deep = f", depth {self.depth}" if self.depth > 1 else ""
@@ -73,14 +75,26 @@ def tree(shape: Shape, seed: int = 0) -> tuple[Tree, list[Leaf]]:
         above, fork = (b"", 0) if parent is None else (parent.id, len(parent))
         policy = b"now" if kind is Kind.POLICY else b""
         one = Segment(
-            made.tree_id, above, fork, ordinal, kind, tokens, values, policy=policy, sampling=Sampling(temperature=1.0)
+            made.tree_id,
+            above,
+            fork,
+            ordinal,
+            kind,
+            tokens,
+            values,
+            policy=policy,
+            sampling=Sampling(temperature=1.0),
         )
         made.add(one)
         return one
 
     level = [segment(None, shape.prompt, 0, Kind.PROMPT)]
     for _ in range(shape.depth):
-        level = [segment(parent, shape.new, i, Kind.POLICY) for parent in level for i in range(shape.branches)]
+        level = [
+            segment(parent, shape.new, i, Kind.POLICY)
+            for parent in level
+            for i in range(shape.branches)
+        ]
     return made, [Leaf(one.id, len(one)) for one in level]
 
 
@@ -92,8 +106,13 @@ class Rivals:
         grown, leaves = tree(shape)
         view = TreeView(grown, leaves, dict.fromkeys(leaves, 1.0))
         worth_L = np.random.default_rng(0).standard_normal(len(leaves))
-        self.row = packing.pack([unroll.unroll(view, range(len(leaves)), worth_L, None, b"now")], shape.unique)[0]
-        alone = [packing.pack([unroll.unroll(view, [leaf], worth_L, None, b"now")], 0)[0] for leaf in range(len(leaves))]
+        self.row = packing.pack(
+            [unroll.unroll(view, range(len(leaves)), worth_L, None, b"now")], shape.unique
+        )[0]
+        alone = [
+            packing.pack([unroll.unroll(view, [leaf], worth_L, None, b"now")], 0)[0]
+            for leaf in range(len(leaves))
+        ]
         self.flat, self._totals = alone, totals_of([self.row])
         self._loss = losses.build("ppo-clip", {})
 
@@ -131,7 +150,11 @@ class Rivals:
         config: Any = self.model.config
         body = sum(p.numel() for name, p in self._body() if p.dim() > 1 and "embed" not in name)
         head = config.vocab_size * config.hidden_size
-        return 6.0 * float(body * tokens + head * predicted + 2 * config.num_hidden_layers * config.hidden_size * pairs)
+        return 6.0 * float(
+            body * tokens
+            + head * predicted
+            + 2 * config.num_hidden_layers * config.hidden_size * pairs
+        )
 
     def _body(self) -> list[tuple[str, torch.nn.Parameter]]:
         return list(self.model.base_model.named_parameters())
@@ -141,7 +164,9 @@ class Rivals:
         """How many times less work packing is."""
         s = self.shape
         flat = self.work(
-            s.leaves * s.length, sum(len(r.place_R) for r in self.flat), s.leaves * s.length * (s.length + 1) // 2
+            s.leaves * s.length,
+            sum(len(r.place_R) for r in self.flat),
+            s.leaves * s.length * (s.length + 1) // 2,
         )
         seen = matmuls.long_pairs(matmuls.calls(node_spans.spans(self.row), 0))
         return flat / self.work(s.unique, len(self.row.place_R), seen)
@@ -162,7 +187,9 @@ def _joined(rows: list[PackedSequence], length: int) -> PackedSequence:
         temperature_R=joined("temperature_R"),
         row_E=np.concatenate([row.row_E + at for row, at in zip(rows, places, strict=True)]),
         token_E=joined("token_E"),
-        index_P_T=np.concatenate([row.index_P_T + at for row, at in zip(rows, offset, strict=True)]),
+        index_P_T=np.concatenate(
+            [row.index_P_T + at for row, at in zip(rows, offset, strict=True)]
+        ),
         **{n: joined(n) for n in (f"{part}_P_T" for part in _OF_PATHS)},
     )
 

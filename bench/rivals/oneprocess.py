@@ -63,41 +63,59 @@ class OneProcess:
     With the `run_id` of a deterministic run through the services it makes the same policies, bit for bit: equal work.
     """
 
-    def __init__(self, recipe: Recipe, run_id: str = "alone", policy: PolicyVersion = _FIRST) -> None:
+    def __init__(
+        self, recipe: Recipe, run_id: str = "alone", policy: PolicyVersion = _FIRST
+    ) -> None:
         folder = models.resolve(recipe.model)
         self.recipe, self.run_id, self.policy, self.seconds = recipe, run_id, policy, Seconds()
         self.split: Split = split(load(recipe.task, Path()), recipe.task)
         settle(None)
         self.sampler: PreTrainedModel | None = None
-        self.engine: Engine = maker(recipe, None)() if recipe.resources.engine == "scripted" else self._torch(folder)
-        self.trainer = Trainer(load_trained(folder), recipe.optimise, compute_dtype(recipe.resources.dtype))
-        self.estimator = registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
+        self.engine: Engine = (
+            maker(recipe, None)() if recipe.resources.engine == "scripted" else self._torch(folder)
+        )
+        self.trainer = Trainer(
+            load_trained(folder), recipe.optimise, compute_dtype(recipe.resources.dtype)
+        )
+        self.estimator = registry.build(
+            "optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings
+        )
         self.scorer = Number(**(recipe.filter[0].settings if recipe.filter else {}))
 
     def _torch(self, folder: Path) -> TorchEngine:
         device, resources = loading.choose_device(), self.recipe.resources
-        self.sampler = loading.load_model(folder, loading.choose_dtype(resources.dtype, device), device)
+        self.sampler = loading.load_model(
+            folder, loading.choose_dtype(resources.dtype, device), device
+        )
         tokenizer = loading.ChatTokenizer(folder, self.sampler)
-        limits = Limits(resources.kv_tokens, resources.max_branches, deterministic=self.recipe.deterministic)
+        limits = Limits(
+            resources.kv_tokens, resources.max_branches, deterministic=self.recipe.deterministic
+        )
         return TorchEngine(Forward(self.sampler), tokenizer, limits, self.policy)
 
     def grow(
         self, rows: Sequence[Row], width: int, temperature: float, purpose: str, first: int = 0
     ) -> list[tuple[Tree, list[Leaf]]]:
         """One tree per row, sampled together; group ordinals count from `first`."""
-        sampling = Sampling(temperature=temperature, max_new_tokens=self.recipe.generate.max_new_tokens)
+        sampling = Sampling(
+            temperature=temperature, max_new_tokens=self.recipe.generate.max_new_tokens
+        )
         if self.recipe.deterministic:
             self.engine.forget()
         trees: list[tuple[Tree, list[Leaf]]] = []
         for number, row in enumerate(rows):
-            identity = tree_id(self.run_id, f"{self.run_id}/{purpose}/{first + number}", row_digest(row), 0)
+            identity = tree_id(
+                self.run_id, f"{self.run_id}/{purpose}/{first + number}", row_digest(row), 0
+            )
             prompt = self.engine.tokenizer.encode_chat(messages(row, self.recipe.task))
             root = Segment(identity, b"", 0, 0, Kind.PROMPT, prompt)
             trees.append((Tree(identity, [root]), []))
             seed = key(self.recipe.seed, "tree", identity) >> 1
             for ordinal in range(width):
                 draws = branch_key(seed, root.id, len(root), ordinal)
-                self.engine.submit(Request((number, ordinal), prompt, draws, sampling, order=(number, ordinal)))
+                self.engine.submit(
+                    Request((number, ordinal), prompt, draws, sampling, order=(number, ordinal))
+                )
         while self.engine.busy:
             for done in self.engine.step():
                 number, ordinal = done.key  # type: ignore[misc]
@@ -115,13 +133,22 @@ class OneProcess:
     def step(self, number: int) -> tuple[Lesson, StepReport]:
         """One optimizer step: sample, score, study, train, refresh."""
         batch = self.recipe.control.groups_per_batch
-        rows = [self.split.train[row_of(len(self.split.train), self.recipe.seed, number * batch + i)] for i in range(batch)]
+        rows = [
+            self.split.train[row_of(len(self.split.train), self.recipe.seed, number * batch + i)]
+            for i in range(batch)
+        ]
         t0 = time.perf_counter()
         grown = self.grow(
-            rows, self.recipe.generate.settings["width"], self.recipe.generate.temperature, "train", number * batch
+            rows,
+            self.recipe.generate.settings["width"],
+            self.recipe.generate.temperature,
+            "train",
+            number * batch,
         )
         t1 = time.perf_counter()
-        scored = [(str(i), [self._score(tree, leaves, rows[i])]) for i, (tree, leaves) in enumerate(grown)]
+        scored = [
+            (str(i), [self._score(tree, leaves, rows[i])]) for i, (tree, leaves) in enumerate(grown)
+        ]
         t2 = time.perf_counter()
         budget = self.recipe.optimise.tokens_per_row
         lesson = study(scored, self.estimator, lambda tree, leaf: False, self.policy.digest, budget)
@@ -132,7 +159,9 @@ class OneProcess:
         t5 = time.perf_counter()
         s = self.seconds
         for spent, (begun, ended) in zip(
-            (s.sample, s.score, s.study, s.train, s.refresh), itertools.pairwise((t0, t1, t2, t3, t4, t5)), strict=True
+            (s.sample, s.score, s.study, s.train, s.refresh),
+            itertools.pairwise((t0, t1, t2, t3, t4, t5)),
+            strict=True,
         ):
             spent.append(ended - begun)
         s.steps.append(t5 - t0)
@@ -162,9 +191,14 @@ class OneProcess:
     def accuracy(self, width: int, temperature: float) -> float:
         """Mean reward on the held-out rows."""
         grown = self.grow(self.split.held_out, width, temperature, "eval")
-        scored = [self._score(tree, leaves, row) for (tree, leaves), row in zip(grown, self.split.held_out, strict=True)]
+        scored = [
+            self._score(tree, leaves, row)
+            for (tree, leaves), row in zip(grown, self.split.held_out, strict=True)
+        ]
         return float(np.mean([reward for s in scored for reward in s.rewards.values()]))
 
     def _score(self, tree: Tree, leaves: list[Leaf], row: Row) -> ScoredTree:
-        rewards = {leaf: self.scorer.score(tree.segments[leaf.segment].text, row).value for leaf in leaves}  # type: ignore[union-attr]
+        rewards = {
+            leaf: self.scorer.score(tree.segments[leaf.segment].text, row).value for leaf in leaves
+        }  # type: ignore[union-attr]
         return ScoredTree(tree, leaves, rewards)

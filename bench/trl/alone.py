@@ -33,7 +33,9 @@ def _started(way: str, steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         command = [sys.executable, "-m", "bench.trl.alone", way, str(steps), str(out)]
-        subprocess.run(command, cwd=Path(__file__).parents[2], env=environ, check=True, timeout=3600.0)
+        subprocess.run(
+            command, cwd=Path(__file__).parents[2], env=environ, check=True, timeout=3600.0
+        )
         said: dict[str, Any] = json.loads(out.read_text())
     return said
 
@@ -61,12 +63,16 @@ def run(way: str, steps: int) -> dict[str, Any]:
                 )
             paths = lesson.metrics["path_tokens"]
             if way == "alone" and packed[-1] != paths:
-                raise RuntimeError(f"{packed[-1]} tokens were trained for paths of {paths:.0f}: some were shared")
+                raise RuntimeError(
+                    f"{packed[-1]} tokens were trained for paths of {paths:.0f}: some were shared"
+                )
     spent = process.seconds
     return {
         "seconds": spent.steps,
         "processor_s": used,
-        "of_it": {name: getattr(spent, name) for name in ("sample", "score", "study", "train", "refresh")},
+        "of_it": {
+            name: getattr(spent, name) for name in ("sample", "score", "study", "train", "refresh")
+        },
         "tokens": sampled,
         "prefilled": prompts,
         "packed": packed,
@@ -94,7 +100,9 @@ def alone() -> Iterator[None]:
         def pack(pieces: Iterable[Any], _: int) -> list[packing.PackedSequence]:
             return packing.pack(pieces, budget)
 
-        return study(scored, estimator, stale, policy, 0, pack=pack)  # a budget of 0 makes each path a piece
+        return study(
+            scored, estimator, stale, policy, 0, pack=pack
+        )  # a budget of 0 makes each path a piece
 
     with (
         mock.patch.object(engine, "next_wave", wave),

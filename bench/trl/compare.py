@@ -20,7 +20,14 @@ SEEDS = tuple(range(int(os.environ.get("BENCH_SEEDS", "3"))))
 EVERY = 2
 KEPT = FOLDER / "trl"
 ARMS = {"same-work": "varied", "as-shipped": "task"}
-MINUTES = {"sweep": 3.5, "rows": 1.0, "same-work": 4.5, "as-shipped": 4.5, "sharing": 2.5, "learning": 14.0}
+MINUTES = {
+    "sweep": 3.5,
+    "rows": 1.0,
+    "same-work": 4.5,
+    "as-shipped": 4.5,
+    "sharing": 2.5,
+    "learning": 14.0,
+}
 """About what a cell of a kind takes on two cores that do nothing else, to plan by."""
 PACKAGES = ("torch", "transformers", "numpy", "grpcio", "nats-py", "sqlalchemy")
 
@@ -76,8 +83,12 @@ class Cells:
 
         return self._get(f"learning/{seed}/{name}", measure, steps=steps)
 
-    def _get(self, name: str, measure: Callable[[], Cell], variant: str = "", steps: int = STEPS) -> Cell | None:
-        asked: dict[str, Any] = {"steps": steps, "changes": list(ours.MORE)} | ({"variant": variant} if variant else {})
+    def _get(
+        self, name: str, measure: Callable[[], Cell], variant: str = "", steps: int = STEPS
+    ) -> Cell | None:
+        asked: dict[str, Any] = {"steps": steps, "changes": list(ours.MORE)} | (
+            {"variant": variant} if variant else {}
+        )
         cell = self._kept.get(name, asked, measure)
         if cell is None:
             self.missing.append(name)
@@ -93,14 +104,19 @@ def _there(cells: Mapping[str, Cell | None]) -> dict[str, Cell]:
 def _pair(his: Cell, own: Cell) -> Cell:
     """Two arms that were timed one after the other. Raises RuntimeError where their models were given other prompts."""
     if his["prompts"] != own["prompts"]:
-        raise RuntimeError(f"TRL's prompts have the digest {his['prompts']}, ours {own['prompts']}: these are two jobs")
+        raise RuntimeError(
+            f"TRL's prompts have the digest {his['prompts']}, ours {own['prompts']}: these are two jobs"
+        )
     return {"trl": his, "banyan": own}
 
 
 def run() -> Result:
     """All cells that are missing, or those that BENCH_CELLS names."""
     _plan()
-    cells, result = Cells([name for name in os.environ.get("BENCH_CELLS", "").split(",") if name]), Result("trl")
+    cells, result = (
+        Cells([name for name in os.environ.get("BENCH_CELLS", "").split(",") if name]),
+        Result("trl"),
+    )
     sweep = cells.sweep()
     whole = len(sweep) == len([v for v in VARIANTS if v.micro <= mapping.batch(ours.recipe())])
     _report_sweep(result, sweep, whole)
@@ -112,7 +128,9 @@ def run() -> Result:
         _arms(result, cells, sweep, shared)
         _learning(result, cells, sweep)
     else:
-        result.notes.append("without all of the sweep there is no best of TRL's, and nothing is compared with it")
+        result.notes.append(
+            "without all of the sweep there is no best of TRL's, and nothing is compared with it"
+        )
     _about(result, cells)
     _settings(result, sweep)
     return result
@@ -120,7 +138,13 @@ def run() -> Result:
 
 def _plan() -> None:
     """Says what there is to measure, and for how long."""
-    sizes = {"sweep": len(VARIANTS), "rows": len(MICROS), "same-work": 1, "as-shipped": 1, "sharing": 1}
+    sizes = {
+        "sweep": len(VARIANTS),
+        "rows": len(MICROS),
+        "same-work": 1,
+        "as-shipped": 1,
+        "sharing": 1,
+    }
     for kind, count in (sizes | {"learning": len(SEEDS) + 1}).items():
         print(
             f"  {kind}: {count} cells, about {MINUTES[kind]:g} minutes each ({STEPS} steps; learning is whole runs)",
@@ -136,7 +160,9 @@ def _arms(result: Result, cells: Cells, sweep: Mapping[str, Cell], shared: Cell 
         if pair is None:
             continue
         figures.add_arm(result, arm, pair["trl"], pair["banyan"])
-        result.notes.append(f"{arm}: both models were given the same {pair['trl']['prompts_given']} prompts, row by row")
+        result.notes.append(
+            f"{arm}: both models were given the same {pair['trl']['prompts_given']} prompts, row by row"
+        )
         if arm == "same-work" and shared is not None:
             figures.add_sharing(result, arm, pair, shared)
 
@@ -158,7 +184,9 @@ def _learning(result: Result, cells: Cells, sweep: Mapping[str, Cell]) -> None:
     figures.add_ends(result, pairs)
 
 
-def _learned(cells: Cells, sweep: Mapping[str, Cell], seed: int, best: str) -> Iterator[tuple[str, Cell]]:
+def _learned(
+    cells: Cells, sweep: Mapping[str, Cell], seed: int, best: str
+) -> Iterator[tuple[str, Cell]]:
     """TRL's variants with a seed, each with ours."""
     learned: dict[str, Cell] = {}
     for _ in range(2):  # the second look knows how the first variant did
@@ -195,12 +223,28 @@ def _settings(result: Result, sweep: Mapping[str, Cell]) -> None:
     recipe = ours.recipe()
     for line in mapping.lines(recipe):
         trl = ", ".join(f"{name}={value!r}" for name, value in line.trl.items())
-        result.notes.append(f"{line.field} {line.value!r}: TRL {trl or '-'}" + (f" ({line.says})" if line.says else ""))
-    result.notes.append("TRL's own: " + ", ".join(f"{name}={value!r}" for name, value in mapping.OWN.items()))
+        result.notes.append(
+            f"{line.field} {line.value!r}: TRL {trl or '-'}"
+            + (f" ({line.says})" if line.says else "")
+        )
+    result.notes.append(
+        "TRL's own: " + ", ".join(f"{name}={value!r}" for name, value in mapping.OWN.items())
+    )
     said = {name: version(name) for name in PACKAGES} | {"python": sys.version.split()[0]}
     result.notes.append("Banyan: " + ", ".join(f"{name} {number}" for name, number in said.items()))
-    result.notes.append("both: " + ", ".join(f"{name}={os.environ.get(name, '')}" for name in torch_environment.SETTINGS))
+    result.notes.append(
+        "both: "
+        + ", ".join(f"{name}={os.environ.get(name, '')}" for name in torch_environment.SETTINGS)
+    )
     for cell in list(sweep.values())[:1]:
-        result.notes.append("TRL: " + ", ".join(f"{name} {number}" for name, number in cell["versions"].items()))
-        keeps = "keeps freed memory, as our learner does" if cell["keeps_memory"] else "KEEPS NO FREED MEMORY"
-        result.notes.append(f"TRL: {cell['threads']} threads, {cell['environment']}, its C library {keeps}")
+        result.notes.append(
+            "TRL: " + ", ".join(f"{name} {number}" for name, number in cell["versions"].items())
+        )
+        keeps = (
+            "keeps freed memory, as our learner does"
+            if cell["keeps_memory"]
+            else "KEEPS NO FREED MEMORY"
+        )
+        result.notes.append(
+            f"TRL: {cell['threads']} threads, {cell['environment']}, its C library {keeps}"
+        )

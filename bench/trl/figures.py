@@ -38,15 +38,24 @@ def learners(sweep: Mapping[str, Cell], learned: Mapping[str, Cell]) -> list[str
     """Which variants learn: the fastest; where it did not stay good, and has bfloat16 weights, which lose small updates, the
     fastest of float32 weights too."""
     first = best(sweep)
-    if first not in learned or reached(learned[first]).step is not None or not first.startswith("bfloat16"):
+    if (
+        first not in learned
+        or reached(learned[first]).step is not None
+        or not first.startswith("bfloat16")
+    ):
         return [first]
-    return [first, best({name: cell for name, cell in sweep.items() if not name.startswith("bfloat16")})]
+    return [
+        first,
+        best({name: cell for name, cell in sweep.items() if not name.startswith("bfloat16")}),
+    ]
 
 
 def soonest(learned: Mapping[str, Cell]) -> str:
     """The variant that stays at the goal after the fewest seconds; where none did, the one that is best at the end."""
     ends = {name: reached(cell) for name, cell in learned.items()}
-    return min(ends, key=lambda name: (ends[name].seconds is None, ends[name].seconds or -ends[name].final))
+    return min(
+        ends, key=lambda name: (ends[name].seconds is None, ends[name].seconds or -ends[name].final)
+    )
 
 
 def reached(cell: Cell, goal: float = GOAL) -> Reached:
@@ -75,7 +84,12 @@ def add_sharing(result: Result, arm: str, arms: Cell, ways: Cell) -> None:
     """How many times longer our step takes without shared prompts, and what is left of an arm's ratio without them."""
     for way in ("shared", "alone"):
         cell = ways[way]
-        result.add(f"sharing: one process, prompts {way}, a step", steady(cell), "s", _range(cell["seconds"][1:]))
+        result.add(
+            f"sharing: one process, prompts {way}, a step",
+            steady(cell),
+            "s",
+            _range(cell["seconds"][1:]),
+        )
     factor = steady(ways["alone"]) / steady(ways["shared"])
     ratio = steady(arms["trl"]) / steady(arms["banyan"])
     result.add("sharing: prompts alone / shared", factor, "x")
@@ -85,7 +99,9 @@ def add_sharing(result: Result, arm: str, arms: Cell, ways: Cell) -> None:
     )
 
 
-def add_learning(result: Result, what: str, theirs: Cell, ours: Cell, swept: Cell | None = None) -> None:
+def add_learning(
+    result: Result, what: str, theirs: Cell, ours: Cell, swept: Cell | None = None
+) -> None:
     """Seconds until a run stays at the goal, and a step of the whole run. swept: TRL's variant in the sweep."""
     ends = {"TRL": reached(theirs), "Banyan": reached(ours)}
     rows = _rows_measured(theirs, ours)
@@ -95,23 +111,39 @@ def add_learning(result: Result, what: str, theirs: Cell, ours: Cell, swept: Cel
             result.add(f"{what}: {who}, training until it stays at {GOAL:.0%} of {rows} rows", end.seconds, "s",
                        f"step {end.step}; {first}")  # fmt: skip
         else:
-            result.notes.append(f"{what}: {who} does not stay at {GOAL:.0%} of {rows} rows ({first})")
+            result.notes.append(
+                f"{what}: {who} does not stay at {GOAL:.0%} of {rows} rows ({first})"
+            )
         result.add(f"{what}: {who}, held-out at the end", 100 * end.final, "%")
     for who, cell in (("TRL", theirs), ("Banyan", ours)):
-        result.add(f"{what}: {who}, a step of the whole run", steady(cell), "s", _range(cell["seconds"][1:]))
+        result.add(
+            f"{what}: {who}, a step of the whole run",
+            steady(cell),
+            "s",
+            _range(cell["seconds"][1:]),
+        )
     whole = steady(theirs) / steady(ours)
     result.add(f"{what}: TRL / Banyan, a step", whole, "x", verdict(whole, BARS["as-shipped"]))
     if swept is not None:
-        result.add(f"{what}: TRL, a step of the run / of its sweep", steady(theirs) / steady(swept), "x")
+        result.add(
+            f"{what}: TRL, a step of the run / of its sweep", steady(theirs) / steady(swept), "x"
+        )
     if ends["TRL"].seconds is not None and ends["Banyan"].seconds is not None:
         ratio = ends["TRL"].seconds / ends["Banyan"].seconds
-        result.add(f"{what}: TRL / Banyan, seconds until it stays", ratio, "x", verdict(ratio, BARS["learning"]))
+        result.add(
+            f"{what}: TRL / Banyan, seconds until it stays",
+            ratio,
+            "x",
+            verdict(ratio, BARS["learning"]),
+        )
 
 
 def _rows_measured(theirs: Cell, ours: Cell) -> int:
     """Held-out rows of both. Raises RuntimeError where they differ."""
     if theirs["held_out"] != ours["held_out"]:
-        raise RuntimeError(f"TRL was measured on {theirs['held_out']} held-out rows, ours on {ours['held_out']}")
+        raise RuntimeError(
+            f"TRL was measured on {theirs['held_out']} held-out rows, ours on {ours['held_out']}"
+        )
     return int(theirs["held_out"])
 
 
@@ -127,14 +159,28 @@ def add_ends(result: Result, pairs: Sequence[tuple[Cell, Cell]]) -> None:
     ]
     for who, side in zip(("TRL", "Banyan"), sides, strict=True):
         there = [end.seconds for end in side if end.seconds is not None]
-        result.notes.append(f"learning: {who} stays at {GOAL:.0%} with {len(there)} of {len(pairs)} seeds")
+        result.notes.append(
+            f"learning: {who} stays at {GOAL:.0%} with {len(there)} of {len(pairs)} seeds"
+        )
     if ratios:
-        said = f"{len(ratios)} of {len(pairs)} seeds: " + ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        said = f"{len(ratios)} of {len(pairs)} seeds: " + ", ".join(
+            f"{ratio:.2f}" for ratio in ratios
+        )
         bar = verdict(median(ratios), BARS["learning"])
-        result.add("learning: TRL / Banyan, seconds until it stays, median of seeds", median(ratios), "x", f"{bar}; {said}")
+        result.add(
+            "learning: TRL / Banyan, seconds until it stays, median of seeds",
+            median(ratios),
+            "x",
+            f"{bar}; {said}",
+        )
     finals = [[100 * end.final for end in side] for side in sides]
     for who, values in zip(("TRL", "Banyan"), finals, strict=True):
-        result.add(f"learning: {who}, held-out at the end, mean of seeds", fmean(values), "%", _percents(values))
+        result.add(
+            f"learning: {who}, held-out at the end, mean of seeds",
+            fmean(values),
+            "%",
+            _percents(values),
+        )
     worse = fmean(finals[1]) < fmean(finals[0])
     result.notes.append(
         f"learning: final accuracy is {'WORSE' if worse else 'no worse'} than TRL's, over {len(pairs)} seeds"

@@ -14,7 +14,9 @@ from bench.harness.compared import RECIPE
 from bench.trl import prompts, theirs
 from bench.trl.mapping import CHANGES
 
-MORE = tuple(os.environ.get("BENCH_SET", "").split())  # changes of the recipe for both sides, as of --set
+MORE = tuple(
+    os.environ.get("BENCH_SET", "").split()
+)  # changes of the recipe for both sides, as of --set
 _TIMES = ("prepare_seconds", "train_seconds", "publish_seconds")
 VARIED = "optimise.advantage=bench.trl.estimator:Varied"
 
@@ -38,7 +40,10 @@ def learn(seed: int, every: int) -> dict[str, Any]:
 def row_tokens(paths: int) -> int:
     """tokens_per_row with which a row of ours holds as many paths as a micro-batch of TRL's: that many groups, whole."""
     compared = recipe()
-    groups, width = paths // compared.generate.settings["width"], compared.generate.settings["width"]
+    groups, width = (
+        paths // compared.generate.settings["width"],
+        compared.generate.settings["width"],
+    )
     longest = max(len(ids) for ids in prompts.encoded(compared, theirs.rows(compared, 20)))
     return int(groups * (longest + width * compared.generate.max_new_tokens))
 
@@ -52,7 +57,9 @@ def _run(wanted: Recipe) -> dict[str, Any]:
 
     curve = through.run(wanted, look=look)
     rows = theirs.rows(wanted, len(curve.seconds))
-    given = seen["prompts"][: len(rows)]  # groups that were opened for a step after the last are left out
+    given = seen["prompts"][
+        : len(rows)
+    ]  # groups that were opened for a step after the last are left out
     prompts.compare(given, prompts.encoded(wanted, rows), "Banyan")
     return {
         "seconds": curve.seconds,

@@ -18,7 +18,9 @@ _TRAIN = 1  # trees.purpose
 
 def digest(prompts: Sequence[Ids]) -> str:
     """Of prompts in order."""
-    return hashlib.blake2b(json.dumps([list(ids) for ids in prompts]).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        json.dumps([list(ids) for ids in prompts]).encode(), digest_size=16
+    ).hexdigest()
 
 
 def encoded(recipe: Recipe, rows: Sequence[dict[str, Any]]) -> list[list[int]]:
@@ -29,7 +31,9 @@ def encoded(recipe: Recipe, rows: Sequence[dict[str, Any]]) -> list[list[int]]:
     from services.rollout.engines.torch_engine import loading
 
     folder = models.resolve(recipe.model, tokenizer=True)
-    tokenizer = loading.ChatTokenizer(folder, loading.load_model(folder, torch.bfloat16, torch.device("cpu")))
+    tokenizer = loading.ChatTokenizer(
+        folder, loading.load_model(folder, torch.bfloat16, torch.device("cpu"))
+    )
     return [tokenizer.encode_chat(row["prompt"]).tolist() for row in rows]
 
 
@@ -49,14 +53,18 @@ def by_group(rows: Sequence[Ids], width: int) -> list[Ids]:
     """One prompt for each `width` rows. Raises RuntimeError where those of a group differ."""
     for number in range(0, len(rows), width):
         if len({tuple(row) for row in rows[number : number + width]}) > 1:
-            raise RuntimeError(f"TRL's rows {number} to {number + width - 1} are one group and have several prompts")
+            raise RuntimeError(
+                f"TRL's rows {number} to {number + width - 1} are one group and have several prompts"
+            )
     return list(rows[::width])
 
 
 def compare(given: Sequence[Ids], wanted: Sequence[Ids], who: str) -> None:
     """Raises RuntimeError unless `who`'s model was given the prompts that are wanted, row by row."""
     if len(given) != len(wanted):
-        raise RuntimeError(f"{who}'s model was given {len(given)} prompts, and {len(wanted)} are compared")
+        raise RuntimeError(
+            f"{who}'s model was given {len(given)} prompts, and {len(wanted)} are compared"
+        )
     for number, (his, own) in enumerate(zip(given, wanted, strict=True)):
         if list(his) != list(own):
             raise RuntimeError(

@@ -44,7 +44,9 @@ class Clock(TrainerCallback):
         self.seconds.append(time.perf_counter() - self._last)
         print(f"  TRL step {state.global_step}: {self.seconds[-1]:.2f} s", flush=True)
         if self._folder and state.global_step % self._every == 0:
-            tensors = {n: p.detach().to(torch.bfloat16, copy=True) for n, p in model.named_parameters()}
+            tensors = {
+                n: p.detach().to(torch.bfloat16, copy=True) for n, p in model.named_parameters()
+            }
             save_file(tensors, Path(self._folder) / f"step-{state.global_step}.safetensors")
         self._last = time.perf_counter()
 
@@ -59,7 +61,9 @@ class Reward:
         self.tokens: list[int] = []
         self.means: list[float] = []
 
-    def __call__(self, completions: list[Any], completion_ids: list[list[int]], answer: list[Any], **_: Any) -> list[float]:
+    def __call__(
+        self, completions: list[Any], completion_ids: list[list[int]], answer: list[Any], **_: Any
+    ) -> list[float]:
         """One number an answer."""
         self.tokens.append(sum(len(ids) for ids in completion_ids))
         texts = [completion[0]["content"] for completion in completions]
@@ -81,7 +85,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     clock = Clock(job["keep"], job["every"])
     scored = Reward(job["reward"], job["scorer"], arguments["num_generations"])
     rows = Dataset.from_list(job["rows"])
-    trainer = GRPOTrainer(job["model"], reward_funcs=scored, args=config, train_dataset=rows, callbacks=[clock])
+    trainer = GRPOTrainer(
+        job["model"], reward_funcs=scored, args=config, train_dataset=rows, callbacks=[clock]
+    )
     seen = Seen(trainer.model, trainer.eos_token_ids)
     dtypes = sorted({str(p.dtype) for p in trainer.model.parameters()})
     trainer.train()
@@ -97,7 +103,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         "weights": dtypes,
         "threads": torch.get_num_threads(),
         "environment": {n: os.environ.get(n, "") for n in job["environment"]},
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES} | {"python": sys.version.split()[0]},
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES}
+        | {"python": sys.version.split()[0]},
     }
 
 

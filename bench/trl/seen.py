@@ -31,7 +31,8 @@ class Seen:
         width = named["input_ids"].shape[1]
         self.prompts += rows
         self.sampled += [
-            row + until_end(answer, self._ends) for row, answer in zip(rows, made[:, width:].tolist(), strict=True)
+            row + until_end(answer, self._ends)
+            for row, answer in zip(rows, made[:, width:].tolist(), strict=True)
         ]
         return made
 
@@ -43,7 +44,9 @@ class Seen:
     def check(self, rows: int) -> None:
         """Raises RuntimeError unless so many rows were sampled, and the rows that were trained are those, each once."""
         if len(self.prompts) != rows:
-            raise RuntimeError(f"TRL's generate was given {len(self.prompts)} rows instead of {rows}; is it still called?")
+            raise RuntimeError(
+                f"TRL's generate was given {len(self.prompts)} rows instead of {rows}; is it still called?"
+            )
         strange = Counter(self.trained) - Counter(self.sampled)
         if len(self.trained) != rows or strange:
             example = next(iter(strange), ())

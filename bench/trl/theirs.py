@@ -20,7 +20,10 @@ from services.gateway import tasks
 def rows(recipe: Recipe, steps: int) -> list[dict[str, Any]]:
     """The prompts of so many steps of our run, in its order."""
     train = tasks.split(tasks.load(recipe.task, Path()), recipe.task).train
-    taken = [train[row_of(len(train), recipe.seed, i)] for i in range(steps * recipe.control.groups_per_batch)]
+    taken = [
+        train[row_of(len(train), recipe.seed, i)]
+        for i in range(steps * recipe.control.groups_per_batch)
+    ]
     return [{"prompt": tasks.messages(row, recipe.task), "answer": row["answer"]} for row in taken]
 
 
@@ -68,7 +71,12 @@ def _started(recipe: Recipe, told: dict[str, Any], folder: Path) -> dict[str, An
 
 def _environ() -> dict[str, str]:
     """As our own processes have it."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+    }
     torch_environment.settle(environ)
     torch_environment.bind(environ, len(torch_environment.CORES))
     return environ

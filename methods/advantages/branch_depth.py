@@ -49,7 +49,9 @@ class BranchDepth:
             return groups.nothing(group, reason)
         grove = plant(group, BRANCHES)
         reward_L = np.where(grove.scored_L, grove.rewards_L, 0.0)
-        value_S = grove.mean_leaves(reward_L) if self.fusion == "mean" else self.fused(grove, reward_L)
+        value_S = (
+            grove.mean_leaves(reward_L) if self.fusion == "mean" else self.fused(grove, reward_L)
+        )
         return grove.node_valued(self._by_depth(grove, value_S))
 
     def _by_depth(self, grove: Grove, value_S: Floats) -> Floats:
@@ -63,10 +65,14 @@ class BranchDepth:
         """R of each branch, from the leaves up, children weighted by how likely they were."""
         score_S, ends = self.sharpness * _mean_logprobs(grove), grove.step_L[grove.scored_L]
         follows = np.flatnonzero(~grove.prompt_S)
-        most_S = np.full(len(score_S), -np.inf)  # of what follows a step: taken off, as all of it may be beyond exp's range
+        most_S = np.full(
+            len(score_S), -np.inf
+        )  # of what follows a step: taken off, as all of it may be beyond exp's range
         most_S[ends] = 0.0
         np.maximum.at(most_S, grove.above_S[follows], score_S[follows])
-        weight_S = np.exp(score_S - most_S[grove.parent_S], where=~grove.prompt_S, out=np.ones(len(score_S)))
+        weight_S = np.exp(
+            score_S - most_S[grove.parent_S], where=~grove.prompt_S, out=np.ones(len(score_S))
+        )
         end_S = np.exp(-np.maximum(most_S, 0.0))
         total_S, mass_S = np.zeros(len(grove.steps)), np.zeros(len(grove.steps))
         np.add.at(total_S, ends, end_S[ends] * reward_L[grove.scored_L])
@@ -80,5 +86,8 @@ class BranchDepth:
 
 def _mean_logprobs(grove: Grove) -> Floats:
     """Mean behaviour log-prob of each branch's sampled tokens; 0 where there is none."""
-    sums = [sum(float(n.logprobs_T.sum(dtype=np.float64)) for n in s.nodes if n.trained) for s in grove.steps]
+    sums = [
+        sum(float(n.logprobs_T.sum(dtype=np.float64)) for n in s.nodes if n.trained)
+        for s in grove.steps
+    ]
     return np.asarray(np.array(sums) / np.maximum(grove.trained_S, 1))

@@ -49,15 +49,23 @@ class Echo:
     def factors(self, trees: Sequence[TreeView]) -> list[list[Floats]]:
         """1 + strength · S of each token of each node; 1 where nothing is trained."""
         nodes = [n for view in trees for n in view.nodes if _shaped(n)]
-        entropy_T, doubt_T, paths_T = (_joined(map(read, nodes)) for read in (_entropies, _doubts, _paths))
+        entropy_T, doubt_T, paths_T = (
+            _joined(map(read, nodes)) for read in (_entropies, _doubts, _paths)
+        )
         said_T = shape(entropy_T, doubt_T, paths_T, self.entropy_weight, self.doubt_weight)
         factor_T = 1 + self.strength * np.clip(said_T, -self.bound, self.bound)
         parts = iter(np.split(factor_T, np.cumsum([len(n) for n in nodes])))
-        return [[next(parts) if _shaped(n) else np.ones(len(n)) for n in view.nodes] for view in trees]
+        return [
+            [next(parts) if _shaped(n) else np.ones(len(n)) for n in view.nodes] for view in trees
+        ]
 
 
 def shape(
-    entropy_T: Floats, doubt_T: Floats, paths_T: Floats, entropy_weight: float = 1.0, doubt_weight: float = 1.0
+    entropy_T: Floats,
+    doubt_T: Floats,
+    paths_T: Floats,
+    entropy_weight: float = 1.0,
+    doubt_weight: float = 1.0,
 ) -> Floats:
     """S before it is clamped. A token counts once for each path that it lies on."""
     return entropy_weight * whiten(entropy_T, paths_T) + doubt_weight * whiten(doubt_T, paths_T)

@@ -19,7 +19,9 @@ from banyan.credit import stats
 from banyan.credit.grove import Grove
 from banyan.credit.stats import Bools, Floats, Ints
 
-_REMEDY = "name the state before each action in the segment's attribute `state`, or on no segment at all"
+_REMEDY = (
+    "name the state before each action in the segment's attribute `state`, or on no segment at all"
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ def episodes(grove: Grove, gamma: float, alike: float = 1.0) -> Episodes:
     return_R = _returns(grove, leaf_R, acted_R, reward_R, gamma)
     state_R = _states(grove, alike)[step_R]
     kept = np.flatnonzero(acted_R)
-    return Episodes(leaf_R[kept], step_R[kept], return_R[kept], score_L[leaf_R[kept]], state_R[kept])
+    return Episodes(
+        leaf_R[kept], step_R[kept], return_R[kept], score_L[leaf_R[kept]], state_R[kept]
+    )
 
 
 def _returns(grove: Grove, leaf_R: Ints, acted_R: Bools, reward_R: Floats, gamma: float) -> Floats:
@@ -92,20 +96,35 @@ def _numbered(keys: list[Hashable], alike: float) -> Ints:
 
 def _text(key: Hashable) -> Sequence[Any] | None:
     """What a state says, letter by letter or token by token; None for one that is a place or a number."""
-    return np.frombuffer(key, np.int32).tolist() if isinstance(key, bytes) else key if isinstance(key, str) else None
+    return (
+        np.frombuffer(key, np.int32).tolist()
+        if isinstance(key, bytes)
+        else key
+        if isinstance(key, str)
+        else None
+    )
 
 
-def _near(text: Sequence[Any], firsts: Iterable[tuple[int, Sequence[Any]]], alike: float) -> int | None:
-    matcher = SequenceMatcher(None, autojunk=False)  # junk would be what long texts hold often, and they less alike for it
+def _near(
+    text: Sequence[Any], firsts: Iterable[tuple[int, Sequence[Any]]], alike: float
+) -> int | None:
+    matcher = SequenceMatcher(
+        None, autojunk=False
+    )  # junk would be what long texts hold often, and they less alike for it
     matcher.set_seq2(text)
     for number, first in firsts:
         matcher.set_seq1(first)  # the two quick ratios are upper bounds
-        if all(ratio() >= alike for ratio in (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)):
+        if all(
+            ratio() >= alike
+            for ratio in (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)
+        ):
             return number
     return None
 
 
-def normalised(value_R: Floats, label_R: Ints | None, scale: str, ddof: int, epsilon: float = 1e-6) -> Floats:
+def normalised(
+    value_R: Floats, label_R: Ints | None, scale: str, ddof: int, epsilon: float = 1e-6
+) -> Floats:
     """`mean_std`: over the standard deviation of the peers too; `mean`: against their mean alone."""
     if scale == "mean":
         return stats.centred(value_R, label_R)

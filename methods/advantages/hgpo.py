@@ -62,7 +62,9 @@ class Hgpo:
             if k > 1:
                 context_R, long_R = _longer(seen, context_R, long_R)
             value_R = np.zeros(len(total_R))
-            value_R[long_R] = normalised(seen.return_R[long_R], context_R[long_R], self.scale, ddof=0)
+            value_R[long_R] = normalised(
+                seen.return_R[long_R], context_R[long_R], self.scale, ddof=0
+            )
             weight = (k + 1.0) ** self.power
             total_R, weight_R = total_R + weight * value_R, weight_R + weight * (value_R != 0)
         return total_R / (weight_R + 1e-6)

@@ -54,7 +54,9 @@ class Mars2:
         return grove.node_valued(np.where(self._mine(grove), value_S, 0.0))
 
     def _shaped(self, grove: Grove, reward_S: Floats) -> Floats:
-        sibling_S = stats.labels_of(grove.above_S)  # of one tree: programs of other trees are no siblings
+        sibling_S = stats.labels_of(
+            grove.above_S
+        )  # of one tree: programs of other trees are no siblings
         count_S = stats.sizes(sibling_S)
         total_S = stats.means(reward_S, sibling_S) * count_S
         others_S = (total_S - reward_S) / np.maximum(count_S - 1, 1)
@@ -66,7 +68,9 @@ class Mars2:
             shaped_S = np.where(grove.rank_S == rank, fresh_S, shaped_S)
         return shaped_S
 
-    def _step(self, grove: Grove, reward_S: Floats, parent_S: Floats, others_S: Floats, count_S: Ints) -> Floats:
+    def _step(
+        self, grove: Grove, reward_S: Floats, parent_S: Floats, others_S: Floats, count_S: Ints
+    ) -> Floats:
         first_S = grove.prompt_S[grove.parent_S]
         above_S = parent_S[grove.parent_S]
         both_S = (1 - self.beta) * above_S + self.beta * others_S
@@ -77,7 +81,9 @@ class Mars2:
     def _mine(self, grove: Grove) -> Bools:
         if not self.agent:
             return np.ones(len(grove.steps), np.bool_)
-        return np.asarray([value == self.agent for value in grove.needed("agent", "mars2", _AGENT)], np.bool_)
+        return np.asarray(
+            [value == self.agent for value in grove.needed("agent", "mars2", _AGENT)], np.bool_
+        )
 
 
 def _rewards(grove: Grove) -> Floats:

@@ -59,7 +59,9 @@ class McGrpo:
 def centred_on_median(reward_L: Floats, epsilon: float, floor: float = 0.0) -> Floats:
     """(R − median) / (MAD + epsilon), those that are not 0 times n over their number."""
     apart_L = reward_L - stats.lower_median(reward_L)
-    apart_L = np.where(np.abs(apart_L) > EQUAL * max(1.0, float(np.abs(reward_L).max())), apart_L, 0.0)
+    apart_L = np.where(
+        np.abs(apart_L) > EQUAL * max(1.0, float(np.abs(reward_L).max())), apart_L, 0.0
+    )
     mad = max(stats.lower_median(np.abs(apart_L)), floor * float(np.ptp(reward_L)))
     value_L = apart_L / (mad + epsilon)
     moved_L = np.abs(value_L) > _ZERO

@@ -32,7 +32,11 @@ class Otr:
         """1 for each leaf that is a label, nan for the others."""
         rewards_L = groups.rewards_of(group)
         labels_L = np.isfinite(rewards_L) & (np.nan_to_num(rewards_L) >= self.right)
-        skip = "" if labels_L.any() else f"no leaf has a reward of at least {self.right:g} to learn from"
+        skip = (
+            ""
+            if labels_L.any()
+            else f"no leaf has a reward of at least {self.right:g} to learn from"
+        )
         return Advantages(groups.by_tree(group, np.where(labels_L, 1.0, np.nan)), skip=skip)
 
 

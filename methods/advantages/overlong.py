@@ -37,7 +37,9 @@ class Dapo:
         checks.flag("dynamic_sampling", self.dynamic_sampling)
         checks.epsilon(self.epsilon)
         if bool(self.longest) != bool(self.buffer):
-            raise ValueError(f"longest {self.longest} and buffer {self.buffer} need each other; 0 and 0 for no penalty")
+            raise ValueError(
+                f"longest {self.longest} and buffer {self.buffer} need each other; 0 and 0 for no penalty"
+            )
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """One advantage per scored leaf."""
@@ -50,7 +52,9 @@ class Dapo:
             lengths_L = grove.along(grove.trained_S.astype(np.float64))
             rewards_L = rewards_L + penalty(lengths_L, self.longest, self.buffer, self.factor)
         value_L = np.zeros(len(rewards_L))
-        value_L[grove.scored_L] = stats.standardised(rewards_L[grove.scored_L], epsilon=self.epsilon)
+        value_L[grove.scored_L] = stats.standardised(
+            rewards_L[grove.scored_L], epsilon=self.epsilon
+        )
         return grove.leaf_valued(value_L)
 
 

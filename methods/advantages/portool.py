@@ -52,7 +52,9 @@ class PorTool:
         """One advantage per step."""
         grove = plant(group, self.steps)  # γ counts actions, not scores inside them
         path_L = np.zeros(len(grove.rewards_L))
-        path_L[grove.scored_L] = stats.standardised(grove.rewards_L[grove.scored_L], epsilon=self.epsilon)
+        path_L[grove.scored_L] = stats.standardised(
+            grove.rewards_L[grove.scored_L], epsilon=self.epsilon
+        )
         fork_S = stats.standardised(self.rewards(grove), grove.sibling_S, epsilon=self.epsilon)
         value_S = self.trajectory * grove.mean_rows(path_L[grove.rows[0]]) + self.fork * fork_S
         return grove.node_valued(np.where(grove.prompt_S, 0.0, value_S))

@@ -41,7 +41,9 @@ class Rose:
         grove = plant(group, BRANCHES)
         value_S = grove.mean_leaves(np.where(grove.scored_L, grove.rewards_L, 0.0))
         gain_S = value_S - value_S[grove.parent_S]
-        return grove.node_valued(gain_S - np.abs(gain_S) * self._discount(grove) if self.length_penalty else gain_S)
+        return grove.node_valued(
+            gain_S - np.abs(gain_S) * self._discount(grove) if self.length_penalty else gain_S
+        )
 
     def _discount(self, grove: Grove) -> Floats:
         """Mean over each step's paths of f, where the step is not on a shortest path."""
@@ -62,5 +64,7 @@ class Rose:
 def longer(length_L: Floats, shortest: int, left_L: Floats, power: float) -> Floats:
     """f: the share of an advantage that a path of `length` loses against the shortest, which it left after `left` tokens."""
     over_L = length_L > shortest
-    ratio_L = np.divide(shortest - left_L, length_L - left_L, out=np.ones(len(left_L)), where=over_L)
+    ratio_L = np.divide(
+        shortest - left_L, length_L - left_L, out=np.ones(len(left_L)), where=over_L
+    )
     return np.where(over_L, 1 - np.maximum(ratio_L, 0.0) ** power, 0.0)

@@ -72,7 +72,9 @@ def _first(grove: Grove) -> tuple[Bools, Ints]:
         count = int(count_L[wrong[0]])
         what = f"sage-skill needs one place with a reward of its own, the end of task 1, on each path, got {count}"
         leaf = grove.steps[int(grove.step_L[wrong[0]])].nodes[-1].segment.id.hex()[:12]
-        raise InvalidInput(f"{what} above segment {leaf} of group {grove.group.group_id}: score the end of task 1 there")
+        raise InvalidInput(
+            f"{what} above segment {leaf} of group {grove.group.group_id}: score the end of task 1 there"
+        )
     between_L = np.full(len(grove.rewards_L), -1, np.int64)
     between_L[leaf_R[ends_R]] = step_R[ends_R]
     return grove.rank_S[step_R] <= grove.rank_S[between_L[leaf_R]], between_L

@@ -37,4 +37,6 @@ class TreePS:
         value_S = grove.mean_leaves(np.where(grove.scored_L, grove.rewards_L, 0.0))
         root = grove.rewards_L[grove.scored_L].mean()
         near_S, far_S = value_S - value_S[grove.parent_S], value_S - root
-        return grove.node_valued({"both": near_S + far_S, "local": near_S, "global": far_S}[self.terms])
+        return grove.node_valued(
+            {"both": near_S + far_S, "local": near_S, "global": far_S}[self.terms]
+        )

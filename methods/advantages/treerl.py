@@ -37,8 +37,15 @@ class TreeRL:
 
     def __post_init__(self) -> None:
         checks.one_of("discount", self.discount, ("none", "sqrt"))
-        if isinstance(self.select, bool) or not isinstance(self.select, int) or self.select < 0 or self.select == 1:
-            raise ValueError(f"select must be 0 for all leaves or a whole number of at least 2, got {self.select!r}")
+        if (
+            isinstance(self.select, bool)
+            or not isinstance(self.select, int)
+            or self.select < 0
+            or self.select == 1
+        ):
+            raise ValueError(
+                f"select must be 0 for all leaves or a whole number of at least 2, got {self.select!r}"
+            )
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """One advantage per branch."""
@@ -61,14 +68,23 @@ class TreeRL:
 
 def selected(group: GroupTrees, count: int) -> GroupTrees:
     """The group with rewards for so many of its scored leaves, one with the largest reward among them."""
-    places = [(t, at) for t, view in enumerate(group.trees) for at in np.flatnonzero(np.isfinite(view.rewards_L)).tolist()]
+    places = [
+        (t, at)
+        for t, view in enumerate(group.trees)
+        for at in np.flatnonzero(np.isfinite(view.rewards_L)).tolist()
+    ]
     places.sort(key=lambda place: _draw(group.trees[place[0]].leaves_L[place[1]]))
     if len(places) <= count:
         return group
-    best = max(places, key=lambda place: float(group.trees[place[0]].rewards_L[place[1]]))  # of equals the first drawn
+    best = max(
+        places, key=lambda place: float(group.trees[place[0]].rewards_L[place[1]])
+    )  # of equals the first drawn
     kept = set(places[: count - 1]) | {best}
     kept |= set(places[count - 1 : count]) if len(kept) < count else set()
-    return GroupTrees(group.group_id, [_only(v, [at for i, at in kept if i == t]) for t, v in enumerate(group.trees)])
+    return GroupTrees(
+        group.group_id,
+        [_only(v, [at for i, at in kept if i == t]) for t, v in enumerate(group.trees)],
+    )
 
 
 def _draw(leaf: Leaf) -> int:

@@ -45,11 +45,15 @@ class Xrpo:
         value_L = np.zeros(len(rewards_L))
         base = stats.standardised(rewards_L[scored], epsilon=self.epsilon)
         likely = _mean_logprobs(grove)[scored]
-        value_L[scored] = novel(base, likely, rewards_L[scored] >= self.right, self.novelty, self.bound)
+        value_L[scored] = novel(
+            base, likely, rewards_L[scored] >= self.right, self.novelty, self.bound
+        )
         return grove.leaf_valued(value_L)
 
 
-def novel(value_L: Floats, logprob_L: Floats, right_L: Bools, novelty: float = 2.5, bound: float = 0.5) -> Floats:
+def novel(
+    value_L: Floats, logprob_L: Floats, right_L: Bools, novelty: float = 2.5, bound: float = 0.5
+) -> Floats:
     """A⁺ of advantages, mean log-probs, and which answers are right."""
     unlikely_L = 1 - np.exp(logprob_L - logprob_L.mean())
     bonus_L = np.minimum(np.maximum(novelty * unlikely_L, 0.0), bound * value_L)
@@ -58,6 +62,9 @@ def novel(value_L: Floats, logprob_L: Floats, right_L: Bools, novelty: float = 2
 
 def _mean_logprobs(grove: Grove) -> Floats:
     """Mean log-prob of each path's sampled tokens; 0 for a path without any."""
-    sums = [sum(float(n.logprobs_T.sum(dtype=np.float64)) for n in s.nodes if n.trained) for s in grove.steps]
+    sums = [
+        sum(float(n.logprobs_T.sum(dtype=np.float64)) for n in s.nodes if n.trained)
+        for s in grove.steps
+    ]
     count_L = grove.along(grove.trained_S.astype(np.float64))
     return np.asarray(grove.along(np.array(sums, np.float64)) / np.maximum(count_L, 1))

@@ -42,7 +42,9 @@ class Dart:
         if not isinstance(self.caps, bool):
             raise ValueError(f"caps must be true or false, got {self.caps!r}")
         if not isinstance(self.setting, str) or not self.setting:
-            raise ValueError(f"setting must name a setting of the tree policy, or be trees, got {self.setting!r}")
+            raise ValueError(
+                f"setting must name a setting of the tree policy, or be trees, got {self.setting!r}"
+            )
         if not 1 <= self.least <= self.rollouts:
             raise ValueError(f"least must lie in 1..rollouts={self.rollouts}, got {self.least!r}")
         if not 0.0 <= self.mastered < 1.0:
@@ -57,9 +59,15 @@ class Dart:
 
     def _allocation(self, row: int, stats: RowStats, limit: int) -> Allocation:
         rate, cap = self._rate(stats), self._cap(stats, limit)
-        count = self.rollouts if rate is None else rollouts(rate, self.rollouts, self.mastered, self.least)
+        count = (
+            self.rollouts
+            if rate is None
+            else rollouts(rate, self.rollouts, self.mastered, self.least)
+        )
         seen = "never sampled" if rate is None else f"success rate {rate:.2f}"
-        why = f"{seen}: {count} rollouts" + (f" of at most {cap} tokens, as its longest success" if cap else "")
+        why = f"{seen}: {count} rollouts" + (
+            f" of at most {cap} tokens, as its longest success" if cap else ""
+        )
         if self.setting == SETTING_OF_TREES:
             return Allocation(row, trees=count, max_new_tokens=cap, why=why)
         return Allocation(row, settings={self.setting: count}, max_new_tokens=cap, why=why)

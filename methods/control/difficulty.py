@@ -39,12 +39,25 @@ class Predictor:
         np.fill_diagonal(like_R_R, -np.inf)
         best = min(
             (
-                (_entropy(rewards_R, calibrated(base_R, temperature, bias)), order, sharpness, temperature, bias)
-                for order, (sharpness, base_R) in enumerate((s, attended(like_R_R, rewards_R, s)) for s in SHARPNESS)
+                (
+                    _entropy(rewards_R, calibrated(base_R, temperature, bias)),
+                    order,
+                    sharpness,
+                    temperature,
+                    bias,
+                )
+                for order, (sharpness, base_R) in enumerate(
+                    (s, attended(like_R_R, rewards_R, s)) for s in SHARPNESS
+                )
                 for temperature in TEMPERATURES
                 for bias in BIASES
             ),
-            key=lambda tried: (round(tried[0], 12), tried[1], TEMPERATURES.index(tried[3]), BIASES.index(tried[4])),
+            key=lambda tried: (
+                round(tried[0], 12),
+                tried[1],
+                TEMPERATURES.index(tried[3]),
+                BIASES.index(tried[4]),
+            ),
         )
         return cls(references_R_D, rewards_R, *best[2:])
 
@@ -74,4 +87,6 @@ def calibrated(base_Q: F64, temperature: float, bias: float) -> F64:
 
 def _entropy(rewards_R: F64, predicted_R: F64) -> float:
     clipped_R = np.clip(predicted_R, CLIP, 1.0 - CLIP)
-    return float(-(rewards_R * np.log(clipped_R) + (1.0 - rewards_R) * np.log(1.0 - clipped_R)).mean())
+    return float(
+        -(rewards_R * np.log(clipped_R) + (1.0 - rewards_R) * np.log(1.0 - clipped_R)).mean()
+    )

@@ -45,15 +45,23 @@ class Dots:
     """ngrams, or your own module:function that makes a sequence of numbers of a prompt's text; used at unit length."""
     candidates: int = 4096
     """Rows that are looked at in a cycle at most."""
-    _vectors: dict[int, npt.NDArray[np.floating]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _embed: list[Callable[[str], Any]] = field(default_factory=list, init=False, repr=False, compare=False)
+    _vectors: dict[int, npt.NDArray[np.floating]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _embed: list[Callable[[str], Any]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         checks.whole(self, ("references", "mu", "candidates"), 1)
         checks.finite(self, ("alpha", "tau"))
         if not 0.0 <= self.alpha <= 1.0 or self.tau <= 0.0:
-            raise ValueError(f"alpha must lie in [0, 1] and tau above 0, got {self.alpha!r} and {self.tau!r}")
-        if not isinstance(self.embedding, str) or (self.embedding != "ngrams" and ":" not in self.embedding):
+            raise ValueError(
+                f"alpha must lie in [0, 1] and tau above 0, got {self.alpha!r} and {self.tau!r}"
+            )
+        if not isinstance(self.embedding, str) or (
+            self.embedding != "ngrams" and ":" not in self.embedding
+        ):
             raise ValueError(f"embedding must be ngrams or module:function, got {self.embedding!r}")
 
     def allocate(self, prompts: PromptStats, budget: Budget, rng: Draws) -> Sequence[Allocation]:
@@ -66,33 +74,46 @@ class Dots:
             )
         filled: list[Allocation] = []
         ordinals = budget.ordinals
-        for cycle in range(ordinals.start // size, (ordinals.stop - 1) // size + 1 if ordinals else 0):
+        for cycle in range(
+            ordinals.start // size, (ordinals.stop - 1) // size + 1 if ordinals else 0
+        ):
             part = range(max(ordinals.start, cycle * size), min(ordinals.stop, (cycle + 1) * size))
             filled += self._cycle(prompts, cycle, size, part, rng.seed)
         return filled
 
-    def _cycle(self, prompts: PromptStats, cycle: int, size: int, part: range, seed: int) -> list[Allocation]:
+    def _cycle(
+        self, prompts: PromptStats, cycle: int, size: int, part: range, seed: int
+    ) -> list[Allocation]:
         first = cycle * size
         drawn = self._drawn(len(prompts.rows), cycle, seed)
         chosen = part[max(0, first + self.references - part.start) :]
         filled = [
-            Allocation(int(drawn[(o - first) % len(drawn)]), why=f"reference {o - first + 1} of {self.references}")
+            Allocation(
+                int(drawn[(o - first) % len(drawn)]),
+                why=f"reference {o - first + 1} of {self.references}",
+            )
             for o in part[: len(part) - len(chosen)]
         ]
         if not chosen:
             return filled
-        return filled + self._choose(prompts, cycle, size, chosen.start - first - self.references, len(chosen), seed)
+        return filled + self._choose(
+            prompts, cycle, size, chosen.start - first - self.references, len(chosen), seed
+        )
 
     def _drawn(self, rows: int, cycle: int, seed: int) -> npt.NDArray[np.int64]:
         """All rows in an order drawn for the cycle."""
         return np.argsort(_uniforms(seed, "references", cycle, np.arange(rows)), kind="stable")
 
-    def _choose(self, prompts: PromptStats, cycle: int, size: int, place: int, count: int, seed: int) -> list[Allocation]:
+    def _choose(
+        self, prompts: PromptStats, cycle: int, size: int, place: int, count: int, seed: int
+    ) -> list[Allocation]:
         """Rows for so many groups from a place after the cycle's references on."""
         drawn = self._drawn(len(prompts.rows), cycle, seed)
         wanted, first = size - self.references, 0
         pool = drawn[self.references : self.references + max(self.candidates, wanted)]
-        if len(pool) < wanted:  # the task is smaller than a cycle: rows come again, each as often as the others
+        if (
+            len(pool) < wanted
+        ):  # the task is smaller than a cycle: rows come again, each as often as the others
             rows, first = np.arange(len(drawn)), place
         else:
             rows = np.sort([row for row in pool.tolist() if prompts.of(row).newest < cycle * size])
@@ -100,26 +121,40 @@ class Dots:
         noise = -np.log(-np.log(np.maximum(_uniforms(seed, "select", cycle, rows), 2.0**-54)))
         if predictor is None:
             best = rows[np.argsort(-noise, kind="stable")]
-            return [Allocation(int(row), why="drawn: no reference has a reward yet") for row in _cycled(best, first, count)]
+            return [
+                Allocation(int(row), why="drawn: no reference has a reward yet")
+                for row in _cycled(best, first, count)
+            ]
         rates = predictor.predict(self._embedded(prompts, rows.tolist()))
         weights = log_weights(rates, self.alpha, self.tau)
         order = _cycled(np.argsort(-(weights + noise), kind="stable"), first, count)
         why = f"by {len(predictor.rewards_R)} references of cycle {known}"
-        return [Allocation(int(rows[i]), why=f"predicted success {rates[i]:.3f} {why}") for i in order]
+        return [
+            Allocation(int(rows[i]), why=f"predicted success {rates[i]:.3f} {why}") for i in order
+        ]
 
-    def _predictor(self, prompts: PromptStats, cycle: int, size: int, seed: int) -> tuple[int, Predictor | None]:
+    def _predictor(
+        self, prompts: PromptStats, cycle: int, size: int, seed: int
+    ) -> tuple[int, Predictor | None]:
         """The newest references with rewards, and what they predict."""
         for known in (cycle, cycle - 1, cycle - 2):
             found = self._rewards(prompts, known, size, seed) if known >= 0 else {}
             if found:
-                return known, Predictor.fitted(self._embedded(prompts, list(found)), np.array(list(found.values())))
+                return known, Predictor.fitted(
+                    self._embedded(prompts, list(found)), np.array(list(found.values()))
+                )
         return 0, None
 
     def _rewards(self, prompts: PromptStats, cycle: int, size: int, seed: int) -> dict[int, float]:
         """Mean rewards of a cycle's references, by row."""
         ordinals = range(cycle * size, cycle * size + self.references)
         rows = self._drawn(len(prompts.rows), cycle, seed)[: self.references].tolist()
-        facts = [facts for row in sorted(rows) for facts in prompts.of(row).groups if facts.ordinal in ordinals]
+        facts = [
+            facts
+            for row in sorted(rows)
+            for facts in prompts.of(row).groups
+            if facts.ordinal in ordinals
+        ]
         return {one.row: one.mean for one in facts if one.mean is not None}
 
     def _embedded(self, prompts: PromptStats, rows: Sequence[int]) -> npt.NDArray[np.floating]:

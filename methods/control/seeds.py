@@ -63,7 +63,9 @@ class Seeds:
         if not chosen:
             return Allocation(row, why="all rollouts failed, and nothing like it was solved")
         messages = [m for other in reversed(chosen) for m in self._example(prompts, other)]
-        return Allocation(row, messages=tuple(messages), why=f"all rollouts failed: solved rows {chosen} in front")
+        return Allocation(
+            row, messages=tuple(messages), why=f"all rollouts failed: solved rows {chosen} in front"
+        )
 
     def _failed(self, stats: RowStats) -> bool:
         rewards = stats.groups[-1].rewards if stats.groups else ()
@@ -73,8 +75,13 @@ class Seeds:
         """Solved rows, the most alike first; of equals the first row. Its own answer would give it away."""
         own = _embedded(prompts.prompts[row])
         solved = [other for other, stats in prompts.stats.items() if stats.solved and other != row]
-        near = [(round(float(np.dot(own, _embedded(prompts.prompts[other]))), 6), -other) for other in solved]
-        return [-other for cosine, other in heapq.nlargest(self.examples, near) if cosine >= self.alike]
+        near = [
+            (round(float(np.dot(own, _embedded(prompts.prompts[other]))), 6), -other)
+            for other in solved
+        ]
+        return [
+            -other for cosine, other in heapq.nlargest(self.examples, near) if cosine >= self.alike
+        ]
 
     def _example(self, prompts: PromptStats, row: int) -> tuple[dict[str, str], dict[str, str]]:
         asked, answered = self._cut(prompts.prompts[row]), self._cut(prompts.of(row).solved)

@@ -31,7 +31,9 @@ def within(t: float, freedom: int) -> float:
 def quantile(alpha: float, freedom: int) -> float:
     """t with P(|T| ≤ t) = 1 − alpha, so the 1 − alpha/2 quantile."""
     if not 0.0 < alpha < 1.0 or freedom < 1:
-        raise ValueError(f"a quantile needs 0 < alpha < 1 and freedom of at least 1, got {alpha!r} and {freedom!r}")
+        raise ValueError(
+            f"a quantile needs 0 < alpha < 1 and freedom of at least 1, got {alpha!r} and {freedom!r}"
+        )
     freedom = min(freedom, _NORMAL_FROM)
     low, high = 0.0, 1.0
     while within(high, freedom) < 1.0 - alpha:

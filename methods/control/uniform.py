@@ -22,7 +22,9 @@ class Uniform:
 
     def allocate(self, prompts: PromptStats, budget: Budget, rng: Draws) -> Sequence[Allocation]:
         """The rows in their drawn order."""
-        return [Allocation(row_of(len(prompts.rows), rng.seed, ordinal)) for ordinal in budget.ordinals]
+        return [
+            Allocation(row_of(len(prompts.rows), rng.seed, ordinal)) for ordinal in budget.ordinals
+        ]
 
 
 def row_of(rows: int, seed: int, ordinal: int) -> int:

@@ -41,10 +41,14 @@ class Xrpo:
     def share(self, trees: Sequence[Waiting], budget: int, most: int, given: int) -> Sequence[int]:
         """How many further leaves each tree gets; of equals the first."""
         leaves = np.array([tree.leaves for tree in trees])
-        known = np.array([max(2, len(tree.rewards)) for tree in trees])  # a spread needs two; with fewer there is none
+        known = np.array(
+            [max(2, len(tree.rewards)) for tree in trees]
+        )  # a spread needs two; with fewer there is none
         spread = np.array([deviation(tree.rewards) for tree in trees])
         more = np.zeros(len(trees), np.int64)
-        gain = np.array([s * reduction(self.alpha, int(n)) for s, n in zip(spread, known, strict=True)])
+        gain = np.array(
+            [s * reduction(self.alpha, int(n)) for s, n in zip(spread, known, strict=True)]
+        )
         for total in range(given, given + budget):
             open_ = leaves + more < most
             if not open_.any():

@@ -7,7 +7,9 @@ from fractions import Fraction
 from methods.filter import number
 
 _OPEN, _CLOSE = "<answer>", "</answer>"
-_PLAIN = re.compile(r"([-+\u2212]?)([0-9]{0,64}(?:\.[0-9]{1,64})?)(?:\s*/\s*([0-9]{1,64}))?", re.ASCII)
+_PLAIN = re.compile(
+    r"([-+\u2212]?)([0-9]{0,64}(?:\.[0-9]{1,64})?)(?:\s*/\s*([0-9]{1,64}))?", re.ASCII
+)
 
 
 def number_of(completion: str, take: str) -> str | None:
@@ -21,7 +23,9 @@ def number_of(completion: str, take: str) -> str | None:
 def tag_of(completion: str, take: str) -> str | None:
     """What stands in the last <answer> tag, found in linear time: a model may write thousands that never close."""
     last, at = None, 0
-    while (start := completion.find(_OPEN, at)) >= 0 and (end := completion.find(_CLOSE, start + len(_OPEN))) >= 0:
+    while (start := completion.find(_OPEN, at)) >= 0 and (
+        end := completion.find(_CLOSE, start + len(_OPEN))
+    ) >= 0:
         last, at = completion[start + len(_OPEN) : end], end + len(_CLOSE)
     return simplified(last.strip()) or None if last is not None else None
 
@@ -44,4 +48,8 @@ def simplified(text: str) -> str:
     return str(-value if found[1] in ("-", "\u2212") else value)
 
 
-EXTRACTORS: Mapping[str, Callable[[str, str], str | None]] = {"number": number_of, "tag": tag_of, "text": text_of}
+EXTRACTORS: Mapping[str, Callable[[str, str], str | None]] = {
+    "number": number_of,
+    "tag": tag_of,
+    "text": text_of,
+}

@@ -105,9 +105,13 @@ def _parsed(answer: str) -> ast.expr:
 def _check(tree: ast.expr, names: frozenset[str], functions: frozenset[str]) -> None:
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id not in (functions if id(node) in called else names):
+        if isinstance(node, ast.Name) and node.id not in (
+            functions if id(node) in called else names
+        ):
             raise Refused(f"the name {node.id!r:.60}")
-        if isinstance(node, ast.Call) and (node.keywords or not isinstance(node.func, ast.Name) or len(node.args) != 1):
+        if isinstance(node, ast.Call) and (
+            node.keywords or not isinstance(node.func, ast.Name) or len(node.args) != 1
+        ):
             raise Refused("a call of something else than an elementary function")
         if isinstance(node, ast.Constant) and not _number(node.value):
             raise Refused(f"the constant {node.value!r:.60}")

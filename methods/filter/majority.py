@@ -32,7 +32,9 @@ class Majority:
 
     def __post_init__(self) -> None:
         if self.extract not in EXTRACTORS:
-            raise ValueError(f"extract must be one of {', '.join(EXTRACTORS)}, got {self.extract!r}")
+            raise ValueError(
+                f"extract must be one of {', '.join(EXTRACTORS)}, got {self.extract!r}"
+            )
         if self.take not in ("only", "last"):
             raise ValueError(f"take must be only or last, got {self.take!r}")
 

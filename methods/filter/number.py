@@ -11,7 +11,10 @@ from decimal import Decimal, InvalidOperation
 
 from banyan.plugins import Row, Scored, Unscorable
 
-_NUMBER = re.compile(r"(?:(?<![\w.)\]])[-+\u2212])?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?", re.ASCII)
+_NUMBER = re.compile(
+    r"(?:(?<![\w.)\]])[-+\u2212])?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?",
+    re.ASCII,
+)
 _LONGEST = 64  # digits; longer ones are no answer, and turning them into numbers costs time
 
 
@@ -34,9 +37,13 @@ class Number:
         """1 or 0; UNSCORABLE where the row holds no number to compare with."""
         right = _decimal(row.get(self.answer))
         if right is None:
-            return Unscorable(f"EXCEPTION: field {self.answer!r} of the row is {row.get(self.answer)!r:.60}, not a number")
+            return Unscorable(
+                f"EXCEPTION: field {self.answer!r} of the row is {row.get(self.answer)!r:.60}, not a number"
+            )
         found = given(completion, self.take)
-        return Scored(float(found is not None and abs(found - right) <= Decimal(str(self.tolerance))))
+        return Scored(
+            float(found is not None and abs(found - right) <= Decimal(str(self.tolerance)))
+        )
 
 
 def given(completion: str, take: str) -> Decimal | None:

@@ -30,7 +30,9 @@ class ReasoningGym:
     """Tag that holds the answer in a longer completion."""
 
     name: str = field(default="reasoning-gym", init=False)
-    version: str = field(default_factory=lambda: f"{importlib.metadata.version('reasoning-gym')}+2", init=False)
+    version: str = field(
+        default_factory=lambda: f"{importlib.metadata.version('reasoning-gym')}+2", init=False
+    )
     safe: bool = field(default=False, init=False)
 
     def warm(self, row: Row) -> None:
@@ -42,7 +44,9 @@ class ReasoningGym:
         """The generator's score; UNSCORABLE where the row is not one of its rows."""
         missing = _lacks(row)
         if missing:
-            return Unscorable(f"EXCEPTION: the row has no field {missing[0]!r}; is it from a reasoning-gym task?")
+            return Unscorable(
+                f"EXCEPTION: the row has no field {missing[0]!r}; is it from a reasoning-gym task?"
+            )
         from reasoning_gym.utils import extract_answer
 
         answer = extract_answer(completion, self.tag) or completion.strip()
@@ -56,7 +60,11 @@ class ReasoningGym:
         except Exception:
             # Dozens of foreign scorers raise whatever comes on an answer that they cannot read.
             return Scored(0.0, {"raised": 1.0})
-        return Scored(value) if math.isfinite(value) else Unscorable(f"NOT_A_NUMBER: {row['dataset']} gave {value}")
+        return (
+            Scored(value)
+            if math.isfinite(value)
+            else Unscorable(f"NOT_A_NUMBER: {row['dataset']} gave {value}")
+        )
 
 
 def _lacks(row: Row) -> list[str]:
@@ -68,7 +76,9 @@ def _dataset(row: Row) -> Any:
     if key not in _made:
         import reasoning_gym
 
-        _made[key] = reasoning_gym.create_dataset(row["dataset"], size=1, seed=0, **row.get("config", {}))
+        _made[key] = reasoning_gym.create_dataset(
+            row["dataset"], size=1, seed=0, **row.get("config", {})
+        )
     return _made[key]
 
 
@@ -86,7 +96,9 @@ def _scored(dataset: Any, answer: str, row: Row) -> float:
 def _close(answer: str, row: Row) -> bool:
     """coin_flip: its prefix rule gives '0' the full score for every 0.x, and its tolerance for every small one."""
     gold = Fraction(str(row["answer"]))
-    return abs(Fraction(answer.replace(",", "")) - gold) <= min(Fraction(1, 10_000), abs(gold) / 100)
+    return abs(Fraction(answer.replace(",", "")) - gold) <= min(
+        Fraction(1, 10_000), abs(gold) / 100
+    )
 
 
 def _finite(answer: str, row: Row) -> bool:

@@ -23,9 +23,13 @@ class Regex:
         try:
             compiled = re.compile(self.pattern, re.DOTALL)
         except re.error as error:
-            raise ValueError(f"pattern {self.pattern!r} is not a regular expression: {error}") from None
+            raise ValueError(
+                f"pattern {self.pattern!r} is not a regular expression: {error}"
+            ) from None
         if self.equals and not compiled.groups:
-            raise ValueError(f"pattern {self.pattern!r} has no group to compare with the row's {self.equals!r}")
+            raise ValueError(
+                f"pattern {self.pattern!r} has no group to compare with the row's {self.equals!r}"
+            )
 
     def score(self, completion: str, row: Row) -> Scored | Unscorable:
         """1 or 0; UNSCORABLE where the row lacks the field to compare with."""

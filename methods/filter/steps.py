@@ -37,8 +37,12 @@ class Steps:
             return said
         right = row.get(self.reference)
         steps = right.split(self.delimiter) if isinstance(right, str) else right
-        if not isinstance(steps, list) or not all(isinstance(step, str) and step.strip() for step in steps):
-            return Unscorable(f"EXCEPTION: field {self.reference!r} of the row is {right!r:.60}, not a list of steps")
+        if not isinstance(steps, list) or not all(
+            isinstance(step, str) and step.strip() for step in steps
+        ):
+            return Unscorable(
+                f"EXCEPTION: field {self.reference!r} of the row is {right!r:.60}, not a list of steps"
+            )
         return Scored(said.value, repair=repair(completion, steps, self.delimiter))
 
 

@@ -56,7 +56,13 @@ class Chain:
         """The end of the path, or that of its first so many policy tokens."""
         return Leaf(*self.place(self.stop if tokens is None else tokens))
 
-    def more(self, sampling: Sampling, tokens: int, forced: tuple[int, ...] = (), signals: Wanted = NO_SIGNALS) -> Expansion:
+    def more(
+        self,
+        sampling: Sampling,
+        tokens: int,
+        forced: tuple[int, ...] = (),
+        signals: Wanted = NO_SIGNALS,
+    ) -> Expansion:
         """Its next segment, up to so many policy tokens of the path. `forced` is what it begins with."""
         if self.pieces:
             branch, forced = Branch(self.pieces[-1].id, len(self.pieces[-1]), 0), ()

@@ -11,7 +11,17 @@ from collections.abc import Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 from banyan.draws import Draws
-from banyan.plugins import NOTHING_NEW, Branch, Expansion, GrowthBudget, GrowthView, LeafMark, News, Plan, Planner
+from banyan.plugins import (
+    NOTHING_NEW,
+    Branch,
+    Expansion,
+    GrowthBudget,
+    GrowthView,
+    LeafMark,
+    News,
+    Plan,
+    Planner,
+)
 from banyan.segment import Finish, Segment
 from banyan.signals import NO_SIGNALS, Wanted
 from banyan.tree import Leaf
@@ -126,7 +136,9 @@ class Growth:
         while self._ready:
             self._advance(*self._ready.popleft())
         dropped = tuple(self._dropped)
-        plan = Plan(tuple(self._expansions), tuple(self._marks), done=not self._awaited, dropped=dropped)
+        plan = Plan(
+            tuple(self._expansions), tuple(self._marks), done=not self._awaited, dropped=dropped
+        )
         self._expansions, self._marks, self._dropped = [], [], []
         return plan
 

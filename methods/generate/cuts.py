@@ -77,7 +77,9 @@ def upto(sampling: Sampling, tokens: int) -> Sampling:
 
 def continuations(view: GrowthView) -> tuple[Expansion, ...]:
     """The rest of every segment that was cut, and what follows forced tokens, with the signals that they have."""
-    return tuple(rest(s, _signals(s)) for s in view.tree if s.kind is not Kind.PROMPT and goes_on(s))
+    return tuple(
+        rest(s, _signals(s)) for s in view.tree if s.kind is not Kind.PROMPT and goes_on(s)
+    )
 
 
 def _signals(segment: Segment) -> Wanted:

@@ -36,18 +36,27 @@ class Dars(Growing):
     def __post_init__(self) -> None:
         for name in ("width", "max_width"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}"
+                )
         if self.max_width < self.width:
             raise ValueError(f"max_width must be at least width={self.width}, got {self.max_width}")
         if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}")
+            raise ValueError(
+                f"schedule must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}"
+            )
 
     async def grow(self, growth: Growth) -> None:
         """Stage 1, and once it is scored, stage 2."""
-        runs = [growth.start(growth.path(Branch(*growth.root, ordinal))) for ordinal in range(self.width)]
+        runs = [
+            growth.start(growth.path(Branch(*growth.root, ordinal)))
+            for ordinal in range(self.width)
+        ]
         rewards = [await growth.reward((await run).leaf) for run in runs]
         count = self.width + self.more([r for r in rewards if r is not None])
-        begun = min(self.max_width, _begun(growth.view))  # scores may have come after stage 2 began without them
+        begun = min(
+            self.max_width, _begun(growth.view)
+        )  # scores may have come after stage 2 began without them
         for ordinal in range(self.width, max(count, begun)):
             growth.start(growth.path(Branch(*growth.root, ordinal)))
 

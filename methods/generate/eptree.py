@@ -47,7 +47,9 @@ class EPTree(Growing):
     def __post_init__(self) -> None:
         checks.whole(self, ("chains", "forks", "continuations"), 1)
         checks.whole(self, ("rounds",), 0)
-        if isinstance(self.masked, str) or not all(isinstance(word, str) and word for word in self.masked):
+        if isinstance(self.masked, str) or not all(
+            isinstance(word, str) and word for word in self.masked
+        ):
             raise ValueError(f"masked must be a list of words, got {self.masked!r}")
 
     @property
@@ -71,7 +73,10 @@ class EPTree(Growing):
         for first in range(0, len(numbers), most):
             forks = self._forks(tree, forked)
             branches = enumerate(numbers[first : first + most])
-            made = [growth.start(roll_out(growth, n, *forks[i // self.continuations % len(forks)])) for i, n in branches]
+            made = [
+                growth.start(roll_out(growth, n, *forks[i // self.continuations % len(forks)]))
+                for i, n in branches
+            ]
             tree += [await one for one in made]
             forked += [fork for fork in forks if fork not in forked]
 
@@ -79,10 +84,16 @@ class EPTree(Growing):
         """The N tokens of a tree with the largest surprisal; the first one wins a tie."""
         most, ranked = self.forks + len(forked), list[tuple[float, int, int]]()
         for index, rollout in enumerate(tree):
-            open_ = ((t, logprob) for t, logprob in least_likely(rollout.run, self.masked) if t or not index)
+            open_ = (
+                (t, logprob)
+                for t, logprob in least_likely(rollout.run, self.masked)
+                if t or not index
+            )
             ranked += [(logprob, index, rollout.start + t) for t, logprob in islice(open_, most)]
         forks = [(tree[index].place(position), position) for _, index, position in sorted(ranked)]
-        return ([f for f in forks if f not in forked] + [f for f in forks if f in forked])[: self.forks]
+        return ([f for f in forks if f not in forked] + [f for f in forks if f in forked])[
+            : self.forks
+        ]
 
 
 def least_likely(run: Run, masked: Sequence[str]) -> list[tuple[int, float]]:
@@ -94,7 +105,11 @@ def least_likely(run: Run, masked: Sequence[str]) -> list[tuple[int, float]]:
 
 def unmasked(run: Run, masked: Sequence[str]) -> int:
     """Tokens of a run up to the end of its first masked word."""
-    ends = [found.end() for word in masked if (found := re.search(re.escape(word), run.text, re.IGNORECASE))]
+    ends = [
+        found.end()
+        for word in masked
+        if (found := re.search(re.escape(word), run.text, re.IGNORECASE))
+    ]
     if not ends:
         return len(run)
     written = len(run) - (run.last.finish is Finish.STOP)  # the end token has no text

@@ -35,10 +35,14 @@ class Rollout:
             if at <= len(piece):
                 return piece.id, at
             at -= len(piece)
-        raise AssertionError(f"position {position} is not among the tokens {self.start}..{self.stop} of a rollout")
+        raise AssertionError(
+            f"position {position} is not among the tokens {self.start}..{self.stop} of a rollout"
+        )
 
 
-async def roll_out(growth: Growth, number: int, place: Place, start: int, signals: Wanted = NO_SIGNALS) -> Rollout:
+async def roll_out(
+    growth: Growth, number: int, place: Place, start: int, signals: Wanted = NO_SIGNALS
+) -> Rollout:
     """A rollout behind `start` policy tokens, when it is sampled to its end."""
     branch = Branch(*place, number)
     return Rollout(branch, start, await growth.path(branch, start, signals))

@@ -55,7 +55,9 @@ class Rose(Growing):
     async def grow(self, growth: Growth) -> None:
         """Rollouts from the prompt at once; each other one when all before it have ended."""
         width, wanted, seen = growth.width(self.width), self._wanted(), _Seen(self)
-        free = [n for n in range(width) if not n or growth.rng.uniform("rose.restart", n) < self.epsilon]
+        free = [
+            n for n in range(width) if not n or growth.rng.uniform("rose.restart", n) < self.epsilon
+        ]
         begun = {n: growth.start(roll_out(growth, n, growth.root, 0, wanted)) for n in free}
         if len(begun) == width:
             return
@@ -68,7 +70,9 @@ class Rose(Growing):
     def _wanted(self) -> Wanted:
         if self.epsilon == 1.0:
             return NO_SIGNALS
-        return Wanted(self.top if self.metric != "cosine" else 0, self.top if self.metric != "entropy" else 0)
+        return Wanted(
+            self.top if self.metric != "cosine" else 0, self.top if self.metric != "entropy" else 0
+        )
 
 
 @dataclass(slots=True)
@@ -78,7 +82,9 @@ class _Seen:
     policy: Rose
     rollouts: list[Rollout] = field(default_factory=list)
     ranks: list[list[tuple[float, int]]] = field(default_factory=list)  # of each one's tokens
-    heap: list[tuple[float, int, int, int]] = field(default_factory=list)  # −score, rollout, own token, its rank
+    heap: list[tuple[float, int, int, int]] = field(
+        default_factory=list
+    )  # −score, rollout, own token, its rank
     visited: set[Place] = field(default_factory=set)
 
     def add(self, rollout: Rollout) -> None:

@@ -38,16 +38,25 @@ class Scope(Growing):
 
     async def grow(self, growth: Growth) -> None:
         """All samples, and once they are scored, the repairs."""
-        runs = [growth.start(growth.path(Branch(*growth.root, ordinal))) for ordinal in range(growth.width(self.width))]
+        runs = [
+            growth.start(growth.path(Branch(*growth.root, ordinal)))
+            for ordinal in range(growth.width(self.width))
+        ]
         leaves = [(await run).leaf for run in runs]
         rewards = [await growth.reward(leaf) for leaf in leaves]
-        failed = [leaf for leaf, value in zip(leaves, rewards, strict=True) if value is not None and value < self.right]
+        failed = [
+            leaf
+            for leaf, value in zip(leaves, rewards, strict=True)
+            if value is not None and value < self.right
+        ]
         for number, leaf in enumerate(self.chosen(failed, growth.view.repairs)):
             growth.start(self._repair(growth, leaf, growth.view.repairs[leaf], self.width + number))
 
     def chosen(self, failed: Sequence[Leaf], repairs: Mapping[Leaf, Repaired]) -> list[Leaf]:
         """The leaves to repair: those of the greatest right share first, and of equal ones in their order."""
-        found = [leaf for leaf in failed if leaf in repairs and repairs[leaf].step > 1]  # of step 1 nothing is kept
+        found = [
+            leaf for leaf in failed if leaf in repairs and repairs[leaf].step > 1
+        ]  # of step 1 nothing is kept
         found = [leaf for leaf in found if share(repairs[leaf]) >= self.least]
         return sorted(found, key=lambda leaf: -share(repairs[leaf]))[: self.most]
 
@@ -58,7 +67,9 @@ class Scope(Growing):
         if room < 1:
             return
         branch = Branch(place.segment, place.end, ordinal)
-        run = await growth.run(Expansion(branch, upto(view.sampling, room), repair.tokens, origin=Origin.TEACHER))
+        run = await growth.run(
+            Expansion(branch, upto(view.sampling, room), repair.tokens, origin=Origin.TEACHER)
+        )
         growth.end(run)
         value = await growth.reward(run.leaf)
         growth.drop(failed if value is not None and value >= self.right else run.leaf)

@@ -37,7 +37,10 @@ class TreeGRPO(Growing):
     async def grow(self, growth: Growth) -> None:
         """The chain, then round by round."""
         width = growth.width(self.width)
-        ended, inner = list[Rollout](), [1]  # nodes of the prompt, and of the rollouts up to each, that are no leaves
+        ended, inner = (
+            list[Rollout](),
+            [1],
+        )  # nodes of the prompt, and of the rollouts up to each, that are no leaves
         rounds = [
             range(min(1, width)),
             *(range(i, min(i + self.expansions, width)) for i in range(1, width, self.expansions)),
@@ -45,12 +48,17 @@ class TreeGRPO(Growing):
         for numbers in rounds:
             drawn = [growth.rng.below(inner[-1], "tree-grpo.node", number) for number in numbers]
             nodes = [self._node(growth.root, ended, inner, at) for at in drawn]
-            made = [growth.start(roll_out(growth, n, *node)) for n, node in zip(numbers, nodes, strict=True)]
+            made = [
+                growth.start(roll_out(growth, n, *node))
+                for n, node in zip(numbers, nodes, strict=True)
+            ]
             for one in made:
                 ended.append(await one)
                 inner.append(inner[-1] + (len(ended[-1].run) - 1) // self.node)
 
-    def _node(self, root: Place, ended: list[Rollout], inner: list[int], at: int) -> tuple[Place, int]:
+    def _node(
+        self, root: Place, ended: list[Rollout], inner: list[int], at: int
+    ) -> tuple[Place, int]:
         """The at-th node: where it ends, and behind how many policy tokens."""
         if not at:
             return root, 0

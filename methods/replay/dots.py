@@ -27,9 +27,13 @@ class Dots:
         """Without repetition."""
         telling = [group for group in groups if len(set(group.rewards)) > 1]
         if self.nearest and telling:
-            ends = [reward for group in telling for reward in (min(group.rewards), max(group.rewards))]
+            ends = [
+                reward for group in telling for reward in (min(group.rewards), max(group.rewards))
+            ]
             middle = (min(ends) + max(ends)) / 2
-            telling = sorted(telling, key=lambda g: (abs(_mean(g) - middle), g.ordinal))[: self.nearest]
+            telling = sorted(telling, key=lambda g: (abs(_mean(g) - middle), g.ordinal))[
+                : self.nearest
+            ]
         return drawn(telling, count, rng)
 
 

@@ -20,9 +20,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_users_package_of_our_name_is_not_ours(folder: Path) -> None:
-    environment = {**os.environ, launch.FOLDERS: str(folder), "BANYAN_DATABASE": "oracle://somewhere/else"}
+    environment = {
+        **os.environ,
+        launch.FOLDERS: str(folder),
+        "BANYAN_DATABASE": "oracle://somewhere/else",
+    }
     ended = subprocess.run(
-        [*launch.OURS, "services.treestore"], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+        [*launch.OURS, "services.treestore"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert "is neither sqlite nor postgresql" in ended.stderr
 
@@ -45,5 +54,7 @@ def test_a_users_methods_are_not_ours(folder: Path) -> None:
     )
     environment = {**os.environ, launch.FOLDERS: str(folder)}
     command = [sys.executable, "-P", "-c", code]
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+    )
     assert ended.stdout.split() == ["methods.generate.iid", "methods.filter.number"], ended.stderr

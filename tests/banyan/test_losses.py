@@ -23,11 +23,20 @@ def test_a_recipe_may_name_every_loss() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["loss_settings={clip: 0.2}"], "loss 'ppo-clip': it has no setting 'clip'; it has clip_high"),
+        (
+            ["loss_settings={clip: 0.2}"],
+            "loss 'ppo-clip': it has no setting 'clip'; it has clip_high",
+        ),
         (["loss_settings={clip_low: 2.0}"], r"clip_low 2.0 must lie in \[0, 1\]"),
         (["loss_settings={kl: {coef: -1.0}}"], "kl.coef -1.0 must be above 0"),
-        (["loss=otr", "loss_settings={kappa: x}"], "loss 'otr': kappa must be a finite number, got 'x'"),
-        (["loss=gspo", "loss_settings={mode: token-mean}"], "loss 'gspo': it is the mean over paths"),
+        (
+            ["loss=otr", "loss_settings={kappa: x}"],
+            "loss 'otr': kappa must be a finite number, got 'x'",
+        ),
+        (
+            ["loss=gspo", "loss_settings={mode: token-mean}"],
+            "loss 'gspo': it is the mean over paths",
+        ),
         (["loss=dpo", "loss_settings={entropy: 0.1}"], "loss 'dpo': it has no setting 'entropy'"),
     ],
 )

@@ -32,8 +32,12 @@ def grown(draw: st.DrawFn) -> Grown:
         parent = draw(st.sampled_from(list(tree)))
         fork = draw(st.integers(0, 4)) if parent.parent else 4
         ordinal = sum(child.fork == fork for child in tree.children.get(parent.id, ()))
-        tree.add(Segment(TREE, parent.id, fork, ordinal, Kind.POLICY, np.full(4, number), -np.ones(4)))
-    places = st.builds(lambda s, end: Leaf(s.id, end), st.sampled_from(list(tree)), st.integers(1, 4))
+        tree.add(
+            Segment(TREE, parent.id, fork, ordinal, Kind.POLICY, np.full(4, number), -np.ones(4))
+        )
+    places = st.builds(
+        lambda s, end: Leaf(s.id, end), st.sampled_from(list(tree)), st.integers(1, 4)
+    )
     return Grown(tree, draw(st.lists(places, unique=True, max_size=8)))
 
 
@@ -49,7 +53,9 @@ def walked(tree: Tree) -> list[bytes]:
 
 
 @given(grown(), st.randoms())
-def test_places_sort_as_a_walk_meets_them_in_whatever_order_they_come(one: Grown, rng: random.Random) -> None:
+def test_places_sort_as_a_walk_meets_them_in_whatever_order_they_come(
+    one: Grown, rng: random.Random
+) -> None:
     segments = list(one.tree)
     rng.shuffle(segments)
     paths = order.paths(segments)
@@ -60,14 +66,20 @@ def test_places_sort_as_a_walk_meets_them_in_whatever_order_they_come(one: Grown
 
 
 @given(grown(), st.randoms())
-def test_a_message_has_its_leaves_in_that_order_however_it_was_written(one: Grown, rng: random.Random) -> None:
+def test_a_message_has_its_leaves_in_that_order_however_it_was_written(
+    one: Grown, rng: random.Random
+) -> None:
     leaves = [leaf_to_wire(leaf) for leaf in one.leaves]
     rng.shuffle(leaves)
     message = tree_pb2.Tree(
-        spec=tree_pb2.TreeSpec(tree_id=TREE), segments=[segment_to_wire(s) for s in one.tree], leaves=leaves
+        spec=tree_pb2.TreeSpec(tree_id=TREE),
+        segments=[segment_to_wire(s) for s in one.tree],
+        leaves=leaves,
     )
     met = walked(one.tree)
-    assert leaves_from_wire(message) == sorted(one.leaves, key=lambda leaf: (met.index(leaf.segment), leaf.end))
+    assert leaves_from_wire(message) == sorted(
+        one.leaves, key=lambda leaf: (met.index(leaf.segment), leaf.end)
+    )
 
 
 @given(grown())

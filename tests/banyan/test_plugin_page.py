@@ -28,7 +28,11 @@ def test_its_tree_policy_grows_trees(examples: None) -> None:
             "name": "page",
             "model": "none",
             "task": {"name": "arithmetic"},
-            "generate": {"policy": "page_policy:Samples", "settings": {"width": 8}, "max_new_tokens": 6},
+            "generate": {
+                "policy": "page_policy:Samples",
+                "settings": {"width": 8},
+                "max_new_tokens": 6,
+            },
             "resources": {"engine": "scripted"},
         }
     )
@@ -37,8 +41,13 @@ def test_its_tree_policy_grows_trees(examples: None) -> None:
 
 
 def test_its_estimator_gives_advantages(examples: None) -> None:
-    trees = [SimpleNamespace(rewards_L=np.array([1.0, 0.0, np.nan])), SimpleNamespace(rewards_L=np.array([1.0, 0.0]))]
-    found = registry.build("optimise", "page_estimator:Centred", {}).estimate(SimpleNamespace(trees=trees))
+    trees = [
+        SimpleNamespace(rewards_L=np.array([1.0, 0.0, np.nan])),
+        SimpleNamespace(rewards_L=np.array([1.0, 0.0])),
+    ]
+    found = registry.build("optimise", "page_estimator:Centred", {}).estimate(
+        SimpleNamespace(trees=trees)
+    )
     assert [x.tolist()[:2] for x in found.leaf_G_L] == [[0.5, -0.5], [0.5, -0.5]]
 
 

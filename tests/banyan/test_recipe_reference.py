@@ -14,7 +14,10 @@ def test_the_page_is_up_to_date() -> None:
 def test_every_key_has_a_meaning() -> None:
     found = {key.key: key for key in reference.listed()}
     assert not [key.key for key in found.values() if not key.meaning or not key.takes]
-    assert found["generate.temperature"].takes == "number, ≥ 0.0, ≤ 10.0" and found["generate.temperature"].default == "1.0"
+    assert (
+        found["generate.temperature"].takes == "number, ≥ 0.0, ≤ 10.0"
+        and found["generate.temperature"].default == "1.0"
+    )
     assert found["model"].default == "must be said"
     assert found["optimise.lora.targets"].takes == "list of text or all-linear"
     assert found["filter.0.name"].takes == "text"

@@ -29,18 +29,24 @@ def tokens(tree: Tree, place: Leaf) -> Tokens:
 
 def places(tree: Tree) -> st.SearchStrategy[list[Leaf]]:
     """Places anywhere, also before the first token of a segment."""
-    one = st.builds(lambda segment, end: Leaf(segment.id, end), st.sampled_from(list(tree)), st.integers(0, 4))
+    one = st.builds(
+        lambda segment, end: Leaf(segment.id, end), st.sampled_from(list(tree)), st.integers(0, 4)
+    )
     return st.lists(one, unique=True, max_size=8)
 
 
 @given(grown(), st.data())
-def test_a_place_is_inside_where_its_tokens_begin_a_path_and_end_none(one: Grown, data: st.DataObject) -> None:
+def test_a_place_is_inside_where_its_tokens_begin_a_path_and_end_none(
+    one: Grown, data: st.DataObject
+) -> None:
     asked = data.draw(places(one.tree))
     ends = {tokens(one.tree, leaf) for leaf in one.leaves}
     expected = {
         place
         for place in asked
-        if (path := tokens(one.tree, place)) and path not in ends and any(end[: len(path)] == path for end in ends)
+        if (path := tokens(one.tree, place))
+        and path not in ends
+        and any(end[: len(path)] == path for end in ends)
     }
     found = reward.inner(asked, one.leaves, above(one.tree))
     assert set(found) == expected
@@ -48,7 +54,9 @@ def test_a_place_is_inside_where_its_tokens_begin_a_path_and_end_none(one: Grown
         assert at.end > 0 and tokens(one.tree, at) == tokens(one.tree, place)
         for leaf in one.leaves:
             path = tokens(one.tree, leaf)
-            assert reward.passing([at], leaf, above(one.tree)) == (path[: len(tokens(one.tree, at))] == tokens(one.tree, at))
+            assert reward.passing([at], leaf, above(one.tree)) == (
+                path[: len(tokens(one.tree, at))] == tokens(one.tree, at)
+            )
 
 
 @given(grown(), st.data())
@@ -57,7 +65,9 @@ def test_places_have_one_name_if_their_tokens_are_the_same(one: Grown, data: st.
     names = {place: reward.settled(place, above(one.tree)) for place in asked}
     for place in asked:
         for other in asked:
-            assert (names[place] == names[other]) == (tokens(one.tree, place) == tokens(one.tree, other))
+            assert (names[place] == names[other]) == (
+                tokens(one.tree, place) == tokens(one.tree, other)
+            )
 
 
 def test_the_name_of_a_place_before_first_tokens_is_the_last_token_above_them() -> None:

@@ -41,7 +41,9 @@ def test_signals_survive_the_wire_and_come_apart_and_together(
 
 def test_values_are_halves_from_the_start() -> None:
     one = Signals(np.zeros((1, 1)), np.array([[-0.1]]), np.array([0.3]))
-    assert one.semantic_T[0] == np.float32(np.float16(0.3)) and one.top_logprobs_T_K[0, 0] == np.float32(np.float16(-0.1))
+    assert one.semantic_T[0] == np.float32(np.float16(0.3)) and one.top_logprobs_T_K[
+        0, 0
+    ] == np.float32(np.float16(-0.1))
     assert not one.semantic_T.flags.writeable
     assert Signals(head_T=np.array([1 / 3])).head_T[0] == np.float32(np.float16(1 / 3))
 
@@ -77,8 +79,19 @@ def test_unusable_messages_are_refused(message: tree_pb2.TokenSignals) -> None:
 
 def test_a_segment_has_a_signal_for_each_token_or_none() -> None:
     with pytest.raises(InvalidInput, match="2 tokens has 3 likeliest"):
-        Segment(b"t", b"", 0, 0, Kind.POLICY, np.zeros(2), np.zeros(2), signals=signals(3, 1, False))
+        Segment(
+            b"t", b"", 0, 0, Kind.POLICY, np.zeros(2), np.zeros(2), signals=signals(3, 1, False)
+        )
     with pytest.raises(InvalidInput, match="2 tokens has 1 scores of a head"):
-        Segment(b"t", b"", 0, 0, Kind.POLICY, np.zeros(2), np.zeros(2), signals=Signals(head_T=np.zeros(1)))
+        Segment(
+            b"t",
+            b"",
+            0,
+            0,
+            Kind.POLICY,
+            np.zeros(2),
+            np.zeros(2),
+            signals=Signals(head_T=np.zeros(1)),
+        )
     with pytest.raises(InvalidInput, match="likeliest tokens and their log-probs"):
         Signals(np.zeros((2, 2)), np.zeros((2, 1)))

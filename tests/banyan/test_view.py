@@ -22,7 +22,9 @@ def prompt(tree: Tree, tokens: list[int]) -> Segment:
 
 def grow(tree: Tree, parent: Segment, fork: int, ordinal: int, tokens: list[int]) -> Segment:
     logprobs = -0.1 * np.arange(1, len(tokens) + 1, dtype=np.float32)
-    segment = Segment(ID, parent.id, fork, ordinal, Kind.POLICY, np.array(tokens, np.int32), logprobs)
+    segment = Segment(
+        ID, parent.id, fork, ordinal, Kind.POLICY, np.array(tokens, np.int32), logprobs
+    )
     tree.add(segment)
     return segment
 
@@ -67,7 +69,9 @@ def grown(draw: st.DrawFn) -> tuple[Tree, list[Leaf], dict[Leaf, float | None]]:
         parent = draw(st.sampled_from(segments))
         fork = draw(st.integers(0 if parent.parent else 1, len(parent)))
         length = draw(st.integers(1, 4))
-        segments.append(grow(tree, parent, fork, number, [100 * (number + 1) + i for i in range(length)]))
+        segments.append(
+            grow(tree, parent, fork, number, [100 * (number + 1) + i for i in range(length)])
+        )
     ends = {Leaf(s.id, draw(st.integers(1, len(s)))) for s in segments[1:]}
     leaves = sorted(ends, key=lambda leaf: (leaf.segment, leaf.end))
     rewards = {leaf: draw(st.one_of(st.none(), st.floats(-1, 1))) for leaf in leaves}
@@ -86,7 +90,9 @@ def test_nodes_come_as_segments_do_but_that_later_forks_come_first(
     assert view.nodes == sorted(view.nodes, key=lambda node: (place[node.segment.id], node.start))
     for node in view.nodes:
         below = [n.index for n in view.nodes[node.index :] if node.index in above(view, n.index)]
-        assert below == list(range(node.index, node.index + len(below))), "all below a node is one run"
+        assert below == list(range(node.index, node.index + len(below))), (
+            "all below a node is one run"
+        )
 
 
 def above(view: TreeView, node: int) -> list[int]:
@@ -116,12 +122,16 @@ def test_no_order_of_nodes_is_that_of_places() -> None:
     paths = order.paths(tree)
     assert sorted(leaves, key=lambda leaf: order.at(paths, leaf.segment, leaf.end)) == leaves
     view = TreeView(tree, leaves, {})
-    assert view.leaf_node_L[0] < view.leaf_node_L[2] < view.leaf_node_L[1] and view.path(2)[:-1] == view.path(0)
+    assert view.leaf_node_L[0] < view.leaf_node_L[2] < view.leaf_node_L[1] and view.path(2)[
+        :-1
+    ] == view.path(0)
 
 
 @settings(max_examples=200, deadline=None)
 @given(grown())
-def test_a_random_tree_equals_its_paths(made: tuple[Tree, list[Leaf], dict[Leaf, float | None]]) -> None:
+def test_a_random_tree_equals_its_paths(
+    made: tuple[Tree, list[Leaf], dict[Leaf, float | None]],
+) -> None:
     tree, leaves, rewards = made
     view = TreeView(tree, leaves, rewards)
     for index, leaf in enumerate(leaves):
@@ -133,6 +143,8 @@ def test_a_random_tree_equals_its_paths(made: tuple[Tree, list[Leaf], dict[Leaf,
         below = [i for i in view.scored_L if node.index in view.path(i)]
         assert node.paths == len(below)
         assert node.reward_sum == pytest.approx(sum(view.rewards_L[i] for i in below))
-        assert all(view.nodes[child].parent == node.index and child > node.index for child in node.children)
+        assert all(
+            view.nodes[child].parent == node.index and child > node.index for child in node.children
+        )
     used = {(n.segment.id, t) for n in view.nodes for t in range(n.start, n.stop)}
     assert len(used) == view.unique_tokens  # no token is in two nodes

@@ -18,7 +18,12 @@ from services.learner.model.load import prepare
 def small() -> Any:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     make: Any = LlamaForCausalLM
     return prepare(make(LlamaConfig(vocab_size=VOCABULARY, **sizes)).double())
 
@@ -32,7 +37,9 @@ def test_both_ways_have_the_same_gradients(small: Any, shape: Shape) -> None:
         way()
         found.append([p.grad.clone() for p in small.parameters() if p.grad is not None])
     assert len(found[0]) == len(list(small.parameters()))
-    assert max(float((a - b).abs().max()) for a, b in zip(*found, strict=True)) < 1e-6  # norms are in float32
+    assert (
+        max(float((a - b).abs().max()) for a, b in zip(*found, strict=True)) < 1e-6
+    )  # norms are in float32
     assert max(float(a.abs().max()) for a in found[0]) > 1e-3
 
 
@@ -48,8 +55,15 @@ def test_the_bound_of_a_small_tree(small: Any) -> None:
 
 
 def test_shapes() -> None:
-    assert (Shape(512, 16, 64).unique, Shape(512, 16, 64).length, Shape(512, 16, 64).leaves) == (1536, 576, 16)
-    assert (Shape(64, 2, 32, depth=4).unique, Shape(64, 2, 32, depth=4).leaves) == (64 + 30 * 32, 16)
+    assert (Shape(512, 16, 64).unique, Shape(512, 16, 64).length, Shape(512, 16, 64).leaves) == (
+        1536,
+        576,
+        16,
+    )
+    assert (Shape(64, 2, 32, depth=4).unique, Shape(64, 2, 32, depth=4).leaves) == (
+        64 + 30 * 32,
+        16,
+    )
 
 
 def test_what_is_kept_is_counted(small: Any) -> None:

@@ -15,8 +15,19 @@ SECONDS = {"float32+autocast/8": 17.0, "bfloat16/64": 16.5, "bfloat16/16": 16.0}
 
 
 def said(seconds: float, **more: Any) -> dict[str, Any]:
-    told = {"seconds": [30.0, *[seconds] * 5], "tokens": [512] * 6, "prompts": "same", "prompts_given": 88}
-    about = {"threads": 2, "environment": {}, "keeps_memory": True, "versions": {"trl": "1.16.0"}, "held_out": 44}
+    told = {
+        "seconds": [30.0, *[seconds] * 5],
+        "tokens": [512] * 6,
+        "prompts": "same",
+        "prompts_given": 88,
+    }
+    about = {
+        "threads": 2,
+        "environment": {},
+        "keeps_memory": True,
+        "versions": {"trl": "1.16.0"},
+        "held_out": 44,
+    }
     return told | about | more
 
 
@@ -105,7 +116,9 @@ def test_raw_cells_stay_with_both_arms_in_one(measured: list[str]) -> None:
     assert cell["trl"]["seconds"][1] == 17.0 and cell["banyan"]["seconds"][1] == 4.0
 
 
-def test_arms_with_other_prompts_are_no_cell(measured: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arms_with_other_prompts_are_no_cell(
+    measured: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ours, "short", lambda *_: said(4.0, prompts="other"))
     monkeypatch.setenv("BENCH_CELLS", "sweep,same-work")
     with pytest.raises(RuntimeError, match="these are two jobs"):

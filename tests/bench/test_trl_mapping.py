@@ -27,7 +27,11 @@ def test_every_setting_of_the_loss_and_of_the_advantage_is_explained() -> None:
     from services.learner.losses.composed import Composed
     from services.learner.losses.ppo_clip import PpoClip
 
-    known = {f"{part.__name__}.{field.name}" for part in (PpoClip, Composed, Aggregate, Grpo) for field in fields(part)}
+    known = {
+        f"{part.__name__}.{field.name}"
+        for part in (PpoClip, Composed, Aggregate, Grpo)
+        for field in fields(part)
+    }
     assert known == set(PARTS)
     assert all(PARTS.values())
 
@@ -57,11 +61,15 @@ def test_the_quick_start_becomes_these_arguments() -> None:
 
 
 def test_variants_are_all_eight_and_cut_one_batch() -> None:
-    assert {(v.dtype, v.micro) for v in VARIANTS} == {(d, m) for d in ("float32", "bfloat16") for m in (64, 32, 16, 8)}
+    assert {(v.dtype, v.micro) for v in VARIANTS} == {
+        (d, m) for d in ("float32", "bfloat16") for m in (64, 32, 16, 8)
+    }
     for variant in VARIANTS:
         cut = variant.arguments(64)
         assert cut["per_device_train_batch_size"] * cut["gradient_accumulation_steps"] == 64
-        assert cut["bf16"] == (variant.dtype == "float32") and cut["model_init_kwargs"] == {"dtype": variant.dtype}
+        assert cut["bf16"] == (variant.dtype == "float32") and cut["model_init_kwargs"] == {
+            "dtype": variant.dtype
+        }
     assert len({v.name for v in VARIANTS}) == 8
 
 
@@ -81,7 +89,9 @@ def test_what_has_no_counterpart_is_refused_by_name(change: str) -> None:
 
 
 def test_a_field_that_nobody_mapped_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapping, "FIELDS", {n: m for n, m in FIELDS.items() if n != "generate.top_p"})
+    monkeypatch.setattr(
+        mapping, "FIELDS", {n: m for n, m in FIELDS.items() if n != "generate.top_p"}
+    )
     with pytest.raises(InvalidInput, match=r"generate\.top_p is mapped to nothing"):
         mapping.lines(ours.recipe())
 
@@ -106,7 +116,9 @@ def test_no_group_is_dropped_on_the_same_work() -> None:
     leaves = []
     for ordinal in range(4):
         tokens, logprobs = np.array([3 + ordinal], np.int32), np.zeros(1, np.float32)
-        answer = Segment(tree.tree_id, root.id, 2, ordinal, Kind.POLICY, tokens, logprobs, policy=b"p" * 32)
+        answer = Segment(
+            tree.tree_id, root.id, 2, ordinal, Kind.POLICY, tokens, logprobs, policy=b"p" * 32
+        )
         tree.add(answer)
         leaves.append(Leaf(answer.id, 1))
     view = TreeView(tree, leaves, dict.fromkeys(leaves, 0.0))

@@ -30,7 +30,15 @@ class Toy(torch.nn.Module):
         with torch.no_grad():
             self(input_ids=input_ids, attention_mask=attention_mask)
         last = input_ids[:, -1:] % 2
-        return torch.cat([input_ids, torch.full_like(last, 5), torch.where(last == 1, END, 5), torch.full_like(last, 5)], 1)
+        return torch.cat(
+            [
+                input_ids,
+                torch.full_like(last, 5),
+                torch.where(last == 1, END, 5),
+                torch.full_like(last, 5),
+            ],
+            1,
+        )
 
 
 GIVEN = [[PAD, 3, 4], [1, 2, 3]]
@@ -86,7 +94,10 @@ def test_a_generate_that_is_not_called_any_more_is_noticed() -> None:
 
 def test_a_prompt_that_differs_is_named_with_both_sides() -> None:
     prompts.compare([[1, 2], [3]], [[1, 2], [3]], "TRL")
-    with pytest.raises(RuntimeError, match=r"prompt 1: TRL's model was given \[7, 3\], and our tokenizer makes \[3\]"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"prompt 1: TRL's model was given \[7, 3\], and our tokenizer makes \[3\]",
+    ):
         prompts.compare([[1, 2], [7, 3]], [[1, 2], [3]], "TRL")
     with pytest.raises(RuntimeError, match="was given 1 prompts, and 2 are compared"):
         prompts.compare([[1, 2]], [[1, 2], [3]], "TRL")
@@ -99,17 +110,30 @@ def test_the_rows_of_a_group_have_one_prompt() -> None:
         prompts.by_group([[1], [1], [2], [3]], 2)
 
 
-def test_what_our_engine_was_given_is_read_from_the_store_in_order_of_groups(tmp_path: Path) -> None:
+def test_what_our_engine_was_given_is_read_from_the_store_in_order_of_groups(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "store.sqlite"
     engine = sa.create_engine(f"sqlite:///{path}")
     schema.metadata.create_all(engine)
     with engine.begin() as db:
         for number, purpose in ((10, 1), (9, 1), (0, 2)):
             tree, ids = bytes([number]) * 32, np.array([number, 70000], "<i4").tobytes()
-            kept = {"tree_id": tree, "run_id": "r", "group_id": f"r/train/{number}", "purpose": purpose}
+            kept = {
+                "tree_id": tree,
+                "run_id": "r",
+                "group_id": f"r/train/{number}",
+                "purpose": purpose,
+            }
             db.execute(schema.trees.insert().values(_empty(schema.trees) | kept))
             for kind in (Kind.PROMPT, Kind.POLICY):
-                one = {"id": tree + bytes([kind]), "tree_id": tree, "kind": int(kind), "ordinal": int(kind), "tokens": ids}
+                one = {
+                    "id": tree + bytes([kind]),
+                    "tree_id": tree,
+                    "kind": int(kind),
+                    "ordinal": int(kind),
+                    "tokens": ids,
+                }
                 db.execute(schema.segments.insert().values(_empty(schema.segments) | one))
     assert prompts.stored(path, "r") == [[9, 70000], [10, 70000]]
     assert prompts.stored(path, "another") == []

@@ -34,7 +34,9 @@ def process(*arguments: str | Path, cwd: Path = ROOT, **env: str) -> Said[str]:
     """Runs a command in a process of its own: for what begins or ends with one."""
     command = [sys.executable, "-m", "banyan.cli", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **env}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=DEADLINE_S
+    )
 
 
 def _status(words: list[str]) -> int:

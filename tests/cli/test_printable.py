@@ -51,12 +51,20 @@ def _renderables() -> list[Any]:
     table.add_row(HOSTILE)
     tree = Tree(HOSTILE)
     tree.add(Text(HOSTILE))
-    return [HOSTILE, Text(HOSTILE, "bold"), table, tree, Group(Panel(HOSTILE), Text.assemble((HOSTILE, "red")))]
+    return [
+        HOSTILE,
+        Text(HOSTILE, "bold"),
+        table,
+        tree,
+        Group(Panel(HOSTILE), Text.assemble((HOSTILE, "red"))),
+    ]
 
 
 @pytest.mark.parametrize("renderable", _renderables(), ids=lambda r: type(r).__name__)
 @pytest.mark.parametrize("console", [output.out, output.err], ids=["out", "err"])
-def test_a_console_prints_no_commands_but_its_own(console: Any, renderable: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_console_prints_no_commands_but_its_own(
+    console: Any, renderable: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     console.print(renderable, markup=False)
     said = "".join(capsys.readouterr())
     assert "owned" in said and not OBEYED.search(said)
@@ -95,7 +103,9 @@ def test_commands_print_through_one_module() -> None:
         path.name: line
         for path in folder.rglob("*.py")
         for line in path.read_text().splitlines()
-        if path.name not in allowed and printing.search(re.sub(r"\b(out|err)\.print\(", "", line)) and "def " not in line
+        if path.name not in allowed
+        and printing.search(re.sub(r"\b(out|err)\.print\(", "", line))
+        and "def " not in line
     }
     assert found == {}
 
@@ -110,10 +120,14 @@ def test_a_text_is_textual_where_utf_8_has_it(text: str) -> None:
         assert textual(text)
 
 
-@pytest.mark.parametrize("command", [("runs", "show"), ("runs", "cancel"), ("trees", "ls"), ("doctor",), ("train",)])
+@pytest.mark.parametrize(
+    "command", [("runs", "show"), ("runs", "cancel"), ("trees", "ls"), ("doctor",), ("train",)]
+)
 def test_an_argument_in_another_encoding_is_named(command: tuple[str, ...], tmp_path: Path) -> None:
     """A shell's bytes that are no UTF-8: half characters, which no message can carry."""
     (tmp_path / "store.sqlite").touch()
     said = banyan(*command, "caf\udce9", "--state", tmp_path)
     assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr.startswith("error: the argument 'caf\\udce9' is no UTF-8 text; name it otherwise")
+    assert said.stderr.startswith(
+        "error: the argument 'caf\\udce9' is no UTF-8 text; name it otherwise"
+    )

@@ -53,7 +53,9 @@ class Gateway(GatewayServiceServicer):
 
 @contextlib.asynccontextmanager
 async def stub(gateway: Gateway) -> AsyncIterator[Any]:
-    server = await rpc.serve("127.0.0.1:0", [lambda s: add_GatewayServiceServicer_to_server(gateway, s)], [])
+    server = await rpc.serve(
+        "127.0.0.1:0", [lambda s: add_GatewayServiceServicer_to_server(gateway, s)], []
+    )
     async with rpc.channel(server.address) as channel:
         yield GatewayServiceStub(channel)
     await server.stop(0)
@@ -146,14 +148,20 @@ def begin(tmp_path: Path, *before: str) -> "Iterator[subprocess.Popen[str]]":
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_an_interrupt_before_the_run_is_begun_stops_at_once_and_begins_none(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupt_before_the_run_is_begun_stops_at_once_and_begins_none(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     with begin(tmp_path) as process:
         process.send_signal(number)
         begun = time.monotonic()
         said, _ = process.communicate(timeout=30)
         assert time.monotonic() - begun < 4.0  # two seconds, on cores that others use
     assert process.returncode == module.INTERRUPTED, said
-    assert "stopped before a run was begun" in said and "Traceback" not in said and "run x-" not in said
+    assert (
+        "stopped before a run was begun" in said
+        and "Traceback" not in said
+        and "run x-" not in said
+    )
     listed = tmp_path / "s" / "processes.json"
     rows = yaml.safe_load(listed.read_text()) if listed.exists() else []
     assert not [row for row in rows if row["pid"] and _alive(row["pid"])]

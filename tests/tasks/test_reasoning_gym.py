@@ -16,7 +16,12 @@ def rows(dataset: str, **more):
 
 def test_rows_are_plain_json_and_the_same_for_the_same_seed():
     made = rows("countdown", seed=3)
-    assert made == json.loads(json.dumps(made)) == rows("countdown", seed=3) != rows("countdown", seed=4)
+    assert (
+        made
+        == json.loads(json.dumps(made))
+        == rows("countdown", seed=3)
+        != rows("countdown", seed=4)
+    )
     assert set(made[0]) == {"dataset", "config", "question", "answer", "metadata"}
 
 

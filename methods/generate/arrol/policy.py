@@ -46,9 +46,13 @@ class Arrol(Growing):
         """All rollouts up to where they are judged; then the rest of those that survive."""
         sampling = upto(growth.view.sampling, min(self.detect, growth.view.max_path_tokens))
         branches = [Branch(*growth.root, ordinal) for ordinal in range(growth.width(self.width))]
-        started = [growth.start(_begin(growth, Expansion(b, sampling, (), _HEAD))) for b in branches]
+        started = [
+            growth.start(_begin(growth, Expansion(b, sampling, (), _HEAD))) for b in branches
+        ]
         begun = [await one for one in started]
-        for run in self._survivors(begun, growth.rng.uniform("arrol.survivors", growth.view.root.id)):
+        for run in self._survivors(
+            begun, growth.rng.uniform("arrol.survivors", growth.view.root.id)
+        ):
             growth.start(growth.path(Branch(run.last.id, len(run.last), 0), len(run)))
 
     def observations(self, tree: Tree, leaves: Sequence[Leaf]) -> list[Observation]:
@@ -73,7 +77,11 @@ class Arrol(Growing):
             return []
         count = survival.survivors(len(judged), len(begun) - len(judged), self.keep)
         right = _right(judged)
-        wanted = [self.keep] * len(judged) if right is None else survival.chances(right, self.keep, self.share)
+        wanted = (
+            [self.keep] * len(judged)
+            if right is None
+            else survival.chances(right, self.keep, self.share)
+        )
         return list(zip(judged, survival.fitted(wanted, count), strict=True))
 
 

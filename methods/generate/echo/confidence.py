@@ -18,7 +18,9 @@ Bools = npt.NDArray[np.bool_]
 Cut = tuple[int, str]  # the token after which, and why
 
 
-def entropy_and_confidence(top_logprobs_T_K: npt.ArrayLike, k: int, measure: str) -> tuple[Values, Values]:
+def entropy_and_confidence(
+    top_logprobs_T_K: npt.ArrayLike, k: int, measure: str
+) -> tuple[Values, Values]:
     """H and C of each token."""
     logprobs = np.asarray(top_logprobs_T_K, np.float64)
     p = np.exp(logprobs - logprobs.max(1, keepdims=True))
@@ -44,7 +46,12 @@ class Profile:
 
     def first(self, tokens: int) -> "Profile":
         """That of the path's first tokens."""
-        return Profile(self.entropy_T[:tokens], self.group_T[:tokens], self.tail_T[:tokens], self.rise_T[:tokens])
+        return Profile(
+            self.entropy_T[:tokens],
+            self.group_T[:tokens],
+            self.tail_T[:tokens],
+            self.rise_T[:tokens],
+        )
 
 
 def profile(entropy_T: Values, confidence_T: Values, group: int, tail: int, before: int) -> Profile:
@@ -105,7 +112,11 @@ class Width:
 
     def first(self, path: Profile, start: int, stop: int) -> int | None:
         """The first token in start..stop whose H is high, Cg low and rise large enough."""
-        fires = (path.entropy_T >= self.entropy_high) & (path.group_T <= self.confidence) & (path.rise_T >= self.rise)
+        fires = (
+            (path.entropy_T >= self.entropy_high)
+            & (path.group_T <= self.confidence)
+            & (path.rise_T >= self.rise)
+        )
         found = np.flatnonzero(fires[start:stop])
         return start + int(found[0]) if len(found) else None
 

@@ -30,8 +30,20 @@ from methods.generate.coroutine_policy import Growing, Growth
 from methods.generate.echo import confidence
 from methods.generate.echo.confidence import Cut, Cuts, Profile, Values, Width
 
-_DEFAULTS = {"quantile": (0.9, 0.5, 0.5), "published": (3.5, 1.0, 1.2)}  # entropy_high, entropy_low, confidence
-_COUNTS = ("width", "chains", "segment", "top", "confidence_k", "min_depth", "group_window", "tail_window")
+_DEFAULTS = {
+    "quantile": (0.9, 0.5, 0.5),
+    "published": (3.5, 1.0, 1.2),
+}  # entropy_high, entropy_low, confidence
+_COUNTS = (
+    "width",
+    "chains",
+    "segment",
+    "top",
+    "confidence_k",
+    "min_depth",
+    "group_window",
+    "tail_window",
+)
 _MORE_COUNTS = ("entropy_window", "min_branches", "max_branches", "cut_steps")
 
 
@@ -95,37 +107,61 @@ class Echo(Growing):
     def __post_init__(self) -> None:
         for name in (*_COUNTS, *_MORE_COUNTS):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}"
+                )
         if not self.confidence_k <= self.top <= MOST_TOP or self.max_branches > self.top:
-            raise ValueError(f"confidence_k and max_branches may not exceed top, nor top {MOST_TOP}; top is {self.top!r}")
+            raise ValueError(
+                f"confidence_k and max_branches may not exceed top, nor top {MOST_TOP}; top is {self.top!r}"
+            )
         if self.thresholds not in _DEFAULTS:
-            raise ValueError(f"thresholds must be one of {', '.join(_DEFAULTS)}, got {self.thresholds!r}")
+            raise ValueError(
+                f"thresholds must be one of {', '.join(_DEFAULTS)}, got {self.thresholds!r}"
+            )
         if self.measured not in confidence.MEASURES:
-            raise ValueError(f"measure must be one of {', '.join(confidence.MEASURES)}, got {self.measure!r}")
+            raise ValueError(
+                f"measure must be one of {', '.join(confidence.MEASURES)}, got {self.measure!r}"
+            )
         if self.thresholds == "quantile" and not all(0.0 <= q <= 1.0 for q in self.levels):
-            raise ValueError(f"quantiles must lie in 0..1, got entropy_high, entropy_low, confidence {self.levels}")
+            raise ValueError(
+                f"quantiles must lie in 0..1, got entropy_high, entropy_low, confidence {self.levels}"
+            )
         if not 0.0 <= self.floor < 1.0:
             raise ValueError(f"floor must be a probability below 1, got {self.floor!r}")
 
     @property
     def measured(self) -> str:
         """The measure of confidence in use."""
-        return self.measure or ("neg_mean_log" if self.thresholds == "published" else "mean_probability")
+        return self.measure or (
+            "neg_mean_log" if self.thresholds == "published" else "mean_probability"
+        )
 
     @property
     def levels(self) -> tuple[float, float, float]:
         """entropy_high, entropy_low, confidence."""
         given = (self.entropy_high, self.entropy_low, self.confidence)
-        high, low, theta = (d if g is None else g for g, d in zip(given, _DEFAULTS[self.thresholds], strict=True))
+        high, low, theta = (
+            d if g is None else g for g, d in zip(given, _DEFAULTS[self.thresholds], strict=True)
+        )
         return high, low, theta
 
     @property
     def cuts(self) -> Cuts:
         """The cut rules in use."""
-        least, tail = (0.4, 1.0) if self.measured == "neg_mean_log" else (0.5 / self.confidence_k, 0.8 / self.confidence_k)
+        least, tail = (
+            (0.4, 1.0)
+            if self.measured == "neg_mean_log"
+            else (0.5 / self.confidence_k, 0.8 / self.confidence_k)
+        )
         least = least if self.cut_confidence is None else self.cut_confidence
         full = max(self.group_window, self.tail_window, self.entropy_window)
-        return Cuts(least, tail if self.cut_tail is None else self.cut_tail, self.cut_rise, self.cut_steps, full - 1)
+        return Cuts(
+            least,
+            tail if self.cut_tail is None else self.cut_tail,
+            self.cut_rise,
+            self.cut_steps,
+            full - 1,
+        )
 
     def branching(self, path: Profile) -> Width:
         """The branch rule on the scale of a chain."""
@@ -133,11 +169,15 @@ class Echo(Growing):
         if self.thresholds == "quantile":
             high, low = confidence.quantiles(path.entropy_T, (high, low))
             (theta,) = confidence.quantiles(path.group_T, (theta,))
-        return Width(high, low, theta, self.rise, self.alpha, self.beta, self.min_branches, self.max_branches)
+        return Width(
+            high, low, theta, self.rise, self.alpha, self.beta, self.min_branches, self.max_branches
+        )
 
     async def grow(self, growth: Growth) -> None:
         """The base chains; their branches and what else there is room for as they end."""
-        _Paths(self, growth, growth.width(self.width), self.measured, self.cuts, Wanted(top=self.top)).begin()
+        _Paths(
+            self, growth, growth.width(self.width), self.measured, self.cuts, Wanted(top=self.top)
+        ).begin()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -156,7 +196,11 @@ class _Looked:
 
     def below(self, branch: Branch, start: int) -> "_Looked":
         """A path that leaves this one behind `start` tokens: windows reach back beyond the branch."""
-        return _Looked(Chain(branch, start, self.chain.limit), self.entropy_T[:start], self.confidence_T[:start])
+        return _Looked(
+            Chain(branch, start, self.chain.limit),
+            self.entropy_T[:start],
+            self.confidence_T[:start],
+        )
 
 
 @dataclass(slots=True)
@@ -194,7 +238,9 @@ class _Paths:
             if opened is not None and self.begun[base] < len(opened):
                 for path, token in opened[self._new(base, min(self.width - used, len(opened)))]:
                     self.growth.start(self._path(path, (token,)))
-            used = min(self.width, used + (self.policy.max_branches - 1 if opened is None else len(opened)))
+            used = min(
+                self.width, used + (self.policy.max_branches - 1 if opened is None else len(opened))
+            )
         fresh = self._new(bases, self.width - used)
         for ordinal in range(bases + fresh.start, bases + fresh.stop):
             self.growth.start(self._path(self._fresh(ordinal)))
@@ -205,16 +251,27 @@ class _Paths:
         return slice(before, self.begun[of])
 
     def _fresh(self, ordinal: int) -> _Looked:
-        return _Looked(Chain(Branch(*self.growth.root, ordinal), 0, self.growth.view.max_path_tokens))
+        return _Looked(
+            Chain(Branch(*self.growth.root, ordinal), 0, self.growth.view.max_path_tokens)
+        )
 
-    def _branches(self, path: _Looked, profile: Profile, cut: Cut | None) -> list[tuple[_Looked, int]]:
+    def _branches(
+        self, path: _Looked, profile: Profile, cut: Cut | None
+    ) -> list[tuple[_Looked, int]]:
         """A base chain's branches at its first uncertain token: before its cut, and with room for one more token."""
         chain = path.chain
         rule = self.policy.branching(profile if cut is None else profile.first(cut[0] + 1))
-        at = rule.first(profile, self.policy.min_depth, min(chain.limit - 1, len(profile) if cut is None else cut[0]))
+        at = rule.first(
+            profile,
+            self.policy.min_depth,
+            min(chain.limit - 1, len(profile) if cut is None else cut[0]),
+        )
         if at is None:
             return []
-        width, place = rule.at(float(profile.entropy_T[at]), float(profile.group_T[at])), chain.place(at)
+        width, place = (
+            rule.at(float(profile.entropy_T[at]), float(profile.group_T[at])),
+            chain.place(at),
+        )
         likeliest = self._likeliest(chain, at, width)
         return [(path.below(Branch(*place, 1 + rank), at), token) for rank, token in likeliest]
 
@@ -223,10 +280,16 @@ class _Paths:
         segment, offset = _holder(chain, at)
         signals, own = told(segment), int(segment.tokens_T[offset])
         tokens, p = signals.top_ids_T_K[offset], np.exp(signals.top_logprobs_T_K[offset])
-        ranked = [(rank, int(tokens[rank])) for rank in range(min(width, len(tokens))) if p[rank] > self.policy.floor]
+        ranked = [
+            (rank, int(tokens[rank]))
+            for rank in range(min(width, len(tokens)))
+            if p[rank] > self.policy.floor
+        ]
         return [(rank, token) for rank, token in ranked if token != own][: width - 1]
 
-    async def _path(self, path: _Looked, forced: tuple[int, ...] = ()) -> tuple[_Looked, Profile, Cut | None]:
+    async def _path(
+        self, path: _Looked, forced: tuple[int, ...] = ()
+    ) -> tuple[_Looked, Profile, Cut | None]:
         """Looks at a path after each segment, up to its leaf."""
         p = self.policy
         while True:
@@ -248,7 +311,9 @@ class _Paths:
 
     def _profile(self, path: _Looked) -> Profile:
         p = self.policy
-        return confidence.profile(path.entropy_T, path.confidence_T, p.group_window, p.tail_window, p.entropy_window)
+        return confidence.profile(
+            path.entropy_T, path.confidence_T, p.group_window, p.tail_window, p.entropy_window
+        )
 
 
 def _holder(chain: Chain, position: int) -> tuple[Segment, int]:

@@ -29,17 +29,24 @@ class Problem:
     met_G_J: Values  # 1 where there are any
 
     @classmethod
-    def of(cls, own_N: Values, worth_J: Values, covers_J_N: Bools, families_M_N: Bools) -> "Problem":
+    def of(
+        cls, own_N: Values, worth_J: Values, covers_J_N: Bools, families_M_N: Bools
+    ) -> "Problem":
         """Groups are the candidates and the families, each set once. What covers the same is one, with the sum of its worth;
         what covers one candidate is part of that one's own worth."""
         sets = np.concatenate((np.eye(len(own_N), dtype=bool), families_M_N))
         groups = sets[_firsts(sets)[0]].astype(np.float64)
         at, same_J = _firsts(covers_J_N)
-        covers_J_N, worth_J = covers_J_N[at], np.asarray(np.bincount(same_J, worth_J, len(at)), np.float64)
+        covers_J_N, worth_J = (
+            covers_J_N[at],
+            np.asarray(np.bincount(same_J, worth_J, len(at)), np.float64),
+        )
         alone_J = covers_J_N.sum(1) == 1
         own_N = own_N + worth_J[alone_J] @ covers_J_N[alone_J]
         covers, worth_J = covers_J_N[~alone_J].astype(np.float32), worth_J[~alone_J]
-        largest = max(np.abs(own_N).max(), np.abs(worth_J).max(initial=0.0)) or 1.0  # so that rounding is far below ROUNDING
+        largest = (
+            max(np.abs(own_N).max(), np.abs(worth_J).max(initial=0.0)) or 1.0
+        )  # so that rounding is far below ROUNDING
         own_N, worth_J = own_N / largest, worth_J / largest
         meets = groups.astype(np.float32) @ covers.T
         return cls(own_N, worth_J, covers, groups, meets, (meets > 0).astype(np.float64))
@@ -85,9 +92,13 @@ class Climb:
         """Adds or drops the best group, if that helps."""
         problem, bare_J = self._problem, self._count_J == 0
         groups = problem.groups_G_N
-        added_G = groups @ np.where(self.kept_N, 0.0, problem.own_N) + problem.met_G_J @ (problem.worth_J * bare_J)
+        added_G = groups @ np.where(self.kept_N, 0.0, problem.own_N) + problem.met_G_J @ (
+            problem.worth_J * bare_J
+        )
         lost_G_J = (self._both_G_J == self._count_J) & ~bare_J
-        dropped_G = -(groups @ np.where(self.kept_N, problem.own_N, 0.0)) - lost_G_J @ problem.worth_J
+        dropped_G = (
+            -(groups @ np.where(self.kept_N, problem.own_N, 0.0)) - lost_G_J @ problem.worth_J
+        )
         dropped_G[groups @ self.kept_N == self.kept_N.sum()] = -np.inf  # one is kept at least
         better = np.concatenate((added_G, dropped_G))
         at = int(better.argmax())
@@ -99,15 +110,23 @@ class Climb:
 
     def _swap(self) -> bool:
         """Swaps the best two, if that helps."""
-        problem, inside, outside = self._problem, np.flatnonzero(self.kept_N), np.flatnonzero(~self.kept_N)
+        problem, inside, outside = (
+            self._problem,
+            np.flatnonzero(self.kept_N),
+            np.flatnonzero(~self.kept_N),
+        )
         if not len(outside):
             return False
         lone, bare = self._count_J == 1, self._count_J == 0
         alone_J_N = problem.covers_J_N[lone]
         weighed_N_J = alone_J_N[:, inside].T * problem.worth_J[lone]
-        gained = problem.own_N[outside] + problem.worth_J[bare] @ problem.covers_J_N[bare][:, outside]
+        gained = (
+            problem.own_N[outside] + problem.worth_J[bare] @ problem.covers_J_N[bare][:, outside]
+        )
         lost = problem.own_N[inside] + weighed_N_J.sum(1)
-        better = gained[None] - lost[:, None] + weighed_N_J @ alone_J_N[:, outside]  # what the new one covers is not lost
+        better = (
+            gained[None] - lost[:, None] + weighed_N_J @ alone_J_N[:, outside]
+        )  # what the new one covers is not lost
         at = int(better.argmax())
         if better.flat[at] <= ROUNDING:
             return False
@@ -119,7 +138,10 @@ class Climb:
 
 def climbed(problem: Problem) -> list[Bools]:
     """Where the climbs end that begin with all candidates, with the best one, and with the best family."""
-    many, value_G = len(problem.own_N), problem.groups_G_N @ problem.own_N + problem.met_G_J @ problem.worth_J
+    many, value_G = (
+        len(problem.own_N),
+        problem.groups_G_N @ problem.own_N + problem.met_G_J @ problem.worth_J,
+    )
     groups = [np.ones(many, bool), problem.groups_G_N[int(value_G[:many].argmax())] > 0]
     if len(value_G) > many:
         groups.append(problem.groups_G_N[many + int(value_G[many:].argmax())] > 0)

@@ -24,7 +24,9 @@ def linked(distance_N_N: Floats, cut: float) -> list[int]:
     """
     sum_N_N = np.array(distance_N_N, np.float64)
     many = len(sum_N_N)
-    mean_N_N = np.where(np.tri(many, k=-1, dtype=bool), sum_N_N, np.inf)  # [later, earlier], each by its first member
+    mean_N_N = np.where(
+        np.tri(many, k=-1, dtype=bool), sum_N_N, np.inf
+    )  # [later, earlier], each by its first member
     size_N = np.ones(many)
     first_N = np.arange(many)
     for _ in range(many - 1):
@@ -36,7 +38,9 @@ def linked(distance_N_N: Floats, cut: float) -> list[int]:
         size_N[later] = np.inf  # no more
         sum_N_N[earlier] += sum_N_N[later]
         sum_N_N[:, earlier] = sum_N_N[earlier]
-        mean_N = np.where(np.isfinite(size_N), sum_N_N[earlier] / (size_N * size_N[earlier]), np.inf)
+        mean_N = np.where(
+            np.isfinite(size_N), sum_N_N[earlier] / (size_N * size_N[earlier]), np.inf
+        )
         mean_N_N[later], mean_N_N[:, later] = np.inf, np.inf
         mean_N_N[earlier, :earlier] = mean_N[:earlier]
         mean_N_N[earlier + 1 :, earlier] = mean_N[earlier + 1 :]

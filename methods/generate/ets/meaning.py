@@ -16,7 +16,10 @@ _CHARACTERS = 3
 def embeddings(texts: Sequence[str]) -> npt.NDArray[np.float64]:
     """A row for each text, a column for each run of characters that occurs in any."""
     counted = [_counts(text) for text in texts]
-    columns = {piece: at for at, piece in enumerate(sorted({piece for counts in counted for piece in counts}))}
+    columns = {
+        piece: at
+        for at, piece in enumerate(sorted({piece for counts in counted for piece in counts}))
+    }
     found = np.zeros((len(texts), len(columns)))
     for row, counts in zip(found, counted, strict=True):
         for piece, count in counts.items():
@@ -26,4 +29,6 @@ def embeddings(texts: Sequence[str]) -> npt.NDArray[np.float64]:
 
 def _counts(text: str) -> Counter[str]:
     plain = f" {' '.join(text.lower().split())} "
-    return Counter(plain[at : at + _CHARACTERS] for at in range(max(1, len(plain) - _CHARACTERS + 1)))
+    return Counter(
+        plain[at : at + _CHARACTERS] for at in range(max(1, len(plain) - _CHARACTERS + 1))
+    )

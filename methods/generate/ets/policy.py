@@ -59,10 +59,21 @@ class Ets(Growing):
         checks.whole(self, ("width", "step", "depth", "most"), 1)
         if not self.delimiter:
             raise ValueError("delimiter must be a text that ends a step")
-        for name, least in (("lambda_b", 0.0), ("lambda_d", 0.0), ("cut", 0.0), ("temperature", 1e-6)):
-            if isinstance(getattr(self, name), bool) or not least <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be a number of at least {least:g}, got {getattr(self, name)!r}")
-        scorer = registry.build("filter", self.scorer, self.scorer_settings) if self.scorer else None
+        for name, least in (
+            ("lambda_b", 0.0),
+            ("lambda_d", 0.0),
+            ("cut", 0.0),
+            ("temperature", 1e-6),
+        ):
+            if isinstance(getattr(self, name), bool) or not least <= getattr(self, name) < float(
+                "inf"
+            ):
+                raise ValueError(
+                    f"{name} must be a number of at least {least:g}, got {getattr(self, name)!r}"
+                )
+        scorer = (
+            registry.build("filter", self.scorer, self.scorer_settings) if self.scorer else None
+        )
         if scorer is not None and not unconfined(self.scorer, scorer):
             raise ValueError(
                 f"scorer {self.scorer!r} needs the verifier's sandbox, and a tree is planned without it; ets takes"

@@ -10,14 +10,18 @@ from collections.abc import Sequence
 _HIGHEST = 700.0  # exponent of what a float can hold
 
 
-def counts(rewards: Sequence[float], width: int, temperature: float = 0.2, slack: float = 1e-9) -> list[int]:
+def counts(
+    rewards: Sequence[float], width: int, temperature: float = 0.2, slack: float = 1e-9
+) -> list[int]:
     """Children of each candidate; together as many as the width.
 
     slack: by how much a share may pass a whole number before it is rounded up. At 0, as in the published code, a rounding
     error of S makes an extra child now and then: scores .9, .8, .7 at width 8 get 5, 2 and 2.
     """
     if width < 0 or not temperature > 0:
-        raise ValueError(f"width must be at least 0 and temperature more than 0, got {width!r} and {temperature!r}")
+        raise ValueError(
+            f"width must be at least 0 and temperature more than 0, got {width!r} and {temperature!r}"
+        )
     exponents = [reward / temperature for reward in rewards]
     down = max(0.0, max(exponents, default=0.0) - _HIGHEST)
     masses = [math.exp(exponent - down) for exponent in exponents]
@@ -37,7 +41,9 @@ def shares(rewards: Sequence[float], width: int, temperature: float = 0.2) -> li
     return [c / sum(children) for c in children] if any(children) else [0.0] * len(children)
 
 
-def width_left(width: int, tokens: Sequence[int], finished: Sequence[bool], most: int = 1024) -> int:
+def width_left(
+    width: int, tokens: Sequence[int], finished: Sequence[bool], most: int = 1024
+) -> int:
     """The width that remains when finished paths and those of `most` tokens or more are put aside, one each."""
     aside = sum(ended or n >= most for n, ended in zip(tokens, finished, strict=True))
     return max(0, width - aside)

@@ -57,7 +57,11 @@ Decision = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def decided(
-    rule: SelectionRule, scores: tuple[float, ...], above: tuple[tuple[bytes, ...], ...], texts: tuple[str, ...], width: int
+    rule: SelectionRule,
+    scores: tuple[float, ...],
+    above: tuple[tuple[bytes, ...], ...],
+    texts: tuple[str, ...],
+    width: int,
 ) -> Decision:
     """Who of the candidates is kept, the children of each of these, and the clusters of all, if there was a choice.
 
@@ -65,7 +69,9 @@ def decided(
     """
     alike = not rule.lambda_d or len(set(texts)) < 2
     named = () if alike else tuple(clusters(embeddings(texts), rule.cut))
-    kept = select(Choice(shares(scores, width, rule.temperature), above, named, rule.lambda_b, rule.lambda_d))
+    kept = select(
+        Choice(shares(scores, width, rule.temperature), above, named, rule.lambda_b, rule.lambda_d)
+    )
     return tuple(kept), tuple(counts([scores[i] for i in kept], width, rule.temperature)), named
 
 
@@ -105,7 +111,9 @@ class Depth:
     @property
     def kv_tokens(self) -> int:
         """Tokens of the nodes on the candidates' paths."""
-        return kv_tokens([[(node.id, len(node.run)) for node in (*c.above, c)] for c in self.candidates])
+        return kv_tokens(
+            [[(node.id, len(node.run)) for node in (*c.above, c)] for c in self.candidates]
+        )
 
 
 @dataclass(slots=True)
@@ -145,7 +153,9 @@ class Search:
     def _asked(self, branch: Branch, above: Node) -> Expansion:
         wanted = NO_SIGNALS if self.policy.scorer else Wanted(head=True)
         sampling = ending_at(self.growth.view.sampling, self.policy.delimiter)
-        return Expansion(branch, upto(sampling, min(self.policy.step, self._most - above.tokens)), (), wanted)
+        return Expansion(
+            branch, upto(sampling, min(self.policy.step, self._most - above.tokens)), (), wanted
+        )
 
     @property
     def _most(self) -> int:
@@ -155,7 +165,9 @@ class Search:
         """Why a path ends with this step; empty if it goes on. Who says the delimiter has ended a step, not the path."""
         if node.run.last.finish is Finish.STOP:
             text = node.run.text
-            if self.policy.delimiter not in text or any(stop in text for stop in self.growth.view.sampling.stop):
+            if self.policy.delimiter not in text or any(
+                stop in text for stop in self.growth.view.sampling.stop
+            ):
                 return "stop"
         return "length" if node.tokens >= self._most else ""
 
@@ -169,12 +181,18 @@ class Search:
         rule = SelectionRule(policy.lambda_b, policy.lambda_d, policy.temperature, policy.cut)
         kept, children, named = decided(rule, scores, above, texts, left)
         self.depths.append(Depth(tuple(candidates), kept, named))
-        return [b for i, count in zip(kept, children, strict=True) for b in self._below(candidates[i], count)]
+        return [
+            b
+            for i, count in zip(kept, children, strict=True)
+            for b in self._below(candidates[i], count)
+        ]
 
     def _scores(self, candidates: Sequence[Node]) -> tuple[float, ...]:
         """The score of each one's last step; all equal while the head is cold."""
         if self.policy.scorer:
-            return tuple(self.policy.score(self.growth.view.root.text, node.text) for node in candidates)
+            return tuple(
+                self.policy.score(self.growth.view.root.text, node.text) for node in candidates
+            )
         said = [node.run.last.signals.head_T for node in candidates]
         heard = all(len(head_T) for head_T in said)
         return tuple(float(head_T[-1]) if heard else 0.0 for head_T in said)

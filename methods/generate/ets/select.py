@@ -33,18 +33,26 @@ class Choice:
     members_K_N: Bools = field(init=False, repr=False)  # candidates in each cluster
 
     def __post_init__(self) -> None:
-        if not self.worth or len(self.ancestors) != len(self.worth) or len(self.clusters) not in (0, len(self.worth)):
+        if (
+            not self.worth
+            or len(self.ancestors) != len(self.worth)
+            or len(self.clusters) not in (0, len(self.worth))
+        ):
             sizes = f"{len(self.worth)} worths, {len(self.ancestors)} ancestries, {len(self.clusters)} clusters"
             raise ValueError(
                 f"each of at least one candidate needs a worth and its ancestors, and a cluster or none: {sizes}"
             )
         object.__setattr__(self, "below_M_N", _sets(self.ancestors, len(self.worth)))
-        object.__setattr__(self, "members_K_N", _sets([(cluster,) for cluster in self.clusters], len(self.worth)))
+        object.__setattr__(
+            self, "members_K_N", _sets([(cluster,) for cluster in self.clusters], len(self.worth))
+        )
 
     @property
     def prices(self) -> tuple[float, float]:
         """What a node costs, and what a covered cluster is worth."""
-        return (self.cost or _FREE) / sum(self.below_M_N.shape), self.bonus / max(1, len(self.members_K_N))
+        return (self.cost or _FREE) / sum(self.below_M_N.shape), self.bonus / max(
+            1, len(self.members_K_N)
+        )
 
     def values(self, kept_C_N: Bools) -> Values:
         """The objective of each of several sets of candidates; −∞ of the empty one."""
@@ -80,13 +88,18 @@ def greedy(choice: Choice) -> Bools:
     below, (cost, bonus) = choice.below_M_N, choice.prices
     own = np.array(choice.worth, np.float64) - cost
     worth = np.concatenate((np.full(len(below), -cost), np.full(len(choice.members_K_N), bonus)))
-    ends = np.array(climbed(Problem.of(own, worth, np.concatenate((below, choice.members_K_N)), below)))
+    ends = np.array(
+        climbed(Problem.of(own, worth, np.concatenate((below, choice.members_K_N)), below))
+    )
     return np.asarray(ends[choice.values(ends).argmax()])
 
 
 def _sets(groups: Sequence[Sequence[Hashable]], count: int) -> Bools:
     """Which candidates are in each group that they name."""
-    names = {name: row for row, name in enumerate(dict.fromkeys(name for group in groups for name in group))}
+    names = {
+        name: row
+        for row, name in enumerate(dict.fromkeys(name for group in groups for name in group))
+    }
     found = np.zeros((len(names), count), bool)
     for index, group in enumerate(groups):
         found[[names[name] for name in group], index] = True

@@ -96,27 +96,48 @@ class Lookahead:
 
     def _next(self, at: int) -> int:
         """The next place where something may happen: an opening, a comparison, an end, or tokens that are not there."""
-        return min([self.last - 1, *(e for row in self.rows for e in self._events(row) if e > at), *self._openings(at)])
+        return min(
+            [
+                self.last - 1,
+                *(e for row in self.rows for e in self._events(row) if e > at),
+                *self._openings(at),
+            ]
+        )
 
     def _events(self, row: _Row) -> list[int]:
         """Places where a row ends or must be sampled further, and where it is compared."""
-        return [row.chain.stop - 1 if row.chain.ended else row.known, *[row.birth + age - 1 for age in self.ages]]
+        return [
+            row.chain.stop - 1 if row.chain.ended else row.known,
+            *[row.birth + age - 1 for age in self.ages],
+        ]
 
     def _openings(self, at: int) -> list[int]:
         """The next opening of each row, where there is room for it."""
         if len(self.rows) >= self.of_tree:
             return []
-        return [r.places[bisect_right(r.places, at)] for r in self.rows if r.places and r.places[-1] > at]
+        return [
+            r.places[bisect_right(r.places, at)]
+            for r in self.rows
+            if r.places and r.places[-1] > at
+        ]
 
-    def _row(self, branch: Branch, start: int, forced: tuple[int, ...] = (), parent: _Row | None = None) -> _Row:
+    def _row(
+        self, branch: Branch, start: int, forced: tuple[int, ...] = (), parent: _Row | None = None
+    ) -> _Row:
         chain = Chain(branch, start, self.growth.view.max_path_tokens)
         return _Row(chain, forced, parent, tokens=list(forced))
 
     async def _tokens(self, at: int) -> None:
         """Waits until all rows have the token at this place. Chunks end at multiples, so that rows ask together."""
         while lacking := [row for row in self.rows if row.known <= at and not row.over(at)]:
-            upto, signals = min((at // self.chunk + 1) * self.chunk, self.last), Wanted(top=self.rule.candidates)
-            asked = [self.growth.ask(row.chain.more(self.greedy, upto, row.forced, signals)) for row in lacking]
+            upto, signals = (
+                min((at // self.chunk + 1) * self.chunk, self.last),
+                Wanted(top=self.rule.candidates),
+            )
+            asked = [
+                self.growth.ask(row.chain.more(self.greedy, upto, row.forced, signals))
+                for row in lacking
+            ]
             for row, piece in zip(lacking, asked, strict=True):
                 row.take(await piece, self.rule)
 
@@ -126,7 +147,9 @@ class Lookahead:
             return  # no room for a token after the forced one, or for a branch
         rows = [(row, row.choices.get(at, ())) for row in self.rows]
         most = max(len(choices) for _, choices in rows)
-        wanted = [(row, *choices[n]) for n in range(most) for row, choices in rows if n < len(choices)]
+        wanted = [
+            (row, *choices[n]) for n in range(most) for row, choices in rows if n < len(choices)
+        ]
         for row, rank, token in wanted[: self.of_tree - len(self.rows)]:
             self.rows.append(self._row(Branch(*row.chain.place(at), 1 + rank), at, (token,), row))
 
@@ -181,7 +204,9 @@ class Lookahead:
             self._sample(Branch(*place, ordinal + copy), start)
 
     def _sample(self, branch: Branch, start: int, forced: tuple[int, ...] = ()) -> None:
-        self.growth.start(self._path(Chain(branch, start, self.growth.view.max_path_tokens), forced))
+        self.growth.start(
+            self._path(Chain(branch, start, self.growth.view.max_path_tokens), forced)
+        )
 
     async def _path(self, chain: Chain, forced: tuple[int, ...]) -> None:
         """A path to its end, which is a leaf."""

@@ -10,7 +10,9 @@ from banyan.segment import Kind, Segment
 from methods.generate.chains import told
 from methods.generate.latr.similarity import edit_distance, rouge_l, suffix_score
 
-Choices = tuple[tuple[int, int], ...]  # (rank, token) of tokens that may go on beside the path's own
+Choices = tuple[
+    tuple[int, int], ...
+]  # (rank, token) of tokens that may go on beside the path's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,12 @@ def openings(segment: Segment, rule: ForkRule) -> dict[int, Choices]:
     if segment.kind is not Kind.POLICY:
         return {}
     ids = told(segment).top_ids_T_K[:, : rule.candidates]
-    fires = rule.fires(np.exp(segment.signals.top_logprobs_T_K)) & (ids != segment.tokens_T[:, None])
+    fires = rule.fires(np.exp(segment.signals.top_logprobs_T_K)) & (
+        ids != segment.tokens_T[:, None]
+    )
     found: dict[int, Choices] = {}
-    for t, rank, token in zip(*(at.tolist() for at in fires.nonzero()), ids[fires].tolist(), strict=True):
+    for t, rank, token in zip(
+        *(at.tolist() for at in fires.nonzero()), ids[fires].tolist(), strict=True
+    ):
         found[t] = (*found.get(t, ()), (rank, token))
     return found

@@ -43,7 +43,9 @@ class _Preset:
 
 PRESETS = {
     "math": _Preset(0.15, 0.25, 0.0, 0.2, 0.5, 1024, {0: 1.0, 100: 0.75, 200: 0.5, 300: 0.25}),
-    "countdown": _Preset(0.25, 0.15, 0.4, 1.0, 1.0, 512, {0: 1.0, 10: 0.75, 20: 0.5, 80: 0.25, 200: 0.0}),
+    "countdown": _Preset(
+        0.25, 0.15, 0.4, 1.0, 1.0, 512, {0: 1.0, 10: 0.75, 20: 0.5, 80: 0.25, 200: 0.0}
+    ),
 }
 
 
@@ -82,7 +84,9 @@ class Latr(Growing):
     def __post_init__(self) -> None:
         for name in ("width", "chunk"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}"
+                )
         if self.preset not in PRESETS:
             raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}")
         if not isinstance(self.candidates, int) or not 2 <= self.candidates <= 20:
@@ -91,7 +95,9 @@ class Latr(Growing):
             raise ValueError(f"ages must be whole numbers of at least 1, got {self.ages!r}")
         if self.force_return is not None and self.force_return < 1:
             raise ValueError(f"force_return must be at least 1, got {self.force_return!r}")
-        if self.eta is not None and not all(str(k).isdigit() and 0.0 <= v <= 1.0 for k, v in self.eta.items()):
+        if self.eta is not None and not all(
+            str(k).isdigit() and 0.0 <= v <= 1.0 for k, v in self.eta.items()
+        ):
             raise ValueError(f"eta must give numbers in 0..1 by step, got {dict(self.eta)!r}")
 
     def _setting(self, name: str) -> float:
@@ -106,13 +112,21 @@ class Latr(Growing):
     @property
     def likeness(self) -> Likeness:
         """When it is deleted."""
-        return Likeness(self._setting("edit_distance"), self._setting("suffix"), self._setting("rouge"))
+        return Likeness(
+            self._setting("edit_distance"), self._setting("suffix"), self._setting("rouge")
+        )
 
     def leaves_of_the_tree(self, leaves: int, step: int) -> int:
         """round(η·n); none where it would be one."""
-        given: Mapping[int | str, float] | Mapping[int, float] = PRESETS[self.preset].eta if self.eta is None else self.eta
+        given: Mapping[int | str, float] | Mapping[int, float] = (
+            PRESETS[self.preset].eta if self.eta is None else self.eta
+        )
         schedule = {int(k): float(v) for k, v in given.items()}
-        eta = schedule[max((k for k in schedule if k <= step), default=min(schedule))] if schedule else 1.0
+        eta = (
+            schedule[max((k for k in schedule if k <= step), default=min(schedule))]
+            if schedule
+            else 1.0
+        )
         count = round(eta * leaves)
         return count if count > 1 else 0
 

@@ -43,7 +43,9 @@ class _Shares:
         """Shares the owed leaves out among new branches."""
         first = owed.start
         for share in budget.split(len(owed), None, min(self.paths.policy.divisor, len(owed))):
-            self.growth.start(self.path(Branch(parent.id, fork, first), tokens, range(first, first + share)))
+            self.growth.start(
+                self.path(Branch(parent.id, fork, first), tokens, range(first, first + share))
+            )
             first += share
 
     async def path(self, branch: Branch, tokens: int, owed: range) -> None:

@@ -38,7 +38,11 @@ def ending(
     """Why the path ends here, in the card's order of checks; None if it goes deeper."""
     if repetition_first and repeats(segment_text):
         return "repetition"
-    if finished != "eos" and (stopped or finished == "boxed") and _BOXED.search(path_text()) is not None:
+    if (
+        finished != "eos"
+        and (stopped or finished == "boxed")
+        and _BOXED.search(path_text()) is not None
+    ):
         return "finished"
     for reason, holds in (("stop", stopped), ("length", full), ("depth", deep)):
         if holds:
@@ -53,7 +57,9 @@ def cut(policy: str, logprobs_T: Floats, segment: int, rng: Draws, wave: int) ->
         return (blocks - 1 - rng.below(blocks, "treepo.cut", wave)) * segment
     if policy == "argmin_logprob":
         return int(logprobs_T.argmin())
-    if policy == "block_softmax":  # unlikely blocks are tried again more often, as in the budget's plain weights
+    if (
+        policy == "block_softmax"
+    ):  # unlikely blocks are tried again more often, as in the budget's plain weights
         means = [float(logprobs_T[b * segment : (b + 1) * segment].mean()) for b in range(blocks)]
         return _drawn(softmax([-m for m in means]), rng.uniform("treepo.cut", wave)) * segment
     return 0

@@ -31,7 +31,9 @@ class TreePO(Segmented):
         super().__post_init__()
         self._one_of("budget", budget.POLICIES)
         if not self.weight_temperature > 0:
-            raise ValueError(f"weight_temperature must be more than 0, got {self.weight_temperature!r}")
+            raise ValueError(
+                f"weight_temperature must be more than 0, got {self.weight_temperature!r}"
+            )
 
     async def grow(self, growth: Growth) -> None:
         """Wave after wave."""
@@ -60,13 +62,20 @@ class _Waves:
     resumable: list[Leaf] = field(default_factory=list)  # leaves that a fallback may cut
 
     async def grow(self) -> None:
-        wave = self._branches(self.growth.view.root, len(self.growth.view.root), min(self.policy.divisor, self.width), 0)
+        wave = self._branches(
+            self.growth.view.root,
+            len(self.growth.view.root),
+            min(self.policy.divisor, self.width),
+            0,
+        )
         for number in range(1, 1 << 30):
             begun = [self.growth.start(self._path(*branch)) for branch in wave]
             paths = [await path for path in begun]
             ended = [path for path in paths if path.reason is not None]
             self.leaves += len(ended)
-            self.resumable += [path.run.leaf for path in ended if path.reason in ("finished", "stop")]
+            self.resumable += [
+                path.run.leaf for path in ended if path.reason in ("finished", "stop")
+            ]
             if len(ended) < len(paths):
                 wave = self._spread([path for path in paths if path.reason is None], len(ended))
             elif self.leaves < self.width:
@@ -74,9 +83,13 @@ class _Waves:
             else:
                 return
 
-    def _branches(self, parent: Segment, fork: int, count: int, tokens: int) -> list[tuple[Branch, int]]:
+    def _branches(
+        self, parent: Segment, fork: int, count: int, tokens: int
+    ) -> list[tuple[Branch, int]]:
         """New branches at a place behind `tokens` policy tokens, under the ordinals that are free there."""
-        taken = 1 if parent.finish is Finish.ABORTED and fork == len(parent) else 0  # its continuation
+        taken = (
+            1 if parent.finish is Finish.ABORTED and fork == len(parent) else 0
+        )  # its continuation
         first = self.used.get((parent.id, fork), taken)
         self.used[(parent.id, fork)] = first + count
         return [(Branch(parent.id, fork, first + i), tokens) for i in range(count)]
@@ -107,7 +120,11 @@ class _Waves:
         kind = name.removeprefix("inverse_")
         values: list[float] = []
         for path in live:
-            parts = path.run.logprobs if kind == "node_logprob_weighted" else [self.paths.logprobs(path.run.leaf)]
+            parts = (
+                path.run.logprobs
+                if kind == "node_logprob_weighted"
+                else [self.paths.logprobs(path.run.leaf)]
+            )
             joined = np.concatenate(parts).astype(np.float64)
             values.append(float(joined.sum() if kind == "logprob_weighted" else joined.mean()))
         return budget.weights(values, kind != name, self.policy.weight_temperature)

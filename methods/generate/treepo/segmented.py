@@ -33,13 +33,17 @@ class Segmented(Growing):
     def __post_init__(self) -> None:
         for name in ("segment", "max_depth", "width", "divisor"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}"
+                )
         self._one_of("fallback", endings.CUTS)
         self._one_of("finished", endings.FINISHED)
 
     def _one_of(self, name: str, known: tuple[str, ...]) -> None:
         if getattr(self, name) not in known:
-            raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+            raise ValueError(
+                f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +87,6 @@ class Paths:
 
     def _text(self, leaf: Leaf) -> str:
         """Text of the path without segments that it uses in part only: a fork has no place in a text."""
-        return "".join(s.text for s, end in self.view.tree.pieces(leaf.segment, leaf.end)[1:] if end == len(s))
+        return "".join(
+            s.text for s, end in self.view.tree.pieces(leaf.segment, leaf.end)[1:] if end == len(s)
+        )

@@ -120,11 +120,17 @@ def twigs(draw: st.DrawFn, depth: int = 3) -> Twig:
     """A random branch: chains and forks, tool answers, forced tokens, unscorable leaves, leaves that others go on from, and
     branches that no leaf uses."""
     kind = draw(st.sampled_from(["policy"] * 5 + ["tool", "forced"]))
-    twig = Twig(tokens=draw(st.integers(1, 3)), kind=kind, logprob=-draw(st.sampled_from([0.25, 0.5, 1.0, 2.0])))
+    twig = Twig(
+        tokens=draw(st.integers(1, 3)),
+        kind=kind,
+        logprob=-draw(st.sampled_from([0.25, 0.5, 1.0, 2.0])),
+    )
     width = draw(st.integers(0, 3)) if depth else 0
     twig.children = [draw(twigs(depth - 1)) for _ in range(width)]
     end = draw(st.sampled_from(["scored"] * 5 + ["unscorable", "pruned"]))
-    twig.leaf = end != "pruned" if not twig.children else end == "scored" and draw(st.integers(0, 5)) == 0
+    twig.leaf = (
+        end != "pruned" if not twig.children else end == "scored" and draw(st.integers(0, 5)) == 0
+    )
     twig.reward = draw(_rewards) if end == "scored" else None
     if not twig.leaf:
         twig.inner = draw(_rewards)

@@ -14,7 +14,17 @@ from banyan.credit.grove import plant
 from banyan.plugins import Advantages, GroupTrees
 from banyan.view import TreeView
 from methods.advantages.portool import PorTool
-from tests.methods.advantages.planting import Twig, bare, cut, flat, forests, group, leaf, planted, words
+from tests.methods.advantages.planting import (
+    Twig,
+    bare,
+    cut,
+    flat,
+    forests,
+    group,
+    leaf,
+    planted,
+    words,
+)
 
 NAMES = sorted(registry.names("optimise"))
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -31,17 +41,24 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("mc-grpo", {"floor": 0.0}),
     ("dapo", {"longest": 6, "buffer": 3}),
 ]
-each = pytest.mark.parametrize(("name", "changes"), VARIANTS, ids=lambda v: v if isinstance(v, str) else "-".join(v))
+each = pytest.mark.parametrize(
+    ("name", "changes"), VARIANTS, ids=lambda v: v if isinstance(v, str) else "-".join(v)
+)
 lightly = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 NOBODY = {"reinforce++", "otr"}  # they compare a group's leaves with nobody in it
 REWARDED = {"mars2", "sage-skill", "gigpo", "hgpo"}  # they use rewards of places inside a path
 
 
-FORMS = {"mars2": "mars2", "sage-skill": "sage-skill"}  # the facts that an estimator needs of a tree
+FORMS = {
+    "mars2": "mars2",
+    "sage-skill": "sage-skill",
+}  # the facts that an estimator needs of a tree
 Written = Callable[[list[list[Twig]]], list[list[Twig]]]
 
 
-def each_of(trees: list[list[Twig]], write: Written) -> Iterator[tuple[str, dict[str, Any], GroupTrees, GroupTrees]]:
+def each_of(
+    trees: list[list[Twig]], write: Written
+) -> Iterator[tuple[str, dict[str, Any], GroupTrees, GroupTrees]]:
     """Every variant with the group as it is, and written in another way."""
     made = {}
     for form in ("plain", "mars2", "sage-skill"):
@@ -61,7 +78,10 @@ def fitted(name: str, trees: list[list[Twig]]) -> list[list[Twig]]:
     plain = [[bare(twig) for twig in children] for children in trees]
     if name != "sage-skill":
         return plain
-    return [[Twig([twig], inner=1.0, word=30 + i) for i, twig in enumerate(children)] for children in plain]
+    return [
+        [Twig([twig], inner=1.0, word=30 + i) for i, twig in enumerate(children)]
+        for children in plain
+    ]
 
 
 def grown(trees: list[list[Twig]]) -> GroupTrees:
@@ -79,7 +99,11 @@ def told(trees: GroupTrees, found: Advantages) -> list[np.ndarray]:
         for one in sorted(view.scored_L, key=view.leaf_node_L.__getitem__):
             value = found.leaf_G_L[index][one]
             node_N = found.node_G_N[index] if found.node_G_N else np.full(len(view.nodes), value)
-            tokens = [np.full(len(view.nodes[i]), node_N[i]) for i in view.path(one) if view.nodes[i].trained]
+            tokens = [
+                np.full(len(view.nodes[i]), node_N[i])
+                for i in view.path(one)
+                if view.nodes[i].trained
+            ]
             said.append(np.concatenate([[value], *tokens]))
     return said
 
@@ -119,8 +143,13 @@ def _check_who_takes_part(name: str, made: GroupTrees, found: Advantages) -> Non
 @lightly
 @given(forests, st.data())
 def test_a_segment_that_ends_without_a_fork_changes_nothing(trees: Any, data: Any) -> None:
-    for name, changes, whole, parted in each_of(trees, lambda t: [[cut(twig, data.draw) for twig in c] for c in t]):
-        same(told(whole, estimated(name, changes, whole)), told(parted, estimated(name, changes, parted)))
+    for name, changes, whole, parted in each_of(
+        trees, lambda t: [[cut(twig, data.draw) for twig in c] for c in t]
+    ):
+        same(
+            told(whole, estimated(name, changes, whole)),
+            told(parted, estimated(name, changes, parted)),
+        )
 
 
 @lightly
@@ -140,7 +169,10 @@ def test_the_order_of_leaves_and_trees_changes_nothing(trees: Any, rng: Any) -> 
 def _mixed(view: TreeView, rng: Any) -> TreeView:
     leaves = list(view.leaves_L)
     rng.shuffle(leaves)
-    rewards = {k: float(v) if np.isfinite(v) else None for k, v in zip(view.leaves_L, view.rewards_L, strict=True)}
+    rewards = {
+        k: float(v) if np.isfinite(v) else None
+        for k, v in zip(view.leaves_L, view.rewards_L, strict=True)
+    }
     return TreeView(view.tree, leaves, rewards, view.facts)
 
 
@@ -159,7 +191,10 @@ def scored_only(trees: list[list[Twig]]) -> list[list[Twig]]:
 @given(forests)
 def test_pruned_branches_and_unscorable_leaves_change_nothing(trees: Any) -> None:
     for name, changes, whole, pruned in each_of(trees, scored_only):
-        same(told(whole, estimated(name, changes, whole)), told(pruned, estimated(name, changes, pruned)))
+        same(
+            told(whole, estimated(name, changes, whole)),
+            told(pruned, estimated(name, changes, pruned)),
+        )
 
 
 @lightly
@@ -169,7 +204,10 @@ def test_scores_inside_a_path_change_nothing_where_they_are_not_used(trees: Any)
     for name, changes in VARIANTS:
         if name not in REWARDED:
             note(f"{name} {changes}")
-            same(told(plain, estimated(name, changes, plain)), told(scored, estimated(name, changes, scored)))
+            same(
+                told(plain, estimated(name, changes, plain)),
+                told(scored, estimated(name, changes, scored)),
+            )
 
 
 def silent(twig: Twig) -> Twig:
@@ -188,32 +226,49 @@ def test_what_an_environment_says_parts_no_branch(trees: Any) -> None:
             note(f"{name} {changes}")
             spoken = grown(fitted("plain", trees))
             quiet = grown([[silent(bare(twig)) for twig in children] for children in trees])
-            same(told(spoken, estimated(name, changes, spoken)), told(quiet, estimated(name, changes, quiet)))
+            same(
+                told(spoken, estimated(name, changes, spoken)),
+                told(quiet, estimated(name, changes, quiet)),
+            )
 
 
 def lengthened(twig: Twig) -> Twig:
     forced = twig.kind == "forced"
-    return replace(twig, tokens=twig.tokens + 2 * forced, children=[lengthened(c) for c in twig.children])
+    return replace(
+        twig, tokens=twig.tokens + 2 * forced, children=[lengthened(c) for c in twig.children]
+    )
 
 
 @lightly
 @given(forests)
 def test_the_number_of_forced_tokens_changes_nothing(trees: Any) -> None:
-    for name, changes, short, long in each_of(trees, lambda t: [[lengthened(twig) for twig in c] for c in t]):
-        same(told(short, estimated(name, changes, short)), told(long, estimated(name, changes, long)))
+    for name, changes, short, long in each_of(
+        trees, lambda t: [[lengthened(twig) for twig in c] for c in t]
+    ):
+        same(
+            told(short, estimated(name, changes, short)), told(long, estimated(name, changes, long))
+        )
 
 
 @each
-@pytest.mark.parametrize("rewards", [[1.0], [None, 1.0], [1.0, 1.0, 1.0], [0.3, 0.1 + 0.2], [None, None]])
-def test_nothing_to_compare_teaches_nothing(name: str, changes: Any, rewards: list[float | None]) -> None:
+@pytest.mark.parametrize(
+    "rewards", [[1.0], [None, 1.0], [1.0, 1.0, 1.0], [0.3, 0.1 + 0.2], [None, None]]
+)
+def test_nothing_to_compare_teaches_nothing(
+    name: str, changes: Any, rewards: list[float | None]
+) -> None:
     if name == "sage-skill":
-        made = group(planted([Twig([leaf(r, parts={"used": 0.0})], inner=1.0) for r in rewards]).view)
+        made = group(
+            planted([Twig([leaf(r, parts={"used": 0.0})], inner=1.0) for r in rewards]).view
+        )
     else:
         made = group(flat(rewards))
     found = estimated(name, changes, made)
     scored = np.array([r is not None for r in rewards])
     if name in NOBODY:
-        assert bool(found.skip) == (not scored.any() or (name == "otr" and max(r for r in rewards if r is not None) < 0.5))
+        assert bool(found.skip) == (
+            not scored.any() or (name == "otr" and max(r for r in rewards if r is not None) < 0.5)
+        )
         return
     assert found.skip
     assert (found.leaf_G_L[0][scored] == 0).all()
@@ -238,7 +293,10 @@ def test_portool_without_forks_is_the_mean_of_grpo(trees: Any) -> None:
 def test_portools_reward_without_discount_is_the_value(trees: Any) -> None:
     """Card 3: γ = 1, no format score, mean: R(s) = V(s)."""
     grove = plant(grown(fitted("portool", trees)))
-    found, value = PorTool(gamma=1.0).rewards(grove), grove.mean_leaves(np.nan_to_num(grove.rewards_L))
+    found, value = (
+        PorTool(gamma=1.0).rewards(grove),
+        grove.mean_leaves(np.nan_to_num(grove.rewards_L)),
+    )
     np.testing.assert_allclose(found[~grove.prompt_S], value[~grove.prompt_S], atol=1e-12)
 
 
@@ -259,9 +317,13 @@ def test_treeps_differences_of_children_cancel(trees: Any) -> None:
 
 
 @pytest.mark.parametrize("rewards", [(0.1, 0.2, 0.3), (0.3, 0.2, 0.1)])
-def test_whether_a_reward_is_the_mean_is_no_matter_of_its_last_bit(rewards: tuple[float, ...]) -> None:
+def test_whether_a_reward_is_the_mean_is_no_matter_of_its_last_bit(
+    rewards: tuple[float, ...],
+) -> None:
     """Summed in either order the mean is not 0.2 to its last bit; HGPO counts what is not 0."""
-    trees = [[Twig(leaf=True, reward=r, named={"state": "X" if r == 0.1 else "A"})] for r in rewards]
+    trees = [
+        [Twig(leaf=True, reward=r, named={"state": "X" if r == 0.1 else "A"})] for r in rewards
+    ]
     found = estimated("hgpo", {"scale": "mean", "episode_term": True}, grown(trees))
     assert found.node_G_N is not None
     np.testing.assert_allclose(found.node_G_N[1][-1], -0.05, atol=1e-6)

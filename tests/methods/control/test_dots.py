@@ -10,7 +10,12 @@ from methods.control.dots import Dots, log_weights
 from methods.control.uniform import Uniform
 from tests.gateway.rowworld import RowWorld
 
-KINDS = {"add the small numbers": 0.98, "multiply the large numbers": 0.02, "sort these words": 0.5, "prove the lemma": 0.01}
+KINDS = {
+    "add the small numbers": 0.98,
+    "multiply the large numbers": 0.02,
+    "sort these words": 0.5,
+    "prove the lemma": 0.01,
+}
 
 
 def _world(curriculum, seed: int = 0, rows: int = 400) -> RowWorld:
@@ -29,7 +34,9 @@ def test_attention_and_calibration_by_hand() -> None:
     like = np.array([[1.0, 1.0], [1.0, 0.9]])
     assert attended(like, rewards, 0.1) == pytest.approx([0.5, 1 / (1 + np.exp(-1.0))])
     assert calibrated(np.array([0.5, 0.9, 1.0]), 1.0, 0.0) == pytest.approx([0.5, 0.9, 1 - 1e-4])
-    assert calibrated(np.array([0.9]), 2.0, 0.0) == pytest.approx([0.75])  # logit ln 9, halved: ln 3
+    assert calibrated(np.array([0.9]), 2.0, 0.0) == pytest.approx(
+        [0.75]
+    )  # logit ln 9, halved: ln 3
     assert calibrated(np.array([0.5]), 3.0, 0.5) == pytest.approx([1 / (1 + np.exp(-0.5))])
 
 
@@ -41,14 +48,21 @@ def test_calibration_mends_what_attention_flattens() -> None:
     rewards = np.where(kind == 0, 0.95, 0.05)
     fitted = Predictor.fitted(vectors, rewards)
     raw = Predictor(vectors, rewards, 0.5)
-    error = np.abs(fitted.predict(vectors) - rewards).mean(), np.abs(raw.predict(vectors) - rewards).mean()
+    error = (
+        np.abs(fitted.predict(vectors) - rewards).mean(),
+        np.abs(raw.predict(vectors) - rewards).mean(),
+    )
     assert error[0] < 0.05 < error[1]
     assert 0.01 <= fitted.temperature <= 10 and abs(fitted.bias) < 1
     assert Predictor.fitted(vectors[:1], rewards[:1]).temperature == 1.0
 
 
 def test_texts_that_share_words_lie_close_together() -> None:
-    one, alike, other = embed("Sort these words: b a"), embed("sort these  words: d c"), embed("What is 12 * 9?")
+    one, alike, other = (
+        embed("Sort these words: b a"),
+        embed("sort these  words: d c"),
+        embed("What is 12 * 9?"),
+    )
     assert one.shape == (256,) and float(one @ one) == pytest.approx(1.0)
     assert one @ alike > 0.7 > one @ other + 0.3
     assert not embed("").any()
@@ -63,8 +77,12 @@ def test_a_cycle_begins_with_references_and_repeats_no_row() -> None:
         assert len({a.row for a in given}) == 32
         assert [a.why for a in given[:8]] == [f"reference {i} of 8" for i in range(1, 9)]
     assert world.given[8].why == "drawn: no reference has a reward yet"
-    assert "by 8 references of cycle 0" in world.given[16].why and "of cycle 0" in world.given[40].why
-    assert "by 8 references of cycle 1" in world.given[48].why, "known once their batch is trained on"
+    assert (
+        "by 8 references of cycle 0" in world.given[16].why and "of cycle 0" in world.given[40].why
+    )
+    assert "by 8 references of cycle 1" in world.given[48].why, (
+        "known once their batch is trained on"
+    )
 
 
 def test_references_cost_no_groups_of_their_own() -> None:
@@ -85,7 +103,9 @@ def test_what_is_drawn_does_not_depend_on_how_many_are_filled_at_a_time() -> Non
             world.step()
     rows = [a.row for a in at_once.fill(16)]
     assert [one_by_one.fill(1)[0].row for _ in range(16)] == rows
-    assert at_once.ask(range(64, 100)) == one_by_one.ask(range(64, 100)), "across the end of a cycle"
+    assert at_once.ask(range(64, 100)) == one_by_one.ask(range(64, 100)), (
+        "across the end of a cycle"
+    )
     assert [a.row for a in _world(Dots(references=8), seed=1).fill(16)] != [
         a.row for a in _world(Dots(references=8)).fill(16)
     ]
@@ -111,7 +131,10 @@ def test_a_step_grows_three_quarters_of_a_whole_batch_where_the_other_half_is_re
     given = world.fill(mu * world.batch)
     references = sum(a.why.startswith("reference ") for a in given)
     assert (references, len(given) - references) == (256, mu * share * whole)
-    assert len(given) / mu == 384 and world.ask(range(len(given), len(given) + 1))[0].why == "reference 1 of 256"
+    assert (
+        len(given) / mu == 384
+        and world.ask(range(len(given), len(given) + 1))[0].why == "reference 1 of 256"
+    )
 
 
 def test_a_task_that_is_smaller_than_a_cycle_comes_again() -> None:
@@ -123,7 +146,9 @@ def test_a_task_that_is_smaller_than_a_cycle_comes_again() -> None:
 
 @pytest.mark.parametrize("rows", [10, 3, 20])
 @pytest.mark.parametrize("facts", [0, 1, 2])
-def test_a_small_tasks_draws_do_not_depend_on_how_many_are_filled_at_a_time(rows: int, facts: int) -> None:
+def test_a_small_tasks_draws_do_not_depend_on_how_many_are_filled_at_a_time(
+    rows: int, facts: int
+) -> None:
     given = []
     for at_a_time in (1, 3, 48):
         world = _world(Dots(references=8, mu=1), rows=rows)

@@ -17,7 +17,13 @@ from services.gateway.runs.opening import Opener
 from services.gateway.runs.staleness_gate import PolicySteps
 from services.gateway.tasks import dataset as rows_module
 
-TEXTS = ["What is 12 + 7?", "What is 12 + 8?", "What is 31 + 4?", "Name the capital of France.", "What is 12 + 9?"]
+TEXTS = [
+    "What is 12 + 7?",
+    "What is 12 + 8?",
+    "What is 31 + 4?",
+    "Name the capital of France.",
+    "What is 12 + 9?",
+]
 
 
 def stats(became, texts=TEXTS) -> PromptStats:
@@ -43,12 +49,17 @@ SOLVED = [(1, (1.0, 0.0), "20"), (2, (1.0,), "35"), (3, (1.0,), "Paris"), (4, (0
 def test_a_row_that_only_failed_gets_the_two_solved_problems_that_are_most_alike() -> None:
     given = ask(Seeds(), stats([(0, (0.0, 0.0), ""), *SOLVED]))
     said = [(m["role"], m["content"]) for m in given[0].messages]
-    assert [content for role, content in said if role == "user"] in ([TEXTS[1], TEXTS[4]], [TEXTS[4], TEXTS[1]])
+    assert [content for role, content in said if role == "user"] in (
+        [TEXTS[1], TEXTS[4]],
+        [TEXTS[4], TEXTS[1]],
+    )
     answers = {TEXTS[1]: "20", TEXTS[4]: "21"}
     assert [role for role, _ in said] == ["user", "assistant"] * 2
     assert [answers[said[i][1]] for i in (0, 2)] == [said[i][1] for i in (1, 3)]
     assert "solved rows" in given[0].why
-    assert all(not given[row].messages and not given[row].why for row in (1, 2, 3, 4)), "those that are solved are plain"
+    assert all(not given[row].messages and not given[row].why for row in (1, 2, 3, 4)), (
+        "those that are solved are plain"
+    )
 
 
 def test_the_nearest_is_last() -> None:
@@ -83,18 +94,30 @@ def test_long_examples_are_cut() -> None:
 
 def test_answers_are_kept_of_the_newest_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.gateway.allocation.history.KEPT_SOLVED", 2)
-    known = stats([(1, (1.0,), "20"), (2, (1.0,), "35"), (1, (0.0,), ""), (1, (1.0,), "again"), (4, (1.0,), "21")])
+    known = stats(
+        [
+            (1, (1.0,), "20"),
+            (2, (1.0,), "35"),
+            (1, (0.0,), ""),
+            (1, (1.0,), "again"),
+            (4, (1.0,), "21"),
+        ]
+    )
     assert {row: s.solved for row, s in known.stats.items()} == {1: "again", 2: "", 4: "21"}
     assert plugins.KEPT_SOLVED >= 1000
 
 
-@pytest.mark.parametrize("wrong", [{"examples": 0}, {"chars": 0}, {"chars": 5000}, {"alike": 1.5}, {"examples": True}])
+@pytest.mark.parametrize(
+    "wrong", [{"examples": 0}, {"chars": 0}, {"chars": 5000}, {"alike": 1.5}, {"examples": True}]
+)
 def test_bad_settings_are_refused(wrong: dict) -> None:
     with pytest.raises(ValueError):
         Seeds(**wrong)
 
 
-async def test_trees_are_opened_with_the_examples_which_come_from_the_store(store, recipe_of) -> None:
+async def test_trees_are_opened_with_the_examples_which_come_from_the_store(
+    store, recipe_of
+) -> None:
     recipe = recipe_of(
         control={"curriculum": "methods.control.seeds:Seeds", "curriculum_settings": {"chars": 50}},
         task={"name": "arithmetic", "holdout": 0.0, "system": "Answer with one number."},
@@ -105,7 +128,9 @@ async def test_trees_are_opened_with_the_examples_which_come_from_the_store(stor
 
     async def read_outcomes(run_id, first, before, solved_chars=0, right=0.5):
         asked.append((solved_chars, right))
-        groups = [runs.GroupOutcome(ordinal=o, rewards=[float(o > 0)], lengths=[2]) for o in range(count)]
+        groups = [
+            runs.GroupOutcome(ordinal=o, rewards=[float(o > 0)], lengths=[2]) for o in range(count)
+        ]
         for group in groups[1:]:
             group.solved = f"answer {group.ordinal}"
         return runs.ReadOutcomesResponse(groups=groups, next_batch=1)
@@ -119,10 +144,21 @@ async def test_trees_are_opened_with_the_examples_which_come_from_the_store(stor
     (seeded,) = [a for a in later if a.messages]
     assert seeded.row == failed
     again = Allocator(store, "run", recipe, rows)
-    assert await again.fill(range(count, 2 * count), 1) == later, "a second gateway reads what was decided"
-    (spec,) = Opener("run", recipe, rows).training(count + later.index(seeded), seeded, PolicySteps(0))
+    assert await again.fill(range(count, 2 * count), 1) == later, (
+        "a second gateway reads what was decided"
+    )
+    (spec,) = Opener("run", recipe, rows).training(
+        count + later.index(seeded), seeded, PolicySteps(0)
+    )
     messages = json.loads(spec.messages_json)
-    assert [m["role"] for m in messages] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert [m["role"] for m in messages] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+    ]
     assert messages[-1] == json.loads(rows.prompt(rows.train[failed]).messages_json)[-1]
     assert messages[2]["content"].startswith("answer ")
 

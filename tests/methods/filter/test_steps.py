@@ -51,9 +51,16 @@ def test_the_reference_may_be_a_text_and_is_needed() -> None:
     for wrong in (None, 7, [1], ["a", " "]):
         found = Steps().score("1", ROW | {"solution": wrong})
         assert isinstance(found, Unscorable) and "'solution'" in found.reason
-    for step, why in (("x" * 20_000, "16384 characters"), ("\ud800", "half a character")):  # left out by who checks it
+    for step, why in (
+        ("x" * 20_000, "16384 characters"),
+        ("\ud800", "half a character"),
+    ):  # left out by who checks it
         found = Steps().score("1", ROW | {"solution": [step, "14"]})
-        assert isinstance(found, Scored) and found.repair is not None and why in found.repair.unsendable()
+        assert (
+            isinstance(found, Scored)
+            and found.repair is not None
+            and why in found.repair.unsendable()
+        )
     for text in ("", None):
         with pytest.raises(ValueError, match="a repair's text is"):
             Repair(0, text, 1, 1)  # type: ignore[arg-type]
@@ -104,7 +111,9 @@ def _chain(terms: list[int], wrong: int, off: int) -> str:
     return "\n".join(lines)
 
 
-async def test_a_repair_comes_out_of_a_child_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_repair_comes_out_of_a_child_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mending.py").write_text(
         "from banyan.plugins import Repair, Scored\n"
         "class Mend:\n"
@@ -123,7 +132,9 @@ async def test_a_repair_comes_out_of_a_child_and_is_told(tmp_path: Path, monkeyp
         said = (await scoring.score(ScorerSpec("mending:Mend", {}), "abc", {"next": "d\n"})).outcome
         assert said == Scored(0.25, {"p": 0.5}, Repair(3, "d\n", 2, 4))
         wire = to_wire(said)
-        assert wire.repair == tree_pb2.Repair(keep=3, text="d\n", step=2, steps=4) and wire.parts == {"p": 0.5}
+        assert wire.repair == tree_pb2.Repair(
+            keep=3, text="d\n", step=2, steps=4
+        ) and wire.parts == {"p": 0.5}
         assert not to_wire(Scored(1.0)).HasField("repair")
         torn = (await scoring.score(ScorerSpec("mending:Torn", {}), "abc", {"next": "d"})).outcome
         assert isinstance(torn, Unscorable) and "step 9 of 4" in torn.reason

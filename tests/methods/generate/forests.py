@@ -62,7 +62,9 @@ POLICIES = {
 
 def any_policy() -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
     """A policy with settings."""
-    return st.sampled_from(sorted(POLICIES)).flatmap(lambda name: st.tuples(st.just(name), POLICIES[name]))
+    return st.sampled_from(sorted(POLICIES)).flatmap(
+        lambda name: st.tuples(st.just(name), POLICIES[name])
+    )
 
 
 class Signalling:
@@ -91,9 +93,16 @@ class Signalling:
             return one
         before = [int(t) for t in request.prefix_P]
         rows = [_row(before + one.tokens_T[:t].tolist()) for t in range(len(one.tokens_T))]
-        top, semantic = np.array([r[0] for r in rows]).reshape(-1, 2), np.array([r[1] for r in rows])
+        top, semantic = (
+            np.array([r[0] for r in rows]).reshape(-1, 2),
+            np.array([r[1] for r in rows]),
+        )
         wanted = request.signals
-        given = (np.zeros(top.shape, np.int32), top) if wanted.top else (np.zeros((0, 0)), np.zeros((0, 0)))
+        given = (
+            (np.zeros(top.shape, np.int32), top)
+            if wanted.top
+            else (np.zeros((0, 0)), np.zeros((0, 0)))
+        )
         return replace(one, signals=Signals(*given, semantic if wanted.semantic else np.zeros(0)))
 
 
@@ -104,7 +113,9 @@ def _row(prefix: list[int]) -> tuple[list[float], float]:
     return [float(np.log(p)), float(np.log(1 - p))], (u // 4 % 5 - 2) / 4
 
 
-def grow_anyhow(given: GrowSpec, engine: ScriptedEngine, rng: random.Random, cuts: float = 0.0) -> Grower:
+def grow_anyhow(
+    given: GrowSpec, engine: ScriptedEngine, rng: random.Random, cuts: float = 0.0
+) -> Grower:
     """Grows a tree whose requests reach the engine late and in any order; a new policy cuts what runs now and then."""
     grower = Grower(given, Tree(given.tree_id), engine.tokenizer, "test")
     step, waiting, loads = grower.start(), [], 0

@@ -36,7 +36,9 @@ def test_the_cards_numbers() -> None:
     assert (round(s[0], 4), round(s[-1], 4)) == (0.4048, 0.7857)
     assert sum(s) == pytest.approx(8.0) and fitted(s, 8) == pytest.approx(s)
     share = sum(x * p for x, p in zip(s, CARD, strict=True)) / sum(s)
-    assert round(share, 3) == 0.586 and sum(CARD) / 16 == pytest.approx(0.700), "random pruning leaves the mean as it is"
+    assert round(share, 3) == 0.586 and sum(CARD) / 16 == pytest.approx(0.700), (
+        "random pruning leaves the mean as it is"
+    )
     assert round(share * (1 - share), 3) == 0.243 and round(0.7 * 0.3, 3) == 0.210
 
 
@@ -49,8 +51,12 @@ def test_the_drawn_shares_are_those_of_the_chances() -> None:
     assert np.mean([np.mean([CARD[i] for i in k]) for k in kept]) == pytest.approx(0.586, abs=2e-3)
 
 
-@pytest.mark.parametrize(("right", "keep", "share"), [(12, 0.5, 0.5), (5, 0.5, 0.5), (9, 0.5, 0.25), (4, 0.25, 0.5)])
-def test_a_perfect_head_gives_exactly_the_share_wanted(right: int, keep: float, share: float) -> None:
+@pytest.mark.parametrize(
+    ("right", "keep", "share"), [(12, 0.5, 0.5), (5, 0.5, 0.5), (9, 0.5, 0.25), (4, 0.25, 0.5)]
+)
+def test_a_perfect_head_gives_exactly_the_share_wanted(
+    right: int, keep: float, share: float
+) -> None:
     p = [1.0] * right + [0.0] * (16 - right)
     s = chances(p, keep, share)
     assert sum(s) == pytest.approx(16 * keep)
@@ -84,7 +90,9 @@ def test_two_paths_stay_at_least() -> None:
     st.floats(0.05, 0.95),
     st.floats(0.0, 1.0, exclude_max=True),
 )
-def test_the_number_of_survivors_is_fixed(p: list[float], keep: float, share: float, u: float) -> None:
+def test_the_number_of_survivors_is_fixed(
+    p: list[float], keep: float, share: float, u: float
+) -> None:
     count = survivors(len(p), 0, keep)
     s = fitted(chances(p, keep, share), count)
     assert sum(s) == pytest.approx(count) and all(0.0 <= x <= 1.0 + 1e-12 for x in s)
@@ -116,7 +124,10 @@ def test_fewer_groups_teach_nothing_than_with_random_pruning() -> None:
 # Two kinds of answers, decided by their first character; three a's for each b; 20 characters each.
 KINDS: dict[str, Any] = {"chain": {"": {"a": 0.75, "b": 0.25}, "a": {"a": 1.0}, "b": {"b": 1.0}}}
 TOLD = KINDS | {"scores": {"a": 0.9, "b": 0.1, "": 0.5}}
-ENDS: dict[str, Any] = {"chain": {"": {"a": 0.5, "b": 0.4, "": 0.1}}, "scores": {"a": 0.8, "b": 0.3, "": 0.5}}
+ENDS: dict[str, Any] = {
+    "chain": {"": {"a": 0.5, "b": 0.4, "": 0.1}},
+    "scores": {"a": 0.8, "b": 0.3, "": 0.5},
+}
 
 
 def kinds(grower: Grower) -> list[str]:
@@ -160,7 +171,9 @@ def test_savings_of_paths_of_any_length_are_those_of_the_formula() -> None:
         full, _ = grow(spec(ARROL, {"width": 16, "detect": 6, "keep": 1.0}, 40, seed), whole)
         root = full.tree.root
         assert root is not None and len(full.leaves) == 16
-        lengths = [len(full.tree.prefix_tokens(leaf.segment, leaf.end)) - len(root) for leaf in full.leaves]
+        lengths = [
+            len(full.tree.prefix_tokens(leaf.segment, leaf.end)) - len(root) for leaf in full.leaves
+        ]
         judged = [n for n in lengths if n > 6]
         kept = survivors(len(judged), 16 - len(judged), 0.5)
         expected += (1 - kept / len(judged)) * sum(n - 6 for n in judged)
@@ -173,19 +186,27 @@ def test_savings_of_paths_of_any_length_are_those_of_the_formula() -> None:
 def test_survivors_are_the_rollouts_that_would_have_been_without_pruning() -> None:
     pruned, _ = grow(spec(ARROL, {"width": 16, "detect": 5}, 20), engine(TOLD))
     full, _ = grow(spec(ARROL, {"width": 16, "detect": 5, "keep": 1.0}, 20), engine(TOLD))
-    assert set(pruned.leaves) < set(full.leaves) and set(pruned.tree.segments) < set(full.tree.segments)
+    assert set(pruned.leaves) < set(full.leaves) and set(pruned.tree.segments) < set(
+        full.tree.segments
+    )
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 12), st.sampled_from([0.2, 0.5, 1.0]))
-def test_neither_order_nor_a_death_changes_the_tree(seed: int, width: int, detect: int, keep: float) -> None:
+@given(
+    st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 12), st.sampled_from([0.2, 0.5, 1.0])
+)
+def test_neither_order_nor_a_death_changes_the_tree(
+    seed: int, width: int, detect: int, keep: float
+) -> None:
     given_spec = spec(ARROL, {"width": width, "detect": detect, "keep": keep}, 12, seed)
     straight, _ = grow(given_spec, engine(ENDS))
     rng = random.Random(seed)
     assert shape(grow_anyhow(given_spec, engine(ENDS), rng)) == shape(straight)
     again, _ = grow(given_spec, engine(ENDS), left_over(straight.tree, rng))
     assert shape(again) == shape(straight)
-    grow_anyhow(given_spec, engine(ENDS), rng, cuts=0.3)  # a new policy now and then: it ends, and every leaf is one
+    grow_anyhow(
+        given_spec, engine(ENDS), rng, cuts=0.3
+    )  # a new policy now and then: it ends, and every leaf is one
 
 
 def test_a_rollout_that_a_new_policy_cut_is_judged_at_its_whole_length() -> None:
@@ -195,10 +216,16 @@ def test_a_rollout_that_a_new_policy_cut_is_judged_at_its_whole_length() -> None
     plan = policy.plan(hand.view(), GrowthBudget(), Draws(1))
     rest = next(e for e in plan.expansions if e.branch == Branch(first.id, 2, 0))
     assert rest.signals.head, "the head may have been cold before"
-    second = hand.put(rest.branch, [-1.0, -1.0], Finish.BOUNDARY, signals=Signals(head_T=np.array([0.1, 0.9])))
-    other = hand.put(hand.start(1), [-1.0] * 4, Finish.BOUNDARY, signals=Signals(head_T=np.array([0.1] * 4)))
+    second = hand.put(
+        rest.branch, [-1.0, -1.0], Finish.BOUNDARY, signals=Signals(head_T=np.array([0.1, 0.9]))
+    )
+    other = hand.put(
+        hand.start(1), [-1.0] * 4, Finish.BOUNDARY, signals=Signals(head_T=np.array([0.1] * 4))
+    )
     plan = policy.plan(hand.view(), GrowthBudget(), Draws(1))
-    assert asked(plan, hand.tree) == {Branch(second.id, 2, 0): 6, Branch(other.id, 4, 0): 6}, "two survive at least"
+    assert asked(plan, hand.tree) == {Branch(second.id, 2, 0): 6, Branch(other.id, 4, 0): 6}, (
+        "two survive at least"
+    )
     seen = policy.observations(hand.tree, [Leaf(second.id, 2), Leaf(other.id, 4)])
     assert [(o.at, o.kept) for o in seen] == [(3, 1.0), (3, 1.0)]
 
@@ -209,7 +236,12 @@ def test_the_learner_can_tell_each_survivors_chance() -> None:
     policy = Arrol(width=4, detect=2, keep=2 / 3)
     scores = (0.8, 0.5, 0.2)
     judged = [
-        hand.put(hand.start(i), [-1.0] * 2, Finish.BOUNDARY, signals=Signals(head_T=np.array([0.0, score])))
+        hand.put(
+            hand.start(i),
+            [-1.0] * 2,
+            Finish.BOUNDARY,
+            signals=Signals(head_T=np.array([0.0, score])),
+        )
         for i, score in enumerate(scores)
     ]
     early = hand.put(hand.start(3), [-1.0], Finish.STOP)
@@ -221,8 +253,12 @@ def test_the_learner_can_tell_each_survivors_chance() -> None:
     assert policy.plan(hand.view(), GrowthBudget(), Draws(3)).done
     seen = policy.observations(hand.tree, [Leaf(s.id, 8) for s in ends] + [Leaf(early.id, 1)])
     halves = [float(np.float32(np.float16(score))) for score in scores]
-    expected = dict(zip((s.id for s in judged), fitted(chances(halves, 2 / 3, 0.5), 2), strict=True))
-    assert [(o.at, o.kept) for o in seen] == [(1, pytest.approx(expected[end.parent])) for end in ends]
+    expected = dict(
+        zip((s.id for s in judged), fitted(chances(halves, 2 / 3, 0.5), 2), strict=True)
+    )
+    assert [(o.at, o.kept) for o in seen] == [
+        (1, pytest.approx(expected[end.parent])) for end in ends
+    ]
 
 
 @pytest.mark.parametrize(

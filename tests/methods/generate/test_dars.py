@@ -35,7 +35,9 @@ SMALL = {"width": 4, "max_width": 8}
         ("hardness", True, 64, [23, 14, 6, 3, 0, 0]),
     ],
 )
-def test_the_table_of_the_card(schedule: str, standardised: bool, most: int, table: list[int]) -> None:
+def test_the_table_of_the_card(
+    schedule: str, standardised: bool, most: int, table: list[int]
+) -> None:
     assert [extra(right / 8, 8, most, schedule, standardised) for right in range(6)] == table
 
 
@@ -58,10 +60,16 @@ def test_the_hard_prompt_of_the_card() -> None:
 
 def test_what_could_not_be_scored_takes_no_part() -> None:
     policy = Dars(8, 32)
-    assert policy.more([]) == 0 and policy.more([0.0, 1.0]) == 0 and policy.more([0.0] * 7 + [1.0]) == 11
+    assert (
+        policy.more([]) == 0
+        and policy.more([0.0, 1.0]) == 0
+        and policy.more([0.0] * 7 + [1.0]) == 11
+    )
 
 
-def scores(grower: Grower, value: float | None, leaves: list[Leaf] | None = None) -> list[tree_pb2.ScoredLeaf]:
+def scores(
+    grower: Grower, value: float | None, leaves: list[Leaf] | None = None
+) -> list[tree_pb2.ScoredLeaf]:
     said = tree_pb2.Score(state=tree_pb2.SCORE_STATE_UNSCORABLE, reason="EXCEPTION")
     if value is not None:
         said = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value)
@@ -115,7 +123,9 @@ def test_a_part_of_the_scores_decides_nothing() -> None:
 
 def test_a_tree_resumed_after_stage_one_asks_for_stage_two() -> None:
     grower, _ = started()
-    again = Grower(grower.spec, Tree(grower.tree.tree_id, list(grower.tree)), engine().tokenizer, "m", 2)
+    again = Grower(
+        grower.spec, Tree(grower.tree.tree_id, list(grower.tree)), engine().tokenizer, "m", 2
+    )
     step = again.start()
     assert not step.requests and set(again.leaves) == set(grower.leaves) and again.waits
     expected = {r.draw_key for r in grower.scored(scores(grower, 0.0)).requests}
@@ -128,7 +138,9 @@ def test_a_plan_by_scores_is_logged_and_made_again() -> None:
     (plan,) = step.plans
     assert [r.value for r in plan.rewards] == [0.0] * 4
     records.append(plan)
-    for record, view in zip(records, plan_log.views(grower.spec, grower.tree, records), strict=True):
+    for record, view in zip(
+        records, plan_log.views(grower.spec, grower.tree, records), strict=True
+    ):
         assert view_digest.digest(view) == record.view_digest
         plan = grower.spec.policy.plan(view, GrowthBudget(), Draws(grower.spec.seed))
         there = len(view.tree) - 1
@@ -136,7 +148,13 @@ def test_a_plan_by_scores_is_logged_and_made_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"width": 0}, {"width": 9, "max_width": 8}, {"schedule": "even"}, {"max_width": True, "width": 2}]
+    "wrong",
+    [
+        {"width": 0},
+        {"width": 9, "max_width": 8},
+        {"schedule": "even"},
+        {"max_width": True, "width": 2},
+    ],
 )
 def test_bad_settings_are_refused(wrong: dict) -> None:
     with pytest.raises(InvalidInput):
@@ -158,7 +176,9 @@ async def score(w: World, tree: bytes, segments: list[tree_pb2.Segment], value: 
         leaf = tree_pb2.LeafRef(segment=segment.id, end=len(segment.tokens) // 4)
         said = tree_pb2.ScoredLeaf(leaf=leaf, scorer="number", scorer_version="1")
         said.score.CopyFrom(tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value))
-        message = events_pb2.LeavesScored(scores=[events_pb2.LeafScored(run_id=RUN, tree_id=tree, scored=said)])
+        message = events_pb2.LeavesScored(
+            scores=[events_pb2.LeafScored(run_id=RUN, tree_id=tree, scored=said)]
+        )
         await w.bus.publish(subjects.lineage(RUN, "score"), message, f"s-{segment.id.hex()}")
 
 
@@ -169,7 +189,10 @@ async def answers(w: World, tree: bytes) -> list[tree_pb2.Segment]:
 
 async def count(w: World, tree: bytes, least: int) -> bool:
     found = await answers(w, tree)
-    keys = [ts.LeafKey(tree_id=tree, leaf=tree_pb2.LeafRef(segment=s.id, end=len(s.tokens) // 4)) for s in found]
+    keys = [
+        ts.LeafKey(tree_id=tree, leaf=tree_pb2.LeafRef(segment=s.id, end=len(s.tokens) // 4))
+        for s in found
+    ]
     answer = await rpc.call(w.trees.ReadLeaves, ts.ReadLeavesRequest(leaves=keys))
     return len(found) >= least and len(answer.transcripts) == len(found)
 
@@ -217,9 +240,13 @@ def test_a_leaf_has_its_reward_when_all_scorers_have_spoken() -> None:
     leaf = tree_pb2.LeafRef(segment=b"s", end=3)
     said = {"b": 0.1, "a": 0.2, "c": 0.7}
     all_of = [
-        tree_pb2.ScoredLeaf(leaf=leaf, scorer=k, score=tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=v))
+        tree_pb2.ScoredLeaf(
+            leaf=leaf, scorer=k, score=tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=v)
+        )
         for k, v in said.items()
     ]
     assert wire.rewards_from_wire(all_of[:2], 3) == {}
     rewards = wire.rewards_from_wire(all_of, 3)
-    assert rewards == wire.rewards_from_wire(all_of[::-1], 3) and rewards[Leaf(b"s", 3)] == pytest.approx(1 / 3)
+    assert rewards == wire.rewards_from_wire(all_of[::-1], 3) and rewards[
+        Leaf(b"s", 3)
+    ] == pytest.approx(1 / 3)

@@ -41,9 +41,17 @@ TEXTS = ("12 + 3 = 15", "12 + 3 = 15", "twelve", "no idea")  # clusters {a1, a2}
     ],
 )
 def test_the_cards_decisions(
-    lambda_b: float, lambda_d: float, kept: tuple[int, ...], children: tuple[int, ...], named: tuple[int, ...]
+    lambda_b: float,
+    lambda_d: float,
+    kept: tuple[int, ...],
+    children: tuple[int, ...],
+    named: tuple[int, ...],
 ) -> None:
-    assert decided(SelectionRule(lambda_b, lambda_d, 0.2, 0.05), CARD, ABOVE, TEXTS, 8) == (kept, children, named)
+    assert decided(SelectionRule(lambda_b, lambda_d, 0.2, 0.05), CARD, ABOVE, TEXTS, 8) == (
+        kept,
+        children,
+        named,
+    )
 
 
 def test_where_there_is_no_choice_nothing_is_clustered() -> None:
@@ -53,7 +61,13 @@ def test_where_there_is_no_choice_nothing_is_clustered() -> None:
 
 
 def test_steps_are_alike_if_they_are_written_alike() -> None:
-    texts = ("So x = 4  and y = 7.", "so x = 4 and\ny = 7.", "so x = 4 and y = 8.", "Let us factor 91.", "")
+    texts = (
+        "So x = 4  and y = 7.",
+        "so x = 4 and\ny = 7.",
+        "so x = 4 and y = 8.",
+        "Let us factor 91.",
+        "",
+    )
     unit = [row / (np.linalg.norm(row) or 1.0) for row in embeddings(texts)]
     assert unit[0] @ unit[1] == pytest.approx(1.0)
     assert 0.7 < unit[0] @ unit[2] < 0.95 and unit[0] @ unit[3] < 0.3
@@ -79,20 +93,30 @@ def test_a_delimiter_ends_a_step_and_the_end_token_a_path() -> None:
     ended = hand.put(hand.start(2), [-1.0, -1.0], Finish.STOP, "a", told(0.1))
     stopped = hand.put(hand.start(3), [-1.0, -1.0], Finish.STOP, "a.STOP", told(0.1))
     plan = policy.plan(hand.view(), GrowthBudget(), Draws(1))
-    assert {(m.leaf, m.reason) for m in plan.leaves} == {(Leaf(ended.id, 2), "stop"), (Leaf(stopped.id, 2), "stop")}
-    assert asked(plan, hand.tree) == {Branch(step.id, 2, 0): 3, Branch(full.id, 3, 0): 3}, "two are left of the width"
+    assert {(m.leaf, m.reason) for m in plan.leaves} == {
+        (Leaf(ended.id, 2), "stop"),
+        (Leaf(stopped.id, 2), "stop"),
+    }
+    assert asked(plan, hand.tree) == {Branch(step.id, 2, 0): 3, Branch(full.id, 3, 0): 3}, (
+        "two are left of the width"
+    )
 
 
 def test_a_path_ends_at_its_tokens_and_at_its_depth() -> None:
     hand = Hand(max_path_tokens=9)
     policy = Ets(width=2, step=4, most=6, depth=2, lambda_b=0.0, lambda_d=0.0)
-    one, two = (hand.put(hand.start(i), [-1.0] * 4, Finish.BOUNDARY, signals=told(0.5, 4)) for i in range(2))
+    one, two = (
+        hand.put(hand.start(i), [-1.0] * 4, Finish.BOUNDARY, signals=told(0.5, 4)) for i in range(2)
+    )
     plan = policy.plan(hand.view(), GrowthBudget(), Draws(1))
     assert asked(plan, hand.tree) == {Branch(one.id, 4, 0): 2, Branch(two.id, 4, 0): 2}, "most is 6"
     long = hand.put(Branch(one.id, 4, 0), [-1.0] * 2, Finish.BOUNDARY)
     deep = hand.put(Branch(two.id, 4, 0), [-1.0], Finish.STOP, "\n\n")
     plan = policy.plan(hand.view(), GrowthBudget(), Draws(1))
-    assert plan.done and {(m.leaf.segment, m.reason) for m in plan.leaves} == {(long.id, "length"), (deep.id, "depth")}
+    assert plan.done and {(m.leaf.segment, m.reason) for m in plan.leaves} == {
+        (long.id, "length"),
+        (deep.id, "depth"),
+    }
 
 
 def test_children_follow_the_head_and_without_one_all_are_equal() -> None:
@@ -100,7 +124,9 @@ def test_children_follow_the_head_and_without_one_all_are_equal() -> None:
     for heard in (True, False):
         hand = Hand(max_path_tokens=99)
         for i, score in enumerate(CARD):
-            hand.put(hand.start(i), [-1.0] * 2, Finish.BOUNDARY, "x", told(score) if heard else Signals())
+            hand.put(
+                hand.start(i), [-1.0] * 2, Finish.BOUNDARY, "x", told(score) if heard else Signals()
+            )
         policy = Ets(width=8, step=2, lambda_b=0.0, lambda_d=0.0)
         plan = policy.plan(hand.view(), GrowthBudget(max_leaves=4), Draws(1))
         parents = [e.branch.parent for e in plan.expansions if e.branch.parent != hand.root.id]
@@ -130,8 +156,12 @@ def test_a_scorer_of_our_list_may_take_the_heads_place(monkeypatch: pytest.Monke
     monkeypatch.setitem(UNCONFINED, f"{__name__}:Sevens", f"{Sevens.__module__}:Sevens")  # type: ignore[attr-defined]
     hand = Hand(max_path_tokens=99)
     texts = ("aa", "ab", "bb", "")
-    made = [hand.put(hand.start(i), [-1.0] * 2, Finish.BOUNDARY, text) for i, text in enumerate(texts)]
-    policy = Ets(width=4, step=2, lambda_b=0.0, lambda_d=0.0, temperature=0.2, scorer=f"{__name__}:Sevens")
+    made = [
+        hand.put(hand.start(i), [-1.0] * 2, Finish.BOUNDARY, text) for i, text in enumerate(texts)
+    ]
+    policy = Ets(
+        width=4, step=2, lambda_b=0.0, lambda_d=0.0, temperature=0.2, scorer=f"{__name__}:Sevens"
+    )
     plan = policy.plan(hand.view(), GrowthBudget(), Draws(1))
     assert set(asked(plan, hand.tree)) == {Branch(made[2].id, 2, i) for i in range(4)}
     assert not plan.expansions[0].signals and not policy.needs_head and Ets().needs_head
@@ -161,9 +191,15 @@ def test_the_head_learns_at_the_end_of_each_step() -> None:
         ({"delimiter": ""}, "delimiter"),
         ({"temperature": 0.0}, "temperature"),
         ({"lambda_b": -1.0}, "lambda_b"),
-        ({"scorer": f"{__name__}:Sevens"}, "needs the verifier's sandbox"),  # whatever it says of itself
+        (
+            {"scorer": f"{__name__}:Sevens"},
+            "needs the verifier's sandbox",
+        ),  # whatever it says of itself
         ({"scorer": "methods.filter.number:Number"}, "needs the verifier's sandbox"),
-        ({"scorer": "regex", "scorer_settings": {"pattern": "a"}}, "needs the verifier's sandbox.*ets takes number, steps"),
+        (
+            {"scorer": "regex", "scorer_settings": {"pattern": "a"}},
+            "needs the verifier's sandbox.*ets takes number, steps",
+        ),
         ({"scorer": "majority"}, "needs the verifier's sandbox"),
         ({"scorer": "no-such"}, "no filter plugin"),
     ],
@@ -182,7 +218,10 @@ STEPS: dict[str, Any] = {
     | {letter: dict(_DIGITS) for letter in "abc"}
     | {f"{letter}{digit}": {".": 1.0} for letter in "ab" for digit in "12"}
     | {f"c{digit}": {".": 0.7, "": 0.3} for digit in "12"},
-    "scores": {f"a{d}": 0.9 for d in "12"} | {f"b{d}": 0.6 for d in "12"} | {f"c{d}": 0.3 for d in "12"} | {"": 0.5},
+    "scores": {f"a{d}": 0.9 for d in "12"}
+    | {f"b{d}": 0.6 for d in "12"}
+    | {f"c{d}": 0.3 for d in "12"}
+    | {"": 0.5},
 }
 SMALL: dict[str, Any] = {"step": 4, "delimiter": ".", "depth": 8}
 
@@ -204,7 +243,9 @@ def test_every_tree_has_its_width_and_neither_order_nor_a_death_changes_it(
 
 def searched(grower: Grower, policy: Ets) -> Search:
     """The search of a grown tree."""
-    search = Search(policy, Growth(GrowthView(grower.tree, 0, 40), GrowthBudget(), Draws(0)), policy.width)
+    search = Search(
+        policy, Growth(GrowthView(grower.tree, 0, 40), GrowthBudget(), Draws(0)), policy.width
+    )
     search.growth.start(search.grow())
     assert search.growth.plan().done
     return search
@@ -214,7 +255,11 @@ def kinds(search: Search) -> float:
     """Letters among the candidates of a depth that go on, on average over depths."""
     found = []
     for depth in search.depths:
-        going = [n for n in depth.candidates if search.growth.view.tree.at(n.id, len(n.run.last), 0) is not None]
+        going = [
+            n
+            for n in depth.candidates
+            if search.growth.view.tree.at(n.id, len(n.run.last), 0) is not None
+        ]
         found.append(len({node.run.text[0] for node in going}))
     return float(np.mean(found))
 
@@ -222,7 +267,11 @@ def kinds(search: Search) -> float:
 def test_less_is_kept_in_memory_than_by_rebase_and_as_many_kinds_of_steps_go_on() -> None:
     """At equal width: unique tokens a depth, summed over depths. Without the bonus kinds are lost."""
     memory, variety = {}, {}
-    methods = {"ets": {}, "rebase": {"lambda_b": 0.0, "lambda_d": 0.0}, "no bonus": {"lambda_d": 0.0}}
+    methods = {
+        "ets": {},
+        "rebase": {"lambda_b": 0.0, "lambda_d": 0.0},
+        "no bonus": {"lambda_d": 0.0},
+    }
     for name, changed in methods.items():
         asked_for = {**SMALL, "width": 16, "temperature": 1.0, **changed}
         trees = [grow(spec(ETS, asked_for, 40, seed), engine(STEPS))[0] for seed in range(25)]

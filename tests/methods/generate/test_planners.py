@@ -26,7 +26,9 @@ SETTINGS = {
     "treepo-eager": POLICIES[EAGER],
     "iid": st.fixed_dictionaries({"width": st.integers(1, 6)}),
     "dars": st.fixed_dictionaries({"width": st.integers(1, 5), "max_width": st.integers(5, 12)}),
-    "scope": st.fixed_dictionaries({"width": st.integers(1, 5), "most": st.integers(1, 3), "least": st.just(0.2)}),
+    "scope": st.fixed_dictionaries(
+        {"width": st.integers(1, 5), "most": st.integers(1, 3), "least": st.just(0.2)}
+    ),
     "rounds": st.fixed_dictionaries({"start": st.integers(2, 4), "most": st.integers(4, 9)}),
     "treepo": st.fixed_dictionaries(
         {
@@ -55,7 +57,11 @@ SETTINGS = {
         }
     ),
     "arrol": st.fixed_dictionaries(
-        {"width": st.integers(1, 7), "detect": st.integers(1, 9), "keep": st.sampled_from([0.2, 0.5, 1.0])}
+        {
+            "width": st.integers(1, 7),
+            "detect": st.integers(1, 9),
+            "keep": st.sampled_from([0.2, 0.5, 1.0]),
+        }
     ),
     "ets": st.fixed_dictionaries(
         {
@@ -81,7 +87,9 @@ SETTINGS = {
         }
     ),
 }
-ANY = st.sampled_from(sorted(SETTINGS)).flatmap(lambda name: st.tuples(st.just(name), SETTINGS[name]))
+ANY = st.sampled_from(sorted(SETTINGS)).flatmap(
+    lambda name: st.tuples(st.just(name), SETTINGS[name])
+)
 SEEDS = st.integers(0, 10**6)
 RANDOMS = SEEDS.map(random.Random)
 MOST, EVERY = 14, GrowthBudget(final=True)
@@ -89,7 +97,9 @@ MOST, EVERY = 14, GrowthBudget(final=True)
 
 def test_every_policy_with_a_planner_is_here():
     policies = {name: registry.find("generate", name) for name in registry.names("generate")}
-    assert {name for name, policy in policies.items() if hasattr(policy, "planner")} == set(SETTINGS)
+    assert {name for name, policy in policies.items() if hasattr(policy, "planner")} == set(
+        SETTINGS
+    )
 
 
 @dataclass
@@ -117,14 +127,24 @@ class World:
         if expansion.forced:
             ends = draw.random() < 0.1
             finish = Finish.STOP if ends else Finish.BOUNDARY
-            made.append(self._segment(branch, expansion, list(expansion.forced), finish, draw, Kind.FORCED))
+            made.append(
+                self._segment(branch, expansion, list(expansion.forced), finish, draw, Kind.FORCED)
+            )
             if ends or draw.random() < 0.3:  # of what followed, a crash left nothing
                 return self._added(made)
             branch = Branch(made[0].id, len(made[0]), 0)
         most = expansion.sampling.max_new_tokens
         count = most if draw.random() < 0.6 else draw.randint(1, most)
-        finish = Finish.BOUNDARY if count == most else draw.choice([Finish.STOP, Finish.STOP, Finish.ABORTED])
-        made.append(self._segment(branch, expansion, [draw.randint(1, 3) for _ in range(count)], finish, draw))
+        finish = (
+            Finish.BOUNDARY
+            if count == most
+            else draw.choice([Finish.STOP, Finish.STOP, Finish.ABORTED])
+        )
+        made.append(
+            self._segment(
+                branch, expansion, [draw.randint(1, 3) for _ in range(count)], finish, draw
+            )
+        )
         return self._added(made)
 
     def _added(self, made):
@@ -134,7 +154,9 @@ class World:
 
     def _segment(self, at, expansion, tokens, finish, draw, kind=Kind.POLICY):
         count, top = len(tokens), expansion.signals.top
-        p = np.array([sorted(draw.choices([0.02, 0.1, 0.2, 0.4], k=top), reverse=True) for _ in tokens]).reshape(count, top)
+        p = np.array(
+            [sorted(draw.choices([0.02, 0.1, 0.2, 0.4], k=top), reverse=True) for _ in tokens]
+        ).reshape(count, top)
         return Segment(
             *(b"tree", at.parent, at.fork, at.ordinal, kind, np.array(tokens)),
             logprobs_T=np.array([draw.choice([-0.1, -1.0, -2.0]) for _ in tokens]),
@@ -145,13 +167,17 @@ class World:
             signals=Signals(
                 np.tile(np.arange(1, top + 1), (count, 1)) if top else np.zeros((0, 0)),
                 np.log(p) if top else np.zeros((0, 0)),
-                np.array([draw.choice([-0.5, 0.0, 0.5]) for _ in tokens if expansion.signals.semantic]),
+                np.array(
+                    [draw.choice([-0.5, 0.0, 0.5]) for _ in tokens if expansion.signals.semantic]
+                ),
                 np.array([draw.choice([0.1, 0.5, 0.9]) for _ in tokens if expansion.signals.head]),
             ),
         )
 
     def reward(self, leaf: Leaf) -> float | None:
-        return random.Random(key(self.seed, "reward", leaf.segment, leaf.end)).choice([0.0, 0.0, 1.0, None])
+        return random.Random(key(self.seed, "reward", leaf.segment, leaf.end)).choice(
+            [0.0, 0.0, 1.0, None]
+        )
 
     def score(self, leaf: Leaf) -> None:
         """A leaf's reward, and for a wrong one a repair somewhere on its path, or none."""
@@ -169,7 +195,11 @@ class World:
         again = World(self.seed)
         for segment in survivors(self.tree, rng):
             again.tree.add(segment)
-        again.rewards |= {leaf: value for leaf, value in self.rewards.items() if leaf.segment in again.tree.segments}
+        again.rewards |= {
+            leaf: value
+            for leaf, value in self.rewards.items()
+            if leaf.segment in again.tree.segments
+        }
         again.repairs |= {leaf: one for leaf, one in self.repairs.items() if leaf in again.rewards}
         return again
 
@@ -184,7 +214,9 @@ class Heard:
 
     def hear(self, plan: Plan) -> None:
         new = {e.branch: e for e in plan.expansions}
-        assert len(new) == len(plan.expansions) and not set(new) & set(self.asked), "nothing is asked for twice"
+        assert len(new) == len(plan.expansions) and not set(new) & set(self.asked), (
+            "nothing is asked for twice"
+        )
         self.asked |= new
         for mark in plan.leaves:
             assert mark.leaf not in self.marks, "nothing is marked twice"
@@ -222,13 +254,19 @@ def grown(name, of, seed, rng, room=EVERY):
         if rng.random() < 0.03:
             world, planner = world.resumed(rng), None
             continue
-        flying = [e for e in heard.asked.values() if world.tree.at(e.branch.parent, e.branch.fork, e.branch.ordinal) is None]
+        flying = [
+            e
+            for e in heard.asked.values()
+            if world.tree.at(e.branch.parent, e.branch.fork, e.branch.ordinal) is None
+        ]
         ended = rng.sample(flying, rng.randint(min(1, len(flying)), min(3, len(flying))))
         gone = [e.branch for e in ended if rng.random() < 0.1]
         made = [segment for e in ended if e.branch not in gone for segment in world.answer(e)]
         for branch in gone:  # it must be asked for again
             del heard.asked[branch]
-        scored = [f for f in heard.marks if needs_scores and f not in world.rewards and rng.random() < 0.5]
+        scored = [
+            f for f in heard.marks if needs_scores and f not in world.rewards and rng.random() < 0.5
+        ]
         for leaf in scored:
             world.score(leaf)
         news = News(made, scored, gone)
@@ -245,7 +283,9 @@ def test_after_each_event_a_planner_has_said_what_a_new_plan_says(name, data, se
 @given(ANY, SEEDS, RANDOMS, st.integers(0, 5), st.integers(0, 300))
 def test_a_planner_keeps_to_its_room(policy, seed, rng, most, step):
     heard, _ = grown(*policy, seed, rng, GrowthBudget(most, step, final=True))
-    assert len(heard.marks) - len(heard.dropped) <= max(most, policy[1].get("max_width", 0), policy[1].get("start", 0))
+    assert len(heard.marks) - len(heard.dropped) <= max(
+        most, policy[1].get("max_width", 0), policy[1].get("start", 0)
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -287,4 +327,6 @@ def test_a_policy_cannot_change_its_view():
     for shown in (grower._view.leaves, grower._view.rewards):
         with pytest.raises(TypeError):
             shown[Leaf(b"", 0)] = ""
-    assert not hasattr(grower._view.in_flight, "add") and len(grower._view.in_flight) == len(grower.in_flight)
+    assert not hasattr(grower._view.in_flight, "add") and len(grower._view.in_flight) == len(
+        grower.in_flight
+    )

@@ -68,7 +68,10 @@ def test_a_tree_has_the_leaves_of_its_last_room(leaves, seed, chain):
 def test_every_plan_is_made_again_from_its_record(leaves, seed):
     given_spec = spec(ROUNDS, SMALL, 6, seed)
     grower, records = grown(given_spec, leaves)
-    views, given_rooms = plan_log.views(given_spec, grower.tree, records), plan_log.rooms(given_spec, records)
+    views, given_rooms = (
+        plan_log.views(given_spec, grower.tree, records),
+        plan_log.rooms(given_spec, records),
+    )
     for record, view, one in zip(records, views, given_rooms, strict=True):
         assert view_digest.digest(view, room=one) == record.view_digest
         plan = given_spec.policy.plan(view, one, Draws(seed))
@@ -109,7 +112,10 @@ def test_cuts_by_new_policies_change_no_leaf_count(seed, rng):
             return given_spec.policy.plan(view, GrowthBudget(7, 0, True), draws)
 
     grower = grow_anyhow(replace(given_spec, policy=Given()), engine(ENDLESS), rng, cuts=0.3)
-    lengths = {len(grower.tree.prefix_tokens(leaf.segment, leaf.end)) - len(grower.tree.root) for leaf in grower.leaves}
+    lengths = {
+        len(grower.tree.prefix_tokens(leaf.segment, leaf.end)) - len(grower.tree.root)
+        for leaf in grower.leaves
+    }
     assert len(grower.leaves) == 7 and lengths == {6}
 
 
@@ -127,7 +133,9 @@ def test_a_round_that_is_known_changes_nothing_and_silence_ends_the_tree():
     assert one.final
 
 
-@pytest.mark.parametrize("wrong", [{"start": 1}, {"start": 5, "most": 4}, {"most": 2.5}, {"start": True}])
+@pytest.mark.parametrize(
+    "wrong", [{"start": 1}, {"start": 5, "most": 4}, {"most": 2.5}, {"start": True}]
+)
 def test_bad_settings_are_refused(wrong):
     with pytest.raises(InvalidInput):
         spec(ROUNDS, wrong)

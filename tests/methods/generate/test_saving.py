@@ -18,7 +18,9 @@ def test_the_cache_gives_what_the_closed_form_says_is_shared():
     reused = sum(s.cached_tokens - prompt for s in tree if s.parent and s.ordinal)
     assert reused / (16 * 32) == binary(4) == 1 - one.stats().sampled_tokens / (16 * 32)
     asked = sum(len(tree.prefix_tokens(s.parent, s.fork)) for s in tree if s.parent)
-    assert one.stats().cached_tokens == asked - prompt and one.stats().prefilled_tokens == prompt, "a prompt is read once"
+    assert one.stats().cached_tokens == asked - prompt and one.stats().prefilled_tokens == prompt, (
+        "a prompt is read once"
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)

@@ -30,7 +30,12 @@ def repaired(step: int, steps: int) -> Repaired:
 
 def test_the_most_right_ones_are_repaired_and_never_from_the_first_step() -> None:
     policy = Scope(8, most=2, least=0.3)
-    repairs = {leaf(0): repaired(1, 9), leaf(1): repaired(2, 4), leaf(2): repaired(3, 4), leaf(3): repaired(3, 4)}
+    repairs = {
+        leaf(0): repaired(1, 9),
+        leaf(1): repaired(2, 4),
+        leaf(2): repaired(3, 4),
+        leaf(3): repaired(3, 4),
+    }
     failed = [leaf(n) for n in range(5)]  # nobody knows what is wrong with the last
     assert policy.chosen(failed, repairs) == [leaf(2), leaf(3)]
     assert Scope(8, most=9).chosen(failed, repairs) == [leaf(2), leaf(3)], "a quarter is below 0.3"
@@ -82,11 +87,17 @@ def begun(tree: Tree | None = None) -> Grower:
     return grower
 
 
-def scores(grower: Grower, right: set[Leaf], repairs: dict[Leaf, tree_pb2.Repair]) -> list[tree_pb2.ScoredLeaf]:
+def scores(
+    grower: Grower, right: set[Leaf], repairs: dict[Leaf, tree_pb2.Repair]
+) -> list[tree_pb2.ScoredLeaf]:
     said = []
     for one in grower.leaves:
-        score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=float(one in right), repair=repairs.get(one))
-        said.append(tree_pb2.ScoredLeaf(leaf=segments.leaf_to_wire(one), scorer="steps", score=score))
+        score = tree_pb2.Score(
+            state=tree_pb2.SCORE_STATE_SCORED, value=float(one in right), repair=repairs.get(one)
+        )
+        said.append(
+            tree_pb2.ScoredLeaf(leaf=segments.leaf_to_wire(one), scorer="steps", score=score)
+        )
     return said
 
 
@@ -106,9 +117,18 @@ def fixed(grower: Grower) -> tuple[Leaf, Leaf]:
     step = sampled(grower, scored(grower, set(grower.leaves) - {wrong}, {wrong: FIX}))
     assert step.grown is None and grower.lacks_scores, "the repair waits for its score"
     made = list(grower.leaves)[-1]
-    assert made != wrong and grower.completion(made)[:8] == text[:5] + "xyz" and len(grower.completion(made)) == LENGTH
+    assert (
+        made != wrong
+        and grower.completion(made)[:8] == text[:5] + "xyz"
+        and len(grower.completion(made)) == LENGTH
+    )
     (forced,) = [s for s in grower.tree if s.kind is Kind.FORCED]
-    assert (forced.origin, forced.fork, forced.text, forced.parent) == (Origin.TEACHER, 5, "xyz", wrong.segment)
+    assert (forced.origin, forced.fork, forced.text, forced.parent) == (
+        Origin.TEACHER,
+        5,
+        "xyz",
+        wrong.segment,
+    )
     return wrong, made
 
 
@@ -130,7 +150,9 @@ def test_without_a_failure_or_a_repair_nothing_more_is_sampled() -> None:
     for right, repairs in ((True, False), (False, False), (True, True)):
         grower = begun()
         leaves = set(grower.leaves)
-        step = scored(grower, leaves if right else set(), dict.fromkeys(leaves, FIX) if repairs else {})
+        step = scored(
+            grower, leaves if right else set(), dict.fromkeys(leaves, FIX) if repairs else {}
+        )
         assert not step.requests and step.grown is not None and set(step.grown) == leaves
 
 
@@ -149,17 +171,23 @@ def test_what_does_not_fit_the_path_or_the_text_is_not_repaired() -> None:
 def test_another_node_goes_on_with_the_repair(forced: bool) -> None:
     """From the tree as the store has it: before the repair is begun, or with its forced tokens alone."""
     one = begun()
-    first = scores(one, set(list(one.leaves)[:1] + list(one.leaves)[2:]), {list(one.leaves)[1]: FIX})
+    first = scores(
+        one, set(list(one.leaves)[:1] + list(one.leaves)[2:]), {list(one.leaves)[1]: FIX}
+    )
     before = list(one.tree)
     fixed(one)
     put = [s for s in one.tree if s.kind is Kind.FORCED] if forced else []
     other = Grower(one.spec, Tree(one.tree.tree_id, [*before, *put]), one.tokenizer, "m", 2)
-    assert not other.start().requests and set(other.leaves) == {segments.leaf_from_wire(s.leaf) for s in first}
+    assert not other.start().requests and set(other.leaves) == {
+        segments.leaf_from_wire(s.leaf) for s in first
+    }
     sampled(other, other.scored(first))
     places = [{(s.parent, s.fork, s.ordinal) for s in grower.tree} for grower in (one, other)]
     assert places[0] == places[1]
     if not forced:  # else what follows the forced tokens is drawn for another branch than both were
-        assert {s.id for s in other.tree} == {s.id for s in one.tree} and set(other.leaves) == set(one.leaves)
+        assert {s.id for s in other.tree} == {s.id for s in one.tree} and set(other.leaves) == set(
+            one.leaves
+        )
 
 
 def test_its_plans_are_logged_and_made_again() -> None:
@@ -168,7 +196,9 @@ def test_its_plans_are_logged_and_made_again() -> None:
     scored(grower, {made}, {})
     records = list(RECORDS)
     assert [list(r.dropped) for r in records if r.dropped] == [[segments.leaf_to_wire(wrong)]]
-    for record, view in zip(records, plan_log.views(grower.spec, grower.tree, records), strict=True):
+    for record, view in zip(
+        records, plan_log.views(grower.spec, grower.tree, records), strict=True
+    ):
         assert view_digest.digest(view) == record.view_digest
         plan = grower.spec.policy.plan(view, GrowthBudget(), Draws(grower.spec.seed))
         named = {(e.branch, e.forced, e.origin) for e in plan.expansions}
@@ -177,5 +207,9 @@ def test_its_plans_are_logged_and_made_again() -> None:
             origin = Origin(planned.origin) if planned.forced else Origin.BRANCH
             assert (branch, tuple(planned.forced), origin) in named
     last = records[-1]
-    assert last.done and dict.fromkeys(segments.leaf_from_wire(r.leaf) for r in last.rewards).keys() >= {made}
-    assert any(r.HasField("repair") and list(r.repair.tokens) for record in records for r in record.rewards)
+    assert last.done and dict.fromkeys(
+        segments.leaf_from_wire(r.leaf) for r in last.rewards
+    ).keys() >= {made}
+    assert any(
+        r.HasField("repair") and list(r.repair.tokens) for record in records for r in record.rewards
+    )

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from methods.generate.latr.similarity import common_subsequence, edit_distance, rouge_l, suffix_score
+from methods.generate.latr.similarity import (
+    common_subsequence,
+    edit_distance,
+    rouge_l,
+    suffix_score,
+)
 
 RUNS = st.lists(st.integers(0, 4), max_size=12)
 
@@ -33,7 +38,12 @@ def subruns(a):
 def test_they_equal_the_plain_tables(a, b):
     assert edit_distance(a, b) == edit_distance(b, a) == table(a, b)
     assert common_subsequence(a, b) == table(a, b, subsequence=True)
-    longest = max(k for x, y in ((a, b), (b, a)) for k in range(len(x) + 1) if tuple(x[len(x) - k :]) in subruns(y))
+    longest = max(
+        k
+        for x, y in ((a, b), (b, a))
+        for k in range(len(x) + 1)
+        if tuple(x[len(x) - k :]) in subruns(y)
+    )
     assert suffix_score(a, b) == pytest.approx(longest / max(len(a), len(b), 1))
 
 
