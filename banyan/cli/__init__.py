@@ -1,1 +1,1 @@
-"""The command line. Commands import services only when they run."""
+"""Command line. Commands import services only when they run."""

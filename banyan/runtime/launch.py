@@ -1,21 +1,22 @@
-"""How programs of this package start each other, whatever lies in the working folder, and still find a user's code there.
+"""Starting of Banyan's programs, independent of the content of the working folder.
 
-`python -m` and PYTHONPATH look in those folders first: a user's own `services` or `methods` would be taken for ours.
+`python -m` and PYTHONPATH search the working folder and the user's folders first, so a user's own
+`services` or `methods` would be taken for ours. A user's code is found through BANYAN_PATH instead.
 """
 
 import os
 import sys
 
 OURS = (sys.executable, "-P", "-m")
-"""Before the name of a module of ours: the working folder is not searched."""
+"""Command before the name of a module of ours: the working folder is not searched."""
 FOLDERS = "BANYAN_PATH"
-"""The variable that names the folders of a user's code, as PYTHONPATH would."""
+"""Environment variable with the folders of a user's code, in the form of PYTHONPATH."""
 
 
 def find_users_code() -> None:
-    """Search the folders named in BANYAN_PATH, before all others, as a script's own folder is.
+    """Search the folders named in BANYAN_PATH before all others, like a script's own folder.
 
-    To be called once our own packages are imported: what has their names there is then never looked at.
+    Call it once our own packages are imported: packages of the same names there are then ignored.
     """
     named = [folder for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
     sys.path[:0] = [folder for folder in named if folder not in sys.path]

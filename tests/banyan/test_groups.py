@@ -41,7 +41,8 @@ def test_a_users_function_scores_groups_where_the_recipe_says_so() -> None:
     [
         (
             VOTE,
-            r"filter majority scores a group by itself, which measures nothing; name the true scorers in eval.filter",
+            r"filter majority scores a group by itself, which measures nothing; name the true "
+            r"scorers in eval.filter",
         ),
         (
             VOTE + "eval: {filter: [{name: majority}]}\n",

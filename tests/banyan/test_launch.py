@@ -48,9 +48,10 @@ def test_users_folders_are_searched_first_and_once(monkeypatch: pytest.MonkeyPat
 
 def test_a_users_methods_are_not_ours(folder: Path) -> None:
     code = (
-        "import os, sys; from banyan import registry; from banyan.runtime.launch import find_users_code;"
-        "find_users_code(); assert sys.path[0] == os.environ['BANYAN_PATH'];"
-        "print(registry.find('generate', 'iid').__module__, registry.find('filter', 'number').__module__)"
+        "import os, sys; from banyan import registry; from banyan.runtime.launch import "
+        "find_users_code;find_users_code(); assert sys.path[0] == "
+        "os.environ['BANYAN_PATH'];print(registry.find('generate', 'iid').__module__, "
+        "registry.find('filter', 'number').__module__)"
     )
     environment = {**os.environ, launch.FOLDERS: str(folder)}
     command = [sys.executable, "-P", "-c", code]

@@ -18,7 +18,7 @@ def test_every_key_has_a_meaning() -> None:
         found["generate.temperature"].takes == "number, ≥ 0.0, ≤ 10.0"
         and found["generate.temperature"].default == "1.0"
     )
-    assert found["model"].default == "must be said"
+    assert found["model"].default == "required"
     assert found["optimise.lora.targets"].takes == "list of text or all-linear"
     assert found["filter.0.name"].takes == "text"
     assert found["resources.refresh"].takes == "cut, drain"

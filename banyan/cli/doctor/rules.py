@@ -1,14 +1,13 @@
-"""The diagnostic index (GFCR survey, card 5): what metrics show, which module is at fault, and which levers it has. Pure.
+"""The diagnostic index: symptoms in metrics, the module at fault, and its levers.
 
-A rule is an entry of RULES: a check of a series gives evidence or None. The most urgent comes first.
+It follows the survey GFCR of rollout pipelines: generate, filter, control, replay (arXiv
+2605.02913). A rule is an entry of RULES: a check of a series that gives evidence or None. The most
+urgent comes first.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from banyan.cli.doctor.checks import (
-    Check,
-    Found,
     above,
     below,
     collapses,
@@ -24,45 +23,14 @@ from banyan.cli.doctor.checks import (
     unless,
     vanishes,
 )
+from banyan.cli.doctor.rule import DiagnosticRule, Finding, Lever
 from banyan.cli.doctor.series import Series
 
 
-@dataclass(frozen=True, slots=True)
-class Lever:
-    """`setting`: what `--set` takes, with a value to begin with; `why`: what it does about the symptom."""
-
-    setting: str
-    why: str
-
-    @property
-    def key(self) -> str:
-        """Key of the recipe."""
-        return self.setting.partition("=")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class DiagnosticRule:
-    """One row of the index."""
-
-    name: str
-    symptom: str
-    module: str
-    check: Check
-    levers: tuple[Lever, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A rule that holds, with its evidence."""
-
-    rule: DiagnosticRule
-    evidence: Found
-
-
 def diagnose(series: Series) -> list[Finding]:
-    """What is wrong with a run, the most urgent first; nothing if nothing is."""
-    found = ((rule, rule.check(series)) for rule in RULES)
-    return [Finding(rule, evidence) for rule, evidence in found if evidence]
+    """Return the findings of a run, the most urgent first."""
+    checked = ((rule, rule.check(series)) for rule in RULES)
+    return [Finding(rule, evidence) for rule, evidence in checked if evidence]
 
 
 _SMALLER_STEPS = Lever("optimise.learning_rate=1e-6", "smaller steps")
@@ -128,7 +96,8 @@ RULES: Sequence[DiagnosticRule] = (
     ),
     DiagnosticRule(
         "mismatch",
-        "training and sampling give the same tokens other probabilities, and not because of their age",
+        "training and sampling give the same tokens other probabilities, and not because of their "
+        "age",
         "optimise",
         every(
             above("mismatch_kl", 0.01), below("staleness_mean", 0.5), below("replay_share", 0.05)
@@ -316,7 +285,8 @@ RULES: Sequence[DiagnosticRule] = (
         (
             Lever(
                 "optimise.advantage=dapo",
-                "with advantage_settings longest and buffer, 0 by themselves: a penalty on length near the limit",
+                "with advantage_settings longest and buffer, 0 by themselves: a penalty on length "
+                "near the limit",
             ),
             Lever("generate.max_new_tokens=64", "a lower limit"),
             Lever(
@@ -334,7 +304,8 @@ RULES: Sequence[DiagnosticRule] = (
             Lever("generate.max_new_tokens=256", "room to end the answer"),
             Lever(
                 "optimise.advantage=dapo",
-                "with advantage_settings longest and buffer, 0 by themselves: a penalty on length near the limit",
+                "with advantage_settings longest and buffer, 0 by themselves: a penalty on length "
+                "near the limit",
             ),
         ),
     ),
@@ -365,7 +336,8 @@ RULES: Sequence[DiagnosticRule] = (
     ),
     DiagnosticRule(
         "exploration-ends",
-        "entropy has fallen to next to nothing: exploration is nearly over, though reward still rises",
+        "entropy has fallen to next to nothing: exploration is nearly over, though reward still "
+        "rises",
         "generate",
         every(_SURE, rises("reward")),
         _EXPLORE,

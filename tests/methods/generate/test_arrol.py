@@ -25,7 +25,8 @@ ARROL = "methods.generate.arrol.policy:Arrol"
 CARD = [0.9] * 12 + [0.1] * 4
 
 
-# -- the rule ------------------------------------------------------------------------------------------------------------
+# -- the rule
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_cards_numbers() -> None:
@@ -119,7 +120,8 @@ def test_fewer_groups_teach_nothing_than_with_random_pruning() -> None:
     assert share["random"] > 0.1 and share["head"] < 0.75 * share["random"], share
 
 
-# -- the policy ----------------------------------------------------------------------------------------------------------
+# -- the policy
+# ----------------------------------------------------------------------------------------------------------
 
 # Two kinds of answers, decided by their first character; three a's for each b; 20 characters each.
 KINDS: dict[str, Any] = {"chain": {"": {"a": 0.75, "b": 0.25}, "a": {"a": 1.0}, "b": {"b": 1.0}}}

@@ -74,7 +74,8 @@ def test_steps_are_alike_if_they_are_written_alike() -> None:
     assert embeddings(["", ""]).shape == (2, 1)
 
 
-# -- what ends a step, and what a path -----------------------------------------------------------------------------------
+# -- what ends a step, and what a path
+# -----------------------------------------------------------------------------------
 
 
 def told(score: float, tokens: int = 2) -> Signals:
@@ -209,9 +210,11 @@ def test_impossible_settings_are_refused(given_settings: dict[str, Any], message
         spec(ETS, given_settings)
 
 
-# -- whole trees ---------------------------------------------------------------------------------------------------------
+# -- whole trees
+# ---------------------------------------------------------------------------------------------------------
 
-# Steps of a letter, a digit and a full stop: a's are good, b's and c's less; after a c the path may end.
+# Steps of a letter, a digit and a full stop: a's are good, b's and c's less; after a c the path may
+# end.
 _DIGITS = {"1": 0.5, "2": 0.5}
 STEPS: dict[str, Any] = {
     "chain": {"": {"a": 0.4, "b": 0.4, "c": 0.2}}

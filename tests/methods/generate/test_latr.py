@@ -22,7 +22,8 @@ from tests.methods.generate.forests import Hand, grow_anyhow
 from tests.rollout.growing import ENDING, ENDLESS, IID, engine, grow, shape, spec, survivors
 
 LATR = "methods.generate.latr.policy:Latr"
-# x's, in which a digit may stand where the model is unsure: it goes on as before; behind a letter it does not
+# x's, in which a digit may stand where the model is unsure: it goes on as before; behind a letter
+# it does not
 DIGITS = {"": {"x": 1.0}, "xxx": {"1": 0.55, "2": 0.45}, "1": {"x": 1.0}, "2": {"x": 1.0}}
 LETTERS = {"": {"x": 1.0}, "xxx": {"a": 0.55, "b": 0.45}, "a": {"a": 1.0}, "b": {"b": 1.0}}
 BOTH = {
