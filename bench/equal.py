@@ -92,7 +92,8 @@ def held(cell: Cell, tokens: int = 0) -> float:
     found = at_tokens(cell["tokens"], accuracy, tokens or TOKENS)
     if found is None:
         raise ValueError(
-            f"no policy was measured beyond {tokens or TOKENS} tokens; the last of {cell['tokens'][-1]}"
+            f"no policy was measured beyond {tokens or TOKENS} tokens; the last of "
+            f"{cell['tokens'][-1]}"
         )
     return found
 

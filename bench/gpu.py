@@ -24,7 +24,8 @@ def run() -> Result:
     """Tokens a second of the engine; seconds and speed-up of packed trees."""
     if not torch.cuda.is_available():
         sys.exit(
-            "bench gpu: PyTorch sees no CUDA device here; run it on a machine that has one, with PyTorch for CUDA"
+            "bench gpu: PyTorch sees no CUDA device here; run it on a machine that has one, with "
+            "PyTorch for CUDA"
         )
     result, device = Result("gpu"), torch.device("cuda")
     result.add(f"engine: {PROMPTS} x {LENGTH} x {BRANCHES} x {NEW}", _engine(device), "tok/s")

@@ -178,8 +178,8 @@ def _rows() -> list[tuple[object, ...]]:
 
 
 _COLUMNS = (
-    "id {b} unique, tree {b}, parent {b}, fork int, ordinal int, kind int, tokens {b}, logprobs {b}, policy {b},"
-    " sampling {b}, finish int"
+    "id {b} unique, tree {b}, parent {b}, fork int, ordinal int, kind int, tokens {b}, logprobs "
+    "{b}, policy {b}, sampling {b}, finish int"
 )
 
 

@@ -113,14 +113,16 @@ def _compare(result: Result, name: str, recipe: Recipe) -> None:
         turns.append(asyncio.run(turn(recipe)))
         whole, bare = (turns[-1].overhead(bare=bare) for bare in (False, True))
         print(
-            f"  {name}, turn {number + 1}: {whole:.1f} % with the weight hand-over, {bare:.1f} % without",
+            f"  {name}, turn {number + 1}: {whole:.1f} % with the weight hand-over, {bare:.1f} % "
+            "without",
             flush=True,
         )
     _report(result, name, turns)
     policies = [p for t in turns for p in zip(t.alone.digests, t.through.policies[1:], strict=True)]
     same = sum(digest == stored.published.policy.digest for digest, stored in policies)
     result.notes.append(
-        f"{name}: overheads are medians of {TURNS} turns, seconds means over {TURNS} x {STEPS - WARM} steps"
+        f"{name}: overheads are medians of {TURNS} turns, seconds means over {TURNS} x "
+        f"{STEPS - WARM} steps"
     )
     result.notes.append(
         f"{name}: {same} of {len(policies)} policies are the same both ways, bit for bit"

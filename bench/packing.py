@@ -46,7 +46,8 @@ def run() -> Result:
         f"{torch.get_num_threads()} threads, bfloat16, load {os.getloadavg()[0]:.1f} at the end"
     )
     result.notes.append(
-        f"prompt x branches x new tokens; medians of {RUNS} alternating runs on both sides; {threads}"
+        f"prompt x branches x new tokens; medians of {RUNS} alternating runs on both sides; "
+        f"{threads}"
     )
     return result
 

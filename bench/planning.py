@@ -103,7 +103,8 @@ def run() -> Result:
         rate = median([s.expansions / s.growing for s in found])
         result.add(f"{name}: expansions through one grower, all its work", rate, "1/s")
     result.notes.append(
-        f"sampling is taken to make {TOKENS_PER_S:.0f} tokens a second; medians of {TIMES} runs of {TREES} trees"
+        f"sampling is taken to make {TOKENS_PER_S:.0f} tokens a second; medians of {TIMES} runs of "
+        f"{TREES} trees"
     )
     return result
 

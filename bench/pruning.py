@@ -26,7 +26,8 @@ _BASE: dict[str, Any] = {
     "task": {"name": "arithmetic"},
     "resources": {"engine": "scripted"},
 }
-# The first letter says whether the path will be right, four times in five: after an `a` it turns to `r`, or else to `w`.
+# The first letter says whether the path will be right, four times in five: after an `a` it turns to
+# `r`, or else to `w`.
 KINDS = {
     "": {"a": 0.75, "b": 0.25},
     "a": {"r": 0.8, "w": 0.2},

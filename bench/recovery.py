@@ -116,7 +116,8 @@ class Steps:
         while await self.now() < step:
             if time.monotonic() > end:
                 raise TimeoutError(
-                    f"step {step} was not made within {_LATEST_S:.0f} s; see {self._supervisor.fleet.state.path}"
+                    f"step {step} was not made within {_LATEST_S:.0f} s; see "
+                    f"{self._supervisor.fleet.state.path}"
                 )
             await asyncio.sleep(0.02)
 

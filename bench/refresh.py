@@ -59,12 +59,14 @@ def run() -> Result:
     result = Result(f"refresh-{engine}" if engine == "vllm" else "refresh")
     asyncio.run(_measure(engine, result))
     result.notes.append(
-        f"engine {engine}, {BRANCHES} branches, medians of {RUNS}, load {os.getloadavg()[0]:.1f} at the end"
+        f"engine {engine}, {BRANCHES} branches, medians of {RUNS}, load {os.getloadavg()[0]:.1f} "
+        "at the end"
     )
     result.notes.append(f"{100 * MOVED:.1f} % of the words move from one version to the next")
     if engine == "torch":
         result.notes.append(
-            "vLLM is not installed here: `.venv-vllm/bin/python -m bench refresh` measures its updates"
+            "vLLM is not installed here: `.venv-vllm/bin/python -m bench refresh` measures its "
+            "updates"
         )
     return result
 

@@ -40,7 +40,8 @@ def run() -> Result:
     finally:
         engine.close()
     result.notes.append(
-        f"medians of {RUNS} runs in turn, {AT_ONCE} at once, load {os.getloadavg()[0]:.1f} at the end"
+        f"medians of {RUNS} runs in turn, {AT_ONCE} at once, load {os.getloadavg()[0]:.1f} at the "
+        "end"
     )
     return result
 

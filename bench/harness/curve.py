@@ -59,15 +59,18 @@ def read(database: Path, run_id: str) -> Curve:
     """The run so far; an empty curve before its first policy."""
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
         stored = db.execute(
-            "select step, stored_ms, published from policies where run_id = ? and not abandoned order by step",
+            "select step, stored_ms, published from policies where run_id = ? and not abandoned "
+            "order by step",
             (run_id,),
         ).fetchall()
         evals = db.execute(
-            "select label, max(closed_ms), min(closed_ms) from trees where run_id = ? and purpose = ? group by label",
+            "select label, max(closed_ms), min(closed_ms) from trees where run_id = ? and purpose "
+            "= ? group by label",
             (run_id, _EVAL),
         ).fetchall()
         said = dict(db.execute(
-            "select label, reward_sum / scored from tallies where run_id = ? and scored > 0 and groups = closed + dropped",
+            "select label, reward_sum / scored from tallies where run_id = ? and scored > 0 and "
+            "groups = closed + dropped",
             (run_id,),
         ).fetchall())  # fmt: skip
         tokens = [_sampled(db, run_id, at) for _, at, _ in stored]
@@ -95,8 +98,8 @@ def _seconds(before: int, after: int, over: list[int]) -> float:
 
 def _sampled(db: sqlite3.Connection, run_id: str, until: int) -> int:
     found = db.execute(
-        "select sum(s.length) from segments s join trees t on t.tree_id = s.tree_id where t.run_id = ? and t.purpose = ?"
-        " and s.kind = ? and s.stored_ms <= ?",
+        "select sum(s.length) from segments s join trees t on t.tree_id = s.tree_id where t.run_id "
+        "= ? and t.purpose = ? and s.kind = ? and s.stored_ms <= ?",
         (run_id, _TRAIN, _POLICY, until),
     ).fetchone()[0]
     return int(found or 0)

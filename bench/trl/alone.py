@@ -59,7 +59,8 @@ def run(way: str, steps: int) -> dict[str, Any]:
             packed.append(sum(len(row.token_N) for row in lesson.rows))
             if way == "alone" and after.cached_tokens:
                 raise RuntimeError(
-                    f"{after.cached_tokens} tokens of prompts were shared though each path should have its own"
+                    f"{after.cached_tokens} tokens of prompts were shared though each path should "
+                    "have its own"
                 )
             paths = lesson.metrics["path_tokens"]
             if way == "alone" and packed[-1] != paths:

@@ -105,7 +105,8 @@ def _pair(his: Cell, own: Cell) -> Cell:
     """Two arms that were timed one after the other. Raises RuntimeError where their models were given other prompts."""
     if his["prompts"] != own["prompts"]:
         raise RuntimeError(
-            f"TRL's prompts have the digest {his['prompts']}, ours {own['prompts']}: these are two jobs"
+            f"TRL's prompts have the digest {his['prompts']}, ours {own['prompts']}: these are two "
+            "jobs"
         )
     return {"trl": his, "banyan": own}
 
@@ -147,7 +148,8 @@ def _plan() -> None:
     }
     for kind, count in (sizes | {"learning": len(SEEDS) + 1}).items():
         print(
-            f"  {kind}: {count} cells, about {MINUTES[kind]:g} minutes each ({STEPS} steps; learning is whole runs)",
+            f"  {kind}: {count} cells, about {MINUTES[kind]:g} minutes each ({STEPS} steps; "
+            "learning is whole runs)",
             flush=True,
         )
 
@@ -161,7 +163,8 @@ def _arms(result: Result, cells: Cells, sweep: Mapping[str, Cell], shared: Cell 
             continue
         figures.add_arm(result, arm, pair["trl"], pair["banyan"])
         result.notes.append(
-            f"{arm}: both models were given the same {pair['trl']['prompts_given']} prompts, row by row"
+            f"{arm}: both models were given the same {pair['trl']['prompts_given']} prompts, row "
+            "by row"
         )
         if arm == "same-work" and shared is not None:
             figures.add_sharing(result, arm, pair, shared)

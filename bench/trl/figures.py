@@ -95,7 +95,8 @@ def add_sharing(result: Result, arm: str, arms: Cell, ways: Cell) -> None:
     result.add("sharing: prompts alone / shared", factor, "x")
     result.add(f"sharing: {arm}, TRL / Banyan, less that factor", ratio / factor, "x")
     result.notes.append(
-        f"of the {ratio:.2f} times of {arm}, sharing of prompts is a factor of {factor:.2f}; {ratio / factor:.2f} is left"
+        f"of the {ratio:.2f} times of {arm}, sharing of prompts is a factor of {factor:.2f}; "
+        f"{ratio / factor:.2f} is left"
     )
 
 
@@ -183,7 +184,8 @@ def add_ends(result: Result, pairs: Sequence[tuple[Cell, Cell]]) -> None:
         )
     worse = fmean(finals[1]) < fmean(finals[0])
     result.notes.append(
-        f"learning: final accuracy is {'WORSE' if worse else 'no worse'} than TRL's, over {len(pairs)} seeds"
+        f"learning: final accuracy is {'WORSE' if worse else 'no worse'} than TRL's, over "
+        f"{len(pairs)} seeds"
     )
 
 

@@ -197,7 +197,8 @@ PARTS: Mapping[str, str] = {
     "Grpo.scale": "scale_rewards",
     "Grpo.epsilon": "1e-4 in TRL",
 }
-# TRL's own, which no field of ours stands for. `gradient_checkpointing` would be on: less memory for more time.
+# TRL's own, which no field of ours stands for. `gradient_checkpointing` would be on: less memory
+# for more time.
 OWN: Mapping[str, Any] = {
     "beta": 0.0,
     "gradient_checkpointing": False,

@@ -79,11 +79,13 @@ def _held_out(database: Path, run_id: str) -> int:
     """Rows of the greedy evaluations; all have the same."""
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
         found = db.execute(
-            "select distinct scored from tallies where run_id = ? and label like '%-greedy' and groups = closed + dropped",
+            "select distinct scored from tallies where run_id = ? and label like '%-greedy' and "
+            "groups = closed + dropped",
             (run_id,),
         ).fetchall()
     if len(found) != 1:
         raise RuntimeError(
-            f"greedy evaluations of one run have {sorted(n for (n,) in found)} scored rows; one number is wanted"
+            f"greedy evaluations of one run have {sorted(n for (n,) in found)} scored rows; one "
+            "number is wanted"
         )
     return int(found[0][0])

@@ -41,8 +41,8 @@ def stored(database: Path, run_id: str) -> list[list[int]]:
     """The ids that a run's engine was given, from its store, by the number of the group that they were given for."""
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
         found = db.execute(
-            "select t.group_id, s.tokens from trees t join segments s on s.tree_id = t.tree_id"
-            " where t.run_id = ? and t.purpose = ? and s.kind = ?",
+            "select t.group_id, s.tokens from trees t join segments s on s.tree_id = t.tree_id "
+            "where t.run_id = ? and t.purpose = ? and s.kind = ?",
             (run_id, _TRAIN, int(Kind.PROMPT)),
         ).fetchall()
     numbered = sorted((int(group.rpartition("/")[2]), tokens) for group, tokens in found)
@@ -54,7 +54,8 @@ def by_group(rows: Sequence[Ids], width: int) -> list[Ids]:
     for number in range(0, len(rows), width):
         if len({tuple(row) for row in rows[number : number + width]}) > 1:
             raise RuntimeError(
-                f"TRL's rows {number} to {number + width - 1} are one group and have several prompts"
+                f"TRL's rows {number} to {number + width - 1} are one group and have several "
+                "prompts"
             )
     return list(rows[::width])
 
@@ -68,6 +69,7 @@ def compare(given: Sequence[Ids], wanted: Sequence[Ids], who: str) -> None:
     for number, (his, own) in enumerate(zip(given, wanted, strict=True)):
         if list(his) != list(own):
             raise RuntimeError(
-                f"prompt {number}: {who}'s model was given {list(his)}, and our tokenizer makes {list(own)} of it; look at"
-                " the chat template, at BOS and at the order of rows: seconds of different jobs say nothing"
+                f"prompt {number}: {who}'s model was given {list(his)}, and our tokenizer makes "
+                f"{list(own)} of it; look at the chat template, at BOS and at the order of rows: "
+                "seconds of different jobs say nothing"
             )

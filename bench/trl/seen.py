@@ -45,14 +45,16 @@ class Seen:
         """Raises RuntimeError unless so many rows were sampled, and the rows that were trained are those, each once."""
         if len(self.prompts) != rows:
             raise RuntimeError(
-                f"TRL's generate was given {len(self.prompts)} rows instead of {rows}; is it still called?"
+                f"TRL's generate was given {len(self.prompts)} rows instead of {rows}; is it still "
+                "called?"
             )
         strange = Counter(self.trained) - Counter(self.sampled)
         if len(self.trained) != rows or strange:
             example = next(iter(strange), ())
             raise RuntimeError(
-                f"TRL trained {len(self.trained)} rows where {rows} were sampled, {strange.total()} of them with other ids,"
-                f" such as {list(example)}: look at how it joins prompts and answers"
+                f"TRL trained {len(self.trained)} rows where {rows} were sampled, "
+                f"{strange.total()} of them with other ids, such as {list(example)}: look at how "
+                "it joins prompts and answers"
             )
 
 
