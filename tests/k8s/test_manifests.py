@@ -180,7 +180,8 @@ def test_every_service_asks_for_the_secret_and_has_it(objects):
 
 
 def settings_of(service: str) -> type[Shared]:
-    module = importlib.import_module(f"services.{service}.settings")
+    where = {"treestore": "treestore.storage"}.get(service, service)
+    module = importlib.import_module(f"services.{where}.settings")
     own = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, Shared)]
     (settings,) = [c for c in own if c.__module__ == module.__name__]
     return settings

@@ -32,7 +32,7 @@ QUICK = Patience(every_s=0.1, misses=3, answer_s=20.0, start_s={"learner": 20.0}
 SERVED, STARTING, LATE = Answer(True, True), Answer(False, True), Answer(True, False)
 SERVICE = """
 import asyncio, os, signal, sys
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.chassis.rpc.health import Liveness, Pulse
 async def main():
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, os._exit, 0)
