@@ -1,5 +1,6 @@
 """A process's threads follow what its launcher writes: between two steps, once a change, whatever the file holds."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -30,6 +31,26 @@ def test_what_is_no_number_of_threads_changes_nothing(tmp_path: Path) -> None:
         assert share.changed() is None
     file.unlink()
     assert share.changed() is None and CoreShare(None, None).changed() is None
+
+
+def test_two_writes_in_one_tick_of_the_clock_are_two_and_so_are_two_into_one_file(tmp_path: Path) -> None:
+    file, tick = tmp_path / "share", 10**18
+    share = CoreShare(file, 4)
+    for threads in (3, 2, 1):
+        cores.write(file, threads)
+        os.utime(file, ns=(tick, tick))
+        assert share.changed() == threads
+    file.write_text("2")
+    os.utime(file, ns=(tick, tick + 1))
+    assert share.changed() == 2
+
+
+def test_who_reads_while_it_is_written_has_the_old_number(tmp_path: Path) -> None:
+    file = tmp_path / "share"
+    cores.write(file, 12)
+    with file.open() as reading:
+        cores.write(file, 3)
+        assert reading.read() == "12" and file.read_text() == "3"
 
 
 def test_torch_computes_with_the_share_in_the_thread_that_asks(tmp_path: Path) -> None:
