@@ -44,7 +44,7 @@ class Scores:
     async def end(self, *names: str) -> None:
         for name in names:
             self._ends[name].set()
-            await self._tasks[name]
+            await asyncio.wait_for(self._tasks[name], 5.0)  # who was never served ends never
             await asyncio.sleep(0)  # who was served says so
 
     async def cancel(self, *names: str) -> None:
