@@ -93,6 +93,26 @@ async def test_what_came_and_was_not_fetched_is_given_back_at_the_end(nats_serve
     await bus.close()
 
 
+async def test_what_comes_as_a_consumer_closes_is_somebody_elses_and_never_here(nats_server, monkeypatch) -> None:
+    """The request that is open still asks for nothing more once what was sent before is here."""
+    bus = await _bus(nats_server)
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=60.0)
+    assert await consumer.fetch(1, 0.05) == []
+    held, flush = consumer._subscription, bus.client.flush
+
+    async def late(timeout: float) -> None:
+        await flush(timeout)
+        await bus.publish(subjects.growth("r"), _grow("late"), "id-late")
+
+    await held._nc.publish(held._nms, b'{"batch": 2, "expires": 30000000000}', held._deliver)
+    monkeypatch.setattr(bus.client, "flush", late)
+    await consumer.close()
+    monkeypatch.undo()
+    (delivery,) = await consumer.fetch(1, 10.0)  # which asks anew
+    assert delivery.decode(events_pb2.GrowTree).tree_id == b"late" and delivery.attempts == 1
+    await bus.close()
+
+
 async def test_a_killed_broker_comes_back_with_what_it_acknowledged(nats_server, monkeypatch) -> None:
     monkeypatch.setattr(bus_module, "_ACK_S", 0.5)
     bus = await _bus(nats_server)
