@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from services.chassis.messaging import subjects
 from services.chassis.rpc.health import Pulse
 from services.treestore.loops.ingester import DeadLetters
 from services.treestore.loops.maintenance import Maintenance
@@ -90,3 +91,34 @@ async def test_each_part_of_a_sweep_has_its_own_time() -> None:
     keeper.check_log = there  # type: ignore[method-assign]
     keeper.purge = keeper.clear_growth = keeper.clear_weights = part  # type: ignore[method-assign]
     await _late_once_it_hangs(keeper.sweep(), part, keeper.sweeping)
+
+
+async def test_a_look_at_deadlines_that_hangs_is_late_and_one_with_nothing_due_is_not() -> None:
+    read = Turns(lambda: keeper.pulse, False)
+    database = SimpleNamespace(read=read, write=read)
+    context: Any = SimpleNamespace(now=lambda: 0, settings=SimpleNamespace(tick_ms=1), database=database)
+    keeper = Maintenance(context, None, None)  # type: ignore[arg-type]
+    await _late_once_it_hangs(keeper.watch(), read, keeper.pulse)
+
+
+@pytest.mark.parametrize("what", ["queues", "weights"])
+async def test_each_run_that_is_cleared_away_has_its_own_time(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    runs = [f"r{number}" for number in range(6)]
+    over = Turns(lambda: keeper.sweeping, False)
+
+    async def buckets(_: object) -> list[str]:
+        return [subjects.weights_bucket(run_id) for run_id in runs]
+
+    async def queues(_: object) -> list[str]:
+        return [subjects.growth(run_id) for run_id in runs]
+
+    async def floors(_: object) -> dict[str, int]:
+        return {}
+
+    monkeypatch.setattr("services.chassis.messaging.object_store.names", buckets)
+    bus: Any = SimpleNamespace(client=None, ack_floors=floors, subjects_of=queues)
+    context: Any = SimpleNamespace(clearing=asyncio.Lock(), database=SimpleNamespace(read=over))
+    keeper = Maintenance(context, bus, None)  # type: ignore[arg-type]
+    keeper.sweeping._clock = over.clock
+    keeper.sweeping.beat("a look", 180.0)
+    await _late_once_it_hangs(keeper.clear_growth() if what == "queues" else keeper.clear_weights(), over, keeper.sweeping)

@@ -231,12 +231,14 @@ async def test_at_its_end_a_consumer_takes_no_more_then_gives_back_what_waits_th
     one: Any = LeafConsumer(played, Store(), handler, MOST) if kind == "leaf" else GroupConsumer(played, handler)  # type: ignore[arg-type]
     running = asyncio.create_task(one.run(stop))
     await eventually(lambda: handler.begun[SLOW] == MOST)
+    one.pulse._clock = lambda: 1e12
+    assert "taking messages" in one.pulse.late  # had the last fetch not ended
     stop.set()
     await asyncio.wait_for(played.closed.wait(), 5.0)
     first = ["close", *["again in 0 s"] * waiting]
     await eventually(lambda: len(played.said) >= len(first))
     assert played.said == first and not running.done() and not handler.done
-    one.pulse._clock = lambda: 1e12
+    one.pulse._clock = lambda: 1e13
     assert not one.pulse.late  # scores that end have their own deadlines
     handler.go.set()
     await asyncio.wait_for(running, 5.0)

@@ -108,6 +108,7 @@ async def test_what_comes_as_a_consumer_closes_is_somebody_elses_and_never_here(
     monkeypatch.setattr(bus.client, "flush", late)
     await consumer.close()
     monkeypatch.undo()
+    assert held._sub._id not in bus.client._subs  # nothing of it is kept
     (delivery,) = await consumer.fetch(1, 10.0)  # which asks anew
     assert delivery.decode(events_pb2.GrowTree).tree_id == b"late" and delivery.attempts == 1
     await bus.close()
