@@ -10,8 +10,9 @@ import pytest
 
 from services.chassis.messaging import subjects
 from services.chassis.rpc.health import Pulse
-from services.treestore.loops.ingester import DeadLetters
+from services.treestore.loops.ingester import DeadLetters, Ingester
 from services.treestore.loops.maintenance import Maintenance
+from services.treestore.loops.outbox import Outbox
 from tests.liveness import Clock, answers_for
 from tests.treestore.client import served
 
@@ -122,3 +123,49 @@ async def test_each_run_that_is_cleared_away_has_its_own_time(monkeypatch: pytes
     keeper.sweeping._clock = over.clock
     keeper.sweeping.beat("a look", 180.0)
     await _late_once_it_hangs(keeper.clear_growth() if what == "queues" else keeper.clear_weights(), over, keeper.sweeping)
+
+
+async def test_an_ingest_that_fetches_no_more_is_late_and_none_to_fetch_is_not() -> None:
+    fetch = Turns(lambda: ingester.pulse, [])
+    context: Any = SimpleNamespace(settings=SimpleNamespace(ingest_batch=1))
+    ingester = Ingester(context, SimpleNamespace(fetch=fetch))  # type: ignore[arg-type]
+    await _late_once_it_hangs(ingester.run(), fetch, ingester.pulse)
+
+
+async def test_events_whose_transaction_hangs_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.treestore.loops.ingester.tell", lambda *_: None)
+    write = Turns(lambda: ingester.pulse, SimpleNamespace(traceparents={}))
+    context: Any = SimpleNamespace(now=lambda: 0, settings=None, database=SimpleNamespace(write=write))
+    ingester = Ingester(context, None)  # type: ignore[arg-type]
+
+    async def many() -> None:
+        while True:
+            await ingester.store([])
+
+    await _late_once_it_hangs(many(), write, ingester.pulse)
+
+
+async def test_an_outbox_that_looks_no_more_is_late_and_an_empty_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.treestore.loops.outbox._LOOK_S", 0.001)
+    read = Turns(lambda: outbox.pulse, ([], []))
+    outbox = Outbox(SimpleNamespace(read=read), None)  # type: ignore[arg-type]
+    await _late_once_it_hangs(outbox.run(), read, outbox.pulse)
+
+
+async def test_each_part_that_is_published_has_its_own_time() -> None:
+    published = Turns(lambda: outbox.pulse, 1)
+
+    async def publish(*words: object, **more: object) -> Any:
+        return await published()
+
+    async def write(_: object) -> None:
+        pass
+
+    outbox = Outbox(SimpleNamespace(write=write), SimpleNamespace(publish_bytes=publish))  # type: ignore[arg-type]
+    row: Any = SimpleNamespace(n=1, subject="growth.r", payload=b"", msg_id="m", traceparent="")
+
+    async def many() -> None:
+        while True:
+            await outbox.drain([row])
+
+    await _late_once_it_hangs(many(), published, outbox.pulse)
