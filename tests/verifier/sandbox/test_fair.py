@@ -258,3 +258,22 @@ async def test_leaves_and_groups_are_scored_for_their_run() -> None:
     await LeafHandler(*around).score(leaf)
     await GroupHandler(*around)._one("x", {"x": SPEC}, [leaf])
     assert scoring.runs == [A, A]
+
+
+async def test_a_scorer_that_is_at_work_does_not_give_way(monkeypatch: pytest.MonkeyPatch, eventually: Any) -> None:
+    begun, go = list[str](), asyncio.Semaphore(0)
+
+    async def start(*_: Any) -> Any:
+        return Standing(True, begun, go)
+
+    monkeypatch.setattr(Worker, "start", start)
+    pool, other, third = Pool(Limits(), lanes=1), ScorerSpec("rewards:other", {}), ScorerSpec("rewards:third", {})
+    tasks = [asyncio.create_task(_outcome(pool, text, A, spec)) for text, spec in (("a1", SPEC), ("a2", other))]
+    await eventually(lambda: len(begun) == 2)
+    assert list(pool._lanes) == [SPEC.key, other.key]  # more than there is room for
+    for _ in range(3):
+        go.release()
+    await asyncio.wait_for(asyncio.gather(*tasks), 5.0)
+    await asyncio.wait_for(_outcome(pool, "a3", A, third), 5.0)
+    assert list(pool._lanes) == [third.key]
+    await pool.close()
