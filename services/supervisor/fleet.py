@@ -95,7 +95,9 @@ def threads_for(
     if isinstance(threads, int):
         return threads
     cores = max(1, (cores or len(os.sched_getaffinity(0))) // max(1, runs))
-    if service == "learner":
-        return cores if max_staleness == 0 else max(1, cores // 2)
-    share = cores if max_staleness == 0 else max(1, cores - cores // 2)
-    return max(1, share // rollout_nodes)
+    if max_staleness == 0:
+        learner, nodes = cores, cores
+    else:  # a thread for each node before the learner has its second
+        learner = max(1, min(cores // 2, cores - rollout_nodes))
+        nodes = cores - learner
+    return learner if service == "learner" else max(1, nodes // rollout_nodes)

@@ -1,5 +1,7 @@
 """When a process that ended is started again."""
 
+import pytest
+
 from services.supervisor.backoff import Backoff
 from services.supervisor.fleet import threads_for
 
@@ -34,3 +36,12 @@ def test_runs_beside_each_other_have_a_share_each() -> None:
         assert threads_for(service, "auto", 1, 1, runs=2, cores=8) == 2
         assert threads_for(service, "auto", 0, 1, runs=5, cores=2) == 1
         assert threads_for(service, 3, 0, 1, runs=2, cores=2) == 3
+
+
+@pytest.mark.parametrize("nodes", range(1, 9))
+@pytest.mark.parametrize("cores", range(1, 33))
+def test_a_run_uses_no_more_threads_than_its_cores_where_a_division_fits(cores: int, nodes: int) -> None:
+    learner = threads_for("learner", "auto", 1, nodes, cores=cores)
+    each = threads_for("rollout", "auto", 1, nodes, cores=cores)
+    assert learner >= 1 and each >= 1
+    assert learner + nodes * each <= max(cores, 1 + nodes)
