@@ -239,7 +239,8 @@ class Supervisor:
                 if name not in self._desired:
                     self._wanted.discard(name)
                     await self.children[name].stop(grace_s(self.children[name]))
-                    self.fleet.state.threads(name).unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):  # of a process that is gone; nobody reads it
+                        self.fleet.state.threads(name).unlink()
                 elif (worker := await self._worker(*self._desired[name])) and name in self._desired:
                     await self._keep(worker)
         finally:

@@ -396,3 +396,14 @@ def _told(supervisor: Supervisor) -> dict[str, int]:
     """Threads that are written for the first process of each kind."""
     folder = supervisor.fleet.state.path / "threads"
     return {file.name: int(file.read_text()) for file in folder.glob("*-0") if file.is_file()}
+
+
+async def test_a_file_that_cannot_be_written_or_removed_ends_nothing(tmp_path: Path, eventually: Any) -> None:
+    store = Store()
+    async with supervised(tmp_path, store, {}) as supervisor:
+        (supervisor.fleet.state.path / "threads").write_text("no folder")
+        store.want(("learner@a", 1))
+        await eventually(lambda: "learner-a-0" in supervisor.children)
+        store.want()
+        await eventually(lambda: supervisor.children["learner-a-0"].state == "stopped" and not supervisor._settling)
+        assert not supervisor.failure.done()
