@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from banyan.errors import InvalidInput
+from banyan.runtime.launch import take_names
 
-# Before a user's folder is searched: a package of this name there is not ours.
-importlib.import_module("methods")
+take_names()  # before a user's folder is searched: a package `methods` there is not ours
 
 AXES = ("generate", "filter", "control", "rooms", "replay", "optimise", "loggers")
 

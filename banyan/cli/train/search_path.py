@@ -29,8 +29,6 @@ def keep(state: Path, folders: Sequence[str]) -> None:
 @contextmanager
 def searched(folders: Sequence[Path]) -> Iterator[None]:
     """Finds modules in these folders too, as services do that get them as BANYAN_PATH."""
-    import services  # noqa: F401  a folder of that name there is not ours
-
     known = list(sys.path)
     sys.path[:0] = map(str, folders)
     try:
