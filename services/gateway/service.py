@@ -27,7 +27,8 @@ from services.gateway.server import Gateway, JoinPort
 from services.gateway.settings import Settings
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GatewayService"].full_name
-_STRANGERS_BYTES = 8 << 20  # of a message at the join port: a quarter million ids of segments; blobs come in pieces of a MiB
+# of a message at the join port: a quarter million ids of segments; blobs come in pieces of a MiB
+_STRANGERS_BYTES = 8 << 20
 
 
 @dataclass
@@ -52,8 +53,12 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
         await bus.ensure_streams()
         fleet = Drivers(store, BusLog(bus), RpcLearners(store, settings.secret), epoch)
         door = Door(store, settings.state)
-        admission = Admission(store, settings.state, settings.join_nats, lambda run_id: assignments.queue(bus, run_id))
-        join = await _serve_join(settings, Proxy(door, admission, store, channel, settings.secret), stack)
+        admission = Admission(
+            store, settings.state, settings.join_nats, lambda run_id: assignments.queue(bus, run_id)
+        )
+        join = await _serve_join(
+            settings, Proxy(door, admission, store, channel, settings.secret), stack
+        )
         gateway = Gateway(store, fleet, door, admission, join, settings.state)
         server = await rpc.serve(
             settings.listen,
@@ -67,7 +72,9 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
         yield Running(fleet, server.address, join.address if join else "")
 
 
-async def _serve_join(settings: Settings, proxy: Proxy, stack: contextlib.AsyncExitStack) -> JoinPort | None:
+async def _serve_join(
+    settings: Settings, proxy: Proxy, stack: contextlib.AsyncExitStack
+) -> JoinPort | None:
     stack.push_async_callback(proxy.close)
     if not settings.join_listen:
         return None
@@ -92,7 +99,8 @@ def reachable(address: str) -> str:
     if host not in ("0.0.0.0", "[::]", ""):
         return address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        probe.connect(("192.0.2.1", 9))  # an address for documentation: nothing is sent, only a route is chosen
+        # an address for documentation: nothing is sent, only a route is chosen
+        probe.connect(("192.0.2.1", 9))
         return f"{probe.getsockname()[0]}:{port}"
     return f"{socket.gethostname()}:{port}"
 

@@ -26,7 +26,8 @@ class Child:
     log: Path
     run_id: str = ""
     replica: int = 0
-    health: str = ""  # host:port of its gRPC health service, or nats://host:port; empty for one that cannot be asked
+    # host:port of its gRPC health service, or nats://host:port; empty for one that cannot be asked
+    health: str = ""
     creds: str = ""  # file with what the broker asks of a client
     process: asyncio.subprocess.Process | None = None
     exits: list[float] = field(default_factory=list)
@@ -49,7 +50,12 @@ class Child:
         env = {**os.environ, **self.env, PARENT_VARIABLE: str(os.getpid())}
         with self.log.open("ab") as out:
             self.process = await asyncio.create_subprocess_exec(
-                *self.command, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True
+                *self.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=env,
+                start_new_session=True,
             )
         self.state = "starting"
 

@@ -12,10 +12,18 @@ from services.supervisor.state import HOST, StateFolder
 
 BASE = ("treestore", "verifier", "gateway")  # serve all runs, in order of start
 STOP_ORDER = ("gateway", "rollout", "verifier", "learner", "treestore", "nats")
-GRACE_S = {"gateway": 5.0, "rollout": 10.0, "verifier": 5.0, "learner": 60.0, "treestore": 15.0, "nats": 10.0}
+GRACE_S = {
+    "gateway": 5.0,
+    "rollout": 10.0,
+    "verifier": 5.0,
+    "learner": 60.0,
+    "treestore": 15.0,
+    "nats": 10.0,
+}
 # Until it serves a process holds nothing that is not on disk, and it may wait for another, or load a model and hear nothing.
 LOADING_GRACE_S = 2.0
-HUNG_GRACE_S = 2.0  # for last words; who hangs holds nothing that is not on disk or will be made again
+# for last words; who hangs holds nothing that is not on disk or will be made again
+HUNG_GRACE_S = 2.0
 QUIET = {**torch_environment.SETTINGS, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
 
 
@@ -35,7 +43,9 @@ class ProcessCommands:
         command = [*OURS, "services.chassis.lifeline", binary(), "-c", str(config)]
         env = self._env("")
         address, creds = env["BANYAN_NATS"], env["BANYAN_NATS_CREDS"]
-        return Child("nats", "nats", command, {}, self.state.log("nats"), health=address, creds=creds)
+        return Child(
+            "nats", "nats", command, {}, self.state.log("nats"), health=address, creds=creds
+        )
 
     def base(self, service: str) -> Child:
         """A service of all runs."""
@@ -46,7 +56,9 @@ class ProcessCommands:
             env["BANYAN_JOIN_NATS"] = f":{self.state.ports['nats']}"
         return self._python(service, service, env, address)
 
-    def worker(self, run_id: str, service: str, replica: int, threads: int, port: int, ranks: int = 1) -> Child:
+    def worker(
+        self, run_id: str, service: str, replica: int, threads: int, port: int, ranks: int = 1
+    ) -> Child:
         """A process of one run; a learner is told how many ranks it is to have."""
         name = f"{service}-{run_id}-{replica}"
         address = f"{HOST}:{port}"
@@ -86,7 +98,12 @@ def grace_s(child: Child) -> float:
 
 
 def threads_for(
-    service: str, threads: int | str, max_staleness: int, rollout_nodes: int, runs: int = 1, cores: int | None = None
+    service: str,
+    threads: int | str,
+    max_staleness: int,
+    rollout_nodes: int,
+    runs: int = 1,
+    cores: int | None = None,
 ) -> int:
     """Torch threads of a process: all cores of its run where sampling and training take turns, else those divided.
 

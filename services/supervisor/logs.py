@@ -41,8 +41,11 @@ def look(folder: Path) -> None:
         try:
             if path.stat().st_size > MOST_BYTES:
                 _begin_anew(path)
-        except OSError as error:  # a full disk, mostly: the copies that are there go first, and the next look tries again
-            log.warning("the log %s is large, and cannot be begun anew now: %s", path, error.strerror)
+        except OSError as error:
+            # a full disk, mostly: the copies that are there go first, and the next look tries again
+            log.warning(
+                "the log %s is large, and cannot be begun anew now: %s", path, error.strerror
+            )
 
 
 def _begin_anew(path: Path) -> None:

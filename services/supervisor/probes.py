@@ -43,7 +43,11 @@ class Probe(Protocol):
 
 def probe_of(child: Child) -> Probe:
     """The probe for a child's address."""
-    return NatsProbe(child.health, child.creds) if child.health.startswith(_NATS) else GrpcProbe(child.health)
+    return (
+        NatsProbe(child.health, child.creds)
+        if child.health.startswith(_NATS)
+        else GrpcProbe(child.health)
+    )
 
 
 class GrpcProbe:
@@ -56,14 +60,18 @@ class GrpcProbe:
     async def ask(self, timeout_s: float) -> Answer | None:
         """Both answers, asked for together."""
         try:
-            ready, alive = await asyncio.gather(self._check("", timeout_s), self._check(LIVENESS, timeout_s))
+            ready, alive = await asyncio.gather(
+                self._check("", timeout_s), self._check(LIVENESS, timeout_s)
+            )
         except grpc.RpcError:
             return None
         return Answer(ready == _SERVING, alive in (None, _SERVING))
 
     async def _check(self, service: str, timeout_s: float) -> int | None:
         try:
-            answer = await self._stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=timeout_s)
+            answer = await self._stub.Check(
+                health_pb2.HealthCheckRequest(service=service), timeout=timeout_s
+            )
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.NOT_FOUND:
                 return None
@@ -85,11 +93,14 @@ class NatsProbe:
     async def ask(self, timeout_s: float) -> Answer | None:
         """Ready and alive if both come in time."""
         try:
-            self._bus = self._bus or await Bus.connect(self._url, "supervisor", creds=self._creds, patience_s=timeout_s)
+            self._bus = self._bus or await Bus.connect(
+                self._url, "supervisor", creds=self._creds, patience_s=timeout_s
+            )
             async with asyncio.timeout(timeout_s):
                 await flushed(self._bus.client, timeout_s)
                 await self._bus.client.jetstream(timeout=timeout_s).account_info()
-        except (BanyanError, OSError, nats.errors.Error, JetStreamError):  # a TimeoutError is an OSError
+        except (BanyanError, OSError, nats.errors.Error, JetStreamError):
+            # a TimeoutError is an OSError
             return None
         return Answer(True, True)
 

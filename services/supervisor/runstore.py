@@ -28,7 +28,9 @@ class RunStore:
     async def desired(self, revision: int) -> rs.WatchDesiredResponse:
         """What all runs want: as soon as it is of another revision, or after a while."""
         request = rs.WatchDesiredRequest(revision=revision, deadline_ms=int(WATCH_S * 1000))
-        answer: rs.WatchDesiredResponse = await rpc.call(self._stub.WatchDesired, request, WATCH_S + 10.0, 60.0)
+        answer: rs.WatchDesiredResponse = await rpc.call(
+            self._stub.WatchDesired, request, WATCH_S + 10.0, 60.0
+        )
         return answer
 
     async def recipe(self, run_id: str) -> dict[str, Any]:
@@ -40,13 +42,24 @@ class RunStore:
     async def progress(self, run_id: str) -> Progress | None:
         """Numbers that rise while a run gets anywhere; None if the store does not say."""
         with contextlib.suppress(BanyanError):
-            seen = await rpc.call(self._stub.ReadProgress, rs.ReadProgressRequest(run_id=run_id), 2.0)
-            return (seen.step, seen.batches, seen.samples.leaves, *(n for e in seen.evals for n in (e.done, e.scored)))
+            seen = await rpc.call(
+                self._stub.ReadProgress, rs.ReadProgressRequest(run_id=run_id), 2.0
+            )
+            return (
+                seen.step,
+                seen.batches,
+                seen.samples.leaves,
+                *(n for e in seen.evals for n in (e.done, e.scored)),
+            )
         return None
 
-    async def report(self, child: Child, event: rs.ProcessEvent.ValueType, patience_s: float = 0.0) -> bool:
+    async def report(
+        self, child: Child, event: rs.ProcessEvent.ValueType, patience_s: float = 0.0
+    ) -> bool:
         """Whether the store heard what became of a process. One that has no answer to it has heard it."""
-        detail = child.tail() if event in (rs.PROCESS_EVENT_EXITED, rs.PROCESS_EVENT_GIVEN_UP) else ""
+        detail = (
+            child.tail() if event in (rs.PROCESS_EVENT_EXITED, rs.PROCESS_EVENT_GIVEN_UP) else ""
+        )
         request = rs.ReportProcessRequest(
             run_id=child.run_id,
             service=child.service,

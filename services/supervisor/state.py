@@ -33,13 +33,17 @@ class StateFolder:
         """Makes the folder if need be. Raises InvalidInput where that cannot be, or where nothing more fits."""
         _check_own(path)
         if not textual(str(path.resolve())):
-            raise InvalidInput(f"cannot use {path} as state folder: its name is no UTF-8 text; name another with --state")
+            raise InvalidInput(
+                f"cannot use {path} as state folder: its name is no UTF-8 text; name another with --state"
+            )
         try:
             for part in (path, path / "logs", path / "runs"):
                 private_files.folder(part)
             secret.make(path / secret.FILE)
         except OSError as error:
-            raise InvalidInput(f"cannot use {path} as state folder: {error.strerror}; name another with --state") from None
+            raise InvalidInput(
+                f"cannot use {path} as state folder: {error.strerror}; name another with --state"
+            ) from None
         free = shutil.disk_usage(path).free
         if free < LEAST_FREE:
             raise InvalidInput(
@@ -63,7 +67,8 @@ class StateFolder:
             holder = handle.read().strip() or "another process"
             handle.close()
             raise Refused(
-                f"{self.path} is in use by process {holder}; stop it, or use --state with another folder", "LOCKED"
+                f"{self.path} is in use by process {holder}; stop it, or use --state with another folder",
+                "LOCKED",
             ) from None
         handle.truncate(0)
         handle.write(str(os.getpid()))
@@ -94,14 +99,20 @@ class StateFolder:
         Raises InvalidInput if that is no address of this host.
         """
         kept = self.read_ports()
-        hosts = dict.fromkeys(PORTS, HOST) | ({"nats": join_host, "join": join_host} if join_host else {})
+        hosts = dict.fromkeys(PORTS, HOST) | (
+            {"nats": join_host, "join": join_host} if join_host else {}
+        )
         for name, host in hosts.items():
             port = kept.get(name, 0)
             try:
                 taken = {*kept.values(), *self.ports.values()}  # nobody listens there yet
-                self.ports[name] = port if port and can_listen(host, port) else free_port(host, taken)
+                self.ports[name] = (
+                    port if port and can_listen(host, port) else free_port(host, taken)
+                )
             except OSError as error:
-                raise InvalidInput(f"cannot listen at {host}: {error.strerror}; name an address of this host") from None
+                raise InvalidInput(
+                    f"cannot listen at {host}: {error.strerror}; name an address of this host"
+                ) from None
         self._keep_ports(kept | self.ports)
 
     def _keep_ports(self, ports: dict[str, int]) -> None:
@@ -112,7 +123,10 @@ class StateFolder:
     def read_ports(self) -> dict[str, int]:
         """The ports that were chosen last; empty before the first start."""
         try:
-            return {str(k): int(v) for k, v in json.loads((self.path / "ports.json").read_text()).items()}
+            return {
+                str(k): int(v)
+                for k, v in json.loads((self.path / "ports.json").read_text()).items()
+            }
         except (OSError, ValueError):
             return {}
 
@@ -120,7 +134,9 @@ class StateFolder:
         """host:port of a service of all runs."""
         port = self.ports.get(service) or self.read_ports().get(service)
         if not port:
-            raise InvalidInput(f"{service} was never started on {self.path}; run banyan train first")
+            raise InvalidInput(
+                f"{service} was never started on {self.path}; run banyan train first"
+            )
         return f"{HOST}:{port}"
 
     def threads(self, name: str) -> Path:
@@ -134,7 +150,11 @@ class StateFolder:
 
 def _check_own(path: Path) -> None:
     """A state folder is closed to everybody else, so it must not be one that holds other things."""
-    there = {p.name for p in path.iterdir()} - {"lost+found"} if path.is_dir() and os.access(path, os.R_OK) else set()
+    there = (
+        {p.name for p in path.iterdir()} - {"lost+found"}
+        if path.is_dir() and os.access(path, os.R_OK)
+        else set()
+    )
     if there and not there & {"lock", "ports.json", "store.sqlite", "logs", secret.FILE}:
         raise InvalidInput(
             f"{path} holds other things, such as {min(there)}, and a state folder is closed to all other users;"

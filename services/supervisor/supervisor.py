@@ -18,7 +18,15 @@ from services.chassis.process.nats_server import free_port
 from services.chassis.process.process import cancelled
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
-from services.supervisor.fleet import BASE, HUNG_GRACE_S, LOADING_GRACE_S, STOP_ORDER, ProcessCommands, grace_s, threads_for
+from services.supervisor.fleet import (
+    BASE,
+    HUNG_GRACE_S,
+    LOADING_GRACE_S,
+    STOP_ORDER,
+    ProcessCommands,
+    grace_s,
+    threads_for,
+)
 from services.supervisor.probes import probe_of
 from services.supervisor.runstore import RunStore
 from services.supervisor.state import HOST, can_listen
@@ -54,7 +62,8 @@ class Supervisor:
         self.children: dict[str, Child] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._wanted: set[str] = set()  # that are kept
-        self._desired: dict[str, tuple[rs.DesiredProcess, int]] = {}  # of runs, by name, with the number of its kind
+        # of runs, by name, with the number of its kind
+        self._desired: dict[str, tuple[rs.DesiredProcess, int]] = {}
         self._settling: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
         self._watcher: asyncio.Task[None] | None = None
@@ -91,7 +100,9 @@ class Supervisor:
         child, log_file = self.children.get(name), self.fleet.state.log(name)
         last = child.tail(1).strip() if child is not None else ""
         ended = f" and ended {len(child.exits)} times" if child is not None and child.exits else ""
-        return f"{ended}; its last words: {last} ({log_file})" if last else f"{ended}; see {log_file}"
+        return (
+            f"{ended}; its last words: {last} ({log_file})" if last else f"{ended}; see {log_file}"
+        )
 
     async def _keep(self, child: Child) -> None:
         self.children[child.name] = child
@@ -104,10 +115,16 @@ class Supervisor:
         """A loop that ends by an error nobody foresaw must not leave a system behind that waits for ever."""
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._stopping and not self.failure.done():
-            self.failure.set_result(GivenUp(f"{task.get_name()} failed: {type(error).__name__}: {error}"))
+            self.failure.set_result(
+                GivenUp(f"{task.get_name()} failed: {type(error).__name__}: {error}")
+            )
 
     def _keeps(self, child: Child) -> bool:
-        return not self._stopping and child.name in self._wanted and self.children.get(child.name) is child
+        return (
+            not self._stopping
+            and child.name in self._wanted
+            and self.children.get(child.name) is child
+        )
 
     async def _keeper(self, child: Child) -> None:
         """One child's life: ready, exit, back-off, again; until it is not wanted or is given up."""
@@ -115,10 +132,18 @@ class Supervisor:
             await self._live(child)
             if not self._keeps(child):
                 break
-            child.note_progress(await self.store.progress(child.run_id) if self.store and child.run_id else None)
+            child.note_progress(
+                await self.store.progress(child.run_id) if self.store and child.run_id else None
+            )
             delay = self._delay_s(child)
             what = "given up" if delay is None else f"again in {delay:.1f} s"
-            log.warning("%s ended with status %d; %s%s", child.name, child.last_status, what, child.last_words())
+            log.warning(
+                "%s ended with status %d; %s%s",
+                child.name,
+                child.last_status,
+                what,
+                child.last_words(),
+            )
             if delay is None:
                 return await self._give_up(child)
             child.state = "waiting"
@@ -154,14 +179,22 @@ class Supervisor:
         child.state = "given up"
         if not child.run_id and not self.failure.done():
             last = child.tail() or f"its log {child.log} says nothing (is the disk full?)"
-            self.failure.set_result(GivenUp(f"{child.name} ended {len(child.exits)} times and was given up:\n{last}"))
+            self.failure.set_result(
+                GivenUp(f"{child.name} ended {len(child.exits)} times and was given up:\n{last}")
+            )
         while not await self._report(child, rs.PROCESS_EVENT_GIVEN_UP, 30.0) and self._keeps(child):
-            await asyncio.sleep(1.0)  # the run waits for ever if nobody hears that it has no learner any more
+            # the run waits for ever if nobody hears that it has no learner any more
+            await asyncio.sleep(1.0)
 
     def _move(self, child: Child) -> None:
         """Gives a process of a run another port; whoever asks it reads from the store where it listens."""
         address = f"{HOST}:{free_port(taken=self._ports())}"
-        log.warning("%s: %s is taken by somebody else; it listens at %s now", child.name, child.health, address)
+        log.warning(
+            "%s: %s is taken by somebody else; it listens at %s now",
+            child.name,
+            child.health,
+            address,
+        )
         child.env, child.health = child.env | {"BANYAN_LISTEN": address}, address
 
     async def _watch(self, child: Child) -> None:
@@ -181,7 +214,10 @@ class Supervisor:
 
     def _save(self) -> None:
         """Writes processes.json, which `banyan ps` reads."""
-        rows = [{"service": c.service, "pid": c.pid, "state": c.state, "run": c.run_id} for c in self.children.values()]
+        rows = [
+            {"service": c.service, "pid": c.pid, "state": c.state, "run": c.run_id}
+            for c in self.children.values()
+        ]
         partial = self.fleet.state.path / "processes.json.partial"
         try:
             partial.write_text(json.dumps(rows))
@@ -189,10 +225,14 @@ class Supervisor:
         except OSError as error:
             log.warning("cannot write %s: %s", partial, error.strerror)
 
-    async def _report(self, child: Child, event: rs.ProcessEvent.ValueType, patience_s: float = 0.0) -> bool:
+    async def _report(
+        self, child: Child, event: rs.ProcessEvent.ValueType, patience_s: float = 0.0
+    ) -> bool:
         """Whether the store heard it; a store that is down hears of the next event."""
         self._save()
-        return not self.store or not child.run_id or await self.store.report(child, event, patience_s)
+        return (
+            not self.store or not child.run_id or await self.store.report(child, event, patience_s)
+        )
 
     # -- what runs want --
 
@@ -212,10 +252,18 @@ class Supervisor:
 
     async def _reconcile(self, processes: "Iterable[rs.DesiredProcess]") -> None:
         """Has each process brought to what is wanted of it; none waits for another's slow end."""
-        self._desired = {f"{p.service}-{p.run_id}-{i}": (p, i) for p in processes for i in range(p.count)}
-        there = {child.name for child in self.children.values() if child.run_id and child.name in self._wanted}
+        self._desired = {
+            f"{p.service}-{p.run_id}-{i}": (p, i) for p in processes for i in range(p.count)
+        }
+        there = {
+            child.name
+            for child in self.children.values()
+            if child.run_id and child.name in self._wanted
+        }
         for name in {*self._desired, *there} - self._settling.keys():
-            self._settling[name] = asyncio.create_task(self._settle(name), name=f"start and stop {name}")
+            self._settling[name] = asyncio.create_task(
+                self._settle(name), name=f"start and stop {name}"
+            )
             self._settling[name].add_done_callback(self._note_end)
 
     async def _share_out(self) -> None:
@@ -229,7 +277,10 @@ class Supervisor:
                 cores.write(self.fleet.state.threads(name), threads)
             except OSError as error:
                 log.warning(
-                    "cannot write %s: %s; %s keeps its threads", self.fleet.state.threads(name), error.strerror, name
+                    "cannot write %s: %s; %s keeps its threads",
+                    self.fleet.state.threads(name),
+                    error.strerror,
+                    name,
                 )
 
     async def _settle(self, name: str) -> None:
@@ -266,8 +317,14 @@ class Supervisor:
         recipe = await self.store.recipe(process.run_id)
         resources, staleness = recipe["resources"], recipe["control"]["max_staleness"]
         # The bits of a deterministic run depend on the number of threads, so they must not depend on who runs beside it.
-        runs = 1 if recipe.get("deterministic") else len({wanted.run_id for wanted, _ in self._desired.values()})
-        threads = threads_for(process.service, resources["threads"], staleness, resources["rollout_nodes"], runs)
+        runs = (
+            1
+            if recipe.get("deterministic")
+            else len({wanted.run_id for wanted, _ in self._desired.values()})
+        )
+        threads = threads_for(
+            process.service, resources["threads"], staleness, resources["rollout_nodes"], runs
+        )
         return threads, resources.get("learner_ranks", 1)
 
     # -- stop --
@@ -276,13 +333,15 @@ class Supervisor:
         """In order: gateway takes no new trees, rollout, verifier, learner (checkpoint), treestore, nats."""
         self._stopping = True
         await cancelled([*([self._watcher] if self._watcher else []), *self._settling.values()])
-        if self._watcher is None:  # it never served: nothing is under way, and somebody waits for his prompt
+        # it never served: nothing is under way, and somebody waits for his prompt
+        if self._watcher is None:
             await asyncio.gather(*(c.stop(UNBEGUN_GRACE_S) for c in self.children.values()))
         for service in STOP_ORDER:
             children = [c for c in self.children.values() if c.service == service]
             await asyncio.gather(*(c.stop(grace_s(c)) for c in children))
         await cancelled(list(self._keepers.values()))
-        await asyncio.gather(*(c.stop(LOADING_GRACE_S) for c in self.children.values()))  # what was just being started
+        # what was just being started
+        await asyncio.gather(*(c.stop(LOADING_GRACE_S) for c in self.children.values()))
         self._clear_shared_memory()
         self._save()
         if self.store is not None:

@@ -37,7 +37,9 @@ class Patience:
         return self.start_s.get(service, self.start_others_s)
 
 
-async def watched(probe: Probe, service: str, patience: Patience, ready: Callable[[], Awaitable[object]]) -> str:
+async def watched(
+    probe: Probe, service: str, patience: Patience, ready: Callable[[], Awaitable[object]]
+) -> str:
     """Returns why the process counts as hung; until then it watches. `ready` is awaited once, when it first serves."""
     begun = time.monotonic()
     answered = serves = False
@@ -62,7 +64,9 @@ def _hang(answer: Answer | None, patience: Patience) -> str:
     probes = f"{patience.misses} probes in a row, one every {patience.every_s:g} s,"
     if answer is None:
         return f"{probes} had no answer"
-    return f"{probes} were answered by NOT_SERVING: a loop or thread does not get on; its log names it"
+    return (
+        f"{probes} were answered by NOT_SERVING: a loop or thread does not get on; its log names it"
+    )
 
 
 def _slow(answered: bool, since_s: float, service: str, patience: Patience) -> str:

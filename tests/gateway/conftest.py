@@ -62,7 +62,8 @@ class MemoryStore(Store, Learners):
         self.refuse_epoch = False
         self.allocations: dict[int, runs.GroupAllocation] = {}
         self.outcomes: list[list[runs.GroupOutcome]] = []  # by batch
-        self.answers: dict[str, tuple[list[float], list[int]]] = {}  # rewards and lengths by the row's JSON
+        # rewards and lengths by the row's JSON
+        self.answers: dict[str, tuple[list[float], list[int]]] = {}
         self.page = 3  # what one answer holds
 
     # -- the port --------------------------------------------------------------------------------------------------------
@@ -114,7 +115,10 @@ class MemoryStore(Store, Learners):
         answer = runs.ReadProgressResponse(batches=self.batches, groups=self._groups())
         if self.policies:
             answer.step = self.policies[-1].published.policy.step
-        ended = sum(t.purpose == TRAIN and self.states[t.tree_id] in ("closed", "consumed") for t in self.trees.values())
+        ended = sum(
+            t.purpose == TRAIN and self.states[t.tree_id] in ("closed", "consumed")
+            for t in self.trees.values()
+        )
         answer.samples.scored = self.scores.get("", ended)
         answer.samples.leaves = self.scores.get("leaves", ended)
         for label in dict.fromkeys(t.label for t in self.trees.values() if t.purpose == EVAL):
@@ -157,10 +161,19 @@ class MemoryStore(Store, Learners):
         self.desired[run_id] = dict(processes)
 
     async def read_desired(self) -> Sequence[runs.DesiredProcess]:
-        return [runs.DesiredProcess(run_id=r, service=s, count=n) for r, p in self.desired.items() for s, n in p.items()]
+        return [
+            runs.DesiredProcess(run_id=r, service=s, count=n)
+            for r, p in self.desired.items()
+            for s, n in p.items()
+        ]
 
-    async def read_policies(self, run_id: str, after: int = 0, newest: int = 0) -> Sequence[runs.StoredPolicy]:
-        numbered = [runs.StoredPolicy(published=p.published, number=number) for number, p in enumerate(self.policies, 1)]
+    async def read_policies(
+        self, run_id: str, after: int = 0, newest: int = 0
+    ) -> Sequence[runs.StoredPolicy]:
+        numbered = [
+            runs.StoredPolicy(published=p.published, number=number)
+            for number, p in enumerate(self.policies, 1)
+        ]
         return [p for p in numbered if p.number > after][-newest:]
 
     async def read_members(self, run_id: str) -> Sequence[runs.Member]:
@@ -193,7 +206,9 @@ class MemoryStore(Store, Learners):
 
     def publish(self, step: int) -> None:
         policy = tree_pb2.PolicyRef(learner_epoch=1, step=step, digest=bytes([step]) * 32)
-        published = events_pb2.PolicyPublished(run_id="r", policy=policy, metrics=self.metrics if step else {})
+        published = events_pb2.PolicyPublished(
+            run_id="r", policy=policy, metrics=self.metrics if step else {}
+        )
         self.policies.append(runs.StoredPolicy(published=published))
 
     def finish(self, to: str = "closed", purpose: int = 0) -> None:
@@ -212,14 +227,18 @@ class MemoryStore(Store, Learners):
         taken = sorted(closed)[:groups_per_batch]
         for tree in (tree for ordinal in taken for tree in closed[ordinal]):
             self.states[tree.tree_id] = "consumed"
-        self.outcomes.append([self._outcome(ordinal, closed[ordinal][0].row_json) for ordinal in taken])
+        self.outcomes.append(
+            [self._outcome(ordinal, closed[ordinal][0].row_json) for ordinal in taken]
+        )
         self.batches += 1
         self.publish(self.batches)
         return True
 
     def _outcome(self, ordinal: int, row_json: str) -> runs.GroupOutcome:
         rewards, lengths = self.answers.get(row_json, ([], []))
-        return runs.GroupOutcome(ordinal=ordinal, batch=self.batches, rewards=rewards, lengths=lengths)
+        return runs.GroupOutcome(
+            ordinal=ordinal, batch=self.batches, rewards=rewards, lengths=lengths
+        )
 
 
 class MemoryLog(Log):
@@ -232,7 +251,13 @@ class MemoryLog(Log):
         self.held: list[events_pb2.TreeOpened] = []
 
     async def publish(
-        self, subject: str, message: Any, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+        self,
+        subject: str,
+        message: Any,
+        msg_id: str,
+        *,
+        traceparent: str = "",
+        deadline_s: float = 30.0,
     ) -> int:
         await asyncio.sleep(0)
         trees = events_pb2.TreesOpened.FromString(message.SerializeToString()).trees

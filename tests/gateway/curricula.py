@@ -17,11 +17,18 @@ class Again:
 
     def allocate(self, prompts: PromptStats, budget: Budget, rng: Draws) -> Sequence[Allocation]:
         """One for each ordinal."""
-        failed = sorted(row for row, s in prompts.stats.items() if s.groups and s.groups[-1].mean == 0.0)
+        failed = sorted(
+            row for row, s in prompts.stats.items() if s.groups and s.groups[-1].mean == 0.0
+        )
         fresh = [row for row in range(len(prompts.rows)) if row not in prompts.stats]
         chosen = (failed + fresh)[: len(budget.ordinals)]
         return [
-            Allocation(row + self.beyond, 2 if row in failed else None, {"width": 4}, why=f"after {budget.batches} batches")
+            Allocation(
+                row + self.beyond,
+                2 if row in failed else None,
+                {"width": 4},
+                why=f"after {budget.batches} batches",
+            )
             for row in chosen
         ]
 

@@ -17,7 +17,9 @@ async def begin(store, recipe):
 
 async def driver_of(store, bus, recipe):
     """A driver of the stored run, or of a new one."""
-    run, rows = await begin(store, recipe) if not store.runs else (next(iter(store.runs.values())), None)
+    run, rows = (
+        await begin(store, recipe) if not store.runs else (next(iter(store.runs.values())), None)
+    )
     rows = rows or await rows_module.load(recipe, Path.cwd())
     return Driver(store, bus, store, recipe, rows, run.run_id, 1)
 

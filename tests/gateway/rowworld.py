@@ -14,7 +14,12 @@ class RowWorld:
     """Rows with a text and a success rate; every group is trained on."""
 
     def __init__(
-        self, curriculum: Any, texts: Sequence[str], rates: Sequence[float], batch: int = 16, seed: int = 0
+        self,
+        curriculum: Any,
+        texts: Sequence[str],
+        rates: Sequence[float],
+        batch: int = 16,
+        seed: int = 0,
     ) -> None:
         self.curriculum, self.texts, self.rates = curriculum, list(texts), list(rates)
         self.batch, self.seed = batch, seed

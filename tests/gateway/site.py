@@ -51,7 +51,9 @@ class Site:
     async def run(self, run_id: str) -> runs.Run:
         return (await rpc.call(self.runs.ReadRun, runs.ReadRunRequest(run_id=run_id))).run
 
-    async def publish_policy(self, run_id: str, step: int, address: str = "", epoch: int = 1) -> None:
+    async def publish_policy(
+        self, run_id: str, step: int, address: str = "", epoch: int = 1
+    ) -> None:
         if step == 0:
             request = runs.TakeLearnerEpochRequest(run_id=run_id, learner_id="test")
             epoch = (await rpc.call(self.runs.TakeLearnerEpoch, request)).epoch
@@ -61,7 +63,9 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def store_and_broker(state: Path, listen: str = "127.0.0.1:0") -> AsyncIterator[tuple[str, str, str]]:
+async def store_and_broker(
+    state: Path, listen: str = "127.0.0.1:0"
+) -> AsyncIterator[tuple[str, str, str]]:
     """A broker with accounts and a treestore: address of NATS, credentials file, address of the store."""
     nats = f"127.0.0.1:{nats_server.free_port()}"
     config = nats_accounts.write_nats_config(state, nats, state / "jetstream", tls.identity(state))
@@ -90,7 +94,11 @@ async def site(state: Path) -> AsyncIterator[Site]:
             join_nats=f":{nats.rsplit(':', 1)[1]}",
             state=state,
         )
-        async with gateway.serving(told) as running, channel(running.address) as plain, channel(store) as stored:
+        async with (
+            gateway.serving(told) as running,
+            channel(running.address) as plain,
+            channel(store) as stored,
+        ):
             driving = asyncio.create_task(running.fleet.run())
             stubs = RunStoreServiceStub(stored), TreeStoreServiceStub(stored)
             yield Site(state, told, running, GatewayServiceStub(plain), *stubs, driving)
@@ -112,5 +120,7 @@ async def channel(address: str, **more: Any) -> AsyncIterator[grpc.aio.Channel]:
 async def node_channel(env: dict[str, str]) -> AsyncIterator[grpc.aio.Channel]:
     """A joined node's channel to the join port, with what it was told when it was admitted."""
     root, name = Path(env["BANYAN_STORE_TLS_ROOT"]).read_bytes(), env["BANYAN_STORE_TLS_NAME"]
-    async with channel(env["BANYAN_STORE"], root_pem=root, token=env["BANYAN_STORE_TOKEN"], target_name=name) as opened:
+    async with channel(
+        env["BANYAN_STORE"], root_pem=root, token=env["BANYAN_STORE_TOKEN"], target_name=name
+    ) as opened:
         yield opened

@@ -5,7 +5,9 @@ import pytest
 from tests.gateway.drive import driver_of, until_over
 
 
-async def test_a_run_whose_groups_are_all_dropped_fails_with_the_reason(store, bus, recipe_of) -> None:
+async def test_a_run_whose_groups_are_all_dropped_fails_with_the_reason(
+    store, bus, recipe_of
+) -> None:
     recipe = recipe_of(task={"holdout": 0.0})
     driver = await driver_of(store, bus, recipe)
     store.publish(0)
@@ -14,11 +16,16 @@ async def test_a_run_whose_groups_are_all_dropped_fails_with_the_reason(store, b
         if await driver.look():
             break
         store.finish("dropped")
-    assert store.moves[-1] == ("FAILED", "40 groups in a row were dropped and none closed: tree dropped: NO_PROGRESS")
+    assert store.moves[-1] == (
+        "FAILED",
+        "40 groups in a row were dropped and none closed: tree dropped: NO_PROGRESS",
+    )
 
 
 @pytest.mark.parametrize("from_batch", [0, 5])
-async def test_a_run_whose_leaves_no_scorer_scores_fails_with_its_reason(store, bus, recipe_of, from_batch: int) -> None:
+async def test_a_run_whose_leaves_no_scorer_scores_fails_with_its_reason(
+    store, bus, recipe_of, from_batch: int
+) -> None:
     """After ten such batches in a row, however many came before."""
     recipe = recipe_of(task={"holdout": 0.0}, budget={"steps": 40}, control={"groups_per_batch": 2})
     driver = await driver_of(store, bus, recipe)
@@ -28,14 +35,20 @@ async def test_a_run_whose_leaves_no_scorer_scores_fails_with_its_reason(store, 
         if await driver.look():
             break
         if store.batches == from_batch:
-            store.scores[""] = (await store.read_progress(driver.run_id)).samples.scored  # stays as it is
+            # stays as it is
+            store.scores[""] = (await store.read_progress(driver.run_id)).samples.scored
         store.finish()
         store.train(2)
-    assert store.moves[-1] == ("FAILED", "20 groups in a row have no scored leaf: gs:raises: it raised")
+    assert store.moves[-1] == (
+        "FAILED",
+        "20 groups in a row have no scored leaf: gs:raises: it raised",
+    )
     assert store.batches == from_batch + 10
 
 
-async def test_an_evaluation_without_any_value_fails_with_the_scorers_reason(store, bus, recipe_of) -> None:
+async def test_an_evaluation_without_any_value_fails_with_the_scorers_reason(
+    store, bus, recipe_of
+) -> None:
     driver = await driver_of(store, bus, recipe_of())
     store.publish(0)
     store.scores = {"before-greedy": 0}
@@ -43,7 +56,10 @@ async def test_an_evaluation_without_any_value_fails_with_the_scorers_reason(sto
     for _ in range(5):
         await driver.look()
         store.finish()
-    assert store.moves[-1] == ("FAILED", "evaluation before-greedy: no row could be scored: number: EXCEPTION")
+    assert store.moves[-1] == (
+        "FAILED",
+        "evaluation before-greedy: no row could be scored: number: EXCEPTION",
+    )
 
 
 async def test_a_short_run_without_a_score_is_no_success(store, bus, recipe_of) -> None:
@@ -87,7 +103,9 @@ UNTAUGHT = {
 
 
 @pytest.mark.parametrize("name", UNTAUGHT)
-async def test_a_run_in_which_nothing_was_ever_applied_is_no_success(store, bus, recipe_of, name: str) -> None:
+async def test_a_run_in_which_nothing_was_ever_applied_is_no_success(
+    store, bus, recipe_of, name: str
+) -> None:
     recipe = recipe_of(task={"holdout": 0.0}, budget={"steps": 3}, control={"groups_per_batch": 2})
     driver = await driver_of(store, bus, recipe)
     said, why = UNTAUGHT[name]

@@ -22,8 +22,14 @@ def test_it_gives_up_at_the_limit_and_forgets_old_exits() -> None:
 
 
 def test_threads_are_all_cores_in_turn_and_divided_at_once() -> None:
-    assert threads_for("rollout", "auto", 0, 1, cores=2) == 2 and threads_for("learner", "auto", 0, 1, cores=2) == 2
-    assert threads_for("rollout", "auto", 1, 1, cores=2) == 1 and threads_for("learner", "auto", 1, 1, cores=2) == 1
+    assert (
+        threads_for("rollout", "auto", 0, 1, cores=2) == 2
+        and threads_for("learner", "auto", 0, 1, cores=2) == 2
+    )
+    assert (
+        threads_for("rollout", "auto", 1, 1, cores=2) == 1
+        and threads_for("learner", "auto", 1, 1, cores=2) == 1
+    )
     assert threads_for("rollout", "auto", 0, 4, cores=2) == 1
     assert threads_for("learner", 3, 0, 1, cores=2) == 3
 

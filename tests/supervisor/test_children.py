@@ -35,7 +35,9 @@ def test_one_supervisor_at_a_time(tmp_path: Path) -> None:
     second.unlock()
 
 
-def test_a_folder_whose_name_is_no_utf_8_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_whose_name_is_no_utf_8_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its path is written into files and messages, which have no room for half characters."""
     working = tmp_path / "caf\udce9"
     working.mkdir()
@@ -71,7 +73,9 @@ def test_no_two_services_get_the_same_port(tmp_path: Path, monkeypatch: pytest.M
 
 
 async def test_a_child_lives_in_a_session_of_its_own_and_is_stopped(tmp_path: Path) -> None:
-    child = Child("c", "c", [sys.executable, "-c", "import time; time.sleep(60)"], {}, tmp_path / "log")
+    child = Child(
+        "c", "c", [sys.executable, "-c", "import time; time.sleep(60)"], {}, tmp_path / "log"
+    )
     await child.start()
     assert os.getsid(child.pid) == child.pid != os.getsid(0)
     await child.stop(5.0)
@@ -104,7 +108,10 @@ asyncio.run(main())
     assert process.stdout is not None
     pid = int(process.stdout.readline())
     deadline = time.monotonic() + 10
-    while "sleep" not in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0] and time.monotonic() < deadline:
+    while (
+        "sleep" not in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait(10)
@@ -121,7 +128,9 @@ asyncio.run(main())
         ("", ""),
     ],
 )
-async def test_a_child_that_says_why_it_ends_is_quoted(tmp_path: Path, said: str, words: str) -> None:
+async def test_a_child_that_says_why_it_ends_is_quoted(
+    tmp_path: Path, said: str, words: str
+) -> None:
     command = [sys.executable, "-c", f"print({said!r}); raise SystemExit(1)"]
     child = Child("learner-run", "learner", command, {}, tmp_path / "log")
     await child.start()

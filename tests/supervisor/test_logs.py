@@ -26,11 +26,17 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MOST_BYTES", 100 * _LINE)
 
 
-def test_a_process_goes_on_in_the_same_file_and_the_oldest_copy_goes(tmp_path: Path, small: None) -> None:
+def test_a_process_goes_on_in_the_same_file_and_the_oldest_copy_goes(
+    tmp_path: Path, small: None
+) -> None:
     path = tmp_path / "gateway.log"
     with path.open("ab") as out:
         process = subprocess.Popen(
-            [sys.executable, "-c", _SPEAKER], stdin=subprocess.PIPE, stdout=out, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", _SPEAKER],
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
         )
     assert process.stdin is not None and process.stderr is not None
     for turn in range(6):
@@ -56,7 +62,9 @@ def test_small_files_are_left_alone(tmp_path: Path, small: None) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["nats.log"]
 
 
-def test_a_copy_that_cannot_be_made_leaves_the_file(tmp_path: Path, small: None, monkeypatch: Any, caplog: Any) -> None:
+def test_a_copy_that_cannot_be_made_leaves_the_file(
+    tmp_path: Path, small: None, monkeypatch: Any, caplog: Any
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -66,7 +74,9 @@ def test_a_copy_that_cannot_be_made_leaves_the_file(tmp_path: Path, small: None,
     assert (tmp_path / "nats.log").stat().st_size == 5000 and "No space left" in caplog.text
 
 
-async def test_it_is_looked_at_for_as_long_as_the_system_runs(tmp_path: Path, small: None, eventually: Any) -> None:
+async def test_it_is_looked_at_for_as_long_as_the_system_runs(
+    tmp_path: Path, small: None, eventually: Any
+) -> None:
     logs_folder, file = tmp_path, tmp_path / "nats.log"
     file.write_text("x" * 5000)
     async with logs.kept_small(logs_folder):

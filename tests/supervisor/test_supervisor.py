@@ -14,7 +14,10 @@ import pytest
 
 from banyan.errors import DeadlineMissed, NotFound, TemporaryError
 from banyan.v1 import runstore_service_pb2 as rs
-from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceServicer, add_RunStoreServiceServicer_to_server
+from banyan.v1.runstore_service_pb2_grpc import (
+    RunStoreServiceServicer,
+    add_RunStoreServiceServicer_to_server,
+)
 from services.chassis.process.nats_server import free_port
 from services.chassis.rpc import rpc
 from services.supervisor.backoff import Backoff
@@ -46,7 +49,9 @@ class Store(RunStoreServiceServicer):
         while request.revision == self.revision:
             await asyncio.sleep(0.01)
         processes = [
-            rs.DesiredProcess(run_id=s.partition("@")[2] or "r", service=s.partition("@")[0], count=n)
+            rs.DesiredProcess(
+                run_id=s.partition("@")[2] or "r", service=s.partition("@")[0], count=n
+            )
             for s, n in self.wanted
         ]
         return rs.WatchDesiredResponse(revision=self.revision, processes=processes)
@@ -59,7 +64,9 @@ class Store(RunStoreServiceServicer):
     async def ReadProgress(self, request: Any, context: Any) -> rs.ReadProgressResponse:
         return rs.ReadProgressResponse(step=self.step)
 
-    async def ReportProcess(self, request: rs.ReportProcessRequest, context: Any) -> rs.ReportProcessResponse:
+    async def ReportProcess(
+        self, request: rs.ReportProcessRequest, context: Any
+    ) -> rs.ReportProcessResponse:
         if self.deaf:
             self.deaf -= 1
             raise TemporaryError("the database cannot write: No space left on device")
@@ -78,7 +85,9 @@ class Processes(ProcessCommands):
     def base(self, service: str) -> Child:
         return self._plain(service, service)
 
-    def worker(self, run_id: str, service: str, replica: int, threads: int, port: int, ranks: int = 1) -> Child:
+    def worker(
+        self, run_id: str, service: str, replica: int, threads: int, port: int, ranks: int = 1
+    ) -> Child:
         child = self._plain(f"{service}-{run_id}-{replica}", service)
         child.run_id, child.replica = run_id, replica
         return child
@@ -89,9 +98,13 @@ class Processes(ProcessCommands):
 
 
 @contextlib.asynccontextmanager
-async def supervised(tmp_path: Path, store: Store, codes: dict[str, str], **backoff: Any) -> AsyncIterator[Supervisor]:
+async def supervised(
+    tmp_path: Path, store: Store, codes: dict[str, str], **backoff: Any
+) -> AsyncIterator[Supervisor]:
     server = await rpc.serve(
-        "127.0.0.1:0", [lambda s: add_RunStoreServiceServicer_to_server(store, s)], ["banyan.v1.RunStoreService"]
+        "127.0.0.1:0",
+        [lambda s: add_RunStoreServiceServicer_to_server(store, s)],
+        ["banyan.v1.RunStoreService"],
     )
     state = StateFolder.open(tmp_path / "s")
     state.ports["treestore"] = int(server.address.rsplit(":", 1)[1])
@@ -121,16 +134,24 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def test_what_is_wanted_is_started_and_what_is_not_is_stopped(tmp_path: Path, eventually: Any) -> None:
+async def test_what_is_wanted_is_started_and_what_is_not_is_stopped(
+    tmp_path: Path, eventually: Any
+) -> None:
     store = Store()
     async with supervised(tmp_path, store, {}) as supervisor:
         store.want(("rollout", 2), ("learner", 1))
-        await eventually(lambda: len(pids(supervisor, "rollout")) == 2 and len(pids(supervisor, "learner")) == 1)
+        await eventually(
+            lambda: len(pids(supervisor, "rollout")) == 2 and len(pids(supervisor, "learner")) == 1
+        )
         store.want()
-        await eventually(lambda: not pids(supervisor, "rollout") and not pids(supervisor, "learner"))
+        await eventually(
+            lambda: not pids(supervisor, "rollout") and not pids(supervisor, "learner")
+        )
 
 
-async def test_a_process_wanted_again_while_its_predecessor_waits_to_restart_is_one(tmp_path: Path, eventually: Any) -> None:
+async def test_a_process_wanted_again_while_its_predecessor_waits_to_restart_is_one(
+    tmp_path: Path, eventually: Any
+) -> None:
     store, log = Store(), tmp_path / "starts"
     code = f"import os, time; open({str(log)!r}, 'a').write(f'{{os.getpid()}}\\n'); time.sleep(60)"
     async with supervised(tmp_path, store, {"learner": code}, longest_s=1.0) as supervisor:
@@ -171,7 +192,9 @@ async def test_a_process_that_dies_slowly_for_ever_is_given_up_unless_the_run_ge
     tmp_path: Path, eventually: Any
 ) -> None:
     store = Store()
-    async with supervised(tmp_path, store, {"learner": "raise SystemExit(1)"}, longest_s=0.05, limit=4, window_s=0.0):
+    async with supervised(
+        tmp_path, store, {"learner": "raise SystemExit(1)"}, longest_s=0.05, limit=4, window_s=0.0
+    ):
         store.want(("learner", 1))
 
         def gets_on() -> bool:
@@ -183,7 +206,9 @@ async def test_a_process_that_dies_slowly_for_ever_is_given_up_unless_the_run_ge
         await eventually(lambda: rs.PROCESS_EVENT_GIVEN_UP in store.events())
 
 
-async def test_a_process_that_cannot_be_started_is_tried_again_and_then_given_up(tmp_path: Path, eventually: Any) -> None:
+async def test_a_process_that_cannot_be_started_is_tried_again_and_then_given_up(
+    tmp_path: Path, eventually: Any
+) -> None:
     store = Store()
     async with supervised(tmp_path, store, {}, limit=3) as supervisor:
         plain = supervisor.fleet.worker
@@ -203,21 +228,29 @@ async def test_a_process_that_cannot_be_started_is_tried_again_and_then_given_up
 def test_a_learner_is_told_how_many_ranks_it_is_to_have(tmp_path: Path) -> None:
     """It starts them itself, and must know before it loads torch whether the cores are its own."""
     fleet = ProcessCommands(StateFolder(tmp_path, dict.fromkeys(("nats", "treestore"), 1)))
-    learner, rollout = (fleet.worker("r", service, 0, 4, 1, 2) for service in ("learner", "rollout"))
+    learner, rollout = (
+        fleet.worker("r", service, 0, 4, 1, 2) for service in ("learner", "rollout")
+    )
     assert learner.env["BANYAN_THREADS_FILE"] == str(fleet.state.threads("learner-r-0"))
     assert learner.env["BANYAN_RANKS"] == "2" and "BANYAN_RANKS" not in rollout.env
 
 
-async def test_a_loop_that_breaks_is_a_failure_and_no_silence(tmp_path: Path, eventually: Any) -> None:
+async def test_a_loop_that_breaks_is_a_failure_and_no_silence(
+    tmp_path: Path, eventually: Any
+) -> None:
     store = Store()
     async with supervised(tmp_path, store, {}) as supervisor:
         store.unknown_run = True
         store.want(("learner", 1))
         await eventually(supervisor.failure.done)
-        assert "start and stop learner-r-0 failed: NotFound: there is no run 'r'" in str(supervisor.failure.result())
+        assert "start and stop learner-r-0 failed: NotFound: there is no run 'r'" in str(
+            supervisor.failure.result()
+        )
 
 
-async def test_a_node_that_still_loads_its_model_does_not_hold_up_the_end(tmp_path: Path, eventually: Any) -> None:
+async def test_a_node_that_still_loads_its_model_does_not_hold_up_the_end(
+    tmp_path: Path, eventually: Any
+) -> None:
     """Torch hears no signal while it loads; the learner gets the time for its checkpoint only once it holds something."""
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
     store = Store()
@@ -260,10 +293,16 @@ async def _starting(tmp_path: Path, code: str) -> tuple[Supervisor, "asyncio.Tas
     return supervisor, asyncio.create_task(supervisor.start())
 
 
-async def test_a_start_that_is_given_up_is_over_within_two_seconds(tmp_path: Path, eventually: Any) -> None:
+async def test_a_start_that_is_given_up_is_over_within_two_seconds(
+    tmp_path: Path, eventually: Any
+) -> None:
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
     supervisor, starting = await _starting(tmp_path, deaf)
-    await eventually(lambda: "treestore" in supervisor.children and "deaf" in supervisor.children["treestore"].tail())
+    await eventually(
+        lambda: (
+            "treestore" in supervisor.children and "deaf" in supervisor.children["treestore"].tail()
+        )
+    )
     begun = time.monotonic()
     starting.cancel()
     await asyncio.wait([starting])
@@ -275,9 +314,19 @@ async def test_a_start_that_is_given_up_is_over_within_two_seconds(tmp_path: Pat
 async def test_a_process_that_dies_again_and_again_as_it_starts_is_named_with_its_last_words(
     tmp_path: Path, eventually: Any
 ) -> None:
-    supervisor, starting = await _starting(tmp_path, "print('first'); raise SystemExit('treestore: no such planet')")
-    await eventually(lambda: "treestore" in supervisor.children and len(supervisor.children["treestore"].exits) > 1, 20.0)
-    with pytest.raises(DeadlineMissed, match=r"ended \d+ times; its last words: treestore: no such planet \(.*log\)"):
+    supervisor, starting = await _starting(
+        tmp_path, "print('first'); raise SystemExit('treestore: no such planet')"
+    )
+    await eventually(
+        lambda: (
+            "treestore" in supervisor.children and len(supervisor.children["treestore"].exits) > 1
+        ),
+        20.0,
+    )
+    with pytest.raises(
+        DeadlineMissed,
+        match=r"ended \d+ times; its last words: treestore: no such planet \(.*log\)",
+    ):
         await supervisor.await_ready("treestore", 0.1)
     starting.cancel()
     await asyncio.wait([starting])
@@ -287,11 +336,17 @@ async def test_a_process_that_dies_again_and_again_as_it_starts_is_named_with_it
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
 
 
-async def test_a_slow_end_of_one_run_does_not_hold_up_the_start_of_another(tmp_path: Path, eventually: Any) -> None:
+async def test_a_slow_end_of_one_run_does_not_hold_up_the_start_of_another(
+    tmp_path: Path, eventually: Any
+) -> None:
     store = Store()
     async with supervised(tmp_path, store, {"learner": DEAF}) as supervisor:
         store.want(("learner@old", 1))
-        await eventually(lambda: any("deaf" in c.tail() for c in supervisor.children.values() if c.service == "learner"))
+        await eventually(
+            lambda: any(
+                "deaf" in c.tail() for c in supervisor.children.values() if c.service == "learner"
+            )
+        )
         old = next(c for c in supervisor.children.values() if c.run_id == "old")
         store.want(("rollout@new", 1))  # the learner of the old one has a minute for its checkpoint
         await eventually(lambda: len(pids(supervisor, "rollout")) == 1, 5.0)
@@ -299,22 +354,31 @@ async def test_a_slow_end_of_one_run_does_not_hold_up_the_start_of_another(tmp_p
         old.signal(signal.SIGKILL)
 
 
-async def test_a_process_that_is_wanted_again_waits_for_its_own_end(tmp_path: Path, eventually: Any) -> None:
+async def test_a_process_that_is_wanted_again_waits_for_its_own_end(
+    tmp_path: Path, eventually: Any
+) -> None:
     store = Store()
     async with supervised(tmp_path, store, {"learner": DEAF}) as supervisor:
         store.want(("learner", 1))
-        await eventually(lambda: any("deaf" in c.tail() for c in supervisor.children.values() if c.service == "learner"))
+        await eventually(
+            lambda: any(
+                "deaf" in c.tail() for c in supervisor.children.values() if c.service == "learner"
+            )
+        )
         first = next(c for c in supervisor.children.values() if c.service == "learner")
         store.want(("rollout", 1))
         await eventually(lambda: first.name not in supervisor._wanted)
         store.want(("learner", 1), ("rollout", 2))
         await eventually(lambda: len(pids(supervisor, "rollout")) == 2)
-        assert pids(supervisor, "learner") == [first.pid]  # two learners of a run would write the same checkpoints
+        # two learners of a run would write the same checkpoints
+        assert pids(supervisor, "learner") == [first.pid]
         first.signal(signal.SIGKILL)
         await eventually(lambda: pids(supervisor, "learner") not in ([], [first.pid]))
 
 
-async def test_runs_divide_the_cores_unless_they_must_repeat_themselves(tmp_path: Path, eventually: Any) -> None:
+async def test_runs_divide_the_cores_unless_they_must_repeat_themselves(
+    tmp_path: Path, eventually: Any
+) -> None:
     store, asked = Store(), dict[str, int]()
     async with supervised(tmp_path, store, {}) as supervisor:
         plain = supervisor.fleet.worker
@@ -336,7 +400,9 @@ async def test_runs_divide_the_cores_unless_they_must_repeat_themselves(tmp_path
     assert asked == {"a": cores, "b": max(1, cores // 2), "c": cores}
 
 
-async def test_runs_that_run_already_divide_the_cores_anew_as_others_begin_and_end(tmp_path: Path, eventually: Any) -> None:
+async def test_runs_that_run_already_divide_the_cores_anew_as_others_begin_and_end(
+    tmp_path: Path, eventually: Any
+) -> None:
     store, cores = Store(), len(os.sched_getaffinity(0))
     store.recipe = RECIPE.replace('"threads": 1', '"threads": "auto"')
     async with supervised(tmp_path, store, {}) as supervisor:
@@ -348,6 +414,8 @@ async def test_runs_that_run_already_divide_the_cores_anew_as_others_begin_and_e
         store.want(("learner@a", 1))
         await eventually(lambda: told() == {"learner-a-0": cores})
         store.want(("learner@a", 1), ("learner@b", 1))
-        await eventually(lambda: told() == dict.fromkeys(("learner-a-0", "learner-b-0"), max(1, cores // 2)))
+        await eventually(
+            lambda: told() == dict.fromkeys(("learner-a-0", "learner-b-0"), max(1, cores // 2))
+        )
         store.want(("learner@b", 1))
         await eventually(lambda: told() == {"learner-b-0": cores})

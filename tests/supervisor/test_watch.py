@@ -28,7 +28,9 @@ from services.supervisor.supervisor import Supervisor
 from services.supervisor.watch import Patience, watched
 from tests.supervisor.test_supervisor import Store, alive, pids, supervised
 
-QUICK = Patience(every_s=0.1, misses=3, answer_s=20.0, start_s={"learner": 20.0}, start_others_s=20.0)
+QUICK = Patience(
+    every_s=0.1, misses=3, answer_s=20.0, start_s={"learner": 20.0}, start_others_s=20.0
+)
 SERVED, STARTING, LATE = Answer(True, True), Answer(False, True), Answer(True, False)
 SERVICE = """
 import asyncio, os, signal, sys
@@ -66,12 +68,16 @@ async def _nothing() -> None: ...
     [
         ([SERVED, None], 4, "had no answer"),
         ([SERVED, None, None, SERVED, None], 7, "had no answer"),  # in a row
-        ([None, None, None, None, SERVED, None], 8, "had no answer"),  # before its first answer it only starts
+        # before its first answer it only starts
+        ([None, None, None, None, SERVED, None], 8, "had no answer"),
         ([SERVED, LATE], 4, "NOT_SERVING"),
-        ([STARTING, STARTING, None], 5, "had no answer"),  # while it starts, too, once it has answered
+        # while it starts, too, once it has answered
+        ([STARTING, STARTING, None], 5, "had no answer"),
     ],
 )
-async def test_as_many_probes_in_a_row_must_fail(answers: list[Answer | None], asked: int, why: str) -> None:
+async def test_as_many_probes_in_a_row_must_fail(
+    answers: list[Answer | None], asked: int, why: str
+) -> None:
     probe = Script(answers)
     quick = Patience(every_s=0.001, misses=3)
     assert why in await asyncio.wait_for(watched(probe, "learner", quick, _nothing), 10.0)
@@ -81,7 +87,9 @@ async def test_as_many_probes_in_a_row_must_fail(answers: list[Answer | None], a
 async def test_a_start_has_a_deadline_for_its_first_answer_and_one_for_its_service() -> None:
     silent = await watched(Script([None]), "learner", Patience(answer_s=0.1), _nothing)
     assert silent == "it answered nothing within 0.1 s of its start"
-    slow = await watched(Script([STARTING]), "learner", Patience(start_s={"learner": 0.1}), _nothing)
+    slow = await watched(
+        Script([STARTING]), "learner", Patience(start_s={"learner": 0.1}), _nothing
+    )
     assert slow == "it did not serve within 0.1 s of its start"
 
 
@@ -91,7 +99,12 @@ async def test_who_serves_first_is_told_once() -> None:
     async def ready() -> None:
         told.append(1)
 
-    await watched(Script([STARTING, SERVED, SERVED, None]), "learner", Patience(every_s=0.001, misses=2), ready)
+    await watched(
+        Script([STARTING, SERVED, SERVED, None]),
+        "learner",
+        Patience(every_s=0.001, misses=2),
+        ready,
+    )
     assert told == [1]
 
 
@@ -122,7 +135,9 @@ def _ready(store: Store) -> Callable[[], bool]:
     return lambda: rs.PROCESS_EVENT_READY in store.events()
 
 
-async def test_a_stopped_process_is_killed_and_started_again(tmp_path: Path, eventually: Any) -> None:
+async def test_a_stopped_process_is_killed_and_started_again(
+    tmp_path: Path, eventually: Any
+) -> None:
     async with hanging(tmp_path, "pass") as (supervisor, store):
         await eventually(_ready(store), 20.0)
         (first,) = pids(supervisor, "learner")
@@ -131,20 +146,25 @@ async def test_a_stopped_process_is_killed_and_started_again(tmp_path: Path, eve
         assert not alive(first) and pids(supervisor, "learner") != [first]
         exited = next(r for r in store.reports if r.event == rs.PROCESS_EVENT_EXITED)
         assert exited.exit_status == -signal.SIGKILL
-        assert "it hung and was ended: 3 probes in a row, one every 0.1 s, had no answer" in exited.detail
+        assert (
+            "it hung and was ended: 3 probes in a row, one every 0.1 s, had no answer"
+            in exited.detail
+        )
 
 
-async def test_a_process_whose_thread_hangs_is_started_again_though_it_answers(tmp_path: Path, eventually: Any) -> None:
+async def test_a_process_whose_thread_hangs_is_started_again_though_it_answers(
+    tmp_path: Path, eventually: Any
+) -> None:
     async with hanging(tmp_path, "pulse.beat('a step', 0.2)") as (_, store):
         await eventually(lambda: store.events().count(rs.PROCESS_EVENT_READY) == 2, 20.0)
         exited = next(r for r in store.reports if r.event == rs.PROCESS_EVENT_EXITED)
         assert "torch: a step is" in exited.detail and "NOT_SERVING" in exited.detail
 
 
-async def test_a_process_that_says_that_it_takes_long_is_left_alone(tmp_path: Path, eventually: Any) -> None:
-    then = (
-        "await server.set_serving(False); pulse.beat('loading', 60); await asyncio.sleep(1); await server.set_serving(True)"
-    )
+async def test_a_process_that_says_that_it_takes_long_is_left_alone(
+    tmp_path: Path, eventually: Any
+) -> None:
+    then = "await server.set_serving(False); pulse.beat('loading', 60); await asyncio.sleep(1); await server.set_serving(True)"
     async with hanging(tmp_path, then) as (_, store):
         await eventually(_ready(store), 20.0)
         assert rs.PROCESS_EVENT_EXITED not in store.events()
@@ -205,7 +225,9 @@ def _broker(tmp_path: Path) -> tuple[Supervisor, Child, int]:
     state.choose_ports()
     fleet = ProcessCommands(state)
     listen = f"127.0.0.1:{state.ports['nats']}"
-    broker = fleet.nats(nats_accounts.write_nats_config(state.path, listen, state.path / "nats" / "jetstream", None))
+    broker = fleet.nats(
+        nats_accounts.write_nats_config(state.path, listen, state.path / "nats" / "jetstream", None)
+    )
 
     async def nats() -> Child:
         return broker
@@ -213,7 +235,9 @@ def _broker(tmp_path: Path) -> tuple[Supervisor, Child, int]:
     return Supervisor(fleet, nats, Backoff(), QUICK), broker, state.ports["nats"]
 
 
-async def test_a_stopped_broker_is_killed_and_started_again(tmp_path: Path, eventually: Any) -> None:
+async def test_a_stopped_broker_is_killed_and_started_again(
+    tmp_path: Path, eventually: Any
+) -> None:
     supervisor, broker, _ = _broker(tmp_path)
     await supervisor._keep(broker)
     try:
@@ -226,7 +250,9 @@ async def test_a_stopped_broker_is_killed_and_started_again(tmp_path: Path, even
         await supervisor.stop()
 
 
-async def test_a_broker_whose_port_is_taken_for_a_while_is_tried_again(tmp_path: Path, eventually: Any) -> None:
+async def test_a_broker_whose_port_is_taken_for_a_while_is_tried_again(
+    tmp_path: Path, eventually: Any
+) -> None:
     supervisor, broker, port = _broker(tmp_path)
     try:
         with socket.socket() as other:
@@ -240,7 +266,9 @@ async def test_a_broker_whose_port_is_taken_for_a_while_is_tried_again(tmp_path:
         await supervisor.stop()
 
 
-async def test_a_process_whose_port_somebody_took_gets_another(tmp_path: Path, eventually: Any) -> None:
+async def test_a_process_whose_port_somebody_took_gets_another(
+    tmp_path: Path, eventually: Any
+) -> None:
     store = Store()
     async with supervised(tmp_path, store, {}) as supervisor:
         plain = supervisor.fleet.worker
@@ -251,14 +279,18 @@ async def test_a_process_whose_port_somebody_took_gets_another(tmp_path: Path, e
 
             def made(*arguments: Any) -> Child:
                 child = plain(*arguments)
-                code = SERVICE.format(then="pass").replace("sys.argv[1]", "os.environ['BANYAN_LISTEN']")
+                code = SERVICE.format(then="pass").replace(
+                    "sys.argv[1]", "os.environ['BANYAN_LISTEN']"
+                )
                 child.health, child.command = taken, [sys.executable, "-c", code]
                 return child
 
             object.__setattr__(supervisor.fleet, "worker", made)
             store.want(("learner", 1))
             await eventually(_ready(store), 20.0)
-        assert next(c for c in supervisor.children.values() if c.service == "learner").health != taken
+        assert (
+            next(c for c in supervisor.children.values() if c.service == "learner").health != taken
+        )
 
 
 async def test_a_port_that_is_chosen_anew_is_none_of_its_own_processes(
@@ -269,13 +301,17 @@ async def test_a_port_that_is_chosen_anew_is_none_of_its_own_processes(
     async with supervised(tmp_path, store, {}) as supervisor:
         state = supervisor.fleet.state
         moved, other = (
-            Child(f"x{port}", "learner", [], {}, tmp_path / "log", health=f"127.0.0.1:{port}") for port in (5, 6)
+            Child(f"x{port}", "learner", [], {}, tmp_path / "log", health=f"127.0.0.1:{port}")
+            for port in (5, 6)
         )
         supervisor.children |= {"moved": moved, "other": other}
         asked: list[set[int]] = []
         monkeypatch.setattr(of_supervisor, "free_port", lambda taken: asked.append(taken) or 7)
         supervisor._move(moved)
-        assert asked == [{*state.ports.values(), 5, 6}] and moved.health == moved.env["BANYAN_LISTEN"] == "127.0.0.1:7"
+        assert (
+            asked == [{*state.ports.values(), 5, 6}]
+            and moved.health == moved.env["BANYAN_LISTEN"] == "127.0.0.1:7"
+        )
         del supervisor.children["moved"], supervisor.children["other"]
 
 
@@ -283,5 +319,9 @@ def test_all_that_can_be_asked_is_asked(tmp_path: Path) -> None:
     state = StateFolder.open(tmp_path / "s")
     state.choose_ports()
     fleet = ProcessCommands(state)
-    children = [fleet.nats(tmp_path / "c"), fleet.base("gateway"), fleet.worker("r", "learner", 0, 1, 5)]
+    children = [
+        fleet.nats(tmp_path / "c"),
+        fleet.base("gateway"),
+        fleet.worker("r", "learner", 0, 1, 5),
+    ]
     assert all(child.health for child in children)

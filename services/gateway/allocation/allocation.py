@@ -16,13 +16,19 @@ MOST_BYTES = 4 << 20  # of a group's messages: of a gRPC message of 64 MiB, with
 PART_GROUPS, PART_BYTES = 10_000, 8 << 20  # that are stored by one message
 
 
-def check(decided: Sequence[Allocation], recipe: Recipe, budget: Budget, rows: int) -> list[Allocation]:
+def check(
+    decided: Sequence[Allocation], recipe: Recipe, budget: Budget, rows: int
+) -> list[Allocation]:
     """The allocations. Raises InvalidInput that names the curriculum, the group, the value and the rule."""
     name, wanted = recipe.control.curriculum, len(budget.ordinals)
     if not isinstance(decided, Sequence) or isinstance(decided, str | bytes):
-        raise InvalidInput(f"control.curriculum {name} gave {_type(decided)} where a list of Allocation was asked for")
+        raise InvalidInput(
+            f"control.curriculum {name} gave {_type(decided)} where a list of Allocation was asked for"
+        )
     if len(decided) != wanted:
-        raise InvalidInput(f"control.curriculum {name} filled {len(decided)} groups where {wanted} were asked for")
+        raise InvalidInput(
+            f"control.curriculum {name} filled {len(decided)} groups where {wanted} were asked for"
+        )
     for ordinal, allocation in zip(budget.ordinals, decided, strict=True):
         wrong = _mistyped(allocation) or _wrong(allocation, recipe, budget, rows)
         if wrong:
@@ -38,7 +44,9 @@ def _mistyped(allocation: object) -> str:
         value: object = getattr(allocation, name)
         if not (type(value) is int or (optional and value is None)):
             return f"{name} must be an int, got {value!r} ({_type(value)})"
-    if not isinstance(allocation.settings, Mapping) or not all(isinstance(key, str) for key in allocation.settings):
+    if not isinstance(allocation.settings, Mapping) or not all(
+        isinstance(key, str) for key in allocation.settings
+    ):
         return f"settings must be a mapping by name, got {allocation.settings!r}"
     if not isinstance(allocation.messages, tuple | list):
         return f"messages must be a tuple, got {_type(allocation.messages)}"
@@ -58,7 +66,9 @@ def _unstorable(allocation: Allocation) -> str:
     if not isinstance(allocation.why, str):
         return f"why must be a string, got {_type(allocation.why)}"
     try:
-        size = sum(len(text.encode()) for message in allocation.messages for text in message.values())
+        size = sum(
+            len(text.encode()) for message in allocation.messages for text in message.values()
+        )
         size += len(allocation.why.encode())
     except UnicodeEncodeError as error:
         return f"a text is not Unicode: {error}"
@@ -76,7 +86,10 @@ def _wrong(allocation: Allocation, recipe: Recipe, budget: Budget, rows: int) ->
         return f"there is no row {allocation.row}; there are {rows}"
     if allocation.trees is not None and not 1 <= allocation.trees <= MOST_TREES:
         return f"{allocation.trees} trees; a group has 1 to {MOST_TREES}"
-    if allocation.max_new_tokens is not None and not 1 <= allocation.max_new_tokens <= budget.max_new_tokens:
+    if (
+        allocation.max_new_tokens is not None
+        and not 1 <= allocation.max_new_tokens <= budget.max_new_tokens
+    ):
         return f"{allocation.max_new_tokens} new tokens; the recipe allows 1 to {budget.max_new_tokens}"
     if not allocation.settings:
         return ""
@@ -84,7 +97,9 @@ def _wrong(allocation: Allocation, recipe: Recipe, budget: Budget, rows: int) ->
     if changed:
         return f"setting {changed[0]} changes what control.rooms {recipe.control.rooms} counts on"
     try:
-        registry.build("generate", recipe.generate.policy, {**recipe.generate.settings, **allocation.settings})
+        registry.build(
+            "generate", recipe.generate.policy, {**recipe.generate.settings, **allocation.settings}
+        )
     except InvalidInput as error:
         return str(error)
     return ""
@@ -96,9 +111,13 @@ def to_wire(ordinal: int, allocation: Allocation, batches: int) -> runs.GroupAll
         ordinal=ordinal,
         row=allocation.row,
         trees=allocation.trees or 0,
-        settings_json=json.dumps(dict(allocation.settings), sort_keys=True) if allocation.settings else "",
+        settings_json=json.dumps(dict(allocation.settings), sort_keys=True)
+        if allocation.settings
+        else "",
         max_new_tokens=allocation.max_new_tokens or 0,
-        messages_json=json.dumps([dict(m) for m in allocation.messages], ensure_ascii=False) if allocation.messages else "",
+        messages_json=json.dumps([dict(m) for m in allocation.messages], ensure_ascii=False)
+        if allocation.messages
+        else "",
         why=allocation.why,
         batches=batches,
     )

@@ -31,14 +31,18 @@ class Allocator:
     def __init__(self, store: Store, run_id: str, recipe: Recipe, rows: Examples) -> None:
         self._store, self._run_id, self._recipe, self._rows = store, run_id, recipe, rows
         control = recipe.control
-        self._curriculum: Curriculum = registry.build("control", control.curriculum, control.curriculum_settings)
+        self._curriculum: Curriculum = registry.build(
+            "control", control.curriculum, control.curriculum_settings
+        )
         self._fixed = bool(getattr(self._curriculum, "fixed", False))
         try:
             self._right = float(getattr(self._curriculum, "right", RIGHT))
             self._solved_chars = int(getattr(self._curriculum, "solved_chars", 0))
         except Exception as error:
             what = "right must be a number and solved_chars a whole number"
-            raise InvalidInput(f"control.curriculum {control.curriculum}: {what}: {error}") from error
+            raise InvalidInput(
+                f"control.curriculum {control.curriculum}: {what}: {error}"
+            ) from error
         self._history = History(self._right)
         self._held: dict[int, Allocation] = {}  # of groups that may be opened again
         self._allocated = 0  # ordinals that the history knows
@@ -59,16 +63,25 @@ class Allocator:
             for stored in found:
                 self._take(stored.ordinal, from_wire(stored))
         while self._batches < batches:
-            answer = await self._store.read_outcomes(self._run_id, self._batches, batches, self._solved_chars, self._right)
+            answer = await self._store.read_outcomes(
+                self._run_id, self._batches, batches, self._solved_chars, self._right
+            )
             for group in answer.groups:
-                self._history.became(group.ordinal, group.batch, group.rewards, group.lengths, group.solved)
+                self._history.became(
+                    group.ordinal, group.batch, group.rewards, group.lengths, group.solved
+                )
             if answer.next_batch <= self._batches:
-                raise TemporaryError(f"the store says nothing of batch {self._batches} of run {self._run_id}")
+                raise TemporaryError(
+                    f"the store says nothing of batch {self._batches} of run {self._run_id}"
+                )
             self._batches = answer.next_batch
 
     async def _allocate(self, ordinals: range) -> None:
         decided = await self._decided(ordinals, self._batches)
-        asked = [to_wire(o, allocation, self._batches) for o, allocation in zip(ordinals, decided, strict=True)]
+        asked = [
+            to_wire(o, allocation, self._batches)
+            for o, allocation in zip(ordinals, decided, strict=True)
+        ]
         for part in parts(asked):
             for stored in await self._store.put_allocations(self._run_id, part):
                 self._take(stored.ordinal, from_wire(stored))
@@ -81,23 +94,42 @@ class Allocator:
     async def _decided(self, ordinals: range, batches: int) -> list[Allocation]:
         """In a thread of its own: it may look at every row, and a user's may never come back."""
         try:
-            return await within(PATIENCE_S, partial(self._decide, ordinals, batches), f"curriculum-{self._run_id}")
+            return await within(
+                PATIENCE_S, partial(self._decide, ordinals, batches), f"curriculum-{self._run_id}"
+            )
         except TimeoutError:
             name = self._recipe.control.curriculum
-            raise InvalidInput(f"control.curriculum {name} gave no answer within {PATIENCE_S:g} s") from None
+            raise InvalidInput(
+                f"control.curriculum {name} gave no answer within {PATIENCE_S:g} s"
+            ) from None
 
     def _decide(self, ordinals: range, batches: int) -> list[Allocation]:
         generate, control = self._recipe.generate, self._recipe.control
         stats = PromptStats(self._rows.train, Prompts(self._rows), self._history.stats)
         budget = Budget(
-            ordinals, batches, control.groups_per_batch, generate.trees, generate.max_new_tokens, generate.settings
+            ordinals,
+            batches,
+            control.groups_per_batch,
+            generate.trees,
+            generate.max_new_tokens,
+            generate.settings,
         )
         try:
-            decided: Sequence[Allocation] = self._curriculum.allocate(stats, budget, Draws(self._recipe.seed))
+            decided: Sequence[Allocation] = self._curriculum.allocate(
+                stats, budget, Draws(self._recipe.seed)
+            )
             return check(decided, self._recipe, budget, len(self._rows.train))
         except InvalidInput:
             raise
-        except BaseException as error:  # the curriculum may be the user's own; signals go to another thread
-            log.warning("run %s: control.curriculum %s raised", self._run_id, control.curriculum, exc_info=True)
-            cause = f"control.curriculum {control.curriculum} raised {type(error).__name__}: {error}"
+        except BaseException as error:
+            # the curriculum may be the user's own; signals go to another thread
+            log.warning(
+                "run %s: control.curriculum %s raised",
+                self._run_id,
+                control.curriculum,
+                exc_info=True,
+            )
+            cause = (
+                f"control.curriculum {control.curriculum} raised {type(error).__name__}: {error}"
+            )
             raise InvalidInput(cause) from error

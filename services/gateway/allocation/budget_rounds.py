@@ -38,10 +38,17 @@ class BudgetRounds:
         """Decides all rounds that are due. Raises Refused when a newer gateway has taken over."""
         answer = await self._store.read_rooms(self._run_id, self._block, 0, 0.0)
         standings = [self._standing(fact) for fact in answer.trees]
-        due = await asyncio.to_thread(self._rooms.grants, standings)  # a thousand prompts take a while
+        # a thousand prompts take a while
+        due = await asyncio.to_thread(self._rooms.grants, standings)
         for block, grants in due.items():
             leaves = sum(grant.leaves for grant in grants)
-            log.info("run %s: round %d of block %d: %d leaves", self._run_id, grants[0].round, block, leaves)
+            log.info(
+                "run %s: round %d of block %d: %d leaves",
+                self._run_id,
+                grants[0].round,
+                block,
+                leaves,
+            )
             await self._store.grant_rooms(self._run_id, [_wire(grant) for grant in grants])
 
     async def hear(self, news: Callable[[], None]) -> None:

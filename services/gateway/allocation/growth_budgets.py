@@ -24,7 +24,8 @@ class TreeBudget:
     round: int = 0
     final: bool = False
     ended: int = 0  # leaves
-    rewards: Sequence[float | None] = ()  # of ended leaves of which all scorers have spoken; None: it could not be scored
+    # of ended leaves of which all scorers have spoken; None: it could not be scored
+    rewards: Sequence[float | None] = ()
     waited_s: float = 0.0
 
     @property
@@ -68,7 +69,11 @@ class GrowthBudgets:
         for tree in sorted(trees, key=lambda tree: (tree.ordinal, tree.tree_id)):
             blocks.setdefault(tree.ordinal // self.block, []).append(tree)
         due = {number: self._due(members) for number, members in blocks.items()}
-        return {number: self._round(blocks[number], members) for number, members in due.items() if members}
+        return {
+            number: self._round(blocks[number], members)
+            for number, members in due.items()
+            if members
+        }
 
     def _due(self, members: Sequence[TreeBudget]) -> list[TreeBudget]:
         """The trees of the round that is due; none if they wait for others."""
@@ -81,15 +86,22 @@ class GrowthBudgets:
         pot, given = self._pot(members, trees)
         left = self.share.phases - 1 - max(tree.round for tree in trees)  # rounds, this one too
         budget = pot // left if left > 1 else pot
-        waiting = [Waiting(tree.given, tuple(r for r in tree.rewards if r is not None)) for tree in trees]
+        waiting = [
+            Waiting(tree.given, tuple(r for r in tree.rewards if r is not None)) for tree in trees
+        ]
         more = self.share.share(waiting, budget, self.most, given)
         last = left <= 1 or pot == sum(more)
         leaves = {tree.tree_id: tree.given + n for tree, n in zip(trees, more, strict=True)}
-        return [Grant(t.tree_id, leaves[t.tree_id], last or leaves[t.tree_id] >= self.most, t.round + 1) for t in trees]
+        return [
+            Grant(t.tree_id, leaves[t.tree_id], last or leaves[t.tree_id] >= self.most, t.round + 1)
+            for t in trees
+        ]
 
     def _pot(self, members: Sequence[TreeBudget], trees: Sequence[TreeBudget]) -> tuple[int, int]:
         """Leaves to share out, and leaves given so far. Trees that were never in a round keep what they will bring."""
         mine = {tree.tree_id for tree in trees}
-        counted = [tree for tree in members if tree.tree_id in mine or tree.round or not tree.growing]
+        counted = [
+            tree for tree in members if tree.tree_id in mine or tree.round or not tree.growing
+        ]
         given = sum(tree.given for tree in counted)
         return max(0, self.share.rollouts * len(counted) - given), given

@@ -15,8 +15,10 @@ class History:
 
     right: float = 0.5
     _stats: dict[int, RowStats] = field(default_factory=dict)
-    _rows: dict[int, int] = field(default_factory=dict)  # of groups that are no facts yet, by ordinal
-    _solved: dict[int, None] = field(default_factory=dict)  # rows whose answer is kept, the newest last
+    # of groups that are no facts yet, by ordinal
+    _rows: dict[int, int] = field(default_factory=dict)
+    # rows whose answer is kept, the newest last
+    _solved: dict[int, None] = field(default_factory=dict)
 
     @property
     def stats(self) -> Mapping[int, RowStats]:
@@ -29,7 +31,14 @@ class History:
         self._stats[row] = replace(old, opened=old.opened + 1, newest=ordinal)
         self._rows[ordinal] = row
 
-    def became(self, ordinal: int, batch: int, rewards: Iterable[float], lengths: Iterable[int], solved: str = "") -> None:
+    def became(
+        self,
+        ordinal: int,
+        batch: int,
+        rewards: Iterable[float],
+        lengths: Iterable[int],
+        solved: str = "",
+    ) -> None:
         """A batch took a group or gave it up. Batches come in order. `solved`: an answer that succeeded."""
         row = self._rows.pop(ordinal)
         facts = GroupFacts(ordinal, row, batch, tuple(rewards), tuple(lengths))
@@ -54,7 +63,11 @@ class History:
             self._stats[oldest] = replace(self._stats[oldest], solved="")
 
     def _longest(self, old: RowStats, facts: GroupFacts) -> int | None:
-        right = [length for reward, length in zip(facts.rewards, facts.lengths, strict=True) if reward >= self.right]
+        right = [
+            length
+            for reward, length in zip(facts.rewards, facts.lengths, strict=True)
+            if reward >= self.right
+        ]
         if old.longest_success is not None:
             right.append(old.longest_success)
         return max(right, default=None)

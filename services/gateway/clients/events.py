@@ -22,15 +22,27 @@ class BusLog:
         self._bus = bus
 
     async def publish(
-        self, subject: str, message: Message, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+        self,
+        subject: str,
+        message: Message,
+        msg_id: str,
+        *,
+        traceparent: str = "",
+        deadline_s: float = 30.0,
     ) -> int:
-        return await self._bus.publish(subject, message, msg_id, traceparent=traceparent, deadline_s=deadline_s)
+        return await self._bus.publish(
+            subject, message, msg_id, traceparent=traceparent, deadline_s=deadline_s
+        )
 
     async def triggers(self, run_id: str) -> AsyncIterator[None]:
         happened = asyncio.Event()
         listeners = [
-            asyncio.create_task(self._hear(subjects.LINEAGE, subjects.lineage(run_id, "closed"), happened, _REST_S)),
-            asyncio.create_task(self._hear(subjects.TRAIN, subjects.train(run_id, "policy"), happened, 0.0)),
+            asyncio.create_task(
+                self._hear(subjects.LINEAGE, subjects.lineage(run_id, "closed"), happened, _REST_S)
+            ),
+            asyncio.create_task(
+                self._hear(subjects.TRAIN, subjects.train(run_id, "policy"), happened, 0.0)
+            ),
         ]
         try:
             while True:
@@ -41,7 +53,9 @@ class BusLog:
             for listener in listeners:
                 listener.cancel()
 
-    async def _hear(self, stream: str, subject: str, happened: asyncio.Event, rest_s: float) -> None:
+    async def _hear(
+        self, stream: str, subject: str, happened: asyncio.Event, rest_s: float
+    ) -> None:
         due, loop = 0.0, asyncio.get_running_loop()
         async for _ in self._bus.listen(stream, [subject]):
             if loop.time() >= due:

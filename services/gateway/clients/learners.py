@@ -18,7 +18,9 @@ class RpcLearners:
     async def checkpoint(self, run_id: str) -> str:
         policies = await self._store.read_policies(run_id, newest=1)
         if not policies:
-            raise TemporaryError(f"run {run_id} has no policy yet, so nobody can write a checkpoint of it")
+            raise TemporaryError(
+                f"run {run_id} has no policy yet, so nobody can write a checkpoint of it"
+            )
         async with rpc.channel(policies[-1].published.address, secret=self._secret) as channel:
             answer: pb.CheckpointResponse = await rpc.call(
                 LearnerServiceStub(channel).Checkpoint, pb.CheckpointRequest(), _WRITE_S, 5.0

@@ -37,7 +37,9 @@ class Store(Protocol):
         """What the curriculum decides on."""
         ...
 
-    async def read_rooms(self, run_id: str, block: int, known: int, wait_s: float) -> runs.ReadRoomsResponse:
+    async def read_rooms(
+        self, run_id: str, block: int, known: int, wait_s: float
+    ) -> runs.ReadRoomsResponse:
         """Training trees of blocks of so many groups that grow (0: only `seen`); waits while `seen` is still `known`, at
         most so long."""
         ...
@@ -71,7 +73,9 @@ class Store(Protocol):
         """The processes that all runs want now."""
         ...
 
-    async def read_policies(self, run_id: str, after: int = 0, newest: int = 0) -> Sequence[runs.StoredPolicy]:
+    async def read_policies(
+        self, run_id: str, after: int = 0, newest: int = 0
+    ) -> Sequence[runs.StoredPolicy]:
         """Policies that are not abandoned, oldest first."""
         ...
 
@@ -112,7 +116,13 @@ class Log(Protocol):
     """The bus, as far as the gateway uses it."""
 
     async def publish(
-        self, subject: str, message: Message, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+        self,
+        subject: str,
+        message: Message,
+        msg_id: str,
+        *,
+        traceparent: str = "",
+        deadline_s: float = 30.0,
     ) -> int:
         """Publishes and waits for the ack."""
         ...

@@ -35,7 +35,8 @@ class Door:
 
     async def run_of(self, metadata: Iterable[Any]) -> str:
         """The run that the caller's token opens. Raises Refused, UNAUTHENTICATED."""
-        secret = _bearer(metadata).partition(".")[0]  # what follows is the token's fingerprint, or a node's proof
+        # what follows is the token's fingerprint, or a node's proof
+        secret = _bearer(metadata).partition(".")[0]
         digest = tokens.secret_hash(secret)
         run_id, until = self._known.get(digest, ("", 0.0))
         if until < time.monotonic():
@@ -56,7 +57,8 @@ class Door:
             return await self._store.read_token(digest)
         except NotFound:
             raise Refused(
-                "this join token is wrong or has expired; ask for a new one where the run was started", reason=NO_TOKEN
+                "this join token is wrong or has expired; ask for a new one where the run was started",
+                reason=NO_TOKEN,
             ) from None
 
 
@@ -64,7 +66,10 @@ def _bearer(metadata: Iterable[Any]) -> str:
     value = next((str(v) for k, v in metadata if k == "authorization"), "")
     kind, _, token = value.partition(" ")
     if kind.lower() != "bearer" or not token:
-        raise Refused("this call needs a join token: metadata `authorization: Bearer <token>`", reason=NO_TOKEN)
+        raise Refused(
+            "this call needs a join token: metadata `authorization: Bearer <token>`",
+            reason=NO_TOKEN,
+        )
     return token
 
 
@@ -75,7 +80,13 @@ def _proof(metadata: Iterable[Any]) -> str:
 class Admission:
     """Makes members of nodes."""
 
-    def __init__(self, store: Store, state: Path, nats_address: str, queue: Callable[[str], Awaitable[object]]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        state: Path,
+        nats_address: str,
+        queue: Callable[[str], Awaitable[object]],
+    ) -> None:
         """`queue` makes the consumer of a run's assignments, if it is not there: a node may not."""
         self._store, self._state, self._nats, self._queue = store, state, nats_address, queue
 
@@ -89,7 +100,11 @@ class Admission:
         jwt = nats_accounts.admit(self._state, scope, request.node_id, request.public_key)
         await self._store.put_member(
             runs.Member(
-                node_id=request.node_id, run_id=run_id, host=request.host, joined=True, public_key=request.public_key
+                node_id=request.node_id,
+                run_id=run_id,
+                host=request.host,
+                joined=True,
+                public_key=request.public_key,
             )
         )
         return pb.JoinSwarmResponse(
@@ -109,7 +124,10 @@ def _check(request: pb.JoinSwarmRequest) -> None:
     if not _NODE_ID.fullmatch(request.node_id):
         raise InvalidInput(f"node_id {named} must be 1 to 64 letters, digits, - and _")
     if _OURS.fullmatch(request.node_id):
-        raise Refused(f"{named} is what a node of this site is called; give this one another name", Reason.NODE_TAKEN)
+        raise Refused(
+            f"{named} is what a node of this site is called; give this one another name",
+            Reason.NODE_TAKEN,
+        )
     rpc_allowlist.check_host(request.host)
     if request.schema != schema_version.digest():
         theirs = rpc_allowlist.short(request.schema) if request.schema else "an older version's"
@@ -124,12 +142,18 @@ def check_joinable(run: runs.Run) -> None:
     """Raises Refused for a run that no node can join."""
     if state_machine.over(run.state):
         raise Refused(
-            f"run {run.run_id} is over ({state_machine.name(run.state)}); there is nothing to join", reason=Reason.OVER
+            f"run {run.run_id} is over ({state_machine.name(run.state)}); there is nothing to join",
+            reason=Reason.OVER,
         )
     recipe = json.loads(run.recipe_json)
     if recipe.get("deterministic"):
-        raise Refused(f"run {run.run_id} is deterministic: one node samples all of it, and none can join", "DETERMINISTIC")
-    if recipe.get("resources", {}).get("engine") != "scripted" and not (run.vocabulary and run.tokenizer_digest):
+        raise Refused(
+            f"run {run.run_id} is deterministic: one node samples all of it, and none can join",
+            "DETERMINISTIC",
+        )
+    if recipe.get("resources", {}).get("engine") != "scripted" and not (
+        run.vocabulary and run.tokenizer_digest
+    ):
         raise Refused(
             f"nothing holds what nodes that join run {run.run_id} would say: its gateway found no config.json with a"
             f" vocab_size, or no tokenizer.json, of model {recipe.get('model')!r}; put the model's folder on the gateway's"

@@ -9,7 +9,11 @@ from typing import Any
 
 import nkeys
 
-OPERATOR, ACCOUNT, USER = nkeys.PREFIX_BYTE_OPERATOR, nkeys.PREFIX_BYTE_ACCOUNT, nkeys.PREFIX_BYTE_USER
+OPERATOR, ACCOUNT, USER = (
+    nkeys.PREFIX_BYTE_OPERATOR,
+    nkeys.PREFIX_BYTE_ACCOUNT,
+    nkeys.PREFIX_BYTE_USER,
+)
 
 
 def new_seed(kind: int) -> str:
@@ -22,10 +26,18 @@ def public_key(seed: str) -> str:
     return str(nkeys.from_seed(seed.encode()).public_key.decode())
 
 
-def sign(issuer_seed: str, subject: str, name: str, claims: dict[str, Any], valid_s: int = 0) -> str:
+def sign(
+    issuer_seed: str, subject: str, name: str, claims: dict[str, Any], valid_s: int = 0
+) -> str:
     """A JWT about `subject`; `valid_s` 0 never expires."""
     now = int(time.time())
-    body = {"iat": now, "iss": public_key(issuer_seed), "name": name, "sub": subject, "nats": {**claims, "version": 2}}
+    body = {
+        "iat": now,
+        "iss": public_key(issuer_seed),
+        "name": name,
+        "sub": subject,
+        "nats": {**claims, "version": 2},
+    }
     if valid_s:
         body["exp"] = now + valid_s
     body["jti"] = base64.b32encode(hashlib.sha256(_json(body)).digest()).decode().rstrip("=")

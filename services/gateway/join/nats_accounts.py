@@ -19,7 +19,8 @@ from services.gateway.join.tls import Identity
 
 _NODE_VALID_S = 30 * 86_400  # longer than any run; a node that outlives it joins again
 _LIMITS = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1)
-_JETSTREAM = dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), -1)  # the system account has none
+# the system account has none
+_JETSTREAM = dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), -1)
 _CONFIG = """\
 server_name: banyan
 listen: "{listen}"
@@ -64,7 +65,12 @@ def keys(state: Path) -> Keys:
     """The keys in a state folder, made if they are not there."""
     folder = state / "nats" / "keys"
     private_files.folder(folder)
-    kinds = {"operator": jwt.OPERATOR, "system": jwt.ACCOUNT, "account": jwt.ACCOUNT, "nodes": jwt.ACCOUNT}
+    kinds = {
+        "operator": jwt.OPERATOR,
+        "system": jwt.ACCOUNT,
+        "account": jwt.ACCOUNT,
+        "nodes": jwt.ACCOUNT,
+    }
     return Keys(**{name: _seed(folder / f"{name}.seed", kind) for name, kind in kinds.items()})
 
 
@@ -74,7 +80,9 @@ def _seed(path: Path, kind: int) -> str:
     return path.read_text().strip()
 
 
-def write_nats_config(state: Path, listen: str, store_dir: Path, tls: Identity | None = None) -> Path:
+def write_nats_config(
+    state: Path, listen: str, store_dir: Path, tls: Identity | None = None
+) -> Path:
     """The configuration of a NATS server with accounts, and the services' credentials beside it. Its path."""
     made = keys(state)
     config = state / "nats" / "nats.conf"
@@ -89,11 +97,21 @@ def write_nats_config(state: Path, listen: str, store_dir: Path, tls: Identity |
         system_jwt=jwt.sign(made.operator, system, "SYS", _account(_LIMITS)),
         account=account,
         account_jwt=jwt.sign(
-            made.operator, account, "banyan", _account(_LIMITS | _JETSTREAM, exports=nats_permissions.exports())
+            made.operator,
+            account,
+            "banyan",
+            _account(_LIMITS | _JETSTREAM, exports=nats_permissions.exports()),
         ),
         nodes=nodes,
-        nodes_jwt=jwt.sign(made.operator, nodes, "nodes", _account(_LIMITS, imports=nats_permissions.imports(account))),
-        tls=_TLS.format(certificate=tls.certificate.resolve(), key=tls.key.resolve()) if tls else "",
+        nodes_jwt=jwt.sign(
+            made.operator,
+            nodes,
+            "nodes",
+            _account(_LIMITS, imports=nats_permissions.imports(account)),
+        ),
+        tls=_TLS.format(certificate=tls.certificate.resolve(), key=tls.key.resolve())
+        if tls
+        else "",
     )
     private_files.write(config, text.encode())
     service_credentials(state)
@@ -101,7 +119,11 @@ def write_nats_config(state: Path, listen: str, store_dir: Path, tls: Identity |
 
 
 def _account(limits: dict[str, int], **shared: list[dict[str, str]]) -> dict[str, Any]:
-    claims = {"type": "account", "limits": {**limits, "wildcards": True}, "default_permissions": {"pub": {}, "sub": {}}}
+    claims = {
+        "type": "account",
+        "limits": {**limits, "wildcards": True},
+        "default_permissions": {"pub": {}, "sub": {}},
+    }
     return claims | shared
 
 
@@ -120,7 +142,19 @@ def admit(state: Path, allowed: Scope, node_id: str, node_public_key: str) -> st
     """A user JWT for a node that showed a token. The node keeps its seed to itself; only the public key comes here."""
     seed_file = state / "nats" / "keys" / "nodes.seed"
     if not seed_file.exists():
-        raise InvalidInput(f"there is no account key in {seed_file.parent}: NATS runs without accounts, so no node can join")
-    if not (node_public_key.startswith("U") and len(node_public_key) == 56 and node_public_key.isalnum()):
-        raise InvalidInput(f"public_key {node_public_key!r} is not a NATS user key: U and 55 letters and digits")
-    return jwt.sign(seed_file.read_text().strip(), node_public_key, node_id, allowed.permissions(), _NODE_VALID_S)
+        raise InvalidInput(
+            f"there is no account key in {seed_file.parent}: NATS runs without accounts, so no node can join"
+        )
+    if not (
+        node_public_key.startswith("U") and len(node_public_key) == 56 and node_public_key.isalnum()
+    ):
+        raise InvalidInput(
+            f"public_key {node_public_key!r} is not a NATS user key: U and 55 letters and digits"
+        )
+    return jwt.sign(
+        seed_file.read_text().strip(),
+        node_public_key,
+        node_id,
+        allowed.permissions(),
+        _NODE_VALID_S,
+    )

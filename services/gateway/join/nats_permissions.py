@@ -8,13 +8,19 @@ from typing import Any
 
 from services.chassis.messaging import subjects
 
-PRODUCED = ("segment", "leaf", "grown")  # what a rollout node produces: one subject, one producer (PROTOCOL 4)
+# what a rollout node produces: one subject, one producer (PROTOCOL 4)
+PRODUCED = ("segment", "leaf", "grown")
 
 
 _PULL = f"$JS.API.CONSUMER.MSG.NEXT.{subjects.GROWTH}"
 _INFO = f"$JS.API.CONSUMER.INFO.{subjects.GROWTH}"
 _ACK = f"$JS.ACK.{subjects.GROWTH}"
-_SERVICES = (f"{_PULL}.*", f"{_INFO}.*", f"{_ACK}.>", *(subjects.lineage("*", kind) for kind in PRODUCED))
+_SERVICES = (
+    f"{_PULL}.*",
+    f"{_INFO}.*",
+    f"{_ACK}.>",
+    *(subjects.lineage("*", kind) for kind in PRODUCED),
+)
 _HEARD = subjects.train("*", "policy")
 
 
@@ -27,7 +33,10 @@ def exports() -> list[dict[str, str]]:
 
 def imports(account: str) -> list[dict[str, str]]:
     """The same as the nodes' account takes it from `account`, under the same subjects."""
-    return [{"account": account, **{key: shown[key] for key in ("name", "subject", "type")}} for shown in exports()]
+    return [
+        {"account": account, **{key: shown[key] for key in ("name", "subject", "type")}}
+        for shown in exports()
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ class Proofs:
         return node_id
 
     def _code(self, run_id: str, node_id: str) -> str:
-        key = hashlib.blake2b(nats_accounts.keys(self._state).account.encode(), person=b"banyan.node").digest()
+        key = hashlib.blake2b(
+            nats_accounts.keys(self._state).account.encode(), person=b"banyan.node"
+        ).digest()
         text = f"{run_id}\0{node_id}".encode()
         return hashlib.blake2b(text, key=key, digest_size=_BYTES).hexdigest()

@@ -14,7 +14,16 @@ from services.chassis.rpc import rpc
 from services.gateway.domain.ports import Store
 from services.gateway.join import rpc_allowlist, slots
 from services.gateway.join.admission import Admission, Door
-from services.gateway.join.rpc_allowlist import BLOB, BLOBS, CLAIMED, CLAIMED_TREE, JOIN, TO_LEARNER, TO_STORE, WEIGHTS
+from services.gateway.join.rpc_allowlist import (
+    BLOB,
+    BLOBS,
+    CLAIMED,
+    CLAIMED_TREE,
+    JOIN,
+    TO_LEARNER,
+    TO_STORE,
+    WEIGHTS,
+)
 from services.gateway.join.slots import Places
 
 _DEADLINE_S = 60.0  # for callers who name none
@@ -26,7 +35,14 @@ Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at run time
     """Answers every method that comes in on the join port."""
 
-    def __init__(self, door: Door, admission: Admission, store: Store, upstream: grpc.aio.Channel, secret: str) -> None:
+    def __init__(
+        self,
+        door: Door,
+        admission: Admission,
+        store: Store,
+        upstream: grpc.aio.Channel,
+        secret: str,
+    ) -> None:
         """`secret` opens the ports of learners; `upstream` shows it by itself."""
         self._door, self._admission, self._store = door, admission, store
         self._upstream, self._secret = upstream, secret
@@ -61,7 +77,9 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
 
     async def _join(self, request: bytes, context: Context) -> bytes:
         run_id = await self._door.run_of(context.invocation_metadata() or ())
-        answer = await self._admission.admit(run_id, rpc_allowlist.parse(pb.JoinSwarmRequest, request))
+        answer = await self._admission.admit(
+            run_id, rpc_allowlist.parse(pb.JoinSwarmRequest, request)
+        )
         return answer.SerializeToString()
 
     def _to_store(self, method: str) -> Callable[[bytes, Context], Awaitable[bytes]]:
@@ -72,7 +90,11 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
             rpc_allowlist.check(method, request, run_id, node_id)
             with self._calls.one(run_id, node_id):
                 try:
-                    return bytes(await call(request, timeout=_at_most(context), metadata=((rpc.RUN_KEY, run_id),)))
+                    return bytes(
+                        await call(
+                            request, timeout=_at_most(context), metadata=((rpc.RUN_KEY, run_id),)
+                        )
+                    )
                 except grpc.aio.AioRpcError as error:
                     await _pass_on(error, context)
                     raise
@@ -84,12 +106,16 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
         with self._uploads.one(run_id, node_id):
             return await self._passed_blob(requests, context, run_id)
 
-    async def _passed_blob(self, requests: AsyncIterator[bytes], context: Context, run_id: str) -> bytes:
+    async def _passed_blob(
+        self, requests: AsyncIterator[bytes], context: Context, run_id: str
+    ) -> bytes:
         call = cast(Any, self._upstream).stream_unary(BLOBS)
         wrong: list[InvalidInput] = []
         try:
             pieces = _pieces(requests, wrong)
-            answer = await call(pieces, timeout=_at_most(context), metadata=((rpc.RUN_KEY, run_id),))
+            answer = await call(
+                pieces, timeout=_at_most(context), metadata=((rpc.RUN_KEY, run_id),)
+            )
             if not wrong:
                 return bytes(answer)
         except grpc.aio.AioRpcError as error:
@@ -103,7 +129,9 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
         call = cast(Any, self._upstream).unary_stream(CLAIMED)
         with self._calls.one(run_id, node_id):
             try:
-                async for part in call(request, timeout=_time_left(context), metadata=((rpc.RUN_KEY, run_id),)):
+                async for part in call(
+                    request, timeout=_time_left(context), metadata=((rpc.RUN_KEY, run_id),)
+                ):
                     yield part
             except grpc.aio.AioRpcError as error:
                 await _pass_on(error, context)
@@ -122,8 +150,12 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
     async def _learner(self, run_id: str) -> grpc.aio.Channel:
         policies = await self._store.read_policies(run_id, newest=1)
         if not policies:
-            raise Refused(f"run {run_id} has published no weights yet; try again when it has", reason=Reason.NO_POLICY)
-        address = policies[-1].published.address  # whoever published last serves the older versions too
+            raise Refused(
+                f"run {run_id} has published no weights yet; try again when it has",
+                reason=Reason.NO_POLICY,
+            )
+        # whoever published last serves the older versions too
+        address = policies[-1].published.address
         if address not in self._learners:
             await self._close_learners()
             self._learners[address] = rpc.channel(address, secret=self._secret)
@@ -139,7 +171,9 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
         await asyncio.gather(*(channel.close(None) for channel in self._learners.values()))
 
 
-async def _pieces(requests: AsyncIterator[bytes], wrong: list[InvalidInput]) -> AsyncIterator[bytes]:
+async def _pieces(
+    requests: AsyncIterator[bytes], wrong: list[InvalidInput]
+) -> AsyncIterator[bytes]:
     """The stream up to the first piece that is none, which it notes: an error in here would be the channel's alone."""
     async for piece in requests:
         try:
@@ -152,7 +186,9 @@ async def _pieces(requests: AsyncIterator[bytes], wrong: list[InvalidInput]) -> 
 
 async def _pass_on(error: grpc.aio.AioRpcError, context: Context) -> None:
     """Ends the call as the one behind it ended."""
-    await context.abort(error.code(), error.details() or "", tuple(cast(Any, error.trailing_metadata())))
+    await context.abort(
+        error.code(), error.details() or "", tuple(cast(Any, error.trailing_metadata()))
+    )
 
 
 def _time_left(context: Context) -> float:

@@ -13,7 +13,11 @@ from banyan.v1 import treestore_service_pb2 as trees
 
 M = TypeVar("M", bound=Message)
 FORBIDDEN = Reason.PERMISSION_DENIED
-_TREES, _RUNS, _LEARNER = "/banyan.v1.TreeStoreService/", "/banyan.v1.RunStoreService/", "/banyan.v1.LearnerService/"
+_TREES, _RUNS, _LEARNER = (
+    "/banyan.v1.TreeStoreService/",
+    "/banyan.v1.RunStoreService/",
+    "/banyan.v1.LearnerService/",
+)
 TO_STORE: dict[str, type[Message]] = {
     _TREES + "ClaimTree": trees.ClaimTreeRequest,
     _TREES + "ClaimTrees": trees.ClaimTreesRequest,
@@ -41,7 +45,9 @@ _RUN: dict[str, Callable[[Any], str]] = {
 }
 _NODE: dict[str, Callable[[Any], str]] = {
     _TREES + "ClaimTree": lambda request: str(request.node_id),
-    _TREES + "ClaimTrees": lambda request: ", ".join(sorted({str(claim.node_id) for claim in request.claims})),
+    _TREES + "ClaimTrees": lambda request: ", ".join(
+        sorted({str(claim.node_id) for claim in request.claims})
+    ),
     _RUNS + "PutMember": lambda request: str(request.member.node_id),
 }
 
@@ -51,7 +57,9 @@ def parse(kind: type[M], data: bytes) -> M:
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise InvalidInput(f"the request is no {kind.DESCRIPTOR.full_name}: {len(data)} bytes that cannot be read") from None
+        raise InvalidInput(
+            f"the request is no {kind.DESCRIPTOR.full_name}: {len(data)} bytes that cannot be read"
+        ) from None
 
 
 def check(method: str, data: bytes, run_id: str, node_id: str) -> None:
@@ -62,17 +70,23 @@ def check(method: str, data: bytes, run_id: str, node_id: str) -> None:
         raise Refused(f"this token opens run {run_id}, not {short(asked)}", FORBIDDEN)
     named = _NODE[method](request) if method in _NODE else node_id
     if named != node_id:
-        raise Refused(f"node {node_id} may speak for itself only, not for {short(named)}", FORBIDDEN)
+        raise Refused(
+            f"node {node_id} may speak for itself only, not for {short(named)}", FORBIDDEN
+        )
     if isinstance(request, runs.PutMemberRequest):
         check_host(request.member.host)
         if request.member.public_key or not request.member.joined:
-            raise Refused("a joined node says of itself that it joined, and its key was noted then", FORBIDDEN)
+            raise Refused(
+                "a joined node says of itself that it joined, and its key was noted then", FORBIDDEN
+            )
 
 
 def check_host(host: str) -> None:
     """Raises InvalidInput for what is no host's name."""
     if len(host) > _HOST:
-        raise InvalidInput(f"host {short(host)} has {len(host)} characters; at most {_HOST} are taken")
+        raise InvalidInput(
+            f"host {short(host)} has {len(host)} characters; at most {_HOST} are taken"
+        )
 
 
 def short(name: str) -> str:

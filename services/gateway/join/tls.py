@@ -16,7 +16,8 @@ from banyan.errors import DeadlineMissed, InvalidInput, Refused
 from banyan.reasons import Reason
 from services.chassis.process import private_files
 
-NAME = "banyan-gateway"  # the only name in the certificate; clients ask for it whatever address they use
+# the only name in the certificate; clients ask for it whatever address they use
+NAME = "banyan-gateway"
 _VALID_DAYS = 3650  # the token expires, the identity of a state folder need not
 
 
@@ -69,7 +70,10 @@ def _make(target: Identity) -> None:
         .sign(key, hashes.SHA256())
     )
     form = serialization.PrivateFormat.PKCS8
-    private_files.write(target.key, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    private_files.write(
+        target.key,
+        key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()),
+    )
     target.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
@@ -79,7 +83,8 @@ def fetch_certificate(address: str, expected: str, deadline_s: float = 10.0) -> 
     if not host or not port.isdigit():
         raise InvalidInput(f"address {address!r} must be host:port, as the gateway printed it")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the fingerprint is the check
+    # the fingerprint is the check
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     try:
         with (

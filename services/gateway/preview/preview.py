@@ -57,9 +57,14 @@ class SimulatedRun:
 
     def __init__(self, recipe: Recipe, base: Path) -> None:
         control = recipe.control
-        self.steps = min(recipe.budget.steps, MOST_STEPS, max(1, _MOST_GROUPS // control.groups_per_batch))
+        self.steps = min(
+            recipe.budget.steps, MOST_STEPS, max(1, _MOST_GROUPS // control.groups_per_batch)
+        )
         budget = recipe.budget.model_copy(update={"steps": self.steps, "minutes": None})
-        self.recipe, self.batch = recipe.model_copy(update={"budget": budget}), control.groups_per_batch
+        self.recipe, self.batch = (
+            recipe.model_copy(update={"budget": budget}),
+            control.groups_per_batch,
+        )
         self.policy = registry.build("generate", recipe.generate.policy, recipe.generate.settings)
         self.rows: list[tasks.Row]
         self.curriculum = registry.build("control", control.curriculum, control.curriculum_settings)
@@ -67,7 +72,9 @@ class SimulatedRun:
         self.fixed = fixed = bool(self._says("fixed", 0.0))
         self.deadline = time.monotonic() + _MOST_S
         most = _BATCHES * self.batch
-        self.rows, self.prompts = ([{}] * most, [""] * most) if fixed else _some(tasks.read(recipe, base), most)
+        self.rows, self.prompts = (
+            ([{}] * most, [""] * most) if fixed else _some(tasks.read(recipe, base), most)
+        )
         self.chances = Chances(recipe.seed, () if fixed else self.prompts)
         self.gate, self.now, self.step, self.opened, self.dropped = Gate.of(control), 0.0, 0, 0, 0
         self.hand: list[Group] = []
@@ -109,7 +116,9 @@ class SimulatedRun:
     def _take(self, group: Group, became: Rollouts) -> None:
         self.hand.remove(group)
         solved = _SOLVED if any(reward >= self.history.right for reward in became.rewards) else ""
-        self.history.became(group.ordinal, self.step, became.rewards, map(math.ceil, became.lengths), solved)
+        self.history.became(
+            group.ordinal, self.step, became.rewards, map(math.ceil, became.lengths), solved
+        )
 
     # -- opening --
 
@@ -126,7 +135,10 @@ class SimulatedRun:
         count = decide(self.recipe, RunFacts(S.RUN_STATE_TRAINING, standing)).groups
         steps = [self.gate.steps(standing, place) for place in range(count)]
         ordinals = range(self.opened, self.opened + count)
-        made = [self._group(*each) for each in zip(ordinals, self._allocated(ordinals), steps, strict=True)]
+        made = [
+            self._group(*each)
+            for each in zip(ordinals, self._allocated(ordinals), steps, strict=True)
+        ]
         if self.recipe.control.rooms:
             self._give_rooms(made)
         else:
@@ -137,14 +149,25 @@ class SimulatedRun:
 
     def _allocated(self, ordinals: range) -> list[Allocation]:
         generate = self.recipe.generate
-        budget = Budget(ordinals, self.step, self.batch, generate.trees, generate.max_new_tokens, generate.settings)
+        budget = Budget(
+            ordinals,
+            self.step,
+            self.batch,
+            generate.trees,
+            generate.max_new_tokens,
+            generate.settings,
+        )
         stats = PromptStats(self.rows, self.prompts, self.history.stats)
         try:
-            said = self.curriculum.allocate(stats, budget, Draws(self.recipe.seed)) if ordinals else []
+            said = (
+                self.curriculum.allocate(stats, budget, Draws(self.recipe.seed)) if ordinals else []
+            )
         except BanyanError:
             raise
         except Exception as error:  # it may be the user's own
-            raise InvalidInput(f"control.curriculum {self.recipe.control.curriculum}: {with_place(error)}") from error
+            raise InvalidInput(
+                f"control.curriculum {self.recipe.control.curriculum}: {with_place(error)}"
+            ) from error
         return allocation.check(said, self.recipe, budget, len(self.rows))
 
     def _group(self, ordinal: int, given: Allocation, steps: PolicySteps) -> Group:
@@ -175,14 +198,23 @@ class SimulatedRun:
         """Rounds of groups that are opened together, until all rooms are final."""
         control, by_ordinal = self.recipe.control, {group.ordinal: group for group in made}
         share = registry.build("rooms", control.rooms, control.rooms_settings)
-        rule, begun = growth_budgets.GrowthBudgets(share, self.batch, int(self.policy.most)), int(self.policy.start)
+        rule, begun = (
+            growth_budgets.GrowthBudgets(share, self.batch, int(self.policy.most)),
+            int(self.policy.start),
+        )
         stand = {o: growth_budgets.Grant(o.to_bytes(8), begun, False, 0) for o in by_ordinal}
         due = [list(stand.values())] if stand else []
         while due:
             for grants in due:
-                self._round([(by_ordinal[int.from_bytes(grant.tree_id)], grant) for grant in grants])
+                self._round(
+                    [(by_ordinal[int.from_bytes(grant.tree_id)], grant) for grant in grants]
+                )
                 stand |= {int.from_bytes(grant.tree_id): grant for grant in grants}
-            due = list(rule.grants([_standing(by_ordinal[o], grant) for o, grant in stand.items()]).values())
+            due = list(
+                rule.grants(
+                    [_standing(by_ordinal[o], grant) for o, grant in stand.items()]
+                ).values()
+            )
 
     def _round(self, granted: Sequence[tuple[Group, growth_budgets.Grant]]) -> None:
         """Samples what groups were given; as long as the longest path of all, for which they wait."""
@@ -214,14 +246,19 @@ class SimulatedRun:
             "rollouts_per_group": sum(counts) / len(counts),
             "rollouts_least": min(counts),
             "rollouts_most": max(counts),
-            "groups_with_right_and_wrong": sum(len(set(g.rollouts.rewards)) > 1 for g in taken) / len(taken),
+            "groups_with_right_and_wrong": sum(len(set(g.rollouts.rewards)) > 1 for g in taken)
+            / len(taken),
         }
         if self.recipe.control.redundancy:
             found["trees_given_up"] = sum(group.spare for group in taken)
         if any(group.given.max_new_tokens for group in taken):
-            found["groups_with_shorter_paths"] = sum(group.given.max_new_tokens is not None for group in taken)
+            found["groups_with_shorter_paths"] = sum(
+                group.given.max_new_tokens is not None for group in taken
+            )
         if any(group.given.messages for group in taken):
-            found["groups_with_solved_examples"] = sum(bool(group.given.messages) for group in taken)
+            found["groups_with_solved_examples"] = sum(
+                bool(group.given.messages) for group in taken
+            )
         why = [group.given.why for group in taken if group.given.why]
         if why:
             found["last_reason"] = "".join(c if c.isprintable() else " " for c in why[-1])
@@ -232,13 +269,17 @@ class SimulatedRun:
         out = [] if self.fixed else [f"other rows than {len(self.rows)}"]
         out.append("rewards are drawn, each row with a chance that stays: nothing is learnt")
         if not hasattr(self.policy, "width") and not self.recipe.control.rooms:
-            out.append(f"generate.policy {self.recipe.generate.policy} names no width: one rollout a tree is drawn")
+            out.append(
+                f"generate.policy {self.recipe.generate.policy} names no width: one rollout a tree is drawn"
+            )
         if self.recipe.replay is not None:
             out.append("replay, which is the learner's: no batch holds older groups")
         if voting := group_scorers.scorers(self.recipe.filter):
             out.append(f"filter {voting[0]}: no votes are counted")
         if getattr(self.policy, "needs_scores", False):
-            out.append(f"generate.policy {self.recipe.generate.policy} goes on by scores: rollouts are its first ones")
+            out.append(
+                f"generate.policy {self.recipe.generate.policy} goes on by scores: rollouts are its first ones"
+            )
         return out
 
 
@@ -252,5 +293,12 @@ def _some(rows: tasks.Examples, most: int) -> tuple[list[tasks.Row], list[str]]:
 def _standing(group: Group, room: growth_budgets.Grant) -> growth_budgets.TreeBudget:
     rewards = group.rollouts.rewards
     return growth_budgets.TreeBudget(
-        room.tree_id, group.ordinal, not room.final, room.leaves, room.round, room.final, len(rewards), rewards
+        room.tree_id,
+        group.ordinal,
+        not room.final,
+        room.leaves,
+        room.round,
+        room.final,
+        len(rewards),
+        rewards,
     )

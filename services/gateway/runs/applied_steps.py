@@ -22,7 +22,11 @@ class Applied:
         known = self
         for stored in policies:
             said = stored.published.metrics
-            known = Applied(known.any or said.get("applied", 0.0) > 0.0, stored.number, dict(said) or known.metrics)
+            known = Applied(
+                known.any or said.get("applied", 0.0) > 0.0,
+                stored.number,
+                dict(said) or known.metrics,
+            )
         return known
 
     def missing(self, batches: int) -> str:

@@ -46,7 +46,8 @@ def with_model(recipe: Recipe) -> Recipe:
     Raises InvalidInput for a folder that is not whole, as `banyan train` does before it begins. A folder that is not on
     this host may be on the nodes', and what the hub has is theirs to fetch.
     """
-    folder = os.path.expanduser(recipe.model)  # unlike Path's, these raise nothing for what names no folder
+    # unlike Path's, these raise nothing for what names no folder
+    folder = os.path.expanduser(recipe.model)
     if recipe.model == models.SMOLLM2 or not os.path.isdir(folder):
         return recipe
     model_files.check(Path(folder), tokenizer=recipe.resources.engine == "torch")
@@ -77,7 +78,9 @@ def _identity(part: Part) -> dict[str, Any]:
     return data
 
 
-def new_run(recipe: Recipe, rows: Examples, folder: str, state: Path, facts: ModelFacts = NOTHING_KNOWN) -> NewRun:
+def new_run(
+    recipe: Recipe, rows: Examples, folder: str, state: Path, facts: ModelFacts = NOTHING_KNOWN
+) -> NewRun:
     """The run to store; without a folder of its own it gets one in the state folder."""
     name = run_id(recipe)
     run = runs.Run(

@@ -17,7 +17,8 @@ from services.gateway.runs.staleness_gate import Gate, GroupCounts
 
 NOTHING_SCORED = "no sample of its {} batches has a score, so nothing was learnt"
 NOTHING_GROWN = "no tree of its {} batches has a leaf, so nothing was learnt; the tree policy made none, or dropped them"
-GRACE_MIN = 10.0  # at least so long may take what was begun when the time was over, and at least half of the time
+# at least so long may take what was begun when the time was over, and at least half of the time
+GRACE_MIN = 10.0
 NO_EVALUATION = "no evaluation: the task holds out no rows (task.holdout)"
 
 
@@ -30,7 +31,8 @@ class RunFacts:
     evals: Mapping[str, Measured] = field(default_factory=dict)
     given_up: tuple[str, ...] = ()  # processes that the supervisor gave up, in words
     live_minutes: float = 0.0
-    unheard: int = 0  # training groups that were said to the log and that the store does not show yet
+    # training groups that were said to the log and that the store does not show yet
+    unheard: int = 0
     held_out: int = 0
     hopeless: str = ""  # why no group will ever teach, in words
     fruitless: str = ""  # why no step has changed the weights so far, in words
@@ -52,7 +54,8 @@ class Decision:
     move: Move | None = None
     groups: int = 0  # training groups to open, from the first ordinal that is not stored
     evaluations: tuple[Evaluation, ...] = ()  # evaluations to open, or to complete
-    unscorable: Evaluation | None = None  # an evaluation that has no value at all: fail the run with the scorer's reason
+    # an evaluation that has no value at all: fail the run with the scorer's reason
+    unscorable: Evaluation | None = None
 
 
 def decide(recipe: Recipe, facts: RunFacts) -> Decision:
@@ -63,13 +66,15 @@ def decide(recipe: Recipe, facts: RunFacts) -> Decision:
     if failure:
         return Decision(Move(S.RUN_STATE_FAILED, failure))
     if facts.standing is None:
-        return Decision()  # the learner has published nothing: its process is starting, or a new one replays
+        # the learner has published nothing: its process is starting, or a new one replays
+        return Decision()
     if facts.state == S.RUN_STATE_STARTING:
         return Decision(_started(recipe, facts))
     if facts.state == S.RUN_STATE_EVALUATING_BEFORE:
         return _measure(recipe, facts, "before", 0, Move(S.RUN_STATE_TRAINING))
     if facts.state == S.RUN_STATE_EVALUATING_AFTER:
-        done = facts.standing.batches  # its policy is the newest one, also while a new learner replays
+        # its policy is the newest one, also while a new learner replays
+        done = facts.standing.batches
         cause = _time_is_over(recipe, done) if done < recipe.budget.steps else ""
         return _measure(recipe, facts, "after", done, Move(S.RUN_STATE_SUCCEEDED, cause))
     return _train(recipe, facts, facts.standing)
@@ -77,7 +82,11 @@ def decide(recipe: Recipe, facts: RunFacts) -> Decision:
 
 def processes(recipe: Recipe, state: State) -> dict[str, int]:
     """Processes that a run wants in a state, by service."""
-    return {"rollout": recipe.resources.rollout_nodes, "learner": 1} if state_machine.working(state) else {}
+    return (
+        {"rollout": recipe.resources.rollout_nodes, "learner": 1}
+        if state_machine.working(state)
+        else {}
+    )
 
 
 def _failure(recipe: Recipe, facts: RunFacts) -> str:
@@ -87,7 +96,10 @@ def _failure(recipe: Recipe, facts: RunFacts) -> str:
     if limit is None or facts.live_minutes < limit:
         return ""
     step = facts.standing.batches if facts.standing else 0
-    if facts.state not in (S.RUN_STATE_TRAINING, S.RUN_STATE_EVALUATING_AFTER) or facts.standing is None:
+    if (
+        facts.state not in (S.RUN_STATE_TRAINING, S.RUN_STATE_EVALUATING_AFTER)
+        or facts.standing is None
+    ):
         return _nothing_trained(recipe)
     if facts.live_minutes >= limit + max(GRACE_MIN, limit / 2):
         return f"{_time_is_over(recipe, step)}, and what was begun did not end in {max(GRACE_MIN, limit / 2):g} more"
@@ -102,7 +114,11 @@ def _late(recipe: Recipe, facts: RunFacts) -> bool:
 def _time_is_over(recipe: Recipe, step: int) -> str:
     """Empty where there is no such limit."""
     limit = recipe.budget.minutes
-    return "" if limit is None else f"budget.minutes: {limit:g} minutes are over at step {step} of {recipe.budget.steps}"
+    return (
+        ""
+        if limit is None
+        else f"budget.minutes: {limit:g} minutes are over at step {step} of {recipe.budget.steps}"
+    )
 
 
 def _nothing_trained(recipe: Recipe) -> str:
@@ -124,7 +140,8 @@ def _measure(recipe: Recipe, facts: RunFacts, when: str, step: int, then: Move) 
         return Decision(unscorable=worthless[0])
     pending = evaluation.pending(wanted, facts.evals, rows)
     if recipe.deterministic:
-        pending = pending[:1]  # one wave at a time, so that no wave shares a decode batch with another
+        # one wave at a time, so that no wave shares a decode batch with another
+        pending = pending[:1]
     return Decision(evaluations=tuple(pending)) if pending else Decision(then)
 
 
@@ -140,7 +157,8 @@ def _train(recipe: Recipe, facts: RunFacts, standing: GroupCounts) -> Decision:
     if late:
         return Decision()  # what was begun is trained on; nothing else is begun
     if recipe.deterministic and standing.open:
-        return Decision()  # replacements go out together when all others are done, so that timing decides nothing
+        # replacements go out together when all others are done, so that timing decides nothing
+        return Decision()
     gate = Gate.of(recipe.control)
     return Decision(groups=gate.room(standing, last))
 
@@ -155,7 +173,9 @@ def _ended(recipe: Recipe, facts: RunFacts, standing: GroupCounts) -> Move:
         return Move(S.RUN_STATE_FAILED, NOTHING_SCORED.format(standing.batches), explain=True)
     if facts.fruitless:
         return Move(S.RUN_STATE_FAILED, facts.fruitless)
-    words = _time_is_over(recipe, standing.batches) if standing.batches < recipe.budget.steps else ""
+    words = (
+        _time_is_over(recipe, standing.batches) if standing.batches < recipe.budget.steps else ""
+    )
     if evaluation.measured_rows(recipe, facts.held_out):
         return Move(S.RUN_STATE_EVALUATING_AFTER, words)
     return Move(S.RUN_STATE_SUCCEEDED, "; ".join(filter(None, (words, NO_EVALUATION))))
@@ -170,4 +190,8 @@ def _unbegun(recipe: Recipe, facts: RunFacts, step: int) -> bool:
 def _settled(recipe: Recipe, facts: RunFacts, standing: GroupCounts) -> bool:
     """Whether no further batch can come of what was opened: the newest policy stays the newest."""
     trained = standing.step >= standing.batches
-    return trained and not (standing.open or facts.unheard) and standing.closed < recipe.control.groups_per_batch
+    return (
+        trained
+        and not (standing.open or facts.unheard)
+        and standing.closed < recipe.control.groups_per_batch
+    )

@@ -40,7 +40,14 @@ class Driver:
     """One run. Keeps only caches: another driver, in another process, would go on at any point."""
 
     def __init__(
-        self, store: Store, bus: Log, learners: Learners, recipe: Recipe, rows: Examples, run_id: str, epoch: int
+        self,
+        store: Store,
+        bus: Log,
+        learners: Learners,
+        recipe: Recipe,
+        rows: Examples,
+        run_id: str,
+        epoch: int,
     ) -> None:
         self.run_id = run_id
         self._learners = learners
@@ -106,9 +113,14 @@ class Driver:
             self._break(str(error))
         except Exception as error:  # a fault of this run's is not the other runs'
             log.exception("run %s: unexpected", self.run_id)
-            self._odd += 1  # a connection that breaks in the middle of an answer may look like this, too
+            # a connection that breaks in the middle of an answer may look like this, too
+            self._odd += 1
             if self._odd >= MOST_ODD:
-                self._break(str(error) if isinstance(error, BanyanError) else f"{type(error).__name__}: {error}")
+                self._break(
+                    str(error)
+                    if isinstance(error, BanyanError)
+                    else f"{type(error).__name__}: {error}"
+                )
         else:
             self._odd = 0
         return False
@@ -167,14 +179,22 @@ class Driver:
         return f": {'; '.join(reasons[:3])}" if reasons else ""
 
     async def _act(
-        self, state: State, decision: Decision, progress: runs.ReadProgressResponse, standing: GroupCounts | None
+        self,
+        state: State,
+        decision: Decision,
+        progress: runs.ReadProgressResponse,
+        standing: GroupCounts | None,
     ) -> None:
         if decision.unscorable:
             label = decision.unscorable.label
             cause = f"evaluation {label}: no row could be scored{await self._why(label)}"
             return await self._move(state, Move(S.RUN_STATE_FAILED, cause))
         if decision.move:
-            cause = f"{decision.move.cause}{await self._why('')}" if decision.move.explain else decision.move.cause
+            cause = (
+                f"{decision.move.cause}{await self._why('')}"
+                if decision.move.explain
+                else decision.move.cause
+            )
             return await self._move(state, replace(decision.move, cause=cause))
         for wanted in decision.evaluations:
             await self._measure(wanted, progress)
@@ -185,8 +205,15 @@ class Driver:
 
     async def _move(self, old: State, move: Move) -> None:
         if move.to == S.RUN_STATE_SUCCEEDED:
-            await self._learners.checkpoint(self.run_id)  # what the run was for is on disk before it counts as a success
-        log.info("run %s: %s → %s %s", self.run_id, state_machine.name(old), state_machine.name(move.to), move.cause)
+            # what the run was for is on disk before it counts as a success
+            await self._learners.checkpoint(self.run_id)
+        log.info(
+            "run %s: %s → %s %s",
+            self.run_id,
+            state_machine.name(old),
+            state_machine.name(move.to),
+            move.cause,
+        )
         await self._store.move_run(self.run_id, old, move.to, move.cause)
         self.kick()
 
@@ -206,7 +233,9 @@ class Driver:
             self._recovered = True
         await self._training.again()
         steps = [self._gate.steps(standing, position) for position in range(groups)]
-        wave = Wave(self.run_id, standing.step, first, groups) if self._recipe.deterministic else None
+        wave = (
+            Wave(self.run_id, standing.step, first, groups) if self._recipe.deterministic else None
+        )
         await self._open_groups(range(first, first + groups), standing, steps, wave)
 
     async def _open_groups(
@@ -217,7 +246,9 @@ class Driver:
             wave = replace(wave, trees=sum(map(self._opener.group_size, allocations)))
         await asyncio.gather(
             *(
-                self._training.open(ordinal, partial(self._opener.training, ordinal, allocation, step, wave))
+                self._training.open(
+                    ordinal, partial(self._opener.training, ordinal, allocation, step, wave)
+                )
                 for ordinal, allocation, step in zip(ordinals, allocations, steps, strict=True)
             )
         )

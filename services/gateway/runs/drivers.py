@@ -56,7 +56,11 @@ class Drivers:
 
     async def _settle(self) -> None:
         """A gateway that died between a run's end or pause and the end of its processes left them wanted."""
-        working = {run.run_id for run in await self._store.read_runs(live_only=True) if state_machine.working(run.state)}
+        working = {
+            run.run_id
+            for run in await self._store.read_runs(live_only=True)
+            if state_machine.working(run.state)
+        }
         for run_id in {p.run_id for p in await self._store.read_desired()} - working:
             await self._store.set_desired(run_id, {})
 
@@ -69,7 +73,8 @@ class Drivers:
                     await self._adopt(run)
         except PermanentError:
             raise
-        except BanyanError as error:  # also one that does not say whether it may pass: no run is at fault
+        except BanyanError as error:
+            # also one that does not say whether it may pass: no run is at fault
             log.warning("%s; looking again", error)
 
     async def _adopt(self, run: runs.Run) -> None:
@@ -77,7 +82,9 @@ class Drivers:
             recipe = load.resolve(json.loads(run.recipe_json), f"recipe of {run.run_id}")
             rows = await rows_module.load(recipe, Path.cwd())
             if rows.digest != run.split_digest:
-                raise InvalidInput("the task's rows are not those that the run began with; restore them and resume it")
+                raise InvalidInput(
+                    "the task's rows are not those that the run began with; restore them and resume it"
+                )
         except TemporaryError:
             raise
         except PermanentError as error:
@@ -89,7 +96,12 @@ class Drivers:
             self.start(run.run_id, recipe, rows)
         except Exception as error:
             log.warning("run %s cannot be driven", run.run_id, exc_info=True)
-            await self._fail(run, str(error) if isinstance(error, BanyanError) else f"{type(error).__name__}: {error}")
+            await self._fail(
+                run,
+                str(error)
+                if isinstance(error, BanyanError)
+                else f"{type(error).__name__}: {error}",
+            )
 
     async def _set_aside(self, run: runs.Run, cause: str) -> None:
         """Pauses a run that cannot go on as things are: all that it has is kept until a person has mended them."""
@@ -101,7 +113,8 @@ class Drivers:
         except Refused as error:
             if error.reason == Reason.STALE_EPOCH:
                 raise
-            log.info("run %s: %s", run.run_id, error)  # somebody moved it in the same moment; the next sweep sees where
+            # somebody moved it in the same moment; the next sweep sees where
+            log.info("run %s: %s", run.run_id, error)
         await self._store.set_desired(run.run_id, {})
 
     def start(self, run_id: str, recipe: Recipe, rows: Examples) -> None:
@@ -111,7 +124,9 @@ class Drivers:
         driver = self._driver(run_id, recipe, rows)
         self._drivers[run_id] = driver
         self.liveness.add(driver.pulse)
-        self._tasks[run_id] = asyncio.create_task(driver.run(lambda: self._tell(run_id)), name=f"drive-{run_id}")
+        self._tasks[run_id] = asyncio.create_task(
+            driver.run(lambda: self._tell(run_id)), name=f"drive-{run_id}"
+        )
 
     def check(self, run_id: str, recipe: Recipe, rows: Examples) -> None:
         """Raises what would keep a driver from being put on a run, before the run is stored."""
@@ -122,7 +137,9 @@ class Drivers:
 
     async def _wait(self) -> None:
         woken = asyncio.create_task(self._wake.wait())
-        await asyncio.wait([woken, *self._tasks.values()], timeout=SWEEP_S, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            [woken, *self._tasks.values()], timeout=SWEEP_S, return_when=asyncio.FIRST_COMPLETED
+        )
         woken.cancel()
         self._wake.clear()
         for run_id, task in list(self._tasks.items()):
@@ -146,7 +163,8 @@ class Drivers:
         except BanyanError as later:
             if later.reason == Reason.STALE_EPOCH:
                 raise
-            log.warning("run %s: %s; looking again", run_id, later)  # the next sweep puts a driver on it
+            # the next sweep puts a driver on it
+            log.warning("run %s: %s; looking again", run_id, later)
 
     async def _fail(self, run: runs.Run, cause: str) -> None:
         """Ends a run that cannot be driven."""

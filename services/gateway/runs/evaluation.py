@@ -66,7 +66,8 @@ def barrier(recipe: Recipe, stand: Mapping[str, Measured], rows: int) -> int:
     Nothing beyond it is opened, so that the policy to be measured is the newest one until it has been measured.
     """
     every, steps = recipe.eval.every, recipe.budget.steps
-    opened = [e for e in (_step_of(label) for label in stand) if e]  # they are opened in order: those before are over
+    # they are opened in order: those before are over
+    opened = [e for e in (_step_of(label) for label in stand) if e]
     for step in range(max(opened, default=every), steps, every) if every else ():
         wanted = evaluations(recipe, f"step-{step}", step)
         if pending(wanted, stand, rows) or empty(wanted, stand, rows):

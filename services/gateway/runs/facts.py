@@ -47,6 +47,12 @@ def facts_of(
 
 
 def _in_words(report: runs.ReportProcessRequest) -> str:
-    how = f"signal {-report.exit_status}" if report.exit_status < 0 else f"exit status {report.exit_status}"
+    how = (
+        f"signal {-report.exit_status}"
+        if report.exit_status < 0
+        else f"exit status {report.exit_status}"
+    )
     detail = report.detail.strip().splitlines()
-    return f"{report.service} {report.replica} ended too often, last with {how}" + (f": {detail[-1]}" if detail else "")
+    return f"{report.service} {report.replica} ended too often, last with {how}" + (
+        f": {detail[-1]}" if detail else ""
+    )

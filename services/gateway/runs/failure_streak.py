@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from services.gateway.runs.staleness_gate import GroupCounts
 
-HOPELESS_BATCHES = 10  # batches' worth of groups with no scored leaf between; one bad batch is no reason to end a run
+# batches' worth of groups with no scored leaf between; one bad batch is no reason to end a run
+HOPELESS_BATCHES = 10
 
 
 @dataclass(frozen=True, slots=True)

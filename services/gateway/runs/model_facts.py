@@ -34,7 +34,10 @@ def read(recipe: Recipe) -> ModelFacts:
     vocabulary, longest = config.get("vocab_size"), config.get("max_position_embeddings")
     tokenizer = folder / "tokenizer.json"
     if not isinstance(vocabulary, int) or vocabulary < 1:
-        log.warning("%s names no vocab_size: segments are not held against it, and no node can join", folder / "config.json")
+        log.warning(
+            "%s names no vocab_size: segments are not held against it, and no node can join",
+            folder / "config.json",
+        )
         return NOTHING_KNOWN
     return ModelFacts(
         vocabulary,

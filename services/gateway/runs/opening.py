@@ -73,11 +73,16 @@ class Opener:
         }
         if self.recipe.control.redundancy:
             in_order = self.recipe.control.redundancy_debias == "cancel_uniform"
-            shared |= {"group_take": trees - self.recipe.control.redundancy, "take_in_order": in_order}
+            shared |= {
+                "group_take": trees - self.recipe.control.redundancy,
+                "take_in_order": in_order,
+            }
         if steps.last is not None:
             shared["last_step"] = steps.last
         if allocation.messages:
-            prompt = replace(prompt, messages_json=led_in(prompt.messages_json, allocation.messages))
+            prompt = replace(
+                prompt, messages_json=led_in(prompt.messages_json, allocation.messages)
+            )
         if wave:
             shared |= {"wave": wave.name, "wave_size": wave.trees}
         return [self._spec(prompt, index, shared) for index in range(trees)]
@@ -106,7 +111,9 @@ class Opener:
 
     def _spec(self, prompt: Prompt, index: int, shared: dict[str, Any]) -> tree_pb2.TreeSpec:
         tree = tree_id(self.run_id, shared["group_id"], prompt.digest, index)
-        tokens, digest = self._tokens.said(prompt.messages_json) if self._tokens else prompt_tokens.NOTHING
+        tokens, digest = (
+            self._tokens.said(prompt.messages_json) if self._tokens else prompt_tokens.NOTHING
+        )
         return tree_pb2.TreeSpec(
             run_id=self.run_id,
             tree_id=tree,
@@ -118,7 +125,8 @@ class Opener:
             prompt_digest=digest,
             scorers=self.recipe.eval_scorers if shared.get("label") else self.recipe.scorers,
             group_scorers=[] if shared.get("label") else self._group_scorers,
-            seed=key(self.recipe.seed, "tree", tree) >> 1,  # below 2^63, for databases without unsigned integers
+            # below 2^63, for databases without unsigned integers
+            seed=key(self.recipe.seed, "tree", tree) >> 1,
             score_deadline_ms=round(self.recipe.control.score_deadline_s * 1000),
             max_claims=self.recipe.control.max_claims,
             **shared,
@@ -147,7 +155,11 @@ def evaluation_json(recipe: Recipe, wanted: Evaluation) -> str:
 
 
 def _json(
-    recipe: Recipe, policy: str, settings: dict[str, Any], temperature: float, max_new_tokens: int | None = None
+    recipe: Recipe,
+    policy: str,
+    settings: dict[str, Any],
+    temperature: float,
+    max_new_tokens: int | None = None,
 ) -> str:
     part = recipe.generate
     return json.dumps(

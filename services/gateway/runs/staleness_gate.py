@@ -57,15 +57,23 @@ class Gate:
     @classmethod
     def of(cls, control: Control) -> "Gate":
         """The gate of a recipe."""
-        return cls(control.groups_per_batch, control.max_staleness, control.over_provision, control.stale_groups == "drop")
+        return cls(
+            control.groups_per_batch,
+            control.max_staleness,
+            control.over_provision,
+            control.stale_groups == "drop",
+        )
 
     def room(self, standing: GroupCounts, last_batch: int) -> int:
         """Groups to open now. Batches from `last_batch` on may not be prepared: the budget ends, or an evaluation is due."""
         further = 0 if self.extra else self.max_staleness
-        ahead = (standing.step + 1 + further - standing.batches) * self.groups_per_batch + self.extra
+        ahead = (
+            standing.step + 1 + further - standing.batches
+        ) * self.groups_per_batch + self.extra
         wanted = (last_batch - standing.batches) * self.groups_per_batch
         if standing.step < standing.batches:
-            ahead -= self.extra  # the batch is made: what it left over is enough until its policy is there
+            # the batch is made: what it left over is enough until its policy is there
+            ahead -= self.extra
         return max(0, min(ahead, wanted) - standing.in_hand)
 
     def min_step(self, standing: GroupCounts, position: int) -> int:

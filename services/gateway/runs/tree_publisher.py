@@ -15,7 +15,9 @@ from services.chassis.messaging.chunks import chunked
 from services.chassis.process import telemetry
 from services.gateway.domain.ports import Log
 
-AGAIN_S = 5.0  # after this long without the store knowing a tree, it is opened again: the broker may have lost its files
+# after this long without the store knowing a tree, it is opened again: the broker may have lost its
+# files
+AGAIN_S = 5.0
 Key = int | str
 
 
@@ -62,7 +64,9 @@ class Publisher:
         if spec.traceparent:
             return await self._together.ask(spec)
         tree = spec.tree_id.hex()
-        with telemetry.span("gateway.open", banyan_run=self._run_id, banyan_tree=tree, banyan_group=spec.group_id) as span:
+        with telemetry.span(
+            "gateway.open", banyan_run=self._run_id, banyan_tree=tree, banyan_group=spec.group_id
+        ) as span:
             spec.traceparent = span.traceparent
             await self._together.ask(spec)
         telemetry.count("banyan.trees.opened", banyan_run=self._run_id)
@@ -83,4 +87,6 @@ class Publisher:
         msg_id = f"opened-{self._epoch}-{blake(*sorted(spec.tree_id for spec in specs)).hex()}"
         traceparent = specs[0].traceparent if len(specs) == 1 else ""
         subject = subjects.lineage(self._run_id, "opened")
-        await self._log.publish(subject, events_pb2.TreesOpened(trees=opened), msg_id, traceparent=traceparent)
+        await self._log.publish(
+            subject, events_pb2.TreesOpened(trees=opened), msg_id, traceparent=traceparent
+        )

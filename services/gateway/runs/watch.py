@@ -10,7 +10,8 @@ from services.gateway.domain import state_machine
 from services.gateway.domain.ports import Store
 
 TICK_S = 1.0  # looks are shared with nobody, so a lost wake-up delays news by this much at most
-REST_S = 0.1  # a screen needs no more than ten pictures a second, and none while the next trees are being opened
+# a screen needs no more than ten pictures a second, and none while the next trees are being opened
+REST_S = 0.1
 
 
 class News:
@@ -27,7 +28,10 @@ class News:
         progress = await self._store.read_progress(self._run_id)
         members = await self._store.read_members(self._run_id)
         now = pb.WatchRunResponse(run=run, progress=progress, members=members)
-        moved = progress.batches != self._seen.progress.batches or progress.step != self._seen.progress.step
+        moved = (
+            progress.batches != self._seen.progress.batches
+            or progress.step != self._seen.progress.step
+        )
         policies = await self._new_policies() if moved or not self._policies else []
         if now == self._seen and not policies:
             return None
@@ -43,7 +47,9 @@ class News:
         return new
 
 
-async def watch(store: Store, run_id: str, wake: asyncio.Event) -> AsyncIterator[pb.WatchRunResponse]:
+async def watch(
+    store: Store, run_id: str, wake: asyncio.Event
+) -> AsyncIterator[pb.WatchRunResponse]:
     """Yields news until the run is over."""
     news = News(store, run_id)
     while True:

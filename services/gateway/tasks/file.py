@@ -30,7 +30,9 @@ def first(task: Task, base: Path) -> dict[str, Any] | None:
 def _read(task: Task, base: Path) -> Iterator[dict[str, Any]]:
     path = base / Path(os.path.expanduser(task.path))
     if path.is_dir():
-        raise InvalidInput(f"task.path {task.path!r} is a folder; name a file of JSON Lines or a Parquet table in it")
+        raise InvalidInput(
+            f"task.path {task.path!r} is a folder; name a file of JSON Lines or a Parquet table in it"
+        )
     if not path.is_file():
         raise InvalidInput(f"task.path {task.path!r}: there is no file {path}")
     found = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _json_lines(path)
@@ -47,7 +49,9 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path} is not UTF-8 text: it holds the byte {error.object[error.start]:#x}") from None
+        raise InvalidInput(
+            f"{path} is not UTF-8 text: it holds the byte {error.object[error.start]:#x}"
+        ) from None
 
 
 def _parsed(line: str, where: str) -> Any:
@@ -66,7 +70,9 @@ def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise InvalidInput(f"{path}: reading Parquet needs pyarrow; pip install 'banyan[gateway]'") from None
+        raise InvalidInput(
+            f"{path}: reading Parquet needs pyarrow; pip install 'banyan[gateway]'"
+        ) from None
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
             row_number = 0
@@ -80,15 +86,21 @@ def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _checked(row: Any, where: str, task: Task) -> dict[str, Any]:
     if not isinstance(row, dict):
-        raise InvalidInput(f"{where} is {_brief(repr(row))}; a row must be an object with named fields")
+        raise InvalidInput(
+            f"{where} is {_brief(repr(row))}; a row must be an object with named fields"
+        )
     if RESERVED in row:
-        raise InvalidInput(f"{where} has a field {RESERVED!r}; reward functions get that from the model, so rename it")
+        raise InvalidInput(
+            f"{where} has a field {RESERVED!r}; reward functions get that from the model, so rename it"
+        )
     try:
         check_size(row, where)
     except InvalidInput:
         raise
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{where} holds a value that JSON has no form for: {error}; convert it first") from None
+        raise InvalidInput(
+            f"{where} holds a value that JSON has no form for: {error}; convert it first"
+        ) from None
     try:
         messages(row, task)
     except InvalidInput as error:

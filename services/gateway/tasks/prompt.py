@@ -18,7 +18,9 @@ def messages(row: dict[str, Any], task: Task) -> list[dict[str, str]]:
     if not task.system:
         return asked
     if asked[0]["role"] == "system":
-        raise InvalidInput(f"the prompt has a system message of its own, and task.system is {task.system!r}; keep one")
+        raise InvalidInput(
+            f"the prompt has a system message of its own, and task.system is {task.system!r}; keep one"
+        )
     return [{"role": "system", "content": task.system}, *asked]
 
 
@@ -37,7 +39,9 @@ def _asked(row: dict[str, Any], task: Task) -> list[dict[str, str]]:
     field = task.prompt if task.name == "file" else "question"
     if field not in row:
         known = ", ".join(row) or "none"
-        raise InvalidInput(f"there is no field {field!r}, only {known}; set task.prompt to one of them")
+        raise InvalidInput(
+            f"there is no field {field!r}, only {known}; set task.prompt to one of them"
+        )
     prompt = row[field]
     if isinstance(prompt, str) and prompt.strip():
         return [{"role": "user", "content": prompt}]
@@ -49,9 +53,13 @@ def _asked(row: dict[str, Any], task: Task) -> list[dict[str, str]]:
 
 def _message(message: Any, field: str) -> dict[str, str]:
     if not isinstance(message, dict) or set(message) != {"role", "content"}:
-        raise InvalidInput(f"field {field!r} holds {_brief(message)}; a message has role and content, nothing else")
+        raise InvalidInput(
+            f"field {field!r} holds {_brief(message)}; a message has role and content, nothing else"
+        )
     if message["role"] not in ROLES or not isinstance(message["content"], str):
-        raise InvalidInput(f"field {field!r} holds {_brief(message)}; role is {', '.join(ROLES)}; content is a text")
+        raise InvalidInput(
+            f"field {field!r} holds {_brief(message)}; role is {', '.join(ROLES)}; content is a text"
+        )
     return {"role": message["role"], "content": message["content"]}
 
 

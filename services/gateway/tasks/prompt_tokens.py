@@ -21,7 +21,15 @@ from banyan.recipe import Recipe
 from services.chassis import models
 
 log = logging.getLogger(__name__)
-_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_NAMED = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
 Said = tuple[int, bytes]  # number of tokens, BLAKE2b-256 of them as little-endian int32
 NOTHING: Said = (0, b"")
 
@@ -52,7 +60,11 @@ class PromptTokens:
         try:
             ids = np.array(self.encode(json.loads(messages_json)), "<i4")
         except jinja2.TemplateError as error:
-            log.warning("the chat template takes no prompt like %.80s: %s; its tokens are not said", messages_json, error)
+            log.warning(
+                "the chat template takes no prompt like %.80s: %s; its tokens are not said",
+                messages_json,
+                error,
+            )
             return NOTHING
         return len(ids), blake(ids.tobytes())
 
@@ -68,12 +80,18 @@ def _made(folder: Path) -> PromptTokens | None:
     try:
         return PromptTokens(folder)
     except Exception as error:  # `tokenizers` raises Exception itself
-        log.warning("the tokens of prompts are not said: the tokenizer of %s is not for this: %s", folder, error)
+        log.warning(
+            "the tokens of prompts are not said: the tokenizer of %s is not for this: %s",
+            folder,
+            error,
+        )
         return None
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise
     return environment

@@ -31,15 +31,23 @@ def _generator(task: Task) -> Any:
         import reasoning_gym
         from reasoning_gym.factory import DATASETS
     except ImportError:
-        raise InvalidInput("task reasoning-gym needs its package; pip install 'banyan[gateway]'") from None
+        raise InvalidInput(
+            "task reasoning-gym needs its package; pip install 'banyan[gateway]'"
+        ) from None
     if task.dataset not in DATASETS:
-        raise InvalidInput(f"reasoning-gym has no generator {task.dataset!r}; it has {', '.join(sorted(DATASETS))}")
+        raise InvalidInput(
+            f"reasoning-gym has no generator {task.dataset!r}; it has {', '.join(sorted(DATASETS))}"
+        )
     if {"seed", "size"} & set(task.config):
         raise InvalidInput("task.config may not hold seed or size; set task.seed and task.size")
     try:
-        return reasoning_gym.create_dataset(task.dataset, size=task.size, seed=task.seed, **task.config)
+        return reasoning_gym.create_dataset(
+            task.dataset, size=task.size, seed=task.seed, **task.config
+        )
     except (AssertionError, TypeError, ValueError) as error:
-        raise InvalidInput(f"task.config {task.config} does not suit reasoning-gym {task.dataset!r}: {error}") from None
+        raise InvalidInput(
+            f"task.config {task.config} does not suit reasoning-gym {task.dataset!r}: {error}"
+        ) from None
 
 
 def _row(task: Task, entry: dict[str, Any], index: int) -> dict[str, Any]:
@@ -48,6 +56,8 @@ def _row(task: Task, entry: dict[str, Any], index: int) -> dict[str, Any]:
     try:
         plain: dict[str, Any] = json.loads(json.dumps({**parts, **kept}, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"reasoning-gym {task.dataset!r}: row {index} has no form in JSON: {error}") from None
+        raise InvalidInput(
+            f"reasoning-gym {task.dataset!r}: row {index} has no form in JSON: {error}"
+        ) from None
     check_size(plain, f"reasoning-gym {task.dataset!r}: row {index}")
     return plain

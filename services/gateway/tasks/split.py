@@ -32,7 +32,9 @@ def split(rows: list[dict[str, Any]], task: Task) -> Split:
     train = [row for row, place in zip(rows, places, strict=True) if place not in held]
     held_out = [row for row, place in zip(rows, places, strict=True) if place in held]
     if not train:
-        raise InvalidInput(f"task {task.name} leaves no row to train on: {len(rows)} rows, holdout {task.holdout}")
+        raise InvalidInput(
+            f"task {task.name} leaves no row to train on: {len(rows)} rows, holdout {task.holdout}"
+        )
     return Split(train, held_out, _digest(train, held_out))
 
 

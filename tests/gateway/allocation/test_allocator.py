@@ -37,7 +37,10 @@ async def _driver(store, bus, recipe) -> Driver:
 
 
 def _trained(store) -> list[tuple[int, int, str, str]]:
-    trees = sorted((t for t in store.trees.values() if t.purpose == TRAIN), key=lambda t: (t.group_ordinal, t.index))
+    trees = sorted(
+        (t for t in store.trees.values() if t.purpose == TRAIN),
+        key=lambda t: (t.group_ordinal, t.index),
+    )
     return [(t.group_ordinal, t.index, t.row_json, t.tree_id.hex()) for t in trees]
 
 
@@ -63,25 +66,35 @@ async def _another(store, bus, recipe):
         yield await _driver(store, bus, recipe)
 
 
-async def test_a_run_by_facts_is_the_same_with_one_gateway_and_with_one_for_each_look(adaptive, fresh) -> None:
+async def test_a_run_by_facts_is_the_same_with_one_gateway_and_with_one_for_each_look(
+    adaptive, fresh
+) -> None:
     seen = []
     for another in (False, True):
         store, bus = fresh()
         rows = (await rows_module.load(adaptive, Path.cwd())).train
         fails = {json.dumps(row, sort_keys=True, separators=(",", ":")) for row in rows[:6:2]}
         store.answers = {row: ([0.0, 0.0], [3, 4]) for row in fails}
-        looks = _another(store, bus, adaptive) if another else _always(await _driver(store, bus, adaptive))
+        looks = (
+            _another(store, bus, adaptive)
+            if another
+            else _always(await _driver(store, bus, adaptive))
+        )
         await _to_the_end(store, bus, adaptive, looks)
         named = [(o, i, row) for o, i, row, _ in _trained(store)]
         seen.append((named, [a.SerializeToString() for _, a in sorted(store.allocations.items())]))
     assert seen[0] == seen[1]
     groups = {o: row for o, _, row in seen[0][0]}
     assert sorted(groups) == list(range(12))
-    assert [groups[4], groups[5]] == [groups[0], groups[2]], "rows 0 and 2 failed in the first batch and come again"
+    assert [groups[4], groups[5]] == [groups[0], groups[2]], (
+        "rows 0 and 2 failed in the first batch and come again"
+    )
     assert [i for o, i, _ in seen[0][0] if o == 4] == [0, 1], "with two trees"
 
 
-async def test_a_gateway_that_is_replaced_between_deciding_and_opening_changes_nothing(adaptive, store, bus) -> None:
+async def test_a_gateway_that_is_replaced_between_deciding_and_opening_changes_nothing(
+    adaptive, store, bus
+) -> None:
     store.publish(0)
     first = await _driver(store, bus, adaptive)
     await first.look()
@@ -92,7 +105,9 @@ async def test_a_gateway_that_is_replaced_between_deciding_and_opening_changes_n
     assert len(decided) == 4 and len(lost) == 4 and not store.trees
     bus.lose = False
     recipe = adaptive.model_copy(
-        update={"control": adaptive.control.model_copy(update={"curriculum_settings": {"beyond": 7}})}
+        update={
+            "control": adaptive.control.model_copy(update={"curriculum_settings": {"beyond": 7}})
+        }
     )  # the next one would decide otherwise
     second = await _driver(store, bus, recipe)
     await second.look()
@@ -116,7 +131,11 @@ async def test_two_gateways_at_once_open_the_same_trees(adaptive, store, bus) ->
     store.read_allocations = read
     await one.look()
     assert held and len(store.allocations) == 4
-    assert len({t.tree_id for t in store.trees.values()}) == len({t.group_ordinal for t in store.trees.values()}) == 4
+    assert (
+        len({t.tree_id for t in store.trees.values()})
+        == len({t.group_ordinal for t in store.trees.values()})
+        == 4
+    )
 
 
 async def test_an_older_gateway_opens_nothing(adaptive, store, bus) -> None:
@@ -139,7 +158,9 @@ async def test_uniform_asks_the_store_for_nothing(recipe_of, store) -> None:
 async def test_what_a_curriculum_may_not_say_is_named(recipe_of, store) -> None:
     recipe = recipe_of(control={**AGAIN, "curriculum_settings": {"beyond": 10_000}})
     allocator = Allocator(store, "r", recipe, await rows_module.load(recipe, Path.cwd()))
-    with pytest.raises(InvalidInput, match=r"curricula:Again, group 0: there is no row 10000; there are \d+"):
+    with pytest.raises(
+        InvalidInput, match=r"curricula:Again, group 0: there is no row 10000; there are \d+"
+    ):
         await allocator.fill(range(2), 0)
     assert not store.allocations
 
@@ -161,11 +182,18 @@ async def test_what_a_curriculum_may_not_say_is_named(recipe_of, store) -> None:
     ],
 )
 @pytest.mark.parametrize("plugin", ["Rude", "RudeFixed"])
-async def test_a_curriculum_that_breaks_its_word_is_named(recipe_of, store, way, said, plugin) -> None:
-    control = {"curriculum": f"tests.gateway.curricula:{plugin}", "curriculum_settings": {"way": way}}
+async def test_a_curriculum_that_breaks_its_word_is_named(
+    recipe_of, store, way, said, plugin
+) -> None:
+    control = {
+        "curriculum": f"tests.gateway.curricula:{plugin}",
+        "curriculum_settings": {"way": way},
+    }
     recipe = recipe_of(control=control)
     allocator = Allocator(store, "r", recipe, await rows_module.load(recipe, Path.cwd()))
-    with pytest.raises(InvalidInput, match=re.escape(f"control.curriculum {control['curriculum']}{said}")):
+    with pytest.raises(
+        InvalidInput, match=re.escape(f"control.curriculum {control['curriculum']}{said}")
+    ):
         await allocator.fill(range(2), 0)
     assert not store.allocations
 
@@ -173,7 +201,10 @@ async def test_a_curriculum_that_breaks_its_word_is_named(recipe_of, store, way,
 @pytest.mark.parametrize("plugin", ["Rude", "RudeFixed"])
 async def test_a_curriculum_that_hangs_is_given_up(recipe_of, store, monkeypatch, plugin) -> None:
     monkeypatch.setattr(allocator_module, "PATIENCE_S", 0.2)
-    control = {"curriculum": f"tests.gateway.curricula:{plugin}", "curriculum_settings": {"way": "hang"}}
+    control = {
+        "curriculum": f"tests.gateway.curricula:{plugin}",
+        "curriculum_settings": {"way": "hang"},
+    }
     recipe = recipe_of(control=control)
     allocator = Allocator(store, "r", recipe, await rows_module.load(recipe, Path.cwd()))
     began = time.monotonic()
@@ -186,17 +217,31 @@ ROUNDS = {"generate": {"policy": "rounds"}}
 
 
 async def test_what_rooms_count_on_is_not_changed(recipe_of, store) -> None:
-    with pytest.raises(InvalidInput, match=r"dart with setting start changes what control\.rooms xrpo counts on"):
-        recipe_of(control={"rooms": "xrpo", "curriculum": "dart", "curriculum_settings": {"setting": "start"}}, **ROUNDS)
+    with pytest.raises(
+        InvalidInput, match=r"dart with setting start changes what control\.rooms xrpo counts on"
+    ):
+        recipe_of(
+            control={
+                "rooms": "xrpo",
+                "curriculum": "dart",
+                "curriculum_settings": {"setting": "start"},
+            },
+            **ROUNDS,
+        )
     own = {"curriculum": "tests.gateway.curricula:Rude", "curriculum_settings": {"way": "start"}}
     recipe = recipe_of(control={"rooms": "xrpo", **own}, **ROUNDS)
     allocator = Allocator(store, "r", recipe, await rows_module.load(recipe, Path.cwd()))
-    with pytest.raises(InvalidInput, match=r"group 0: setting start changes what control\.rooms xrpo counts on"):
+    with pytest.raises(
+        InvalidInput, match=r"group 0: setting start changes what control\.rooms xrpo counts on"
+    ):
         await allocator.fill(range(2), 0)
 
 
 def test_allocations_are_stored_in_parts_that_a_message_holds() -> None:
-    long = [to_wire(o, Allocation(o, messages=({"role": "user", "content": "ä" * 1_500_000},)), 0) for o in range(7)]
+    long = [
+        to_wire(o, Allocation(o, messages=({"role": "user", "content": "ä" * 1_500_000},)), 0)
+        for o in range(7)
+    ]
     assert long[0].ByteSize() < 3_100_000, "no character is written as six"
     assert [[a.ordinal for a in part] for part in parts(long)] == [[0, 1], [2, 3], [4, 5], [6]]
     many = [runs.GroupAllocation(ordinal=o) for o in range(20_001)]
@@ -220,10 +265,16 @@ def test_history_in_parts_is_the_same_as_at_once() -> None:
         GroupFacts(0, 0, 0, (1.0, 0.5, 1.0), (4, 99, 7)),
         GroupFacts(2, 0, 1, (1.0, 0.5, 1.0), (4, 99, 5)),
     )
-    assert (history.stats[0].closed, history.stats[0].longest_success, history.stats[1].longest_success) == (2, 7, 6)
+    assert (
+        history.stats[0].closed,
+        history.stats[0].longest_success,
+        history.stats[1].longest_success,
+    ) == (2, 7, 6)
     for batch in range(3, 3 + KEPT_GROUPS):
         history.allocated(6 + batch, 0)
         history.became(6 + batch, batch, [0.0], [1])
-    assert [g.batch for g in history.stats[0].groups] == list(range(3, 3 + KEPT_GROUPS)), "the newest are kept"
+    assert [g.batch for g in history.stats[0].groups] == list(range(3, 3 + KEPT_GROUPS)), (
+        "the newest are kept"
+    )
     assert history.stats[0].longest_success == 7, "a past success is not forgotten"
     assert PromptStats([], []).of(3) == RowStats() and Draws(1).seed == 1

@@ -12,7 +12,10 @@ from services.chassis.messaging.bus import Bus
 from tests.gateway.join.test_credentials import RUN, SCOPE, Secured
 
 OTHER = "other-1"
-PULL, INFO, ACK = (f"$JS.{call}.{subjects.GROWTH}" for call in ("API.CONSUMER.MSG.NEXT", "API.CONSUMER.INFO", "ACK"))
+PULL, INFO, ACK = (
+    f"$JS.{call}.{subjects.GROWTH}"
+    for call in ("API.CONSUMER.MSG.NEXT", "API.CONSUMER.INFO", "ACK")
+)
 _THEIRS = "the other run's delivery"
 
 
@@ -51,10 +54,18 @@ async def _standing(service: Bus) -> dict[str, object]:
 async def test_no_reply_subject_reaches_the_services(secured: Secured, reply: str) -> None:
     service, node = await secured.service(), await secured.node()
     for run in (RUN, OTHER):
-        await service.consumer(subjects.GROWTH, subjects.growth_durable(run), [subjects.growth(run)])
+        await service.consumer(
+            subjects.GROWTH, subjects.growth_durable(run), [subjects.growth(run)]
+        )
         for number in range(2):
-            await service.publish(subjects.growth(run), events_pb2.GrowTree(run_id=run, tree_id=b"t"), f"{run}{number}")
-    (taken,) = await (await service.bind(subjects.GROWTH, subjects.growth_durable(OTHER))).fetch(1, 5.0)
+            await service.publish(
+                subjects.growth(run),
+                events_pb2.GrowTree(run_id=run, tree_id=b"t"),
+                f"{run}{number}",
+            )
+    (taken,) = await (await service.bind(subjects.GROWTH, subjects.growth_durable(OTHER))).fetch(
+        1, 5.0
+    )
     reply = taken.message.reply if reply == _THEIRS else reply
     before = await _standing(service)
     for subject, body in (

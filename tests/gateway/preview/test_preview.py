@@ -23,7 +23,10 @@ def seen(name: str, *overrides: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recipe_trains_whole_batches(name: str) -> None:
     recipe, found = load(RECIPES / f"{name}.yaml"), seen(name)
-    assert found["steps"] == MOST_STEPS and found["groups_trained"] == MOST_STEPS * recipe.control.groups_per_batch
+    assert (
+        found["steps"] == MOST_STEPS
+        and found["groups_trained"] == MOST_STEPS * recipe.control.groups_per_batch
+    )
     assert found["groups_opened"] >= found["groups_trained"] + found["groups_dropped"]
     assert found["oldest_in_steps"] <= max(recipe.control.max_staleness, 1)
     assert found["rollouts_least"] <= found["rollouts_per_group"] <= found["rollouts_most"]
@@ -64,7 +67,9 @@ def test_groups_that_became_stale_are_dropped() -> None:
 
 def test_dots_chooses_groups_that_teach() -> None:
     """Against its own references, which are drawn."""
-    assert "predicted success" in seen("dots")["last_reason"] and "last_reason" not in seen("quickstart")
+    assert "predicted success" in seen("dots")["last_reason"] and "last_reason" not in seen(
+        "quickstart"
+    )
     taught: dict[bool, list[bool]] = {True: [], False: []}
     for seed in range(4):
         world = SimulatedRun(load(RECIPES / "dots.yaml", [f"seed={seed}"]), Path.cwd())
@@ -76,17 +81,25 @@ def test_dots_chooses_groups_that_teach() -> None:
 
 
 def test_what_replay_lends_is_left_out_and_said() -> None:
-    assert "replay" in seen("dots-replay")["not_simulated"] and "replay" not in seen("dots")["not_simulated"]
+    assert (
+        "replay" in seen("dots-replay")["not_simulated"]
+        and "replay" not in seen("dots")["not_simulated"]
+    )
 
 
 def test_dart_gives_mastered_rows_fewer_and_shorter_rollouts() -> None:
     found = seen("dart")
-    assert found["rollouts_least"] < 8 == found["rollouts_most"] and found["groups_with_shorter_paths"] > 0
+    assert (
+        found["rollouts_least"] < 8 == found["rollouts_most"]
+        and found["groups_with_shorter_paths"] > 0
+    )
 
 
 def test_rooms_share_the_same_rollouts_out_unevenly() -> None:
     found = seen("xrpo", "control.curriculum=uniform")
-    assert found["rollouts_per_group"] == 16 and found["rollouts_least"] < 16 < found["rollouts_most"]
+    assert (
+        found["rollouts_per_group"] == 16 and found["rollouts_least"] < 16 < found["rollouts_most"]
+    )
 
 
 def test_solved_examples_come_before_what_failed() -> None:
@@ -103,7 +116,9 @@ def test_large_batches_are_shown_for_fewer_steps() -> None:
 
 
 def test_a_curriculum_that_raises_is_named() -> None:
-    with pytest.raises(InvalidInput, match=r"control\.curriculum tests\.gateway\.curricula:Rude: ZeroDivisionError"):
+    with pytest.raises(
+        InvalidInput, match=r"control\.curriculum tests\.gateway\.curricula:Rude: ZeroDivisionError"
+    ):
         seen("quickstart", "control.curriculum=tests.gateway.curricula:Rude")
 
 
@@ -120,19 +135,32 @@ class Odd:
         return [Allocation(row=0, why="\x1b[31mred\nmore") for _ in budget.ordinals]
 
 
-@pytest.mark.parametrize(("width", "rollouts"), [("many", 1), ((2, 4), 1), (0, 1), (-2, 1), (0.5, 1), (3, 3)])
-def test_a_width_that_is_none_counts_as_one(monkeypatch: pytest.MonkeyPatch, width: Any, rollouts: int) -> None:
+@pytest.mark.parametrize(
+    ("width", "rollouts"), [("many", 1), ((2, 4), 1), (0, 1), (-2, 1), (0.5, 1), (3, 3)]
+)
+def test_a_width_that_is_none_counts_as_one(
+    monkeypatch: pytest.MonkeyPatch, width: Any, rollouts: int
+) -> None:
     recipe, build = load(RECIPES / "quickstart.yaml", ["budget.steps=1"]), module.registry.build
-    own = lambda part, name, settings: Odd(width=width) if part == "generate" else build(part, name, settings)  # noqa: E731
+    own = lambda part, name, settings: (
+        Odd(width=width) if part == "generate" else build(part, name, settings)
+    )  # noqa: E731
     monkeypatch.setattr(module.registry, "build", own)
     assert preview(recipe, Path.cwd())["rollouts_per_group"] == rollouts
 
 
 def test_what_a_curriculum_says_is_checked_and_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe, build, made = load(RECIPES / "quickstart.yaml", ["budget.steps=1"]), module.registry.build, Odd(right="abc")
+    recipe, build, made = (
+        load(RECIPES / "quickstart.yaml", ["budget.steps=1"]),
+        module.registry.build,
+        Odd(right="abc"),
+    )
     own = lambda part, name, settings: made if part == "control" else build(part, name, settings)  # noqa: E731
     monkeypatch.setattr(module.registry, "build", own)
-    with pytest.raises(InvalidInput, match=r"control.curriculum uniform, right: ValueError: could not convert .*'abc'"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"control.curriculum uniform, right: ValueError: could not convert .*'abc'",
+    ):
         preview(recipe, Path.cwd())
     made.right = 0.5  # type: ignore[attr-defined]
     assert preview(recipe, Path.cwd())["last_reason"] == " [31mred more"
@@ -141,7 +169,10 @@ def test_what_a_curriculum_says_is_checked_and_cleaned(monkeypatch: pytest.Monke
 def test_a_preview_that_takes_too_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_S", -1.0)
     for name in ("quickstart", "xrpo"):
-        with pytest.raises(InvalidInput, match=r"control is not previewed after .* at step 0 of 12; --set fewer groups"):
+        with pytest.raises(
+            InvalidInput,
+            match=r"control is not previewed after .* at step 0 of 12; --set fewer groups",
+        ):
             seen(name)
 
 

@@ -49,7 +49,10 @@ class Groups:
 def test_the_hand_case_of_the_card() -> None:
     groups = Groups(Gate(2, 1, extra=2), [1, 2, 4, 10, *[100] * 9])
     assert groups.advance() == 2
-    assert sorted(groups.ends) == [2, 3] and [groups.now - groups.begun[o] for o in (2, 3)] == [2, 2]
+    assert sorted(groups.ends) == [2, 3] and [groups.now - groups.begun[o] for o in (2, 3)] == [
+        2,
+        2,
+    ]
     pair = Groups(Gate(2, 0), [1, 10])
     assert pair.advance() == 10 and (1 + 10) / (2 * pair.now) == pytest.approx(0.55)
 
@@ -59,7 +62,9 @@ def test_the_closed_form_for_memoryless_groups() -> None:
     harmonic = np.cumsum(1 / np.arange(1, 65))
     april = Groups(Gate(32, 8, extra=32), draws)
     mean = np.mean([april.advance() for _ in range(1000)][10:])
-    assert mean == pytest.approx(harmonic[63] - harmonic[31], rel=0.03) and mean == pytest.approx(0.6854, rel=0.03)
+    assert mean == pytest.approx(harmonic[63] - harmonic[31], rel=0.03) and mean == pytest.approx(
+        0.6854, rel=0.03
+    )
     synchronous = np.mean([max(draws[32 * i : 32 * i + 32]) for i in range(1000)])
     assert synchronous == pytest.approx(harmonic[31], rel=0.03)
     assert synchronous / mean == pytest.approx(5.92, rel=0.05)
@@ -86,7 +91,9 @@ def test_a_resumed_sample_is_the_sum_of_its_parts_and_no_staler_than_it_was_resu
             one.submit(request)
         turn += 1
         cut = turn % 3 == 0  # a batch is full
-        step = grower.ended(one.load(PolicyVersion(1, turn // 3, b"p%d" % turn), None) if cut else one.step())
+        step = grower.ended(
+            one.load(PolicyVersion(1, turn // 3, b"p%d" % turn), None) if cut else one.step()
+        )
     sampled = [s for s in grower.tree if s.kind is Kind.POLICY]
     assert one.stats().sampled_tokens == sum(map(len, sampled)), "no token is sampled twice"
     resumed = 0

@@ -21,9 +21,16 @@ async def test_a_run_goes_through_all_its_states(store, bus, recipe_of) -> None:
     recipe = recipe_of()
     driver = await _driver(store, bus, recipe)
     await _until_over(store, bus, recipe, driver)
-    assert [m for m, _ in store.moves] == ["EVALUATING_BEFORE", "TRAINING", "EVALUATING_AFTER", "SUCCEEDED"]
+    assert [m for m, _ in store.moves] == [
+        "EVALUATING_BEFORE",
+        "TRAINING",
+        "EVALUATING_AFTER",
+        "SUCCEEDED",
+    ]
     assert store.desired[driver.run_id] == {}
-    assert store.saved == [driver.run_id], "the last checkpoint is on disk before the run is a success"
+    assert store.saved == [driver.run_id], (
+        "the last checkpoint is on disk before the run is a success"
+    )
     assert store.batches == recipe.budget.steps
     trained = [t for t in store.trees.values() if t.purpose == TRAIN]
     assert sorted(t.group_ordinal for t in trained) == list(range(12))
@@ -36,7 +43,9 @@ async def test_a_run_goes_through_all_its_states(store, bus, recipe_of) -> None:
 async def test_trees_say_which_policy_may_sample_them(store, bus, recipe_of) -> None:
     recipe = recipe_of(control={"max_staleness": 1}, eval={"samples": 0})
     await _until_over(store, bus, recipe, await _driver(store, bus, recipe))
-    trained = sorted((t for t in store.trees.values() if t.purpose == TRAIN), key=lambda t: t.group_ordinal)
+    trained = sorted(
+        (t for t in store.trees.values() if t.purpose == TRAIN), key=lambda t: t.group_ordinal
+    )
     assert [t.min_step for t in trained] == [0] * 8 + [1] * 4
     assert not any(t.HasField("max_step") for t in trained)
     after = [t for t in store.trees.values() if t.label == "after-greedy"]
@@ -70,10 +79,14 @@ async def test_another_gateway_goes_on_with_the_same_trees(store, bus, recipe_of
         looks += 1
         assert looks < 100, store.moves
     trained = [t for t in store.trees.values() if t.purpose == TRAIN]
-    assert sorted((t.group_ordinal, t.index) for t in trained) == [(o, i) for o in range(12) for i in range(2)]
+    assert sorted((t.group_ordinal, t.index) for t in trained) == [
+        (o, i) for o in range(12) for i in range(2)
+    ]
 
 
-async def test_a_group_that_was_opened_by_half_is_completed_by_the_next_gateway(store, bus, recipe_of) -> None:
+async def test_a_group_that_was_opened_by_half_is_completed_by_the_next_gateway(
+    store, bus, recipe_of
+) -> None:
     recipe = recipe_of(generate={"trees": 2}, eval={"max_rows": 1}, task={"holdout": 0.0})
     store.publish(0)
     first = await _driver(store, bus, recipe)
@@ -99,7 +112,9 @@ async def test_what_is_opened_together_is_one_message(store, bus, recipe_of) -> 
     assert bus.messages == 1 and len(bus.sent) == 8
 
 
-async def test_large_trees_are_split_below_the_limit_of_a_message(store, bus, recipe_of, monkeypatch) -> None:
+async def test_large_trees_are_split_below_the_limit_of_a_message(
+    store, bus, recipe_of, monkeypatch
+) -> None:
     monkeypatch.setattr("services.chassis.messaging.chunks.MAX_MESSAGE_BYTES", 2000)
     recipe = recipe_of(generate={"trees": 2}, task={"holdout": 0.0})
     store.publish(0)
@@ -110,7 +125,9 @@ async def test_large_trees_are_split_below_the_limit_of_a_message(store, bus, re
     assert 1 < bus.messages < 8
 
 
-async def test_a_publish_that_breaks_off_is_completed_by_the_same_gateway(store, bus, recipe_of, monkeypatch) -> None:
+async def test_a_publish_that_breaks_off_is_completed_by_the_same_gateway(
+    store, bus, recipe_of, monkeypatch
+) -> None:
     monkeypatch.setattr("services.chassis.messaging.subjects.MOST_TREES", 1)
     recipe = recipe_of(generate={"trees": 2}, task={"holdout": 0.0})
     store.publish(0)
@@ -133,7 +150,9 @@ async def test_a_publish_that_breaks_off_is_completed_by_the_same_gateway(store,
     assert store._groups().opened == 4 and len(store.trees) == 8
 
 
-async def test_lost_messages_are_sent_again_after_a_while(store, bus, recipe_of, monkeypatch) -> None:
+async def test_lost_messages_are_sent_again_after_a_while(
+    store, bus, recipe_of, monkeypatch
+) -> None:
     recipe = recipe_of(task={"holdout": 0.0})
     store.publish(0)
     driver = await _driver(store, bus, recipe)
@@ -184,7 +203,11 @@ async def test_evaluations_during_the_run_hold_training_back(store, bus, recipe_
             break
         if not store.policies:
             store.publish(0)
-        open_evals = {t.label for t in store.trees.values() if t.purpose == EVAL and store.states[t.tree_id] == "open"}
+        open_evals = {
+            t.label
+            for t in store.trees.values()
+            if t.purpose == EVAL and store.states[t.tree_id] == "open"
+        }
         ahead = [t.group_ordinal // 4 for t in store.trees.values() if t.purpose == TRAIN]
         seen.append((open_evals, store.policies[-1].published.policy.step, max(ahead, default=0)))
         store.finish()
@@ -193,10 +216,15 @@ async def test_evaluations_during_the_run_hold_training_back(store, bus, recipe_
     for labels, step, batch in seen:
         for label in labels & {"step-1-greedy", "step-2-greedy"}:
             assert step == int(label.split("-")[1]) and batch < step
-    assert {t.label for t in store.trees.values() if t.label.startswith("step")} == {"step-1-greedy", "step-2-greedy"}
+    assert {t.label for t in store.trees.values() if t.label.startswith("step")} == {
+        "step-1-greedy",
+        "step-2-greedy",
+    }
 
 
-async def test_without_held_out_rows_the_run_says_that_it_was_not_measured(store, bus, recipe_of) -> None:
+async def test_without_held_out_rows_the_run_says_that_it_was_not_measured(
+    store, bus, recipe_of
+) -> None:
     recipe = recipe_of(task={"holdout": 0.0})
     await _until_over(store, bus, recipe, await _driver(store, bus, recipe))
     assert [m for m, _ in store.moves] == ["TRAINING", "SUCCEEDED"]
@@ -211,24 +239,39 @@ async def test_reasons_are_those_of_closed_trees_too(monkeypatch: pytest.MonkeyP
     async def call(method: str, request):
         if method == "GetTree":
             return tree
-        over = {tree_pb2.TREE_STATE_CLOSED, tree_pb2.TREE_STATE_CONSUMED, tree_pb2.TREE_STATE_DROPPED}
+        over = {
+            tree_pb2.TREE_STATE_CLOSED,
+            tree_pb2.TREE_STATE_CONSUMED,
+            tree_pb2.TREE_STATE_DROPPED,
+        }
         assert set(request.filter.states) == over
         return lineage.ListTreesResponse(trees=[lineage.TreeSummary(tree_id=b"t")])
 
     async with grpc.aio.insecure_channel("localhost:1") as channel:
         store = RpcStore(channel)
         monkeypatch.setattr(store, "_call", call)
-        monkeypatch.setattr(store, "_trees", SimpleNamespace(ListTrees="ListTrees", GetTree="GetTree"))
+        monkeypatch.setattr(
+            store, "_trees", SimpleNamespace(ListTrees="ListTrees", GetTree="GetTree")
+        )
         assert await store.troubles("r", "") == ["gs:raises: it raised"]
 
 
-async def test_a_process_that_was_given_up_fails_the_run_with_its_words(store, bus, recipe_of) -> None:
+async def test_a_process_that_was_given_up_fails_the_run_with_its_words(
+    store, bus, recipe_of
+) -> None:
     driver = await _driver(store, bus, recipe_of())
     store.given_up.append(
-        ReportProcessRequest(service="learner", event=PROCESS_EVENT_GIVEN_UP, exit_status=-9, detail="a\nout of memory")
+        ReportProcessRequest(
+            service="learner",
+            event=PROCESS_EVENT_GIVEN_UP,
+            exit_status=-9,
+            detail="a\nout of memory",
+        )
     )
     await driver.look()
-    assert store.moves == [("FAILED", "learner 0 ended too often, last with signal 9: out of memory")]
+    assert store.moves == [
+        ("FAILED", "learner 0 ended too often, last with signal 9: out of memory")
+    ]
 
 
 async def test_no_time_for_a_single_step_fails_the_run(store, bus, recipe_of) -> None:
@@ -239,11 +282,15 @@ async def test_no_time_for_a_single_step_fails_the_run(store, bus, recipe_of) ->
     store.live_ms = 90_000
     await driver.look()
     assert (
-        store.moves[0][0] == "FAILED" and "1.5 minutes" in store.moves[0][1] and "nothing was trained" in store.moves[0][1]
+        store.moves[0][0] == "FAILED"
+        and "1.5 minutes" in store.moves[0][1]
+        and "nothing was trained" in store.moves[0][1]
     )
 
 
-async def test_when_the_time_is_over_what_was_begun_is_trained_on_and_measured(store, bus, recipe_of) -> None:
+async def test_when_the_time_is_over_what_was_begun_is_trained_on_and_measured(
+    store, bus, recipe_of
+) -> None:
     recipe = recipe_of(budget={"minutes": 1.5, "steps": 50})
     driver = await _driver(store, bus, recipe)
     for _ in range(100):
@@ -257,7 +304,12 @@ async def test_when_the_time_is_over_what_was_begun_is_trained_on_and_measured(s
             begun = len([t for t in store.trees.values() if t.purpose == TRAIN])
         store.finish()
         store.train(recipe.control.groups_per_batch)
-    assert over and [move for move, _ in store.moves] == ["EVALUATING_BEFORE", "TRAINING", "EVALUATING_AFTER", "SUCCEEDED"]
+    assert over and [move for move, _ in store.moves] == [
+        "EVALUATING_BEFORE",
+        "TRAINING",
+        "EVALUATING_AFTER",
+        "SUCCEEDED",
+    ]
     done = len(store.policies) - 1
     assert 3 <= done < 50 and f"1.5 minutes are over at step {done} of 50" in store.moves[-1][1]
     assert len([t for t in store.trees.values() if t.purpose == TRAIN]) == begun
@@ -294,6 +346,8 @@ async def test_a_newer_gateway_stops_this_one(store, bus, recipe_of) -> None:
 async def test_rows_are_drawn_once_per_epoch(store, bus, recipe_of) -> None:
     recipe = recipe_of(budget={"steps": 60}, task={"holdout": 0.0})
     await _until_over(store, bus, recipe, await _driver(store, bus, recipe), looks=400)
-    trained = sorted((t for t in store.trees.values() if t.purpose == TRAIN), key=lambda t: t.group_ordinal)
+    trained = sorted(
+        (t for t in store.trees.values() if t.purpose == TRAIN), key=lambda t: t.group_ordinal
+    )
     assert len({t.row_digest for t in trained[:145]}) == 145
     assert [t.row_digest for t in trained[145:240]] != [t.row_digest for t in trained[:95]]

@@ -36,7 +36,9 @@ async def begin(store: Any, recipe: Any, request: str = "request"):
 
 
 def of_file(recipe_of: Any, path: Path):
-    path.write_text("".join(json.dumps({"prompt": f"{n} + {n}", "answer": 2 * n}) + "\n" for n in range(20)))
+    path.write_text(
+        "".join(json.dumps({"prompt": f"{n} + {n}", "answer": 2 * n}) + "\n" for n in range(20))
+    )
     return recipe_of(task={"name": "file", "path": str(path), "reward": "m:f", "holdout": 0.2})
 
 
@@ -69,7 +71,9 @@ async def test_a_run_that_moves_while_it_is_taken_on_does_not_end_the_gateway(
 
     async def cancelled_meanwhile(*_: Any) -> None:
         run.state = S.RUN_STATE_CANCELLED
-        raise Refused(f"run {run.run_id} is in CANCELLED, not in STARTING; read it again", "WRONG_STATE")
+        raise Refused(
+            f"run {run.run_id} is in CANCELLED, not in STARTING; read it again", "WRONG_STATE"
+        )
 
     monkeypatch.setattr(store, "move_run", cancelled_meanwhile)
     async with driving(store, bus) as (task, _):
@@ -78,14 +82,22 @@ async def test_a_run_that_moves_while_it_is_taken_on_does_not_end_the_gateway(
         assert not task.done()
 
 
-async def test_a_curriculum_that_raises_fails_its_run_and_no_other(store, bus, recipe_of, eventually) -> None:
+async def test_a_curriculum_that_raises_fails_its_run_and_no_other(
+    store, bus, recipe_of, eventually
+) -> None:
     store.publish(0)
     plain = {"task": {"holdout": 0.0}, "eval": {"samples": 0}}
-    rude = await begin(store, recipe_of(name="rude", control={"curriculum": "tests.gateway.curricula:Rude"}, **plain), "1")
+    rude = await begin(
+        store,
+        recipe_of(name="rude", control={"curriculum": "tests.gateway.curricula:Rude"}, **plain),
+        "1",
+    )
     other = await begin(store, recipe_of(name="other", **plain), "2")
     async with driving(store, bus) as (task, _):
         await eventually(lambda: rude.state == S.RUN_STATE_FAILED or task.done())
-        assert rude.cause.startswith("control.curriculum tests.gateway.curricula:Rude raised ZeroDivisionError: ")
+        assert rude.cause.startswith(
+            "control.curriculum tests.gateway.curricula:Rude raised ZeroDivisionError: "
+        )
         await eventually(lambda: other.state == S.RUN_STATE_TRAINING)
         assert not task.done()
 
@@ -106,7 +118,9 @@ async def test_a_fault_that_nobody_foresaw_fails_its_run_and_no_other(
         assert not task.done() and run.cause in ("treestore: INTERNAL: broken", "KeyError: 'gone'")
 
 
-async def test_a_driver_that_dies_fails_its_run_and_no_other(store, bus, recipe_of, eventually, monkeypatch) -> None:
+async def test_a_driver_that_dies_fails_its_run_and_no_other(
+    store, bus, recipe_of, eventually, monkeypatch
+) -> None:
     run = await begin(store, recipe_of())
 
     async def dies(*_: Any) -> bool:
@@ -119,7 +133,9 @@ async def test_a_driver_that_dies_fails_its_run_and_no_other(store, bus, recipe_
         await eventually(lambda: store.desired.get(run.run_id) == {})
 
 
-async def test_a_run_that_cannot_be_driven_fails_and_no_other(store, bus, recipe_of, eventually) -> None:
+async def test_a_run_that_cannot_be_driven_fails_and_no_other(
+    store, bus, recipe_of, eventually
+) -> None:
     run = await begin(store, recipe_of(control={"curriculum": "tests.gateway.curricula:Unclear"}))
     async with driving(store, bus) as (task, _):
         await eventually(lambda: run.state == S.RUN_STATE_FAILED or task.done())

@@ -55,10 +55,17 @@ def test_each_group_names_the_oldest_policy_that_is_still_fresh_for_its_batch() 
 def test_over_provisioning_keeps_more_groups_in_hand_than_a_step_takes() -> None:
     gate = Gate(4, max_staleness=2, extra=3)
     assert gate.room(_standing(), 16) == 7
-    assert gate.room(_standing(batches=1, open=3), 16) == 0  # trained on: nothing new is begun under the old policy
+    # trained on: nothing new is begun under the old policy
+    assert gate.room(_standing(batches=1, open=3), 16) == 0
     assert gate.room(_standing(step=1, batches=1, open=3), 16) == 4
-    assert gate.room(_standing(step=15, batches=15, open=3), 16) == 1  # the last batch takes no more than it needs
-    assert [gate.min_step(_standing(step=5, batches=5, open=3), i) for i in range(4)] == [3, 4, 4, 4]
+    # the last batch takes no more than it needs
+    assert gate.room(_standing(step=15, batches=15, open=3), 16) == 1
+    assert [gate.min_step(_standing(step=5, batches=5, open=3), i) for i in range(4)] == [
+        3,
+        4,
+        4,
+        4,
+    ]
 
 
 def test_a_recipe_that_carries_groups_over_allows_them_to_be_stale() -> None:
@@ -78,7 +85,12 @@ class World(RuleBasedStateMachine):
         short=st.booleans(),
     )
     def begin(self, batch: int, staleness: int, extra: int, steps: int, short: bool) -> None:
-        self.gate, self.batch, self.steps, self.short = Gate(batch, staleness, extra), batch, steps, short
+        self.gate, self.batch, self.steps, self.short = (
+            Gate(batch, staleness, extra),
+            batch,
+            steps,
+            short,
+        )
         self.stored: dict[int, str] = {}
         self.on_the_wire: set[int] = set()
         self.step = self.newest_step = self.batches = self.missing = 0
@@ -96,7 +108,14 @@ class World(RuleBasedStateMachine):
 
     def view(self) -> GroupCounts:
         opened = next(i for i in range(len(self.stored) + 1) if i not in self.stored)
-        return GroupCounts(self.step, self.batches, self.count("open"), self.count("closed"), self.count("dropped"), opened)
+        return GroupCounts(
+            self.step,
+            self.batches,
+            self.count("open"),
+            self.count("closed"),
+            self.count("dropped"),
+            opened,
+        )
 
     def ended(self) -> None:
         self.views = [*self.views[-4:], self.view()]
@@ -157,10 +176,15 @@ class World(RuleBasedStateMachine):
     def within_the_bound(self) -> None:
         if not hasattr(self, "gate"):
             return
-        usable = {o for o, s in self.stored.items() if s in ("open", "closed")} | (self.on_the_wire - self.stored.keys())
+        usable = {o for o, s in self.stored.items() if s in ("open", "closed")} | (
+            self.on_the_wire - self.stored.keys()
+        )
         further = 0 if self.gate.extra else self.gate.max_staleness
         ahead = (self.newest_step + 1 + further - self.batches) * self.batch + self.gate.extra
-        assert len(usable) <= max(0, min(ahead, (self.steps - self.batches) * self.batch)) + self.missing
+        assert (
+            len(usable)
+            <= max(0, min(ahead, (self.steps - self.batches) * self.batch)) + self.missing
+        )
 
     def teardown(self) -> None:
         if not hasattr(self, "gate"):
@@ -176,10 +200,15 @@ class World(RuleBasedStateMachine):
                 self.batches += 1
             self.step = min(self.step + 1, self.batches)
             self.published()
-        assert self.step == self.steps, f"stalled at step {self.step} of {self.steps}: {self.view()}"
+        assert self.step == self.steps, (
+            f"stalled at step {self.step} of {self.steps}: {self.view()}"
+        )
 
 
 TestGate = World.TestCase
 TestGate.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )

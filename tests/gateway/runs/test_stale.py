@@ -17,7 +17,9 @@ def test_a_group_may_be_trained_on_for_max_staleness_steps() -> None:
     assert gate.steps(GroupCounts(5, 5, 0, 2), 0) == PolicySteps(4, 6)
     assert [gate.steps(GroupCounts(0, 0, 0, 0), i).last for i in range(8)] == [1] * 8
     assert Gate(4, 0, drop=True).steps(GroupCounts(3, 3, 0, 0), 0) == PolicySteps(3, 3)
-    assert Gate(4, 1).steps(GroupCounts(5, 5, 0, 2), 0) == PolicySteps(4), "kept as long as it takes"
+    assert Gate(4, 1).steps(GroupCounts(5, 5, 0, 2), 0) == PolicySteps(4), (
+        "kept as long as it takes"
+    )
     assert Gate.of(Control(stale_groups="drop", max_staleness=2)) == Gate(8, 2, drop=True)
 
 
@@ -69,13 +71,17 @@ class Ageing(World):
         if not hasattr(self, "opened"):
             return
         usable = [o for o, state in self.stored.items() if state in ("open", "closed")]
-        assert all(self.step - self.opened[o][0] <= self.gate.max_staleness for o in usable)  # so any batch that takes them
+        # so any batch that takes them
+        assert all(self.step - self.opened[o][0] <= self.gate.max_staleness for o in usable)
         assert not self.late & {o for o, state in self.stored.items() if state == "consumed"}
 
 
 TestStale = Ageing.TestCase
 TestStale.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 
