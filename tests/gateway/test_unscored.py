@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.gateway.drive import driver_of, until_over
+from tests.gateway.driven_runs import driver_of, until_over
 
 
 async def test_a_run_whose_groups_are_all_dropped_fails_with_the_reason(
@@ -13,7 +13,7 @@ async def test_a_run_whose_groups_are_all_dropped_fails_with_the_reason(
     store.publish(0)
     store.reasons = ["tree dropped: NO_PROGRESS"]
     for _ in range(40):
-        if await driver.look():
+        if await driver.reconcile():
             break
         store.finish("dropped")
     assert store.moves[-1] == (
@@ -32,7 +32,7 @@ async def test_a_run_whose_leaves_no_scorer_scores_fails_with_its_reason(
     store.reasons = ["gs:raises: it raised"]
     store.publish(0)
     for _ in range(80):
-        if await driver.look():
+        if await driver.reconcile():
             break
         if store.batches == from_batch:
             # stays as it is
@@ -54,7 +54,7 @@ async def test_an_evaluation_without_any_value_fails_with_the_scorers_reason(
     store.scores = {"before-greedy": 0}
     store.reasons = ["number: EXCEPTION"]
     for _ in range(5):
-        await driver.look()
+        await driver.reconcile()
         store.finish()
     assert store.moves[-1] == (
         "FAILED",

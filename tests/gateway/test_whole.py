@@ -21,7 +21,7 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis.process import nats_server
 from services.chassis.rpc import rpc
-from tests.gateway.site import Site, channel, site, store_and_broker
+from tests.gateway.live_site import Site, channel, site, store_and_broker
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The treestore over gRPC, as ports.Store. Holds the gateway's epoch, which goes with every write."""
+"""`ports.Store` over gRPC. It holds the gateway's epoch, which goes with every write."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,13 +14,13 @@ from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis.rpc import rpc
 from services.gateway.domain.state_machine import State
 
-PATIENCE_S = 20.0  # the store may be starting again; longer than its start, shorter than a person's
+PATIENCE_S = 20.0  # for a store that restarts: longer than its start, shorter than a user waits
 _TROUBLES = 4
 _ENDED = [tree_pb2.TREE_STATE_DROPPED, tree_pb2.TREE_STATE_CLOSED, tree_pb2.TREE_STATE_CONSUMED]
 
 
 class RpcStore:
-    """ports.Store on a channel."""
+    """`ports.Store` on a channel."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._runs: Any = RunStoreServiceStub(channel)
@@ -155,17 +155,18 @@ class RpcStore:
     async def troubles(self, run_id: str, label: str) -> list[str]:
         purpose = tree_pb2.TREE_PURPOSE_EVAL if label else tree_pb2.TREE_PURPOSE_TRAIN
         states = [] if label else _ENDED
-        some = lineage.TreeFilter(
+        newest = lineage.TreeFilter(
             run_id=run_id, purpose=purpose, label=label, states=states, limit=_TROUBLES
         )
-        listed = await self._call(self._trees.ListTrees, lineage.ListTreesRequest(filter=some))
-        found = [f"tree dropped: {tree.reason}" for tree in listed.trees if tree.reason]
+        listed = await self._call(self._trees.ListTrees, lineage.ListTreesRequest(filter=newest))
+        reasons = [f"tree dropped: {tree.reason}" for tree in listed.trees if tree.reason]
         for summary in listed.trees:
             answer = await self._call(
                 self._trees.GetTree, lineage.GetTreeRequest(tree_id=summary.tree_id)
             )
-            found += [f"{s.scorer}: {s.score.reason}" for s in answer.tree.scores if s.score.reason]
-        return list(dict.fromkeys(found))
+            scores = answer.tree.scores
+            reasons += [f"{s.scorer}: {s.score.reason}" for s in scores if s.score.reason]
+        return list(dict.fromkeys(reasons))
 
     @staticmethod
     async def _call(method: Any, request: Message) -> Any:

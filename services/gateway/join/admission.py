@@ -1,4 +1,6 @@
-"""Admitting nodes: who holds a valid token gets credentials scoped to the token's run, and becomes a member."""
+"""Admission of nodes: the holder of a valid token gets credentials for the token's run and becomes
+a member.
+"""
 
 import json
 import re
@@ -26,16 +28,16 @@ _OURS = re.compile(r"rollout-\d+")  # the supervisor's own nodes
 NO_TOKEN = Reason.UNAUTHENTICATED
 
 
-class Door:
-    """Checks tokens against the store, remembering good ones for a moment."""
+class TokenVerifier:
+    """Checks tokens against the store, and remembers valid ones for a moment."""
 
     def __init__(self, store: Store, state: Path) -> None:
         self._store, self._proofs = store, Proofs(state)
         self._known: dict[bytes, tuple[str, float]] = {}
 
     async def run_of(self, metadata: Iterable[Any]) -> str:
-        """The run that the caller's token opens. Raises Refused, UNAUTHENTICATED."""
-        # what follows is the token's fingerprint, or a node's proof
+        """Return the run that the caller's token opens. Raise Refused, UNAUTHENTICATED."""
+        # The rest is the token's fingerprint, or a node's proof.
         secret = _bearer(metadata).partition(".")[0]
         digest = tokens.secret_hash(secret)
         run_id, until = self._known.get(digest, ("", 0.0))
@@ -47,17 +49,20 @@ class Door:
         return run_id
 
     async def node_of(self, metadata: Iterable[Any]) -> tuple[str, str]:
-        """The run that the caller's token opens, and which node it is. Raises Refused, UNAUTHENTICATED."""
-        shown = list(metadata)
-        run_id = await self.run_of(shown)
-        return run_id, self._proofs.node_of(_proof(shown), run_id)
+        """Return the run that the caller's token opens, and the calling node. Raise Refused,
+        UNAUTHENTICATED.
+        """
+        pairs = list(metadata)
+        run_id = await self.run_of(pairs)
+        return run_id, self._proofs.node_of(_proof(pairs), run_id)
 
     async def _look_up(self, digest: bytes) -> str:
         try:
             return await self._store.read_token(digest)
         except NotFound:
             raise Refused(
-                "this join token is wrong or has expired; ask for a new one where the run was started",
+                "this join token is wrong or has expired;"
+                " ask for a new one where the run was started",
                 reason=NO_TOKEN,
             ) from None
 
@@ -78,7 +83,7 @@ def _proof(metadata: Iterable[Any]) -> str:
 
 
 class Admission:
-    """Makes members of nodes."""
+    """Admits nodes as members of runs."""
 
     def __init__(
         self,
@@ -87,11 +92,13 @@ class Admission:
         nats_address: str,
         queue: Callable[[str], Awaitable[object]],
     ) -> None:
-        """`queue` makes the consumer of a run's assignments, if it is not there: a node may not."""
+        """Keep `queue`, which makes the consumer of a run's assignments if it is missing: nodes may
+        not.
+        """
         self._store, self._state, self._nats, self._queue = store, state, nats_address, queue
 
     async def admit(self, run_id: str, request: pb.JoinSwarmRequest) -> pb.JoinSwarmResponse:
-        """Everything that the node needs. Raises Refused for a run that is over."""
+        """Return everything that the node needs. Raise Refused for a run that is over."""
         _check(request)
         run = (await self._store.read_run(run_id)).run
         check_joinable(run)
@@ -118,8 +125,11 @@ class Admission:
 
 
 def _check(request: pb.JoinSwarmRequest) -> None:
-    """Raises InvalidInput for a name or a host that cannot be, Refused for a name that is not to be had, and for a node that
-    speaks other messages than this site."""
+    """Raise InvalidInput or Refused for a request that cannot be admitted.
+
+    InvalidInput: an invalid name or host. Refused: a reserved name, or a node whose messages have
+    another schema than this site's.
+    """
     named = rpc_allowlist.short(request.node_id)
     if not _NODE_ID.fullmatch(request.node_id):
         raise InvalidInput(f"node_id {named} must be 1 to 64 letters, digits, - and _")
@@ -132,14 +142,14 @@ def _check(request: pb.JoinSwarmRequest) -> None:
     if request.schema != schema_version.digest():
         theirs = rpc_allowlist.short(request.schema) if request.schema else "an older version's"
         raise Refused(
-            f"the messages of node {named} are {theirs}, those of this site {schema_version.digest()}:"
-            " install the site's version of banyan on the node",
+            f"the messages of node {named} are {theirs}, those of this site"
+            f" {schema_version.digest()}: install the site's version of banyan on the node",
             Reason.OTHER_VERSION,
         )
 
 
 def check_joinable(run: runs.Run) -> None:
-    """Raises Refused for a run that no node can join."""
+    """Raise Refused for a run that no node can join."""
     if state_machine.over(run.state):
         raise Refused(
             f"run {run.run_id} is over ({state_machine.name(run.state)}); there is nothing to join",
@@ -155,8 +165,9 @@ def check_joinable(run: runs.Run) -> None:
         run.vocabulary and run.tokenizer_digest
     ):
         raise Refused(
-            f"nothing holds what nodes that join run {run.run_id} would say: its gateway found no config.json with a"
-            f" vocab_size, or no tokenizer.json, of model {recipe.get('model')!r}; put the model's folder on the gateway's"
-            " host, and begin the run again",
+            f"nothing bounds what nodes that join run {run.run_id} may send: its gateway found no"
+            " config.json with a vocab_size, or no tokenizer.json, of model"
+            f" {recipe.get('model')!r}; put the model's folder on the gateway's host, and begin"
+            " the run again",
             Reason.NO_BOUNDS,
         )

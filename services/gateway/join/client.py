@@ -1,4 +1,6 @@
-"""The joining node's side: trusts the gateway that its token names, is admitted, and knows what its process must be told."""
+"""The joining node's side: trusts the gateway that its token names, is admitted, and gets its
+environment.
+"""
 
 import re
 import socket
@@ -16,10 +18,10 @@ from services.gateway.join import jwt, tls, tokens
 
 
 async def admit(address: str, token_text: str, folder: Path, node_id: str = "") -> dict[str, str]:
-    """Joins the run that the token opens: the environment for `python -m services.rollout`. Keys go to `folder`.
+    """Join the run that the token opens; return the environment for `python -m services.rollout`.
 
-    Raises InvalidInput, Refused or TemporaryError with what to do about it. Nothing secret is sent before the gateway has
-    shown the certificate that the token names.
+    Keys go to `folder`. Raise InvalidInput, Refused or TemporaryError with advice on what to do. No
+    secret is sent before the gateway has shown the certificate that the token names.
     """
     token = tokens.parse(token_text)
     pem = tls.fetch_certificate(address, token.fingerprint)
@@ -38,7 +40,9 @@ async def admit(address: str, token_text: str, folder: Path, node_id: str = "") 
 
 
 def _seed(folder: Path) -> str:
-    """The node's own key: made here, kept here, so that the same node comes back as itself."""
+    """Return the node's own key, made once and kept here, so that the same node comes back as
+    itself.
+    """
     private_files.folder(folder)
     path = folder / "node.seed"
     if not path.exists():

@@ -1,4 +1,9 @@
-"""Built-in sums of several numbers, with each step of the way: rows whose failures can be put right (SCOPE, card 38)."""
+"""Built-in sums of several numbers with each step of the solution: rows whose failures can be
+corrected.
+
+They are for SCOPE (arXiv 2602.24110), which corrects the first wrong step of a failed answer (ADR
+037).
+"""
 
 import random
 from typing import Any
@@ -8,19 +13,22 @@ TERMS = 4
 
 
 def rows(size: int, seed: int) -> list[dict[str, Any]]:
-    """So many different sums of four numbers, the same for one seed, and as many as there are at most. `solution`: a line
-    for each addition, from left to right."""
+    """Return `size` different sums of four numbers, or all if there are fewer; the same for the
+    same seed.
+
+    `solution` has a line for each addition, from left to right.
+    """
     draws = random.Random(seed)
     every = len(NUMBERS) ** TERMS
     return [_row(_terms(number)) for number in draws.sample(range(every), min(size, every))]
 
 
 def _terms(number: int) -> list[int]:
-    found = []
+    terms = []
     for _ in range(TERMS):
         number, digit = divmod(number, len(NUMBERS))
-        found.append(NUMBERS[digit])
-    return found
+        terms.append(NUMBERS[digit])
+    return terms
 
 
 def _row(terms: list[int]) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Rows of the user's file: JSON Lines or Parquet. Every row is checked before the run starts; a bad one is named."""
+"""Rows of the user's file: JSON Lines or Parquet. Every row is checked before the run starts; a bad
+one is named.
+"""
 
 import json
 import os
@@ -15,7 +17,9 @@ RESERVED = "completion"  # the first argument of every reward function
 
 
 def rows(task: Task, base: Path) -> list[dict[str, Any]]:
-    """The file's rows. Raises InvalidInput that names the file, the line or row, and the value."""
+    """Return the file's rows. Raise InvalidInput that names the file, the line or row, and the
+    value.
+    """
     checked = list(_read(task, base))
     if not checked:
         raise InvalidInput(f"{base / Path(os.path.expanduser(task.path))} holds no rows")
@@ -23,7 +27,7 @@ def rows(task: Task, base: Path) -> list[dict[str, Any]]:
 
 
 def first(task: Task, base: Path) -> dict[str, Any] | None:
-    """The first of the rows, without reading the others; None where there is none."""
+    """Return the first row without reading the others; None if there are no rows."""
     return next(_read(task, base), None)
 
 
@@ -31,12 +35,13 @@ def _read(task: Task, base: Path) -> Iterator[dict[str, Any]]:
     path = base / Path(os.path.expanduser(task.path))
     if path.is_dir():
         raise InvalidInput(
-            f"task.path {task.path!r} is a folder; name a file of JSON Lines or a Parquet table in it"
+            f"task.path {task.path!r} is a folder;"
+            " name a file of JSON Lines or a Parquet table in it"
         )
     if not path.is_file():
         raise InvalidInput(f"task.path {task.path!r}: there is no file {path}")
-    found = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _json_lines(path)
-    for where, row in found:
+    parquet = path.suffix.lower() in (".parquet", ".pq")
+    for where, row in _parquet(path) if parquet else _json_lines(path):
         yield _checked(row, where, task)
 
 
@@ -91,7 +96,8 @@ def _checked(row: Any, where: str, task: Task) -> dict[str, Any]:
         )
     if RESERVED in row:
         raise InvalidInput(
-            f"{where} has a field {RESERVED!r}; reward functions get that from the model, so rename it"
+            f"{where} has a field {RESERVED!r};"
+            " reward functions get that from the model, so rename it"
         )
     try:
         check_size(row, where)

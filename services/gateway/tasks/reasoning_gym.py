@@ -1,7 +1,7 @@
-"""Rows made by a generator of reasoning-gym: offline, the same for the same seed and settings.
+"""Rows made by a generator of reasoning-gym: offline, and the same for the same seed and settings.
 
-A row holds what its scorer needs: {"dataset", "config", "question", "answer", "metadata"}. Answers are scored by the
-verifier, in a child process; nothing here runs a scorer.
+A row holds the data that its scorer needs: {"dataset", "config", "question", "answer", "metadata"}.
+Answers are scored by the verifier in a child process; nothing here runs a scorer.
 """
 
 import json
@@ -11,7 +11,7 @@ from banyan.errors import InvalidInput
 from banyan.recipe import Task
 from services.gateway.tasks.size import check_size
 
-# What cannot be a task, and why.
+# Generators that cannot be a task, and why.
 REFUSED = {
     "composite": "it only mixes other generators; name one of them",
     "list_functions": "it draws from a global generator, so that the same seed gives other rows",
@@ -19,11 +19,13 @@ REFUSED = {
 
 
 def rows(task: Task) -> list[dict[str, Any]]:
-    """`task.size` rows. Raises InvalidInput for an unknown generator or a setting that it does not take."""
+    """Return `task.size` rows. Raise InvalidInput for an unknown generator or a setting that it
+    does not take.
+    """
     if task.dataset in REFUSED:
         raise InvalidInput(f"task.dataset {task.dataset!r} cannot be used: {REFUSED[task.dataset]}")
-    made = _generator(task)
-    return [_row(task, made[index], index) for index in range(task.size)]
+    entries = _generator(task)
+    return [_row(task, entries[index], index) for index in range(task.size)]
 
 
 def _generator(task: Task) -> Any:

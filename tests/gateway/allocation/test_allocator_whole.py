@@ -9,14 +9,14 @@ from banyan.v1 import treestore_service_pb2 as lineage
 from services.chassis.rpc import rpc
 from services.gateway import service
 from services.gateway.clients.treestore import RpcStore
-from tests.gateway.site import channel, site
+from tests.gateway.live_site import channel, site
 
 
 async def test_a_decision_is_stored_before_its_trees_and_explains_itself(
     tmp_path, recipe_of, eventually
 ) -> None:
     recipe = recipe_of(
-        control={"curriculum": "tests.gateway.curricula:Again"}, task={"holdout": 0.0}
+        control={"curriculum": "tests.gateway.curriculum_doubles:Again"}, task={"holdout": 0.0}
     )
     async with site(tmp_path) as here:
         run = await here.create(recipe)

@@ -26,7 +26,7 @@ from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.rpc import rpc
 from services.gateway.join import client, rpc_allowlist, slots, tls, tokens
-from tests.gateway.site import channel, node_channel
+from tests.gateway.live_site import channel, node_channel
 
 
 async def _bus(env: dict[str, str]) -> Bus:
@@ -306,15 +306,17 @@ async def test_bytes_that_are_no_request_are_the_callers_mistake(here, tmp_path)
     async with node_channel(env) as through:
         calls = [
             through.unary_unary(method)(garbage, timeout=10)
-            for method in (*rpc_allowlist.TO_STORE, rpc_allowlist.JOIN)
+            for method in (*rpc_allowlist.STORE_METHODS, rpc_allowlist.JOIN_SWARM)
         ]
-        calls.append(through.stream_unary(rpc_allowlist.BLOBS)(pieces(), timeout=10))
+        calls.append(through.stream_unary(rpc_allowlist.PUT_BLOB)(pieces(), timeout=10))
         for call in calls:
             with pytest.raises(grpc.aio.AioRpcError, match="the request is no banyan") as failed:
                 await call
             assert failed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         with pytest.raises(grpc.aio.AioRpcError, match="the request is no banyan") as failed:
-            await anext(aiter(through.unary_stream(rpc_allowlist.TO_LEARNER)(garbage, timeout=10)))
+            await anext(
+                aiter(through.unary_stream(rpc_allowlist.FETCH_WEIGHTS)(garbage, timeout=10))
+            )
         assert failed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -422,7 +424,7 @@ async def test_a_node_that_uploads_without_an_end_has_two_places_and_others_have
 
 
 def test_calls_are_counted_by_run_and_node() -> None:
-    taken = slots.Places(2, "calls")
+    taken = slots.Slots(2, "calls")
     with taken.one("r", "a"), taken.one("r", "a"), taken.one("r", "b"):
         with pytest.raises(TemporaryError, match="node a has 2 calls"), taken.one("r", "a"):
             pass

@@ -27,7 +27,7 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
     server.process.wait(5)
 
 
-async def _standing(service: Bus) -> dict[str, object]:
+async def _counts(service: Bus) -> dict[str, object]:
     """What the log holds beside the node's own, and how the other run's queue stands."""
     held: dict[str, object] = {}
     for stream in (subjects.LINEAGE, subjects.GROWTH, subjects.TRAIN, subjects.DEAD):
@@ -67,7 +67,7 @@ async def test_no_reply_subject_reaches_the_services(secured: Secured, reply: st
         1, 5.0
     )
     reply = taken.message.reply if reply == _THEIRS else reply
-    before = await _standing(service)
+    before = await _counts(service)
     for subject, body in (
         (f"{PULL}.{SCOPE.growth_consumer}", b'{"batch":1,"no_wait":true}'),
         (f"{PULL}.{SCOPE.growth_consumer}", b'{"batch":5,"no_wait":true}'),
@@ -82,6 +82,6 @@ async def test_no_reply_subject_reaches_the_services(secured: Secured, reply: st
         while subjects.lineage(RUN, "leaf") not in await service.subjects_of(subjects.LINEAGE):
             await asyncio.sleep(0.05)
     await service.client.flush()
-    assert await _standing(service) == before
+    assert await _counts(service) == before
     await node.close()
     await service.close()

@@ -12,9 +12,9 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis.rpc import rpc
 from services.gateway.join import client, tls, tokens
-from services.gateway.join.admission import Door
+from services.gateway.join.admission import TokenVerifier
 from services.gateway.server import Gateway
-from tests.gateway.site import channel
+from tests.gateway.live_site import channel
 
 
 @pytest.mark.parametrize("bearer", ["", "0" * 32, "garbage"])
@@ -44,7 +44,9 @@ async def test_a_token_expires(here, tmp_path, eventually) -> None:
 
     async def refused() -> bool:
         try:
-            await Door(_store_of(here), here.state).run_of([("authorization", f"Bearer {token}")])
+            await TokenVerifier(_store_of(here), here.state).run_of(
+                [("authorization", f"Bearer {token}")]
+            )
             return False
         except Refused as error:
             return "expired" in str(error)
@@ -55,7 +57,7 @@ async def test_a_token_expires(here, tmp_path, eventually) -> None:
 
 
 def _store_of(here):
-    return here.running.fleet._store
+    return here.running.drivers._store
 
 
 async def test_another_gateways_token_is_not_even_shown_to_this_one(here, tmp_path) -> None:

@@ -11,8 +11,8 @@ from banyan.v1 import treestore_service_pb2 as lineage
 from banyan.v1.runstore_service_pb2 import PROCESS_EVENT_GIVEN_UP, ReportProcessRequest
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway.clients.treestore import RpcStore
-from tests.gateway.drive import driver_of as _driver
-from tests.gateway.drive import until_over as _until_over
+from tests.gateway.driven_runs import driver_of as _driver
+from tests.gateway.driven_runs import until_over as _until_over
 
 EVAL, TRAIN = tree_pb2.TREE_PURPOSE_EVAL, tree_pb2.TREE_PURPOSE_TRAIN
 
@@ -54,24 +54,24 @@ async def test_trees_say_which_policy_may_sample_them(store, bus, recipe_of) -> 
 
 async def test_processes_are_wanted_while_the_run_works(store, bus, recipe_of) -> None:
     driver = await _driver(store, bus, recipe_of(resources={"rollout_nodes": 2}))
-    assert not await driver.look()
+    assert not await driver.reconcile()
     assert store.desired[driver.run_id] == {"rollout": 2, "learner": 1}
     await store.move_run(driver.run_id, S.RUN_STATE_STARTING, S.RUN_STATE_PAUSED, "")
-    assert await driver.look()
+    assert await driver.reconcile()
     assert store.desired[driver.run_id] == {}
 
 
 async def test_nothing_is_opened_before_the_base_policy_is_published(store, bus, recipe_of) -> None:
     driver = await _driver(store, bus, recipe_of())
     for _ in range(3):
-        await driver.look()
+        await driver.reconcile()
     assert not bus.sent and not store.moves
 
 
 async def test_another_gateway_goes_on_with_the_same_trees(store, bus, recipe_of) -> None:
     recipe = recipe_of(generate={"trees": 2})
     looks = 0
-    while not await (await _driver(store, bus, recipe)).look():  # a new process for every look
+    while not await (await _driver(store, bus, recipe)).reconcile():  # a new process for every look
         if not store.policies:
             store.publish(0)
         store.finish()
@@ -90,15 +90,15 @@ async def test_a_group_that_was_opened_by_half_is_completed_by_the_next_gateway(
     recipe = recipe_of(generate={"trees": 2}, eval={"max_rows": 1}, task={"holdout": 0.0})
     store.publish(0)
     first = await _driver(store, bus, recipe)
-    await first.look()
+    await first.reconcile()
     bus.hold = True
-    await first.look()
+    await first.reconcile()
     for opened in bus.held[:5]:  # the broker got five of eight; then the gateway was killed
         store.ingest(opened)
     bus.hold = False
     second = await _driver(store, bus, recipe)
-    await second.look()
-    await second.look()  # the half group held a place until it was whole
+    await second.reconcile()
+    await second.reconcile()  # the half group held a place until it was whole
     assert store._groups().opened == 4 and len(store.trees) == 8
 
 
@@ -106,8 +106,8 @@ async def test_what_is_opened_together_is_one_message(store, bus, recipe_of) -> 
     recipe = recipe_of(generate={"trees": 2}, task={"holdout": 0.0})
     store.publish(0)
     driver = await _driver(store, bus, recipe)
-    await driver.look()
-    await driver.look()
+    await driver.reconcile()
+    await driver.reconcile()
     assert store._groups().opened == 4 and len(store.trees) == 8
     assert bus.messages == 1 and len(bus.sent) == 8
 
@@ -119,8 +119,8 @@ async def test_large_trees_are_split_below_the_limit_of_a_message(
     recipe = recipe_of(generate={"trees": 2}, task={"holdout": 0.0})
     store.publish(0)
     driver = await _driver(store, bus, recipe)
-    await driver.look()
-    await driver.look()
+    await driver.reconcile()
+    await driver.reconcile()
     assert store._groups().opened == 4 and len(store.trees) == len(bus.sent) == 8
     assert 1 < bus.messages < 8
 
@@ -132,7 +132,7 @@ async def test_a_publish_that_breaks_off_is_completed_by_the_same_gateway(
     recipe = recipe_of(generate={"trees": 2}, task={"holdout": 0.0})
     store.publish(0)
     driver = await _driver(store, bus, recipe)
-    await driver.look()
+    await driver.reconcile()
     publish, sent = bus.publish, []
 
     async def breaks(*args, **more):
@@ -143,10 +143,10 @@ async def test_a_publish_that_breaks_off_is_completed_by_the_same_gateway(
 
     monkeypatch.setattr(bus, "publish", breaks)
     with pytest.raises(DeadlineMissed):
-        await driver.look()
+        await driver.reconcile()
     assert store._groups().opened == 1
-    await driver.look()
-    await driver.look()
+    await driver.reconcile()
+    await driver.reconcile()
     assert store._groups().opened == 4 and len(store.trees) == 8
 
 
@@ -157,13 +157,13 @@ async def test_lost_messages_are_sent_again_after_a_while(
     store.publish(0)
     driver = await _driver(store, bus, recipe)
     bus.lose = True
-    await driver.look()
-    await driver.look()
-    await driver.look()
+    await driver.reconcile()
+    await driver.reconcile()
+    await driver.reconcile()
     assert len(bus.sent) == 4 and not store.trees
     bus.lose = False
-    monkeypatch.setattr("services.gateway.runs.tree_publisher.AGAIN_S", 0.0)
-    await driver.look()
+    monkeypatch.setattr("services.gateway.runs.tree_publisher.REOPEN_S", 0.0)
+    await driver.reconcile()
     assert store._groups().opened == 4
     assert {s.spec.tree_id for s in bus.sent[:4]} == {s.spec.tree_id for s in bus.sent[4:]}
 
@@ -172,13 +172,13 @@ async def test_a_deterministic_wave_is_completed_whole_after_a_crash(store, bus,
     recipe = recipe_of(deterministic=True, task={"holdout": 0.0})
     store.publish(0)
     first = await _driver(store, bus, recipe)
-    await first.look()
+    await first.reconcile()
     bus.hold = True
-    await first.look()
+    await first.reconcile()
     for opened in bus.held[:2]:
         store.ingest(opened)
     bus.hold = False
-    await (await _driver(store, bus, recipe)).look()
+    await (await _driver(store, bus, recipe)).reconcile()
     assert len(store.trees) == 4
     assert len({t.wave for t in store.trees.values()}) == 1
     assert {t.wave_size for t in store.trees.values()} == {4}
@@ -199,7 +199,7 @@ async def test_evaluations_during_the_run_hold_training_back(store, bus, recipe_
     driver = await _driver(store, bus, recipe)
     seen = []
     for _ in range(100):
-        if await driver.look():
+        if await driver.reconcile():
             break
         if not store.policies:
             store.publish(0)
@@ -268,7 +268,7 @@ async def test_a_process_that_was_given_up_fails_the_run_with_its_words(
             detail="a\nout of memory",
         )
     )
-    await driver.look()
+    await driver.reconcile()
     assert store.moves == [
         ("FAILED", "learner 0 ended too often, last with signal 9: out of memory")
     ]
@@ -277,10 +277,10 @@ async def test_a_process_that_was_given_up_fails_the_run_with_its_words(
 async def test_no_time_for_a_single_step_fails_the_run(store, bus, recipe_of) -> None:
     driver = await _driver(store, bus, recipe_of(budget={"minutes": 1.5}))
     store.live_ms = 89_000
-    await driver.look()
+    await driver.reconcile()
     assert not store.moves
     store.live_ms = 90_000
-    await driver.look()
+    await driver.reconcile()
     assert (
         store.moves[0][0] == "FAILED"
         and "1.5 minutes" in store.moves[0][1]
@@ -294,7 +294,7 @@ async def test_when_the_time_is_over_what_was_begun_is_trained_on_and_measured(
     recipe = recipe_of(budget={"minutes": 1.5, "steps": 50})
     driver = await _driver(store, bus, recipe)
     for _ in range(100):
-        over = await driver.look()
+        over = await driver.reconcile()
         if over:
             break
         if not store.policies:
@@ -321,18 +321,18 @@ async def test_what_does_not_end_long_after_the_time_fails_the_run(store, bus, r
     recipe = recipe_of(budget={"minutes": 1.5, "steps": 50})
     driver = await _driver(store, bus, recipe)
     while len(store.policies) < 3:
-        await driver.look()
+        await driver.reconcile()
         if not store.policies:
             store.publish(0)
         store.finish()
         store.train(recipe.control.groups_per_batch)
-    await driver.look()  # opens groups that nobody grows
+    await driver.reconcile()  # opens groups that nobody grows
     store.live_ms = 90_000
     for _ in range(5):
-        await driver.look()
+        await driver.reconcile()
     assert store.moves[-1][0] == "TRAINING"
     store.live_ms = 90_000 + 10 * 60_000
-    await driver.look()
+    await driver.reconcile()
     assert store.moves[-1][0] == "FAILED" and "did not end in 10 more" in store.moves[-1][1]
 
 
@@ -345,7 +345,7 @@ async def test_a_newer_gateway_stops_this_one(store, bus, recipe_of) -> None:
 
 async def test_rows_are_drawn_once_per_epoch(store, bus, recipe_of) -> None:
     recipe = recipe_of(budget={"steps": 60}, task={"holdout": 0.0})
-    await _until_over(store, bus, recipe, await _driver(store, bus, recipe), looks=400)
+    await _until_over(store, bus, recipe, await _driver(store, bus, recipe), passes=400)
     trained = sorted(
         (t for t in store.trees.values() if t.purpose == TRAIN), key=lambda t: t.group_ordinal
     )

@@ -10,57 +10,57 @@ from banyan.recipe import Control
 from services.gateway.runs.staleness_gate import Gate, GroupCounts
 
 
-def _standing(step=0, batches=0, open=0, closed=0, **more) -> GroupCounts:
+def _counts(step=0, batches=0, open=0, closed=0, **more) -> GroupCounts:
     return GroupCounts(step, batches, open, closed, **more)
 
 
 def test_the_first_batch_is_opened_whole_and_then_nothing() -> None:
     gate = Gate(groups_per_batch=8, max_staleness=0)
-    assert gate.room(_standing(), 16) == 8
-    assert gate.room(_standing(open=8), 16) == 0
-    assert gate.room(_standing(open=3, closed=5), 16) == 0
+    assert gate.groups_to_open(_counts(), 16) == 8
+    assert gate.groups_to_open(_counts(open=8), 16) == 0
+    assert gate.groups_to_open(_counts(open=3, closed=5), 16) == 0
 
 
 def test_a_dropped_group_gives_its_place_back() -> None:
     gate = Gate(8, 0)
-    assert gate.room(_standing(open=5, dropped=3), 16) == 3
+    assert gate.groups_to_open(_counts(open=5, dropped=3), 16) == 3
 
 
 def test_nothing_is_opened_between_a_batch_and_its_policy_without_staleness() -> None:
     gate = Gate(8, 0)
-    assert gate.room(_standing(step=0, batches=1), 16) == 0
-    assert gate.room(_standing(step=1, batches=1), 16) == 8
+    assert gate.groups_to_open(_counts(step=0, batches=1), 16) == 0
+    assert gate.groups_to_open(_counts(step=1, batches=1), 16) == 8
 
 
 def test_staleness_lets_sampling_run_ahead_but_not_beyond_the_budget() -> None:
     gate = Gate(8, 2)
-    assert gate.room(_standing(), 16) == 24
-    assert gate.room(_standing(step=14, batches=14), 16) == 16
-    assert gate.room(_standing(step=15, batches=16), 16) == 0
+    assert gate.groups_to_open(_counts(), 16) == 24
+    assert gate.groups_to_open(_counts(step=14, batches=14), 16) == 16
+    assert gate.groups_to_open(_counts(step=15, batches=16), 16) == 0
 
 
 def test_a_rewound_learner_opens_nothing_until_it_has_caught_up() -> None:
-    assert Gate(8, 1).room(_standing(step=3, batches=9), 16) == 0
+    assert Gate(8, 1).groups_to_open(_counts(step=3, batches=9), 16) == 0
 
 
 def test_each_group_names_the_oldest_policy_that_is_still_fresh_for_its_batch() -> None:
     gate = Gate(groups_per_batch=4, max_staleness=1)
-    start = _standing()
+    start = _counts()
     assert [gate.min_step(start, i) for i in range(8)] == [0] * 8
-    later = _standing(step=5, batches=5, closed=2)
+    later = _counts(step=5, batches=5, closed=2)
     assert [gate.min_step(later, i) for i in range(6)] == [4, 4, 5, 5, 5, 5]
-    assert Gate(4, 0).min_step(_standing(step=5, batches=5), 3) == 5
+    assert Gate(4, 0).min_step(_counts(step=5, batches=5), 3) == 5
 
 
 def test_over_provisioning_keeps_more_groups_in_hand_than_a_step_takes() -> None:
     gate = Gate(4, max_staleness=2, extra=3)
-    assert gate.room(_standing(), 16) == 7
+    assert gate.groups_to_open(_counts(), 16) == 7
     # trained on: nothing new is begun under the old policy
-    assert gate.room(_standing(batches=1, open=3), 16) == 0
-    assert gate.room(_standing(step=1, batches=1, open=3), 16) == 4
+    assert gate.groups_to_open(_counts(batches=1, open=3), 16) == 0
+    assert gate.groups_to_open(_counts(step=1, batches=1, open=3), 16) == 4
     # the last batch takes no more than it needs
-    assert gate.room(_standing(step=15, batches=15, open=3), 16) == 1
-    assert [gate.min_step(_standing(step=5, batches=5, open=3), i) for i in range(4)] == [
+    assert gate.groups_to_open(_counts(step=15, batches=15, open=3), 16) == 1
+    assert [gate.min_step(_counts(step=5, batches=5, open=3), i) for i in range(4)] == [
         3,
         4,
         4,
@@ -120,10 +120,10 @@ class World(RuleBasedStateMachine):
     def ended(self) -> None:
         self.views = [*self.views[-4:], self.view()]
 
-    def look(self, standing: GroupCounts) -> None:
-        for position in range(self.gate.room(standing, self.steps)):
-            assert self.gate.min_step(standing, position) <= standing.step
-            self.on_the_wire.add(standing.opened + position)
+    def look(self, counts: GroupCounts) -> None:
+        for position in range(self.gate.groups_to_open(counts, self.steps)):
+            assert self.gate.min_step(counts, position) <= counts.step
+            self.on_the_wire.add(counts.opened + position)
 
     @rule(age=st.integers(0, 4))
     def gateway_looks(self, age: int) -> None:

@@ -15,17 +15,17 @@ from services.gateway.runs.create import run_id
 from services.gateway.runs.evaluation import Evaluation, evaluations
 from services.gateway.runs.opening import Opener, Wave
 from services.gateway.runs.staleness_gate import PolicySteps
-from services.gateway.tasks import dataset as rows_module
+from services.gateway.tasks import dataset
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 
 
 async def _opener(recipe) -> Opener:
-    return Opener("tiny-1", recipe, await rows_module.load(recipe, Path.cwd()))
+    return Opener("tiny-1", recipe, await dataset.load(recipe, Path.cwd()))
 
 
 def _trees(opener: Opener, ordinal: int, min_step: int = 0, **allocated) -> list:
-    rows = opener.rows.train
+    rows = opener.examples.train
     budget = Budget(range(ordinal, ordinal + 1), 0, 8, 1, 128)
     (uniform,) = Uniform().allocate(PromptStats(rows, []), budget, Draws(opener.recipe.seed))
     return opener.training(ordinal, replace(uniform, **allocated), PolicySteps(min_step))
@@ -99,15 +99,15 @@ def test_deterministic_ids_do_not_change_with_fields_that_say_nothing() -> None:
 async def test_no_training_tree_is_of_a_held_out_row(recipe_of) -> None:
     opener = await _opener(recipe_of())
     trained = {_trees(opener, o)[0].row_digest for o in range(300)}
-    assert len(trained) == len(opener.rows.train)
-    assert not trained & set(opener.rows.held_out_digests())
+    assert len(trained) == len(opener.examples.train)
+    assert not trained & set(opener.examples.held_out_digests())
 
 
 async def test_evaluations_are_greedy_and_sampled_on_the_first_held_out_rows(recipe_of) -> None:
     recipe = recipe_of(eval={"samples": 4, "max_rows": 5})
     opener = await _opener(recipe)
     greedy, sampled = (list(opener.evaluation(e)) for e in evaluations(recipe, "step-2", 2))
-    held = sorted(opener.rows.held_out_digests())[:5]
+    held = sorted(opener.examples.held_out_digests())[:5]
     assert [t.row_digest for t in greedy] == held == [t.row_digest for t in sampled]
     assert json.loads(greedy[0].generate_json)["temperature"] == 0
     assert json.loads(greedy[0].generate_json)["settings"] == {"width": 1}

@@ -12,7 +12,7 @@ from services.gateway.runs.staleness_gate import GroupCounts
 
 TRAINING = {
     "state": S.RUN_STATE_TRAINING,
-    "standing": GroupCounts(step=1, batches=1, open=0, closed=0, scored=8, leaves=8),
+    "counts": GroupCounts(step=1, batches=1, open=0, closed=0, scored=8, leaves=8),
 }
 DONE = GroupCounts(step=3, batches=3, open=0, closed=0, scored=8, leaves=8)
 
@@ -32,26 +32,26 @@ def test_processes_that_were_given_up_are_tried_again(recipe_of) -> None:
         )
         == ""
     )
-    assert why(recipe_of, state=S.RUN_STATE_STARTING, standing=None) == ""
+    assert why(recipe_of, state=S.RUN_STATE_STARTING, counts=None) == ""
 
 
 def test_what_is_left_to_do_is_done(recipe_of) -> None:
-    assert why(recipe_of, standing=DONE) == ""
+    assert why(recipe_of, counts=DONE) == ""
 
 
 @pytest.mark.parametrize(
     ("facts", "cause"),
     [
         (
-            {"standing": DONE, "fruitless": "none of the 3 steps changed the weights"},
+            {"counts": DONE, "fruitless": "none of the 3 steps changed the weights"},
             "none of the 3 steps",
         ),
         (
-            {"standing": GroupCounts(step=3, batches=3, open=0, closed=0, leaves=8)},
+            {"counts": GroupCounts(step=3, batches=3, open=0, closed=0, leaves=8)},
             "no sample of its 3 batches has a score",
         ),
         (
-            {"standing": GroupCounts(step=3, batches=3, open=0, closed=0)},
+            {"counts": GroupCounts(step=3, batches=3, open=0, closed=0)},
             "no tree of its 3 batches has a leaf",
         ),
     ],
@@ -62,7 +62,7 @@ def test_a_run_that_taught_nothing_is_over(recipe_of, facts: dict[str, Any], cau
 
 def test_time_that_is_over_stays_over(recipe_of) -> None:
     recipe = {"task": {"holdout": 0.0}, "budget": {"steps": 3, "minutes": 2.0}}
-    facts = {"state": S.RUN_STATE_STARTING, "standing": None}
+    facts = {"state": S.RUN_STATE_STARTING, "counts": None}
     assert why(recipe_of, recipe, live_minutes=3.0, **facts).startswith(
         "budget.minutes: 2 minutes are over"
     )
@@ -73,7 +73,7 @@ def test_an_evaluation_that_no_scorer_scored_stays_without_a_value(recipe_of) ->
     rows = {"before-greedy": Measured(4, 4, 0), "before-sampled": Measured(4, 4, 0)}
     facts = {
         "state": S.RUN_STATE_EVALUATING_BEFORE,
-        "standing": GroupCounts(0, 0, 0, 0),
+        "counts": GroupCounts(0, 0, 0, 0),
         "evals": rows,
         "held_out": 4,
     }
@@ -82,7 +82,7 @@ def test_an_evaluation_that_no_scorer_scored_stays_without_a_value(recipe_of) ->
 
 def test_a_run_that_would_fail_in_the_state_after_the_next_is_told_so_now(recipe_of) -> None:
     rows = {"before-greedy": Measured(4, 4, 0), "before-sampled": Measured(4, 4, 0)}
-    begins = {"state": S.RUN_STATE_STARTING, "standing": GroupCounts(0, 0, 0, 0)}
+    begins = {"state": S.RUN_STATE_STARTING, "counts": GroupCounts(0, 0, 0, 0)}
     assert (
         why(recipe_of, {}, **begins, evals=rows, held_out=4)
         == "evaluation before-greedy: no row could be scored"
@@ -90,7 +90,7 @@ def test_a_run_that_would_fail_in_the_state_after_the_next_is_told_so_now(recipe
     assert why(recipe_of, {}, **begins, held_out=4) == ""
     taught_nothing = {
         **begins,
-        "standing": DONE,
+        "counts": DONE,
         "fruitless": "none of the 3 steps changed the weights",
     }
     assert why(recipe_of, **taught_nothing).startswith("none of the 3 steps")

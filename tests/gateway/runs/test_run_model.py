@@ -18,7 +18,7 @@ from banyan.v1 import tree_pb2
 from services.gateway.runs.evaluation import evaluations
 from services.gateway.runs.opening import Opener
 from services.gateway.runs.staleness_gate import PolicySteps
-from services.gateway.tasks import dataset as rows_module
+from services.gateway.tasks import dataset
 from tests.cli.folders import whole_model
 
 _WORDS = ["[UNK]", *map(str, range(40)), "+", "-", "*"]
@@ -44,7 +44,7 @@ def recipe(recipe_of: Any, folder: Path) -> Any:
 
 
 async def _opener(recipe: Any) -> Opener:
-    return Opener("tiny-1", recipe, await rows_module.load(recipe, Path.cwd()))
+    return Opener("tiny-1", recipe, await dataset.load(recipe, Path.cwd()))
 
 
 def _said(tree: tree_pb2.TreeSpec) -> tuple[int, bytes]:

@@ -16,7 +16,7 @@ from banyan.v1.gateway_service_pb2_grpc import (
 )
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.chassis.rpc import rpc
-from services.gateway.join.admission import Admission, Door
+from services.gateway.join.admission import Admission, TokenVerifier
 from services.gateway.runs.drivers import Drivers
 from services.gateway.server import Gateway, JoinPort
 from tests.cli.folders import whole_model
@@ -28,16 +28,16 @@ async def _queue(run_id: str) -> None:
 
 @pytest.fixture
 async def gateway(store, bus, tmp_path):
-    fleet = Drivers(store, bus, store, await store.take_epoch("test"))
+    drivers = Drivers(store, bus, store, await store.take_epoch("test"))
     admission = Admission(store, tmp_path, "n:1", _queue)
-    servicer = Gateway(
-        store, fleet, Door(store, tmp_path), admission, JoinPort("host:1", "ab" * 32), tmp_path
-    )
+    join = JoinPort("host:1", "ab" * 32)
+    tokens = TokenVerifier(store, tmp_path)
+    servicer = Gateway(store, drivers, tokens, admission, join=join, state=tmp_path)
     server = await rpc.serve(
         "127.0.0.1:0", [lambda s: add_GatewayServiceServicer_to_server(servicer, s)], []
     )
     channel = rpc.channel(server.address)
-    driving = asyncio.create_task(fleet.run())
+    driving = asyncio.create_task(drivers.run())
     yield GatewayServiceStub(channel)
     driving.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -64,8 +64,8 @@ async def test_a_run_is_created_once_per_request(gateway, store, recipe_of) -> N
 
 
 async def test_a_run_that_could_not_be_driven_is_not_stored(gateway, store, recipe_of) -> None:
-    recipe = recipe_of(control={"curriculum": "tests.gateway.curricula:Unclear"})
-    with pytest.raises(InvalidInput, match="curricula:Unclear: right must be a number"):
+    recipe = recipe_of(control={"curriculum": "tests.gateway.curriculum_doubles:Unclear"})
+    with pytest.raises(InvalidInput, match="curriculum_doubles:Unclear: right must be a number"):
         await _create(gateway, recipe)
     assert not store.runs
 
@@ -224,8 +224,8 @@ async def test_processes_of_a_run_that_ended_under_another_gateway_are_wanted_no
     store, bus, recipe_of
 ) -> None:
     store.desired["gone-1"] = {"learner": 1}
-    fleet = Drivers(store, bus, store, 1)
-    driving = asyncio.create_task(fleet.run())
+    drivers = Drivers(store, bus, store, 1)
+    driving = asyncio.create_task(drivers.run())
     async with asyncio.timeout(5):
         while store.desired["gone-1"]:
             await asyncio.sleep(0.01)
@@ -251,11 +251,11 @@ async def test_a_run_whose_rows_changed_is_paused_with_that_cause(
 
 async def test_a_newer_gateway_ends_this_ones_drivers(store, bus, recipe_of) -> None:
     from services.gateway.runs.create import new_run
-    from services.gateway.tasks import dataset as rows_module
+    from services.gateway.tasks import dataset
 
     recipe = recipe_of()
     await store.put_run(
-        new_run(recipe, await rows_module.load(recipe, Path.cwd()), "/f", Path("s")).run, "r"
+        new_run(recipe, await dataset.load(recipe, Path.cwd()), "/f", Path("s")).run, "r"
     )
     store.refuse_epoch = True
     with pytest.raises(Refused, match="newer gateway"):

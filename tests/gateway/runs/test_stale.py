@@ -31,12 +31,12 @@ class Ageing(World):
         self.opened: dict[int, tuple[int, int]] = {}  # step when it was opened, last step
         self.late: set[int] = set()  # given up for their age
 
-    def look(self, standing: GroupCounts) -> None:
-        for position in range(self.gate.room(standing, self.steps)):
-            last = self.gate.steps(standing, position).last
+    def look(self, counts: GroupCounts) -> None:
+        for position in range(self.gate.groups_to_open(counts, self.steps)):
+            last = self.gate.steps(counts, position).last
             assert last is not None
-            self.opened.setdefault(standing.opened + position, (standing.step, last))
-        super().look(standing)
+            self.opened.setdefault(counts.opened + position, (counts.step, last))
+        super().look(counts)
 
     def published(self) -> None:
         for ordinal, state in self.stored.items():

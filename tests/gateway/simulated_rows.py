@@ -10,7 +10,7 @@ from banyan.plugins import Allocation, Budget, PromptStats
 from services.gateway.allocation.history import History
 
 
-class RowWorld:
+class SimulatedRows:
     """Rows with a text and a success rate; every group is trained on."""
 
     def __init__(
@@ -38,7 +38,7 @@ class RowWorld:
         """The next groups get their rows."""
         given = self.ask(range(len(self.given), len(self.given) + count))
         for allocation in given:
-            self.history.allocated(len(self.given), allocation.row)
+            self.history.record_allocation(len(self.given), allocation.row)
             self.given.append(allocation)
         return given
 
@@ -50,5 +50,7 @@ class RowWorld:
             rewards = (self.rng.random(width) < self.rates[allocation.row]).astype(float)
             lengths = self.rng.integers(1, 100, width)
             self.means.append(float(rewards.mean()))
-            self.history.became(first + place, self.batches, rewards.tolist(), lengths.tolist())
+            self.history.record_outcome(
+                first + place, self.batches, rewards.tolist(), lengths.tolist()
+            )
         self.batches += 1

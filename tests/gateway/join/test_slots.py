@@ -24,7 +24,7 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis.rpc import rpc
 from services.gateway.join import client, slots
-from tests.gateway.site import Site, node_channel
+from tests.gateway.live_site import Site, node_channel
 
 
 @pytest.fixture

@@ -56,14 +56,14 @@ def test_the_tokens_are_those_that_a_node_makes(folder: Path, template: str | No
     ).encode_chat(_MESSAGES)
     ours = PromptTokens(folder)
     assert ours.encode(_MESSAGES) == theirs.tolist() and len(theirs) > 6
-    assert ours.said(json.dumps(_MESSAGES))[0] == len(theirs)
+    assert ours.digest(json.dumps(_MESSAGES))[0] == len(theirs)
 
 
 def test_of_a_template_that_asks_for_the_time_or_refuses_nothing_is_said(folder: Path) -> None:
     _config(folder, chat_template="{{ strftime_now('%d') }}")
-    assert prompt_tokens._made(folder) is None
+    assert prompt_tokens._load(folder) is None
     _config(folder, chat_template="{{ raise_exception('no system message') }}")
-    assert PromptTokens(folder).said(json.dumps(_MESSAGES)) == prompt_tokens.NOTHING
+    assert PromptTokens(folder).digest(json.dumps(_MESSAGES)) == prompt_tokens.UNKNOWN
 
 
 def test_the_gateway_loads_no_model_library() -> None:

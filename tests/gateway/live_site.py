@@ -99,7 +99,7 @@ async def site(state: Path) -> AsyncIterator[Site]:
             channel(running.address) as plain,
             channel(store) as stored,
         ):
-            driving = asyncio.create_task(running.fleet.run())
+            driving = asyncio.create_task(running.drivers.run())
             stubs = RunStoreServiceStub(stored), TreeStoreServiceStub(stored)
             yield Site(state, told, running, GatewayServiceStub(plain), *stubs, driving)
             driving.cancel()

@@ -30,7 +30,9 @@ class Groups:
         """To the end of a step; how long it took."""
         begun = self.now
         held = len(self.ends)
-        for _ in range(self.gate.room(GroupCounts(self.step, self.step, held, 0), 1 << 30)):
+        for _ in range(
+            self.gate.groups_to_open(GroupCounts(self.step, self.step, held, 0), 1 << 30)
+        ):
             self.begun[self.opened], self.policies[self.opened] = self.now, self.step
             self.ends[self.opened] = self.now + self.lengths[self.opened]
             self.opened += 1
