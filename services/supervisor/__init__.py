@@ -1,1 +1,3 @@
-"""The one parent of all processes of the embedded mode (PROTOCOL 7)."""
+"""The only parent of all processes of the embedded mode (docs/protocol.md, Processes of the
+embedded mode).
+"""

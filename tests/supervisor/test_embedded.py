@@ -1,4 +1,6 @@
-"""The whole embedded system: its ports answer who knows the secret of the state folder, which nobody else can read."""
+"""The whole embedded system: its ports answer only callers that show the secret of the state
+folder.
+"""
 
 import asyncio
 from pathlib import Path
@@ -12,29 +14,27 @@ from services.supervisor.embedded import embedded
 from services.supervisor.state import StateFolder
 from services.supervisor.supervisor import GivenUp, Supervisor
 
+METHODS = {
+    "treestore": "/banyan.v1.RunStoreService/ReadRuns",
+    "gateway": "/banyan.v1.GatewayService/ListRuns",
+    "verifier": "/banyan.v1.VerifierService/CloseEnvironment",
+}
+
 
 async def _answers(supervisor: Supervisor, secret: str) -> list[str]:
-    """Which ports answer a call that shows this secret."""
+    """Return the services whose ports answer a call with this secret."""
     state = supervisor.fleet.state
     answering = []
-    for service in ("treestore", "gateway", "verifier"):
+    for service in METHODS:
         async with rpc.channel(state.address(service), secret=secret) as channel:
-            list_runs = channel.unary_unary(
-                {
-                    "treestore": "/banyan.v1.RunStoreService/ReadRuns",
-                    "gateway": "/banyan.v1.GatewayService/ListRuns",
-                    "verifier": "/banyan.v1.VerifierService/CloseEnvironment",
-                }[service]
-            )
             try:
-                await rpc.call(list_runs, b"", 10.0)
+                await rpc.call(channel.unary_unary(METHODS[service]), b"", 10.0)
             except Refused as error:
-                assert error.reason == "UNAUTHENTICATED" and str(state.path / "secret") in str(
-                    error
-                )
+                assert error.reason == "UNAUTHENTICATED"
+                assert str(state.path / "secret") in str(error)
                 continue
-            except Exception:
-                assert service == "verifier"  # it has no environments, and says so to who may ask
+            except Exception:  # any error but a refusal is an answer
+                assert service == "verifier"  # it has no environments
             answering.append(service)
     return answering
 
@@ -48,9 +48,8 @@ async def test_ports_answer_who_knows_the_secret_only(tmp_path: Path) -> None:
         for child in supervisor.children.values():
             for file in ("environ", "cmdline"):
                 assert state.secret.encode() not in Path(f"/proc/{child.pid}/{file}").read_bytes()
-        assert state.secret not in "".join(
-            log.read_text() for log in (state.path / "logs").iterdir()
-        )
+        logs = [log.read_text() for log in (state.path / "logs").iterdir()]
+        assert state.secret not in "".join(logs)
 
 
 async def test_a_state_folder_is_closed_to_others(tmp_path: Path) -> None:
@@ -79,7 +78,7 @@ async def test_a_broker_that_cannot_hold_the_streams_ends_the_start_with_the_rem
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nats_server, "MAX_FILE_STORE", "1GB")
-    # two starts of a process, not the 90 s that it waits for one to serve
+    # Two starts of a process, not the 90 s of waiting for one to serve.
     async with asyncio.timeout(60):
         with pytest.raises(
             GivenUp, match=r"stream LINEAGE cannot be made.* max_file_store .* MiB or more"

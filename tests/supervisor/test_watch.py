@@ -1,4 +1,6 @@
-"""Processes that hang: stopped ones, ones whose own health says so, ones that never serve; and those that only take long."""
+"""Processes that hang: stopped ones, ones whose own health says so, ones that never serve; and slow
+ones.
+"""
 
 import asyncio
 import contextlib
@@ -18,7 +20,7 @@ from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis.process.nats_server import free_port
 from services.chassis.rpc.health import LIVENESS
 from services.gateway.join import nats_accounts
-from services.supervisor import supervisor as of_supervisor
+from services.supervisor import supervisor as supervisor_module
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
 from services.supervisor.fleet import ProcessCommands
@@ -26,7 +28,14 @@ from services.supervisor.probes import Answer, GrpcProbe, NatsProbe, probe_of
 from services.supervisor.state import StateFolder
 from services.supervisor.supervisor import Supervisor
 from services.supervisor.watch import Patience, watched
-from tests.supervisor.test_supervisor import Store, alive, pids, supervised
+from tests.supervisor.supervised import (
+    FakeRunStore,
+    alive,
+    change_workers,
+    pids,
+    supervised,
+    workers,
+)
 
 QUICK = Patience(
     every_s=0.1, misses=3, answer_s=20.0, start_s={"learner": 20.0}, start_others_s=20.0
@@ -34,7 +43,7 @@ QUICK = Patience(
 SERVED, STARTING, LATE = Answer(True, True), Answer(False, True), Answer(True, False)
 SERVICE = """
 import asyncio, os, signal, sys
-from services.chassis import rpc
+from services.chassis.rpc import rpc
 from services.chassis.rpc.health import Liveness, Pulse
 async def main():
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, os._exit, 0)
@@ -48,7 +57,7 @@ asyncio.run(main())
 
 
 class Script:
-    """A probe that answers what the test says, then the last of it for ever."""
+    """A probe with scripted answers; the last one is repeated for ever."""
 
     def __init__(self, answers: Sequence[Answer | None]) -> None:
         self.answers, self.asked = list(answers), 0
@@ -68,10 +77,10 @@ async def _nothing() -> None: ...
     [
         ([SERVED, None], 4, "had no answer"),
         ([SERVED, None, None, SERVED, None], 7, "had no answer"),  # in a row
-        # before its first answer it only starts
+        # Before its first answer it only starts.
         ([None, None, None, None, SERVED, None], 8, "had no answer"),
         ([SERVED, LATE], 4, "NOT_SERVING"),
-        # while it starts, too, once it has answered
+        # Also while it starts, once it has answered.
         ([STARTING, STARTING, None], 5, "had no answer"),
     ],
 )
@@ -93,11 +102,11 @@ async def test_a_start_has_a_deadline_for_its_first_answer_and_one_for_its_servi
     assert slow == "it did not serve within 0.1 s of its start"
 
 
-async def test_who_serves_first_is_told_once() -> None:
-    told: list[int] = []
+async def test_the_first_service_is_reported_once() -> None:
+    calls: list[str] = []
 
     async def ready() -> None:
-        told.append(1)
+        calls.append("ready")
 
     await watched(
         Script([STARTING, SERVED, SERVED, None]),
@@ -105,25 +114,22 @@ async def test_who_serves_first_is_told_once() -> None:
         Patience(every_s=0.001, misses=2),
         ready,
     )
-    assert told == [1]
+    assert calls == ["ready"]
 
 
 def _speaks(supervisor: Supervisor, then: str = "pass") -> None:
-    """Workers speak health, and do `then`."""
-    plain = supervisor.fleet.worker
+    """Let workers serve gRPC health and run `then`."""
 
-    def made(*arguments: Any) -> Child:
-        child = plain(*arguments)
+    def serve_health(child: Child) -> None:
         child.health = f"127.0.0.1:{free_port()}"
         child.command = [sys.executable, "-c", SERVICE.format(then=then), child.health]
-        return child
 
-    object.__setattr__(supervisor.fleet, "worker", made)
+    change_workers(supervisor, serve_health)
 
 
 @contextlib.asynccontextmanager
-async def hanging(tmp_path: Path, then: str) -> AsyncIterator[tuple[Supervisor, Store]]:
-    store = Store()
+async def hanging(tmp_path: Path, then: str) -> AsyncIterator[tuple[Supervisor, FakeRunStore]]:
+    store = FakeRunStore()
     async with supervised(tmp_path, store, {}) as supervisor:
         supervisor._patience = QUICK
         _speaks(supervisor, then)
@@ -131,7 +137,7 @@ async def hanging(tmp_path: Path, then: str) -> AsyncIterator[tuple[Supervisor, 
         yield supervisor, store
 
 
-def _ready(store: Store) -> Callable[[], bool]:
+def _ready(store: FakeRunStore) -> Callable[[], bool]:
     return lambda: rs.PROCESS_EVENT_READY in store.events()
 
 
@@ -164,7 +170,10 @@ async def test_a_process_whose_thread_hangs_is_started_again_though_it_answers(
 async def test_a_process_that_says_that_it_takes_long_is_left_alone(
     tmp_path: Path, eventually: Any
 ) -> None:
-    then = "await server.set_serving(False); pulse.beat('loading', 60); await asyncio.sleep(1); await server.set_serving(True)"
+    then = (
+        "await server.set_serving(False); pulse.beat('loading', 60); await asyncio.sleep(1);"
+        " await server.set_serving(True)"
+    )
     async with hanging(tmp_path, then) as (_, store):
         await eventually(_ready(store), 20.0)
         assert rs.PROCESS_EVENT_EXITED not in store.events()
@@ -202,7 +211,7 @@ async def test_the_broker_is_asked_in_its_own_protocol(nats_server: Any, eventua
 
 
 async def test_a_server_that_says_nothing_of_its_loops_lives_if_it_answers() -> None:
-    """Another's service, which has gRPC's health and no liveness in it."""
+    """A foreign service has gRPC's health service without the liveness name."""
     server, servicer = grpc.aio.server(), health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
@@ -220,7 +229,7 @@ async def test_a_server_that_says_nothing_of_its_loops_lives_if_it_answers() -> 
 
 
 def _broker(tmp_path: Path) -> tuple[Supervisor, Child, int]:
-    """A supervisor with a broker to keep, and the broker's port."""
+    """Return a supervisor with a broker to keep, the broker, and its port."""
     state = StateFolder.open(tmp_path / "s")
     state.choose_ports()
     fleet = ProcessCommands(state)
@@ -239,7 +248,7 @@ async def test_a_stopped_broker_is_killed_and_started_again(
     tmp_path: Path, eventually: Any
 ) -> None:
     supervisor, broker, _ = _broker(tmp_path)
-    await supervisor._keep(broker)
+    await supervisor.keep(broker)
     try:
         await supervisor.await_ready("nats", 20.0)
         first = broker.pid
@@ -258,7 +267,7 @@ async def test_a_broker_whose_port_is_taken_for_a_while_is_tried_again(
         with socket.socket() as other:
             other.bind(("127.0.0.1", port))
             other.listen()
-            await supervisor._keep(broker)
+            await supervisor.keep(broker)
             await eventually(lambda: len(broker.exits) == 3, 20.0)
             assert broker.state != "ready" and not supervisor.failure.done()
         await supervisor.await_ready("nats", 20.0)
@@ -269,49 +278,45 @@ async def test_a_broker_whose_port_is_taken_for_a_while_is_tried_again(
 async def test_a_process_whose_port_somebody_took_gets_another(
     tmp_path: Path, eventually: Any
 ) -> None:
-    store = Store()
+    store = FakeRunStore()
     async with supervised(tmp_path, store, {}) as supervisor:
-        plain = supervisor.fleet.worker
         with socket.socket() as other:
             other.bind(("127.0.0.1", 0))
             other.listen()
             taken = f"127.0.0.1:{other.getsockname()[1]}"
+            code = SERVICE.format(then="pass").replace("sys.argv[1]", "os.environ['BANYAN_LISTEN']")
 
-            def made(*arguments: Any) -> Child:
-                child = plain(*arguments)
-                code = SERVICE.format(then="pass").replace(
-                    "sys.argv[1]", "os.environ['BANYAN_LISTEN']"
-                )
+            def listen_there(child: Child) -> None:
                 child.health, child.command = taken, [sys.executable, "-c", code]
-                return child
 
-            object.__setattr__(supervisor.fleet, "worker", made)
+            change_workers(supervisor, listen_there)
             store.want(("learner", 1))
             await eventually(_ready(store), 20.0)
-        assert (
-            next(c for c in supervisor.children.values() if c.service == "learner").health != taken
-        )
+        (learner,) = workers(supervisor, "learner")
+        assert learner.health != taken
 
 
 async def test_a_port_that_is_chosen_anew_is_none_of_its_own_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also not of those that do not listen yet."""
-    store = Store()
-    async with supervised(tmp_path, store, {}) as supervisor:
+    """Not even one of those that do not listen yet."""
+    async with supervised(tmp_path, FakeRunStore(), {}) as supervisor:
         state = supervisor.fleet.state
         moved, other = (
             Child(f"x{port}", "learner", [], {}, tmp_path / "log", health=f"127.0.0.1:{port}")
             for port in (5, 6)
         )
         supervisor.children |= {"moved": moved, "other": other}
-        asked: list[set[int]] = []
-        monkeypatch.setattr(of_supervisor, "free_port", lambda taken: asked.append(taken) or 7)
-        supervisor._move(moved)
-        assert (
-            asked == [{*state.ports.values(), 5, 6}]
-            and moved.health == moved.env["BANYAN_LISTEN"] == "127.0.0.1:7"
-        )
+        taken_ports: list[set[int]] = []
+
+        def free_port(taken: set[int]) -> int:
+            taken_ports.append(taken)
+            return 7
+
+        monkeypatch.setattr(supervisor_module, "free_port", free_port)
+        supervisor._change_port(moved)
+        assert taken_ports == [{*state.ports.values(), 5, 6}]
+        assert moved.health == moved.env["BANYAN_LISTEN"] == "127.0.0.1:7"
         del supervisor.children["moved"], supervisor.children["other"]
 
 
@@ -322,6 +327,6 @@ def test_all_that_can_be_asked_is_asked(tmp_path: Path) -> None:
     children = [
         fleet.nats(tmp_path / "c"),
         fleet.base("gateway"),
-        fleet.worker("r", "learner", 0, 1, 5),
+        fleet.worker("r", "learner", 0, threads=1, port=5),
     ]
     assert all(child.health for child in children)
