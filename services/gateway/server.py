@@ -109,7 +109,7 @@ class Gateway(GatewayServiceServicer):
         return pb.ResumeRunResponse(run=await self._move(run.run_id, run.resume_state, ""))
 
     async def _revive(self, run: runs.Run) -> runs.Run:
-        """Pause a run that has FAILED. Raise Refused with the cause if it would fail again at once."""
+        """Pause a FAILED run. Raise Refused with the cause if it would fail again at once."""
         answer = await self._store.read_run(run.run_id)
         progress = await self._store.read_progress(run.run_id)
         known = await read_applied(self._store, run.run_id, Applied())

@@ -1,6 +1,4 @@
-"""The gateway's composition root: store, log, drivers, the plain port, and the TLS port for joining
-nodes.
-"""
+"""The gateway's composition root: store, log, drivers, plain port, and TLS port for joining nodes."""
 
 import asyncio
 import contextlib
@@ -95,8 +93,9 @@ async def _serve_join(
 
 
 def reachable(address: str) -> str:
-    """Return the address under which other hosts reach a socket that listens on all of this host's
-    addresses.
+    """Return the address under which other hosts reach a socket of this host.
+
+    It differs for sockets that listen on all of this host's addresses.
     """
     host, port = address.rsplit(":", 1)
     if host not in ("0.0.0.0", "[::]", ""):
@@ -109,8 +108,9 @@ def reachable(address: str) -> str:
 
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
-    """Serve and drive until `stop` is set. Raise the error that ends all drivers, such as a newer
-    gateway.
+    """Serve and drive until `stop` is set.
+
+    Raise the error that ends all drivers, such as a newer gateway.
     """
     async with serving(settings) as running:
         driving = asyncio.create_task(running.drivers.run())

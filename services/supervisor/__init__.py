@@ -1,3 +1,4 @@
-"""The only parent of all processes of the embedded mode (docs/protocol.md, Processes of the
-embedded mode).
+"""The parent of all processes of the embedded mode.
+
+docs/protocol.md, Processes of the embedded mode.
 """

@@ -1,5 +1,6 @@
-"""The delay before a process that ended is started again. Pure: it follows from the times of its
-exits.
+"""The delay before a process that ended is started again.
+
+Pure: it follows from the times of its exits.
 """
 
 from collections.abc import Sequence

@@ -100,9 +100,7 @@ class Child:
         self.state = "stopped"
 
     async def end(self, grace_s: float) -> None:
-        """Send SIGTERM, then SIGKILL after `grace_s`, which also ends a process that is stopped
-        (SIGSTOP).
-        """
+        """Send SIGTERM, then SIGKILL after `grace_s`, which ends even a stopped process (SIGSTOP)."""
         if not self.running:
             return
         assert self.process is not None
@@ -126,8 +124,9 @@ class Child:
             out.write(f"{self.service}: {words}\n")
 
     def last_words(self) -> str:
-        """Return why it ended, from the last line of its log (process.main); empty if it was ended
-        from outside.
+        """Return why it ended, from the last line of its log (process.main).
+
+        Empty if it was ended from outside.
         """
         last = self.tail(1).strip()
         return f": {last.partition(': ')[2]}" if last.startswith(f"{self.service}: ") else ""

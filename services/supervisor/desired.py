@@ -1,4 +1,4 @@
-"""The processes that runs want: read from the store, started and stopped to match, with their share of the cores."""
+"""The processes that runs want, started and stopped as the store says, and their cores."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ class Keeper(Protocol):
 
 
 class Replica(NamedTuple):
-    """One of the processes of a kind that a run wants."""
+    """A process of a run, numbered among those of its kind."""
 
     process: rs.DesiredProcess
     number: int
@@ -127,7 +127,7 @@ class DesiredProcesses:
         )
 
     async def _divide_cores(self) -> None:
-        """Write each process's number of threads, which changes when other runs begin or end (ADR 055)."""
+        """Write each process's number of threads, which changes with the other runs (ADR 055)."""
         for name, replica in list(self._desired.items()):
             try:
                 threads, _ = await self._threads_and_ranks(replica.process)

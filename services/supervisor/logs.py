@@ -1,6 +1,4 @@
-"""Rotation of the processes' log files: a large one is copied aside and emptied, and the oldest
-copy is deleted.
-"""
+"""Rotation of log files: a large one is copied aside and emptied; the oldest copy goes."""
 
 import asyncio
 import contextlib
@@ -49,8 +47,9 @@ def rotate(folder: Path) -> None:
 
 
 def _rotate_file(path: Path) -> None:
-    """Copy a file aside and empty it. Processes append, so they go on in the same file without
-    notice.
+    """Copy a file aside and empty it.
+
+    Processes append, so they go on in the same file without notice.
 
     Bytes written between the last copied byte and the truncation, some microseconds, are lost.
     """

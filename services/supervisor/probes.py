@@ -53,7 +53,7 @@ def probe_of(child: Child) -> Probe:
 
 
 class GrpcProbe:
-    """A probe of readiness and liveness. A server without liveness counts as alive if it answers."""
+    """A probe of readiness and liveness. A server without the latter is alive if it answers."""
 
     def __init__(self, address: str) -> None:
         self._channel = rpc.channel(address)
@@ -86,9 +86,7 @@ class GrpcProbe:
 
 
 class NatsProbe:
-    """A client of the broker with the rights of a service: a ping, then a request that JetStream
-    answers.
-    """
+    """A client of the broker with a service's rights: a ping, then a request to JetStream."""
 
     def __init__(self, url: str, creds: str) -> None:
         self._url, self._creds = url, creds

@@ -1,6 +1,4 @@
-"""The supervisor's client of the treestore: desired processes, progress of runs, reports about
-processes.
-"""
+"""The supervisor's client of the treestore: desired processes, progress, reports."""
 
 import contextlib
 import json
@@ -28,9 +26,7 @@ class RunStore:
         await self._channel.close(None)
 
     async def desired(self, revision: int) -> rs.WatchDesiredResponse:
-        """Return the processes that all runs want, as soon as their revision changes, or after a
-        while.
-        """
+        """Return the processes that all runs want, once their revision changes or time is up."""
         request = rs.WatchDesiredRequest(revision=revision, deadline_ms=int(WATCH_S * 1000))
         answer: rs.WatchDesiredResponse = await rpc.call(
             self._stub.WatchDesired, request, WATCH_S + 10.0, 60.0
@@ -44,7 +40,7 @@ class RunStore:
         return recipe
 
     async def progress(self, run_id: str) -> Progress | None:
-        """Return numbers that rise while a run makes progress; None if the store does not answer."""
+        """Return numbers that rise while a run makes progress; None without an answer."""
         with contextlib.suppress(BanyanError):
             request = rs.ReadProgressRequest(run_id=run_id)
             answer = await rpc.call(self._stub.ReadProgress, request, 2.0)
@@ -55,8 +51,9 @@ class RunStore:
     async def report(
         self, child: Child, event: rs.ProcessEvent.ValueType, patience_s: float = 0.0
     ) -> bool:
-        """Report an event of a process. Return False if the store could not be reached and should
-        be tried again.
+        """Report an event of a process.
+
+        Return False if the store could not be reached and should be tried again.
         """
         ended = event in (rs.PROCESS_EVENT_EXITED, rs.PROCESS_EVENT_GIVEN_UP)
         request = rs.ReportProcessRequest(

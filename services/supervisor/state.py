@@ -22,7 +22,7 @@ LEAST_FREE = 64 << 20  # bytes for the log and an empty store
 
 @dataclass
 class StateFolder:
-    """All data of a machine's runs. One supervisor at a time holds its lock."""
+    """The data of a machine's runs. A single supervisor at a time holds its lock."""
 
     path: Path
     ports: dict[str, int] = field(default_factory=dict)
@@ -30,8 +30,9 @@ class StateFolder:
 
     @classmethod
     def open(cls, path: Path) -> "StateFolder":
-        """Open the folder, made if it is missing. Raise InvalidInput if it cannot be used or its
-        disk is full.
+        """Open the folder, made if it is missing.
+
+        Raise InvalidInput if it cannot be used or its disk is full.
         """
         _check_own(path)
         if not textual(str(path.resolve())):
@@ -97,8 +98,7 @@ class StateFolder:
             return False
 
     def choose_ports(self, join_host: str = "") -> None:
-        """Choose the ports once and keep them; one that another process occupies meanwhile is
-        chosen anew.
+        """Choose the ports once and keep them, except for ports that are occupied meanwhile.
 
         With `join_host`, the address at which nodes join, NATS listens there too, and a port for
         joining is chosen. Raise InvalidInput if that is no address of this host.
@@ -143,7 +143,7 @@ class StateFolder:
         return f"{HOST}:{port}"
 
     def threads(self, name: str) -> Path:
-        """Return the file that tells a process of a run how many threads it may use now (ADR 055)."""
+        """Return the file with the number of threads that a process may use now (ADR 055)."""
         return self.path / "threads" / name
 
     def log(self, name: str) -> Path:
@@ -152,8 +152,9 @@ class StateFolder:
 
 
 def _check_own(path: Path) -> None:
-    """Raise InvalidInput for a folder that holds other things: a state folder is closed to all
-    other users.
+    """Raise InvalidInput for a folder that holds other things.
+
+    A state folder is closed to all other users.
     """
     if not path.is_dir() or not os.access(path, os.R_OK):
         return

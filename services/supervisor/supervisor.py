@@ -1,4 +1,4 @@
-"""The supervisor: starts processes, restarts those that die, stops all in order. The only parent of all processes."""
+"""The only parent of all processes: starts them, restarts those that die, stops all in order."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ CANNOT_START = 126  # the exit status that shells use
 
 
 class GivenUp(BanyanError):
-    """The end of a service of all runs that exited too often; the message holds the end of its log."""
+    """A service of all runs exited too often; the message holds the end of its log."""
 
     reason = Reason.GIVEN_UP
 
@@ -116,7 +116,7 @@ class Supervisor:
         self._keepers[child.name] = keeper
 
     def fail_on_error(self, task: "asyncio.Task[None]") -> None:
-        """Set `failure` if a background task ended by an error, so that the system does not wait for it for ever."""
+        """Set `failure` if a background task ended by an error: the system must not wait for it."""
         error = None if task.cancelled() else task.exception()
         if error is not None and not self.stopping and not self.failure.done():
             cause = f"{task.get_name()} failed: {type(error).__name__}: {error}"
@@ -203,7 +203,7 @@ class Supervisor:
         return {*self.fleet.state.ports.values(), *(int(port) for port in ports if port)}
 
     async def _watch(self, child: Child) -> None:
-        """Mark a child ready when it first serves, and end it once it hangs. Its keeper starts it again."""
+        """Mark a child ready when it first serves, and end it once it hangs, to be restarted."""
         if not child.health:
             return await self._ready(child)
         async with contextlib.aclosing(probe_of(child)) as probe:
@@ -220,7 +220,10 @@ class Supervisor:
     async def _report(
         self, child: Child, event: rs.ProcessEvent.ValueType, patience_s: float = 0.0
     ) -> bool:
-        """Report an event of a process; return False if the store is down. It then gets the next event only."""
+        """Report an event of a process; return False if the store is down.
+
+        A store that is down gets the next event only.
+        """
         self._write_process_list()
         if not self.store or not child.run_id:
             return True
@@ -242,7 +245,7 @@ class Supervisor:
     # -- stop --
 
     async def stop(self) -> None:
-        """Stop all processes in the order of STOP_ORDER: each may need the ones that stop after it."""
+        """Stop all processes in the order of STOP_ORDER: each may need those that stop after it."""
         self.stopping = True
         settling = self._desired.settling if self._desired else []
         await cancelled([*([self._watcher] if self._watcher else []), *settling])

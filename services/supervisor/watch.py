@@ -1,6 +1,4 @@
-"""The watch over one process from its start: it must serve in time, and go on to answer and to make
-progress.
-"""
+"""The watch over a process: it must serve in time, go on to answer, and make progress."""
 
 import asyncio
 import time
@@ -39,7 +37,7 @@ class Patience:
     in the verifier).
     """
     answer_s: float = 120.0
-    """From the start to the first answer: imports on a loaded machine, waits for broker and store."""
+    """From the start to the first answer: imports on a loaded machine, a wait for the store."""
     start_s: Mapping[str, float] = field(default_factory=_start_s)
     """From the start to SERVING, by service."""
     start_others_s: float = 120.0
@@ -53,8 +51,9 @@ class Patience:
 async def watched(
     probe: Probe, service: str, patience: Patience, ready: Callable[[], Awaitable[object]]
 ) -> str:
-    """Watch a process until it hangs; return why it counts as hung. Await `ready` once, when it
-    first serves.
+    """Watch a process until it hangs; return why it counts as hung.
+
+    Await `ready` once, when it first serves.
     """
     begun = time.monotonic()
     answered = serves = False
@@ -83,9 +82,7 @@ def _hang(answer: Answer | None, patience: Patience) -> str:
 
 
 def _slow(answered: bool, since_s: float, service: str, patience: Patience) -> str:
-    """Return why a process that does not serve yet has had enough time; empty while it has some
-    left.
-    """
+    """Return why a process that does not serve yet is too slow; empty while it has time left."""
     if not answered and since_s > patience.answer_s:
         return f"it answered nothing within {patience.answer_s:g} s of its start"
     limit_s = patience.starting_s(service)

@@ -18,8 +18,9 @@ PART_GROUPS, PART_BYTES = 10_000, 8 << 20  # stored by one message
 def check(
     decided: Sequence[Allocation], recipe: Recipe, budget: Budget, rows: int
 ) -> list[Allocation]:
-    """Return the allocations. Raise InvalidInput that names the curriculum, the group, the value
-    and the rule.
+    """Return the allocations.
+
+    Raise InvalidInput that names the curriculum, the group, the value and the rule.
     """
     name, wanted = recipe.control.curriculum, len(budget.ordinals)
     if not isinstance(decided, Sequence) or isinstance(decided, str | bytes):
@@ -106,8 +107,9 @@ def _wrong(allocation: Allocation, recipe: Recipe, budget: Budget, rows: int) ->
 
 
 def to_wire(ordinal: int, allocation: Allocation, batches: int) -> runs.GroupAllocation:
-    """Return the message that the store keeps. `batches`: number of batches that the decision was
-    based on.
+    """Return the message that the store keeps.
+
+    `batches`: number of batches that the decision was based on.
     """
     settings = messages = ""
     if allocation.settings:

@@ -97,9 +97,7 @@ class Allocator:
         self._allocated = ordinal + 1
 
     async def _ask(self, ordinals: range, batches: int) -> list[Allocation]:
-        """Ask the curriculum in a thread of its own: it may read every row, and a user's may never
-        return.
-        """
+        """Ask the curriculum in a thread of its own: it may read every row, or never return."""
         try:
             return await within(
                 PATIENCE_S, partial(self._decide, ordinals, batches), f"curriculum-{self._run_id}"

@@ -1,6 +1,4 @@
-"""Rounds of growth budgets for one run: reads the store's facts, and stores the decisions of
-`control.rooms`.
-"""
+"""Rounds of growth budgets for one run, as `control.rooms` decides on the store's facts."""
 
 import asyncio
 import logging
@@ -49,8 +47,9 @@ class BudgetRounds:
             await self._store.grant_rooms(self._run_id, [_wire(grant) for grant in grants])
 
     async def subscribe(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever leaves were scored or other trees grow, until cancelled. Errors are
-        logged and retried.
+        """Call `wake` whenever leaves were scored or other trees grow, until cancelled.
+
+        Errors are logged and retried.
         """
         seen = 0
         while True:

@@ -1,5 +1,6 @@
-"""The growth budgets that trees get now (ADR 016). Pure: a second gateway makes the same grants of
-the same facts.
+"""The growth budgets that trees get now (ADR 016).
+
+Pure: a second gateway makes the same grants of the same facts.
 
 The trees of a block of groups share a pot: each brings the recipe's rollouts, and leaves that one
 does not need go to others. A round is decided when all growing trees of the block wait, that is

@@ -39,8 +39,9 @@ class History:
         lengths: Iterable[int],
         solved: str = "",
     ) -> None:
-        """Record that a batch took a group or dropped it. Batches come in order. `solved`: a
-        successful answer.
+        """Record that a batch took a group or dropped it.
+
+        Batches come in order. `solved`: a successful answer.
         """
         row = self._rows.pop(ordinal)
         facts = GroupFacts(ordinal, row, batch, tuple(rewards), tuple(lengths))

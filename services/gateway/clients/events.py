@@ -1,5 +1,4 @@
-"""`ports.Log` on NATS: publishing, and a stream of triggers from a run's closed trees and new
-policies.
+"""`ports.Log` on NATS: publishing, and triggers from a run's closed trees and new policies.
 
 A policy triggers at once, because nodes wait for the trees opened under it. Closed trees trigger a
 moment later, all of that moment together: the learner waits for them too, and its requests to the

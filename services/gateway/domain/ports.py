@@ -18,7 +18,7 @@ class Store(Protocol):
         ...
 
     async def put_run(self, run: runs.Run, request_id: str, tokenizer: bytes = b"") -> runs.Run:
-        """Store a run and its model's tokenizer, or return the run that has the same `request_id`."""
+        """Store a run and its model's tokenizer, or return the run of the same `request_id`."""
         ...
 
     async def read_run(self, run_id: str) -> runs.ReadRunResponse:
@@ -47,33 +47,32 @@ class Store(Protocol):
         ...
 
     async def grant_rooms(self, run_id: str, grants: Sequence[runs.RoomGrant]) -> None:
-        """Store the growth budgets of trees, all or none. Grants that are stored already are
-        skipped.
+        """Store the growth budgets of trees, all or none.
+
+        Grants that are stored already are skipped.
         """
         ...
 
     async def put_allocations(
         self, run_id: str, allocations: Sequence[runs.GroupAllocation]
     ) -> Sequence[runs.GroupAllocation]:
-        """Store a curriculum's decisions. Return the valid one of each ordinal: the one stored
-        first.
+        """Store a curriculum's decisions.
+
+        Return the valid one of each ordinal: the one stored first.
         """
         ...
 
     async def read_allocations(self, run_id: str, first: int) -> Sequence[runs.GroupAllocation]:
-        """Return a page of decisions from ordinal `first` on, in order; empty only after the last
-        one.
-        """
+        """Return a page of decisions from ordinal `first` on, in order; empty after the last."""
         ...
 
     async def read_outcomes(
         self, run_id: str, first: int, before: int, solved_chars: int = 0, right: float = 0.5
     ) -> runs.ReadOutcomesResponse:
-        """Return outcomes of the groups of committed batches `first` to `before` - 1: a page of at
-        least one batch.
+        """Return outcomes of the groups of batches `first` to `before` - 1, which are committed.
 
-        With `solved_chars` > 0 they include up to so many characters of an answer whose reward is
-        at least `right`.
+        A page has at least one batch. With `solved_chars` > 0 it includes up to so many characters
+        of an answer whose reward is at least `right`.
         """
         ...
 
@@ -104,7 +103,7 @@ class Store(Protocol):
         ...
 
     async def read_token(self, token_hash: bytes) -> str:
-        """Return the run that a token opens. Raise NotFound if the token is unknown or has expired."""
+        """Return the run that a token opens. Raise NotFound for an unknown or expired token."""
         ...
 
     async def last_training_tree(self, run_id: str) -> tree_pb2.TreeSpec | None:
@@ -123,8 +122,9 @@ class Learners(Protocol):
     """The learners of runs."""
 
     async def checkpoint(self, run_id: str) -> str:
-        """Wait until a whole checkpoint of the newest policy is on disk; return its folder. Raise
-        TemporaryError.
+        """Wait until a whole checkpoint of the newest policy is on disk; return its folder.
+
+        Raise TemporaryError.
         """
         ...
 

@@ -1,5 +1,6 @@
-"""The states of a run and the moves between them. A run ends SUCCEEDED, FAILED with a cause, or
-CANCELLED.
+"""The states of a run and the moves between them.
+
+A run ends SUCCEEDED, FAILED with a cause, or CANCELLED.
 """
 
 from typing import TYPE_CHECKING, TypeAlias

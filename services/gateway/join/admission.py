@@ -1,6 +1,4 @@
-"""Admission of nodes: the holder of a valid token gets credentials for the token's run and becomes
-a member.
-"""
+"""Admission of nodes: a valid token gives credentials for its run, and makes a member."""
 
 import json
 import re
@@ -49,8 +47,9 @@ class TokenVerifier:
         return run_id
 
     async def node_of(self, metadata: Iterable[Any]) -> tuple[str, str]:
-        """Return the run that the caller's token opens, and the calling node. Raise Refused,
-        UNAUTHENTICATED.
+        """Return the run that the caller's token opens, and the calling node.
+
+        Raise Refused, UNAUTHENTICATED.
         """
         pairs = list(metadata)
         run_id = await self.run_of(pairs)
@@ -92,8 +91,9 @@ class Admission:
         nats_address: str,
         queue: Callable[[str], Awaitable[object]],
     ) -> None:
-        """Keep `queue`, which makes the consumer of a run's assignments if it is missing: nodes may
-        not.
+        """Keep `queue`, which makes the consumer of a run's assignments if it is missing.
+
+        Nodes may not make it.
         """
         self._store, self._state, self._nats, self._queue = store, state, nats_address, queue
 

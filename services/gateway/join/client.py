@@ -1,6 +1,4 @@
-"""The joining node's side: trusts the gateway that its token names, is admitted, and gets its
-environment.
-"""
+"""The joining node's side: trust the gateway that the token names, and ask for admission."""
 
 import re
 import socket
@@ -40,9 +38,7 @@ async def admit(address: str, token_text: str, folder: Path, node_id: str = "") 
 
 
 def _seed(folder: Path) -> str:
-    """Return the node's own key, made once and kept here, so that the same node comes back as
-    itself.
-    """
+    """Return the node's own key, made once, so that the same node comes back as itself."""
     private_files.folder(folder)
     path = folder / "node.seed"
     if not path.exists():

@@ -1,5 +1,6 @@
-"""NATS JWTs: an operator vouches for accounts, and an account for users. Each is signed with an
-nkey.
+"""NATS JWTs: an operator vouches for accounts, and an account for users.
+
+Each is signed with an nkey.
 """
 
 import base64

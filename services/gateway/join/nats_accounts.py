@@ -55,7 +55,7 @@ allow_non_tls: true
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Seeds of the operator and of its accounts: the broker's, the services' and the joined nodes'."""
+    """Seeds of the operator and its accounts: the broker's, the services' and the joined nodes'."""
 
     operator: str
     system: str
@@ -85,8 +85,7 @@ def _seed(path: Path, kind: int) -> str:
 def write_nats_config(
     state: Path, listen: str, store_dir: Path, tls: Identity | None = None
 ) -> Path:
-    """Write the configuration of a NATS server with accounts, and the services' credentials beside
-    it.
+    """Write the configuration of a NATS server with accounts, and the services' credentials.
 
     Return the path of the configuration.
     """
@@ -127,9 +126,7 @@ def _account(limits: dict[str, int], **shared: list[dict[str, str]]) -> dict[str
 
 
 def service_credentials(state: Path) -> Path:
-    """Return the credentials file of our own services, with all rights in the account; made if it
-    is missing.
-    """
+    """Return the credentials file of our own services, made if it is missing: all rights."""
     path = state / "nats" / "services.creds"
     if not path.exists():
         seed = jwt.new_seed(jwt.USER)

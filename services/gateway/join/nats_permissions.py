@@ -1,5 +1,6 @@
-"""The rights of joined nodes on NATS (docs/protocol.md, Rights). The broker refuses everything
-else.
+"""The rights of joined nodes on NATS (docs/protocol.md, Rights).
+
+The broker refuses everything else.
 
 Their account imports the subjects that any node of any run needs; a node's own permissions narrow
 them to its run.

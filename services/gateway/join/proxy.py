@@ -1,5 +1,4 @@
-"""The proxy for joined nodes: a short list of methods of the store and of the learner, passed on as
-bytes.
+"""The proxy for joined nodes: passes a few methods of the store and of the learner on as bytes.
 
 docs/protocol.md, Rights, has the list.
 """
@@ -73,8 +72,9 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
         return None
 
     async def _admit(self, context: Context) -> tuple[str, str]:
-        """Return the caller's run and node. Raise Refused, which the server turns into
-        UNAUTHENTICATED.
+        """Return the caller's run and node.
+
+        Raise Refused, which the server turns into UNAUTHENTICATED.
         """
         return await self._tokens.node_of(context.invocation_metadata() or ())
 
@@ -179,7 +179,7 @@ async def _pieces(
 ) -> AsyncIterator[bytes]:
     """Yield the stream up to the first invalid piece, and append its error to `wrong`.
 
-    An error raised in here would be lost in the channel.
+    An error that is raised here would be lost in the channel.
     """
     async for piece in requests:
         try:

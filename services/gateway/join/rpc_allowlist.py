@@ -64,9 +64,7 @@ def parse(kind: type[M], data: bytes) -> M:
 
 
 def check(method: str, data: bytes, run_id: str, node_id: str) -> None:
-    """Raise InvalidInput for an unreadable request, Refused for one about another run or another
-    node.
-    """
+    """Raise InvalidInput for an unreadable request, Refused for one about another run or node."""
     request = parse(STORE_METHODS[method], data)
     requested_run = _RUN[method](request) if method in _RUN else run_id
     if requested_run != run_id:

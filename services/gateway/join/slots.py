@@ -1,5 +1,6 @@
-"""Limits on the concurrent calls and uploads of a joined node. Calls wait at the store, uploads
-occupy memory.
+"""Limits on the concurrent calls and uploads of a joined node.
+
+Calls wait at the store, uploads occupy memory.
 """
 
 import contextlib
@@ -26,8 +27,9 @@ class Slots:
 
     @contextlib.contextmanager
     def slot(self, run_id: str, node_id: str) -> Iterator[None]:
-        """Occupy a slot of the node. Raise TemporaryError if all are occupied: the node retries,
-        and blocks no other.
+        """Occupy a slot of the node.
+
+        Raise TemporaryError if all are occupied: the node retries, and blocks no other.
         """
         key = run_id, node_id
         if self._used[key] >= self._most:

@@ -1,5 +1,6 @@
-"""The gateway's TLS identity: a self-signed certificate. Tokens carry its fingerprint, so no
-authority is needed.
+"""The gateway's TLS identity: a self-signed certificate.
+
+Tokens carry its fingerprint, so no authority is needed.
 """
 
 import datetime

@@ -1,8 +1,8 @@
-"""Join tokens: 128 random bits and the fingerprint of the gateway's certificate (docs/protocol.md,
-Tokens).
+"""Join tokens: 128 random bits and the fingerprint of the gateway's certificate.
 
 `<32 hex>.<64 hex>`. Only the first part is a secret, and only it is sent; the store holds its hash.
-The second part tells the node which gateway to trust before it sends anything.
+The second part tells the node which gateway to trust before it sends anything (docs/protocol.md,
+Tokens).
 """
 
 import re
@@ -39,8 +39,9 @@ def make(fingerprint: str) -> Token:
 
 
 def parse(text: str) -> Token:
-    """Return the token of a text. Raise InvalidInput; the message does not repeat what may be a
-    secret.
+    """Return the token of a text.
+
+    Raise InvalidInput; the message does not repeat what may be a secret.
     """
     match = _TEXT.fullmatch(text.strip())
     if match is None:

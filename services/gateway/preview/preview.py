@@ -12,9 +12,10 @@ from services.gateway.preview.summary import summary
 
 
 def preview(recipe: Recipe, base: Path) -> dict[str, int | float | str]:
-    """Simulate the first steps of a recipe; return figures by name, and the parts of control left out.
+    """Simulate the first steps of a recipe; return figures by name.
 
-    Raise InvalidInput for a curriculum that raises, returns invalid allocations, or takes too long.
+    The last figure names the parts of control that were left out. Raise InvalidInput for a
+    curriculum that raises, returns invalid allocations, or takes too long.
     """
     run = SimulatedRun(recipe, base)
     while run.step < run.steps:

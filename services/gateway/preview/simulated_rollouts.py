@@ -1,6 +1,4 @@
-"""Made-up rollouts for previews of control: each row's chance of success, and seeded rewards and
-lengths.
-"""
+"""Made-up rollouts for previews of control: chances of success, rewards and lengths. Seeded."""
 
 import math
 from collections.abc import Sequence
@@ -16,9 +14,7 @@ _SPREAD = 2.0  # standard deviation of the chances' logits
 
 @dataclass(slots=True)
 class Rollouts:
-    """Independent rollouts: their rewards, and their lengths in tokens, which need not be whole
-    numbers here.
-    """
+    """Independent rollouts: their rewards, and their lengths in tokens, here not whole numbers."""
 
     rewards: list[float] = field(default_factory=list)
     lengths: list[float] = field(default_factory=list)
@@ -50,9 +46,7 @@ class Chances:
         return 1.0 / (1.0 + math.exp(-_SPREAD * position))
 
     def rollouts(self, row: int, count: int, limit: int) -> Rollouts:
-        """Return new rollouts of a row: right or wrong, with a sixth of the limit's tokens on
-        average; few reach it.
-        """
+        """Return new rollouts of a row: right or wrong, and on average a sixth of the limit long."""
         rewards = (self._rng.random(count) < self.of(row)).astype(float)
         lengths = np.minimum(limit, self._rng.exponential(limit / 6, count))
         return Rollouts(rewards.tolist(), lengths.tolist())

@@ -1,6 +1,4 @@
-"""The check that some step of a run changed its weights: a run in which none did has taught
-nothing. Pure.
-"""
+"""The check that some step of a run changed its weights: else the run has taught nothing. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,8 +8,9 @@ from banyan.v1 import runstore_service_pb2 as runs
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Knowledge about the policies read so far. Only in memory: a restart reads them again from the
-    first.
+    """Knowledge about the policies read so far.
+
+    Only in memory: a restart reads them again from the first.
 
     any: True once a step changed the weights.
     number: the newest policy read.
@@ -35,7 +34,7 @@ class Applied:
         return known
 
     def missing(self, batches: int) -> str:
-        """Return why none of `batches` steps changed the weights; empty if one did, or no step was
+        """Return why none of `batches` steps changed the weights; empty if one did or none was
         read.
         """
         if self.any or not self.metrics:

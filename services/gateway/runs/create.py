@@ -30,8 +30,9 @@ class NewRun:
 
 
 def read_recipe(recipe_json: str) -> Recipe:
-    """Return the recipe of a request. Raise InvalidInput that names the key, the value and the
-    reason.
+    """Return the recipe of a request.
+
+    Raise InvalidInput that names the key, the value and the reason.
     """
     try:
         data = json.loads(recipe_json)
@@ -43,12 +44,11 @@ def read_recipe(recipe_json: str) -> Recipe:
 
 
 def with_model(recipe: Recipe) -> Recipe:
-    """Return the recipe with the absolute path of its model folder, so that a gateway started
-    elsewhere finds it.
+    """Return the recipe with the absolute path of its model folder.
 
-    Raise InvalidInput for an incomplete folder, as `banyan train` does before it begins. A folder
-    that is missing on this host may exist on the nodes, and models on the hub are fetched by the
-    nodes.
+    A gateway that is started elsewhere finds it then, too. Raise InvalidInput for an incomplete
+    folder, as `banyan train` does before it begins. A folder that is missing on this host may exist
+    on the nodes, and models on the hub are fetched by the nodes.
     """
     # os.path, because Path raises for texts that cannot name a folder.
     folder = os.path.expanduser(recipe.model)
@@ -59,8 +59,7 @@ def with_model(recipe: Recipe) -> Recipe:
 
 
 def run_id(recipe: Recipe) -> str:
-    """Return `<name>-<8 hex>`, with random digits or, in deterministic mode, digits of the recipe's
-    digest.
+    """Return `<name>-<8 hex>`: random, or in deterministic mode from the recipe's digest.
 
     A dot in the name becomes an underscore, because ids are parts of NATS subjects
     (docs/protocol.md, Trees, rows and runs).
@@ -71,7 +70,7 @@ def run_id(recipe: Recipe) -> str:
 
 
 def _identity(part: Part) -> dict[str, Any]:
-    """Return the data that makes two recipes the same run: all but later fields at their defaults."""
+    """Return the data that identifies a run: all keys but later ones at their defaults."""
     data = part.model_dump(mode="json")
     for name, field in type(part).model_fields.items():
         value = getattr(part, name)

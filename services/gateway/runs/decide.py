@@ -1,4 +1,5 @@
 """The next actions of a run: a move to another state, groups and evaluations to open, processes.
+
 Pure.
 
 Events are only triggers to call it. The answer follows from stored facts, so a lost, late or

@@ -1,4 +1,7 @@
-"""The driver of one live run: reconciles it with the store after every trigger and every two seconds."""
+"""The driver of one live run.
+
+It reconciles the run with the store after every trigger, and at least every two seconds.
+"""
 
 import asyncio
 import contextlib
@@ -37,12 +40,12 @@ MOST_UNFORESEEN = 4  # unforeseen errors in a row that end a run
 
 
 def cause_of(error: BaseException) -> str:
-    """Return an error as the cause of a run's end: the type is named where it is not one of ours."""
+    """Return an error as the cause of a run's end, with the type of an error that is not ours."""
     return str(error) if isinstance(error, BanyanError) else f"{type(error).__name__}: {error}"
 
 
 class Driver:
-    """One run. Holds only caches: another driver in another process could go on at any point."""
+    """A run's driver. It holds only caches: another driver in another process could take over."""
 
     def __init__(
         self,
@@ -131,7 +134,10 @@ class Driver:
         return False
 
     def _break(self, cause: str) -> None:
-        """Let the next pass fail the run with the first cause. If that meets a fault too, it waits for the next tick."""
+        """Let the next pass fail the run with the first cause.
+
+        If that pass meets a fault too, the next tick tries again.
+        """
         if not self._broken:
             self._broken = cause
             self.wake()
@@ -226,7 +232,10 @@ class Driver:
             self._measuring.forget(lambda label: label == wanted.label)
 
     async def _open(self, counts: GroupCounts, groups: int) -> None:
-        """Open the next groups, and reopen those missing in the store: ordinals below `opened` are stored whole."""
+        """Open the next groups, and reopen those that the store lacks.
+
+        Ordinals below `opened` are stored whole.
+        """
         first = counts.opened
         self._training.forget(lambda ordinal: int(ordinal) < first)
         if not self._recovered:
@@ -253,7 +262,10 @@ class Driver:
         )
 
     async def _recover(self, counts: GroupCounts) -> None:
-        """Complete a group, or a wave that nodes wait for, which an earlier gateway may have left half open."""
+        """Complete a group or a wave that an earlier gateway may have left half open.
+
+        Nodes wait for a wave to be complete.
+        """
         last = await self._store.last_training_tree(self.run_id)
         if last is None:
             return

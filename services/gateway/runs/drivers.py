@@ -1,4 +1,7 @@
-"""The drivers of a gateway, one for each run that wants processes: starts missing ones, passes failures on."""
+"""The drivers of a gateway, one for each run that wants processes.
+
+It starts missing drivers, and passes failures on to runs.
+"""
 
 import asyncio
 import json
@@ -42,7 +45,10 @@ class Drivers:
         self.liveness.add(self._pulse)
 
     async def run(self) -> None:
-        """Keep a driver on every live run until cancelled. Raises Refused once a newer gateway has taken over."""
+        """Keep a driver on every live run until cancelled.
+
+        Raise Refused once a newer gateway has taken over.
+        """
         await self._clear_leftovers()
         try:
             while True:
@@ -56,7 +62,10 @@ class Drivers:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _clear_leftovers(self) -> None:
-        """End the processes that a gateway left wanted when it died right after a run's end or pause."""
+        """Stop wanting processes of runs that do not work.
+
+        A gateway leaves them if it dies between a run's end or pause and the end of its processes.
+        """
         working = {
             run.run_id
             for run in await self._store.read_runs(live_only=True)
@@ -101,7 +110,7 @@ class Drivers:
             await self._fail(run, cause_of(error))
 
     async def _set_aside(self, run: runs.Run, cause: str) -> None:
-        """Pause a run that cannot go on as things are. All its data is kept until a person has mended them."""
+        """Pause a run that cannot go on as things are; its data is kept until they are mended."""
         await self._retire(run, S.RUN_STATE_PAUSED, cause)
 
     async def _fail(self, run: runs.Run, cause: str) -> None:
@@ -158,7 +167,10 @@ class Drivers:
                 await self._ended(run_id, task)
 
     async def _ended(self, run_id: str, task: asyncio.Task[None]) -> None:
-        """Fail the run of a driver that ended by an error; only a newer gateway ends this gateway."""
+        """Fail the run of a driver that ended by an error.
+
+        Only a newer gateway ends this gateway.
+        """
         error = task.exception()
         if error is None:
             return

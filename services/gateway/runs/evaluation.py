@@ -45,9 +45,7 @@ class Measured:
         return self.groups >= rows and self.done >= rows
 
     def empty(self, rows: int) -> bool:
-        """Return True if it is over and nothing could be scored: the measurement has no value at
-        all.
-        """
+        """Return True if it is over and nothing could be scored: it has no value at all."""
         return self.over(rows) and not self.scored
 
 
@@ -58,7 +56,7 @@ def evaluations(recipe: Recipe, when: str, step: int) -> list[Evaluation]:
 
 
 def measured_rows(recipe: Recipe, held_out: int) -> int:
-    """Return the number of held-out rows in each evaluation; 0 means that there are no evaluations."""
+    """Return the number of held-out rows in each evaluation; 0 means no evaluations."""
     return min(held_out, recipe.eval.max_rows)
 
 
@@ -77,11 +75,10 @@ def empty(
 
 
 def barrier(recipe: Recipe, measured: Mapping[str, Measured], rows: int) -> int:
-    """Return the first batch that must not be prepared yet: the step of the next pending
-    evaluation, or the budget.
+    """Return the first batch that must not be prepared yet.
 
-    Nothing beyond it is opened, so that the policy to be measured is the newest one until it has
-    been measured.
+    It is the step of the next pending evaluation, or the budget's end. Nothing beyond it is opened,
+    so that the policy to be measured is the newest one until it has been measured.
     """
     every, steps = recipe.eval.every, recipe.budget.steps
     if not every:

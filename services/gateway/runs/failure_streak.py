@@ -13,8 +13,9 @@ HOPELESS_BATCHES = 10
 
 @dataclass(frozen=True, slots=True)
 class Streak:
-    """The counts at the time when a leaf was last scored. Only in memory: a restart counts from the
-    restart.
+    """The counts at the time when a leaf was last scored.
+
+    Only in memory: a restart counts from the restart.
 
     scored: scored leaves.
     over: groups that are over.
@@ -32,7 +33,7 @@ class Streak:
         return self
 
     def hopeless(self, counts: GroupCounts, groups_per_batch: int) -> bool:
-        """Return True if only dropped groups, and groups without a scored leaf, came for too long."""
+        """Return True if only dropped groups and groups without a scored leaf came for too long."""
         return counts.over - self.over >= HOPELESS_BATCHES * groups_per_batch
 
     def words(self, counts: GroupCounts) -> str:

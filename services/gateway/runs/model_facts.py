@@ -1,6 +1,4 @@
-"""Facts of a run's model, read by the gateway from its files: vocabulary, longest path, tokenizer
-(ADR 051).
-"""
+"""Facts of a run's model, read by the gateway: vocabulary, longest path, tokenizer (ADR 051)."""
 
 import logging
 from dataclasses import dataclass
@@ -14,8 +12,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts of a model. If nothing is known, the store checks no segment against them and no node
-    can join.
+    """Facts of a model.
+
+    If nothing is known, the store checks no segment against them and no node can join.
 
     vocabulary: token ids are below it; 0 if unknown.
     longest_path: tokens with the prompt; 0 for any number.
@@ -31,8 +30,9 @@ NOTHING_KNOWN = ModelFacts()
 
 
 def read(recipe: Recipe) -> ModelFacts:
-    """Return the facts of a recipe's model; nothing is known of the scripted engine's, or if it is
-    not on this host.
+    """Return the facts of a recipe's model.
+
+    Nothing is known for the scripted engine, or of a model that is not on this host.
     """
     folder = None if recipe.resources.engine == "scripted" else models.present(recipe.model)
     if folder is None or not (folder / "config.json").is_file():

@@ -1,8 +1,7 @@
-"""The trees of a training group or of an evaluation, with ids that follow from run, group, row and
-index.
+"""The trees of a training group or of an evaluation, and their ids.
 
-The same ordinal gives the same ids in every process, so opening again after a crash changes
-nothing.
+Ids follow from run, group, row and index: the same ordinal gives the same ids in every process, so
+opening again after a crash changes nothing.
 """
 
 import json
@@ -165,8 +164,9 @@ def led_in(messages_json: str, before: Sequence[Mapping[str, str]]) -> str:
 
 
 def evaluation_json(recipe: Recipe, wanted: Evaluation) -> str:
-    """Return the generation settings of an evaluation: a greedy answer, or samples at the recipe's
-    temperature.
+    """Return the generation settings of an evaluation as JSON.
+
+    They ask for one greedy answer, or for independent samples at the recipe's temperature.
     """
     greedy = wanted.kind == "greedy"
     return _json(

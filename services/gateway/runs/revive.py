@@ -1,4 +1,4 @@
-"""The check that a FAILED run can go on when it is resumed, and would not end the same way at once."""
+"""The check that a resumed FAILED run can go on, and would not end the same way at once."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def uncured(recipe: Recipe, facts: RunFacts) -> str:
 
 
 async def read_applied(store: Store, run_id: str, known: Applied) -> Applied:
-    """Read the policies that follow the known ones, until one changed the weights or none is left."""
+    """Read the policies after the known ones, until one changed the weights or none is left."""
     while not known.any:
         page = await store.read_policies(run_id, after=known.number)
         if not page:

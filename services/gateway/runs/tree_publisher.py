@@ -1,5 +1,6 @@
-"""Publication of new trees on the log, until the store shows them. Opening a tree twice changes
-nothing.
+"""Publication of new trees on the log, until the store shows them.
+
+Opening a tree twice changes nothing.
 """
 
 import asyncio
@@ -48,15 +49,14 @@ class Publisher:
         self._opened = {key: opened for key, opened in self._opened.items() if not stored(key)}
 
     async def reopen(self) -> None:
-        """Publish again the trees that the store has not shown for a while, and those whose
-        publication broke off.
-        """
+        """Publish trees again that the store has not shown for a while, or that broke off half-way."""
         for opened in list(self._opened.values()):
             await self._send_all(opened)
 
     async def open(self, key: Key, make: Callable[[], Iterable[tree_pb2.TreeSpec]]) -> None:
-        """Publish the trees of `key`, unless that was done a moment ago. The same specs go out each
-        time.
+        """Publish the trees of `key`, unless that was done a moment ago.
+
+        The same specs go out each time.
         """
         if key not in self._opened:
             self._opened[key] = _Opened(list(make()))

@@ -1,5 +1,6 @@
-"""The built-in task of the quick start: a + b for 1..9 and a * b for 2..9, 145 rows in a fixed
-order.
+"""The built-in task of the quick start: 145 rows, a + b for 1..9 and a * b for 2..9.
+
+Their order is fixed.
 """
 
 from typing import Any

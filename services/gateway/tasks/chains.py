@@ -1,8 +1,6 @@
-"""Built-in sums of several numbers with each step of the solution: rows whose failures can be
-corrected.
+"""Built-in sums of several numbers with each step of the solution.
 
-They are for SCOPE (arXiv 2602.24110), which corrects the first wrong step of a failed answer (ADR
-037).
+Their failures can be corrected step by step, as SCOPE (arXiv 2602.24110) does it (ADR 037).
 """
 
 import random
@@ -13,10 +11,9 @@ TERMS = 4
 
 
 def rows(size: int, seed: int) -> list[dict[str, Any]]:
-    """Return `size` different sums of four numbers, or all if there are fewer; the same for the
-    same seed.
+    """Return `size` different sums of four numbers, the same for the same seed.
 
-    `solution` has a line for each addition, from left to right.
+    There are at most 4096. `solution` has a line for each addition, from left to right.
     """
     draws = random.Random(seed)
     every = len(NUMBERS) ** TERMS

@@ -1,5 +1,6 @@
-"""The examples of a run: the training and held-out rows, and their prompts. Loaded by each process,
-never stored.
+"""The examples of a run: the training and held-out rows, and their prompts.
+
+Loaded by each process, never stored.
 """
 
 import asyncio
@@ -54,9 +55,7 @@ class Examples:
 
 
 class Prompts(Sequence[str]):
-    """The text of each training row's prompt, made on access: there may be many rows, and few are
-    read.
-    """
+    """The text of each training row's prompt, made on access: of many rows, few are read."""
 
     def __init__(self, examples: Examples) -> None:
         self._examples = examples

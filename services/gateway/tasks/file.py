@@ -1,5 +1,6 @@
-"""Rows of the user's file: JSON Lines or Parquet. Every row is checked before the run starts; a bad
-one is named.
+"""Rows of the user's file: JSON Lines or Parquet.
+
+Every row is checked before the run starts; a bad one is named.
 """
 
 import json
@@ -17,8 +18,9 @@ RESERVED = "completion"  # the first argument of every reward function
 
 
 def rows(task: Task, base: Path) -> list[dict[str, Any]]:
-    """Return the file's rows. Raise InvalidInput that names the file, the line or row, and the
-    value.
+    """Return the file's rows.
+
+    Raise InvalidInput that names the file, the line or row, and the value.
     """
     checked = list(_read(task, base))
     if not checked:

@@ -26,8 +26,7 @@ def messages(row: dict[str, Any], task: Task) -> list[dict[str, str]]:
 
 
 def split_key(row: dict[str, Any], task: Task) -> bytes:
-    """Return the key of a row's problem: rows with the same key are never on both sides of the
-    split.
+    """Return the key of a row's problem: rows of one key are on the same side of the split.
 
     For arithmetic it is the unordered pair of operands, whatever the operation (ADR 007); for other
     tasks the prompt, with runs of white space made one.

@@ -1,5 +1,4 @@
-"""The tokens of prompts as nodes make them, computed with the model's chat template and
-`tokenizers` (ADR 051).
+"""The tokens of prompts as nodes make them, from chat template and tokenizer (ADR 051).
 
 The store checks a joined node's prompt against their digest; torch is not needed. A template that
 asks for the time, or that needs more than Jinja, would give other tokens than a node's, or none.
@@ -47,8 +46,9 @@ class PromptTokens:
         self._template = None if template is None else _environment().from_string(template)
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
-        """Return the token ids up to the begin of the answer. Without a template the texts are
-        joined by line ends.
+        """Return the token ids up to the begin of the answer.
+
+        Without a template the texts are joined by line ends.
         """
         if self._template is None:
             text = "\n".join(m["content"] for m in messages) + "\n"
@@ -60,8 +60,9 @@ class PromptTokens:
 
     @lru_cache(1024)  # noqa: B019  # the trees of a group share a prompt; one object a model
     def digest(self, messages_json: str) -> TokenDigest:
-        """Return length and digest of a tree's prompt, from its messages as JSON; UNKNOWN if the
-        template refuses it.
+        """Return length and digest of a tree's prompt, given as JSON of its messages.
+
+        UNKNOWN if the template refuses it.
         """
         try:
             ids = np.array(self.encode(json.loads(messages_json)), "<i4")

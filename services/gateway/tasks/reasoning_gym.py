@@ -19,8 +19,9 @@ REFUSED = {
 
 
 def rows(task: Task) -> list[dict[str, Any]]:
-    """Return `task.size` rows. Raise InvalidInput for an unknown generator or a setting that it
-    does not take.
+    """Return `task.size` rows.
+
+    Raise InvalidInput for an unknown generator or a setting that it does not take.
     """
     if task.dataset in REFUSED:
         raise InvalidInput(f"task.dataset {task.dataset!r} cannot be used: {REFUSED[task.dataset]}")

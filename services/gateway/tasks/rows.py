@@ -1,5 +1,6 @@
-"""The rows of a task. A row is plain JSON data: the input of scorers, and the content of its
-digest.
+"""The rows of a task.
+
+A row is plain JSON data: the input of scorers, and the content of its digest.
 """
 
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""The largest size of a row: a tree's opening carries it, and its prompt once more, in a message of
-1 MiB.
-"""
+"""The largest size of a row. A message of 1 MiB carries a tree's row and, once more, its prompt."""
 
 from typing import Any
 
