@@ -1,4 +1,4 @@
-"""The gateway's composition root: store, log, drivers, plain port, and TLS port for joining nodes."""
+"""The gateway's composition root: store, log, drivers, plain port, TLS port for joining nodes."""
 
 import asyncio
 import contextlib

@@ -100,7 +100,7 @@ class Child:
         self.state = "stopped"
 
     async def end(self, grace_s: float) -> None:
-        """Send SIGTERM, then SIGKILL after `grace_s`, which ends even a stopped process (SIGSTOP)."""
+        """Send SIGTERM, then SIGKILL after `grace_s`, which ends even a stopped process."""
         if not self.running:
             return
         assert self.process is not None

@@ -51,18 +51,18 @@ class BudgetRounds:
 
         Errors are logged and retried.
         """
-        seen = 0
+        known = 0
         while True:
             try:
-                answer = await self._store.read_rooms(self._run_id, 0, seen, _WAIT_S)
+                answer = await self._store.read_rooms(self._run_id, 0, known, _WAIT_S)
             except BanyanError as error:
                 log.warning("run %s: cannot read growth budgets: %s", self._run_id, error)
                 await asyncio.sleep(_RETRY_S)
                 continue
-            if answer.seen != seen:
+            if answer.seen != known:
                 wake()
                 await asyncio.sleep(_COALESCE_S)
-            seen = answer.seen
+            known = answer.seen
 
     def _tree_budget(self, facts: runs.RoomFacts) -> TreeBudget:
         rewards = rewards_from_wire(facts.scores, self._scorers)

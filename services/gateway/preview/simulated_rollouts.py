@@ -46,7 +46,7 @@ class Chances:
         return 1.0 / (1.0 + math.exp(-_SPREAD * position))
 
     def rollouts(self, row: int, count: int, limit: int) -> Rollouts:
-        """Return new rollouts of a row: right or wrong, and on average a sixth of the limit long."""
+        """Return new rollouts of a row: right or wrong, on average a sixth of the limit long."""
         rewards = (self._rng.random(count) < self.of(row)).astype(float)
         lengths = np.minimum(limit, self._rng.exponential(limit / 6, count))
         return Rollouts(rewards.tolist(), lengths.tolist())

@@ -34,9 +34,7 @@ class Applied:
         return known
 
     def missing(self, batches: int) -> str:
-        """Return why none of `batches` steps changed the weights; empty if one did or none was
-        read.
-        """
+        """Return why none of `batches` steps changed the weights; empty if that is not known."""
         if self.any or not self.metrics:
             return ""
         return f"none of the {batches} steps changed the weights: {self._why()}"

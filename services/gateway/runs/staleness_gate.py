@@ -102,7 +102,10 @@ class Gate:
         return max(0, min(ahead, wanted) - counts.in_hand)
 
     def min_step(self, counts: GroupCounts, position: int) -> int:
-        """Return the oldest policy that may sample the group `position` places after those in hand."""
+        """Return the oldest policy that may sample a group to be opened.
+
+        position: number of groups to be opened before it.
+        """
         batch = counts.batches + (counts.in_hand + position) // self.groups_per_batch
         return max(0, min(counts.step, batch - self.max_staleness))
 

@@ -49,7 +49,7 @@ class Publisher:
         self._opened = {key: opened for key, opened in self._opened.items() if not stored(key)}
 
     async def reopen(self) -> None:
-        """Publish trees again that the store has not shown for a while, or that broke off half-way."""
+        """Publish trees again that the store has not shown for a while, or that broke off."""
         for opened in list(self._opened.values()):
             await self._send_all(opened)
 
