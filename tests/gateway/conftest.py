@@ -13,7 +13,9 @@ from tests.gateway.memory_store import MemoryLog, MemoryStore
 
 
 def make_recipe(**parts: Any) -> Recipe:
-    """The arithmetic task with small numbers; parts are merged one level deep."""
+    """Return a recipe of the arithmetic task with small numbers, merged with `parts` one level
+    deep.
+    """
     data: dict[str, Any] = {
         "name": "tiny",
         "model": "none",
@@ -40,7 +42,7 @@ def bus(store: MemoryStore) -> MemoryLog:
 
 @pytest.fixture
 def fresh() -> Any:
-    """Makes further stores, each with its log."""
+    """Return a function that makes further stores, each with its log."""
 
     def make() -> tuple[MemoryStore, MemoryLog]:
         store = MemoryStore()
@@ -56,7 +58,7 @@ def recipe_of() -> Any:
 
 @pytest.fixture
 async def here(tmp_path: Path, recipe_of: Any) -> AsyncIterator[Site]:
-    """A real site with a run."""
-    async with site(tmp_path) as made:
-        made.run_id = (await made.create(recipe_of(task={"holdout": 0.0}))).run_id
-        yield made
+    """Run a live site with a run."""
+    async with site(tmp_path) as live:
+        live.run_id = (await live.create(recipe_of(task={"holdout": 0.0}))).run_id
+        yield live

@@ -1,4 +1,4 @@
-"""A store and a log in memory that subclass the gateway's ports, with a learner and nodes that act on them."""
+"""A store and a log in memory, behind the gateway's ports, with a learner and nodes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ class MemoryStore(Store, Learners):
         self.trees: dict[bytes, tree_pb2.TreeSpec] = {}
         self.states: dict[bytes, str] = {}
         self.policies: list[runs.StoredPolicy] = []
-        self.metrics: dict[str, float] = {}  # of every step
+        self.metrics: dict[str, float] = {}  # the same at every step
         self.members: dict[str, runs.Member] = {}
         self.tokens: dict[bytes, str] = {}
         self.desired: dict[str, dict[str, int]] = {}
@@ -40,11 +40,11 @@ class MemoryStore(Store, Learners):
         self.refuse_epoch = False
         self.allocations: dict[int, runs.GroupAllocation] = {}
         self.outcomes: list[list[runs.GroupOutcome]] = []  # by batch
-        # rewards and lengths by the row's JSON
+        # Rewards and lengths, by the row's JSON.
         self.answers: dict[str, tuple[list[float], list[int]]] = {}
-        self.page = 3  # what one answer holds
+        self.page = 3  # allocations in an answer
 
-    # -- the port --------------------------------------------------------------------------------------------------------
+    # -- the port --
 
     async def checkpoint(self, run_id: str) -> str:
         self.saved.append(run_id)
@@ -69,10 +69,10 @@ class MemoryStore(Store, Learners):
         return self.runs[known]
 
     async def read_run(self, run_id: str) -> runs.ReadRunResponse:
-        found = [run for key, run in self.runs.items() if key.startswith(run_id)]
-        if len(found) != 1:
+        matching = [run for key, run in self.runs.items() if key.startswith(run_id)]
+        if len(matching) != 1:
             raise NotFound(f"there is no run {run_id}")
-        return runs.ReadRunResponse(run=found[0], given_up=self.given_up, live_ms=self.live_ms)
+        return runs.ReadRunResponse(run=matching[0], given_up=self.given_up, live_ms=self.live_ms)
 
     async def read_runs(self, live_only: bool) -> Sequence[runs.Run]:
         over = (S.RUN_STATE_SUCCEEDED, S.RUN_STATE_FAILED, S.RUN_STATE_CANCELLED)
@@ -175,7 +175,7 @@ class MemoryStore(Store, Learners):
     async def troubles(self, run_id: str, label: str) -> Iterable[str]:
         return self.reasons
 
-    # -- what others do to it --------------------------------------------------------------------------------------------
+    # -- the log, nodes and the learner --
 
     def ingest(self, opened: events_pb2.TreeOpened) -> None:
         if opened.spec.tree_id not in self.trees:
@@ -195,7 +195,7 @@ class MemoryStore(Store, Learners):
                 self.states[tree.tree_id] = to
 
     def train(self, groups_per_batch: int) -> bool:
-        """Consumes a batch and publishes its policy, if enough groups are closed."""
+        """Consume a batch and publish its policy, if enough groups are closed."""
         closed: dict[int, list[tree_pb2.TreeSpec]] = {}
         for tree in self.trees.values():
             if tree.purpose == TRAIN and self.states[tree.tree_id] == "closed":
@@ -220,7 +220,7 @@ class MemoryStore(Store, Learners):
 
 
 class MemoryLog(Log):
-    """Delivers TreesOpened to a store; `lose` drops everything, `hold` keeps it back."""
+    """A log that delivers TreesOpened to a store; `lose` drops everything, `hold` keeps it back."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.store, self.lose, self.hold = store, False, False

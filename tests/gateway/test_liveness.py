@@ -1,4 +1,4 @@
-"""The gateway answers for its look at all runs, and for the driver of each run."""
+"""The gateway's health answers for its sweep of all runs, and for the driver of each run."""
 
 from typing import Any
 

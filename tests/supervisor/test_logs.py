@@ -1,4 +1,4 @@
-"""Log files of processes are rotated when they are large, and no line of a quiet process is lost."""
+"""Large log files of processes are rotated, and no line of a quiet process is lost."""
 
 import subprocess
 import sys

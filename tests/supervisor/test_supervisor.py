@@ -1,4 +1,4 @@
-"""The supervisor's keeping of processes: restarts, giving up, and the end of a start; nothing dies silently."""
+"""The supervisor's keeping of processes: restarts, giving up, and starts that end."""
 
 import asyncio
 import time
@@ -89,7 +89,7 @@ def test_a_learner_is_told_how_many_ranks_it_is_to_have(tmp_path: Path) -> None:
 async def test_a_node_that_still_loads_its_model_does_not_hold_up_the_end(
     tmp_path: Path, eventually: Any
 ) -> None:
-    """Torch is deaf to signals while it loads; a learner gets time for a checkpoint only once it serves."""
+    """Torch is deaf to signals while it loads; only a serving learner saves a checkpoint."""
     store = FakeRunStore()
     async with supervised(tmp_path, store, {"learner": DEAF, "rollout": DEAF}) as supervisor:
         # No server listens at this port.

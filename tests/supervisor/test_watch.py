@@ -1,6 +1,4 @@
-"""Processes that hang: stopped ones, ones whose own health says so, ones that never serve; and slow
-ones.
-"""
+"""Processes that hang or never serve are restarted; slow ones are left alone."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Curricula that decide by facts: decided once, stored before anything is opened, the same for whoever goes on."""
+"""Curricula that decide by facts: each decision is made once and stored before it is used."""
 
 import json
 import re
@@ -46,10 +46,11 @@ def _trained(store) -> list[tuple[int, int, str, str]]:
     return [(t.group_ordinal, t.index, t.row_json, t.tree_id.hex()) for t in trees]
 
 
-async def _to_the_end(store, bus, recipe, looks) -> None:
-    """`looks`: drivers, one for each look."""
+async def _to_the_end(store, bus, recipe, drivers) -> None:
+    """Drive a run to its end; `drivers` has one for each pass."""
     for _ in range(60):
-        if await (await anext(looks)).reconcile():
+        driver = await anext(drivers)
+        if await driver.reconcile():
             return
         if not store.policies:
             store.publish(0)
@@ -68,30 +69,29 @@ async def _another(store, bus, recipe):
         yield await _driver(store, bus, recipe)
 
 
-async def test_a_run_by_facts_is_the_same_with_one_gateway_and_with_one_for_each_look(
+async def test_a_run_by_facts_is_the_same_with_one_gateway_and_with_one_for_each_pass(
     adaptive, fresh
 ) -> None:
-    seen = []
+    outcomes = []
     for another in (False, True):
         store, bus = fresh()
         rows = (await dataset.load(adaptive, Path.cwd())).train
         fails = {json.dumps(row, sort_keys=True, separators=(",", ":")) for row in rows[:6:2]}
         store.answers = {row: ([0.0, 0.0], [3, 4]) for row in fails}
-        looks = (
-            _another(store, bus, adaptive)
-            if another
-            else _always(await _driver(store, bus, adaptive))
-        )
-        await _to_the_end(store, bus, adaptive, looks)
-        named = [(o, i, row) for o, i, row, _ in _trained(store)]
-        seen.append((named, [a.SerializeToString() for _, a in sorted(store.allocations.items())]))
-    assert seen[0] == seen[1]
-    groups = {o: row for o, _, row in seen[0][0]}
+        drivers = _always(await _driver(store, bus, adaptive))
+        if another:
+            drivers = _another(store, bus, adaptive)
+        await _to_the_end(store, bus, adaptive, drivers)
+        trees = [(o, i, row) for o, i, row, _ in _trained(store)]
+        stored = [a.SerializeToString() for _, a in sorted(store.allocations.items())]
+        outcomes.append((trees, stored))
+    assert outcomes[0] == outcomes[1]
+    groups = {o: row for o, _, row in outcomes[0][0]}
     assert sorted(groups) == list(range(12))
     assert [groups[4], groups[5]] == [groups[0], groups[2]], (
         "rows 0 and 2 failed in the first batch and come again"
     )
-    assert [i for o, i, _ in seen[0][0] if o == 4] == [0, 1], "with two trees"
+    assert [i for o, i, _ in outcomes[0][0] if o == 4] == [0, 1], "with two trees"
 
 
 async def test_a_gateway_that_is_replaced_between_deciding_and_opening_changes_nothing(
@@ -100,17 +100,14 @@ async def test_a_gateway_that_is_replaced_between_deciding_and_opening_changes_n
     store.publish(0)
     first = await _driver(store, bus, adaptive)
     await first.reconcile()
-    bus.lose = True  # it has decided, and was killed before the broker had a tree
+    bus.lose = True  # it decides, and is killed before the broker has a tree
     await first.reconcile()
     decided = {o: a.row for o, a in store.allocations.items()}
     lost = {s.spec.tree_id for s in bus.sent}
     assert len(decided) == 4 and len(lost) == 4 and not store.trees
     bus.lose = False
-    recipe = adaptive.model_copy(
-        update={
-            "control": adaptive.control.model_copy(update={"curriculum_settings": {"beyond": 7}})
-        }
-    )  # the next one would decide otherwise
+    control = adaptive.control.model_copy(update={"curriculum_settings": {"beyond": 7}})
+    recipe = adaptive.model_copy(update={"control": control})  # it would decide otherwise
     second = await _driver(store, bus, recipe)
     await second.reconcile()
     assert set(store.trees) == lost
@@ -119,20 +116,20 @@ async def test_a_gateway_that_is_replaced_between_deciding_and_opening_changes_n
 
 async def test_two_gateways_at_once_open_the_same_trees(adaptive, store, bus) -> None:
     store.publish(0)
-    one, two = await _driver(store, bus, adaptive), await _driver(store, bus, adaptive)
-    await one.reconcile()
-    held, read = [], store.read_allocations
+    first, second = await _driver(store, bus, adaptive), await _driver(store, bus, adaptive)
+    await first.reconcile()
+    reads, read = [], store.read_allocations
 
-    async def nothing_yet(run_id: str, first: int):
-        held.append(first)
+    async def nothing_yet(run_id: str, ordinal: int):
+        reads.append(ordinal)
         return []
 
-    store.read_allocations = nothing_yet  # two looks before one has written
-    two._allocator._recipe.control.curriculum_settings["beyond"] = 3
-    await two.reconcile()
+    store.read_allocations = nothing_yet  # the second reads before the first has written
+    second._allocator._recipe.control.curriculum_settings["beyond"] = 3
+    await second.reconcile()
     store.read_allocations = read
-    await one.reconcile()
-    assert held and len(store.allocations) == 4
+    await first.reconcile()
+    assert reads and len(store.allocations) == 4
     assert (
         len({t.tree_id for t in store.trees.values()})
         == len({t.group_ordinal for t in store.trees.values()})
@@ -157,7 +154,7 @@ async def test_uniform_asks_the_store_for_nothing(recipe_of, store) -> None:
     assert len(await allocator.fill(range(5), 0)) == 5
 
 
-async def test_what_a_curriculum_may_not_say_is_named(recipe_of, store) -> None:
+async def test_an_invalid_decision_is_named(recipe_of, store) -> None:
     recipe = recipe_of(control={**AGAIN, "curriculum_settings": {"beyond": 10_000}})
     allocator = Allocator(store, "r", recipe, await dataset.load(recipe, Path.cwd()))
     with pytest.raises(
@@ -169,7 +166,7 @@ async def test_what_a_curriculum_may_not_say_is_named(recipe_of, store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "said"),
+    ("way", "message"),
     [
         ("raise", " raised ZeroDivisionError: "),
         ("exit", " raised SystemExit: 3"),
@@ -186,7 +183,7 @@ async def test_what_a_curriculum_may_not_say_is_named(recipe_of, store) -> None:
 )
 @pytest.mark.parametrize("plugin", ["Rude", "RudeFixed"])
 async def test_a_curriculum_that_breaks_its_word_is_named(
-    recipe_of, store, way, said, plugin
+    recipe_of, store, way, message, plugin
 ) -> None:
     control = {
         "curriculum": f"tests.gateway.curriculum_doubles:{plugin}",
@@ -195,7 +192,7 @@ async def test_a_curriculum_that_breaks_its_word_is_named(
     recipe = recipe_of(control=control)
     allocator = Allocator(store, "r", recipe, await dataset.load(recipe, Path.cwd()))
     with pytest.raises(
-        InvalidInput, match=re.escape(f"control.curriculum {control['curriculum']}{said}")
+        InvalidInput, match=re.escape(f"control.curriculum {control['curriculum']}{message}")
     ):
         await allocator.fill(range(2), 0)
     assert not store.allocations

@@ -1,4 +1,4 @@
-"""A curriculum that decides by facts on the real treestore and broker: what was decided, for whom, and who may decide."""
+"""A curriculum that decides by facts, on the real treestore and broker."""
 
 import pytest
 
@@ -39,7 +39,7 @@ async def test_a_decision_is_stored_before_its_trees_and_explains_itself(
         )
         every = lineage.ListTreesRequest(filter=lineage.TreeFilter(run_id=run.run_id))
         before = {t.tree_id for t in (await rpc.call(here.trees.ListTrees, every)).trees}
-        # a newer gateway
+        # Another gateway with a newer epoch.
         async with channel(here.settings.store) as plain, service.serving(here.settings):
             old = RpcStore(plain)
             old.epoch = 1

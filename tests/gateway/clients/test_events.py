@@ -1,4 +1,4 @@
-"""Triggers from a real nats-server: what closes together is one look at the run."""
+"""Triggers from a real nats-server: groups that close together trigger once."""
 
 import asyncio
 import contextlib

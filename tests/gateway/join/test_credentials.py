@@ -1,4 +1,4 @@
-"""Scoped NATS credentials against a real nats-server: what a joined node may do works, everything else is refused."""
+"""Scoped NATS credentials against a real nats-server: everything that is not granted is refused."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ class Secured:
         return str(path)
 
     async def insider(self) -> Bus:
-        """Somebody with all rights in the nodes' account, as no node has."""
+        """Connect with all rights in the nodes' account, which no node has."""
         seed = jwt.new_seed(jwt.USER)
         claims = {"type": "user", "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1}
         path = self.state / "insider.creds"
@@ -180,7 +180,7 @@ async def test_a_node_makes_no_consumer_and_removes_none(secured) -> None:
 
 
 async def test_who_asks_a_node_opens_no_other_subject_to_it(secured) -> None:
-    """`resp` permissions are off: a message with a reply subject does not let the node publish there."""
+    """`resp` permissions are off: a reply subject does not let the node publish there."""
     service, node = await secured.insider(), await secured.node()
     own = await node._client.subscribe(f"{SCOPE.inbox_prefix}.x")
     await node._client.flush()

@@ -1,4 +1,4 @@
-"""Joining a real site: the token names the gateway, the gateway admits the node, the node does its work and no more."""
+"""Joining a real site: the token names the gateway, which admits the node for its work only."""
 
 import asyncio
 from pathlib import Path
@@ -45,7 +45,7 @@ async def test_an_admitted_node_takes_a_tree(here, tmp_path, eventually) -> None
     env = await client.admit(
         here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1"
     )
-    # a name may be taken in each run
+    # The same name may be used in each run.
     assert env["BANYAN_RUN"] == here.run_id and here.run_id in env["BANYAN_NATS_INBOX"]
     assert (tmp_path / "node").stat().st_mode & 0o777 == 0o700
     assert len(Path(env["BANYAN_SECRET_FILE"]).read_text()) == 64  # of the node's own port
@@ -55,7 +55,7 @@ async def test_an_admitted_node_takes_a_tree(here, tmp_path, eventually) -> None
         return (await here.progress(here.run_id)).groups.opened == 4
 
     await eventually(opened)
-    bus = await _bus(env)  # admitting it made the consumer that it may not make
+    bus = await _bus(env)  # the admission made the consumer, which nodes may not make
     work = await bus.bind(subjects.GROWTH, env["BANYAN_GROWTH_CONSUMER"])
     (assignment,) = await work.fetch(1, 5.0)
     grow = assignment.decode(events_pb2.GrowTree)
@@ -68,7 +68,7 @@ async def test_an_admitted_node_takes_a_tree(here, tmp_path, eventually) -> None
             trees.ReturnTree,
             lineage.ReturnTreeRequest(tree_id=grow.tree_id, epoch=1, reason="drain"),
         )
-        with pytest.raises(NotFound):  # the store's own word comes through
+        with pytest.raises(NotFound):  # the store's own error
             await rpc.call(trees.RenewClaim, lineage.RenewClaimRequest(tree_id=b"x" * 32, epoch=1))
     members = (
         await rpc.call(here.runs.ReadMembers, runs.ReadMembersRequest(run_id=here.run_id))
@@ -150,12 +150,12 @@ async def test_a_node_may_not_touch_trees_of_another_run(
         ask.claims.add(tree_id=tree_id, node_id="its-own")
         with pytest.raises(Refused, match="may speak for itself only"):
             await rpc.call(trees.ClaimTrees, ask)
-    # still its own
+    # The claim is still its own.
     await rpc.call(here.trees.RenewClaim, lineage.RenewClaimRequest(tree_id=tree_id, epoch=1))
 
 
 async def test_a_node_gives_large_segments_to_the_store(here, tmp_path, eventually) -> None:
-    """PutBlob is the one stream that goes up through the proxy; it is about trees of the token's run only."""
+    """PutBlob is the only stream up through the proxy; it takes trees of the token's run only."""
     env = await client.admit(
         here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1"
     )
@@ -224,7 +224,7 @@ async def test_a_node_keeps_its_key_and_its_name(here, tmp_path) -> None:
         await client.admit(
             here.running.join_address, await here.token(here.run_id), tmp_path / "thief", "n-1"
         )
-    # as itself
+    # Under its own name.
     await client.admit(
         here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1"
     )
@@ -235,7 +235,7 @@ async def test_a_node_keeps_its_key_and_its_name(here, tmp_path) -> None:
 
 
 async def test_a_node_speaks_for_itself_only(here, tmp_path) -> None:
-    """The token is every node's; what the gateway answers to one of them is not another's."""
+    """The token is common to all nodes; the gateway's answer to a node is its own."""
     env = await client.admit(
         here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1"
     )
@@ -324,7 +324,7 @@ async def test_the_join_port_does_not_describe_itself(here) -> None:
     async def asking():
         yield reflection_pb2.ServerReflectionRequest(list_services="")
 
-    async def silent():  # who is refused before he has asked cannot fail at asking
+    async def silent():  # a caller that sends nothing cannot fail while it sends
         await asyncio.Event().wait()
         yield reflection_pb2.ServerReflectionRequest()
 

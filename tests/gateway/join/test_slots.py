@@ -1,4 +1,4 @@
-"""A joined node has so many calls under way at the join port, and a connection so many streams; others have theirs."""
+"""Limits on a joined node's calls and on a connection's streams; other nodes keep theirs."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ from tests.gateway.live_site import Site, node_channel
 
 @pytest.fixture
 def two_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for before the site, which reads it when it is made."""
+    """Allow two calls. Requested before the site, which reads the limit when it starts."""
     monkeypatch.setattr(slots, "CALLS", 2)
 
 
@@ -48,7 +48,7 @@ class Node:
     tree_id: bytes
 
     def wait(self, deadline_ms: int = 60_000) -> Any:
-        """Waits for the tree's growth, in vain."""
+        """Wait for the tree's growth, in vain."""
         request = lineage.AwaitIngestedRequest(
             tree_id=self.tree_id, epoch=1, grown=True, deadline_ms=deadline_ms
         )
@@ -79,7 +79,7 @@ async def read_run(
 async def joined(
     here: Site, folder: Path, eventually: Any, address: str = ""
 ) -> AsyncIterator[Node]:
-    """The node n-1, at a site whose weights come from `address`."""
+    """Join as node n-1, at a site whose weights come from `address`."""
     env = await client.admit(
         here.running.join_address, await here.token(here.run_id), folder, "n-1"
     )
@@ -98,7 +98,7 @@ async def joined(
 
 
 async def _refused(call: Any) -> None:
-    """The call is told that all places are taken. For a stream: at its first message."""
+    """Check that a call is refused for want of a slot; a stream at its first message."""
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await (anext(aiter(call)) if isinstance(call, grpc.aio.UnaryStreamCall) else call)
     _too_many(failed.value)
@@ -124,12 +124,12 @@ async def test_the_third_call_that_waits_is_refused_until_one_ends(
     )
     async with joined(here, tmp_path / "node", eventually) as mine, node_channel(other) as others:
         waits = [asyncio.ensure_future(_whole(mine.wait())) for _ in range(3)]
-        ended, held = await asyncio.wait(waits, timeout=20, return_when=asyncio.FIRST_COMPLETED)
-        assert (len(ended), len(held)) == (1, 2)
+        ended, waiting = await asyncio.wait(waits, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        assert (len(ended), len(waiting)) == (1, 2)
         _too_many(ended.pop().exception())
         await _refused(mine.wait())
         assert (await read_run(others, here.run_id)).run.run_id == here.run_id
-        held.pop().cancel()
+        waiting.pop().cancel()
 
         async def free() -> bool:
             with contextlib.suppress(grpc.aio.AioRpcError):
@@ -137,11 +137,11 @@ async def test_the_third_call_that_waits_is_refused_until_one_ends(
             return False
 
         await eventually(free)
-        held.pop().cancel()
+        waiting.pop().cancel()
 
 
 class _Slow(LearnerServiceServicer):
-    """Sends half of the weights, and the rest when it may."""
+    """A learner that sends half of the weights, and the rest when the test lets it."""
 
     def __init__(self) -> None:
         self.more = asyncio.Event()
@@ -165,14 +165,14 @@ async def _slow_learner() -> AsyncIterator[tuple[_Slow, str]]:
 
 
 @pytest.mark.usefixtures("two_calls")
-async def test_a_stream_to_a_node_has_a_place_until_its_end(
+async def test_a_stream_to_a_node_has_a_slot_until_its_end(
     here: Site, tmp_path: Path, eventually: Any
 ) -> None:
     async with (
         _slow_learner() as (slow, address),
         joined(here, tmp_path / "node", eventually, address) as mine,
     ):
-        # nothing of the tree is there yet, and nobody is refused
+        # The tree has no segments yet, and the call is not refused.
         assert [part async for part in mine.claimed()] == []
         fetches = [aiter(mine.fetch()), aiter(mine.fetch())]
         assert [(await anext(fetch)).data for fetch in fetches] == [b"1", b"1"]

@@ -1,4 +1,4 @@
-"""Join tokens: what opens the gateway's TLS port, for how long, and what does not."""
+"""Join tokens at the gateway's TLS port: valid ones, expired ones, and other metadata."""
 
 from types import SimpleNamespace
 
@@ -109,7 +109,7 @@ async def test_a_run_that_is_over_cannot_be_joined(here, tmp_path) -> None:
 
 
 async def test_a_stranger_fills_no_memory(here) -> None:
-    """A message is read before its sender is known: so strangers' messages are small."""
+    """A message is read before its sender is known, so messages of strangers must be small."""
     pem = tls.identity(here.state).pem
     async with channel(
         here.running.join_address, root_pem=pem, token="0" * 32, target_name=tls.NAME

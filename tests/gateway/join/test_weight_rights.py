@@ -1,4 +1,4 @@
-"""What a joined node may do with object stores: nothing; and no reply subject gets it further."""
+"""Object stores are closed to joined nodes, also by way of a reply subject."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ async def test_a_node_reads_no_bucket(secured: Secured, name: str, monkeypatch: 
 async def test_a_read_with_a_reply_subject_writes_nothing_there(
     secured: Secured, reply: str
 ) -> None:
-    """The broker publishes what it reads to the reply subject, whether the asker may publish there or not."""
+    """The broker would publish the answer to the reply subject, even if the sender may not."""
     service, node = await _filled(secured), await secured.node()
     js = service.client.jetstream()
     about = {"last_by_subj": Bucket(service.client, MINE)._about("policy-1-0")}

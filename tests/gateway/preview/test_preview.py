@@ -1,4 +1,4 @@
-"""What `banyan simulate` says of control: every recipe, and what each kind of control is for."""
+"""Previews of control by `banyan simulate`: every recipe, and each kind of control."""
 
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def test_groups_that_became_stale_are_dropped() -> None:
 
 
 def test_dots_chooses_groups_that_teach() -> None:
-    """Against its own references, which are drawn."""
+    """They are compared with its own references, which are drawn."""
     assert "predicted success" in figures("dots")["last_reason"] and "last_reason" not in figures(
         "quickstart"
     )
@@ -135,7 +135,7 @@ def build_instead(monkeypatch: pytest.MonkeyPatch, part: str, plugin: Any) -> No
 
 
 class Odd:
-    """A policy or a curriculum of somebody's own, with attributes that mean something else to them."""
+    """A user's tree policy or curriculum, whose attributes mean something else to them."""
 
     def __init__(self, **settings: Any) -> None:
         vars(self).update(settings)

@@ -1,4 +1,4 @@
-"""A driver over a store in memory: a run from start to end, and the same trees after a crash at any point."""
+"""A driver over a store in memory: a whole run, and the same trees after a crash at any point."""
 
 from types import SimpleNamespace
 
@@ -70,14 +70,14 @@ async def test_nothing_is_opened_before_the_base_policy_is_published(store, bus,
 
 async def test_another_gateway_goes_on_with_the_same_trees(store, bus, recipe_of) -> None:
     recipe = recipe_of(generate={"trees": 2})
-    looks = 0
-    while not await (await _driver(store, bus, recipe)).reconcile():  # a new process for every look
+    passes = 0
+    while not await (await _driver(store, bus, recipe)).reconcile():  # a new process for every pass
         if not store.policies:
             store.publish(0)
         store.finish()
         store.train(4)
-        looks += 1
-        assert looks < 100, store.moves
+        passes += 1
+        assert passes < 100, store.moves
     trained = [t for t in store.trees.values() if t.purpose == TRAIN]
     assert sorted((t.group_ordinal, t.index) for t in trained) == [
         (o, i) for o in range(12) for i in range(2)
@@ -232,7 +232,7 @@ async def test_without_held_out_rows_the_run_says_that_it_was_not_measured(
 
 
 async def test_reasons_are_those_of_closed_trees_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of trees that grow none is asked for: they would hide those that say why."""
+    """Growing trees are not read: they would hide those with reasons."""
     tree = lineage.GetTreeResponse()
     tree.tree.scores.add(scorer="gs:raises").score.reason = "it raised"
 
@@ -326,7 +326,7 @@ async def test_what_does_not_end_long_after_the_time_fails_the_run(store, bus, r
             store.publish(0)
         store.finish()
         store.train(recipe.control.groups_per_batch)
-    await driver.reconcile()  # opens groups that nobody grows
+    await driver.reconcile()  # opens groups that are never grown
     store.live_ms = 90_000
     for _ in range(5):
         await driver.reconcile()

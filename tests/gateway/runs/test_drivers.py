@@ -1,4 +1,4 @@
-"""The drivers of a gateway: a run whose rows are gone waits for them, and a person's move at the same time ends nothing."""
+"""The drivers of a gateway: faults of a run end neither another run nor the gateway."""
 
 import asyncio
 import contextlib

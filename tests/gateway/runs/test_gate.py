@@ -1,4 +1,4 @@
-"""The staleness gate under drops, restarts, lost messages and stale views: never stalls, never exceeds its bound."""
+"""The staleness gate under drops, restarts, lost messages and stale views: no stall, no excess."""
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -55,17 +55,13 @@ def test_each_group_names_the_oldest_policy_that_is_still_fresh_for_its_batch() 
 def test_over_provisioning_keeps_more_groups_in_hand_than_a_step_takes() -> None:
     gate = Gate(4, max_staleness=2, extra=3)
     assert gate.groups_to_open(_counts(), 16) == 7
-    # trained on: nothing new is begun under the old policy
+    # The batch is trained on: no group is begun under the old policy.
     assert gate.groups_to_open(_counts(batches=1, open=3), 16) == 0
     assert gate.groups_to_open(_counts(step=1, batches=1, open=3), 16) == 4
-    # the last batch takes no more than it needs
+    # The last batch takes no more than it needs.
     assert gate.groups_to_open(_counts(step=15, batches=15, open=3), 16) == 1
-    assert [gate.min_step(_counts(step=5, batches=5, open=3), i) for i in range(4)] == [
-        3,
-        4,
-        4,
-        4,
-    ]
+    later = _counts(step=5, batches=5, open=3)
+    assert [gate.min_step(later, i) for i in range(4)] == [3, 4, 4, 4]
 
 
 def test_a_recipe_that_carries_groups_over_allows_them_to_be_stale() -> None:
@@ -75,7 +71,7 @@ def test_a_recipe_that_carries_groups_over_allows_them_to_be_stale() -> None:
 
 
 class World(RuleBasedStateMachine):
-    """A store, a log, a learner and nodes, as far as the gate can tell; the gateway has no memory at all."""
+    """A store, a log, a learner and nodes, as the gate sees them; the gateway has no memory."""
 
     @initialize(
         batch=st.integers(1, 5),
@@ -85,12 +81,8 @@ class World(RuleBasedStateMachine):
         short=st.booleans(),
     )
     def begin(self, batch: int, staleness: int, extra: int, steps: int, short: bool) -> None:
-        self.gate, self.batch, self.steps, self.short = (
-            Gate(batch, staleness, extra),
-            batch,
-            steps,
-            short,
-        )
+        self.gate = Gate(batch, staleness, extra)
+        self.batch, self.steps, self.short = batch, steps, short
         self.stored: dict[int, str] = {}
         self.on_the_wire: set[int] = set()
         self.step = self.newest_step = self.batches = self.missing = 0
@@ -98,36 +90,36 @@ class World(RuleBasedStateMachine):
         self.begun()
 
     def begun(self) -> None:
-        """What else there is in the world."""
+        """Add state of a subclass."""
 
     def count(self, state: str) -> int:
         return sum(1 for s in self.stored.values() if s == state)
 
     def published(self) -> None:
-        """What the store does when it gets a policy."""
+        """React to a new policy, as a store may."""
 
     def view(self) -> GroupCounts:
         opened = next(i for i in range(len(self.stored) + 1) if i not in self.stored)
         return GroupCounts(
-            self.step,
-            self.batches,
-            self.count("open"),
-            self.count("closed"),
-            self.count("dropped"),
-            opened,
+            step=self.step,
+            batches=self.batches,
+            open=self.count("open"),
+            closed=self.count("closed"),
+            dropped=self.count("dropped"),
+            opened=opened,
         )
 
     def ended(self) -> None:
         self.views = [*self.views[-4:], self.view()]
 
-    def look(self, counts: GroupCounts) -> None:
+    def reconcile(self, counts: GroupCounts) -> None:
         for position in range(self.gate.groups_to_open(counts, self.steps)):
             assert self.gate.min_step(counts, position) <= counts.step
             self.on_the_wire.add(counts.opened + position)
 
     @rule(age=st.integers(0, 4))
-    def gateway_looks(self, age: int) -> None:
-        self.look(self.views[max(0, len(self.views) - 1 - age)])
+    def gateway_reconciles(self, age: int) -> None:
+        self.reconcile(self.views[max(0, len(self.views) - 1 - age)])
 
     @rule(data=st.data())
     def store_ingests(self, data: st.DataObject) -> None:
@@ -142,9 +134,9 @@ class World(RuleBasedStateMachine):
 
     @rule(data=st.data(), to=st.sampled_from(["closed", "dropped"]))
     def a_group_ends(self, data: st.DataObject, to: str) -> None:
-        some = [o for o, s in self.stored.items() if s == "open"]
-        if some:
-            self.stored[data.draw(st.sampled_from(some))] = to
+        growing = [o for o, s in self.stored.items() if s == "open"]
+        if growing:
+            self.stored[data.draw(st.sampled_from(growing))] = to
         self.ended()
 
     @rule(data=st.data())
@@ -190,7 +182,7 @@ class World(RuleBasedStateMachine):
         if not hasattr(self, "gate"):
             return
         for _ in range(4 * self.steps + 4):
-            self.look(self.view())
+            self.reconcile(self.view())
             for ordinal in self.on_the_wire:
                 self.stored.setdefault(ordinal, "open")
             self.stored = {o: "closed" if s == "open" else s for o, s in self.stored.items()}

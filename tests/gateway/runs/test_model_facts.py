@@ -1,4 +1,4 @@
-"""What a run's model bounds is read from its folder."""
+"""Facts of a run's model, read from its folder."""
 
 import json
 from pathlib import Path

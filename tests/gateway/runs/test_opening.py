@@ -1,4 +1,4 @@
-"""What is opened: ids and seeds that follow from run, group, row and index; rows in the order of the curriculum."""
+"""The trees that are opened: their ids and seeds, and the curriculum's order of rows."""
 
 import json
 from dataclasses import replace
@@ -57,10 +57,10 @@ async def test_a_training_tree_says_everything_that_a_node_needs(recipe_of) -> N
 
 
 async def test_the_same_ordinal_is_the_same_trees_in_every_process(recipe_of) -> None:
-    one, two = await _opener(recipe_of()), await _opener(recipe_of())
-    assert [_trees(one, o) for o in range(20)] == [_trees(two, o) for o in range(20)]
+    first, second = await _opener(recipe_of()), await _opener(recipe_of())
+    assert [_trees(first, o) for o in range(20)] == [_trees(second, o) for o in range(20)]
     other = await _opener(recipe_of(seed=1))
-    assert [_trees(one, o)[0].row_digest for o in range(20)] != [
+    assert [_trees(first, o)[0].row_digest for o in range(20)] != [
         _trees(other, o)[0].row_digest for o in range(20)
     ]
 
@@ -107,8 +107,8 @@ async def test_evaluations_are_greedy_and_sampled_on_the_first_held_out_rows(rec
     recipe = recipe_of(eval={"samples": 4, "max_rows": 5})
     opener = await _opener(recipe)
     greedy, sampled = (list(opener.evaluation(e)) for e in evaluations(recipe, "step-2", 2))
-    held = sorted(opener.examples.held_out_digests())[:5]
-    assert [t.row_digest for t in greedy] == held == [t.row_digest for t in sampled]
+    digests = sorted(opener.examples.held_out_digests())[:5]
+    assert [t.row_digest for t in greedy] == digests == [t.row_digest for t in sampled]
     assert json.loads(greedy[0].generate_json)["temperature"] == 0
     assert json.loads(greedy[0].generate_json)["settings"] == {"width": 1}
     assert json.loads(sampled[0].generate_json)["temperature"] == 1

@@ -1,4 +1,4 @@
-"""A run that failed is taken back where it can go on, and not where it would fail again at once."""
+"""A FAILED run can be resumed where it can go on, and not where it would fail again at once."""
 
 from typing import Any
 

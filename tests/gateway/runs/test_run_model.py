@@ -1,6 +1,6 @@
-"""What a run says of a model on this host: facts in the row that is stored, tokens of prompts in the specs of its trees.
+"""Facts of a model on this host, in the stored run and in the specs of its trees.
 
-The store checks nothing against what is not said, and says nothing of that.
+The store checks nothing against facts that are missing.
 """
 
 import json
@@ -26,7 +26,7 @@ _WORDS = ["[UNK]", *map(str, range(40)), "+", "-", "*"]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A whole model whose tokenizer has a token for each word of a sum."""
+    """Return a whole model whose tokenizer has a token for each word of a sum."""
     model = Path(whole_model(tmp_path))
     config = {"model_type": "llama", "vocab_size": 100, "max_position_embeddings": 64}
     (model / "config.json").write_text(json.dumps(config))
@@ -52,7 +52,7 @@ def _said(tree: tree_pb2.TreeSpec) -> tuple[int, bytes]:
 
 
 def _by_hand(tree: tree_pb2.TreeSpec) -> tuple[int, bytes]:
-    """Number and digest of the tokens of a tree's messages, each word looked up in the list."""
+    """Return number and digest of the tokens of a tree's messages, looked up word by word."""
     words: Sequence[str] = " ".join(
         message["content"] for message in json.loads(tree.messages_json)
     ).split()

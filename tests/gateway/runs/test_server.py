@@ -23,7 +23,7 @@ from tests.cli.folders import whole_model
 
 
 async def _queue(run_id: str) -> None:
-    """Nobody joins here."""
+    """Make no consumer: no node joins here."""
 
 
 @pytest.fixture
@@ -205,8 +205,11 @@ async def test_a_cause_that_a_resume_does_not_mend_is_named(
     run_id = (await _create(gateway, recipe_of(budget={"steps": 3, "minutes": 2.0}))).run.run_id
     store.live_ms = 180_000
     await eventually(lambda: store.runs[run_id].state == S.RUN_STATE_FAILED)
-    says = f"run {run_id} FAILED, and going on does not mend why: budget.minutes: 2 minutes are over .*; begin a new run"
-    with pytest.raises(Refused, match=says) as refused:
+    message = (
+        f"run {run_id} FAILED, and going on does not mend why:"
+        " budget.minutes: 2 minutes are over .*; begin a new run"
+    )
+    with pytest.raises(Refused, match=message) as refused:
         await rpc.call(gateway.ResumeRun, pb.ResumeRunRequest(run_id=run_id, failed=True))
     assert refused.value.reason == "NOT_CURED" and store.runs[run_id].state == S.RUN_STATE_FAILED
 

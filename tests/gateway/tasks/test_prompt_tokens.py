@@ -12,8 +12,8 @@ from services.gateway.tasks import prompt_tokens
 from services.gateway.tasks.prompt_tokens import PromptTokens
 
 _TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}\n{% if m.role == 'user' %}U {{ m.content | trim }}{% else %}S {{ m.content }}"
-    "{% endif %}\n{% endfor %}\n{% if add_generation_prompt %}A {% endif %}"
+    "{{ bos_token }}{% for m in messages %}\n{% if m.role == 'user' %}U {{ m.content | trim }}"
+    "{% else %}S {{ m.content }}{% endif %}\n{% endfor %}\n{% if add_generation_prompt %}A {% endif %}"
 )
 _MESSAGES = [
     {"role": "system", "content": "be short"},
@@ -67,7 +67,10 @@ def test_of_a_template_that_asks_for_the_time_or_refuses_nothing_is_said(folder:
 
 
 def test_the_gateway_loads_no_model_library() -> None:
-    code = "import sys, services.gateway.tasks.prompt_tokens; print({'torch', 'transformers'} & set(sys.modules))"
+    code = (
+        "import sys, services.gateway.tasks.prompt_tokens;"
+        " print({'torch', 'transformers'} & set(sys.modules))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )

@@ -1,4 +1,4 @@
-"""What of a recipe reaches those who grow and score its trees: logit bias, and scorers of training and of evaluations."""
+"""Tree specs carry a recipe's logit bias and its scorers, for training and for evaluations."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The gateway on the real treestore and broker: what it opens is stored, what is dropped is opened again."""
+"""The gateway on the real treestore and broker: opening, failing, fencing and restarting."""
 
 import asyncio
 import json
@@ -26,8 +26,8 @@ from tests.gateway.live_site import Site, channel, site, store_and_broker
 
 @pytest.fixture
 async def here(tmp_path):
-    async with site(tmp_path) as made:
-        yield made
+    async with site(tmp_path) as live:
+        yield live
 
 
 async def test_groups_are_opened_once_the_base_policy_is_there(
@@ -88,7 +88,7 @@ async def test_a_run_on_which_every_node_dies_fails_with_the_reason(
                     tree_id=tree_id, node_id="dies", ticket=tickets[tree_id]
                 )
                 await rpc.call(here.trees.ClaimTree, claim)
-            # its trees are queued again under the next tickets
+            # Its trees are queued again under the next tickets.
             await rpc.call(here.runs.PutMember, begins)
             await asyncio.sleep(0.01)
 
@@ -152,20 +152,20 @@ async def test_a_killed_gateway_process_goes_on_where_it_was(
                 request = pb.CreateRunRequest(recipe_json=recipe.model_dump_json())
                 run_id = (await rpc.call(GatewayServiceStub(opened).CreateRun, request)).run.run_id
             here = Site(
-                tmp_path,
-                None,
-                None,
-                None,
-                RunStoreServiceStub(stored),
-                TreeStoreServiceStub(stored),
+                state=tmp_path,
+                settings=None,
+                running=None,
+                gateway=None,
+                runs=RunStoreServiceStub(stored),
+                trees=TreeStoreServiceStub(stored),
             )
             await here.publish_policy(run_id, 0)
 
-            async def some() -> bool:
+            async def begun() -> bool:
                 return (await here.progress(run_id)).groups.open > 0
 
-            await eventually(some, 10.0)
-            # in the middle of 200 trees, as often as the machine is slow enough
+            await eventually(begun, 10.0)
+            # In the middle of 200 trees, if the machine is slow enough.
             os.kill(process.pid, signal.SIGKILL)
             process.wait(10)
             process = _start(environment)
@@ -195,9 +195,10 @@ async def test_a_port_in_use_ends_the_process_with_one_line(tmp_path) -> None:
             env={**os.environ, **environment, "BANYAN_LISTEN": nats}, stderr=subprocess.PIPE,
         )  # fmt: skip
         async with asyncio.timeout(30):
-            _, said = await process.communicate()
+            _, stderr = await process.communicate()
+    message = stderr.decode()
     assert process.returncode == 2
-    assert f"cannot listen on {nats}" in said.decode() and "Traceback" not in said.decode()
+    assert f"cannot listen on {nats}" in message and "Traceback" not in message
 
 
 async def test_the_recipe_in_the_store_is_the_resolved_one(here: Site, recipe_of) -> None:
