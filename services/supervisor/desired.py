@@ -1,6 +1,7 @@
 """The processes that runs want, started and stopped as the store says, and their cores."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
@@ -103,7 +104,8 @@ class DesiredProcesses:
                 if name not in self._desired:
                     keeper.wanted.discard(name)
                     await keeper.children[name].stop(grace_s(keeper.children[name]))
-                    self._fleet.state.threads(name).unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):  # the process is gone: nobody reads it
+                        self._fleet.state.threads(name).unlink()
                 elif (worker := await self._worker(self._desired[name])) and name in self._desired:
                     await keeper.keep(worker)
         finally:

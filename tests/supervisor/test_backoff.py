@@ -2,8 +2,6 @@
 
 import pytest
 
-import pytest
-
 from services.supervisor.backoff import Backoff
 from services.supervisor.fleet import threads_for
 
@@ -50,3 +48,13 @@ def test_concurrent_runs_have_a_share_each(service: str) -> None:
     assert threads(service, "auto", 1, runs=2, cores=8) == 2
     assert threads(service, "auto", 0, runs=5, cores=2) == 1
     assert threads(service, 3, 0, runs=2, cores=2) == 3
+
+
+@pytest.mark.parametrize("nodes", range(1, 9))
+@pytest.mark.parametrize("cores", range(1, 33))
+def test_a_run_has_no_more_threads_than_cores_where_a_division_fits(cores: int, nodes: int) -> None:
+    run = {"max_staleness": 1, "rollout_nodes": nodes, "cores": cores}
+    learner = threads_for("learner", "auto", **run)
+    each = threads_for("rollout", "auto", **run)
+    assert learner >= 1 and each >= 1
+    assert learner + nodes * each <= max(cores, 1 + nodes)

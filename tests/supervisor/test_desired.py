@@ -6,9 +6,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from banyan.errors import NotFound, TemporaryError
 from banyan.v1 import runstore_service_pb2 as rs
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
+from services.supervisor.supervisor import Supervisor
 from tests.supervisor.supervised import (
     DEAF,
     RECIPE,
@@ -141,3 +145,74 @@ async def test_runs_that_run_already_divide_the_cores_anew_as_others_begin_and_e
         )
         store.want(("learner@b", 1))
         await eventually(lambda: written() == {"learner-b-0": cores})
+
+
+async def test_processes_of_one_run_share_what_is_its_and_count_once(
+    tmp_path: Path, eventually: Any
+) -> None:
+    store, cores = FakeRunStore(), len(os.sched_getaffinity(0))
+    store.recipe = RECIPE.replace('"threads": 1', '"threads": "auto"')
+    async with supervised(tmp_path, store, {}) as supervisor:
+        store.want(("learner@a", 1), ("rollout@a", 1))
+        await eventually(lambda: _told(supervisor) == {"learner-a-0": cores, "rollout-a-0": cores})
+
+
+@pytest.mark.parametrize("trouble", ["recipe away", "run gone", "no file"])
+async def test_what_keeps_one_run_from_its_share_does_not_keep_another(
+    tmp_path: Path,
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    trouble: str,
+) -> None:
+    store, cores, wrong = FakeRunStore(), len(os.sched_getaffinity(0)), dict[str, Exception]()
+    store.recipe = RECIPE.replace('"threads": 1', '"threads": "auto"')
+    async with supervised(tmp_path, store, {}) as supervisor:
+        assert supervisor.store is not None
+        recipe = supervisor.store.recipe
+
+        async def asked(run_id: str) -> dict[str, Any]:
+            if run_id in wrong:
+                raise wrong[run_id]
+            return await recipe(run_id)
+
+        monkeypatch.setattr(supervisor.store, "recipe", asked)
+        store.want(("learner@a", 1))
+        await eventually(
+            lambda: _told(supervisor) == {"learner-a-0": cores} and pids(supervisor, "learner")
+        )
+        if trouble == "no file":
+            (folder := supervisor.fleet.state.threads("learner-a-0")).unlink()
+            folder.mkdir()
+        else:
+            wrong["a"] = (
+                TemporaryError("the store is away")
+                if trouble == "recipe away"
+                else NotFound("no run a")
+            )
+        store.want(("learner@a", 1), ("learner@b", 1))
+        if trouble == "recipe away":  # then all is looked at again
+            await eventually(lambda: "the store is away" in caplog.text)
+            wrong.clear()
+        await eventually(lambda: _told(supervisor).get("learner-b-0") == max(1, cores // 2))
+        assert supervisor._watcher is not None and not supervisor._watcher.done()
+
+
+def _told(supervisor: Supervisor) -> dict[str, int]:
+    """Threads that are written for the first process of each kind."""
+    folder = supervisor.fleet.state.path / "threads"
+    return {file.name: int(file.read_text()) for file in folder.glob("*-0") if file.is_file()}
+
+
+async def test_a_file_that_cannot_be_written_or_removed_ends_nothing(
+    tmp_path: Path, eventually: Any
+) -> None:
+    store = FakeRunStore()
+    async with supervised(tmp_path, store, {}) as supervisor:
+        (supervisor.fleet.state.path / "threads").write_text("no folder")
+        store.want(("learner@a", 1))
+        await eventually(lambda: "learner-a-0" in supervisor.children)
+        child = supervisor.children["learner-a-0"]
+        store.want()
+        await eventually(lambda: child.state == "stopped" and not supervisor._desired.settling)
+        assert not supervisor.failure.done()

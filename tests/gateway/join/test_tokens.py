@@ -126,7 +126,7 @@ async def test_a_stranger_fills_no_memory(here) -> None:
 async def test_a_node_that_speaks_other_messages_is_refused(
     here, tmp_path, monkeypatch, spoken, said
 ) -> None:
-    monkeypatch.setattr(client, "schema", SimpleNamespace(digest=lambda: spoken))
+    monkeypatch.setattr(client, "schema_version", SimpleNamespace(digest=lambda: spoken))
     with pytest.raises(
         Refused, match=f"node 'n-1' are {said}.*version of banyan on the node"
     ) as refused:
