@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from banyan.errors import InvalidInput
+from banyan.runtime.launch import take_names
 
-# Import our package before a user's folder is searched, where one of the same name may lie.
-importlib.import_module("methods")
+# Before a user's folder is searched, where a package of the same name may lie.
+take_names()
 
 AXES = ("generate", "filter", "control", "rooms", "replay", "optimise", "loggers")
 

@@ -1,7 +1,7 @@
 """Reference of the registered methods, no method itself: a page written from their docstrings.
 
 `python -m methods.reference` prints docs/methods.md. The head of a method's module begins with its
-name and a summary, followed by the lines `Paper:`, `Formula:` and `Left out:`, as far as they apply.
+name and a summary, followed by the lines `Paper:`, `Formula:` and `Left out:`, where they apply.
 """
 
 import re

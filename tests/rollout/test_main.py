@@ -73,7 +73,7 @@ async def test_a_node_says_that_it_begins_before_it_claims(
         await w.begin()
         await w.policy(0)
         (opened,) = await w.open(1, {"segment": 3, "max_depth": 4, "width": 8}, TREEPO, max_new_tokens=12)
-        queue = await service.consumer.assignments(w.bus, RUN)
+        queue = await service.subscriptions.assignments(w.bus, RUN)
         (delivery,) = await queue.fetch(1, 10.0)  # the one before it, which is dead: nothing is said to the broker any more
         assert delivery.data
         await rpc.call(w.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=opened, node_id="n1", ticket=1))

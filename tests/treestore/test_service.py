@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -15,9 +16,11 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.consumer import Consumer
 from services.chassis.rpc import rpc
 from services.treestore.ingest.transaction import Item
 from services.treestore.lifecycle import claim_batch
+from services.treestore.loops.maintenance import Maintenance
 from services.treestore.service import running
 from services.treestore.storage.settings import Settings
 from tests.treestore.client import Store
@@ -212,3 +215,28 @@ async def test_a_reader_serves_beside_the_writer_and_refuses_to_write(store: Sto
             with pytest.raises(Refused) as refused:
                 await rpc.call(RunStoreServiceStub(channel).TakeGatewayEpoch, rs.TakeGatewayEpochRequest())
             assert refused.value.reason == "READ_ONLY"
+
+
+async def test_a_store_that_ends_by_a_fault_gives_back_what_it_had_not_fetched_too(
+    nats_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, close = list[str](), Consumer.close
+
+    async def noted(consumer: Consumer) -> None:
+        await close(consumer)
+        closed.append(consumer._stream)
+
+    async def fails(_: Maintenance) -> None:
+        raise RuntimeError("a loop broke")
+
+    monkeypatch.setattr(Consumer, "close", noted)
+    settings = Settings(nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "state")
+    async with running(settings):
+        pass
+    assert closed == [subjects.LINEAGE, subjects.DEAD]
+    monkeypatch.setattr(Maintenance, "watch", fails)
+    with pytest.raises(RuntimeError, match="a loop broke"):
+        async with running(settings) as (_, loops):
+            assert loops is not None
+            await asyncio.wait_for(loops, 10.0)
+    assert closed == [subjects.LINEAGE, subjects.DEAD] * 2

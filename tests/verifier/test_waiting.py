@@ -44,10 +44,10 @@ class _Store:
 async def _said(store: Any, attempts: int, handler: Any = None) -> list[str]:
     delivery = _Delivery(attempts)
 
-    async def bury(stream: str, delivery: Any, reason: str, service: str) -> None:
+    async def dead_letter(stream: str, delivery: Any, reason: str, service: str) -> None:
         delivery.said.append(reason.split(":")[0])
 
-    bus: Any = SimpleNamespace(bury=bury)
+    bus: Any = SimpleNamespace(dead_letter=dead_letter)
     job: Any = Job(delivery, [LEAF])  # type: ignore[arg-type]
     await LeafConsumer(bus, store, handler, 8)._score([job])
     return delivery.said

@@ -220,7 +220,7 @@ async def test_an_end_of_the_answers_is_said(made: Site, monkeypatch: Any, caplo
         raise ArithmeticError("not foreseen")
         yield
 
-    monkeypatch.setattr(outlets.hints, "heard", broken)
+    monkeypatch.setattr(outlets.notices, "subscribe", broken)
     recipe: Any = SimpleNamespace(resources=SimpleNamespace(weights="nats", weights_base_every=4))
     assert made.bus is not None
     async with outlets.handing_out(recipe, made.bus, "run-2", asyncio.Event()), asyncio.timeout(10.0):

@@ -111,7 +111,7 @@ async def test_a_byte_that_changed_on_the_way_is_seen(made: Learner, tmp_path: P
         flat_B[len(flat_B) // 2] ^= 1
         return flat_B
 
-    monkeypatch.setattr(collective.weightfile, "read_flat", changed)
+    monkeypatch.setattr(collective.file, "read_flat", changed)
     with pytest.raises(InvalidInput, match=r"handed over digest to \w{16} instead of \w{16}"):
         async with made.node(tmp_path / "node").held(made.publish()) as path:
             await asyncio.to_thread(receive, path, 1)

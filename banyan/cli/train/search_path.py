@@ -31,8 +31,6 @@ def keep(state: Path, folders: Sequence[str]) -> None:
 @contextmanager
 def searched(folders: Sequence[Path]) -> Iterator[None]:
     """Find modules in these folders too, as services do with BANYAN_PATH."""
-    import services  # noqa: F401  before a folder of that name there is found
-
     known = list(sys.path)
     sys.path[:0] = map(str, folders)
     try:

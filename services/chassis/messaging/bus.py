@@ -35,6 +35,7 @@ _ACK_S = 2.0  # of one attempt to publish: a broker that died before it acknowle
 _LISTEN_IDLE_S = 5.0
 _HEAR_IDLE_S = 1.0
 _FLUSH_S = 2
+_FULL_S = 1.0  # for a broker that takes nothing while more waits than the client holds: else any word to it waits for ever
 _LISTED = 256  # consumers in one answer of the broker, unless there are no more
 
 
@@ -71,6 +72,7 @@ class Bus:
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": 0.25,
             "connect_timeout": 5,
+            "flush_timeout": _FULL_S,
         }
         if creds:
             options["user_credentials"] = creds

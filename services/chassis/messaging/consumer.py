@@ -17,9 +17,11 @@ from nats.js.errors import Error as JetStreamError
 
 from banyan.errors import DeadlineMissed
 from services.chassis.messaging.delivery import Delivery
+from services.chassis.messaging.flush import flushed
 
 log = logging.getLogger(__name__)
 
+_CLOSE_S = 3.0  # to give back what came
 _ANSWER_S = 1.0  # the broker answers at once; it may be away just now
 _ASK_S = 1.0  # a broker that was started again has forgotten who waits, so it is asked anew this often
 _LEAST_S = 0.05  # a process that stood still beyond its deadline asks once more: the library refuses a wait of nothing
@@ -90,14 +92,14 @@ class Consumer:
         subscription, self._subscription = self._subscription, None
         if subscription is None:
             return
-        pending, connection = subscription._sub._pending_queue, subscription._nc
+        pending, connection, deadline = subscription._sub._pending_queue, subscription._nc, time.monotonic() + _CLOSE_S
         with contextlib.suppress(nats.errors.Error, TimeoutError):
             # The last request may be open at the broker for an instant more: what is given back would come here again.
             await connection._send_unsubscribe(subscription._sub._id)
-            await connection.flush(_ANSWER_S)  # what was sent before that is here now
+            await flushed(connection, _ANSWER_S)  # what was sent before that is here now
         with contextlib.suppress(nats.errors.Error):
             await subscription.unsubscribe()
-        while not pending.empty():
+        while not pending.empty() and time.monotonic() < deadline:  # a broker that takes nothing delivers the rest by itself
             message = pending.get_nowait()
             if message.reply.startswith("$JS.ACK."):  # the rest are the broker's remarks on the request
                 await Delivery(message).nak(0.0)

@@ -4,10 +4,14 @@ The launcher writes the number into a file of the process's own; the thread that
 """
 
 import logging
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
 log = logging.getLogger(__name__)
+_MOST = 4096  # as a recipe may ask for (resources.threads); a process that cannot start its threads ends
+_LONGEST = 16  # bytes of a number
 
 
 class CoreShare:
@@ -25,10 +29,10 @@ class CoreShare:
             written = found.st_ino, found.st_mtime_ns  # two writes may share a clock tick, never a file
             if written == self._read:
                 return None
-            self._read, threads = written, int(self._path.read_text())
+            self._read, threads = written, int(_text(self._path))
         except (OSError, ValueError):
             return None
-        if threads == self._threads or threads < 1:
+        if threads == self._threads or not 1 <= threads <= _MOST:
             return None
         self._threads = threads
         return threads
@@ -38,8 +42,18 @@ def write(path: Path, threads: int) -> None:
     """The launcher's side: readers see the old number or the new one. Raises OSError."""
     path.parent.mkdir(exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(str(threads))
+    partial.unlink(missing_ok=True)  # a pipe would wait for whoever reads it, and a link leads elsewhere
+    with partial.open("x") as file:
+        file.write(str(threads))
     partial.replace(path)
+
+
+def _text(path: Path) -> bytes:
+    """The beginning of a plain file; it never waits. Raises OSError."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise FileNotFoundError(f"{path} is no plain file")
+        return file.read(_LONGEST)
 
 
 def follow(share: CoreShare) -> Callable[[], None]:

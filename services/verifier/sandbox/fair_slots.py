@@ -39,29 +39,32 @@ class FairSlots:
             if turn.cancelled():
                 self._leave(run_id, turn)
             else:  # it was served in the same moment, and the slot is nobody else's yet
-                self._give_back(run_id)
+                self._give_back(run_id, unused=True)
             raise
 
-    def _give_back(self, run_id: str) -> None:
+    def _give_back(self, run_id: str, unused: bool = False) -> None:
         self._free += 1
         self._held[run_id] -= 1
         if not self._held[run_id]:
             del self._held[run_id]
-        if run_id in self._waiting:  # it had a slot just now: whoever waits goes before it
-            self._waiting[run_id] = self._waiting.pop(run_id)
+        if turns := self._waiting.pop(run_id, None):
+            # It had a slot just now: whoever waits goes before it. A turn that was not used is still its own.
+            self._waiting = {run_id: turns, **self._waiting} if unused else {**self._waiting, run_id: turns}
         self._serve()
 
     def _serve(self) -> None:
         while self._free and self._waiting:
             run_id = min(self._waiting, key=lambda waiting: self._held[waiting])  # of equals the first in order
-            turns = self._waiting.pop(run_id)
-            turn = turns.popleft()
-            if turns:
-                self._waiting[run_id] = turns  # last in order
-            if not turn.done():  # one that was cancelled may not have left yet
-                self._free -= 1
-                self._held[run_id] += 1
-                turn.set_result(None)
+            turn = self._waiting[run_id].popleft()
+            if not self._waiting[run_id]:
+                del self._waiting[run_id]
+            if turn.done():  # it was cancelled and has not left yet; the turn is still its run's
+                continue
+            if run_id in self._waiting:
+                self._waiting[run_id] = self._waiting.pop(run_id)  # last in order
+            self._free -= 1
+            self._held[run_id] += 1
+            turn.set_result(None)
 
     def _leave(self, run_id: str, turn: _Turn) -> None:
         turns = self._waiting.get(run_id, deque())

@@ -54,7 +54,7 @@ def gateway(w: World, trees: int, **control) -> BudgetRounds:
 
 
 @contextlib.asynccontextmanager
-async def running(keeper: BudgetRounds):
+async def running(budget_rounds: BudgetRounds):
     """It looks after every piece of news."""
     news = asyncio.Event()
 
@@ -62,9 +62,9 @@ async def running(keeper: BudgetRounds):
         while True:
             await news.wait()
             news.clear()
-            await keeper.look()
+            await budget_rounds.reconcile()
 
-    tasks = [asyncio.create_task(keeper.hear(news.set)), asyncio.create_task(look())]
+    tasks = [asyncio.create_task(budget_rounds.subscribe(news.set)), asyncio.create_task(look())]
     try:
         yield
     finally:
@@ -161,7 +161,7 @@ async def test_a_second_gateway_goes_on_between_rounds(small, eventually) -> Non
         async with verifier.running():
             await eventually(lambda: _waits(small, trees), 10, "all leaves of the first round are scored")
             with pytest.raises(Refused, match="gateway epoch"):
-                await first.look()  # it was only slow: it decides the same, and is refused
+                await first.reconcile()  # it was only slow: it decides the same, and is refused
             assert await rounds_of(small, trees) == {1}
             async with running(gateway(small, 2)):
                 states = await small.grown(trees)
@@ -170,11 +170,11 @@ async def test_a_second_gateway_goes_on_between_rounds(small, eventually) -> Non
 
 
 async def test_another_node_goes_on_with_trees_that_wait(small, eventually) -> None:
-    keeper = gateway(small, 1)
+    budget_rounds = gateway(small, 1)
     async with small.node("dead") as dead:
         (tree,) = await small.open(1, SMALL, ROUNDS)
         verifier = Verifier(small, [tree], right)
-        async with running(keeper):
+        async with running(budget_rounds):
             await eventually(lambda: _leaves(small, [tree], [2]), 10, "first leaves")
             await verifier.once()
             await eventually(lambda: _leaves(small, [tree], [4]), 10, "leaves of the first round")
@@ -182,7 +182,7 @@ async def test_another_node_goes_on_with_trees_that_wait(small, eventually) -> N
         await asyncio.wait([dead.task])
     before = await small.state(tree)
     assert before.room.round == 1 and before.room.leaves == 4
-    async with small.node("heir") as heir, running(keeper), verifier.running():
+    async with small.node("heir") as heir, running(budget_rounds), verifier.running():
         heir.trees.put(await heir._taker._take(FakeDelivery(RUN, tree)))
         heir._again.set()
         (state,) = await small.grown([tree])

@@ -343,14 +343,14 @@ async def test_a_message_that_the_database_cannot_take_holds_up_no_other(
 async def test_a_letter_that_no_row_can_hold_stops_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     letters = [events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=n, reason="why") for n in (1, 2)]
     told = [Told(Item("dead.LINEAGE", letter.SerializeToString(), letter.sequence)) for letter in letters]
-    store = consumer.dead.store
+    store = consumer.dead_letters.store
 
     def picky(connection: Connection, some: Any, *more: Any) -> None:
         if any(letter.sequence == 1 for letter in some):
             connection.execute(text("INSERT INTO dead (service) VALUES (NULL)"))
         store(connection, some, *more)
 
-    monkeypatch.setattr(consumer.dead, "store", picky)
+    monkeypatch.setattr(consumer.dead_letters, "store", picky)
     assert await DeadLetters(_context(world), Silent()).store(told)
     assert all(t.acked for t in told) and world.one(schema.dead).sequence == 2
 
@@ -364,7 +364,7 @@ async def test_a_letter_that_the_database_cannot_take_holds_up_no_other(
     world = World(Database(postgres.fresh(postgres_template)).open()).start()
     letters = [events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=n, reason="why") for n in (1, 2, 3)]
     told = [Told(Item("dead.LINEAGE", letter.SerializeToString(), letter.sequence)) for letter in letters]
-    store = consumer.dead.store
+    store = consumer.dead_letters.store
 
     def limited(connection: Connection, some: Any, *more: Any) -> None:
         if any(letter.sequence == 2 for letter in some):
@@ -373,7 +373,7 @@ async def test_a_letter_that_the_database_cannot_take_holds_up_no_other(
             _raise(connection, "54000")
         store(connection, some, *more)
 
-    monkeypatch.setattr(consumer.dead, "store", limited)
+    monkeypatch.setattr(consumer.dead_letters, "store", limited)
     assert await DeadLetters(_context(world), Silent()).store(told) == refused
     assert [bool(t.acked) for t in told] == [True, refused, True]
     assert sorted(row.sequence for row in world.rows(schema.dead)) == [1, 3]
@@ -390,6 +390,6 @@ async def test_letters_are_not_tried_alone_while_the_database_is_busy(world: Wor
         tries.append(len(some))
         raise TemporaryError("busy", reason=faults.UNAVAILABLE)
 
-    monkeypatch.setattr(consumer.dead, "store", busy)
+    monkeypatch.setattr(consumer.dead_letters, "store", busy)
     assert not await DeadLetters(_context(world), Silent()).store(told)
     assert tries == [2] and not any(t.acked for t in told)

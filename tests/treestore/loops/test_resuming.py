@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ import pytest
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis.messaging import assignments, object_store, subjects
+from services.chassis.messaging.bus import Bus
 from services.chassis.messaging.object_store import Bucket
 from services.chassis.rpc import rpc
+from services.treestore.api.run_service import Control
 from services.treestore.loops import maintenance
+from services.treestore.unit_of_work.load import OVER
 from tests.treestore.client import Store, served
 
 
@@ -96,3 +100,58 @@ async def test_what_a_run_makes_as_it_is_taken_back_is_not_taken_away(
         resumed[0].result()
         await asyncio.sleep(0.5)  # some looks of the store later
         assert await is_there(store)
+
+
+@pytest.mark.parametrize(
+    ("make", "is_there"), [(_make_queue, _queue_is_there), (_make_bucket, _bucket_is_there)], ids=["queue", "weights"]
+)
+async def test_a_run_is_not_taken_back_until_what_is_left_of_it_is_gone(
+    nats_server: Any, tmp_path: Path, eventually: Any, monkeypatch: pytest.MonkeyPatch, make: Any, is_there: Any
+) -> None:
+    """It is taken back as the store takes it away."""
+    resumed, said = list[asyncio.Task[None]](), list[str]()
+
+    async with served(nats_server.url, tmp_path / "state", purge_s=0.1) as store:
+
+        async def resume() -> None:
+            await _move(store, rs.RUN_STATE_FAILED, rs.RUN_STATE_TRAINING)
+            said.append("taken back")
+            await make(store)
+
+        def slow(real: Any) -> Any:
+            async def take_away(*words: Any) -> None:
+                if not resumed:
+                    resumed.append(asyncio.create_task(resume()))
+                    await asyncio.wait(resumed, timeout=1.0)  # unless it waits for what the store does here
+                    said.append("taken away")
+                await real(*words)
+
+            return take_away
+
+        monkeypatch.setattr(Bus, "delete_consumer", slow(Bus.delete_consumer))
+        monkeypatch.setattr(object_store, "delete", slow(object_store.delete))
+        await make(store)
+        await _move(store, rs.RUN_STATE_TRAINING, rs.RUN_STATE_FAILED)
+        await eventually(lambda: resumed and resumed[0].done())
+        resumed[0].result()
+        assert said == ["taken away", "taken back"]
+        assert await is_there(store)
+
+
+async def test_only_what_takes_a_run_back_waits_for_what_is_cleared_away() -> None:
+    async def write(_: Any) -> rs.Run:
+        return rs.Run()
+
+    context: Any = SimpleNamespace(clearing=asyncio.Lock(), now=lambda: 0, settings=None, database=None, write=write)
+    control, call = Control(context), None
+
+    def moved(from_state: rs.RunState, to_state: rs.RunState) -> "asyncio.Task[Any]":
+        request = rs.MoveRunRequest(from_state=from_state, to_state=to_state)
+        return asyncio.create_task(control.MoveRun(request, call))  # type: ignore[arg-type]
+
+    async with context.clearing:
+        await asyncio.wait_for(moved(rs.RUN_STATE_TRAINING, rs.RUN_STATE_FAILED), 5.0)
+        waiting = [moved(state, rs.RUN_STATE_TRAINING) for state in OVER]
+        await asyncio.wait_for(moved(rs.RUN_STATE_PAUSED, rs.RUN_STATE_TRAINING), 5.0)
+        assert not any(task.done() for task in waiting)
+    await asyncio.wait_for(asyncio.gather(*waiting), 5.0)

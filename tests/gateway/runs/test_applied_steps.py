@@ -1,4 +1,4 @@
-"""What policies say of whether anything was applied, page by page as they are read."""
+"""The check that some step changed the weights, over pages of policies."""
 
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as runs
@@ -13,7 +13,7 @@ EQUAL = {"applied": 0.0, "zero_variance_share": 1.0, "reward": 0.25}
 
 
 def test_a_policy_that_says_nothing_takes_nothing_back() -> None:
-    """That of a learner that began again is no step: it has no metrics, and comes after those of steps."""
+    """The policy of a restarted learner is no step: it follows them and has no metrics."""
     known = Applied().after([stored(1), stored(2, **EQUAL), stored(3)])
     assert known.number == 3 and "all rewards were equal (mean 0.25 " in known.missing(1)
     assert known.after([stored(4)]).missing(1) == known.missing(1)

@@ -1,15 +1,15 @@
-"""What of a recipe reaches those who grow and score its trees: logit bias, and scorers of training and of evaluations."""
+"""Tree specs carry a recipe's logit bias and its scorers, for training and for evaluations."""
 
 from pathlib import Path
 
 from services.gateway.runs.evaluation import Evaluation
 from services.gateway.runs.opening import Opener
-from services.gateway.tasks import dataset as rows_module
+from services.gateway.tasks import dataset
 from services.rollout.growth.spec import from_wire
 
 
 async def _opener(recipe) -> Opener:
-    return Opener("tiny-1", recipe, await rows_module.load(recipe, Path.cwd()))
+    return Opener("tiny-1", recipe, await dataset.load(recipe, Path.cwd()))
 
 
 async def test_evaluations_have_scorers_of_their_own(recipe_of) -> None:
@@ -24,7 +24,7 @@ async def test_evaluations_have_scorers_of_their_own(recipe_of) -> None:
 async def test_a_training_tree_names_those_that_score_its_whole_group(recipe_of) -> None:
     vote = [{"name": "majority"}, {"name": "regex", "settings": {"pattern": "7"}}]
     opener = await _opener(recipe_of(filter=vote, eval={"filter": [{"name": "number"}]}))
-    prompt = opener.rows.prompt(opener.rows.train[0])
+    prompt = opener.examples.prompt(opener.examples.train[0])
     tree = opener._spec(prompt, 0, {"group_id": "g"})
     assert (list(tree.scorers), list(tree.group_scorers)) == (["majority", "regex"], ["majority"])
 

@@ -23,7 +23,9 @@ def test_any_working_state_may_fail_be_cancelled_or_paused(state: int) -> None:
 @pytest.mark.parametrize("state", state_machine.WORKING)
 def test_a_paused_run_goes_back_to_where_it_was(state: int) -> None:
     assert state_machine.allowed(S.RUN_STATE_PAUSED, state)
-    assert not state_machine.working(S.RUN_STATE_PAUSED) and not state_machine.over(S.RUN_STATE_PAUSED)
+    assert not state_machine.working(S.RUN_STATE_PAUSED) and not state_machine.over(
+        S.RUN_STATE_PAUSED
+    )
 
 
 def test_only_the_last_states_succeed() -> None:
@@ -33,5 +35,7 @@ def test_only_the_last_states_succeed() -> None:
 
 def test_states_never_go_back() -> None:
     order = list(state_machine.WORKING)
-    back = [(a, b) for i, a in enumerate(order) for b in order[: i + 1] if state_machine.allowed(a, b)]
+    back = [
+        (a, b) for i, a in enumerate(order) for b in order[: i + 1] if state_machine.allowed(a, b)
+    ]
     assert back == []

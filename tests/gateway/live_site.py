@@ -1,4 +1,4 @@
-"""A real site in this process: nats-server with accounts, the treestore on SQLite, and the gateway with its join port."""
+"""A real site in this process: nats-server with accounts, treestore on SQLite, and gateway."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ from services.treestore.storage.settings import Settings as StoreSettings
 
 @dataclass
 class Site:
-    """Addresses and stubs."""
+    """Addresses and stubs of a site."""
 
     state: Path
     settings: Settings
@@ -51,7 +51,9 @@ class Site:
     async def run(self, run_id: str) -> runs.Run:
         return (await rpc.call(self.runs.ReadRun, runs.ReadRunRequest(run_id=run_id))).run
 
-    async def publish_policy(self, run_id: str, step: int, address: str = "", epoch: int = 1) -> None:
+    async def publish_policy(
+        self, run_id: str, step: int, address: str = "", epoch: int = 1
+    ) -> None:
         if step == 0:
             request = runs.TakeLearnerEpochRequest(run_id=run_id, learner_id="test")
             epoch = (await rpc.call(self.runs.TakeLearnerEpoch, request)).epoch
@@ -61,16 +63,23 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def store_and_broker(state: Path, listen: str = "127.0.0.1:0") -> AsyncIterator[tuple[str, str, str]]:
-    """A broker with accounts and a treestore: address of NATS, credentials file, address of the store."""
+async def store_and_broker(
+    state: Path, listen: str = "127.0.0.1:0"
+) -> AsyncIterator[tuple[str, str, str]]:
+    """Run a broker with accounts and a treestore.
+
+    Yield the address of NATS, the credentials file, and the address of the store.
+    """
     nats = f"127.0.0.1:{nats_server.free_port()}"
     config = nats_accounts.write_nats_config(state, nats, state / "jetstream", tls.identity(state))
     process = nats_server.start(config, state / "nats.log")
     try:
         nats_server.await_listening(nats, process, state / "nats.log")
         creds = str(nats_accounts.service_credentials(state))
-        told = StoreSettings(nats=f"nats://{nats}", nats_creds=creds, listen=listen, state=state)
-        async with treestore.running(told) as (server, _):
+        settings = StoreSettings(
+            nats=f"nats://{nats}", nats_creds=creds, listen=listen, state=state
+        )
+        async with treestore.running(settings) as (server, _):
             yield nats, creds, server.address
     finally:
         process.terminate()
@@ -79,9 +88,9 @@ async def store_and_broker(state: Path, listen: str = "127.0.0.1:0") -> AsyncIte
 
 @contextlib.asynccontextmanager
 async def site(state: Path) -> AsyncIterator[Site]:
-    """All of it, with the drivers running."""
+    """Run a whole site, with the drivers running."""
     async with store_and_broker(state) as (nats, creds, store):
-        told = Settings(
+        settings = Settings(
             nats=f"nats://{nats}",
             nats_creds=creds,
             store=store,
@@ -90,10 +99,21 @@ async def site(state: Path) -> AsyncIterator[Site]:
             join_nats=f":{nats.rsplit(':', 1)[1]}",
             state=state,
         )
-        async with gateway.serving(told) as running, channel(running.address) as plain, channel(store) as stored:
-            driving = asyncio.create_task(running.fleet.run())
-            stubs = RunStoreServiceStub(stored), TreeStoreServiceStub(stored)
-            yield Site(state, told, running, GatewayServiceStub(plain), *stubs, driving)
+        async with (
+            gateway.serving(settings) as running,
+            channel(running.address) as plain,
+            channel(store) as stored,
+        ):
+            driving = asyncio.create_task(running.drivers.run())
+            yield Site(
+                state=state,
+                settings=settings,
+                running=running,
+                gateway=GatewayServiceStub(plain),
+                runs=RunStoreServiceStub(stored),
+                trees=TreeStoreServiceStub(stored),
+                driving=driving,
+            )
             driving.cancel()
             with contextlib.suppress(asyncio.CancelledError, BanyanError):
                 await driving
@@ -101,6 +121,7 @@ async def site(state: Path) -> AsyncIterator[Site]:
 
 @contextlib.asynccontextmanager
 async def channel(address: str, **more: Any) -> AsyncIterator[grpc.aio.Channel]:
+    """Open a channel until the block is left."""
     opened = rpc.channel(address, **more)
     try:
         yield opened
@@ -110,7 +131,9 @@ async def channel(address: str, **more: Any) -> AsyncIterator[grpc.aio.Channel]:
 
 @contextlib.asynccontextmanager
 async def node_channel(env: dict[str, str]) -> AsyncIterator[grpc.aio.Channel]:
-    """A joined node's channel to the join port, with what it was told when it was admitted."""
+    """Open a joined node's channel to the join port, with the environment of its admission."""
     root, name = Path(env["BANYAN_STORE_TLS_ROOT"]).read_bytes(), env["BANYAN_STORE_TLS_NAME"]
-    async with channel(env["BANYAN_STORE"], root_pem=root, token=env["BANYAN_STORE_TOKEN"], target_name=name) as opened:
+    async with channel(
+        env["BANYAN_STORE"], root_pem=root, token=env["BANYAN_STORE_TOKEN"], target_name=name
+    ) as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""What a run's model bounds is read from its folder."""
+"""Facts of a run's model, read from its folder."""
 
 import json
 from pathlib import Path
@@ -16,14 +16,18 @@ def _facts(folder: Path, config: dict[str, Any], engine: str = "torch") -> Model
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_bytes(b"{}")
     task = {"name": "arithmetic"}
-    recipe = load.resolve({"name": "r", "model": str(folder), "task": task, "resources": {"engine": engine}})
+    recipe = load.resolve(
+        {"name": "r", "model": str(folder), "task": task, "resources": {"engine": engine}}
+    )
     return model_facts.read(recipe)
 
 
 @pytest.mark.parametrize("inner", [False, True])
 def test_vocabulary_longest_path_and_tokenizer_are_read(tmp_path: Path, inner: bool) -> None:
     text = {"vocab_size": 100, "max_position_embeddings": 64}
-    assert _facts(tmp_path / "m", {"text_config": text} if inner else text) == ModelFacts(100, 64, b"{}")
+    assert _facts(tmp_path / "m", {"text_config": text} if inner else text) == ModelFacts(
+        100, 64, b"{}"
+    )
 
 
 def test_nothing_is_known_of_what_names_no_vocabulary_or_is_scripted(tmp_path: Path) -> None:

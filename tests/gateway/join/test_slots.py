@@ -1,4 +1,4 @@
-"""A joined node has so many calls under way at the join port, and a connection so many streams; others have theirs."""
+"""Limits on a joined node's calls and on a connection's streams; other nodes keep theirs."""
 
 import asyncio
 import contextlib
@@ -24,12 +24,12 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis.rpc import rpc
 from services.gateway.join import client, slots
-from tests.gateway.site import Site, node_channel
+from tests.gateway.live_site import Site, node_channel
 
 
 @pytest.fixture
 def two_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for before the site, which reads it when it is made."""
+    """Allow two calls. Requested before the site, which reads the limit when it starts."""
     monkeypatch.setattr(slots, "CALLS", 2)
 
 
@@ -48,8 +48,10 @@ class Node:
     tree_id: bytes
 
     def wait(self, deadline_ms: int = 60_000) -> Any:
-        """Waits for the tree's growth, in vain."""
-        request = lineage.AwaitIngestedRequest(tree_id=self.tree_id, epoch=1, grown=True, deadline_ms=deadline_ms)
+        """Wait for the tree's growth, in vain."""
+        request = lineage.AwaitIngestedRequest(
+            tree_id=self.tree_id, epoch=1, grown=True, deadline_ms=deadline_ms
+        )
         return TreeStoreServiceStub(self.channel).AwaitIngested(request, timeout=30)
 
     def claimed(self) -> Any:
@@ -58,19 +60,29 @@ class Node:
         )
 
     def fetch(self) -> Any:
-        return LearnerServiceStub(self.channel).FetchWeights(learner.FetchWeightsRequest(digest=b"\1" * 32), timeout=30)
+        return LearnerServiceStub(self.channel).FetchWeights(
+            learner.FetchWeightsRequest(digest=b"\1" * 32), timeout=30
+        )
 
 
-async def read_run(opened: grpc.aio.Channel, run_id: str, deadline_s: float = 10.0) -> runs.ReadRunResponse:
+async def read_run(
+    opened: grpc.aio.Channel, run_id: str, deadline_s: float = 10.0
+) -> runs.ReadRunResponse:
     method = RunStoreServiceStub(opened).ReadRun
-    answer: runs.ReadRunResponse = await rpc.call(method, runs.ReadRunRequest(run_id=run_id), deadline_s)
+    answer: runs.ReadRunResponse = await rpc.call(
+        method, runs.ReadRunRequest(run_id=run_id), deadline_s
+    )
     return answer
 
 
 @contextlib.asynccontextmanager
-async def joined(here: Site, folder: Path, eventually: Any, address: str = "") -> AsyncIterator[Node]:
-    """The node n-1, at a site whose weights come from `address`."""
-    env = await client.admit(here.running.join_address, await here.token(here.run_id), folder, "n-1")
+async def joined(
+    here: Site, folder: Path, eventually: Any, address: str = ""
+) -> AsyncIterator[Node]:
+    """Join as node n-1, at a site whose weights come from `address`."""
+    env = await client.admit(
+        here.running.join_address, await here.token(here.run_id), folder, "n-1"
+    )
     await here.publish_policy(here.run_id, 0, address=address)
     ask = lineage.ListTreesRequest(filter=lineage.TreeFilter(run_id=here.run_id))
 
@@ -86,7 +98,7 @@ async def joined(here: Site, folder: Path, eventually: Any, address: str = "") -
 
 
 async def _refused(call: Any) -> None:
-    """The call is told that all places are taken. For a stream: at its first message."""
+    """Check that a call is refused for want of a slot; a stream at its first message."""
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await (anext(aiter(call)) if isinstance(call, grpc.aio.UnaryStreamCall) else call)
     _too_many(failed.value)
@@ -104,16 +116,20 @@ async def _whole(call: Any) -> Any:
 
 
 @pytest.mark.usefixtures("two_calls")
-async def test_the_third_call_that_waits_is_refused_until_one_ends(here: Site, tmp_path: Path, eventually: Any) -> None:
-    other = await client.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "other", "n-2")
+async def test_the_third_call_that_waits_is_refused_until_one_ends(
+    here: Site, tmp_path: Path, eventually: Any
+) -> None:
+    other = await client.admit(
+        here.running.join_address, await here.token(here.run_id), tmp_path / "other", "n-2"
+    )
     async with joined(here, tmp_path / "node", eventually) as mine, node_channel(other) as others:
         waits = [asyncio.ensure_future(_whole(mine.wait())) for _ in range(3)]
-        ended, held = await asyncio.wait(waits, timeout=20, return_when=asyncio.FIRST_COMPLETED)
-        assert (len(ended), len(held)) == (1, 2)
+        ended, waiting = await asyncio.wait(waits, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        assert (len(ended), len(waiting)) == (1, 2)
         _too_many(ended.pop().exception())
         await _refused(mine.wait())
         assert (await read_run(others, here.run_id)).run.run_id == here.run_id
-        held.pop().cancel()
+        waiting.pop().cancel()
 
         async def free() -> bool:
             with contextlib.suppress(grpc.aio.AioRpcError):
@@ -121,16 +137,18 @@ async def test_the_third_call_that_waits_is_refused_until_one_ends(here: Site, t
             return False
 
         await eventually(free)
-        held.pop().cancel()
+        waiting.pop().cancel()
 
 
 class _Slow(LearnerServiceServicer):
-    """Sends half of the weights, and the rest when it may."""
+    """A learner that sends half of the weights, and the rest when the test lets it."""
 
     def __init__(self) -> None:
         self.more = asyncio.Event()
 
-    async def FetchWeights(self, request: learner.FetchWeightsRequest, context: Any) -> AsyncIterator[Any]:
+    async def FetchWeights(
+        self, request: learner.FetchWeightsRequest, context: Any
+    ) -> AsyncIterator[Any]:
         yield learner.FetchWeightsResponse(data=b"1", total=2)
         await self.more.wait()
         yield learner.FetchWeightsResponse(offset=1, data=b"2", total=2)
@@ -139,15 +157,23 @@ class _Slow(LearnerServiceServicer):
 @contextlib.asynccontextmanager
 async def _slow_learner() -> AsyncIterator[tuple[_Slow, str]]:
     slow = _Slow()
-    server = await rpc.serve("127.0.0.1:0", [lambda s: add_LearnerServiceServicer_to_server(slow, s)], [])
+    server = await rpc.serve(
+        "127.0.0.1:0", [lambda s: add_LearnerServiceServicer_to_server(slow, s)], []
+    )
     yield slow, server.address
     await server.stop(0)
 
 
 @pytest.mark.usefixtures("two_calls")
-async def test_a_stream_to_a_node_has_a_place_until_its_end(here: Site, tmp_path: Path, eventually: Any) -> None:
-    async with _slow_learner() as (slow, address), joined(here, tmp_path / "node", eventually, address) as mine:
-        assert [part async for part in mine.claimed()] == []  # nothing of the tree is there yet, and nobody is refused
+async def test_a_stream_to_a_node_has_a_slot_until_its_end(
+    here: Site, tmp_path: Path, eventually: Any
+) -> None:
+    async with (
+        _slow_learner() as (slow, address),
+        joined(here, tmp_path / "node", eventually, address) as mine,
+    ):
+        # The tree has no segments yet, and the call is not refused.
+        assert [part async for part in mine.claimed()] == []
         fetches = [aiter(mine.fetch()), aiter(mine.fetch())]
         assert [(await anext(fetch)).data for fetch in fetches] == [b"1", b"1"]
         for call in (mine.fetch(), mine.claimed(), mine.wait()):
@@ -162,7 +188,10 @@ async def test_a_stream_to_a_node_has_a_place_until_its_end(here: Site, tmp_path
 async def test_a_connection_has_so_many_calls_and_the_rest_waits_at_the_caller(
     here: Site, tmp_path: Path, eventually: Any
 ) -> None:
-    async with joined(here, tmp_path / "node", eventually) as mine, node_channel(mine.env) as second:
+    async with (
+        joined(here, tmp_path / "node", eventually) as mine,
+        node_channel(mine.env) as second,
+    ):
         waits = [mine.wait(), mine.wait()]
 
         async def stuck() -> bool:

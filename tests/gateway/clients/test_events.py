@@ -1,4 +1,4 @@
-"""Triggers from a real nats-server: what closes together is one look at the run."""
+"""Triggers from a real nats-server: groups that close together trigger once."""
 
 import asyncio
 import contextlib
@@ -28,13 +28,17 @@ async def hearing(log: BusLog):
             await task
 
 
-async def test_closings_of_a_moment_are_one_trigger_and_none_is_lost(nats_server, eventually) -> None:
+async def test_closings_of_a_moment_are_one_trigger_and_none_is_lost(
+    nats_server, eventually
+) -> None:
     bus = await Bus.connect(nats_server.url, "test")
     await bus.ensure_streams()
     log = BusLog(bus)
 
     async def close(number: int) -> None:
-        message = events_pb2.TreesClosed(trees=[events_pb2.TreeClosed(run_id=RUN, tree_id=bytes([number]))])
+        message = events_pb2.TreesClosed(
+            trees=[events_pb2.TreeClosed(run_id=RUN, tree_id=bytes([number]))]
+        )
         await log.publish(subjects.lineage(RUN, "closed"), message, f"closed-{number}")
 
     async with hearing(log) as heard:
@@ -45,6 +49,8 @@ async def test_closings_of_a_moment_are_one_trigger_and_none_is_lost(nats_server
         await eventually(lambda: asyncio.sleep(0, len(heard) > before))
         assert len(heard) - before < 10
         before = len(heard)
-        await log.publish(subjects.train(RUN, "policy"), events_pb2.PolicyPublished(run_id=RUN), "policy-1")
+        await log.publish(
+            subjects.train(RUN, "policy"), events_pb2.PolicyPublished(run_id=RUN), "policy-1"
+        )
         await eventually(lambda: asyncio.sleep(0, len(heard) > before))
     await bus.close()

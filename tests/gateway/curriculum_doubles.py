@@ -1,4 +1,4 @@
-"""A curriculum that decides by facts, for tests: rows that failed come again at half the width."""
+"""Curricula for tests: one that decides by facts, and some that break the contract."""
 
 import threading
 from collections.abc import Sequence
@@ -11,37 +11,43 @@ from banyan.plugins import Allocation, Budget, PromptStats
 
 @dataclass(frozen=True)
 class Again:
-    """The rows in order; where the newest facts of a row are failures, it goes first."""
+    """The rows in order, but a row that failed last goes first, at half the width."""
 
-    beyond: int = 0  # breaks its word: a row that is not there
+    beyond: int = 0  # added to every row: breaks the contract
 
     def allocate(self, prompts: PromptStats, budget: Budget, rng: Draws) -> Sequence[Allocation]:
-        """One for each ordinal."""
-        failed = sorted(row for row, s in prompts.stats.items() if s.groups and s.groups[-1].mean == 0.0)
+        """Return an allocation for each ordinal."""
+        failed = sorted(
+            row for row, s in prompts.stats.items() if s.groups and s.groups[-1].mean == 0.0
+        )
         fresh = [row for row in range(len(prompts.rows)) if row not in prompts.stats]
         chosen = (failed + fresh)[: len(budget.ordinals)]
         return [
-            Allocation(row + self.beyond, 2 if row in failed else None, {"width": 4}, why=f"after {budget.batches} batches")
+            Allocation(
+                row + self.beyond,
+                2 if row in failed else None,
+                {"width": 4},
+                why=f"after {budget.batches} batches",
+            )
             for row in chosen
         ]
 
 
 @dataclass(frozen=True)
 class Rude:
-    """Breaks its word in the way it is told to."""
+    """A curriculum that breaks the contract in a chosen way."""
 
     way: str = "raise"
 
     def allocate(self, prompts: PromptStats, budget: Budget, rng: Draws) -> Any:
-        """Anything but allocations."""
+        """Return anything but allocations."""
         if self.way == "raise":
             return 1 // 0
         if self.way == "exit":
             raise SystemExit(3)
         if self.way == "hang":
             threading.Event().wait(20)
-        said = {
-            "nothing": None,
+        answers = {
             "none": [None],
             "row": [Allocation("x")],  # type: ignore[arg-type]
             "bool": [Allocation(True)],
@@ -51,17 +57,17 @@ class Rude:
             "surrogate": [Allocation(0, messages=({"role": "user", "content": "\ud800"},))],
             "start": [Allocation(0, settings={"start": 3})],
             "long": [Allocation(0, messages=({"role": "user", "content": "x" * 5_000_000},))],
-        }[self.way]
-        return said * len(budget.ordinals) if said else said
+        }
+        return None if self.way == "nothing" else answers[self.way] * len(budget.ordinals)
 
 
 class RudeFixed(Rude):
-    """The same for every ordinal, in every process."""
+    """A rude curriculum that calls itself fixed: the same for every ordinal, in every process."""
 
     fixed = True
 
 
 class Unclear(Again):
-    """Says what is no number."""
+    """A curriculum whose limit is no number."""
 
     right = "x"

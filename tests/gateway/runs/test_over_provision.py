@@ -1,4 +1,4 @@
-"""APRIL's over-provisioning (card 12) by the gate and the learner's choice: its closed form, and what is carried over."""
+"""Over-provisioning (APRIL, arXiv 2509.18521) by gate and learner: closed form, carried groups."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ from tests.rollout.growing import ENDING, engine, spec
 
 
 class Groups:
-    """Groups that take as long as they take, all at once; a step trains in no time, and cuts nothing short."""
+    """Concurrent groups of fixed lengths; a step trains in no time and cuts nothing short."""
 
     def __init__(self, gate: Gate, lengths: list[float]) -> None:
         self.gate, self.lengths = gate, lengths
@@ -23,14 +23,14 @@ class Groups:
         self.begun: dict[int, float] = {}
         self.steps: dict[int, int] = {}  # group → step that trained on it
         self.policies: dict[int, int] = {}  # group → step at which it was begun
-        self.again: Counter[int] = Counter()  # group → how often it was left over
+        self.left_over: Counter[int] = Counter()  # group → steps that left it over
         self.now, self.step, self.opened = 0.0, 0, 0
 
     def advance(self) -> float:
-        """To the end of a step; how long it took."""
+        """Go to the end of a step; return its duration."""
         begun = self.now
-        held = len(self.ends)
-        for _ in range(self.gate.room(GroupCounts(self.step, self.step, held, 0), 1 << 30)):
+        counts = GroupCounts(self.step, self.step, open=len(self.ends), closed=0)
+        for _ in range(self.gate.groups_to_open(counts, 1 << 30)):
             self.begun[self.opened], self.policies[self.opened] = self.now, self.step
             self.ends[self.opened] = self.now + self.lengths[self.opened]
             self.opened += 1
@@ -41,15 +41,16 @@ class Groups:
         for group in chosen:
             del self.ends[group.ordinal]
             self.steps[group.ordinal] = self.step
-        self.again.update(self.ends.keys())
+        self.left_over.update(self.ends.keys())
         self.step += 1
         return self.now - begun
 
 
-def test_the_hand_case_of_the_card() -> None:
+def test_a_case_computed_by_hand() -> None:
     groups = Groups(Gate(2, 1, extra=2), [1, 2, 4, 10, *[100] * 9])
     assert groups.advance() == 2
-    assert sorted(groups.ends) == [2, 3] and [groups.now - groups.begun[o] for o in (2, 3)] == [2, 2]
+    assert sorted(groups.ends) == [2, 3]
+    assert [groups.now - groups.begun[o] for o in (2, 3)] == [2, 2]
     pair = Groups(Gate(2, 0), [1, 10])
     assert pair.advance() == 10 and (1 + 10) / (2 * pair.now) == pytest.approx(0.55)
 
@@ -59,7 +60,8 @@ def test_the_closed_form_for_memoryless_groups() -> None:
     harmonic = np.cumsum(1 / np.arange(1, 65))
     april = Groups(Gate(32, 8, extra=32), draws)
     mean = np.mean([april.advance() for _ in range(1000)][10:])
-    assert mean == pytest.approx(harmonic[63] - harmonic[31], rel=0.03) and mean == pytest.approx(0.6854, rel=0.03)
+    assert mean == pytest.approx(harmonic[63] - harmonic[31], rel=0.03)
+    assert mean == pytest.approx(0.6854, rel=0.03)
     synchronous = np.mean([max(draws[32 * i : 32 * i + 32]) for i in range(1000)])
     assert synchronous == pytest.approx(harmonic[31], rel=0.03)
     assert synchronous / mean == pytest.approx(5.92, rel=0.05)
@@ -73,28 +75,32 @@ def test_every_group_is_trained_once_or_still_in_hand_and_the_oldest_go_first() 
         assert len(groups.ends) <= 5
     assert sorted([*groups.steps, *groups.ends]) == list(range(groups.opened))
     assert len(groups.steps) == 200 * 4
-    assert all(step - groups.policies[o] <= groups.again[o] for o, step in groups.steps.items())
-    assert max(step - groups.policies[o] for o, step in groups.steps.items()) > 0
+    ages = {o: step - groups.policies[o] for o, step in groups.steps.items()}
+    assert all(age <= groups.left_over[o] for o, age in ages.items())
+    assert max(ages.values()) > 0
 
 
 def test_a_resumed_sample_is_the_sum_of_its_parts_and_no_staler_than_it_was_resumed() -> None:
-    given, one = spec("iid", {"width": 16}, 40), engine(ENDING)
-    grower = Grower(given, Tree(given.tree_id), one.tokenizer, "n")
+    tree_spec, scripted = spec("iid", {"width": 16}, 40), engine(ENDING)
+    grower = Grower(tree_spec, Tree(tree_spec.tree_id), scripted.tokenizer, "n")
     step, turn = grower.start(), 0
     while step.grown is None:
         for request in step.requests:
-            one.submit(request)
+            scripted.submit(request)
         turn += 1
-        cut = turn % 3 == 0  # a batch is full
-        step = grower.ended(one.load(PolicyVersion(1, turn // 3, b"p%d" % turn), None) if cut else one.step())
+        if turn % 3 == 0:  # a batch is full: its policy cuts the branches
+            ended = scripted.load(PolicyVersion(1, turn // 3, b"p%d" % turn), None)
+        else:
+            ended = scripted.step()
+        step = grower.ended(ended)
     sampled = [s for s in grower.tree if s.kind is Kind.POLICY]
-    assert one.stats().sampled_tokens == sum(map(len, sampled)), "no token is sampled twice"
+    assert scripted.stats().sampled_tokens == sum(map(len, sampled)), "no token is sampled twice"
     resumed = 0
     for leaf in grower.leaves:
         parts = grower.tree.lineage(leaf.segment)[1:]
-        again = sum(part.finish is Finish.ABORTED for part in parts)
+        cuts = sum(part.finish is Finish.ABORTED for part in parts)
         tokens = len(grower.tree.prefix_tokens(leaf.segment, leaf.end)) - len(grower.tree.root)
-        assert tokens == sum(map(len, parts)) <= 40 and len(parts) == again + 1
-        assert parts[-1].policy_step - parts[0].policy_step <= again
-        resumed += again
+        assert tokens == sum(map(len, parts)) <= 40 and len(parts) == cuts + 1
+        assert parts[-1].policy_step - parts[0].policy_step <= cuts
+        resumed += cuts
     assert resumed > 4
