@@ -2,7 +2,7 @@
 
 Paper: OTR, arXiv 2509.26313
 Formula: at each place K draws from π' = softmax(logits / κ); loss −(1/K) Σ R(a) log π(a)
-Left out: drawn children in the tree; the loss `otr` draws them and is required with this estimator
+Left out: drawn children in the tree; the loss `otr` makes the draws
 
 The label earns 1, any other token β < 1. The K children of a place are never stored: the loss is a
 count, N_label · log π(label) + β Σ N_a · log π(a), which needs the logits that only the loss sees.
