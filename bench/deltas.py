@@ -1,8 +1,8 @@
-"""What a training step changes in the weights that go out, and what that takes on the wire.
+"""Size of a training step's changes in the published weights, and its transfer.
 
-Steps of the quick start, sampled, scored and trained in one process, at its learning rate and at a smaller one; versions as
-the learner hands them out. Sizes are of all changes of a version, by ways to write them down; the first way is what is sent
-(services/chassis/weights/delta.py).
+Steps of the quick start, sampled, scored and trained in one process, at its learning rate and at a
+smaller one; versions are as the learner publishes them. Sizes are of all changes of a version, in
+several encodings; the first one is what is sent (services/chassis/weights/delta.py).
 """
 
 import os
@@ -30,7 +30,7 @@ RATES = ("2e-5", "1e-6")
 
 @dataclass
 class Step:
-    """One version against the one before."""
+    """Version against the one before."""
 
     words: int
     changed: int
@@ -41,11 +41,11 @@ class Step:
 
 
 def run() -> Result:
-    """Both learning rates."""
+    """Measure both learning rates."""
     result = Result("deltas")
     for rate in RATES:
         steps = list(_steps(rate))
-        later = steps[1:]  # Adam's first step moves every weight by the whole learning rate
+        later = steps[1:]  # Adam's first step moves each weight by the whole learning rate
         for name, part in (("the first step", steps[:1]), ("later steps", later)):
             mid = f"learning rate {rate}, {name}"
             result.add(
@@ -110,7 +110,7 @@ def _compare(before: tuple[WeightManifest, Words], after: tuple[WeightManifest, 
 
 
 def _others(new_W: Words, old_W: Words) -> dict[str, int]:
-    """Bytes of other ways to write the changes down."""
+    """Return the bytes of other encodings of the changes."""
     at_C = np.flatnonzero(new_W != old_W)
     words = words_of(new_W[at_C].tobytes())
     bitmap = np.packbits(new_W != old_W)

@@ -1,8 +1,9 @@
-"""How different the answers of a tree are: every tree policy on two tasks of reasoning-gym, sampled by SmolLM2, not trained.
+"""Diversity of a tree's answers: every tree policy on two tasks of reasoning-gym.
 
-A policy's trees stand beside independent samples of the same prompts at equal leaves, and at equal sampled tokens: the
-first of a pool until there are as many leaves, and until about as many tokens are spent. What a policy throws away counts as
-spent. What is done of a (task, seed) is written at once, so a run that was cut goes on where it was.
+The model is SmolLM2, not trained. A policy's trees stand beside independent samples of the same
+prompts at equal leaves, and at equal sampled tokens: the first of a pool until there are as many
+leaves, and until about as many tokens are spent. Tokens that a policy discards count as spent. The
+result of a (task, seed) is written at once, so an interrupted run continues.
 """
 
 import itertools
@@ -56,7 +57,11 @@ PATH = RESULTS / "diversity" / "cells.json"
 
 @dataclass(frozen=True)
 class Spread:
-    """Of one set of answers: different ones, mean edit distance of two as a share of the longer, whether one is right."""
+    """Diversity of one set of answers.
+
+    It is the number of different ones, the mean edit distance of two as a share of the longer, and
+    whether one is right.
+    """
 
     distinct: float
     distance: float
@@ -64,7 +69,7 @@ class Spread:
 
 
 def spread(answers: Sequence[Answer]) -> Spread:
-    """What a set of answers shows. An answer without a number is none."""
+    """Return the diversity of a set of answers. An answer without a number is none."""
     distinct = len({answer.value for answer in answers if answer.value is not None})
     pairs = [_apart(a.tokens, b.tokens) for a, b in itertools.combinations(answers, 2)]
     return Spread(
@@ -79,14 +84,14 @@ def _apart(a: Sequence[int], b: Sequence[int]) -> float:
 
 
 def within(pool: Sequence[Answer], tokens: int) -> list[Answer]:
-    """The first answers of a pool, one at least, whose tokens come nearest to these."""
+    """Return the first answers of a pool, at least one, whose tokens come nearest to a number."""
     spent = list(itertools.accumulate(len(answer.tokens) for answer in pool))
     count = min(range(1, len(pool) + 1), key=lambda count: abs(spent[count - 1] - tokens))
     return list(pool[:count])
 
 
 def compare(grown: Sequence[Grown], pools: Sequence[Grown]) -> dict[str, Any]:
-    """One cell: means over its prompts, and how often the pool was too small."""
+    """Return one cell: means over its prompts, and the number of times the pool was too small."""
     sets = {
         "tree": [g.answers for g in grown],
         "leaves": [p.answers[: len(g.answers)] for g, p in zip(grown, pools, strict=True)],
@@ -113,11 +118,11 @@ def compare(grown: Sequence[Grown], pools: Sequence[Grown]) -> dict[str, Any]:
 
 
 def _mean(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: statistics.fmean(one[name] for one in each) for name in FIGURES}
+    return {name: statistics.fmean(figures[name] for figures in each) for name in FIGURES}
 
 
 def run() -> Result:
-    """All cells that are missing, then the table; what was kept of a run that was cut goes when it is whole."""
+    """Measure all missing cells, then make the table; remove kept cells when it is complete."""
     cells = json.loads(PATH.read_text()) if PATH.exists() else {}
     wanted = [(seed, task) for seed in SEEDS for task in TASKS]
     if any(_key(task, seed, policy) not in cells for seed, task in wanted for policy in POLICIES):
@@ -157,15 +162,15 @@ def _job(policy: str, trees: int, settings: Mapping[str, Any], seed: int) -> Job
 
 
 def table(cells: Mapping[str, Any]) -> Result:
-    """Means over seeds, with their standard deviation as the bar's text."""
+    """Return means over seeds, with their standard deviation as the bar's text."""
     result = Result("diversity")
     for task, policy in itertools.product(TASKS, POLICIES):
-        found = [cells[key] for seed in SEEDS if (key := _key(task, seed, policy)) in cells]
-        if not found:
+        of_seeds = [cells[key] for seed in SEEDS if (key := _key(task, seed, policy)) in cells]
+        if not of_seeds:
             continue
         for name in FIGURES:
             for against in ("tree", "leaves", "tokens"):
-                values = [cell[against][name] for cell in found]
+                values = [cell[against][name] for cell in of_seeds]
                 how = {
                     "tree": policy,
                     "leaves": "iid at its leaves",
@@ -177,9 +182,9 @@ def table(cells: Mapping[str, Any]) -> Result:
                 )
         for name in ("leaves_of", "leaves_at_equal_tokens", "length"):
             result.add(
-                f"{task}: {policy}: {name}", statistics.fmean(cell[name] for cell in found), ""
+                f"{task}: {policy}: {name}", statistics.fmean(cell[name] for cell in of_seeds), ""
             )
-        if short := sum(cell["short_pools"] for cell in found):
+        if short := sum(cell["short_pools"] for cell in of_seeds):
             result.notes.append(
                 f"{task}: {policy}: its {short} largest groups cost more than the pool holds"
             )

@@ -1,9 +1,10 @@
-"""Independent samples with GRPO against each tree recipe, at equal sampled tokens: held-out greedy accuracy, several seeds.
+"""Independent samples with GRPO against each tree recipe, at equal sampled tokens.
 
-Each recipe runs as it is, through all services, until it has sampled the tokens and its policy has been measured; accuracy
-at exactly those tokens lies on the line between the two measured policies around them. A tree's waste counts as sampled.
-What is done of a (recipe, seed) is written at once, so a run that was cut goes on where it was. Neither tokens nor accuracy
-depend on what else the machine does.
+The figure is held-out greedy accuracy, over several seeds. Each recipe runs unchanged, through all
+services, until it has sampled the tokens and its policy has been measured; accuracy at exactly
+those tokens lies on the line between the two measured policies around them. A tree's waste counts
+as sampled. The result of a (recipe, seed) is written at once, so an interrupted run continues.
+Neither tokens nor accuracy depend on other load of the machine.
 """
 
 import os
@@ -43,7 +44,7 @@ Cell = Mapping[str, Any]
 
 
 def run() -> Result:
-    """All cells that are missing, or those that BENCH_CELLS names; what was kept goes when it is whole."""
+    """Measure all missing cells, or those in BENCH_CELLS; remove kept cells when all are there."""
     cells = Cells(PATH, wanted())
     for seed in SEEDS:
         for name in (RIVAL, *TREES):
@@ -87,19 +88,22 @@ def _measured(name: str, seed: int) -> dict[str, Any]:
 
 
 def held(cell: Cell, tokens: int = 0) -> float:
-    """Accuracy of a cell at the tokens."""
+    """Return the accuracy of a cell at the tokens."""
     accuracy = {int(step): value for step, value in cell["accuracy"].items()}
-    found = at_tokens(cell["tokens"], accuracy, tokens or TOKENS)
-    if found is None:
+    accuracy_at = at_tokens(cell["tokens"], accuracy, tokens or TOKENS)
+    if accuracy_at is None:
         raise ValueError(
             f"no policy was measured beyond {tokens or TOKENS} tokens; the last of "
             f"{cell['tokens'][-1]}"
         )
-    return found
+    return accuracy_at
 
 
 def table(cells: Mapping[str, Cell]) -> Result:
-    """Accuracy at half of the tokens and at all of them, mean and standard deviation over seeds, against the rival's."""
+    """Return accuracy at half of the tokens and at all, over seeds, against the rival's.
+
+    Figures are mean and standard deviation.
+    """
     result = Result("equal")
     for tokens in (TOKENS // 2, TOKENS):
         rival = _values(cells, RIVAL, tokens)
@@ -128,11 +132,11 @@ def _values(cells: Mapping[str, Cell], name: str, tokens: int) -> list[float]:
 
 
 def _against(values: Sequence[float], rival: Sequence[float]) -> str:
-    """Spread, number of seeds, and the difference to the rival in units of its standard error."""
+    """Return spread, number of seeds, and the difference to the rival in standard errors."""
     off = 100 * statistics.stdev(values) if len(values) > 1 else 0.0
-    said = f"± {off:.1f}, {len(values)} seeds"
+    text = f"± {off:.1f}, {len(values)} seeds"
     if len(values) < 2 or len(rival) < 2 or values == rival:
-        return said
+        return text
     difference = statistics.fmean(values) - statistics.fmean(rival)
     error = (
         statistics.variance(values) / len(values) + statistics.variance(rival) / len(rival)
@@ -142,4 +146,4 @@ def _against(values: Sequence[float], rival: Sequence[float]) -> str:
         if abs(difference) <= 2 * error
         else ("WINS" if difference > 0 else "LOSES")
     )
-    return f"{said}; {100 * difference:+.1f} against iid: {verdict}"
+    return f"{text}; {100 * difference:+.1f} against iid: {verdict}"

@@ -1,7 +1,7 @@
-"""What a CUDA device gives: the torch engine in bfloat16, and training on packed trees through FlexAttention.
+"""Speed on a CUDA device: the torch engine in bfloat16, and training through FlexAttention.
 
-Written without a CUDA device at hand and never run on one: until somebody has, it says nothing of speed. It refuses to
-start without a device.
+Training is on packed trees. The bench was written without a CUDA device at hand and has not been
+run on one: until then it says nothing of speed. It refuses to start without a device.
 """
 
 import sys
@@ -21,7 +21,7 @@ RUNS = 5
 
 
 def run() -> Result:
-    """Tokens a second of the engine; seconds and speed-up of packed trees."""
+    """Measure tokens a second of the engine; seconds and speed-up of packed trees."""
     if not torch.cuda.is_available():
         sys.exit(
             "bench gpu: PyTorch sees no CUDA device here; run it on a machine that has one, with "
@@ -80,13 +80,13 @@ def _training(result: Result, rivals: Rivals) -> None:
 
 
 def _seconds(do: Callable[[], None]) -> float:
-    """The median, the device's work in it; the first run compiles."""
+    """Return the median, with the device's work in it; the first run compiles."""
     do()
-    found = []
+    seconds = []
     for _ in range(RUNS):
         torch.cuda.synchronize()
         begun = time.perf_counter()
         do()
         torch.cuda.synchronize()
-        found.append(time.perf_counter() - begun)
-    return median(found)
+        seconds.append(time.perf_counter() - begun)
+    return median(seconds)

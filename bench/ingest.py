@@ -1,4 +1,7 @@
-"""Lineage ingest: segments a second through broker, treestore and database, next to a raw bulk insert of the same rows."""
+"""Lineage ingest: segments a second through broker, treestore and database.
+
+The rival is a raw bulk insert of the same rows.
+"""
 
 import asyncio
 import sqlite3
@@ -32,7 +35,7 @@ RUN = "ingest-00000000"
 
 
 def run() -> Result:
-    """Median of several fresh stores on each database; every commit reaches the disk."""
+    """Return the median of several fresh stores on each database; every commit reaches the disk."""
     result = Result("ingest")
     sqlite, postgres = _Rates(), _Rates()
     with running_postgres(durable=True) as server:
@@ -63,12 +66,12 @@ class _Rates:
         self.raw: list[float] = []
 
     def note(self, through: float, raw: float) -> None:
-        """Takes a run's figures."""
+        """Record a run's figures."""
         self.through.append(through)
         self.raw.append(raw)
 
     def report(self, result: Result, where: str) -> None:
-        """Adds the medians."""
+        """Add the medians."""
         result.add(
             f"{where}: through broker, treestore and database", median(self.through), "seg/s"
         )
@@ -82,10 +85,20 @@ def _spec(number: int) -> tree_pb2.TreeSpec:
     digest = row_digest(row)
     group = f"{RUN}/train/{number}"
     return tree_pb2.TreeSpec(
-        run_id=RUN, tree_id=tree_id(RUN, group, digest, 0), group_id=group, group_ordinal=number, group_size=1,
-        purpose=tree_pb2.TREE_PURPOSE_TRAIN, row_digest=digest, row_json=canonical(row).decode(), messages_json="[]",
-        scorers=["number"], generate_json="{}", score_deadline_ms=600_000, max_claims=5,
-    )  # fmt: skip
+        run_id=RUN,
+        tree_id=tree_id(RUN, group, digest, 0),
+        group_id=group,
+        group_ordinal=number,
+        group_size=1,
+        purpose=tree_pb2.TREE_PURPOSE_TRAIN,
+        row_digest=digest,
+        row_json=canonical(row).decode(),
+        messages_json="[]",
+        scorers=["number"],
+        generate_json="{}",
+        score_deadline_ms=600_000,
+        max_claims=5,
+    )
 
 
 def _segments(spec: tree_pb2.TreeSpec) -> list[Segment]:
@@ -129,7 +142,7 @@ async def _publish(bus: Bus, channel: Any) -> float:
     run_row = rs.Run(run_id=RUN, recipe_json="{}", state=rs.RUN_STATE_TRAINING)
     await rpc.call(runs.PutRun, rs.PutRunRequest(run=run_row, request_id="b", gateway_epoch=epoch))
     specs = [_spec(n) for n in range(TREES)]
-    made = [(spec, _segments(spec)) for spec in specs]
+    trees = [(spec, _segments(spec)) for spec in specs]
     for spec in specs:
         opened = events_pb2.TreesOpened(
             trees=[events_pb2.TreeOpened(spec=spec, gateway_epoch=epoch)]
@@ -137,13 +150,13 @@ async def _publish(bus: Bus, channel: Any) -> float:
         await bus.publish(subjects.lineage(RUN, "opened"), opened, f"o{spec.group_ordinal}")
     epochs = [await _claim(trees, spec) for spec in specs]
     begun = time.perf_counter()
-    for (spec, segments), claim in zip(made, epochs, strict=True):
+    for (spec, segments), claim in zip(trees, epochs, strict=True):
         grown = [
             events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=claim) for s in segments
         ]
         message = events_pb2.SegmentsGrown(run_id=RUN, node_id="n", segments=grown)
         await bus.publish(subjects.lineage(RUN, "segment"), message, f"s{spec.group_ordinal}")
-    for (spec, segments), claim in zip(made, epochs, strict=True):
+    for (spec, segments), claim in zip(trees, epochs, strict=True):
         ids = [s.id for s in segments]
         wait = ts.AwaitIngestedRequest(
             tree_id=spec.tree_id, epoch=claim, segment_ids=ids, deadline_ms=60_000
@@ -168,13 +181,24 @@ async def _claim(trees: ts_grpc.TreeStoreServiceStub, spec: tree_pb2.TreeSpec) -
 
 
 def _rows() -> list[tuple[object, ...]]:
-    """The same bytes for one table of the same columns."""
+    """Return the same bytes as rows of one table of the same columns."""
     return [
-        (s.id, s.tree_id, s.parent, s.fork, s.ordinal, int(s.kind), s.tokens_T.tobytes(), s.logprobs_T.tobytes(), s.policy,
-         s.sampling.encode(), int(s.finish))
+        (
+            s.id,
+            s.tree_id,
+            s.parent,
+            s.fork,
+            s.ordinal,
+            int(s.kind),
+            s.tokens_T.tobytes(),
+            s.logprobs_T.tobytes(),
+            s.policy,
+            s.sampling.encode(),
+            int(s.finish),
+        )
         for number in range(TREES)
         for s in _segments(_spec(number))
-    ]  # fmt: skip
+    ]
 
 
 _COLUMNS = (
@@ -184,7 +208,7 @@ _COLUMNS = (
 
 
 def _raw_sqlite(path: Path) -> float:
-    """By the standard library."""
+    """Insert by the standard library."""
     rows = _rows()
     database = sqlite3.connect(path)
     database.execute("pragma journal_mode=wal")
@@ -199,12 +223,11 @@ def _raw_sqlite(path: Path) -> float:
 
 
 def _raw_postgres(address: str) -> float:
-    """By psycopg, which pipelines it."""
+    """Insert by psycopg, which pipelines it."""
     rows = _rows()
     with psycopg.connect(address) as database:
-        database.execute(
-            f"create table segments (n bigserial primary key, {_COLUMNS.format(b='bytea')})".encode()
-        )
+        columns = _COLUMNS.format(b="bytea")
+        database.execute(f"create table segments (n bigserial primary key, {columns})".encode())
         database.commit()
         begun = time.perf_counter()
         with database.cursor() as cursor:

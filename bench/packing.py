@@ -1,8 +1,9 @@
-"""Training on packed trees against their flattened paths: how many times faster, beside what a cost model bounds it by.
+"""Training on packed trees against their flattened paths: the speed-up beside its bound.
 
-Random weights of SmolLM2-135M's shape in bfloat16. Both take log-probs only where the loss needs them; the flattened paths
-go through transformers' own attention, as many at once as is fastest of those tried. Both sides are timed alike: the median
-of as many runs, in turn, each after one that is not timed. The optimizer is apart.
+The bound is by a cost model. Random weights of SmolLM2-135M's shape in bfloat16. Both take
+log-probs only where the loss needs them; the flattened paths go through transformers' own
+attention, in the fastest tried batch. Both sides are timed alike: the median of as many runs, in
+turn, each after one that is not timed. The optimizer is measured apart.
 """
 
 import os
@@ -24,16 +25,19 @@ CURVE = {
     "flat": (Shape(192, 4, 64), Shape(384, 8, 64), Shape(512, 16, 32), Shape(512, 32, 16)),
     "deep": (Shape(64, 2, 32, depth=4), Shape(128, 2, 16, depth=6)),
 }
-LEAST, SHARE, WIDTHS = 4.5, 0.85, (1, 4, 8)  # paths at once: flattened ones are slower by 16
+LEAST = 4.5
+SHARE = 0.85
+WIDTHS = (1, 4, 8)  # paths at once: flattened ones are slower by 16
 RUNS = int(os.environ.get("BENCH_RUNS", "3"))
 PARTS = os.environ.get("BENCH_PARTS", "bar,flat,deep,step").split(
     ","
 )  # a part at a time where runs must be short
-FLAT_TOKENS = 2304  # of the curve's flattened paths so many are timed, and the rest is reckoned: all are equal
+# Tokens of the curve's flattened paths that are timed; the rest is extrapolated: all are equal.
+FLAT_TOKENS = 2304
 
 
 def run() -> Result:
-    """The bar, the curve, and what estimating and packing take of a step."""
+    """Measure the bar, the curve, and the shares of estimating and packing in a step."""
     settle(None)
     result, trained = Result("packing"), model()
     if "bar" in PARTS:
@@ -95,7 +99,7 @@ def _ratio(result: Result, rivals: Rivals, ratio: float, least: float = 0.0) -> 
 
 
 def _step(result: Result) -> None:
-    """512 leaves in the quick start's shape, of which estimating and packing take the largest share."""
+    """Measure 512 leaves in the quick start's shape, where estimating and packing weigh most."""
     shape, settings = Shape(45, 8, 8), Optimise()
     groups = []
     for number in range(512 // shape.leaves):
@@ -132,7 +136,7 @@ def _step(result: Result) -> None:
 def in_turn(
     ours: Callable[[], object], theirs: Callable[[], object]
 ) -> tuple[list[float], list[float]]:
-    """Seconds of RUNS runs of either side, alternating."""
+    """Return seconds of RUNS runs of either side, alternating."""
     turns = [(_settled(ours), _settled(theirs)) for _ in range(RUNS)]
     return [own for own, _ in turns], [his for _, his in turns]
 
@@ -142,7 +146,8 @@ def _range(seconds: list[float]) -> str:
 
 
 def _settled(do: Callable[[], object]) -> float:
-    """The second of two runs: the first takes the memory that the other way left, page by page."""
+    """Return the second of two runs: the first takes over memory of the other side, page by
+    page."""
     do()
     return _seconds(do)
 

@@ -1,7 +1,8 @@
-"""What learned heads change, on the scripted engine: arrol against random pruning, ets against REBASE at equal width.
+"""Effect of learned heads on the scripted engine.
 
-arrol: of the groups with right and wrong rollouts, those whose survivors are all the one or the other. ets: tokens of the
-nodes that a depth's candidates need, summed over depths, and how many kinds of steps go on at a depth.
+arrol against random pruning: of the groups with right and wrong rollouts, those whose survivors are
+    all the one or the other. ets against REBASE at equal width: tokens of the nodes that a depth's
+    candidates need, summed over depths, and the kinds of steps that go on at a depth.
 """
 
 from collections.abc import Mapping
@@ -26,8 +27,8 @@ _BASE: dict[str, Any] = {
     "task": {"name": "arithmetic"},
     "resources": {"engine": "scripted"},
 }
-# The first letter says whether the path will be right, four times in five: after an `a` it turns to
-# `r`, or else to `w`.
+# The first letter decides whether the path will be right, four times in five: after an `a` it turns
+# to `r`, or else to `w`.
 KINDS = {
     "": {"a": 0.75, "b": 0.25},
     "a": {"r": 0.8, "w": 0.2},
@@ -51,7 +52,7 @@ LIKED = {
 
 
 def run() -> Result:
-    """Both tables."""
+    """Make both tables."""
     result = Result("pruning")
     without = {name: _without_spread(scores) for name, scores in (("head", TOLD), ("random", {}))}
     for name, share in without.items():
@@ -77,7 +78,7 @@ def _grown(
 
 
 def _without_spread(scores: Mapping[str, float]) -> float:
-    """Of the groups with right and wrong rollouts, those whose survivors are all the one or the other."""
+    """Return the share of mixed groups whose survivors are all right or all wrong."""
     lost = mixed = 0
     for index in range(TREES):
         engine = {"chain": KINDS, "scores": scores}
@@ -94,7 +95,7 @@ def _without_spread(scores: Mapping[str, float]) -> float:
 
 
 def _ends(growth: Grown) -> set[str]:
-    """The last letters of paths of full length: right or wrong."""
+    """Return the last letters of paths of full length: right or wrong."""
     return {segment.text[-1] for segment in growth.tree if segment.fork and len(segment) > 2}
 
 

@@ -1,8 +1,9 @@
-"""A process dies in the middle of a run: how long until the run gets on again.
+"""Recovery after the death of a process in the middle of a run.
 
-A whole embedded system trains the quick start's model on the scripted engine (steps of about a second, a checkpoint every
-four). Each process in turn is killed (SIGKILL) right after a step was recorded, and the time to the next recorded step is
-taken, minus the median of the undisturbed steps. The learner is also told by what it replays: up to four batches.
+A whole embedded system trains the quick start's model on the scripted engine (steps of about a
+second, a checkpoint every four). Each process in turn is killed (SIGKILL) right after a step was
+recorded, and the time to the next recorded step is measured, minus the median of the undisturbed
+steps. For the learner the replayed batches are reported, too: up to four.
 
 `BENCH_RUNS` deaths of each, 5 by default. `BENCH_MODEL` names another model.
 """
@@ -42,12 +43,12 @@ _LATEST_S = 180.0
 
 
 def run() -> Result:
-    """Seconds from the death of each process to the next step."""
+    """Measure seconds from the death of each process to the next step."""
     result = Result("recovery")
     with tempfile.TemporaryDirectory() as folder:
-        undisturbed, found = asyncio.run(_measure(Path(folder) / "state"))
+        undisturbed, recoveries = asyncio.run(_measure(Path(folder) / "state"))
     result.add("a step that nothing disturbs", undisturbed, "s")
-    for service, seconds in found.items():
+    for service, seconds in recoveries.items():
         figure = median(seconds)
         result.add(
             f"{service} killed: later than such a step",
@@ -55,7 +56,9 @@ def run() -> Result:
             "s",
             f"bar: at most {BARS_S[service]:g}",
         )
-        result.notes.append(f"{service}: {', '.join(f'{one:.1f}' for one in sorted(seconds))} s")
+        result.notes.append(
+            f"{service}: {', '.join(f'{value:.1f}' for value in sorted(seconds))} s"
+        )
     result.notes.append(f"medians of {RUNS}, load {os.getloadavg()[0]:.1f} at the end")
     return result
 
@@ -78,26 +81,26 @@ async def _measure(state: Path) -> tuple[float, dict[str, list[float]]]:
             steps = Steps(supervisor, run_id)
             await steps.after(2)
             undisturbed = median([await steps.next() for _ in range(2 * RUNS)])
-            found: dict[str, list[float]] = {}
+            recoveries: dict[str, list[float]] = {}
             for _ in range(RUNS):
                 for service in BARS_S:
                     await steps.after(await steps.now() + 2)
                     _kill(supervisor, service)
-                    found.setdefault(service, []).append(await steps.next() - undisturbed)
-                    print(f"  {service} {found[service][-1]:.1f} s", flush=True)
-            return undisturbed, found
+                    recoveries.setdefault(service, []).append(await steps.next() - undisturbed)
+                    print(f"  {service} {recoveries[service][-1]:.1f} s", flush=True)
+            return undisturbed, recoveries
         finally:
             await channel.close(None)
 
 
 class Steps:
-    """The recorded steps of a run, as the store has them; while the store is away there is no newer one."""
+    """Recorded steps of a run; no newer one while the store is away."""
 
     def __init__(self, supervisor: Supervisor, run_id: str) -> None:
         self._supervisor, self._run_id = supervisor, run_id
 
     async def now(self) -> int:
-        """The newest step; waits for the store."""
+        """Return the newest step; wait for the store."""
         end = time.monotonic() + _LATEST_S
         while time.monotonic() < end:
             if (step := await self._read()) is not None:
@@ -107,11 +110,11 @@ class Steps:
 
     async def _read(self) -> int | None:
         store = self._supervisor.store
-        seen = await store.progress(self._run_id) if store is not None else None
-        return seen[0] if seen is not None else None
+        progress = await store.progress(self._run_id) if store is not None else None
+        return progress[0] if progress is not None else None
 
     async def after(self, step: int) -> None:
-        """Waits until a step is recorded."""
+        """Wait until a step is recorded."""
         end = time.monotonic() + _LATEST_S
         while await self.now() < step:
             if time.monotonic() > end:
@@ -122,7 +125,7 @@ class Steps:
             await asyncio.sleep(0.02)
 
     async def next(self) -> float:
-        """Seconds to the next step."""
+        """Return the seconds to the next step."""
         begun, step = time.monotonic(), await self.now()
         await self.after(step + 1)
         return time.monotonic() - begun

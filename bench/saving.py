@@ -1,7 +1,8 @@
-"""What tree policies save: sampled tokens against independent samples of as many leaves, on the scripted engine.
+"""Saving by tree policies: sampled tokens against independent samples of as many leaves.
 
-Where the tree that a policy grows can be counted by hand, the closed form stands beside the figure. Independent samples are
-drawn, not derived: a policy that branches below whatever has not ended yet also samples longer paths, and pays for them.
+They run on the scripted engine. Where the tree of a policy can be counted by hand, the closed form
+stands beside the figure. Independent samples are drawn, not derived: a policy that branches below
+all paths that have not ended also samples longer paths, and pays for them.
 """
 
 import itertools
@@ -25,14 +26,17 @@ SHAPED = {"segment": 8, "max_depth": 14, "width": 16}
 
 
 def staged(tokens: float, stages: int = 20) -> Chain:
-    """Paths of about so many tokens: letter after letter, each for a geometric time, then the end."""
+    """Return a chain of paths of about so many tokens.
+
+    Letters follow each other, each for a geometric time, then comes the end.
+    """
     leave, letters = stages / (tokens - 1), string.ascii_letters[:stages]
     pairs = itertools.pairwise((*letters, ""))
     return {"": {"a": 1.0}} | {a: {a: 1 - leave, b: leave} for a, b in pairs}
 
 
 def one_fork(at: int) -> Chain:
-    """One choice of two, at token `at`; all else is sure."""
+    """Return a chain with one choice of two, at token `at`; all else is sure."""
     letters = string.ascii_lowercase
     sure = {a: {b: 1.0} for a, b in itertools.pairwise(letters)} | {
         "z": {"z": 1.0},
@@ -43,7 +47,7 @@ def one_fork(at: int) -> Chain:
 
 @dataclass(frozen=True)
 class Case:
-    """A policy on a chain. closed: the saving by hand; least: the saving that is asked for."""
+    """Policy on a chain. closed: saving by hand; least: required saving."""
 
     what: str
     policy: str
@@ -55,19 +59,19 @@ class Case:
     least: float | None = None
 
     def saving(self) -> float:
-        """1 − sampled tokens / those of as many independent samples."""
+        """Return 1 − sampled tokens / those of as many independent samples."""
         trees = [self._grow(self.policy, self.settings, i) for i in range(self.trees)]
         iid = [self._grow("iid", {"width": tree.leaves}, i) for i, tree in enumerate(trees)]
         return 1 - sum(t.sampled_tokens for t in trees) / sum(t.sampled_tokens for t in iid)
 
     def holds(self, saving: float) -> bool:
-        """Whether it is what the closed form and the bar say."""
+        """Return whether it equals the closed form and reaches the bar."""
         near = self.closed is None or abs(saving - self.closed) <= WITHIN
         return near and (self.least is None or saving >= self.least)
 
     @property
     def bar(self) -> str:
-        """What is asked of it."""
+        """Text of the bar."""
         closed = [] if self.closed is None else [f"closed form {self.closed:.1%}"]
         return ", ".join(closed + ([] if self.least is None else [f"at least {self.least:.0%}"]))
 
@@ -81,18 +85,22 @@ _BASE = {
     "name": "saving",
     "model": "none",
     "task": {"name": "arithmetic"},
-    "resources": {"engine": "scripted"},  # a head that has nothing to say of these chains: as cold
+    "resources": {"engine": "scripted"},  # its head knows nothing of these chains, as a cold one
     "allow_truncated_sampling": True,
 }
 
 
 def binary(depth: int) -> float:
-    """W = 2^depth leaves of a full binary tree: 2^(depth+1) − 2 segments for depth · 2^depth."""
+    """Return the saving of W = 2^depth leaves of a full binary tree.
+
+    It has 2^(depth+1) − 2 segments instead of depth · 2^depth.
+    """
     return float(1 - (2 ** (depth + 1) - 2) / (depth * 2**depth))
 
 
 def shaped(depth: int, width: int = 16, divisor: int = 2) -> float:
-    """Branches of `divisor` until there are `width` paths, which go on alone."""
+    """Return the saving of branches of `divisor` until there are `width` paths, which go on
+    alone."""
     return float(
         1 - sum(min(width, divisor**level) for level in range(1, depth + 1)) / (depth * width)
     )
@@ -164,7 +172,7 @@ CASES = (
 
 
 def run() -> Result:
-    """All cases, then each registered policy with the settings of its recipe."""
+    """Measure all cases, then each registered policy with the settings of its recipe."""
     result = Result("saving")
     for case in CASES:
         saving = case.saving()

@@ -1,4 +1,7 @@
-"""One quick-start step, tree against naive: the same prompts and rewards, sampling and training seconds, in turn."""
+"""One quick-start step, tree against naive, in turn: sampling and training seconds.
+
+Prompts and rewards are the same.
+"""
 
 import gc
 import random
@@ -21,7 +24,10 @@ GROUPS, WIDTH = 8, 8
 
 
 def run() -> Result:
-    """Medians of alternating runs after one warm-up each; rewards are drawn, so that no group is skipped."""
+    """Return medians of alternating runs after one warm-up each; rewards are drawn.
+
+    So no group is skipped.
+    """
     recipe = load(RECIPE)
     tree = OneProcess(recipe)
     naive = NaiveLoop(
@@ -59,9 +65,9 @@ def _tree_step(
     grown = tree.grow(rows, WIDTH, 1.0, f"bench/{number}")
     t1 = time.perf_counter()
     groups = []
-    for g, (made, leaves) in enumerate(grown):
+    for g, (tree, leaves) in enumerate(grown):
         scores = dict(zip(leaves, rewards[g * WIDTH : (g + 1) * WIDTH], strict=True))
-        groups.append((str(g), [ScoredTree(made, leaves, scores)]))
+        groups.append((str(g), [ScoredTree(tree, leaves, scores)]))
     budget = tree.recipe.optimise.tokens_per_row
     lesson = study(groups, tree.estimator, lambda tree, leaf: False, tree.policy.digest, budget)
     tree.trainer.step(lesson.rows, number)

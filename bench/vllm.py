@@ -1,8 +1,9 @@
-"""The vllm engine against vLLM called directly, on trees, and when it takes a policy: what our side costs, what trees save.
+"""The vllm engine against vLLM called directly, on trees, and when it loads a policy.
 
-Both ask the same running vLLM for the same requests (prompt, seed, length, log-probs) with the same most of them at once, in
-turn, each time under a new cache salt. Trees: 16 leaves, a fork of two at each of four depths; against 16 samples of the
-same length, each by itself; both on our engine. Only in .venv-vllm.
+Both send the same requests (prompt, seed, length, log-probs) to the same running vLLM, with the
+same limit on concurrent ones, in turn, each time under a new cache salt. Trees: 16 leaves, a fork
+of two at each of four depths; against 16 samples of the same length, each by itself; both on our
+engine. Only in .venv-vllm.
 """
 
 import asyncio
@@ -23,12 +24,12 @@ MODEL = os.environ.get("BENCH_MODEL", "SmolLM2-135M-Instruct")
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))
 PROMPTS, PROMPT, BRANCHES, NEW, AT_ONCE = 8, 64, 8, 32, 32
 TREES, TRUNK, SEGMENT, DEPTH, FORKS = 2, 96, 16, 4, (2, 2, 2, 2)
-PAIRS = 3  # times RUNS: one pair is 0.6 to 1.3 of each other, whatever they do
+PAIRS = 3  # times RUNS: the ratio of one pair varies from 0.6 to 1.3
 BAR = 97.0  # percent
 
 
 def run() -> Result:
-    """The share of direct calls' tokens/s, then trees."""
+    """Measure the share of direct calls' tokens/s, then trees."""
     from services.rollout.engines.vllm_engine.engine import VllmEngine
 
     engine: VllmEngine = _engine()
@@ -108,7 +109,7 @@ def _through(engine: Any, requests: Sequence[Any]) -> list[Any]:
 
 
 def _directly(engine: Any, requests: Sequence[Any]) -> None:
-    """All requests given to vLLM at once; it runs as many as it may, as for us."""
+    """Give vLLM all requests at once; it runs as many as it may, as for us."""
     from vllm import SamplingParams
     from vllm.inputs.engine import tokens_input
     from vllm.sampling_params import RequestOutputKind
@@ -168,18 +169,18 @@ def _trees(engine: Any, result: Result) -> None:
 
 
 def _tree(engine: Any, trunks: Sequence[IntTokens]) -> None:
-    """Each segment that ended forks at once; no tree waits for another."""
+    """Grow a tree whose segments fork at once when they end."""
     engine.forget()
     for t, trunk in enumerate(trunks):
         for b in range(FORKS[0]):
             _ask(engine, (t, b), trunk, SEGMENT)
     paths = {(t,): trunk for t, trunk in enumerate(trunks)}
     while engine.busy:
-        for one in engine.step():
-            paths[one.key] = np.concatenate((paths[one.key[:-1]], one.tokens_T))
-            if len(one.key) <= DEPTH:
-                for b in range(FORKS[len(one.key) - 1]):
-                    _ask(engine, (*one.key, b), paths[one.key], SEGMENT)
+        for sampled in engine.step():
+            paths[sampled.key] = np.concatenate((paths[sampled.key[:-1]], sampled.tokens_T))
+            if len(sampled.key) <= DEPTH:
+                for b in range(FORKS[len(sampled.key) - 1]):
+                    _ask(engine, (*sampled.key, b), paths[sampled.key], SEGMENT)
 
 
 def _independent(engine: Any, trunks: Sequence[IntTokens]) -> None:
@@ -195,7 +196,7 @@ def _independent(engine: Any, trunks: Sequence[IntTokens]) -> None:
 
 
 def _updates(engine: Any, result: Result) -> None:
-    """What a new policy costs: made, taken, read back, its canary scored."""
+    """Measure the cost of a new policy: made, loaded, read back, its canary scored."""
     import torch
 
     from services.chassis import models
@@ -219,15 +220,15 @@ def _updates(engine: Any, result: Result) -> None:
         for turn in range(RUNS):
             tensors["model.norm.weight"][-1] *= 1.01
             with timed("the learner's canary"):
-                said = canary.of(trained, "bfloat16")
+                scores = canary.of(trained, "bfloat16")
             path = file.write(Path(folder), f"policy-1-{turn % 2}", tensors, 1, turn).manifest_path
             with timed("taken by vLLM"):
                 ask(core.update(path))
             with timed("read back"):
-                found = ask(core.read_back(path))
-            assert found == ([], []), found
+                read_back = ask(core.read_back(path))
+            assert read_back == ([], []), read_back
             with timed("canary scored"):
-                ask(core.score(said["tokens"], 1, 1.0, str(turn)))
+                ask(core.score(scores["tokens"], 1, 1.0, str(turn)))
     for name, values in seconds.items():
         result.add(f"update: {name}", median(values), "s")
 
@@ -240,8 +241,8 @@ def _ask(engine: Any, key: tuple[int, ...], prefix_P: IntTokens, count: int) -> 
 
 
 def _seconds(
-    do: Callable[[Any, Sequence[Any]], object], engine: Any, given: Sequence[Any]
+    do: Callable[[Any, Sequence[Any]], object], engine: Any, requests: Sequence[Any]
 ) -> float:
     begun = time.perf_counter()
-    do(engine, given)
+    do(engine, requests)
     return time.perf_counter() - begun

@@ -1,4 +1,4 @@
-"""Measurements that are kept one by one, so that a bench that was cut goes on where it was."""
+"""Measurements that are kept one by one, so that an interrupted bench continues."""
 
 import json
 import os
@@ -11,14 +11,15 @@ Cell = dict[str, Any]
 
 
 class Cells:
-    """A JSON file of cells. `only`: beginnings of the names that are measured in this call; none for all."""
+    """JSON file of cells. `only`: beginnings of the names to measure in this call; empty for
+    all."""
 
     def __init__(self, path: Path, only: Sequence[str] = ()) -> None:
         self._path, self._only = path, tuple(only)
         self.held: dict[str, Cell] = json.loads(path.read_text()) if path.exists() else {}
 
     def get(self, name: str, measure: Callable[[], Cell]) -> Cell | None:
-        """The cell, measured now if it is missing; None where this call leaves it out."""
+        """Return the cell, measured now if missing; None if this call leaves it out."""
         if name not in self.held:
             if self._only and not name.startswith(self._only):
                 return None
@@ -36,5 +37,5 @@ class Cells:
 
 
 def wanted(environ: str = "BENCH_CELLS") -> list[str]:
-    """Which cells the caller asks for: names or their beginnings, parted by commas."""
+    """Return the names of cells, or their beginnings, that the caller lists with commas."""
     return [name for name in os.environ.get(environ, "").split(",") if name]

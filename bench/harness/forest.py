@@ -1,4 +1,4 @@
-"""Grows groups of trees on the torch engine without a bus or a store, all at once, and reads their answers."""
+"""Growth of groups of trees on the torch engine without a bus or a store, all at once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _SCORER = Number(take="last")
 
 @dataclass(frozen=True)
 class Prompt:
-    """A row, and what the model reads of it."""
+    """Row, and the tokens that the model reads of it."""
 
     row: Mapping[str, Any]
     messages: tuple[Mapping[str, str], ...]
@@ -30,7 +30,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Answer:
-    """A leaf: the policy's tokens on its path, the number that it gives, and whether that is right."""
+    """Leaf: the policy's tokens on its path, its number, and whether that is right."""
 
     tokens: tuple[int, ...]
     value: Decimal | None
@@ -39,7 +39,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Grown:
-    """A group: its answers, tree by tree, and the tokens sampled for them, also those that nothing came of."""
+    """Group: its answers, tree by tree, and the tokens sampled for them, discarded ones
+    included."""
 
     answers: list[Answer]
     sampled: int
@@ -47,7 +48,7 @@ class Grown:
 
 @dataclass(frozen=True)
 class Job:
-    """A tree policy, made anew for each tree, and the trees of a group."""
+    """Tree policy, made anew for each tree, and the trees of a group."""
 
     policy: Callable[[], TreePolicy]
     trees: int
@@ -72,7 +73,7 @@ class Forest:
     def prompts(
         self, dataset: str, config: Mapping[str, Any], system: str, seed: int, count: int
     ) -> list[Prompt]:
-        """Rows of a generator of reasoning-gym."""
+        """Return rows of a generator of reasoning-gym."""
         from banyan.recipe import Task
         from services.gateway import tasks
 
@@ -90,7 +91,7 @@ class Forest:
         ]
 
     def grow(self, jobs: Sequence[Job], prompts: Sequence[Prompt]) -> list[list[Grown]]:
-        """For each job a group of trees of each prompt; all of them at once, so that batches are full."""
+        """Grow a group of each prompt for each job, all at once, so that batches are full."""
         from banyan.policy import PolicyVersion
         from services.rollout.engines.torch_engine.engine import TorchEngine
         from services.rollout.engines.torch_engine.kv.kv_budget import Limits
@@ -143,7 +144,8 @@ def _id(job: int, prompt: int, tree: int) -> bytes:
 
 
 def _grown(prompt: Prompt, growers: Sequence[Grower]) -> Grown:
-    """Leaves in order of their places, not of their ends: the first to end are the shortest."""
+    """Return leaves in order of their places, not of their ends: the first to end are the
+    shortest."""
     answers = [
         _answer(grower, leaf, prompt.row)
         for grower in growers
@@ -179,7 +181,7 @@ def _score(text: str, row: Mapping[str, Any]) -> float:
 def _run(
     engine: Any, growers: Mapping[bytes, Grower], rows: Mapping[bytes, Mapping[str, Any]]
 ) -> None:
-    """Steps all trees until each says that it is grown."""
+    """Step all trees until each is grown."""
     steps = {tree_id: grower.start() for tree_id, grower in growers.items()}
     open_trees = set(growers)
     while open_trees:
@@ -187,8 +189,8 @@ def _run(
             if _carry_out(engine, growers[tree_id], step):
                 open_trees.discard(tree_id)
         ended: dict[bytes, list[Any]] = {}
-        for one in engine.step() if engine.busy else ():
-            ended.setdefault(one.key[0], []).append(one)
+        for sampled in engine.step() if engine.busy else ():
+            ended.setdefault(sampled.key[0], []).append(sampled)
         steps = {
             tree_id: growers[tree_id].ended(ones)
             for tree_id, ones in ended.items()
@@ -204,7 +206,7 @@ def _run(
 
 
 def _carry_out(engine: Any, grower: Grower, step: GrowthStep) -> bool:
-    """Whether the tree is grown after it."""
+    """Carry out a plan; return whether the tree is grown after it."""
     for request in step.requests:
         engine.submit(request)
     cut = [part for branch in step.aborts if (part := engine.abort(grower.key(branch))) is not None]

@@ -1,4 +1,7 @@
-"""A tree trained packed, and flattened to its paths: what `packing` and `gpu` time. Random weights of a model's shape."""
+"""A tree trained packed, and flattened to its paths, for `packing` and `gpu`.
+
+Weights are random, in a model's shape.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,19 +26,26 @@ VOCABULARY = 49_152
 
 
 def model(dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
-    """The shape of SmolLM2-135M, prepared for packing."""
+    """Return a model in the shape of SmolLM2-135M, prepared for packing."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
-        num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True,
-    )  # fmt: skip
-    made: Any = LlamaForCausalLM
-    return prepare(made(config).to(dtype))
+        vocab_size=VOCABULARY,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+    )
+    model_class: Any = LlamaForCausalLM
+    return prepare(model_class(config).to(dtype))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A tree: a prompt, and below it `depth` levels of nodes with `branches` children of `new` tokens each."""
+    """Tree of a prompt, and below it `depth` levels of nodes with `branches` children of `new`
+    tokens."""
 
     prompt: int
     branches: int
@@ -44,7 +54,7 @@ class Shape:
 
     @property
     def leaves(self) -> int:
-        """Paths."""
+        """Number of paths."""
         return int(self.branches**self.depth)
 
     @property
@@ -65,17 +75,17 @@ class Shape:
 
 
 def tree(shape: Shape, seed: int = 0) -> tuple[Tree, list[Leaf]]:
-    """Random tokens in that shape."""
+    """Return random tokens in that shape."""
     rng = np.random.default_rng(seed)
-    made = Tree(rng.bytes(32))
+    grown = Tree(rng.bytes(32))
 
     def segment(parent: Segment | None, count: int, ordinal: int, kind: Kind) -> Segment:
         tokens = rng.integers(0, VOCABULARY, count).astype(np.int32)
         values = np.full(count if kind is Kind.POLICY else 0, -10, np.float32)
         above, fork = (b"", 0) if parent is None else (parent.id, len(parent))
         policy = b"now" if kind is Kind.POLICY else b""
-        one = Segment(
-            made.tree_id,
+        segment = Segment(
+            grown.tree_id,
             above,
             fork,
             ordinal,
@@ -85,8 +95,8 @@ def tree(shape: Shape, seed: int = 0) -> tuple[Tree, list[Leaf]]:
             policy=policy,
             sampling=Sampling(temperature=1.0),
         )
-        made.add(one)
-        return one
+        grown.add(segment)
+        return segment
 
     level = [segment(None, shape.prompt, 0, Kind.PROMPT)]
     for _ in range(shape.depth):
@@ -95,11 +105,14 @@ def tree(shape: Shape, seed: int = 0) -> tuple[Tree, list[Leaf]]:
             for parent in level
             for i in range(shape.branches)
         ]
-    return made, [Leaf(one.id, len(one)) for one in level]
+    return grown, [Leaf(segment.id, len(segment)) for segment in level]
 
 
 class Rivals:
-    """One tree and one model, trained packed and flat: forward and backward, the same loss, log-probs only where needed."""
+    """One tree and one model, trained packed and flat.
+
+    Both are a forward and a backward pass with the same loss, and log-probs only where needed.
+    """
 
     def __init__(self, model: PreTrainedModel, shape: Shape) -> None:
         self.model, self.shape = model, shape
@@ -117,11 +130,14 @@ class Rivals:
         self._loss = losses.build("ppo-clip", {})
 
     def packed(self) -> None:
-        """Forward and backward of the packed tree."""
+        """Run forward and backward on the packed tree."""
         self._backward(self.row, forward(self.model, self.row))
 
     def flattened(self, batch: int, count: int | None = None) -> None:
-        """Forward and backward of the paths, or of the first `count`, `batch` at once, by transformers' own attention."""
+        """Run forward and backward on the paths, `batch` at once, by transformers' own attention.
+
+        count: number of paths; all by default
+        """
         rows = self.flat[:count]
         for first in range(0, len(rows), batch):
             self._batch(rows[first : first + batch])
@@ -137,16 +153,16 @@ class Rivals:
         joined = _joined(rows, self.shape.length)
         self._backward(joined, predictions(self.model, states.flatten(0, 1), joined))
 
-    def _backward(self, row: PackedSequence, said: Pass) -> None:
-        self._loss.of(gather.tokens(row, said), self._totals)[0].backward()  # type: ignore[no-untyped-call]
+    def _backward(self, row: PackedSequence, result: Pass) -> None:
+        self._loss.of(gather.tokens(row, result), self._totals)[0].backward()  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
-        """Drops gradients."""
+        """Drop gradients."""
         for parameter in self.model.parameters():
             parameter.grad = None
 
     def work(self, tokens: int, predicted: int, pairs: int) -> float:
-        """FLOPs forward and backward by the cost model: matrices of the body, output layer, attention."""
+        """Return FLOPs forward and backward by the cost model: body, output layer, attention."""
         config: Any = self.model.config
         body = sum(p.numel() for name, p in self._body() if p.dim() > 1 and "embed" not in name)
         head = config.vocab_size * config.hidden_size
@@ -161,19 +177,20 @@ class Rivals:
 
     @property
     def bound(self) -> float:
-        """How many times less work packing is."""
+        """Ratio of the work of flattened paths to that of the packed tree."""
         s = self.shape
         flat = self.work(
             s.leaves * s.length,
             sum(len(r.place_R) for r in self.flat),
             s.leaves * s.length * (s.length + 1) // 2,
         )
-        seen = matmuls.long_pairs(matmuls.calls(node_spans.spans(self.row), 0))
-        return flat / self.work(s.unique, len(self.row.place_R), seen)
+        pairs = matmuls.long_pairs(matmuls.calls(node_spans.spans(self.row), 0))
+        return flat / self.work(s.unique, len(self.row.place_R), pairs)
 
 
 def _joined(rows: list[PackedSequence], length: int) -> PackedSequence:
-    """One row that holds the predictions of several, with places in one run of states."""
+    """Return one sequence that holds the predictions of several, with places in one run of
+    states."""
     first = rows[0]
     offset = np.cumsum([0, *(len(row.row_E) for row in rows[:-1])])
     places = np.cumsum([0, *(len(row.place_R) for row in rows[:-1])])
@@ -198,16 +215,16 @@ _OF_PATHS = ("mask", "behaviour", "drawn", "foreign", "advantage", "share", "ori
 
 
 def kept(model: PreTrainedModel, do: Callable[[], None]) -> int:
-    """Bytes that a pass keeps for going backward, weights apart."""
+    """Return the bytes that a pass keeps for the backward pass, without weights."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    seen: dict[int, int] = {}
+    sizes: dict[int, int] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
-        held = tensor.untyped_storage()
-        if held.data_ptr() not in weights:
-            seen[held.data_ptr()] = held.nbytes()
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         do()
-    return sum(seen.values())
+    return sum(sizes.values())

@@ -1,4 +1,7 @@
-"""The rival: a plain GRPO loop. Every prompt is prefilled and trained once per sample, and no group is skipped."""
+"""The rival: a plain GRPO loop.
+
+Every prompt is prefilled and trained once per sample, and no group is skipped.
+"""
 
 import time
 from collections.abc import Sequence
@@ -13,7 +16,12 @@ Messages = list[dict[str, str]]
 
 @dataclass
 class Samples:
-    """What one step drew. ids_B_T: prompt and answer, left-padded; mask_B_T: not padding; answer_B_T: answer tokens."""
+    """Samples of one step.
+
+    ids_B_T: prompt and answer, left-padded
+    mask_B_T: tokens that are no padding
+    answer_B_T: answer tokens
+    """
 
     ids_B_T: torch.Tensor
     mask_B_T: torch.Tensor
@@ -38,7 +46,7 @@ class NaiveLoop:
         self.width, self.new_tokens = width, new_tokens
 
     def sample(self, prompts: Sequence[Messages]) -> Samples:
-        """`width` answers per prompt at temperature 1, without truncation."""
+        """Sample `width` answers per prompt at temperature 1, without truncation."""
         begun = time.perf_counter()
         texts = [
             self.tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True)
@@ -50,9 +58,14 @@ class NaiveLoop:
         )
         with torch.no_grad():
             ids = self.sampler.generate(
-                **batch, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=self.new_tokens,
+                **batch,
+                do_sample=True,
+                temperature=1.0,
+                top_k=0,
+                top_p=1.0,
+                max_new_tokens=self.new_tokens,
                 pad_token_id=self.tokenizer.pad_token_id,
-            )  # fmt: skip
+            )
         start = batch["input_ids"].shape[1]
         answer = torch.zeros_like(ids, dtype=torch.bool)
         answer[:, start:] = _until_end(ids[:, start:], self.tokenizer.eos_token_id)
@@ -63,7 +76,7 @@ class NaiveLoop:
         return Samples(ids, mask, answer, decoded, time.perf_counter() - begun)
 
     def train(self, samples: Samples, rewards: Sequence[float]) -> float:
-        """One clipped policy-gradient step on the flat batch, on-policy; its seconds."""
+        """Take one clipped on-policy gradient step on the flat batch; return its seconds."""
         begun = time.perf_counter()
         reward = torch.tensor(rewards).view(-1, self.width)
         advantage = (
@@ -91,7 +104,7 @@ class NaiveLoop:
         return time.perf_counter() - begun
 
     def refresh(self) -> None:
-        """Gives the trained weights to the sampler, in memory."""
+        """Copy the trained weights to the sampler, in memory."""
         with torch.no_grad():
             for target, source in zip(
                 self.sampler.parameters(), self.model.parameters(), strict=True
@@ -100,6 +113,6 @@ class NaiveLoop:
 
 
 def _until_end(ids_B_T: torch.Tensor, eos: int) -> torch.Tensor:
-    """True up to and with the first end token."""
+    """Return a mask that is True up to and with the first end token."""
     ended = (ids_B_T == eos).long().cumsum(1)
     return (ended - (ids_B_T == eos).long()) == 0

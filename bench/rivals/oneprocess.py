@@ -1,6 +1,7 @@
-"""The same run as functions called in one process: engine, scorer, estimator, packing, trainer; weights shared in memory.
+"""The same run as functions called in one process; weights are shared in memory.
 
-What the services cost is measured against this. Nothing is durable here and nothing can be resumed.
+It has engine, scorer, estimator, packing and trainer. The cost of the services is measured against
+it. Nothing is durable here and nothing can be resumed.
 """
 
 import itertools
@@ -44,7 +45,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Seconds:
-    """Where the time of a run goes."""
+    """Stages of a run's time."""
 
     sample: list[float] = field(default_factory=list)
     score: list[float] = field(default_factory=list)
@@ -58,9 +59,10 @@ _FIRST = PolicyVersion(1, 0, b"0" * 32)
 
 
 class OneProcess:
-    """A recipe's steps without services. Only `iid` and the built-in task.
+    """Steps of a recipe without services; only `iid` and the built-in task.
 
-    With the `run_id` of a deterministic run through the services it makes the same policies, bit for bit: equal work.
+    With the `run_id` of a deterministic run through the services it makes the same policies, bit
+    for bit: equal work.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class OneProcess:
     def grow(
         self, rows: Sequence[Row], width: int, temperature: float, purpose: str, first: int = 0
     ) -> list[tuple[Tree, list[Leaf]]]:
-        """One tree per row, sampled together; group ordinals count from `first`."""
+        """Sample one tree per row, together; group ordinals count from `first`."""
         sampling = Sampling(
             temperature=temperature, max_new_tokens=self.recipe.generate.max_new_tokens
         )
@@ -122,16 +124,24 @@ class OneProcess:
                 tree, leaves = trees[number]
                 assert tree.root is not None
                 segment = Segment(
-                    tree.tree_id, tree.root.id, len(tree.root), ordinal, Kind.POLICY, done.tokens_T, done.logprobs_T,
-                    policy=self.policy.digest, sampling=sampling, finish=done.finish,
+                    tree.tree_id,
+                    tree.root.id,
+                    len(tree.root),
+                    ordinal,
+                    Kind.POLICY,
+                    done.tokens_T,
+                    done.logprobs_T,
+                    policy=self.policy.digest,
+                    sampling=sampling,
+                    finish=done.finish,
                     text=self.engine.tokenizer.decode(done.tokens_T),
-                )  # fmt: skip
+                )
                 tree.add(segment)
                 leaves.append(Leaf(segment.id, len(segment)))
         return trees
 
     def step(self, number: int) -> tuple[Lesson, StepReport]:
-        """One optimizer step: sample, score, study, train, refresh."""
+        """Take one optimizer step: sample, score, estimate, train, refresh."""
         batch = self.recipe.control.groups_per_batch
         rows = [
             self.split.train[row_of(len(self.split.train), self.recipe.seed, number * batch + i)]
@@ -168,7 +178,7 @@ class OneProcess:
         return lesson, report
 
     def refresh(self) -> None:
-        """Copies the trained weights into the sampler; nothing leaves memory."""
+        """Copy the trained weights into the sampler, in memory."""
         if self.sampler is not None:
             own = dict(self.trainer.model.named_parameters())
             with torch.no_grad():
@@ -178,7 +188,8 @@ class OneProcess:
         self.engine.load(self.policy, None)
 
     def hand_over(self) -> tuple[bytes, float]:
-        """What a learner would publish now: its digest, and the seconds that a node takes to verify and load it."""
+        """Return the digest to publish, and the seconds of a node to verify and load the
+        weights."""
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             manifest = file.write(Path(folder), "policy", self.trainer.masters.computed(), 0, 0)
             if self.sampler is None:
@@ -189,7 +200,7 @@ class OneProcess:
             return manifest.digest, time.perf_counter() - begun
 
     def accuracy(self, width: int, temperature: float) -> float:
-        """Mean reward on the held-out rows."""
+        """Return the mean reward on the held-out rows."""
         grown = self.grow(self.split.held_out, width, temperature, "eval")
         scored = [
             self._score(tree, leaves, row)

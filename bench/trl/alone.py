@@ -1,7 +1,9 @@
-"""Our own step with and without sharing of prompts: `python -m bench.trl.alone shared|alone STEPS OUT.json`.
+"""Our own step with and without sharing of prompts.
 
-The same work in one process, without services. Alone, each sampled path prefills its whole prompt and nothing is kept; each
-trained path is packed with a whole prompt of its own, all of a batch still in one row where it has the room.
+`python -m bench.trl.alone shared|alone STEPS OUT.json` does the same work in one process, without
+services. Alone, each sampled path prefills its whole prompt and nothing is kept; each trained path
+is packed with a whole prompt of its own, all of a batch still in one sequence if its capacity
+allows.
 """
 
 import contextlib
@@ -22,7 +24,7 @@ WAYS = ("shared", "alone")
 
 
 def measured(steps: int) -> dict[str, Any]:
-    """Both ways, each in a new process, one after the other."""
+    """Measure both ways, each in a new process, one after the other."""
     return {way: _started(way, steps) for way in WAYS}
 
 
@@ -36,12 +38,15 @@ def _started(way: str, steps: int) -> dict[str, Any]:
         subprocess.run(
             command, cwd=Path(__file__).parents[2], env=environ, check=True, timeout=3600.0
         )
-        said: dict[str, Any] = json.loads(out.read_text())
-    return said
+        result: dict[str, Any] = json.loads(out.read_text())
+    return result
 
 
 def run(way: str, steps: int) -> dict[str, Any]:
-    """Seconds of each step and its parts, and what was prefilled and packed. Raises RuntimeError if prompts were shared."""
+    """Return seconds of each step and its parts, and counts of prefilled and packed tokens.
+
+    Raises RuntimeError if prompts were shared.
+    """
     from bench.rivals.oneprocess import OneProcess
     from bench.trl import ours
 
@@ -82,7 +87,10 @@ def run(way: str, steps: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Within, no path shares tokens with another: not in the engine's waves and store, not in the learner's rows."""
+    """Let no path share tokens with another within the context.
+
+    This holds for the engine's waves and store, and for the learner's sequences.
+    """
     from bench.rivals import oneprocess
     from services.learner.data.prepare import study
     from services.learner.packing import packing
@@ -103,7 +111,7 @@ def alone() -> Iterator[None]:
 
         return study(
             scored, estimator, stale, policy, 0, pack=pack
-        )  # a budget of 0 makes each path a piece
+        )  # with a budget of 0 each path is a piece
 
     with (
         mock.patch.object(engine, "next_wave", wave),

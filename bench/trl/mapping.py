@@ -1,7 +1,8 @@
-"""What each setting of a recipe is for TRL's GRPOTrainer. Pure.
+"""Counterparts of a recipe's settings for TRL's GRPOTrainer.
 
-Every field that decides how much work a step is, or what it learns, is mapped to TRL's own names, or a sentence says why it
-needs none. A recipe that asks for what TRL has not, or does otherwise, is refused by name: it could not be compared.
+Every field that decides how much work a step is, or what it learns, is mapped to TRL's own names,
+or a sentence gives the reason why it needs none. A recipe with a feature that TRL lacks, or does
+otherwise, is refused by name: it could not be compared.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,8 @@ _ANY: Any = object()
 
 @dataclass(frozen=True)
 class Meaning:
-    """Of a field of ours: what is to say, TRL's names and values for a value, and the only value that can be compared."""
+    """Counterpart of a field: remark, TRL's names and values for a value, and the only
+    comparable value."""
 
     says: str = ""
     trl: Callable[[Any], Mapping[str, Any]] | None = None
@@ -31,7 +33,7 @@ class Meaning:
 
 @dataclass(frozen=True)
 class Line:
-    """A field of ours with its value, what it is for TRL, and what is to say."""
+    """Field of ours with its value, its counterpart in TRL, and a remark."""
 
     field: str
     value: Any
@@ -41,18 +43,21 @@ class Line:
 
 @dataclass(frozen=True)
 class Variant:
-    """What is TRL's to choose: arithmetic (float32 weights under bf16 autocast, or bfloat16 weights) and micro-batch."""
+    """TRL's own choices: arithmetic and micro-batch.
+
+    The arithmetic is float32 weights under bf16 autocast, or bfloat16 weights.
+    """
 
     dtype: str
     micro: int
 
     @property
     def name(self) -> str:
-        """For people and cells."""
+        """Name for people and cells."""
         return f"{'float32+autocast' if self.dtype == 'float32' else 'bfloat16'}/{self.micro}"
 
     def arguments(self, batch: int) -> dict[str, Any]:
-        """TRL's names for it."""
+        """Return TRL's names for it."""
         return {
             "per_device_train_batch_size": self.micro,
             "gradient_accumulation_steps": batch // self.micro,
@@ -67,7 +72,7 @@ VARIANTS = tuple(Variant(dtype, micro) for dtype in ("float32", "bfloat16") for 
 
 
 def _as(*names: str) -> Callable[[Any], Mapping[str, Any]]:
-    """TRL's names for the value itself, or for its parts in order."""
+    """Return TRL's names for the value itself, or for its parts in order."""
     return lambda value: (
         {names[0]: value} if len(names) == 1 else dict(zip(names, value, strict=True))
     )
@@ -173,7 +178,7 @@ FIELDS: Mapping[str, Meaning] = {
     "resources.refresh": Meaning("nothing runs when new weights come"),
     "resources.drain_s": Meaning("the same"),
 }
-# Fields that decide neither what a step is nor what it learns.
+# Fields that affect neither the work of a step nor its result.
 APART = {"name", "description", "source", "budget", "eval", "logging"}
 
 # Parts of our defaults that no field names, in TRL's names.
@@ -184,7 +189,8 @@ PARTS: Mapping[str, str] = {
     "PpoClip.delta": "of foreign data: none",
     "Composed.surrogate": "loss_type",
     "Composed.aggregate": "loss_type",
-    "Composed.old": "TRL's ratio is to the log-probs of the pass itself, ours to the sampler's: bf16 apart",
+    "Composed.old": "TRL's ratio is to the log-probs of the pass itself, ours to the sampler's: bf16 "
+    "apart",
     "Composed.importance": "none in TRL without vLLM",
     "Composed.reject": "off_policy_mask_threshold: none",
     "Composed.kl": "beta 0",
@@ -197,8 +203,8 @@ PARTS: Mapping[str, str] = {
     "Grpo.scale": "scale_rewards",
     "Grpo.epsilon": "1e-4 in TRL",
 }
-# TRL's own, which no field of ours stands for. `gradient_checkpointing` would be on: less memory
-# for more time.
+# TRL's own settings without a field of ours. `gradient_checkpointing` would be on: less memory for
+# more time.
 OWN: Mapping[str, Any] = {
     "beta": 0.0,
     "gradient_checkpointing": False,
@@ -220,7 +226,7 @@ OWN: Mapping[str, Any] = {
 
 
 def fields(part: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Paths and values of a recipe's fields, those of its parts under their names."""
+    """Return paths and values of a recipe's fields, those of its parts under their names."""
     for name in type(part).model_fields:
         value = getattr(part, name)
         if name in ("generate", "control", "optimise", "resources"):
@@ -230,7 +236,10 @@ def fields(part: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def lines(recipe: Recipe) -> list[Line]:
-    """Each field with its counterpart. Raises InvalidInput for a value that has none, or a field that nobody mapped."""
+    """Return each field with its counterpart.
+
+    Raises InvalidInput for a value without one, or an unmapped field.
+    """
     return [_line(name, value) for name, value in fields(recipe)]
 
 
@@ -248,11 +257,11 @@ def _line(name: str, value: Any) -> Line:
 
 
 def arguments(recipe: Recipe, variant: Variant, steps: int) -> dict[str, Any]:
-    """GRPOConfig's arguments."""
+    """Return GRPOConfig's arguments."""
     mapped = {name: value for line in lines(recipe) for name, value in line.trl.items()}
     return {**OWN, **mapped, **variant.arguments(batch(recipe)), "max_steps": steps}
 
 
 def batch(recipe: Recipe) -> int:
-    """Answers of one step."""
+    """Return the answers of one step."""
     return int(recipe.control.groups_per_batch * recipe.generate.settings["width"])
