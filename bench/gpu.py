@@ -15,7 +15,10 @@ from bench.harness.table import Result, median
 from bench.rivals.flattened import Rivals, Shape, kept, model
 
 MODEL = "SmolLM2-135M-Instruct"
-PROMPTS, LENGTH, BRANCHES, NEW = 8, 512, 16, 64
+PROMPTS = 8
+LENGTH = 512
+BRANCHES = 16
+NEW = 64
 TREES = (Shape(512, 16, 64), Shape(1024, 32, 128), Shape(128, 2, 64, depth=5))
 RUNS = 5
 

@@ -30,7 +30,10 @@ from services.treestore.service import running
 from services.treestore.storage.settings import Settings
 from tests.treestore.postgres import running as running_postgres
 
-TREES, BRANCHES, TOKENS, RUNS = 64, 64, 32, 3
+TREES = 64
+BRANCHES = 64
+TOKENS = 32
+RUNS = 3
 RUN = "ingest-00000000"
 
 

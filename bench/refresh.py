@@ -228,10 +228,8 @@ async def learning(recipe: Recipe, folder: Path, nats_url: str) -> AsyncIterator
     servicer.learner = SimpleNamespace(weights=learner.weights)
     add = learner_service_pb2_grpc.add_LearnerServiceServicer_to_server
     serving = await rpc.serve("127.0.0.1:0", [lambda s: add(servicer, s)], [server.SERVICE])
-    learner.address, servicer.hands = (
-        serving.address,
-        Hands(learner.weights, torch.device("cpu"), DRAIN_S),
-    )
+    learner.address = serving.address
+    servicer.hands = Hands(learner.weights, torch.device("cpu"), DRAIN_S)
     try:
         yield learner
     finally:

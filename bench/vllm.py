@@ -22,8 +22,16 @@ from bench.harness.table import Result, median
 
 MODEL = os.environ.get("BENCH_MODEL", "SmolLM2-135M-Instruct")
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))
-PROMPTS, PROMPT, BRANCHES, NEW, AT_ONCE = 8, 64, 8, 32, 32
-TREES, TRUNK, SEGMENT, DEPTH, FORKS = 2, 96, 16, 4, (2, 2, 2, 2)
+PROMPTS = 8
+PROMPT = 64
+BRANCHES = 8
+NEW = 32
+AT_ONCE = 32
+TREES = 2
+TRUNK = 96
+SEGMENT = 16
+DEPTH = 4
+FORKS = (2, 2, 2, 2)
 PAIRS = 3  # times RUNS: the ratio of one pair varies from 0.6 to 1.3
 BAR = 97.0  # percent
 
@@ -151,10 +159,8 @@ def _trees(engine: Any, result: Result) -> None:
         before = engine.stats()
         trees.append(_seconds(_tree, engine, trunks))
         after = engine.stats()
-        cached, fresh = (
-            after.cached_tokens - before.cached_tokens,
-            after.prefilled_tokens - before.prefilled_tokens,
-        )
+        cached = after.cached_tokens - before.cached_tokens
+        fresh = after.prefilled_tokens - before.prefilled_tokens
         shares.append(100 * cached / (cached + fresh))
         alone.append(_seconds(_independent, engine, trunks))
     tokens = leaves * DEPTH * SEGMENT
@@ -204,10 +210,8 @@ def _updates(engine: Any, result: Result) -> None:
     from services.learner.model import canary, load, master_weights
 
     trained = load.load(models.resolve(MODEL))
-    tensors, seconds = (
-        master_weights.Masters(trained, torch.bfloat16).computed(),
-        dict[str, list[float]](),
-    )
+    tensors = master_weights.Masters(trained, torch.bfloat16).computed()
+    seconds = dict[str, list[float]]()
     core, ask = engine._core, engine._loop.run_until_complete
 
     @contextlib.contextmanager

@@ -19,7 +19,10 @@ from services.rollout.ports import Source
 from services.rollout.timeouts import background
 from services.rollout.weights.refresh import Refresher
 
-BRANCHES, PROMPT, SEGMENT, LONGEST = 32, 40, 16, 64
+BRANCHES = 32
+PROMPT = 40
+SEGMENT = 16
+LONGEST = 64
 STEADY_S = float(os.environ.get("BENCH_STEADY_S", "3"))
 
 

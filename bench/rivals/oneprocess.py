@@ -69,7 +69,10 @@ class OneProcess:
         self, recipe: Recipe, run_id: str = "alone", policy: PolicyVersion = _FIRST
     ) -> None:
         folder = models.resolve(recipe.model)
-        self.recipe, self.run_id, self.policy, self.seconds = recipe, run_id, policy, Seconds()
+        self.recipe = recipe
+        self.run_id = run_id
+        self.policy = policy
+        self.seconds = Seconds()
         self.split: Split = split(load(recipe.task, Path()), recipe.task)
         settle(None)
         self.sampler: PreTrainedModel | None = None

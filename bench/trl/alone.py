@@ -53,7 +53,10 @@ def run(way: str, steps: int) -> dict[str, Any]:
     recipe = ours.recipe(ours.VARIED)
     with alone() if way == "alone" else contextlib.nullcontext():
         process = OneProcess(recipe)
-        sampled, prompts, packed, used = [], [], [], []
+        sampled = []
+        prompts = []
+        packed = []
+        used = []
         for number in range(steps):
             before, begun = process.engine.stats(), time.process_time()
             lesson, _ = process.step(number)

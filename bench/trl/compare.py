@@ -121,10 +121,8 @@ def _pair(his: Cell, own: Cell) -> Cell:
 def run() -> Result:
     """Measure all missing cells, or those in BENCH_CELLS."""
     _plan()
-    cells, result = (
-        Cells([name for name in os.environ.get("BENCH_CELLS", "").split(",") if name]),
-        Result("trl"),
-    )
+    cells = Cells([name for name in os.environ.get("BENCH_CELLS", "").split(",") if name])
+    result = Result("trl")
     sweep = cells.sweep()
     whole = len(sweep) == len([v for v in VARIANTS if v.micro <= mapping.batch(ours.recipe())])
     _report_sweep(result, sweep, whole)

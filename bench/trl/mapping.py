@@ -189,8 +189,8 @@ PARTS: Mapping[str, str] = {
     "PpoClip.delta": "of foreign data: none",
     "Composed.surrogate": "loss_type",
     "Composed.aggregate": "loss_type",
-    "Composed.old": "TRL's ratio is to the log-probs of the pass itself, ours to the sampler's: bf16 "
-    "apart",
+    "Composed.old": "TRL's ratio is to the log-probs of the pass itself, ours to the sampler's: "
+    "bf16 apart",
     "Composed.importance": "none in TRL without vLLM",
     "Composed.reject": "off_policy_mask_threshold: none",
     "Composed.kl": "beta 0",

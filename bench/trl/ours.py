@@ -43,10 +43,8 @@ def row_tokens(paths: int) -> int:
     These are whole groups.
     """
     compared = recipe()
-    groups, width = (
-        paths // compared.generate.settings["width"],
-        compared.generate.settings["width"],
-    )
+    groups = paths // compared.generate.settings["width"]
+    width = compared.generate.settings["width"]
     longest = max(len(ids) for ids in prompts.encoded(compared, theirs.rows(compared, 20)))
     return int(groups * (longest + width * compared.generate.max_new_tokens))
 

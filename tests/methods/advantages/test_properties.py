@@ -293,10 +293,8 @@ def test_portool_without_forks_is_the_mean_of_grpo(trees: Any) -> None:
 def test_portools_reward_without_discount_is_the_value(trees: Any) -> None:
     """Card 3: γ = 1, no format score, mean: R(s) = V(s)."""
     grove = plant(grown(fitted("portool", trees)))
-    found, value = (
-        PorTool(gamma=1.0).rewards(grove),
-        grove.mean_leaves(np.nan_to_num(grove.rewards_L)),
-    )
+    found = PorTool(gamma=1.0).rewards(grove)
+    value = grove.mean_leaves(np.nan_to_num(grove.rewards_L))
     np.testing.assert_allclose(found[~grove.prompt_S], value[~grove.prompt_S], atol=1e-12)
 
 

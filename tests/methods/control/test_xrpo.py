@@ -12,7 +12,10 @@ from methods.control.student_t import quantile, within
 from methods.control.xrpo import Xrpo, deviation, half_width, reduction
 from services.gateway.allocation.growth_budgets import Grant, GrowthBudgets, TreeBudget
 
-HALF, QUARTER, EIGHT, ZERO = (1, 1, 0, 0), (1, 0, 0, 0), (1, 0) * 4, (0, 0, 0, 0)
+HALF = (1, 1, 0, 0)
+QUARTER = (1, 0, 0, 0)
+EIGHT = (1, 0) * 4
+ZERO = (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(  # of the usual tables, two-sided
@@ -228,7 +231,10 @@ def test_squared_error_is_below_that_of_uniform_allocation_and_prompts_near_a_ha
     rng = np.random.default_rng(0)
     p_Q = np.array([0.02, 0.02, 0.05, 0.05, 0.95, 0.98, 0.5, 0.5, 0.4, 0.6] * 3)
     rule = GrowthBudgets(Xrpo(rollouts=16, phases=3, bonus=bonus), len(p_Q), 64)
-    errors_X, errors_U, given_Q, repeats = 0.0, 0.0, np.zeros(len(p_Q)), 200
+    errors_X = 0.0
+    errors_U = 0.0
+    given_Q = np.zeros(len(p_Q))
+    repeats = 200
     for _ in range(repeats):
         trees = [tree(q, rng.random(4) < p) for q, p in enumerate(p_Q)]
         while any(t.open for t in trees):

@@ -93,10 +93,8 @@ class Signalling:
             return one
         before = [int(t) for t in request.prefix_P]
         rows = [_row(before + one.tokens_T[:t].tolist()) for t in range(len(one.tokens_T))]
-        top, semantic = (
-            np.array([r[0] for r in rows]).reshape(-1, 2),
-            np.array([r[1] for r in rows]),
-        )
+        top = np.array([r[0] for r in rows]).reshape(-1, 2)
+        semantic = np.array([r[1] for r in rows])
         wanted = request.signals
         given = (
             (np.zeros(top.shape, np.int32), top)

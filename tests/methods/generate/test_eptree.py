@@ -71,11 +71,10 @@ def test_nothing_after_a_masked_word_is_forked():
     hand = Hand(40)
     text = "so the ANSWER is 12"
     surprisals = [-1.0] * 19
-    surprisals[2], surprisals[12], surprisals[14] = (
-        -2.0,
-        -3.0,
-        -9.0,
-    )  # 14 comes after the word's last letter, 12 is it
+    # 14 comes after the word's last letter, 12 is it
+    surprisals[2] = -2.0
+    surprisals[12] = -3.0
+    surprisals[14] = -9.0
     trunk = hand.put(hand.start(), surprisals, text=text)
     wanted = asked(plan(EPTree(chains=1), hand), hand.tree)
     assert {(b.parent, b.fork) for b in wanted} == {(trunk.id, 12), (trunk.id, 2)}

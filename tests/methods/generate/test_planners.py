@@ -237,7 +237,10 @@ def grown(name, of, seed, rng, room=EVERY):
     """Grows a tree by a planner, with a crash now and then; compares it with a new plan after each event."""
     policy, world = registry.build("generate", name, of), World(seed)
     needs_scores = getattr(policy, "needs_scores", False)
-    planner, heard, news, events = None, Heard(), News(), 0
+    planner = None
+    heard = Heard()
+    news = News()
+    events = 0
     while True:
         if planner is None:
             planner, heard, news = policy.planner(world.view, room, Draws(seed)), Heard(), News()

@@ -68,10 +68,8 @@ def test_a_tree_has_the_leaves_of_its_last_room(leaves, seed, chain):
 def test_every_plan_is_made_again_from_its_record(leaves, seed):
     given_spec = spec(ROUNDS, SMALL, 6, seed)
     grower, records = grown(given_spec, leaves)
-    views, given_rooms = (
-        plan_log.views(given_spec, grower.tree, records),
-        plan_log.rooms(given_spec, records),
-    )
+    views = plan_log.views(given_spec, grower.tree, records)
+    given_rooms = plan_log.rooms(given_spec, records)
     for record, view, one in zip(records, views, given_rooms, strict=True):
         assert view_digest.digest(view, room=one) == record.view_digest
         plan = given_spec.policy.plan(view, one, Draws(seed))
