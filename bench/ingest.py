@@ -107,11 +107,21 @@ def _spec(number: int) -> tree_pb2.TreeSpec:
 def _segments(spec: tree_pb2.TreeSpec) -> list[Segment]:
     root = Segment(spec.tree_id, b"", 0, 0, Kind.PROMPT, np.arange(40, dtype=np.int32))
     tokens, logprobs = np.arange(TOKENS, dtype=np.int32), -np.ones(TOKENS, np.float32)
-    more = {"policy": b"p" * 32, "sampling": Sampling(max_new_tokens=TOKENS)}
+    sampling = Sampling(max_new_tokens=TOKENS)
     branches = [
-        Segment(spec.tree_id, root.id, 40, n, Kind.POLICY, tokens, logprobs, **more)
-        for n in range(BRANCHES)
-    ]  # type: ignore[arg-type]
+        Segment(
+            tree_id=spec.tree_id,
+            parent=root.id,
+            fork=40,
+            ordinal=ordinal,
+            kind=Kind.POLICY,
+            tokens_T=tokens,
+            logprobs_T=logprobs,
+            policy=b"p" * 32,
+            sampling=sampling,
+        )
+        for ordinal in range(BRANCHES)
+    ]
     return [root, *branches]
 
 
@@ -136,7 +146,7 @@ async def _through(folder: Path, database: str) -> float:
 
 
 async def _publish(bus: Bus, channel: Any) -> float:
-    runs, trees = rs_grpc.RunStoreServiceStub(channel), ts_grpc.TreeStoreServiceStub(channel)
+    runs, store = rs_grpc.RunStoreServiceStub(channel), ts_grpc.TreeStoreServiceStub(channel)
     epoch = (
         await rpc.call(
             runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="b"), 10.0, 10.0
@@ -151,7 +161,7 @@ async def _publish(bus: Bus, channel: Any) -> float:
             trees=[events_pb2.TreeOpened(spec=spec, gateway_epoch=epoch)]
         )
         await bus.publish(subjects.lineage(RUN, "opened"), opened, f"o{spec.group_ordinal}")
-    epochs = [await _claim(trees, spec) for spec in specs]
+    epochs = [await _claim(store, spec) for spec in specs]
     begun = time.perf_counter()
     for (spec, segments), claim in zip(trees, epochs, strict=True):
         grown = [
@@ -164,7 +174,7 @@ async def _publish(bus: Bus, channel: Any) -> float:
         wait = ts.AwaitIngestedRequest(
             tree_id=spec.tree_id, epoch=claim, segment_ids=ids, deadline_ms=60_000
         )
-        answer = await rpc.call(trees.AwaitIngested, wait, 70.0)
+        answer = await rpc.call(store.AwaitIngested, wait, 70.0)
         if answer.missing:
             raise RuntimeError(f"{len(answer.missing)} segments are missing")
     return TREES * (BRANCHES + 1) / (time.perf_counter() - begun)

@@ -9,6 +9,7 @@ turn, each after one that is not timed. The optimizer is measured apart.
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -58,10 +59,7 @@ def run() -> Result:
 
 def _bar(result: Result, rivals: Rivals) -> None:
     rivals.packed()
-    tried = {
-        width: _seconds(lambda width=width: rivals.flattened(width, max(WIDTHS)))
-        for width in WIDTHS
-    }  # type: ignore[misc]
+    tried = {width: _seconds(partial(rivals.flattened, width, max(WIDTHS))) for width in WIDTHS}
     width = min(tried, key=lambda width: tried[width])
     ours, theirs = in_turn(rivals.packed, lambda: rivals.flattened(width))
     rivals.forget()

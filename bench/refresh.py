@@ -86,11 +86,10 @@ async def _measure(engine: str, result: Result) -> None:
             await thread.start()
             try:
                 busy = Busy(thread)
-                for (store, how), changes in (
-                    await _cells(learner, busy, Path(folder), engine)
-                ).items():
+                cells = await _cells(learner, busy, Path(folder), engine)
+                for (store, how), measured in cells.items():
                     for name, says in _SAYS.items():
-                        figure = median([getattr(change, name) for change in changes])
+                        figure = median([getattr(change, name) for change in measured])
                         result.add(
                             f"{store}, {how}: {says}",
                             figure,

@@ -59,20 +59,22 @@ def run() -> Result:
 
 
 def _tree_step(
-    tree: OneProcess, rows: Sequence[dict[str, Any]], rewards: Sequence[float], number: int
+    process: OneProcess, rows: Sequence[dict[str, Any]], rewards: Sequence[float], number: int
 ) -> tuple[float, float]:
     t0 = time.perf_counter()
-    grown = tree.grow(rows, WIDTH, 1.0, f"bench/{number}")
+    grown = process.grow(rows, WIDTH, 1.0, f"bench/{number}")
     t1 = time.perf_counter()
     groups = []
     for g, (tree, leaves) in enumerate(grown):
         scores = dict(zip(leaves, rewards[g * WIDTH : (g + 1) * WIDTH], strict=True))
         groups.append((str(g), [ScoredTree(tree, leaves, scores)]))
-    budget = tree.recipe.optimise.tokens_per_row
-    lesson = study(groups, tree.estimator, lambda tree, leaf: False, tree.policy.digest, budget)
-    tree.trainer.step(lesson.rows, number)
+    budget = process.recipe.optimise.tokens_per_row
+    lesson = study(
+        groups, process.estimator, lambda tree, leaf: False, process.policy.digest, budget
+    )
+    process.trainer.step(lesson.rows, number)
     t2 = time.perf_counter()
-    tree.refresh()
+    process.refresh()
     return t1 - t0, t2 - t1
 
 

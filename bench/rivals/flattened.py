@@ -84,19 +84,19 @@ def tree(shape: Shape, seed: int = 0) -> tuple[Tree, list[Leaf]]:
         values = np.full(count if kind is Kind.POLICY else 0, -10, np.float32)
         above, fork = (b"", 0) if parent is None else (parent.id, len(parent))
         policy = b"now" if kind is Kind.POLICY else b""
-        segment = Segment(
-            grown.tree_id,
-            above,
-            fork,
-            ordinal,
-            kind,
-            tokens,
-            values,
+        new = Segment(
+            tree_id=grown.tree_id,
+            parent=above,
+            fork=fork,
+            ordinal=ordinal,
+            kind=kind,
+            tokens_T=tokens,
+            logprobs_T=values,
             policy=policy,
             sampling=Sampling(temperature=1.0),
         )
-        grown.add(segment)
-        return segment
+        grown.add(new)
+        return new
 
     level = [segment(None, shape.prompt, 0, Kind.PROMPT)]
     for _ in range(shape.depth):
@@ -105,7 +105,7 @@ def tree(shape: Shape, seed: int = 0) -> tuple[Tree, list[Leaf]]:
             for parent in level
             for i in range(shape.branches)
         ]
-    return grown, [Leaf(segment.id, len(segment)) for segment in level]
+    return grown, [Leaf(last.id, len(last)) for last in level]
 
 
 class Rivals:

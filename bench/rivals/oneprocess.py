@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from banyan import registry
 from banyan.digest import row_digest, tree_id
 from banyan.draws import branch_key, key
+from banyan.plugins import Scored
 from banyan.policy import PolicyVersion
 from banyan.recipe import Recipe
 from banyan.segment import Kind, Sampling, Segment
@@ -212,7 +213,9 @@ class OneProcess:
         return float(np.mean([reward for s in scored for reward in s.rewards.values()]))
 
     def _score(self, tree: Tree, leaves: list[Leaf], row: Row) -> ScoredTree:
-        rewards = {
-            leaf: self.scorer.score(tree.segments[leaf.segment].text, row).value for leaf in leaves
-        }  # type: ignore[union-attr]
+        rewards: dict[Leaf, float | None] = {}
+        for leaf in leaves:
+            score = self.scorer.score(tree.segments[leaf.segment].text, row)
+            assert isinstance(score, Scored)
+            rewards[leaf] = score.value
         return ScoredTree(tree, leaves, rewards)

@@ -114,7 +114,8 @@ def _numbered(keys: list[Hashable], alike: float) -> Ints:
 def _text(key: Hashable) -> Sequence[Any] | None:
     """Return the text of a state by letter or token; None for one that is a place or a number."""
     if isinstance(key, bytes):
-        return np.frombuffer(key, np.int32).tolist()
+        tokens: list[int] = np.frombuffer(key, np.int32).tolist()
+        return tokens
     return key if isinstance(key, str) else None
 
 
