@@ -1,4 +1,4 @@
-"""Recipes with scorers of whole groups: which they are, and what is refused by name."""
+"""Scorers of whole groups in recipes: recognised, and refused by name where they do not fit."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""optimise.lora: what it may say, and what engine it goes with."""
+"""optimise.lora: its values, and the engines that it fits."""
 
 import pytest
 

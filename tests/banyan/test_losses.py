@@ -1,4 +1,4 @@
-"""Settings of losses: refused where a recipe is read, by all who read one, without torch."""
+"""Settings of losses: refused wherever a recipe is read, without torch."""
 
 import subprocess
 import sys
@@ -46,5 +46,8 @@ def test_a_recipe_with_other_settings_is_refused(overrides: list[str], message: 
 
 
 def test_no_torch_is_needed() -> None:
-    text = f"import sys; from banyan.recipe_loader.load import parse; parse({MINIMAL!r}); sys.exit('torch' in sys.modules)"
+    text = (
+        "import sys; from banyan.recipe_loader.load import parse; "
+        f"parse({MINIMAL!r}); sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", text], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""One order of segments and places: that of a depth-first walk, whoever asks and in whatever order rows came."""
+"""One order of segments and places: that of a depth-first walk, in whatever order rows came."""
 
 import random
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ TREE = b"t" * 32
 
 @dataclass(frozen=True)
 class Grown:
-    """A tree and the ends of some of its segments."""
+    """Tree, and the ends of some of its segments."""
 
     tree: Tree
     leaves: list[Leaf]
@@ -26,7 +26,7 @@ class Grown:
 
 @st.composite
 def grown(draw: st.DrawFn) -> Grown:
-    """Segments of four tokens, forked anywhere, and leaves anywhere in them."""
+    """Draw segments of four tokens, forked anywhere, and leaves anywhere in them."""
     tree = Tree(TREE, [Segment(TREE, b"", 0, 0, Kind.PROMPT, np.arange(4))])
     for number in range(draw(st.integers(0, 9))):
         parent = draw(st.sampled_from(list(tree)))
@@ -42,11 +42,12 @@ def grown(draw: st.DrawFn) -> Grown:
 
 
 def walked(tree: Tree) -> list[bytes]:
-    """Segments as a walk meets them: the parent, then its children by fork and ordinal, each with all below."""
+    """Return the segments in the order of a walk: a parent, then its children by fork and
+    ordinal."""
 
     def below(segment: Segment) -> list[bytes]:
         children = sorted(tree.children.get(segment.id, ()), key=lambda s: (s.fork, s.ordinal))
-        return [segment.id, *(one for child in children for one in below(child))]
+        return [segment.id, *(item for child in children for item in below(child))]
 
     assert tree.root is not None
     return below(tree.root)

@@ -1,4 +1,4 @@
-"""Recipes: defaults, overrides, and one clear message with the line for everything that is wrong."""
+"""Recipes: defaults, overrides, and one clear message with the line for every error."""
 
 import json
 from pathlib import Path
@@ -33,8 +33,8 @@ def test_a_logit_bias_is_the_same_through_json() -> None:
         MINIMAL + "generate: {logit_bias: {9: 0.1, 5: -1, 7: 0}}\nallow_truncated_sampling: true\n"
     )
     recipe = parse(text.replace("-1,", "-1.0,").replace("0}}", "0.0}}"))
-    again = resolve(json.loads(recipe.model_dump_json()))
-    assert recipe.generate.bias == again.generate.bias == ((5, -1.0), (9, 0.10000000149011612))
+    repeated = resolve(json.loads(recipe.model_dump_json()))
+    assert recipe.generate.bias == repeated.generate.bias == ((5, -1.0), (9, 0.10000000149011612))
     Sampling(bias=recipe.generate.bias)  # the one form that segments keep
 
 
@@ -66,7 +66,8 @@ def test_a_logit_bias_is_the_same_through_json() -> None:
         (MINIMAL + "generate: {logit_bias: {5: -101.0}}\n", r"at least -100"),
         (
             MINIMAL
-            + "generate: {logit_bias: {5: 1.0}}\nallow_truncated_sampling: true\nresources: {engine: vllm}\n",
+            + "generate: {logit_bias: {5: 1.0}}\nallow_truncated_sampling: true\n"
+            + "resources: {engine: vllm}\n",
             r"generate.logit_bias needs resources.engine torch",
         ),
         (MINIMAL + "generate: {temperature: 0}\n", r"temperature 0"),
@@ -76,13 +77,16 @@ def test_a_logit_bias_is_the_same_through_json() -> None:
         ),
         (
             MINIMAL
-            + "optimise: {lora: {rank: 2}}\nresources: {weights: nccl, engine: vllm, engine_settings: {lora_rank: 2}}\n",
+            + "optimise: {lora: {rank: 2}}\n"
+            + "resources: {weights: nccl, engine: vllm, engine_settings: {lora_rank: 2}}\n",
             r"lora_rank has vLLM take adapters.*set resources.weights to file or nats",
         ),
         (
             MINIMAL
-            + "resources: {weights: nccl, engine: vllm, engine_settings: {arguments: {data_parallel_size: 2}}}\n",
-            r"line 4: resources: weights nccl takes no engine_settings.arguments.data_parallel_size",
+            + "resources: {weights: nccl, engine: vllm, engine_settings: {arguments: "
+            + "{data_parallel_size: 2}}}\n",
+            r"line 4: resources: weights nccl takes no "
+            r"engine_settings.arguments.data_parallel_size",
         ),
         (MINIMAL + "resources: {weights: redis}\n", r"weights"),
         (
@@ -266,7 +270,7 @@ def test_a_missing_file_is_one_message(tmp_path: Path) -> None:
 
 
 class DrawsNothing:
-    """A replay plugin that is none."""
+    """Replay plugin without a method `sample`."""
 
 
 def test_a_replay_plugin_that_cannot_draw_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Identity: the golden vectors of docs/segment-encoding.md, and what may and may not change an id."""
+"""Identity: the golden vectors of docs/segment-encoding.md, and changes that alter an id or not."""
 
 import json
 import re
@@ -45,9 +45,9 @@ def segment_of(fields: dict) -> Segment:
 
 
 def test_golden_vectors() -> None:
-    found = vectors()
-    assert len(found) == 4
-    for vector in found:
+    result = vectors()
+    assert len(result) == 4
+    for vector in result:
         segment = segment_of(vector["segment"])
         assert segment.encode().hex() == vector["encoding"]
         assert segment.id.hex() == vector["id"]

@@ -84,7 +84,7 @@ def grown(draw: st.DrawFn) -> tuple[Tree, list[Leaf], dict[Leaf, float | None]]:
 def test_nodes_come_as_segments_do_but_that_later_forks_come_first(
     made: tuple[Tree, list[Leaf], dict[Leaf, float | None]],
 ) -> None:
-    """The order of nodes from that of segments: forks of one segment the other way round, and nothing else."""
+    """The two orders differ in the forks of one segment, and nowhere else."""
     tree, leaves, rewards = made
     view, paths = TreeView(tree, leaves, rewards), order.paths(tree)
     place = {s.id: [(-fork, ordinal) for fork, ordinal in paths[s.id]] for s in tree}
@@ -97,12 +97,12 @@ def test_nodes_come_as_segments_do_but_that_later_forks_come_first(
 
 
 def above(view: TreeView, node: int) -> list[int]:
-    """A node and those over it."""
+    """Return a node and those above it."""
     return [node, *above(view, view.nodes[node].parent)] if node >= 0 else []
 
 
 def test_what_forks_before_a_segments_first_token_is_not_among_what_is_below_it() -> None:
-    """Attention takes the run behind a node for what sees it (services/learner/packing/unroll.py)."""
+    """Attention relies on the run of nodes below a node (services/learner/packing/unroll.py)."""
     tree = Tree(ID)
     root = prompt(tree, [1, 2])
     a = grow(tree, root, 2, 0, [3, 4])
@@ -114,7 +114,7 @@ def test_what_forks_before_a_segments_first_token_is_not_among_what_is_below_it(
 
 
 def test_no_order_of_nodes_is_that_of_places() -> None:
-    """Why there are two: (a, 4) is before what forks at (a, 2), that before what forks at (a, 4), which is below (a, 4)."""
+    """(a, 4) is before forks at (a, 2), these before forks at (a, 4), which are below (a, 4)."""
     tree = Tree(ID)
     root = prompt(tree, [1])
     a = grow(tree, root, 1, 0, [2, 3, 4, 5])
@@ -173,7 +173,10 @@ def test_a_node_ends_where_a_place_has_a_reward_of_its_own_unless_no_leaf_is_bey
 
 @st.composite
 def bushy(draw: st.DrawFn) -> tuple[Tree, list[Leaf]]:
-    """Also empty segments, such as nobody uses, and forks before a first token. No two leaves end at one token."""
+    """Draw trees also with empty segments and forks before a first token.
+
+    No two leaves end at one token.
+    """
     tree, ends, leaves = Tree(ID), set[tuple[int, ...]](), list[Leaf]()
     segments = [prompt(tree, [1, 2])]
     for number in range(1, draw(st.integers(1, 8))):
@@ -193,21 +196,25 @@ def bushy(draw: st.DrawFn) -> tuple[Tree, list[Leaf]]:
 @settings(max_examples=300, deadline=None)
 @given(bushy())
 def test_a_token_sees_its_path_and_nothing_else(made: tuple[Tree, list[Leaf]]) -> None:
-    """As attention does: what comes before it, of the nodes in whose run it is."""
+    """A token sees the tokens before it in the nodes whose run it belongs to, as in attention."""
     tree, leaves = made
     view = TreeView(tree, leaves, {})
-    last = [max(n.index for n in view.nodes if node.index in above(view, n.index)) for node in view.nodes]
-    seen: dict[int, list[int]] = {}
+    last = [
+        max(n.index for n in view.nodes if node.index in above(view, n.index))
+        for node in view.nodes
+    ]
+    observed: dict[int, list[int]] = {}
     for node in view.nodes:
         before = [n for n in view.nodes[: node.index] if last[n.index] >= node.index]
         tokens = [token for n in before for token in n.tokens_T.tolist()]
         for token in node.tokens_T.tolist():
-            assert token not in seen, "a token is in one node"
-            seen[token] = tokens = [*tokens, token]
+            assert token not in observed, "a token is in one node"
+            observed[token] = tokens = [*tokens, token]
         assert node.depth == len(before) and node.prefix_len == len(tokens) - len(node)
     used = set[int]()
     for leaf in leaves:
         path = tree.prefix_tokens(leaf.segment, leaf.end).tolist()
-        assert all(seen[token] == path[: place + 1] for place, token in enumerate(path))
+        assert all(observed[token] == path[: place + 1] for place, token in enumerate(path))
         used |= set(path)
-    assert seen.keys() == used | {token for token in seen if token in (1, 2)}  # the root is there whole where nobody ends
+    # The root is a whole node even without an end in it.
+    assert observed.keys() == used | {token for token in observed if token in (1, 2)}

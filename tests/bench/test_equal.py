@@ -1,4 +1,4 @@
-"""Accuracy at equal sampled tokens, read from runs; and what the table says of a difference."""
+"""Accuracy at equal sampled tokens, read from runs, and the table's differences."""
 
 import sqlite3
 from pathlib import Path
@@ -54,12 +54,12 @@ def test_the_table_says_wins_losses_and_what_nobody_can_tell(
         for name, each in ends.items()
         for seed, end in enumerate(each)
     }
-    said = {what: bar for what, _, _, bar in equal.table(cells).rows}
-    assert said["8000 tokens: treepo"].endswith("WINS")
-    assert said["8000 tokens: echo"].endswith("LOSES")
-    assert said["8000 tokens: rose"].endswith("within the spread")
-    assert "against" not in said["8000 tokens: quickstart"]
-    assert "8000 tokens: latr" not in said
+    output = {what: bar for what, _, _, bar in equal.table(cells).rows}
+    assert output["8000 tokens: treepo"].endswith("WINS")
+    assert output["8000 tokens: echo"].endswith("LOSES")
+    assert output["8000 tokens: rose"].endswith("within the spread")
+    assert "against" not in output["8000 tokens: quickstart"]
+    assert "8000 tokens: latr" not in output
 
 
 def test_a_cell_that_ended_too_early_is_no_figure() -> None:
@@ -73,7 +73,8 @@ def test_every_recipe_of_the_table_is_there() -> None:
 
 
 def store(path: Path) -> Path:
-    """Two steps of a run whose policy 1 was measured for two seconds before the second step began."""
+    """Make two steps of a run whose policy 1 was measured for two seconds before the second
+    step."""
     published = [
         events_pb2.PolicyPublished(metrics={"reward": r}).SerializeToString()
         for r in (0.0, 0.25, 0.5)
@@ -107,9 +108,9 @@ def store(path: Path) -> Path:
 
 
 def test_a_curve_takes_evaluations_off_the_steps(tmp_path: Path) -> None:
-    found = curve.read(store(tmp_path / "store.sqlite"), "r")
-    assert found.seconds == [4.0, 4.0]  # 6 − 2, after the first evaluation; 12 − 8
-    assert found.tokens == [0, 8, 14]
-    assert found.accuracy == {0: 0.0, 1: 0.75}  # a tree of the last evaluation is not closed yet
-    assert [m["reward"] for m in found.metrics] == [0.25, 0.5]
-    assert found.measured_tokens == 8
+    result = curve.read(store(tmp_path / "store.sqlite"), "r")
+    assert result.seconds == [4.0, 4.0]  # 6 − 2, after the first evaluation; 12 − 8
+    assert result.tokens == [0, 8, 14]
+    assert result.accuracy == {0: 0.0, 1: 0.75}  # a tree of the last evaluation is not closed yet
+    assert [m["reward"] for m in result.metrics] == [0.25, 0.5]
+    assert result.measured_tokens == 8

@@ -1,4 +1,4 @@
-"""Our step without sharing: the same answers and the same gradients, with every path's prompt computed for it alone."""
+"""Our step without sharing: the same answers and gradients, with each path's own prompt."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def sampled() -> tuple[dict[Any, list[int]], Any]:
         for b in range(WIDTH)
     ]
     return {
-        key: one.tokens_T.tolist() for key, one in finish(engine, asked).items()
+        key: item.tokens_T.tolist() for key, item in finish(engine, asked).items()
     }, engine.stats()
 
 

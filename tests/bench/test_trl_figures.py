@@ -1,4 +1,4 @@
-"""The choice of TRL's best, ratios, seconds to an accuracy, and what the table says of a bar that is missed."""
+"""Choice of TRL's best, ratios, seconds to an accuracy, and a missed bar in the table."""
 
 from pathlib import Path
 from typing import Any
@@ -162,8 +162,8 @@ def test_a_cell_is_measured_once_and_kept(tmp_path: Path) -> None:
 
     assert Cells(path, ["b"]).get("a/1", measure) is None
     first = Cells(path, ["a"]).get("a/1", measure)
-    again = Cells(path).get("a/1", measure)
-    assert first is not None and first["x"] == 1 and again == first and len(calls) == 1
+    repeated = Cells(path).get("a/1", measure)
+    assert first is not None and first["x"] == 1 and repeated == first and len(calls) == 1
 
 
 @pytest.mark.parametrize(

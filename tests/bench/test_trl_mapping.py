@@ -1,4 +1,4 @@
-"""Every setting that decides what a step is has a counterpart in TRL, or a reason why it needs none."""
+"""Every setting that affects a step has a counterpart in TRL, or a reason why it needs none."""
 
 from dataclasses import fields
 from typing import Any
@@ -40,23 +40,42 @@ def test_the_clips_that_trl_is_given_are_our_defaults() -> None:
     from services.learner.losses.aggregate import Aggregate
     from services.learner.losses.ppo_clip import PpoClip
 
-    given = mapping.arguments(ours.recipe(), VARIANTS[0], 3)
-    assert (given["epsilon"], given["epsilon_high"]) == (PpoClip().clip_low, PpoClip().clip_high)
-    assert given["delta"] == PpoClip().dual_clip
-    assert (given["loss_type"], Aggregate().mode) == ("dapo", "token-mean")
+    actual = mapping.arguments(ours.recipe(), VARIANTS[0], 3)
+    assert (actual["epsilon"], actual["epsilon_high"]) == (PpoClip().clip_low, PpoClip().clip_high)
+    assert actual["delta"] == PpoClip().dual_clip
+    assert (actual["loss_type"], Aggregate().mode) == ("dapo", "token-mean")
 
 
 def test_the_quick_start_becomes_these_arguments() -> None:
-    given = mapping.arguments(ours.recipe(), VARIANTS[3], ours.recipe().budget.steps)
+    actual = mapping.arguments(ours.recipe(), VARIANTS[3], ours.recipe().budget.steps)
     wanted: dict[str, Any] = {
-        "num_generations": 8, "max_completion_length": 8, "temperature": 1.0, "top_p": 1.0, "top_k": 0,
-        "learning_rate": 4e-5, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8,
+        "num_generations": 8,
+        "max_completion_length": 8,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "learning_rate": 4e-5,
+        "weight_decay": 0.0,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.999,
+        "adam_epsilon": 1e-8,
         "max_grad_norm": 1.0,
-        "lr_scheduler_type": "linear", "warmup_steps": 0, "num_iterations": 1, "beta": 0.0, "scale_rewards": "group",
-        "gradient_checkpointing": False, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 8, "bf16": True,
-        "generation_batch_size": 64, "max_steps": 40, "shuffle_dataset": False, "seed": 0, "save_strategy": "no",
-    }  # fmt: skip
-    assert {name: given[name] for name in wanted} == wanted
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 0,
+        "num_iterations": 1,
+        "beta": 0.0,
+        "scale_rewards": "group",
+        "gradient_checkpointing": False,
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 8,
+        "bf16": True,
+        "generation_batch_size": 64,
+        "max_steps": 40,
+        "shuffle_dataset": False,
+        "seed": 0,
+        "save_strategy": "no",
+    }
+    assert {name: actual[name] for name in wanted} == wanted
     assert ours.recipe().optimise.decay_steps == 40, "TRL's rate falls over all its steps"
 
 
@@ -122,6 +141,6 @@ def test_no_group_is_dropped_on_the_same_work() -> None:
         tree.add(answer)
         leaves.append(Leaf(answer.id, 1))
     view = TreeView(tree, leaves, dict.fromkeys(leaves, 0.0))
-    found = Varied().estimate(GroupTrees("g", [view]))
-    assert not found.skip
-    assert [value > 0 for value in found.leaf_G_L[0]] == [False, True, False, True]
+    result = Varied().estimate(GroupTrees("g", [view]))
+    assert not result.skip
+    assert [value > 0 for value in result.leaf_G_L[0]] == [False, True, False, True]

@@ -1,9 +1,7 @@
-"""Commands as a person types them: what they print, their exit status, and one clear message for bad input."""
+"""Commands as a person types them: their output, exit status, and one clear message for bad
+input."""
 
 import json
-import os
-import socket
-import subprocess
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,18 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cli.command import ROOT, Said, banyan, process
-from tests.cli.folders import safetensors, whole_model
-
-QUICKSTART = ROOT / "recipes" / "quickstart.yaml"
-
-
-def refused(result: Said[str], *words: str) -> None:
-    assert result.returncode == 2, result.stdout + result.stderr
-    assert "Traceback" not in result.stderr and result.stderr.count("error:") == 1
-    message = " ".join(result.stderr.split())
-    for word in words:
-        assert word in message, message
+from tests.cli.command import banyan, process
+from tests.cli.refusals import QUICKSTART, refused
 
 
 def test_recipes_are_listed_and_shown() -> None:
@@ -56,10 +44,12 @@ def test_dry_run_refuses_an_address_that_is_none() -> None:
 
 def test_an_engine_that_is_not_installed_is_said_before_anything_starts(tmp_path: Path) -> None:
     for more in (["--dry-run"], ["--state", str(tmp_path / "state")]):
-        said = banyan("train", QUICKSTART, "--set", "resources.engine=vllm", *more)
+        output = banyan("train", QUICKSTART, "--set", "resources.engine=vllm", *more)
         assert (
-            said.returncode == 1 and "make vllm" in said.stderr and "Traceback" not in said.stderr
-        ), said.stderr
+            output.returncode == 1
+            and "make vllm" in output.stderr
+            and "Traceback" not in output.stderr
+        ), output.stderr
     assert not (tmp_path / "state").exists()
 
 
@@ -102,8 +92,8 @@ def test_doctor_tries_whether_the_folder_can_be_written() -> None:
 
 
 def test_settings_that_a_loss_has_not_are_refused_before_a_run_is_begun() -> None:
-    said = banyan("train", QUICKSTART, "--dry-run", "--set", "optimise.loss_settings.entropy=x")
-    refused(said, "entropy must be a finite number, got 'x'")
+    output = banyan("train", QUICKSTART, "--dry-run", "--set", "optimise.loss_settings.entropy=x")
+    refused(output, "entropy must be a finite number, got 'x'")
 
 
 def test_the_version_is_printed() -> None:
@@ -222,12 +212,14 @@ def test_simulate_prints_what_a_tree_saves() -> None:
         "simulate", QUICKSTART, "--json", *(part for a in arguments for part in ("--set", a))
     )
     assert result.returncode == 0, result.stderr
-    seen = json.loads(result.stdout)
-    assert seen["leaves"] == 16 and 0 < seen["sampled_tokens"] < seen["iid_tokens"]
-    assert seen["saved"] == pytest.approx(1 - seen["sampled_tokens"] / seen["iid_tokens"])
+    observed = json.loads(result.stdout)
+    assert observed["leaves"] == 16 and 0 < observed["sampled_tokens"] < observed["iid_tokens"]
+    assert observed["saved"] == pytest.approx(
+        1 - observed["sampled_tokens"] / observed["iid_tokens"]
+    )
     assert (
-        seen["control"]["groups_trained"] == 96
-        and "nothing is learnt" in seen["control"]["not_simulated"]
+        observed["control"]["groups_trained"] == 96
+        and "nothing is learnt" in observed["control"]["not_simulated"]
     )
     assert "control.not_simulated: " in banyan("simulate", QUICKSTART).stdout
 
@@ -280,146 +272,3 @@ def test_doctor_names_every_check(tmp_path: Path) -> None:
 )
 def test_bad_input_is_one_message(tmp_path: Path, arguments: list, words: list[str]) -> None:
     refused(banyan(*arguments, BANYAN_STATE=str(tmp_path / "s")), *words)
-
-
-def test_a_model_folder_without_weights(tmp_path: Path) -> None:
-    (tmp_path / "m").mkdir()
-    (tmp_path / "m" / "config.json").write_text('{"model_type": "llama"}')
-    refused(
-        banyan("train", QUICKSTART, "--set", f"model={tmp_path / 'm'}", "--state", tmp_path / "s"),
-        "no weights",
-    )
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "words"),
-    [
-        (
-            "model.safetensors",
-            safetensors()[:-1],
-            ["model.safetensors is cut off", "bytes instead of"],
-        ),
-        (
-            "model.safetensors",
-            b"garbage garbage garbage",
-            ["model.safetensors is no safetensors file"],
-        ),
-        ("config.json", b"{oops", ["config.json is not JSON"]),
-        ("config.json", b"{}", ["config.json names no model_type"]),
-        ("tokenizer.json", None, ["has no tokenizer"]),
-        ("tokenizer.json", b"{", ["tokenizer.json is not JSON"]),
-    ],
-)
-def test_a_broken_model_folder_is_said_with_its_file_before_anything_starts(
-    tmp_path: Path, file: str, content: bytes | None, words: list[str]
-) -> None:
-    path = Path(whole_model(tmp_path)) / file
-    path.unlink() if content is None else path.write_bytes(content)
-    arguments = ["--set", f"model={path.parent}", "--state", tmp_path / "s"]
-    refused(banyan("train", QUICKSTART, *arguments), str(path.parent), *words)
-    assert not (tmp_path / "s").exists()
-
-
-def test_a_model_that_is_not_there_is_said_before_anything_starts_whatever_the_engine(
-    tmp_path: Path,
-) -> None:
-    arguments = [
-        "--set",
-        "model=/nowhere",
-        "--set",
-        "resources.engine=scripted",
-        "--state",
-        tmp_path / "s",
-    ]
-    refused(banyan("train", QUICKSTART, *arguments), "/nowhere", "local folder")
-    assert not (tmp_path / "s").exists()
-
-
-def test_an_unknown_key_is_named_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "r.yaml").write_text("name: x\nmodel: m\nbugdet: 3\ntask: {name: arithmetic}\n")
-    refused(
-        banyan("train", tmp_path / "r.yaml", "--state", tmp_path / "s"),
-        "r.yaml, line 3",
-        "bugdet: unknown key",
-    )
-    assert not (tmp_path / "s").exists()
-
-
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        ('{"prompt": 7}', ["line 2", "'prompt' is 7"]),
-        ("{oops", ["line 2 is not JSON", "{oops"]),
-        ("[1]", ["line 2", "[1]"]),
-    ],
-)
-def test_a_row_that_cannot_be_read_is_named_and_no_run_is_begun(
-    tmp_path: Path, row: str, words: list[str]
-) -> None:
-    (tmp_path / "rows.jsonl").write_text(f'{{"prompt": "1 + 1"}}\n{row}\n')
-    (tmp_path / "m_rewards.py").write_text("def f(completion, **row):\n    return 1.0\n")
-    task = {"name": "file", "path": "rows.jsonl", "reward": "m_rewards:f"}
-    recipe = {
-        "name": "x",
-        "model": whole_model(tmp_path),
-        "task": task,
-        "resources": {"engine": "scripted"},
-    }
-    (tmp_path / "r.yaml").write_text(yaml.safe_dump(recipe))
-    refused(banyan("train", tmp_path / "r.yaml", "--state", tmp_path / "s"), "rows.jsonl", *words)
-    assert json.loads(banyan("runs", "ls", "--json", "--state", tmp_path / "s").stdout) == []
-    assert json.loads(banyan("ps", "--json", "--state", tmp_path / "s").stdout) == []
-
-
-def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", tmp_path / "disk"]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small tmpfs needs root, and a container that may")
-    try:
-        arguments = ["--set", f"model={whole_model(tmp_path)}", "--state", tmp_path / "disk" / "s"]
-        refused(banyan("train", QUICKSTART, *arguments), "MiB free", "--state")
-    finally:
-        subprocess.run(["umount", "-l", tmp_path / "disk"], check=True)
-
-
-def test_a_state_folder_in_use_is_left_alone(tmp_path: Path) -> None:
-    from services.supervisor.state import StateFolder
-
-    held = StateFolder.open(tmp_path / "s")
-    held.lock()
-    try:
-        result = process(
-            "train",
-            QUICKSTART,
-            "--set",
-            f"model={whole_model(tmp_path)}",
-            "--state",
-            tmp_path / "s",
-        )
-    finally:
-        held.unlock()
-    assert result.returncode == 1 and "Traceback" not in result.stderr
-    assert f"in use by process {os.getpid()}" in result.stderr and "--state" in result.stderr
-
-
-def test_a_task_file_that_is_not_there(tmp_path: Path) -> None:
-    recipe = {
-        "name": "x",
-        "model": "SmolLM2-135M-Instruct",
-        "task": {"name": "file", "path": "rows.jsonl", "reward": "m:f"},
-    }
-    (tmp_path / "r.yaml").write_text(yaml.safe_dump(recipe))
-    refused(
-        banyan("train", tmp_path / "r.yaml", "--state", tmp_path / "s"), "task.path", "rows.jsonl"
-    )
-
-
-def test_a_join_port_in_use(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        result = banyan("train", QUICKSTART, "--listen", listen, "--state", tmp_path / "s")
-    assert result.returncode in (1, 2) and "Traceback" not in result.stderr
-    assert listen in result.stderr and "in use" in result.stderr, result.stderr

@@ -1,4 +1,4 @@
-"""What `banyan doctor` says of a disk, and of a model, is what a run needs of it."""
+"""`banyan doctor` demands of a disk and of a model the needs of a run."""
 
 from collections import namedtuple
 from pathlib import Path

@@ -1,73 +1,18 @@
-"""The diagnostic index: each rule fires on a series made for it, first, and not on what is near; a good run has none."""
+"""The diagnostic index: each rule fires first on its own series, and not on near ones.
 
-import contextlib
-import json
-from collections.abc import Callable
+A good run has no finding.
+"""
+
 from pathlib import Path
 
 import pytest
 
-from banyan.cli.doctor import run_report
 from banyan.cli.doctor.rules import RULES, diagnose
-from banyan.cli.doctor.series import Measured, Series, series
-from banyan.cli.render import plain_data
-from banyan.errors import NotFound
+from banyan.cli.doctor.series import Measured, Series
 from banyan.recipe_loader import load
-from banyan.v1 import events_pb2, tree_pb2
-from banyan.v1 import runstore_service_pb2 as rs
+from tests.cli.made_series import HEALTHY, RISING, STEPS, Curve, flat, made
 
 QUICKSTART = (Path(__file__).parents[2] / "recipes" / "quickstart.yaml").read_text()
-STEPS = 30
-Curve = Callable[[float], float]  # 0..1 → value
-
-HEALTHY: dict[str, Curve] = {
-    "reward": lambda t: 0.2 + 0.6 * t,
-    "entropy": lambda t: 1.2 - 0.6 * t,
-    "distinct_answers": lambda t: 0.8 - 0.5 * t,
-    "duplicate_share": lambda t: 0.2 + 0.4 * t,
-    "completion_tokens": lambda t: 6.0,
-    "completion_tokens_median": lambda t: 5.0,
-    "completion_tokens_p99": lambda t: 12.0,
-    "length_limited_share": lambda t: 0.1,
-    "zero_variance_share": lambda t: 0.4,
-    "all_right_share": lambda t: 0.3 * t,
-    "all_wrong_share": lambda t: 0.3 - 0.2 * t,
-    "malformed_share": lambda t: 0.02,
-    "unscorable_share": lambda t: 0.0,
-    "mismatch_kl": lambda t: 0.0004,
-    "ess": lambda t: 0.99,
-    "clip_fraction": lambda t: 0.01,
-    "staleness_mean": lambda t: 0.0,
-    "replay_share": lambda t: 0.0,
-    "not_finite": lambda t: 0.0,
-    "applied": lambda t: 1.0,
-    "grad_norm": lambda t: 1.5 - t,
-    "relative_rate": lambda t: 0.0003,
-    "start_kl": lambda t: 0.5 * t,
-}
-RISING = (Measured(0, 0.2, 300), Measured(30, 0.75, 300))
-
-
-def made(
-    changes: dict[str, Curve] | None = None,
-    held_out: tuple[Measured, ...] = RISING,
-    steps: int = STEPS,
-) -> Series:
-    """A run with a little noise in every number."""
-    curves = HEALTHY | (changes or {})
-    wobble = [0.01 * ((7 * n) % 5 - 2) for n in range(steps)]
-    rows = [
-        (
-            n + 1,
-            {name: curve(n / (steps - 1)) * (1.0 + wobble[n]) for name, curve in curves.items()},
-        )
-        for n in range(steps)
-    ]
-    return series(rows, held_out)
-
-
-def flat(value: float) -> Curve:
-    return lambda t: value
 
 
 def names(run: Series) -> list[str]:
@@ -109,16 +54,16 @@ SICK: dict[str, tuple[str, dict[str, Curve]]] = {
 
 
 def sure(t: float) -> float:
-    """Entropy that falls to a twentieth, in three quarters of the run."""
+    """Return entropy that falls to a twentieth, in three quarters of the run."""
     return max(0.05, 1.0 - 1.3 * t)
 
 
 def learns(t: float) -> float:
-    """Reward that rises to nearly all there is, in as long."""
+    """Return a reward that rises to nearly its maximum, in as long."""
     return min(0.97, 0.2 + 1.1 * t)
 
 
-# Near to each symptom, and none of it.
+# Near each symptom, without it.
 WELL: dict[str, dict[str, Curve]] = {
     "not-finite": {"not_finite": lambda t: float(t < 0.2)},  # long ago
     "mismatch": {
@@ -192,7 +137,7 @@ def test_huge_gradients_are_named_from_the_first_step_on() -> None:
 
 
 def test_a_run_that_was_taught_not_to_answer_is_not_advised_to_think_longer() -> None:
-    """A rate that is 100 times too high: rewards that were are gone, and all answers are wrong."""
+    """The rate is 100 times too high: earlier rewards are gone, and all answers are wrong."""
     wrong: dict[str, Curve] = {
         "reward": lambda t: 0.4 if t < 0.3 else 0.0,
         "all_wrong_share": lambda t: 0.2 if t < 0.3 else 1.0,
@@ -203,14 +148,16 @@ def test_a_run_that_was_taught_not_to_answer_is_not_advised_to_think_longer() ->
         "malformed_share": flat(0.9),
         "completion_tokens": lambda t: 5.0 + 3.0 * t,
     }
-    found = names(made(wrong))
-    assert found[:2] == ["rate", "reward-collapse"] and "far-from-start" in found
+    result = names(made(wrong))
+    assert result[:2] == ["rate", "reward-collapse"] and "far-from-start" in result
     assert not {"too-hard", "no-spread", "longer-not-better", "length-limited", "malformed"} & set(
-        found
+        result
     )
 
 
 FALLING = (Measured(0, 0.7, 300), Measured(30, 0.4, 300))
+
+
 RUINED: dict[str, tuple[dict[str, Curve], tuple[Measured, ...]]] = {
     "rate": (SICK["rate"][1], RISING),
     "reward-collapse": (SICK["reward-collapse"][1], RISING),
@@ -260,7 +207,8 @@ def test_rewards_that_are_always_equal_are_named_whatever_they_are(value: float)
 def test_entropy_that_is_gone_is_named_whatever_reward_does_but_rise_to_the_top(
     fall: float, reward: Curve, said: str
 ) -> None:
-    """However early or late it goes, and though half of the groups are all right: the others have nothing to learn from."""
+    """It is named early or late, also if half of the groups are all right: the others cannot
+    learn."""
     gone: dict[str, Curve] = {"entropy": lambda t: 1.0 if t < fall else 0.01, "reward": reward}
     halves = {"all_right_share": flat(0.48), "all_wrong_share": flat(0.48)}
     assert (
@@ -278,7 +226,8 @@ def test_half_of_the_groups_all_right_is_not_a_task_that_is_learnt() -> None:
     [lambda t: 0.15 - 0.1 * t, lambda t: 5.0 if t < 0.5 else 0.3, lambda t: 1.0 - 0.95 * t],
 )
 def test_little_entropy_or_a_deep_fall_alone_is_not_the_end_of_exploration(entropy: Curve) -> None:
-    """Low from the start; to a twentieth of much; to a seventh, and still falling: reward rises all the while."""
+    """Reward rises with entropy low from the start, at a twentieth of much, or at a seventh and
+    falling."""
     assert names(made({"entropy": entropy})) == []
 
 
@@ -327,91 +276,3 @@ def test_modules_are_those_of_the_taxonomy() -> None:
         "replay",
         "optimise",
     }
-
-
-def _stored(step: int, epoch: int, metrics: dict[str, float]) -> rs.StoredPolicy:
-    ref = tree_pb2.PolicyRef(step=step, learner_epoch=epoch, digest=b"d" * 32)
-    return rs.StoredPolicy(published=events_pb2.PolicyPublished(policy=ref, metrics=metrics))
-
-
-def test_metrics_of_a_run_are_a_line_a_step_without_what_has_none() -> None:
-    stored = [
-        _stored(0, 1, {}),
-        _stored(1, 1, {"b": 1.0, "a": float("nan")}),
-        _stored(1, 2, {}),
-        _stored(2, 2, {"a": 3.0}),
-    ]
-    assert plain_data.metrics(stored) == [{"step": 1, "a": None, "b": 1.0}, {"step": 2, "a": 3.0}]
-    json.dumps(plain_data.metrics(stored), allow_nan=False)
-
-
-def test_held_out_answers_are_those_of_finished_greedy_evaluations() -> None:
-    def one(label: str, done: int = 5) -> rs.EvalProgress:
-        return rs.EvalProgress(label=label, groups=5, done=done, scored=10, reward_sum=4.0)
-
-    told = [
-        one("before-greedy"),
-        one("before-sampled"),
-        one("step-20-greedy"),
-        one("after-greedy"),
-        one("step-30-greedy", 4),
-    ]
-    assert run_report._held_out(told, 40) == [
-        Measured(0, 0.4, 10),
-        Measured(20, 0.4, 10),
-        Measured(40, 0.4, 10),
-    ]
-
-
-class Told:
-    """A client of a store that holds one run."""
-
-    def __init__(self, steps: list[rs.StoredPolicy]) -> None:
-        self._steps = steps
-
-    def run(self, run_id: str) -> rs.Run:
-        if run_id not in "tiny-00000001":
-            raise NotFound(f"there is no run {run_id}")
-        return rs.Run(run_id="tiny-00000001", step=len(self._steps))
-
-    def policies(self, run_id: str) -> list[rs.StoredPolicy]:
-        return self._steps
-
-    def progress(self, run_id: str) -> rs.ReadProgressResponse:
-        return rs.ReadProgressResponse()
-
-
-def told(monkeypatch: pytest.MonkeyPatch, run: Series) -> None:
-    steps = [_stored(step.number, 1, dict(step.metrics)) for step in run.steps]
-    monkeypatch.setattr(run_report, "reading", lambda _state: contextlib.nullcontext(Told(steps)))
-
-
-def test_findings_are_printed_with_evidence_and_levers(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    told(monkeypatch, made(SICK["too-hard"][1]))
-    run_report.examine("tiny", tmp_path, as_json=True)
-    said = json.loads(capsys.readouterr().out)
-    assert (said["run_id"], said["steps"]) == ("tiny-00000001", STEPS)
-    (finding,) = said["findings"]
-    assert (finding["name"], finding["module"]) == ("too-hard", "generate")
-    (evidence,) = finding["evidence"]
-    assert evidence == {
-        "metric": "all_wrong_share",
-        "value": pytest.approx(0.7),
-        "steps": [21, 30],
-        "limit": 0.5,
-    }
-    assert {
-        "key": "generate.settings.width",
-        "set": "generate.settings.width=16",
-        "why": "more tries a prompt",
-    } in finding["levers"]
-
-
-def test_one_error_for_a_run_that_is_not_there(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    told(monkeypatch, made())
-    with pytest.raises(NotFound, match="there is no run other"):
-        run_report.examine("other", tmp_path, as_json=False)

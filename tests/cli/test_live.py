@@ -1,4 +1,4 @@
-"""The plain lines of a run: each step once, also after a resume and when the gateway tells everything again."""
+"""Plain lines of a run: each step once, also after a resume and a restart of the gateway."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ RECIPE = Recipe.model_validate({"name": "x", "model": "m", "task": {"name": "ari
 def news(
     *steps: int, state: int = rs.RUN_STATE_TRAINING, epoch: int = 1, leaves: int = 0
 ) -> gw.WatchRunResponse:
-    made = [
+    created = [
         events_pb2.PolicyPublished(
             policy=tree_pb2.PolicyRef(learner_epoch=epoch, step=step),
             metrics={"reward": step / 7} if step else {},
@@ -28,7 +28,7 @@ def news(
     samples = rs.SampleCounts(leaves=leaves, scored=leaves, reward_sum=leaves / 3)
     progress = rs.ReadProgressResponse(step=max(steps, default=0), samples=samples)
     return gw.WatchRunResponse(
-        run=rs.Run(run_id="r", state=state), progress=progress, policies=made
+        run=rs.Run(run_id="r", state=state), progress=progress, policies=created
     )
 
 
@@ -42,9 +42,9 @@ def test_each_step_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     with LiveView(RECIPE) as view:
         for message in (news(0, 1), news(2), news(0, 1, 2, 3), news(3, epoch=2)):
             view.update(message)
-    told = capsys.readouterr().out
-    assert steps(told) == [1, 2, 3, 3]
-    assert [" again " in line for line in told.splitlines() if "step " in line] == [
+    reported = capsys.readouterr().out
+    assert steps(reported) == [1, 2, 3, 3]
+    assert [" again " in line for line in reported.splitlines() if "step " in line] == [
         False,
         False,
         False,

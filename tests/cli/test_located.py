@@ -1,4 +1,5 @@
-"""What a recipe names lies beside it, or else in the working folder, and is stored so that any folder finds it again."""
+"""Files of a recipe lie beside it, or else in the working folder, and are stored as absolute
+paths."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What commands print: a model's words are never markup, nothing found is said, and an unwritable disk is one line."""
+"""Output of commands: a model's words are no markup, empty results and disk errors are one line."""
 
 import errno
 import json
@@ -51,9 +51,9 @@ def test_ids_and_long_lines_stay_whole_where_nobody_looks(
 
 def test_ids_stay_whole_on_a_narrow_terminal() -> None:
     console = Console(width=60)
-    with console.capture() as said:
+    with console.capture() as output:
         console.print(table_of([{"id": "f" * 32, "reason": "word " * 20}], ("id", "reason")))
-    assert "f" * 32 in said.get() and said.get().count("word") == 20
+    assert "f" * 32 in output.get() and output.get().count("word") == 20
 
 
 def test_where_everything_is_stays_on_one_line(
@@ -61,11 +61,11 @@ def test_where_everything_is_stays_on_one_line(
 ) -> None:
     run = rs.Run(run_id="r" * 90, state=rs.RUN_STATE_FAILED, cause="broken", folder=str(tmp_path))
     run_report._print_places(run, 1.0, tmp_path)
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == 4 and said[0].startswith("r" * 90 + " FAILED at step 0")
-    assert said[3].endswith(
+    output = capsys.readouterr().out.splitlines()
+    assert len(output) == 4 and output[0].startswith("r" * 90 + " FAILED at step 0")
+    assert output[3].endswith(
         f" runs show {'r' * 90} --state {tmp_path}"
-    ) and "broken" not in "".join(said)
+    ) and "broken" not in "".join(output)
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_proposed_commands_work_as_they_are_typed(
 
 
 def test_a_token_is_in_a_file_of_its_owner_and_not_in_the_command(tmp_path: Path) -> None:
-    said = join_instructions.joining(tmp_path, "r-1", "10.0.0.1:7443", "secret.token")
+    output = join_instructions.joining(tmp_path, "r-1", "10.0.0.1:7443", "secret.token")
     file = tmp_path / "tokens" / "r-1"
-    assert "secret" not in said and f"join 10.0.0.1:7443 --token-file {file}" in said
+    assert "secret" not in output and f"join 10.0.0.1:7443 --token-file {file}" in output
     assert file.read_text().strip() == "secret.token" and file.stat().st_mode & 0o777 == 0o600
 
 
@@ -147,7 +147,7 @@ def test_a_run_that_failed_is_resumed_where_it_is_named_or_nothing_else_is_left(
 
 
 def test_a_reader_that_has_enough_is_no_failure() -> None:
-    """`banyan trees export RUN | head -1`."""
+    """The command is `banyan trees export RUN | head -1`."""
     program = (
         "from banyan.cli.render.console import stream; stream('x' * 9000 for _ in range(1000))"
     )
@@ -183,14 +183,14 @@ def test_a_full_disk_is_one_line(
 
 
 def checkpoint(folder: Path, name: str, step: int, size: int) -> None:
-    made = folder / "checkpoints" / name
-    made.mkdir(parents=True)
-    (made / "model.safetensors").write_bytes(b"x" * 4)
+    created = folder / "checkpoints" / name
+    created.mkdir(parents=True)
+    (created / "model.safetensors").write_bytes(b"x" * 4)
     manifest = {
         "mark": {"learner_epoch": 1, "step": step},
         "files": {"model.safetensors": {"bytes": size}},
     }
-    (made / "manifest.json").write_text(json.dumps(manifest))
+    (created / "manifest.json").write_text(json.dumps(manifest))
 
 
 def test_only_a_whole_checkpoint_is_handed_on(tmp_path: Path) -> None:
@@ -215,26 +215,26 @@ def test_a_run_is_shown_as_tables_with_its_evaluations_in_order(
     progress = rs.ReadProgressResponse(
         step=3, evals=[*evals, rs.EvalProgress(label="after-sampled", groups=2)]
     )
-    made = plain_data.run(
+    created = plain_data.run(
         rs.Run(run_id="r-1", state=rs.RUN_STATE_TRAINING, folder="/f")
     ) | plain_data.progress(progress)
     show.show(
-        made | {"members": 0, "nodes": [], "stats": {"leaves": 4}, "policies": [], "metrics": []}
+        created | {"members": 0, "nodes": [], "stats": {"leaves": 4}, "policies": [], "metrics": []}
     )
-    said = capsys.readouterr().out
-    found = [
+    output = capsys.readouterr().out
+    result = [
         line.split()[0]
-        for line in said.splitlines()
+        for line in output.splitlines()
         if line.startswith(("before-", "step-", "after-"))
     ]
-    assert found == [
+    assert result == [
         "before-greedy",
         "step-2-greedy",
         "step-10-greedy",
         "after-greedy",
         "after-sampled",
     ]
-    assert "{" not in said and "50.0 %" in said and "nodes" not in said
+    assert "{" not in output and "50.0 %" in output and "nodes" not in output
 
 
 def test_batches_that_were_set_aside_are_shown_with_their_cause() -> None:

@@ -1,4 +1,4 @@
-"""Several runs that are not over in one folder: which is resumed, what that prints, and ending one while nothing runs."""
+"""Several unfinished runs in one folder: the choice, its output, and an end while nothing runs."""
 
 import json
 import re
@@ -13,19 +13,19 @@ from tests.system.joining import command
 
 
 async def paused(folder: Path, state: Path, file: Path) -> str:
-    """A run that was interrupted after its first step; its id."""
-    async with command(folder / "paused.out", "train", str(file), "--state", str(state)) as made:
-        run_id = (await made.says(r"run (\S+):"))[1]
-        await made.says(r"step +1/")
-        made.stop(signal.SIGINT)
-        assert await made.ends() == 130, made.output
-        assert f"train --resume --state {state}" in made.output
+    """Make a run that was interrupted after its first step; return its id."""
+    async with command(folder / "paused.out", "train", str(file), "--state", str(state)) as created:
+        run_id = (await created.says(r"run (\S+):"))[1]
+        await created.says(r"step +1/")
+        created.stop(signal.SIGINT)
+        assert await created.ends() == 130, created.output
+        assert f"train --resume --state {state}" in created.output
     return run_id
 
 
 async def said(folder: Path, state: Path, *words: str) -> tuple[int, str]:
-    async with command(folder / "said.out", *words, "--state", str(state)) as made:
-        return await made.ends(), made.output
+    async with command(folder / "said.out", *words, "--state", str(state)) as created:
+        return await created.ends(), created.output
 
 
 @pytest.mark.slow
@@ -37,7 +37,7 @@ async def test_the_named_run_is_resumed_and_another_is_cancelled_while_nothing_r
     (tmp_path / "recipe" / "mine.py").write_text(
         "def f(completion, answer, **row):\n    return float(len(completion) % 2)\n"
     )
-    for name in ("services", "methods", "banyan"):  # a user's own packages, which are not ours
+    for name in ("services", "methods", "banyan"):  # a user's packages of our names
         (tmp_path / "recipe" / f"{name}.py").write_text("raise ImportError('the wrong one')\n")
     data = recipe(
         tiny_model(tmp_path / "model"),
@@ -88,20 +88,23 @@ async def test_a_run_that_is_paused_from_elsewhere_says_where_its_checkpoint_is(
         budget={"steps": 500},
     )
     file.write_text(yaml.safe_dump(data))
-    async with command(tmp_path / "made.out", "train", str(file), "--state", str(state)) as made:
-        run_id = (await made.says(r"run (\S+):"))[1]
-        await made.says(r"step +1/")
+    async with command(tmp_path / "made.out", "train", str(file), "--state", str(state)) as created:
+        run_id = (await created.says(r"run (\S+):"))[1]
+        await created.says(r"step +1/")
         status, text = await said(tmp_path, state, "runs", "cancel", run_id, "--pause")
         assert status == 0, text
-        assert await made.ends(60.0) == 1, made.output
-        assert re.search(r"checkpoint +\S*step-\d+-epoch-1", made.output), made.output
-        assert f"train --run {run_id} --state {state}" in made.output
+        assert await created.ends(60.0) == 1, created.output
+        assert re.search(r"checkpoint +\S*step-\d+-epoch-1", created.output), created.output
+        assert f"train --run {run_id} --state {state}" in created.output
 
 
 @pytest.mark.slow
 async def test_a_run_goes_on_from_another_folder_and_after_it_failed(tmp_path: Path) -> None:
-    """Its model and its scorer lie beside the recipe. A model that is missing leaves it as it is; a scorer that raises
-    fails it, and once that is mended it is taken back."""
+    """Its model and its scorer lie beside the recipe.
+
+    A missing model leaves it as it is; a scorer that raises fails it, and once that is mended it is
+    resumed.
+    """
     state, home, elsewhere = tmp_path / "state", tmp_path / "home", tmp_path / "elsewhere"
     elsewhere.mkdir()
     tiny_model(home / "model")
@@ -117,11 +120,11 @@ async def test_a_run_goes_on_from_another_folder_and_after_it_failed(tmp_path: P
 
     async with command(
         tmp_path / "1.out", "train", str(home / "r.yaml"), "--state", str(state), cwd=home
-    ) as made:
-        run_id = (await made.says(r"run (\S+):"))[1]
-        await made.says(r"step +1/")
-        made.stop(signal.SIGINT)
-        assert await made.ends() == 130, made.output
+    ) as created:
+        run_id = (await created.says(r"run (\S+):"))[1]
+        await created.says(r"step +1/")
+        created.stop(signal.SIGINT)
+        assert await created.ends() == 130, created.output
 
     (home / "model").rename(home / "away")
     status, text = await said(tmp_path, state, "train", "--resume")
@@ -134,13 +137,13 @@ async def test_a_run_goes_on_from_another_folder_and_after_it_failed(tmp_path: P
     (home / "mine.py").write_text(score.replace("len(completion)", "missing"))
     async with command(
         tmp_path / "2.out", "train", "--resume", "--state", str(state), cwd=elsewhere
-    ) as made:
-        assert await made.ends() == 1, made.output
+    ) as created:
+        assert await created.ends() == 1, created.output
         assert re.search(
-            rf"{run_id} FAILED: \d+ groups in a row have no scored leaf", made.output
-        ), made.output
+            rf"{run_id} FAILED: \d+ groups in a row have no scored leaf", created.output
+        ), created.output
     (home / "mine.py").write_text(score)
     async with command(
         tmp_path / "3.out", "train", "--resume", "--state", str(state), cwd=elsewhere
-    ) as made:
-        assert await made.ends() == 0 and f"{run_id} SUCCEEDED" in made.output, made.output
+    ) as created:
+        assert await created.ends() == 0 and f"{run_id} SUCCEEDED" in created.output, created.output

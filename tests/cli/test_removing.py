@@ -1,4 +1,4 @@
-"""`banyan runs rm`: rows, files, and what the broker holds; stopped at any point, it goes on when it is said again."""
+"""`banyan runs rm`: rows, files, and messages; stopped at any point, it continues when repeated."""
 
 import asyncio
 from pathlib import Path
@@ -18,11 +18,11 @@ from tests.treestore.client import Store, served
 
 
 class Stopped(Exception):
-    """The command was ended."""
+    """End of the command."""
 
 
 class Halting(Client):
-    """A client whose command ends before its call `left`."""
+    """Client whose command ends before its call `left`."""
 
     left = 0
 
@@ -34,7 +34,7 @@ class Halting(Client):
 
 
 async def _ended(store: Store, state: Path) -> rs.Run:
-    """A run that is over, with rows, messages, a queue and files."""
+    """Make a run that is over, with rows, messages, a queue and files."""
     for ordinal in range(4):
         await store.grow(store.forge.spec(ordinal))
     run_id = store.forge.run_id
@@ -55,13 +55,13 @@ async def _ended(store: Store, state: Path) -> rs.Run:
 
 
 async def _held(store: Store) -> dict[str, int]:
-    """Messages of the run by subject."""
-    found = dict[str, int]()
+    """Return the messages of the run by subject."""
+    result = dict[str, int]()
     for stream in (subjects.LINEAGE, subjects.TRAIN, subjects.GROWTH):
-        found |= {
+        result |= {
             name: 1 for name in await store.bus.subjects_of(stream) if store.forge.run_id in name
         }
-    return found
+    return result
 
 
 @pytest.mark.parametrize("keep", ["", "metrics"])
@@ -102,7 +102,7 @@ async def test_it_is_gone_on_with_wherever_it_was_stopped(
 
 
 async def test_files_that_are_not_ours_stay(nats_server: Any, tmp_path: Path) -> None:
-    """A folder that somebody named may hold more."""
+    """A folder that a person named may hold more."""
     state, mine = tmp_path / "state", tmp_path / "mine"
     (mine / "checkpoints").mkdir(parents=True)
     (mine / "thesis.txt").write_text("x")

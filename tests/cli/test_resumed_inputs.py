@@ -1,4 +1,5 @@
-"""`banyan train --resume` of a run whose rows are gone: said by name before anything starts, and the run stays as it is."""
+"""`banyan train --resume` of a run without its rows: refused by name, and the run stays as it
+is."""
 
 import asyncio
 import json
@@ -19,7 +20,7 @@ RUN = "mine-00000000"
 
 
 async def _paused(nats: str, state: Path, recipe: dict[str, Any]) -> None:
-    """Leaves a run of this recipe in the folder, paused."""
+    """Leave a paused run of this recipe in the folder."""
     async with served(nats, state, begin=False) as store:
         epoch = (
             await rpc.call(store.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g"))
@@ -41,15 +42,15 @@ async def _paused(nats: str, state: Path, recipe: dict[str, Any]) -> None:
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The sessions that were begun; none of them runs."""
-    made: list[str] = []
+    """Record the sessions that begin; none of them runs."""
+    created: list[str] = []
 
     async def run(self: Session) -> int:
-        made.append("a session")
+        created.append("a session")
         return 0
 
     monkeypatch.setattr(Session, "run", run)
-    return made
+    return created
 
 
 def test_a_run_whose_rows_are_gone_is_left_as_it_is(
@@ -68,16 +69,16 @@ def test_a_run_whose_rows_are_gone_is_left_as_it_is(
     asyncio.run(_paused(nats_server.url, state, recipe))
 
     rows.rename(tmp_path / "away.jsonl")
-    said = banyan("train", "--resume", "--state", state, cwd=tmp_path)
-    assert said.returncode == 2, said
+    output = banyan("train", "--resume", "--state", state, cwd=tmp_path)
+    assert output.returncode == 2, output
     assert (
         f"run {RUN} cannot go on, and stays as it is: task.path '{rows}': there is no file {rows}"
-        in said.stderr
+        in output.stderr
     )
     assert not begun
     (run,) = json.loads(banyan("runs", "ls", "--state", state, "--json").stdout)
     assert (run["run_id"], run["state"]) == (RUN, "PAUSED")
 
     (tmp_path / "away.jsonl").rename(rows)
-    said = banyan("train", "--resume", "--state", state, cwd=tmp_path)
-    assert said.returncode == 0 and begun == ["a session"], said
+    output = banyan("train", "--resume", "--state", state, cwd=tmp_path)
+    assert output.returncode == 0 and begun == ["a session"], output

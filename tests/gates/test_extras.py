@@ -1,4 +1,4 @@
-"""Each service imports with only its own extra: packages of the other extras are hidden from a fresh interpreter."""
+"""Each service imports with only its own extra: packages of other extras are hidden from it."""
 
 import subprocess
 import sys
@@ -59,7 +59,10 @@ def test_a_service_imports_with_only_its_own_extra(service: str) -> None:
 
 
 def test_banyan_is_light() -> None:
-    code = "import sys, banyan.client, banyan.recipe_loader.load, banyan.view, banyan.cli.main; print('torch' in sys.modules)"
+    code = (
+        "import sys, banyan.client, banyan.recipe_loader.load, banyan.view, banyan.cli.main; "
+        "print('torch' in sys.modules)"
+    )
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
     )

@@ -1,4 +1,4 @@
-"""Processes that load torch settle how its threads wait before it is imported, however they were started."""
+"""Processes that load torch set the waiting of its threads before, however they were started."""
 
 import json
 import os
@@ -25,10 +25,10 @@ def test_threads_are_settled_before_torch_is_imported(service: str, own: dict[st
         name: value for name, value in os.environ.items() if name not in torch_environment.SETTINGS
     }
     command = [sys.executable, "-c", _MAIN.format(service=service)]
-    said = subprocess.run(
+    output = subprocess.run(
         command, env=bare | own, capture_output=True, text=True, check=True, timeout=60
     ).stdout
-    name, torch, environ = json.loads(said)
+    name, torch, environ = json.loads(output)
     assert name == service and not torch
     assert {key: environ.get(key) for key in torch_environment.SETTINGS} == {
         **torch_environment.SETTINGS,
@@ -73,12 +73,12 @@ def test_threads_keep_to_their_cores_where_there_is_one_for_each(
 ) -> None:
     bare = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
     command = [sys.executable, "-c", _BOUND.format(threads=threads)]
-    said = json.loads(
+    output = json.loads(
         subprocess.run(
             command, env=bare, capture_output=True, text=True, check=True, timeout=60
         ).stdout
     )
-    assert said == {
+    assert output == {
         "compute": compute,
         "main": len(torch_environment.CORES),
         "digest": len(torch_environment.CORES),
@@ -104,5 +104,5 @@ print(full - held())
 @pytest.mark.parametrize(("way", "given_back"), [("keep", False), ("as it is", True)])
 def test_memory_that_is_freed_is_kept_where_that_is_asked(way: str, given_back: bool) -> None:
     command = [sys.executable, "-c", _FREED, way]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert (int(said) * 4096 > 32 << 20) == given_back
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert (int(output) * 4096 > 32 << 20) == given_back

@@ -1,4 +1,4 @@
-"""Rows from the user's file: what is read, and how a bad row is named."""
+"""Rows from the user's file: accepted forms, and the names of bad rows."""
 
 import json
 from pathlib import Path

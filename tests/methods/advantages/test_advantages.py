@@ -1,4 +1,4 @@
-"""Estimators against the hand-computed numbers of their method cards."""
+"""Estimators against hand-computed numbers of their papers' formulas."""
 
 from typing import Any
 
@@ -49,11 +49,11 @@ def test_unscorable_leaves_take_no_part(forest: Any) -> None:
 def test_a_group_without_a_spread_teaches_nothing_and_says_why(
     forest: Any, rewards: list[float | None], estimator: Any
 ) -> None:
-    found = estimator.estimate(group(forest.flat(rewards)))
-    assert found.skip
+    result = estimator.estimate(group(forest.flat(rewards)))
+    assert result.skip
     scored = [r is not None for r in rewards]
-    assert (found.leaf_G_L[0][scored] == 0).all()
-    assert np.isnan(found.leaf_G_L[0][~np.array(scored)]).all()
+    assert (result.leaf_G_L[0][scored] == 0).all()
+    assert np.isnan(result.leaf_G_L[0][~np.array(scored)]).all()
 
 
 @pytest.mark.parametrize(
@@ -102,16 +102,16 @@ def test_whitening_counts_tokens() -> None:
 
 
 def credits_of(forest: Any, *rewards: list[float | None]) -> list[credit.Credit]:
-    found = []
+    result = []
     for index, values in enumerate(rewards):
         view = forest.flat(values, bytes([index]) * 32)
         tree = credit.ScoredTree(
             view.tree, view.leaves_L, dict(zip(view.leaves_L, values, strict=True))
         )
-        found.append(
+        result.append(
             credit.estimate(f"g{index}", [tree], Grpo(scale="none"), lambda _tree, _leaf: False)
         )
-    return found
+    return result
 
 
 def test_the_batch_is_whitened_over_the_groups_that_teach(forest: Any) -> None:
@@ -130,10 +130,12 @@ def test_a_stale_leaf_leaves_its_group_before_advantages(forest: Any) -> None:
     tree = credit.ScoredTree(
         view.tree, view.leaves_L, dict(zip(view.leaves_L, [5.0, 1.0, 0.0, 0.0, 0.0], strict=True))
     )
-    found = credit.estimate("g", [tree], Grpo(), lambda _tree, leaf: leaf == view.leaves_L[0])
-    assert found.stale == (view.leaves_L[0],)
-    np.testing.assert_allclose(found.advantages.leaf_G_L[0][1:], (1.5, -0.5, -0.5, -0.5), atol=1e-5)
-    assert np.isnan(found.advantages.leaf_G_L[0][0])
+    result = credit.estimate("g", [tree], Grpo(), lambda _tree, leaf: leaf == view.leaves_L[0])
+    assert result.stale == (view.leaves_L[0],)
+    np.testing.assert_allclose(
+        result.advantages.leaf_G_L[0][1:], (1.5, -0.5, -0.5, -0.5), atol=1e-5
+    )
+    assert np.isnan(result.advantages.leaf_G_L[0][0])
 
 
 @pytest.mark.parametrize(

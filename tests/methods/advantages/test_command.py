@@ -8,46 +8,9 @@ from typing import Any
 
 import pytest
 
-from banyan import registry
-from banyan.cli import main
 from banyan.cli.render.tree_files import read
 from banyan.errors import InvalidInput
-
-
-def tree(tree_id: str, nodes: Any, task: str = "t") -> str:
-    return json.dumps(
-        {"tree_id": tree_id, "task_id": task, "nodes": [{"id": "root", "parent": None}, *nodes]}
-    )
-
-
-def node(
-    name: str, parent: str = "root", reward: float | None = None, **more: Any
-) -> dict[str, Any]:
-    return {
-        "id": name,
-        "parent": parent,
-        "reward": reward,
-        "tokens": [1, 2],
-        "logprobs": [-1.0, -1.0],
-        **more,
-    }
-
-
-def flat(tree_id: str, *rewards: float | None, task: str = "t") -> str:
-    return tree(tree_id, [node(f"{tree_id}{i}", reward=r) for i, r in enumerate(rewards)], task)
-
-
-CARD_2 = tree(
-    "t1",
-    [
-        node("a"),
-        node("a1", "a", 1),
-        node("a2", "a", 0),
-        node("b"),
-        node("b1", "b", 0),
-        node("b2", "b", 0),
-    ],
-)
+from tests.methods.advantages.tree_lines import TREEPO_TREE, flat, node, run, tree
 
 
 def told(capsys: Any, tmp_path: Path, lines: list[str], *options: str) -> dict[str, dict[str, Any]]:
@@ -58,19 +21,8 @@ def told(capsys: Any, tmp_path: Path, lines: list[str], *options: str) -> dict[s
     return {row["id"]: row for row in rows}
 
 
-def run(*arguments: str) -> int:
-    before, sys.argv = sys.argv, ["banyan", *arguments]
-    try:
-        main.main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = before
-    return 0
-
-
-def test_treepo_on_the_cards_tree(capsys: Any, tmp_path: Path) -> None:
-    rows = told(capsys, tmp_path, [CARD_2], "--estimator", "treepo", "--json")
+def test_treepo_on_the_tree_of_the_paper(capsys: Any, tmp_path: Path) -> None:
+    rows = told(capsys, tmp_path, [TREEPO_TREE], "--estimator", "treepo", "--json")
     assert [rows[k]["advantage"] for k in ("a1", "a2", "b1", "b2")] == [
         0.625,
         -0.375,
@@ -93,7 +45,7 @@ def test_treepo_on_the_cards_tree(capsys: Any, tmp_path: Path) -> None:
 
 
 def test_whitening_is_off_unless_asked_for(capsys: Any, tmp_path: Path) -> None:
-    rows = told(capsys, tmp_path, [CARD_2], "--estimator", "treepo", "--set", "whiten=true")
+    rows = told(capsys, tmp_path, [TREEPO_TREE], "--estimator", "treepo", "--set", "whiten=true")
     values = [rows[k]["advantage"] for k in ("a1", "a2", "b1", "b2")]
     tokens = 16  # four paths of four trained tokens each
     assert values[0] == pytest.approx(0.625 / (0.5625 / 4 * tokens / (tokens - 1)) ** 0.5, abs=1e-6)
@@ -212,17 +164,18 @@ def test_named_states_reach_gigpo(capsys: Any, tmp_path: Path) -> None:
 
 
 def test_advantages_of_thousands_are_warned_of(capsys: Any, tmp_path: Path) -> None:
-    """Card 54: where most rewards are equal the MAD is 0, and 1 / epsilon is what is left."""
+    """If most rewards are equal, MAD is 0 and the scale is 1 / epsilon (MC-GRPO, arXiv
+    2601.22582)."""
     (tmp_path / "trees.jsonl").write_text(
         "\n".join([flat("x", 1, 0, 0), flat("y", 0.2, 0.9, 0.4, task="u")])
     )
-    told = {}
+    reported = {}
     bare = ("mc-grpo", "--set", "floor=0")
     for name, *options in (bare, ("mc-grpo", "--set", "floor=0.1"), ("mc-grpo",), ("grpo",)):
         assert run("advantages", str(tmp_path / "trees.jsonl"), "--estimator", name, *options) == 0
-        told[(name, *options)] = " ".join(capsys.readouterr().err.split())
-    assert "an advantage of 3000 is beyond" in told[bare] and "--set floor=1" in told[bare]
-    assert [said for how, said in told.items() if how != bare] == ["", "", ""]
+        reported[(name, *options)] = " ".join(capsys.readouterr().err.split())
+    assert "an advantage of 3000 is beyond" in reported[bare] and "--set floor=1" in reported[bare]
+    assert [output for how, output in reported.items() if how != bare] == ["", "", ""]
 
 
 def test_trees_come_as_input_too(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,116 +188,6 @@ def test_trees_come_as_input_too(capsys: Any, monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("{", ("line 2", "not JSON", "banyan trees export")),
-        ("[1]", ("line 2", "JSON object", "[1]")),
-        ('{"task_id": "t", "tree_id": "x"}', ("line 2", "`nodes`", "null")),
-        ('{"task_id": 7, "tree_id": "x", "nodes": [{"id": "a"}]}', ("line 2", "'task_id'", "a string, got 7")),
-        (tree("x", [node("a", "nobody")]), ("line 2", "node 'a'", "'nobody'")),
-        (tree("x", [node("a"), node("a")]), ("line 2", "'a' stands twice")),
-        (tree("x", [node("a", reward=True)]), ("line 2", "node 'a' has reward true", "finite number")),  # type: ignore[arg-type]
-        (tree("x", [node("a", reward=float("nan"))]), ("line 2", "node 'a' has reward NaN")),
-        (tree("x", [node("a", kind="WOOD")]), ("line 2", "kind \"WOOD\"", "POLICY")),
-        (tree("x", [node("a", fork=5)]), ("line 2", "fork 5")),
-        (tree("x", [node("a", tokens=[-1])]), ("line 2", "token -1")),
-        (tree("x", [node("a", logprobs=[-1.0])]), ("line 2", "node 'a'", "2 tokens", "1 log-probs")),
-        (tree("x", [{"id": "a", "parent": "b"}, {"id": "b", "parent": "a"}]), ("line 2", "its own ancestor")),
-        ("[" * 100_000, ("line 2", "deeper than can be read")),
-        ('{"tree_id": ' + "7" * 5000 + "}", ("line 2", "not JSON", "4300")),
-        (tree("x", [node("\ud800", reward=1)]), ("line 2", "'id' \"\\ud800\"", "half a character")),
-        (tree("x", [node("a", reward=10**400)]), ("line 2", "node 'a' has reward 1", "finite number")),
-        (tree("x", [node("a", parent=["root"])]), ("line 2", "node 'a' has parent ['root']")),  # type: ignore[arg-type]
-        (tree("x", [node("a", kind=["POLICY"])]), ("line 2", "node 'a' has kind")),
-        (tree("x", [node("a", named={"f": 10**400})]), ("line 2", "node 'a' has named")),
-        (tree("x", [node("a", leaves=[{"end": 1}, {"end": 1}])]), ("line 2", "two leaves that end after 1 tokens")),
-        (tree("x", [node("a", reward=1, leaves=[{"reward": 0}])]), ("line 2", "reward 1 and a leaf at its end")),
-        (flat("w", 1, 0), ("line 2", "tree 'w' stands in line 1 already")),
-    ],
-)  # fmt: skip
-def test_bad_input_is_one_message(
-    capsys: Any, tmp_path: Path, line: str, words: tuple[str, ...]
-) -> None:
-    file = tmp_path / "trees.jsonl"
-    file.write_text(flat("w", 1, 0) + "\n" + line + "\n")
-    assert run("advantages", str(file)) == 2
-    said = capsys.readouterr()
-    assert said.err.count("error:") == 1 and "Traceback" not in said.err and not said.out
-    for word in words:
-        assert word in " ".join(said.err.split()), said.err
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--estimator", "gripo"), ("'gripo'", "known:", "grpo")),
-        (("--estimator", "os:getcwd"), ("'os:getcwd'", "no estimator", "estimate")),
-        (("--estimator", ":x"), ("cannot import ''",)),
-        (("--set", "scale=batch"), ("'batch'", "std or none")),
-        (("--set", "whiten=maybe"), ("whiten='maybe'", "true or false")),
-        (("--set", "whiten"), ("key=value",)),
-        (("--set", "colour=red"), ("'colour'", "scale, epsilon")),
-        (("--estimator", "mars2"), ("line 1", "segment b of", "score every program")),
-        (("--estimator", "xrpo"), ("line 1", "node 'b1'", "logprobs")),
-        (("--estimator", "echo"), ("line 1", "b1", "logprobs")),
-    ],
-)
-def test_bad_options_and_missing_facts_are_one_message(
-    capsys: Any, tmp_path: Path, options: Any, words: Any
-) -> None:
-    file = tmp_path / "trees.jsonl"
-    file.write_text(tree("t1", [node("b"), node("b1", "b", 0, logprobs=None), node("b2", "b", 1)]))
-    assert run("advantages", str(file), *options) == 2
-    said = capsys.readouterr()
-    assert said.err.count("error:") == 1 and not said.out
-    for word in words:
-        assert word in " ".join(said.err.split()), said.err
-
-
-@pytest.mark.parametrize(
-    ("estimator", "setting", "words"),
-    [
-        ("xrpo", "right=x", "right must be a finite number, got 'x'"),
-        ("xrpo", "right=.inf", "right must be a finite number, got inf"),
-        ("otr", "right=[1]", "right must be a finite number, got [1]"),
-        ("otr", "right=true", "right must be a finite number, got True"),
-        ("portool", "format=[1]", "format [1] must be a name"),
-        ("mars2", "agent=7", "agent 7 must be a name"),
-        ("sage-skill", "used=[1]", "used [1] must be a name"),
-        ("dapo", "dynamic_sampling=x", "dynamic_sampling 'x' must be true or false"),
-        ("dapo", "longest=1.5", "longest must be a whole number in 0..2147483648, got 1.5"),
-        ("hgpo", "episode_term=x", "episode_term 'x' must be true or false"),
-        ("hgpo", "history=2.5", "history must be a whole number in 0..100, got 2.5"),
-        ("treepo", "require_spread=x", "require_spread 'x' must be true or false"),
-    ],
-)
-def test_settings_of_another_kind_are_refused(
-    capsys: Any, tmp_path: Path, estimator: str, setting: str, words: str
-) -> None:
-    (tmp_path / "trees.jsonl").write_text(CARD_2)
-    assert (
-        run("advantages", str(tmp_path / "trees.jsonl"), "--estimator", estimator, "--set", setting)
-        == 2
-    )
-    said = " ".join(capsys.readouterr().err.split())
-    assert said.count("error:") == 1 and words in said
-
-
-def test_whiten_of_a_recipe_is_true_or_false() -> None:
-    for name in ("reinforce++", "reinforce++-baseline", "treepo"):
-        with pytest.raises(InvalidInput, match="whiten 'x' must be true or false"):
-            registry.build("optimise", name, {"whiten": "x"})
-
-
-def test_no_file_and_no_trees_are_said(capsys: Any, tmp_path: Path) -> None:
-    assert run("advantages", str(tmp_path / "none.jsonl")) == 2
-    assert "No such file" in capsys.readouterr().err
-    (tmp_path / "empty.jsonl").write_text("\n")
-    assert run("advantages", str(tmp_path / "empty.jsonl")) == 2
-    assert "holds no trees" in capsys.readouterr().err
-
-
 def test_what_the_store_prints_is_read_as_it_was() -> None:
     from banyan.segment import Kind, Segment
     from banyan.v1 import tree_pb2
@@ -352,12 +195,12 @@ def test_what_the_store_prints_is_read_as_it_was() -> None:
     from services.treestore.queries import export
 
     root = Segment(b"t" * 32, b"", 0, 0, Kind.PROMPT, [1, 2])
-    made = Segment(
+    created = Segment(
         b"t" * 32, root.id, 2, 0, Kind.POLICY, [3, 4, 5], [-1, -2, -3], entropies_T=[0.5, 1, 2]
     )
     scores = [
         tree_pb2.ScoredLeaf(
-            leaf=tree_pb2.LeafRef(segment=made.id, end=end),
+            leaf=tree_pb2.LeafRef(segment=created.id, end=end),
             scorer="s",
             score=tree_pb2.Score(
                 state=tree_pb2.SCORE_STATE_SCORED, value=value, parts={"used": 1.0}
@@ -367,13 +210,13 @@ def test_what_the_store_prints_is_read_as_it_was() -> None:
     ]
     message = tree_pb2.Tree(
         spec=tree_pb2.TreeSpec(tree_id=b"t" * 32, row_digest=b"r" * 32),
-        segments=[segment_to_wire(s) for s in (root, made)],
+        segments=[segment_to_wire(s) for s in (root, created)],
         leaves=[s.leaf for s in scores],
         scores=scores,
     )
     line = read(export.line(message), 1)
     assert [(leaf.end, line.rewards[leaf]) for leaf in line.leaves] == [(2, 1.0), (3, 0.5)]
-    assert line.names[line.leaves[0].segment] == made.id.hex()
+    assert line.names[line.leaves[0].segment] == created.id.hex()
     assert line.facts.of_leaf(line.leaves[0], "used") == 1.0
     assert list(line.tree.segments[line.leaves[0].segment].entropies_T) == [0.5, 1, 2]
     assert json.loads(export.line(message))["nodes"][1]["reward"] == 0.5

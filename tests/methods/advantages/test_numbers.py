@@ -1,4 +1,4 @@
-"""Estimators against the hand-computed numbers of their method cards."""
+"""Estimators against hand-computed numbers of their papers' formulas."""
 
 from typing import Any
 
@@ -105,7 +105,7 @@ def test_mc_grpo_keeps_the_sign_that_an_outlier_takes_from_the_mean() -> None:
 
 @pytest.mark.parametrize("most", [2, 4, 8])
 def test_mc_grpo_teaches_with_all_leaves_but_one(most: int) -> None:
-    """Card 54: of G + 1 rewards G carry gradient, also where several have the median or the number is even."""
+    """Of G + 1 rewards G carry gradient, also if several equal the median or the number is even."""
     rng = np.random.default_rng(most)
     for rewards in (
         rng.random(most + 1),
@@ -116,16 +116,20 @@ def test_mc_grpo_teaches_with_all_leaves_but_one(most: int) -> None:
 
 
 def test_the_median_finds_signs_that_the_mean_of_few_skewed_rewards_loses() -> None:
-    """Card 54, log-normal rewards: how often a sign is that of infinitely many samples, G = 2, 4, 8. With the mean it is
-    .715, .818 and .875 of them, with the median .876, .892 and .909."""
+    """Of log-normal rewards, G = 2, 4, 8, the sign is compared with that of infinitely many
+    samples.
+
+    With the mean .715, .818 and .875 of them agree, with the median .876, .892 and .909 (MC-GRPO,
+    arXiv 2601.22582).
+    """
     rng, gaps = np.random.default_rng(0), []
     for most in (2, 4, 8):
         drawn = rng.lognormal(size=(2000, most + 1))
         mean = np.mean(
             [np.sign(stats.centred(r[:most])) == np.sign(r[:most] - np.exp(0.5)) for r in drawn]
         )
-        found = np.array([centred_on_median(r, 1e-3) for r in drawn])
-        gaps.append(np.mean((np.sign(found) == np.sign(drawn - 1.0))[found != 0]) - mean)
+        result = np.array([centred_on_median(r, 1e-3) for r in drawn])
+        gaps.append(np.mean((np.sign(result) == np.sign(drawn - 1.0))[result != 0]) - mean)
     assert gaps[0] > gaps[1] + 0.04 > gaps[2] + 0.06 and gaps[2] > 0.01, gaps
 
 
@@ -147,8 +151,8 @@ def test_tree_grpo() -> None:
 
 def test_xrpo() -> None:
     likely, right = np.array([-0.3, -0.5, -0.6, -0.4]), np.array([True, True, False, False])
-    found = xrpo.novel(np.array([1.0, 1.0, -1.0, -1.0]), likely, right)
-    np.testing.assert_allclose(found, (1, 1.1219, -1, -1), atol=1e-4)
+    result = xrpo.novel(np.array([1.0, 1.0, -1.0, -1.0]), likely, right)
+    np.testing.assert_allclose(result, (1, 1.1219, -1, -1), atol=1e-4)
     assert (xrpo.novel(np.ones(4), likely * 9, right) <= 1.5).all()
 
 
@@ -170,8 +174,8 @@ def test_xrpo_on_a_tree() -> None:
 
 def test_sage_skill_rewards() -> None:
     table = np.array([(1, 1, 1), (1, 1, 0), (0, 1, 1), (1, 0, 1), (0, 0, 0), (0, 0, 1)], float).T
-    one, two = sage_skill.chained(*table)
-    np.testing.assert_array_equal(one, (2, 1, 0, 1, 0, 0))
+    item, two = sage_skill.chained(*table)
+    np.testing.assert_array_equal(item, (2, 1, 0, 1, 0, 0))
     np.testing.assert_array_equal(two, (2, 1, 2, 0, 0, 0))
 
 
@@ -182,9 +186,9 @@ def test_sage_skill() -> None:
     tree = planted(
         [item(1, 1, 1), item(1, 1, 0), item(0, 0, 0), item(1, 0, 0)]
     )  # R1 = 2 1 0 1, R2 = 2 1 0 0
-    found = nodes(by_name("sage-skill"), tree)
-    np.testing.assert_allclose(found[0::3], (1, 0, -1, 0))
-    np.testing.assert_allclose(found[2::3], (1.25, 0.25, -0.75, -0.75))
+    result = nodes(by_name("sage-skill"), tree)
+    np.testing.assert_allclose(result[0::3], (1, 0, -1, 0))
+    np.testing.assert_allclose(result[2::3], (1.25, 0.25, -0.75, -0.75))
 
 
 def test_sage_skill_refuses_what_it_lacks() -> None:
@@ -202,8 +206,8 @@ def test_otr() -> None:
         (-0.1, 0.3281, (-0.1753, 0.2054, -0.0301)),
     ):
         assert otr.expected_loss(logprob, 1, beta) == pytest.approx(loss, abs=1e-4)
-        found = otr.ascent(logprob, otr.expected_weights(logprob, 1, beta))
-        np.testing.assert_allclose(found, direction, atol=1e-4)
+        result = otr.ascent(logprob, otr.expected_weights(logprob, 1, beta))
+        np.testing.assert_allclose(result, direction, atol=1e-4)
 
 
 def test_otrs_draws_go_to_the_closed_form() -> None:
@@ -216,7 +220,8 @@ def test_otrs_draws_go_to_the_closed_form() -> None:
 
 
 def test_otrs_counts_are_its_samples() -> None:
-    """Card 59: −1/K Σ_j R(a_j) log π(a_j) over the draws, and the same by counts."""
+    """−1/K Σ_j R(a_j) log π(a_j) over the draws equals the same by counts (OTR, arXiv
+    2509.26313)."""
     rng = np.random.default_rng(3)
     for _ in range(20):
         logprob = np.log(rng.dirichlet(np.ones(7)))
@@ -228,18 +233,18 @@ def test_otrs_counts_are_its_samples() -> None:
 
 
 def test_otr_without_punishment_or_softening_is_dft() -> None:
-    """Card 59: β = 0, κ = 1 and K → ∞ give −π(label) log π(label), and its gradient with π(label) held."""
+    """β = 0, κ = 1 and K → ∞ give −π(label) log π(label), and its gradient with π(label) held."""
     logprob = np.log([0.7, 0.2, 0.1])
     for label, share in enumerate((0.7, 0.2, 0.1)):
         assert otr.expected_loss(logprob, label, 0.0, kappa=1.0) == pytest.approx(
             -share * np.log(share), rel=1e-12
         )
-        found = otr.ascent(logprob, otr.expected_weights(logprob, label, 0.0, kappa=1.0))
-        np.testing.assert_allclose(found, share * (np.eye(3)[label] - np.exp(logprob)), atol=1e-12)
+        result = otr.ascent(logprob, otr.expected_weights(logprob, label, 0.0, kappa=1.0))
+        np.testing.assert_allclose(result, share * (np.eye(3)[label] - np.exp(logprob)), atol=1e-12)
 
 
 def test_otr_does_not_mind_which_wrong_token_is_which() -> None:
-    """Card 59: wrong tokens drawn equally often change places."""
+    """Wrong tokens that are drawn equally often change places."""
     logprob, drawn = np.log([0.1, 0.4, 0.2, 0.3]), np.array([0, 0, 0, 1, 1, 2, 2, 3, 3])
     loss = -(otr.weights(drawn, 0, -0.1, 4) * logprob).sum()
     for order in ((0, 2, 3, 1), (0, 3, 2, 1), (0, 1, 3, 2)):
@@ -305,8 +310,8 @@ def test_the_learner_multiplies_each_token_by_its_factor() -> None:
 
     view = planted([leaf(1, tokens=3, logprob=-0.1), leaf(0, tokens=2, logprob=-3.0, word=4)]).view
     estimator = by_name("echo")
-    made = Credit(group(view), estimator.estimate(group(view)))
-    shaped = over_batch([made], estimator)[0].advantages
+    created = Credit(group(view), estimator.estimate(group(view)))
+    shaped = over_batch([created], estimator)[0].advantages
     assert shaped.factor_G_N_T is not None
     plain = unroll.unroll(view, [0, 1], shaped.leaf_G_L[0], None, b"now")
     piece = shaping.shaped(plain, view, [0, 1], shaped.factor_G_N_T[0], PATHS)
@@ -323,5 +328,5 @@ def test_the_learner_multiplies_each_token_by_its_factor() -> None:
 
 def test_an_answer_that_is_a_step_of_its_own_takes_no_time() -> None:
     tree = planted([Twig([Twig([leaf(1)], kind="tool"), Twig([leaf(0)], kind="tool")])])
-    seen = episodes.episodes(plant(group(tree.view)), 0.5)
-    np.testing.assert_allclose(seen.return_R, (0.5, 1, 0, 0))
+    observed = episodes.episodes(plant(group(tree.view)), 0.5)
+    np.testing.assert_allclose(observed.return_R, (0.5, 1, 0, 0))

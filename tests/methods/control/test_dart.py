@@ -1,4 +1,4 @@
-"""DART (card 47): rollouts by success rate, length by the longest success."""
+"""DART (arXiv 2509.23866): rollouts by success rate, length by the longest success."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ from tests.gateway.simulated_rows import SimulatedRows
         (1.0, 2),
     ],
 )
-def test_rollouts_of_the_card(rate: float, count: int) -> None:
+def test_rollouts_of_the_paper(rate: float, count: int) -> None:
     assert rollouts(rate, 8, 0.6, 2) == count
 
 
@@ -39,10 +39,10 @@ def _after(
     history.record_allocation(0, 0)
     history.record_outcome(0, 0, rewards, lengths)
     budget = Budget(range(1, 2), 1, 8, 1, limit, {"width": 8})
-    (given,) = (curriculum or Dart()).allocate(
+    (actual,) = (curriculum or Dart()).allocate(
         PromptStats([{}], [""], history.stats), budget, Draws(0)
     )
-    return given
+    return actual
 
 
 def test_a_row_gets_what_its_past_asks_for() -> None:

@@ -1,4 +1,5 @@
-"""DOTS (card 41): its numbers, its draws, and more groups that teach than with uniform choice."""
+"""DOTS (arXiv 2506.05316): its numbers, its draws, and more groups that teach than by uniform
+choice."""
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def _world(curriculum, seed: int = 0, rows: int = 400) -> SimulatedRows:
     return SimulatedRows(curriculum, texts, [KINDS[kinds[i % 4]] for i in range(rows)], seed=seed)
 
 
-def test_the_weights_of_the_card() -> None:
+def test_the_weights_of_the_paper() -> None:
     weights = np.exp(log_weights(np.array([0.500, 0.501, 0.550]), 0.5, 1e-3))
     assert weights == pytest.approx([1.0, 0.3679, 1.9e-22], rel=0.02)
 
@@ -58,11 +59,11 @@ def test_calibration_mends_what_attention_flattens() -> None:
 
 
 def test_texts_that_share_words_lie_close_together() -> None:
-    one = embed("Sort these words: b a")
+    item = embed("Sort these words: b a")
     alike = embed("sort these  words: d c")
     other = embed("What is 12 * 9?")
-    assert one.shape == (256,) and float(one @ one) == pytest.approx(1.0)
-    assert one @ alike > 0.7 > one @ other + 0.3
+    assert item.shape == (256,) and float(item @ item) == pytest.approx(1.0)
+    assert item @ alike > 0.7 > item @ other + 0.3
     assert not embed("").any()
 
 
@@ -71,9 +72,9 @@ def test_a_cycle_begins_with_references_and_repeats_no_row() -> None:
     for _ in range(4):
         world.step()
     for cycle in (0, 1):
-        given = world.allocations[32 * cycle : 32 * cycle + 32]
-        assert len({a.row for a in given}) == 32
-        assert [a.why for a in given[:8]] == [f"reference {i} of 8" for i in range(1, 9)]
+        actual = world.allocations[32 * cycle : 32 * cycle + 32]
+        assert len({a.row for a in actual}) == 32
+        assert [a.why for a in actual[:8]] == [f"reference {i} of 8" for i in range(1, 9)]
     assert world.allocations[8].why == "drawn: no reference has a reward yet"
     assert (
         "by 8 references of cycle 0" in world.allocations[16].why
@@ -85,8 +86,10 @@ def test_a_cycle_begins_with_references_and_repeats_no_row() -> None:
 
 
 def test_references_cost_no_groups_of_their_own() -> None:
-    """Card 41, B = 512, μ = 2, σ = 1/2: the paper samples 256 / 2 + 256 = 384 groups a step in place of 512; references that
-    are trained on too leave 256."""
+    """With B = 512, μ = 2, σ = 1/2 the paper samples 256 / 2 + 256 = 384 groups a step, not 512.
+
+    References that are trained on, too, leave 256.
+    """
     replayed, published = 256, 256 // 2 + 256
     world = SimulatedRows(
         Dots(), [f"row {i}" for i in range(600)], [0.5] * 600, batch=512 - replayed
@@ -125,16 +128,17 @@ def test_more_groups_have_a_spread_than_with_uniform_choice(seed: int) -> None:
 
 
 def test_a_step_grows_three_quarters_of_a_whole_batch_where_the_other_half_is_replayed() -> None:
-    """Card 41, B = 512, mu = 2, sigma = 0.5: 256 references a cycle and half a batch a step are 384 groups, not 512."""
+    """With B = 512, mu = 2, sigma = 0.5: 256 references a cycle and half a batch a step are 384
+    groups."""
     whole, mu, share = 512, 2, 0.5
     world = _world(Dots(references=256, mu=mu), rows=2000)
     world.batch = 256 // mu + int(share * whole)
-    given = world.fill(mu * world.batch)
-    references = sum(a.why.startswith("reference ") for a in given)
-    assert (references, len(given) - references) == (256, mu * share * whole)
+    actual = world.fill(mu * world.batch)
+    references = sum(a.why.startswith("reference ") for a in actual)
+    assert (references, len(actual) - references) == (256, mu * share * whole)
     assert (
-        len(given) / mu == 384
-        and world.ask(range(len(given), len(given) + 1))[0].why == "reference 1 of 256"
+        len(actual) / mu == 384
+        and world.ask(range(len(actual), len(actual) + 1))[0].why == "reference 1 of 256"
     )
 
 
@@ -150,17 +154,17 @@ def test_a_task_that_is_smaller_than_a_cycle_comes_again() -> None:
 def test_a_small_tasks_draws_do_not_depend_on_how_many_are_filled_at_a_time(
     rows: int, facts: int
 ) -> None:
-    given = []
+    actual = []
     for at_a_time in (1, 3, 48):
         world = _world(Dots(references=8, mu=1), rows=rows)
         for _ in range(facts):
             world.step()
         for first in range(0, 48, at_a_time):
             world.fill(min(at_a_time, 48 - first))
-        given.append([a.row for a in world.allocations])
-    assert given[0] == given[1] == given[2]
+        actual.append([a.row for a in world.allocations])
+    assert actual[0] == actual[1] == actual[2]
     for cycle in range(3):
-        chosen = given[0][16 * cycle + 8 : 16 * cycle + 16]
+        chosen = actual[0][16 * cycle + 8 : 16 * cycle + 16]
         assert len(set(chosen)) == min(8, rows), "each as often as the others"
 
 

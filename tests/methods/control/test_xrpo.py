@@ -1,4 +1,4 @@
-"""XRPO's allocation: the card's numbers, quantiles against a table, rounds of a block, and what it is for, simulated."""
+"""XRPO's allocation (arXiv 2510.06672): numbers, quantiles, rounds of a block, and a simulation."""
 
 import math
 
@@ -35,8 +35,8 @@ ZERO = (0, 0, 0, 0)
 def test_quantiles_are_those_of_the_tables(
     freedom: int, ten: float, five: float, one: float
 ) -> None:
-    found = [quantile(alpha, freedom) for alpha in (0.1, 0.05, 0.01)]
-    assert found == pytest.approx([ten, five, one], abs=6e-4)
+    result = [quantile(alpha, freedom) for alpha in (0.1, 0.05, 0.01)]
+    assert result == pytest.approx([ten, five, one], abs=6e-4)
 
 
 @given(st.integers(1, 200), st.floats(0.001, 0.999))
@@ -44,23 +44,23 @@ def test_a_quantile_is_where_the_distribution_has_its_value(freedom: int, alpha:
     assert within(quantile(alpha, freedom), freedom) == pytest.approx(1 - alpha, abs=1e-9)
 
 
-def test_the_numbers_of_the_card() -> None:
+def test_the_numbers_of_the_paper() -> None:
     s = deviation(HALF)
     assert s == pytest.approx(0.5774, abs=5e-5) and deviation(QUARTER) == pytest.approx(0.5)
     assert s * half_width(0.05, 4) == pytest.approx(0.9187, abs=1e-4)
     assert s * half_width(0.05, 5) == pytest.approx(0.7169, abs=1e-4)
-    found = [
+    result = [
         deviation(rewards) * reduction(0.05, len(rewards))
         for rewards in (HALF, QUARTER, EIGHT, ZERO)
     ]
-    assert found == pytest.approx([0.2018, 0.1748, 0.0360, 0.0], abs=1e-4)
+    assert result == pytest.approx([0.2018, 0.1748, 0.0360, 0.0], abs=1e-4)
 
 
 def waiting(*rewards: tuple[float, ...]) -> list[Waiting]:
     return [Waiting(len(r), tuple(map(float, r))) for r in rewards]
 
 
-def test_without_a_bonus_the_order_is_that_of_the_card() -> None:
+def test_without_a_bonus_the_order_is_that_of_the_paper() -> None:
     share, trees = Xrpo(bonus=0.0), waiting(ZERO, EIGHT, QUARTER, HALF)
     order, left = [], list(range(4))
     while left:
@@ -136,8 +136,8 @@ def rooms(
 
 def test_a_round_waits_for_all_of_its_block_and_for_no_other() -> None:
     waits, grows, other = tree(0, HALF), tree(1, (1, 0), 4), tree(2, HALF)
-    found = rooms().grants([waits, grows, other])
-    assert list(found) == [1], (
+    result = rooms().grants([waits, grows, other])
+    assert list(result) == [1], (
         "block 0 waits for its second tree; block 1 has one tree so far, which waits"
     )
     scoring = tree(1, (1, 0), 4, ended=4)
@@ -149,8 +149,8 @@ def test_a_round_waits_for_all_of_its_block_and_for_no_other() -> None:
 
 
 def test_the_last_round_spends_the_pot_and_is_final() -> None:
-    found = rooms().grants([tree(0, (*HALF, 1, 0, 1, 0), round=1), tree(1, ZERO, round=1)])
-    assert found == {0: [Grant(b"\0", 12, True, 2), Grant(b"\1", 4, True, 2)]}
+    result = rooms().grants([tree(0, (*HALF, 1, 0, 1, 0), round=1), tree(1, ZERO, round=1)])
+    assert result == {0: [Grant(b"\0", 12, True, 2), Grant(b"\1", 4, True, 2)]}
     capped = rooms(most=9).grants([tree(0, (*HALF, 1, 0, 1, 0), round=1), tree(1, ZERO, round=1)])
     assert capped == {0: [Grant(b"\0", 9, True, 2), Grant(b"\1", 7, True, 2)]}, (
         "what the cap leaves goes to the other"
@@ -172,8 +172,8 @@ def test_patience_ends_a_wait_for_slow_trees_with_what_the_others_brought() -> N
 
 
 def test_what_a_dropped_tree_did_not_use_is_the_others() -> None:
-    found = rooms(phases=2).grants([tree(0, (), 4, growing=False), tree(1, HALF)])
-    assert found == {0: [Grant(b"\1", 12, True, 1)]}
+    result = rooms(phases=2).grants([tree(0, (), 4, growing=False), tree(1, HALF)])
+    assert result == {0: [Grant(b"\1", 12, True, 1)]}
 
 
 @settings(max_examples=100, deadline=None)
@@ -181,31 +181,33 @@ def test_what_a_dropped_tree_did_not_use_is_the_others() -> None:
 def test_however_it_goes_the_budget_is_never_exceeded_and_no_tree_waits_for_ever(
     data, start, block, phases
 ) -> None:
-    """Trees come, wait, are slow, lose scores and are dropped in any order; grants are repeated by a second gateway."""
+    """Trees come, wait, are slow, lose scores and are dropped in any order; grants are repeated."""
     rule = rooms(8, phases, block, 16, patience_s=5.0)
     trees = {n: tree(n, (), start) for n in range(data.draw(st.integers(1, 2 * block)))}
     for _ in range(200):
-        for n, one in list(trees.items()):
+        for n, item in list(trees.items()):
             fate = (
                 data.draw(st.sampled_from(["grow", "grow", "grow", "slow", "drop"]))
-                if one.open
+                if item.open
                 else "over"
             )
             if fate == "grow":
-                rewards = [float((n + k) % 3 == 0) if k % 5 else None for k in range(one.granted)]
-                trees[n] = tree(n, rewards, one.granted, round=one.round, waited_s=one.waited_s + 3)
+                rewards = [float((n + k) % 3 == 0) if k % 5 else None for k in range(item.granted)]
+                trees[n] = tree(
+                    n, rewards, item.granted, round=item.round, waited_s=item.waited_s + 3
+                )
             elif fate == "drop" and data.draw(st.integers(0, 9)) == 0:
-                trees[n] = tree(n, (), one.granted, round=one.round, growing=False)
-        found, again = rule.grants(list(trees.values())), rule.grants(list(trees.values()))
-        assert found == again
-        for grant in (g for grants in found.values() for g in grants):
-            one = trees[grant.tree_id[0]]
-            assert grant.round == one.round + 1 and one.granted <= grant.leaves <= 16
-            trees[one.ordinal] = tree(
-                one.ordinal,
-                one.rewards,
+                trees[n] = tree(n, (), item.granted, round=item.round, growing=False)
+        result, repeated = rule.grants(list(trees.values())), rule.grants(list(trees.values()))
+        assert result == repeated
+        for grant in (g for grants in result.values() for g in grants):
+            item = trees[grant.tree_id[0]]
+            assert grant.round == item.round + 1 and item.granted <= grant.leaves <= 16
+            trees[item.ordinal] = tree(
+                item.ordinal,
+                item.rewards,
                 grant.leaves,
-                ended=one.ended,
+                ended=item.ended,
                 round=grant.round,
                 final=grant.final,
             )

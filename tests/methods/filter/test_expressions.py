@@ -1,4 +1,4 @@
-"""Answers that would be evaluated: what is read of each kind, and what is refused before anything evaluates it."""
+"""Answers that would be evaluated: the accepted forms, and refusals before any evaluation."""
 
 from typing import Any
 

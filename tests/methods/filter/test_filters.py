@@ -1,4 +1,4 @@
-"""Scorers as pure functions: what is right, what is wrong, what cannot be scored."""
+"""Scorers as pure functions: right, wrong, and unscorable completions."""
 
 import json
 import math

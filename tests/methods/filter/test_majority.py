@@ -1,4 +1,4 @@
-"""Majority votes and their pseudo-labels (card 1), and group scorers in the verifier's process and in children."""
+"""Majority votes and their labels, and group scorers in the verifier's process and in children."""
 
 import sys
 from pathlib import Path
@@ -20,7 +20,8 @@ ROW: dict[str, object] = {"question": "3 + 4"}  # no answer
 
 
 def test_the_ratio_counts_the_missing_ones_too():
-    """The card: mode of what is extracted; majority_ratio = count / N, N with the missing ones."""
+    """majority_ratio = count / N, and N counts completions without an answer (TTRL, arXiv
+    2504.16084)."""
     assert vote(["7", "7", "8", None]) == ("7", 0.5)
     assert vote(["12"] * 20 + [None] * 12) == ("12", 20 / 32)  # N_votes = 32
     assert vote([None, None]) == (None, 0.0) and vote([]) == (None, 0.0)

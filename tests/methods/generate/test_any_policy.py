@@ -1,4 +1,7 @@
-"""What holds for every policy that branches from finished paths: exact budgets, resumption, order, cuts, idempotence."""
+"""Properties of every policy that branches from finished paths.
+
+They are exact budgets, resumption, order, cuts, idempotence.
+"""
 
 import random
 from dataclasses import replace
@@ -28,7 +31,7 @@ def width(name, of):
 
 
 def longest(policy, max_tokens):
-    """Tokens that a path may have."""
+    """Draw the tokens that a path may have."""
     name, of = policy
     return min(max_tokens, of["segment"] * of["max_depth"]) if name == EAGER else max_tokens
 
@@ -130,6 +133,6 @@ def test_a_narrow_room_bounds_the_leaves(policy, seed, most):
 
 
 def test_the_drivers_can_tell_trees_apart():
-    one, _ = grow(spec("iid", {"width": 3}, 12, 1), engine(ENDING))
+    item, _ = grow(spec("iid", {"width": 3}, 12, 1), engine(ENDING))
     other = grow_anyhow(spec("iid", {"width": 3}, 12, 2), engine(ENDING), random.Random(0))
-    assert shape(one) != shape(other)
+    assert shape(item) != shape(other)

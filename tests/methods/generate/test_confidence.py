@@ -1,4 +1,4 @@
-"""echo's numbers by method card 1."""
+"""echo's numbers by the formulas of ECHO, arXiv 2602.02150."""
 
 import math
 
@@ -12,11 +12,11 @@ from methods.generate.echo.confidence import Cuts, Profile, Width, entropy_and_c
 
 
 def made(entropy=(), group=(), tail=(), rise=()):
-    """A profile by hand; what is not given is calm."""
+    """Return a profile by hand, calm by default."""
     n = max(map(len, (entropy, group, tail, rise)))
-    given = ((entropy, 0), (group, 9), (tail, 9), (rise, 0))
+    actual = ((entropy, 0), (group, 9), (tail, 9), (rise, 0))
     return Profile(
-        *(np.array(values if len(values) else np.full(n, calm), float) for values, calm in given)
+        *(np.array(values if len(values) else np.full(n, calm), float) for values, calm in actual)
     )
 
 
@@ -48,8 +48,8 @@ def test_quantiles_are_those_of_numpy_to_the_last_bit(values, levels):
 
 @given(st.lists(st.booleans(), max_size=12), st.integers(1, 4))
 def test_a_rule_that_must_hold_for_some_tokens_holds_at_the_last_of_them(holds, times):
-    found = confidence._in_a_row(np.array(holds, bool), times)
-    assert found.tolist() == [
+    result = confidence._in_a_row(np.array(holds, bool), times)
+    assert result.tolist() == [
         t + 1 >= times and all(holds[t + 1 - times : t + 1]) for t in range(len(holds))
     ]
 
@@ -135,7 +135,7 @@ def test_published_thresholds_cannot_fire_and_those_of_a_chain_can():
         (
             made(group=[9, 9, 0.3], rise=[0.6, 0.6, 0.6]),
             (2, "low_confidence"),
-        ),  # in the card's order
+        ),  # in the published order
         (made(), None),
     ],
 )

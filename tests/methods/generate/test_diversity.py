@@ -1,5 +1,7 @@
-"""Where forks are put decides what a tree finds: scripted models whose answers are known (cards 1, 2 and 7), and the bench's
-arithmetic."""
+"""Effect of the place of forks on the variety of a tree, and the bench's arithmetic.
+
+Models are scripted, with known answers.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +20,10 @@ FORKED = {
 
 
 def endings(policy: str, seed: int) -> tuple[int, int]:
-    """Different answers of a tree of 16 leaves, and the tokens sampled for it, where one token of 32 is a choice."""
+    """Return different answers of a tree of 16 leaves, and its sampled tokens.
+
+    One token of 32 is a choice.
+    """
     grower, done = grow(spec(policy, FORKED[policy], 64, seed), engine({"toy": "one_fork"}))
     assert done and len(grower.leaves) == LEAVES
     sampled = sum(len(s) for s in grower.tree.segments.values() if s.kind == 2)
@@ -26,13 +31,17 @@ def endings(policy: str, seed: int) -> tuple[int, int]:
 
 
 def test_with_one_fork_of_high_entropy_echo_and_eptree_beat_treepo():
-    """TreePO's fixed segments have 8 paths at the fork, so 8 of its 16 leaves repeat the others; the others fork at it."""
-    found = {
+    """TreePO's fixed segments have 8 paths at the fork, so 8 of its 16 leaves repeat the others.
+
+    The other policies fork at it.
+    """
+    result = {
         policy: np.mean([endings(policy, seed) for seed in range(12)], axis=0) for policy in FORKED
     }
     assert (
-        found["echo"][0] > found["treepo"][0] + 2 and found["eptree"][0] > found["treepo"][0] + 2
-    ), found
+        result["echo"][0] > result["treepo"][0] + 2
+        and result["eptree"][0] > result["treepo"][0] + 2
+    ), result
     assert all(endings("treepo", seed)[0] <= 8 for seed in range(12))
 
 
@@ -61,16 +70,16 @@ ROWDY |= {c: dict.fromkeys("efghijklmnopqrst", 1 / 16) for c in "aefghijklmnopqr
 
 
 def beginnings(policy: str, settings: dict[str, object], seed: int) -> tuple[int, int]:
-    """Different depth-1 ancestors of a tree's leaves, and its sampled tokens."""
-    one = engine({"chain": ROWDY})
-    grower, done = grow(spec(policy, settings, 24, seed), one)
+    """Return different depth-1 ancestors of a tree's leaves, and its sampled tokens."""
+    item = engine({"chain": ROWDY})
+    grower, done = grow(spec(policy, settings, 24, seed), item)
     assert done
     first = {grower.tree.lineage(leaf.segment)[1].id for leaf in grower.leaves}
-    return len(first), one.stats().sampled_tokens
+    return len(first), item.stats().sampled_tokens
 
 
 def test_echo_keeps_more_beginnings_than_branching_by_entropy_alone_at_equal_tokens():
-    """Card 1's collapse test: one chain has runs of high entropy, and who follows entropy alone ends up below it."""
+    """One chain has runs of high entropy, and a rule of entropy alone ends up below it (ECHO)."""
     echo = {"width": 16, "chains": 4, "segment": 8, "min_depth": 1}
     alone = {"width": 24, "epsilon": 0.25, "metric": "entropy"}
     rows = [
@@ -82,17 +91,17 @@ def test_echo_keeps_more_beginnings_than_branching_by_entropy_alone_at_equal_tok
 
 
 def spread_groups(policy: str, settings: dict[str, object], seeds: range) -> list[bool]:
-    """Whether a group has right and wrong leaves, for each ending as the right one."""
-    found = []
+    """Return whether a group has right and wrong leaves, for each ending as the right one."""
+    result = []
     for seed in seeds:
         grower, _ = grow(spec(policy, settings, 128, seed), engine({"toy": "reconverging"}))
         ends = [grower.completion(leaf).strip()[-1].lower() for leaf in grower.leaves]
-        found += [0 < sum(end == right for end in ends) < len(ends) for right in "hijklmno"]
-    return found
+        result += [0 < sum(end == right for end in ends) < len(ends) for right in "hijklmno"]
+    return result
 
 
 def test_with_latr_fewer_groups_have_rewards_that_are_all_equal():
-    """Card 7's second claim."""
+    """LATR, arXiv 2510.24302, claims it."""
     latr = {"width": 8, "preset": "countdown", "chunk": 8, "ages": [10]}
     flat = {
         name: 1 - np.mean(spread_groups(name, of, range(4)))
@@ -106,11 +115,11 @@ def answers(*texts: tuple[tuple[int, ...], object, bool]) -> list[Answer]:
 
 
 def test_the_benchs_spread_of_a_set_of_answers():
-    one = spread(
+    item = spread(
         answers(((1, 2, 3, 4), 7, False), ((1, 2, 3), 7, True), ((9, 9, 9, 9), None, False))
     )
-    assert one.distinct == 1 and one.passed == 1.0
-    assert one.distance == pytest.approx(
+    assert item.distinct == 1 and item.passed == 1.0
+    assert item.distance == pytest.approx(
         (1 / 4 + 4 / 4 + 3 * 0 + edit_distance((1, 2, 3), (9, 9, 9, 9)) / 4) / 3
     )
     assert spread(answers(((1,), 1, False))).distance == 0.0

@@ -1,4 +1,4 @@
-"""echo's trees: leaves, branches at uncertain tokens, cuts, and what a tree may go through on its way."""
+"""echo's trees: leaves, branches at uncertain tokens, cuts, and interruptions."""
 
 import itertools
 import random
@@ -37,7 +37,8 @@ def answers(grower):
 
 
 def halved(tree):
-    """Whether forced tokens are there without what followed them: that is drawn again, at its own place."""
+    """Return whether forced tokens lack their continuation, which is drawn again at its own
+    place."""
     return any(
         s.kind is Kind.FORCED and s.finish is not Finish.STOP and s.id not in tree.children
         for s in tree
@@ -69,7 +70,7 @@ def test_a_chain_branches_at_the_fork_into_its_likeliest_tokens():
 
 
 def test_on_one_high_entropy_fork_echo_finds_more_answers_than_treepo():
-    found = {}
+    result = {}
     for name, settings_ in ((ECHO, {"chains": 1, "max_branches": 8}), (TREEPO, {"max_depth": 3})):
         given_settings = settings_ | {"width": 8, "segment": 4}
         grown = [
@@ -77,8 +78,8 @@ def test_on_one_high_entropy_fork_echo_finds_more_answers_than_treepo():
             for seed in range(20)
         ]
         assert all(len(grower.leaves) == 8 for grower in grown)
-        found[name] = np.mean([len(answers(grower)) for grower in grown])
-    assert found[ECHO] == 8.0 and found[TREEPO] < 6.0
+        result[name] = np.mean([len(answers(grower)) for grower in grown])
+    assert result[ECHO] == 8.0 and result[TREEPO] < 6.0
 
 
 def test_unlikely_tokens_are_not_forced():
@@ -239,9 +240,9 @@ def test_neither_order_nor_a_crash_changes_the_tree(policy, chain, seed, rng):
         )
     assert {mark.leaf for mark in plan.leaves} <= set(whole.leaves)
     same = not halved(part)
-    again, _ = grow(given_spec, engine({"chain": chain}, max_branches=2), part)
-    assert len(again.leaves) == len(whole.leaves)
-    assert shape(again) == shape(whole) or not same
+    repeated, _ = grow(given_spec, engine({"chain": chain}, max_branches=2), part)
+    assert len(repeated.leaves) == len(whole.leaves)
+    assert shape(repeated) == shape(whole) or not same
 
 
 @settings(max_examples=10, deadline=None)

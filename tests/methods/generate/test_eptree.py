@@ -1,4 +1,4 @@
-"""eptree by the baselines card: which tokens are forked, how often, and how many leaves there are."""
+"""eptree (TreeRL, arXiv 2506.11902): the forked tokens, their number, and the number of leaves."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def plan(policy, hand, **room):
     return policy.plan(hand.view(), GrowthBudget(**room), Draws(7))
 
 
-def test_the_cards_defaults_give_thirty_leaves():
+def test_the_published_defaults_give_thirty_leaves():
     policy = EPTree()
     assert (policy.chains, policy.forks, policy.rounds, policy.continuations, policy.width) == (
         6,

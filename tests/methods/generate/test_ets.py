@@ -1,4 +1,5 @@
-"""ets by the numbers of method card 37: REBASE counts, the integer program against brute force, clusters, memory."""
+"""ets by numbers (arXiv 2502.13575): REBASE, the integer program by brute force, clusters,
+memory."""
 
 import itertools
 import random
@@ -13,18 +14,18 @@ from methods.generate.ets.clusters import clusters, linked
 from methods.generate.ets.rebase import counts, shares, width_left
 from methods.generate.ets.select import Choice, exact, greedy, kv_tokens, select
 
-CARD = [0.9, 0.9, 0.8, 0.7]  # a1, a2, a3 under A, b1 under B
+EXAMPLE = [0.9, 0.9, 0.8, 0.7]  # a1, a2, a3 under A, b1 under B
 ABOVE = [("root", "A"), ("root", "A"), ("root", "A"), ("root", "B")]
 MEANING = ["12", "12", "3", "b"]
 
 
-def card(cost, bonus=0.0):
-    return Choice(shares(CARD, 8), ABOVE, MEANING, cost, bonus)
+def example(cost, bonus=0.0):
+    return Choice(shares(EXAMPLE, 8), ABOVE, MEANING, cost, bonus)
 
 
-def test_rebase_counts_of_the_card():
-    assert counts(CARD, 8) == [3, 3, 2, 0]
-    assert shares(CARD, 8) == [3 / 8, 3 / 8, 2 / 8, 0]
+def test_rebase_counts_of_the_paper():
+    assert counts(EXAMPLE, 8) == [3, 3, 2, 0]
+    assert shares(EXAMPLE, 8) == [3 / 8, 3 / 8, 2 / 8, 0]
     assert counts([0.7, 0.9, 0.8, 0.9], 8) == [0, 3, 2, 3], "by score, whatever the order"
 
 
@@ -61,18 +62,18 @@ def test_finished_and_long_paths_each_take_one_of_the_width():
     ],
 )
 def test_the_card_s_choices(cost, bonus, kept, value):
-    choice = card(cost, bonus)
+    choice = example(cost, bonus)
     assert len(choice.below_M_N) == 3 and select(choice) == kept
     assert choice.value(exact(choice)) == pytest.approx(value, abs=5e-5)
     assert choice.value(greedy(choice)) == pytest.approx(value, abs=5e-5)
 
 
 def test_at_no_cost_everything_is_kept():
-    assert select(card(0.0)) == [0, 1, 2, 3]
+    assert select(example(0.0)) == [0, 1, 2, 3]
 
 
 def random_choice(rng, count):
-    """Candidates below a random tree three levels deep."""
+    """Draw candidates below a random tree three levels deep."""
     rewards = [rng.random() for _ in range(count)]
     above = [("root", a := rng.randrange(3), (a, rng.randrange(3))) for _ in range(count)]
     named = [rng.randrange(4) for _ in range(count)]
@@ -86,7 +87,7 @@ def random_choice(rng, count):
 
 
 def brute(choice):
-    """The highest objective, spelled out: constraints and all."""
+    """Return the highest objective, by the definition with its constraints."""
     count, best = len(choice.worth), -float("inf")
     nodes = sorted({n for path in choice.ancestors for n in path}, key=repr)
     for x in itertools.product((0, 1), repeat=count):
@@ -115,9 +116,9 @@ def test_the_greedy_fallback_is_seldom_and_little_worse():
     gaps = []
     for seed in range(200):
         choice = random_choice(random.Random(seed), 12)
-        best, found = choice.value(exact(choice)), choice.value(greedy(choice))
-        assert found <= best + 1e-9 and greedy(choice).any()
-        gaps.append(best - found)
+        best, result = choice.value(exact(choice)), choice.value(greedy(choice))
+        assert result <= best + 1e-9 and greedy(choice).any()
+        gaps.append(best - result)
     missed = [gap for gap in gaps if gap > 1e-9]
     assert len(missed) <= 0.05 * len(gaps) and sum(gaps) / len(gaps) < 0.005, (
         f"{len(missed)} of {len(gaps)}"
@@ -162,7 +163,7 @@ def test_memory_counts_each_node_once():
 
 
 def as_defined(distance, cut):
-    """Average linkage by its definition: every mean of every two clusters, again after each join."""
+    """Return average linkage by its definition: all means of two clusters anew after each join."""
     groups = [[i] for i in range(len(distance))]
     while len(groups) > 1:
         pairs = [
@@ -188,7 +189,7 @@ def as_defined(distance, cut):
     st.sampled_from([0.1, 0.5, 0.8]),
 )
 def test_clusters_are_those_of_the_definition(data, many, values, cut):
-    """`values`: how many distances there are; few make ties."""
+    """`values` is the number of different distances; few make ties."""
     ints = data.draw(st.lists(st.integers(0, values), min_size=many * many, max_size=many * many))
     half = np.tril(np.array(ints, float).reshape(many, many), -1) / (1 << values.bit_length() - 1)
     assert linked(half + half.T, cut) == as_defined(half + half.T, cut)

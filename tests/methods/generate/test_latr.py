@@ -1,47 +1,23 @@
-"""latr's rules by the numbers of method card 7, its trees, and what a tree may go through on its way."""
+"""latr (arXiv 2510.24302): its rules by numbers, its trees, and interruptions."""
 
 import itertools
-import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from banyan.draws import Draws
 from banyan.errors import InvalidInput
-from banyan.plugins import GrowthBudget, GrowthView
+from banyan.plugins import GrowthBudget
 from banyan.recipe_loader.load import resolve
-from banyan.segment import Finish, Kind
-from banyan.tree import Tree
-from banyan.view import TreeView
+from banyan.segment import Kind
 from methods.generate.latr.lookahead import ForkRule, Likeness
 from methods.generate.latr.policy import Latr
 from methods.generate.latr.similarity import edit_distance
-from tests.methods.generate.forests import Hand, grow_anyhow
-from tests.rollout.growing import ENDING, ENDLESS, IID, engine, grow, shape, spec, survivors
+from tests.methods.generate.forests import Hand
+from tests.methods.generate.latr_chains import BOTH, DIGITS, LATR, LETTERS, SMALL
+from tests.rollout.growing import IID, engine, grow, spec
 
-LATR = "methods.generate.latr.policy:Latr"
-# x's, in which a digit may stand where the model is unsure: it goes on as before; behind a letter
-# it does not
-DIGITS = {"": {"x": 1.0}, "xxx": {"1": 0.55, "2": 0.45}, "1": {"x": 1.0}, "2": {"x": 1.0}}
-LETTERS = {"": {"x": 1.0}, "xxx": {"a": 0.55, "b": 0.45}, "a": {"a": 1.0}, "b": {"b": 1.0}}
-BOTH = {
-    "": {"x": 1.0},
-    "xxx": {"1": 0.55, "2": 0.45},
-    "1": {"y": 1.0},
-    "2": {"y": 1.0},
-    "y": {"y": 1.0},
-}
 BOTH |= {"yyyy": {"a": 0.5, "b": 0.3, "": 0.2}, "a": {"a": 0.9, "": 0.1}, "b": {"b": 0.6, "x": 0.4}}
-SMALL = {
-    "width": 4,
-    "preset": "countdown",
-    "chunk": 3,
-    "ages": [4, 6],
-    "tau_rel": 0.3,
-    "force_return": 20,
-}
 
 
 def greedy(segment):
@@ -49,7 +25,7 @@ def greedy(segment):
 
 
 def opened(grower):
-    """What stands before each forced token, and the token."""
+    """Return the text before each forced token, and the token."""
     return {
         grower.tokenizer.decode(grower.tree.prefix_tokens(s.id, 1))
         for s in grower.tree
@@ -248,7 +224,8 @@ def test_the_share_of_independent_samples_starts_at_the_prompt_at_once():
 
 
 def test_latr_leaves_differ_more_than_independent_samples_on_the_reconverging_model():
-    """A lookahead of 10 frees the slots that digits took before the next letter; then all eight endings are found."""
+    """A lookahead of 10 frees the slots of digits before the next letter; then all eight endings
+    occur."""
     lookahead = {"width": 8, "preset": "countdown", "chunk": 8, "ages": [10]}
     means, endings = {}, {}
     for name, policy in ((LATR, lookahead), (IID, {"width": 8})):
@@ -261,81 +238,6 @@ def test_latr_leaves_differ_more_than_independent_samples_on_the_reconverging_mo
         endings[name] = [len({text[-1] for text in answers(grower)}) for grower in grown]
     assert set(endings[LATR]) == {8} and np.mean(endings[IID]) < 7
     assert means[LATR] > means[IID] + 0.02, means
-
-
-SETTINGS = st.fixed_dictionaries(
-    {
-        "width": st.integers(1, 7),
-        "chunk": st.integers(1, 7),
-        "candidates": st.integers(2, 3),
-        "ages": st.sampled_from([[], [1], [2, 4], [3, 5]]),
-        "tau_abs": st.sampled_from([0.05, 0.25]),
-        "tau_rel": st.sampled_from([0.15, 0.6]),
-        "preset": st.sampled_from(["math", "countdown"]),
-        "force_return": st.integers(1, 20),
-        "eta": st.sampled_from([{0: 1.0}, {0: 0.6}, {0: 0.0}]),
-    }
-)
-CHAINS = st.sampled_from([DIGITS, LETTERS, BOTH, ENDING["chain"], ENDLESS["chain"]])
-RANDOM = st.integers(0, 10**6).map(random.Random)
-
-
-@settings(max_examples=40, deadline=None)
-@given(SETTINGS, CHAINS, st.integers(1, 16), st.integers(0, 10**6), RANDOM)
-def test_leaves_are_exactly_n_whatever_ends_and_cuts_the_paths(policy, chain, most, seed, rng):
-    grower = grow_anyhow(spec(LATR, policy, most, seed), engine({"chain": chain}), rng, cuts=0.2)
-    assert len(grower.leaves) == policy["width"]
-    TreeView(grower.tree, list(grower.leaves), {})  # no two leaves end at the same token
-    for leaf in grower.leaves:
-        assert (
-            1
-            <= len(grower.tree.prefix_tokens(leaf.segment, leaf.end)) - len(grower.tree.root)
-            <= most
-        )
-
-
-@settings(max_examples=40, deadline=None)
-@given(SETTINGS, CHAINS, st.integers(0, 10**6), RANDOM)
-def test_neither_order_nor_a_crash_changes_the_tree(policy, chain, seed, rng):
-    given_spec = spec(LATR, policy, 14, seed)
-    whole, _ = grow(given_spec, engine({"chain": chain}))
-    assert shape(grow_anyhow(given_spec, engine({"chain": chain}), rng)) == shape(whole)
-    part = survivors(whole.tree, rng)
-    if part.root is None:
-        return
-    view = GrowthView(part, seed, 14, sampling=given_spec.sampling)
-    plan = given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
-    assert plan == given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
-    for expansion in plan.expansions:  # it asks for what the whole tree has and this one lacks
-        b = expansion.branch
-        assert (
-            part.at(b.parent, b.fork, b.ordinal) is None
-            and whole.tree.at(b.parent, b.fork, b.ordinal) is not None
-        )
-    assert {mark.leaf for mark in plan.leaves} <= set(whole.leaves)
-    same = not any(
-        s.kind is Kind.FORCED and s.finish is not Finish.STOP and s.id not in part.children
-        for s in part
-    )
-    again, _ = grow(given_spec, engine({"chain": chain}, max_branches=2), part)
-    assert len(again.leaves) == policy["width"]
-    assert (
-        shape(again) == shape(whole) or not same
-    )  # what followed a forced token alone is drawn again elsewhere
-
-
-@settings(max_examples=15, deadline=None)
-@given(SETTINGS, CHAINS, st.integers(0, 10**6))
-def test_no_more_than_n_branches_live(policy, chain, seed):
-    given_spec = spec(LATR, policy, 14, seed)
-    whole, _ = grow(given_spec, engine({"chain": chain}))
-    order = list(whole.tree)
-    for count in range(1, min(len(order), 40) + 1):
-        view = GrowthView(
-            Tree(given_spec.tree_id, order[:count]), seed, 14, sampling=given_spec.sampling
-        )
-        plan = given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
-        assert len(plan.expansions) + len(plan.leaves) <= policy["width"]
 
 
 @pytest.mark.parametrize(

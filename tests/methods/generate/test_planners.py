@@ -1,4 +1,4 @@
-"""A planner that is told what is new says what the plan of the whole tree says, after each event, whatever came first."""
+"""A planner that gets the news equals the plan of the whole tree after each event."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -104,9 +104,9 @@ def test_every_policy_with_a_planner_is_here():
 
 @dataclass
 class World:
-    """An engine that answers expansions with facts drawn from their branch alone: anything, cut anywhere, and yet facts.
+    """Engine that answers expansions with facts drawn from their branch alone, cut anywhere.
 
-    What a resumed tree lacks is sampled again, the same.
+    Missing parts of a resumed tree are sampled again, the same.
     """
 
     seed: int
@@ -117,22 +117,22 @@ class World:
 
     def __post_init__(self):
         self.tree.add(Segment(b"tree", b"", 0, 0, Kind.PROMPT, np.array([1, 2])))
-        given = self.leaves, self.rewards, Sampling(max_new_tokens=MOST), self.repairs
-        self.view = GrowthView(self.tree, self.seed, MOST, set(), *given)
+        actual = self.leaves, self.rewards, Sampling(max_new_tokens=MOST), self.repairs
+        self.view = GrowthView(self.tree, self.seed, MOST, set(), *actual)
 
     def answer(self, expansion: Expansion) -> list[Segment]:
-        """The segments that an expansion becomes, in the tree now: of forced tokens, and of sampled ones."""
-        branch, made = expansion.branch, list[Segment]()
+        """Add the segments of an expansion to the tree: of forced tokens, and of sampled ones."""
+        branch, created = expansion.branch, list[Segment]()
         draw = random.Random(key(self.seed, "world", branch.parent, branch.fork, branch.ordinal))
         if expansion.forced:
             ends = draw.random() < 0.1
             finish = Finish.STOP if ends else Finish.BOUNDARY
-            made.append(
+            created.append(
                 self._segment(branch, expansion, list(expansion.forced), finish, draw, Kind.FORCED)
             )
             if ends or draw.random() < 0.3:  # of what followed, a crash left nothing
-                return self._added(made)
-            branch = Branch(made[0].id, len(made[0]), 0)
+                return self._added(created)
+            branch = Branch(created[0].id, len(created[0]), 0)
         most = expansion.sampling.max_new_tokens
         count = most if draw.random() < 0.6 else draw.randint(1, most)
         finish = (
@@ -140,12 +140,12 @@ class World:
             if count == most
             else draw.choice([Finish.STOP, Finish.STOP, Finish.ABORTED])
         )
-        made.append(
+        created.append(
             self._segment(
                 branch, expansion, [draw.randint(1, 3) for _ in range(count)], finish, draw
             )
         )
-        return self._added(made)
+        return self._added(created)
 
     def _added(self, made):
         for segment in made:
@@ -180,7 +180,7 @@ class World:
         )
 
     def score(self, leaf: Leaf) -> None:
-        """A leaf's reward, and for a wrong one a repair somewhere on its path, or none."""
+        """Return a leaf's reward, and for a wrong one a repair somewhere on its path, or none."""
         self.rewards[leaf] = self.reward(leaf)
         draw = random.Random(key(self.seed, "repair", leaf.segment, leaf.end))
         if self.rewards[leaf] == 0.0 and draw.random() < 0.8:
@@ -191,22 +191,24 @@ class World:
             self.repairs[leaf] = Repaired(place, forced, draw.randint(1, steps), steps)
 
     def resumed(self, rng: random.Random) -> "World":
-        """What a store may have of it."""
-        again = World(self.seed)
+        """Return a part of the tree that a store may have."""
+        repeated = World(self.seed)
         for segment in survivors(self.tree, rng):
-            again.tree.add(segment)
-        again.rewards |= {
+            repeated.tree.add(segment)
+        repeated.rewards |= {
             leaf: value
             for leaf, value in self.rewards.items()
-            if leaf.segment in again.tree.segments
+            if leaf.segment in repeated.tree.segments
         }
-        again.repairs |= {leaf: one for leaf, one in self.repairs.items() if leaf in again.rewards}
-        return again
+        repeated.repairs |= {
+            leaf: item for leaf, item in self.repairs.items() if leaf in repeated.rewards
+        }
+        return repeated
 
 
 @dataclass
 class Heard:
-    """All that a planner said."""
+    """Sum of a planner's plans."""
 
     asked: dict[Branch, Expansion] = field(default_factory=dict)
     marks: dict[Leaf, str] = field(default_factory=dict)
@@ -225,7 +227,7 @@ class Heard:
         self.dropped |= set(plan.dropped)
 
     def is_all_of(self, plan: Plan, said: Plan, world: World) -> None:
-        """Whether that is what the plan of the whole tree says."""
+        """Return whether it equals the plan of the whole tree."""
         at = world.tree.at
         lacking = {b: e for b, e in self.asked.items() if at(b.parent, b.fork, b.ordinal) is None}
         assert lacking == {e.branch: e for e in plan.expansions}
@@ -234,7 +236,7 @@ class Heard:
 
 
 def grown(name, of, seed, rng, room=EVERY):
-    """Grows a tree by a planner, with a crash now and then; compares it with a new plan after each event."""
+    """Grow a tree by a planner with crashes, and compare it with a new plan after each event."""
     policy, world = registry.build("generate", name, of), World(seed)
     needs_scores = getattr(policy, "needs_scores", False)
     planner = None
@@ -244,13 +246,13 @@ def grown(name, of, seed, rng, room=EVERY):
     while True:
         if planner is None:
             planner, heard, news = policy.planner(world.view, room, Draws(seed)), Heard(), News()
-        said = planner.plan(news)
-        heard.hear(said)
+        output = planner.plan(news)
+        heard.hear(output)
         world.leaves |= heard.marks
         whole = [policy.plan(world.view, room, Draws(seed)) for _ in range(2)]
         assert whole[0] == whole[1]
-        heard.is_all_of(whole[0], said, world)
-        if said.done:
+        heard.is_all_of(whole[0], output, world)
+        if output.done:
             return heard, world
         events += 1
         assert events < 500, "the tree is never grown"
@@ -264,7 +266,7 @@ def grown(name, of, seed, rng, room=EVERY):
         ]
         ended = rng.sample(flying, rng.randint(min(1, len(flying)), min(3, len(flying))))
         gone = [e.branch for e in ended if rng.random() < 0.1]
-        made = [segment for e in ended if e.branch not in gone for segment in world.answer(e)]
+        created = [segment for e in ended if e.branch not in gone for segment in world.answer(e)]
         for branch in gone:  # it must be asked for again
             del heard.asked[branch]
         scored = [
@@ -272,7 +274,7 @@ def grown(name, of, seed, rng, room=EVERY):
         ]
         for leaf in scored:
             world.score(leaf)
-        news = News(made, scored, gone)
+        news = News(created, scored, gone)
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
@@ -314,13 +316,13 @@ def test_the_order_of_leaves_does_not_tell_which_ended_first():
 
 
 def leaves_in_order(given_spec, most):
-    one = engine(ENDING, max_branches=most)
-    grower = Grower(given_spec, Tree(given_spec.tree_id), one.tokenizer, "test")
+    item = engine(ENDING, max_branches=most)
+    grower = Grower(given_spec, Tree(given_spec.tree_id), item.tokenizer, "test")
     step = grower.start()
     while step.grown is None:
         for request in reversed(step.requests):
-            one.submit(request)
-        step = grower.ended(one.step())
+            item.submit(request)
+        step = grower.ended(item.step())
     return step.grown
 
 

@@ -1,4 +1,4 @@
-"""rose by the numbers of method card 30: the score, the arg-max, restarts, and iid at its limit."""
+"""rose by numbers (arXiv 2601.05053): the score, the arg-max, restarts, and iid at its limit."""
 
 import math
 from dataclasses import replace
@@ -20,7 +20,8 @@ HALF = math.log(0.5)
 
 
 def signals(entropies, semantics):
-    """Signals of tokens with two likeliest tokens of these entropies (0 or ln 2), and these F."""
+    """Return signals of tokens with two likeliest tokens of these entropies (0 or ln 2), and
+    these F."""
     rows = [[HALF, HALF] if h else [0.0, -math.inf] for h in entropies]
     return Signals(
         np.zeros((len(rows), 2), np.int32), np.array(rows).reshape(-1, 2), np.array(semantics)
@@ -34,10 +35,10 @@ def plan(policy, hand, seed=7, **room):
 @pytest.mark.parametrize("cosine,score", [(1, -0.3466), (0, 0.0), (-1, 0.3466)])
 def test_two_equal_alternatives_score_by_what_they_mean(cosine, score):
     semantic = 2 * 0.5 * 0.5 * cosine  # Σ_{i≠j} p_i p_j cos
-    one = signals([1], [semantic])
-    assert scores(one, "cosine-entropy", 1)[0] == pytest.approx(score, abs=5e-4)
-    assert scores(one, "cosine", 1)[0] == -semantic
-    assert scores(one, "entropy", 1)[0] == pytest.approx(math.log(2), abs=5e-4)
+    item = signals([1], [semantic])
+    assert scores(item, "cosine-entropy", 1)[0] == pytest.approx(score, abs=5e-4)
+    assert scores(item, "cosine", 1)[0] == -semantic
+    assert scores(item, "entropy", 1)[0] == pytest.approx(math.log(2), abs=5e-4)
 
 
 def test_entropy_is_not_renormalised():
@@ -110,16 +111,16 @@ SIGNS = {"": {"x": 1.0}, "xx": {"+": 0.7, "-": 0.3}} | {c: {"a": 0.5, "A": 0.5} 
 
 
 def test_at_equal_leaves_answers_differ_more_than_by_entropy_alone():
-    """Card 30's claim: the arg-max of entropy branches among synonyms, and its leaves all mean the same."""
-    found = {}
+    """The arg-max of entropy branches among synonyms, and its leaves all mean the same (ROSE)."""
+    result = {}
     for metric in ("entropy", "cosine-entropy"):
         of = {"width": 8, "epsilon": 0.0, "metric": metric}
         trees = [grow(spec(ROSE, of, 12, seed), engine({"chain": SIGNS}))[0] for seed in range(12)]
         assert all(len(tree.leaves) == 8 for tree in trees)
-        found[metric] = np.mean(
+        result[metric] = np.mean(
             [len({tree.completion(leaf)[2] for leaf in tree.leaves}) for tree in trees]
         )
-    assert found["entropy"] == 1.0 and found["cosine-entropy"] > 1.8, found
+    assert result["entropy"] == 1.0 and result["cosine-entropy"] > 1.8, result
 
 
 def test_epsilon_one_asks_for_what_iid_asks():
@@ -161,8 +162,8 @@ def test_starts_at_the_prompt_wait_for_nobody():
 def test_only_the_signals_of_the_metric_are_asked_for_also_after_a_cut(metric, top, semantic):
     hand = Hand()
     head = hand.put(hand.start(), [-1.0] * 2, Finish.ABORTED, signals=signals([1] * 2, [0.0] * 2))
-    made = {e.branch: e.signals for e in plan(Rose(metric=metric, epsilon=0.0), hand).expansions}
-    assert made == {Branch(head.id, 2, 0): Wanted(top, semantic)}
+    created = {e.branch: e.signals for e in plan(Rose(metric=metric, epsilon=0.0), hand).expansions}
+    assert created == {Branch(head.id, 2, 0): Wanted(top, semantic)}
 
 
 def test_an_engine_without_signals_is_refused_by_name():

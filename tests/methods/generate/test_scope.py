@@ -1,4 +1,4 @@
-"""scope: which failures are repaired, where, what stands in the group afterwards; resumed, logged, made again."""
+"""scope: repaired failures, their places, and the group afterwards; resumed, logged, repeated."""
 
 from math import comb
 
@@ -43,7 +43,7 @@ def test_the_most_right_ones_are_repaired_and_never_from_the_first_step() -> Non
 
 
 def test_recycling_moves_groups_without_a_lesson_to_those_with_one() -> None:
-    """The card's figures: p = 0.05, G = 8: .6634 all wrong, .3366 teach; with q = 0.6 recyclable .7346."""
+    """p = 0.05, G = 8: .6634 all wrong, .3366 teach; with q = 0.6 recyclable .7346."""
     p, n, q = 0.05, 8, 0.6
     policy, failed = Scope(n, most=1), [leaf(i) for i in range(n)]
     right = [comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
@@ -63,12 +63,12 @@ def test_bad_settings_are_refused(wrong: dict) -> None:
 
 
 def sampled(grower: Grower, step: GrowthStep) -> GrowthStep:
-    """Steps until nothing is in flight; the last of them."""
-    one = engine(ENDLESS)
+    """Step until nothing is in flight; return the last step."""
+    item = engine(ENDLESS)
     while step.requests or grower.in_flight:
         for request in step.requests:
-            one.submit(request)
-        step = grower.ended(one.step())
+            item.submit(request)
+        step = grower.ended(item.step())
         RECORDS.extend(step.plans)
     return step
 
@@ -77,9 +77,9 @@ RECORDS: list[tree_pb2.PlanRecord] = []
 
 
 def begun(tree: Tree | None = None) -> Grower:
-    given = spec(SCOPE, {"width": 3, "most": 1}, LENGTH)
+    actual = spec(SCOPE, {"width": 3, "most": 1}, LENGTH)
     RECORDS.clear()
-    grower = Grower(given, tree or Tree(given.tree_id), engine(ENDLESS).tokenizer, "n")
+    grower = Grower(actual, tree or Tree(actual.tree_id), engine(ENDLESS).tokenizer, "n")
     first = grower.start()
     RECORDS.extend(first.plans)
     step = sampled(grower, first)
@@ -90,15 +90,15 @@ def begun(tree: Tree | None = None) -> Grower:
 def scores(
     grower: Grower, right: set[Leaf], repairs: dict[Leaf, tree_pb2.Repair]
 ) -> list[tree_pb2.ScoredLeaf]:
-    said = []
-    for one in grower.leaves:
+    output = []
+    for item in grower.leaves:
         score = tree_pb2.Score(
-            state=tree_pb2.SCORE_STATE_SCORED, value=float(one in right), repair=repairs.get(one)
+            state=tree_pb2.SCORE_STATE_SCORED, value=float(item in right), repair=repairs.get(item)
         )
-        said.append(
-            tree_pb2.ScoredLeaf(leaf=segments.leaf_to_wire(one), scorer="steps", score=score)
+        output.append(
+            tree_pb2.ScoredLeaf(leaf=segments.leaf_to_wire(item), scorer="steps", score=score)
         )
-    return said
+    return output
 
 
 def scored(grower: Grower, right: set[Leaf], repairs: dict[Leaf, tree_pb2.Repair]) -> GrowthStep:
@@ -111,16 +111,16 @@ FIX = tree_pb2.Repair(keep=5, text="xyz", step=3, steps=4)
 
 
 def fixed(grower: Grower) -> tuple[Leaf, Leaf]:
-    """The leaf that failed and the leaf of its repair, after one of three was scored wrong."""
+    """Return the failed leaf and the leaf of its repair, after one of three was scored wrong."""
     wrong = list(grower.leaves)[1]
     text = grower.completion(wrong)
     step = sampled(grower, scored(grower, set(grower.leaves) - {wrong}, {wrong: FIX}))
     assert step.grown is None and grower.lacks_scores, "the repair waits for its score"
-    made = list(grower.leaves)[-1]
+    created = list(grower.leaves)[-1]
     assert (
-        made != wrong
-        and grower.completion(made)[:8] == text[:5] + "xyz"
-        and len(grower.completion(made)) == LENGTH
+        created != wrong
+        and grower.completion(created)[:8] == text[:5] + "xyz"
+        and len(grower.completion(created)) == LENGTH
     )
     (forced,) = [s for s in grower.tree if s.kind is Kind.FORCED]
     assert (forced.origin, forced.fork, forced.text, forced.parent) == (
@@ -129,21 +129,21 @@ def fixed(grower: Grower) -> tuple[Leaf, Leaf]:
         "xyz",
         wrong.segment,
     )
-    return wrong, made
+    return wrong, created
 
 
 def test_a_repair_that_is_right_stands_in_the_place_of_what_failed() -> None:
     grower = begun()
-    wrong, made = fixed(grower)
-    grown = scored(grower, {made}, {}).grown
-    assert grown is not None and len(grown) == 3 and made in grown and wrong not in grown
+    wrong, created = fixed(grower)
+    grown = scored(grower, {created}, {}).grown
+    assert grown is not None and len(grown) == 3 and created in grown and wrong not in grown
 
 
 def test_a_repair_that_is_wrong_leaves_the_group_as_it_was() -> None:
     grower = begun()
-    wrong, made = fixed(grower)
+    wrong, created = fixed(grower)
     grown = scored(grower, set(), {}).grown
-    assert grown is not None and len(grown) == 3 and wrong in grown and made not in grown
+    assert grown is not None and len(grown) == 3 and wrong in grown and created not in grown
 
 
 def test_without_a_failure_or_a_repair_nothing_more_is_sampled() -> None:
@@ -169,31 +169,31 @@ def test_what_does_not_fit_the_path_or_the_text_is_not_repaired() -> None:
 
 @pytest.mark.parametrize("forced", [False, True])
 def test_another_node_goes_on_with_the_repair(forced: bool) -> None:
-    """From the tree as the store has it: before the repair is begun, or with its forced tokens alone."""
-    one = begun()
+    """The stored tree ends before the repair, or with its forced tokens."""
+    item = begun()
     first = scores(
-        one, set(list(one.leaves)[:1] + list(one.leaves)[2:]), {list(one.leaves)[1]: FIX}
+        item, set(list(item.leaves)[:1] + list(item.leaves)[2:]), {list(item.leaves)[1]: FIX}
     )
-    before = list(one.tree)
-    fixed(one)
-    put = [s for s in one.tree if s.kind is Kind.FORCED] if forced else []
-    other = Grower(one.spec, Tree(one.tree.tree_id, [*before, *put]), one.tokenizer, "m", 2)
+    before = list(item.tree)
+    fixed(item)
+    put = [s for s in item.tree if s.kind is Kind.FORCED] if forced else []
+    other = Grower(item.spec, Tree(item.tree.tree_id, [*before, *put]), item.tokenizer, "m", 2)
     assert not other.start().requests and set(other.leaves) == {
         segments.leaf_from_wire(s.leaf) for s in first
     }
     sampled(other, other.scored(first))
-    places = [{(s.parent, s.fork, s.ordinal) for s in grower.tree} for grower in (one, other)]
+    places = [{(s.parent, s.fork, s.ordinal) for s in grower.tree} for grower in (item, other)]
     assert places[0] == places[1]
     if not forced:  # else what follows the forced tokens is drawn for another branch than both were
-        assert {s.id for s in other.tree} == {s.id for s in one.tree} and set(other.leaves) == set(
-            one.leaves
+        assert {s.id for s in other.tree} == {s.id for s in item.tree} and set(other.leaves) == set(
+            item.leaves
         )
 
 
 def test_its_plans_are_logged_and_made_again() -> None:
     grower = begun()
-    wrong, made = fixed(grower)
-    scored(grower, {made}, {})
+    wrong, created = fixed(grower)
+    scored(grower, {created}, {})
     records = list(RECORDS)
     assert [list(r.dropped) for r in records if r.dropped] == [[segments.leaf_to_wire(wrong)]]
     for record, view in zip(
@@ -209,7 +209,7 @@ def test_its_plans_are_logged_and_made_again() -> None:
     last = records[-1]
     assert last.done and dict.fromkeys(
         segments.leaf_from_wire(r.leaf) for r in last.rewards
-    ).keys() >= {made}
+    ).keys() >= {created}
     assert any(
         r.HasField("repair") and list(r.repair.tokens) for record in records for r in record.rewards
     )

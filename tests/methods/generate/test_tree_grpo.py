@@ -1,4 +1,4 @@
-"""tree-grpo by the baselines card: which nodes may be drawn, how often, and how many leaves there are."""
+"""tree-grpo (arXiv 2509.21240): drawable nodes, draws, and the number of leaves."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ def plan(policy, hand, seed=7, **room):
     return policy.plan(hand.view(), GrowthBudget(**room), Draws(seed))
 
 
-def test_the_cards_defaults_keep_three_leaves():
+def test_the_published_defaults_keep_three_leaves():
     policy = TreeGRPO()
     assert (policy.rounds, policy.expansions, policy.width) == (1, 2, 3)
     grower, _ = grow(spec(TREE_GRPO, {"node": 4}, 16), engine(ENDLESS))

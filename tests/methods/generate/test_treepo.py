@@ -1,4 +1,4 @@
-"""treepo's rules by the numbers of method card 2."""
+"""treepo's rules by numbers (TreePO, arXiv 2508.17445)."""
 
 import math
 

@@ -1,4 +1,5 @@
-"""treepo-eager's rule: shares that go down the tree, exactly W leaves, and treepo's tree where no path ends early."""
+"""treepo-eager: shares that go down the tree, exactly W leaves, and treepo's tree without early
+ends."""
 
 import pytest
 
