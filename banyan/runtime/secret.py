@@ -51,7 +51,11 @@ def with_secret(details: Any, secret: str) -> "Details":
     """Return a call's details with the secret in its metadata."""
     metadata = [*(details.metadata or ()), (KEY, secret)]
     return Details(
-        details.method, details.timeout, metadata, details.credentials, details.wait_for_ready
+        method=details.method,
+        timeout=details.timeout,
+        metadata=metadata,
+        credentials=details.credentials,
+        wait_for_ready=details.wait_for_ready,
     )
 
 

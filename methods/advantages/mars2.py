@@ -69,10 +69,14 @@ class Mars2:
         total_S = stats.means(reward_S, sibling_S) * count_S
         others_S = (total_S - reward_S) / np.maximum(count_S - 1, 1)
         if self.parent == "raw":
-            return self._step(grove, reward_S, reward_S, others_S, count_S)
+            return self._step(
+                grove, reward_S=reward_S, parent_S=reward_S, others_S=others_S, count_S=count_S
+            )
         shaped_S = reward_S
         for rank in range(1, int(grove.rank_S.max(initial=0)) + 1):
-            fresh_S = self._step(grove, reward_S, shaped_S, others_S, count_S)
+            fresh_S = self._step(
+                grove, reward_S=reward_S, parent_S=shaped_S, others_S=others_S, count_S=count_S
+            )
             shaped_S = np.where(grove.rank_S == rank, fresh_S, shaped_S)
         return shaped_S
 

@@ -55,7 +55,7 @@ class Xrpo:
         base = stats.standardised(rewards_L[scored], epsilon=self.epsilon)
         likely = _mean_logprobs(grove)[scored]
         value_L[scored] = novel(
-            base, likely, rewards_L[scored] >= self.right, self.novelty, self.bound
+            base, likely, rewards_L[scored] >= self.right, novelty=self.novelty, bound=self.bound
         )
         return grove.leaf_valued(value_L)
 

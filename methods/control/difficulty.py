@@ -57,7 +57,9 @@ class Predictor:
                     best = entropy, sharpness, temperature, bias
         assert best is not None
         _, sharpness, temperature, bias = best
-        return cls(references_R_D, rewards_R, sharpness, temperature, bias)
+        return cls(
+            references_R_D, rewards_R, sharpness=sharpness, temperature=temperature, bias=bias
+        )
 
     def predict(self, prompts_Q_D: Vectors) -> F64:
         """Return predicted success rates."""

@@ -85,7 +85,7 @@ class Dots:
             ordinals.start // size, (ordinals.stop - 1) // size + 1 if ordinals else 0
         ):
             part = range(max(ordinals.start, cycle * size), min(ordinals.stop, (cycle + 1) * size))
-            filled += self._cycle(prompts, cycle, size, part, rng.seed)
+            filled += self._cycle(prompts, cycle=cycle, size=size, part=part, seed=rng.seed)
         return filled
 
     def _cycle(
@@ -104,7 +104,12 @@ class Dots:
         if not chosen:
             return filled
         return filled + self._choose(
-            prompts, cycle, size, chosen.start - first - self.references, len(chosen), seed
+            prompts,
+            cycle=cycle,
+            size=size,
+            place=chosen.start - first - self.references,
+            count=len(chosen),
+            seed=seed,
         )
 
     def _drawn(self, rows: int, cycle: int, seed: int) -> npt.NDArray[np.int64]:

@@ -132,7 +132,7 @@ class Growth:
     async def path(self, branch: Branch, start: int = 0, signals: Wanted = NO_SIGNALS) -> Run:
         """Sample a branch behind `start` policy tokens to its path's end, which is a leaf."""
         sampling = upto(self.view.sampling, self.view.max_path_tokens - start)
-        run = await self.run(Expansion(branch, sampling, (), signals))
+        run = await self.run(Expansion(branch, sampling, signals=signals))
         self.end(run)
         return run
 
@@ -183,7 +183,7 @@ class Growth:
             awaited = process.send(None)
         except StopIteration as end:
             self._give(result, end.value)
-        except BaseException:
+        except BaseException:  # also GeneratorExit: coroutines must not be left unclosed
             self._close()
             raise
         else:

@@ -67,7 +67,8 @@ def goes_on(segment: Segment) -> bool:
 def rest(segment: Segment, signals: Wanted) -> Expansion:
     """Return the continuation of a segment that goes on."""
     left = segment.sampling.max_new_tokens - (len(segment) if segment.kind is Kind.POLICY else 0)
-    return Expansion(Branch(segment.id, len(segment), 0), upto(segment.sampling, left), (), signals)
+    branch = Branch(segment.id, len(segment), 0)
+    return Expansion(branch, upto(segment.sampling, left), signals=signals)
 
 
 @lru_cache(256)  # the paths of a tree share a few of them

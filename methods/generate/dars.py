@@ -72,10 +72,10 @@ class Dars(Growing):
             return 0
         return extra(
             sum(r >= self.right for r in rewards) / len(rewards),
-            self.width,
-            self.max_width,
-            self.schedule,
-            self.standardised,
+            width=self.width,
+            max_width=self.max_width,
+            schedule=self.schedule,
+            standardised=self.standardised,
         )
 
 

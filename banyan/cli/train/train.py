@@ -72,7 +72,9 @@ def train(
     from banyan.cli.train.session import Session
 
     path = search_path.remembered(state, folders)
-    status = asyncio.run(Session(state, loaded, listen, path, run_id).run())
+    status = asyncio.run(
+        Session(state=state, recipe=loaded, listen=listen, path=path, run_id=run_id).run()
+    )
     sys.exit(status)
 
 

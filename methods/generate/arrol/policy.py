@@ -52,7 +52,7 @@ class Arrol(Growing):
         sampling = upto(growth.view.sampling, min(self.detect, growth.view.max_path_tokens))
         branches = [Branch(*growth.root, ordinal) for ordinal in range(growth.width(self.width))]
         started = [
-            growth.start(_begin(growth, Expansion(b, sampling, (), _HEAD))) for b in branches
+            growth.start(_begin(growth, Expansion(b, sampling, signals=_HEAD))) for b in branches
         ]
         begun = [await slot for slot in started]
         for run in self._survivors(

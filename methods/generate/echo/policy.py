@@ -317,5 +317,9 @@ class _Paths:
     def _profile(self, path: ScannedPath) -> Profile:
         p = self.policy
         return confidence.profile(
-            path.entropy_T, path.confidence_T, p.group_window, p.tail_window, p.entropy_window
+            path.entropy_T,
+            path.confidence_T,
+            group=p.group_window,
+            tail=p.tail_window,
+            before=p.entropy_window,
         )

@@ -195,7 +195,7 @@ class Search:
         texts = tuple(node.run.text for node in candidates)
         policy, scores = self.policy, self._scores(candidates)
         rule = SelectionRule(policy.lambda_b, policy.lambda_d, policy.temperature, policy.cut)
-        kept, children, named = decided(rule, scores, above, texts, left)
+        kept, children, named = decided(rule, scores=scores, above=above, texts=texts, width=left)
         self.depths.append(Depth(tuple(candidates), kept, named))
         return [
             branch

@@ -51,9 +51,23 @@ class _Preset:
 
 
 PRESETS = {
-    "math": _Preset(0.15, 0.25, 0.0, 0.2, 0.5, 1024, {0: 1.0, 100: 0.75, 200: 0.5, 300: 0.25}),
+    "math": _Preset(
+        tau_abs=0.15,
+        tau_rel=0.25,
+        edit_distance=0.0,
+        suffix=0.2,
+        rouge=0.5,
+        force_return=1024,
+        eta={0: 1.0, 100: 0.75, 200: 0.5, 300: 0.25},
+    ),
     "countdown": _Preset(
-        0.25, 0.15, 0.4, 1.0, 1.0, 512, {0: 1.0, 10: 0.75, 20: 0.5, 80: 0.25, 200: 0.0}
+        tau_abs=0.25,
+        tau_rel=0.15,
+        edit_distance=0.4,
+        suffix=1.0,
+        rouge=1.0,
+        force_return=512,
+        eta={0: 1.0, 10: 0.75, 20: 0.5, 80: 0.25, 200: 0.0},
     ),
 }
 

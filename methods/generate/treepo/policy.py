@@ -118,7 +118,13 @@ class _Waves:
 
     def _spread(self, live: list[_Path], finished_now: int) -> list[tuple[Branch, int]]:
         """Return the next wave: children of the live paths."""
-        total = budget.total(len(live), self.leaves, finished_now, self.width, self.policy.divisor)
+        total = budget.total(
+            live=len(live),
+            finished=self.leaves,
+            finished_now=finished_now,
+            width=self.width,
+            divisor=self.policy.divisor,
+        )
         counts = budget.split(total, self._weights(live), len(live))
         return [
             branch
