@@ -13,7 +13,8 @@ from services.gateway.tasks.prompt_tokens import PromptTokens
 
 _TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}\n{% if m.role == 'user' %}U {{ m.content | trim }}"
-    "{% else %}S {{ m.content }}{% endif %}\n{% endfor %}\n{% if add_generation_prompt %}A {% endif %}"
+    "{% else %}S {{ m.content }}{% endif %}\n{% endfor %}\n"
+    "{% if add_generation_prompt %}A {% endif %}"
 )
 _MESSAGES = [
     {"role": "system", "content": "be short"},
