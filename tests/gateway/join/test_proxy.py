@@ -93,8 +93,8 @@ async def test_a_node_may_not_touch_trees_of_another_run(
         wait = lineage.AwaitTreesIngestedRequest(
             trees=[lineage.AwaitIngestedRequest(tree_id=tree_id, epoch=1)]
         )
-        (told,) = (await rpc.call(trees.AwaitTreesIngested, wait)).outcomes
-        assert told.refused == "OTHER_RUN" and not told.HasField("answer")
+        (outcome,) = (await rpc.call(trees.AwaitTreesIngested, wait)).outcomes
+        assert outcome.refused == "OTHER_RUN" and not outcome.HasField("answer")
         ask.claims.add(tree_id=tree_id, node_id="its-own")
         with pytest.raises(Refused, match="may speak for itself only"):
             await rpc.call(trees.ClaimTrees, ask)
@@ -243,8 +243,8 @@ async def test_a_node_that_uploads_without_an_end_has_two_places_and_others_have
         yield lineage.PutBlobRequest(tree_id=bytes(32), epoch=1, digest=blake(b"x"), size=1)
         await ended.wait()
 
-    async with node_channel(hostile) as one, node_channel(honest) as other:
-        stubs = TreeStoreServiceStub(one), TreeStoreServiceStub(other)
+    async with node_channel(hostile) as first, node_channel(honest) as second:
+        stubs = TreeStoreServiceStub(first), TreeStoreServiceStub(second)
         uploads = [
             asyncio.ensure_future(_whole(stubs[0].PutBlob(slowly(), timeout=60)))
             for _ in range(slots.UPLOADS + 1)
@@ -261,9 +261,7 @@ async def test_a_node_that_uploads_without_an_end_has_two_places_and_others_have
         assert "node hostile has 2 uploads under way" in (refused.details() or "")
         with pytest.raises(grpc.aio.AioRpcError) as empty:
             await stubs[1].PutBlob(iter([]), timeout=60)
-        assert empty.value.code() is grpc.StatusCode.INVALID_ARGUMENT, (
-            "it was looked at, and held nothing"
-        )
+        assert empty.value.code() is grpc.StatusCode.INVALID_ARGUMENT, "it was read, and was empty"
         ended.set()
         await asyncio.gather(*others, return_exceptions=True)
 

@@ -70,7 +70,7 @@ async def test_nothing_is_opened_before_the_base_policy_is_published(store, bus,
 async def test_evaluations_during_the_run_hold_training_back(store, bus, recipe_of) -> None:
     recipe = recipe_of(eval={"every": 1, "samples": 0}, control={"max_staleness": 2})
     driver = await _driver(store, bus, recipe)
-    seen = []
+    views = []
     for _ in range(100):
         if await driver.reconcile():
             break
@@ -82,11 +82,11 @@ async def test_evaluations_during_the_run_hold_training_back(store, bus, recipe_
             if t.purpose == EVAL and store.states[t.tree_id] == "open"
         }
         ahead = [t.group_ordinal // 4 for t in store.trees.values() if t.purpose == TRAIN]
-        seen.append((open_evals, store.policies[-1].published.policy.step, max(ahead, default=0)))
+        views.append((open_evals, store.policies[-1].published.policy.step, max(ahead, default=0)))
         store.finish()
         store.train(4)
     assert store.moves[-1][0] == "SUCCEEDED"
-    for labels, step, batch in seen:
+    for labels, step, batch in views:
         for label in labels & {"step-1-greedy", "step-2-greedy"}:
             assert step == int(label.split("-")[1]) and batch < step
     assert {t.label for t in store.trees.values() if t.label.startswith("step")} == {

@@ -35,7 +35,7 @@ async def test_a_group_that_was_opened_by_half_is_completed_by_the_next_gateway(
     await first.reconcile()
     bus.hold = True
     await first.reconcile()
-    for opened in bus.held[:5]:  # the broker got five of eight; then the gateway was killed
+    for opened in bus.kept[:5]:  # the broker got five of eight; then the gateway was killed
         store.ingest(opened)
     bus.hold = False
     second = await _driver(store, bus, recipe)
@@ -117,7 +117,7 @@ async def test_a_deterministic_wave_is_completed_whole_after_a_crash(store, bus,
     await first.reconcile()
     bus.hold = True
     await first.reconcile()
-    for opened in bus.held[:2]:
+    for opened in bus.kept[:2]:
         store.ingest(opened)
     bus.hold = False
     await (await _driver(store, bus, recipe)).reconcile()

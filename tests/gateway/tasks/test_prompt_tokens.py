@@ -35,13 +35,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _config(folder: Path, **more: object) -> None:
-    said = {
+    config = {
         "bos_token": "<s>",
         "unk_token": "[UNK]",
         "tokenizer_class": "PreTrainedTokenizerFast",
         **more,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(said))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
 @pytest.mark.parametrize("template", [_TEMPLATE, None])
