@@ -37,12 +37,16 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
 
 async def _serve(settings: Settings) -> None:
     async with running(settings) as (server, loops):
-        log.info("serving on %s, database %s", server.address, without_password(settings.database_url))
+        log.info(
+            "serving on %s, database %s", server.address, without_password(settings.database_url)
+        )
         await (loops if loops is not None else asyncio.Event().wait())
 
 
 @contextlib.asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[tuple[rpc.RpcServer, "asyncio.Future[None] | None"]]:
+async def running(
+    settings: Settings,
+) -> AsyncIterator[tuple[rpc.RpcServer, "asyncio.Future[None] | None"]]:
     """A store that serves inside the block: its server, and its loops unless it only reads."""
     if settings.rebuild:
         log.warning(
@@ -105,7 +109,9 @@ async def _connected(context: Context) -> AsyncIterator["asyncio.Future[None]"]:
         await keeper.check_log()
         events, letters = await _consumers(context, bus)
         ingester, dead = Ingester(context, events), DeadLetters(context, letters)
-        context.liveness.add(ingester.pulse, dead.pulse, outbox.pulse, keeper.pulse, keeper.sweeping)
+        context.liveness.add(
+            ingester.pulse, dead.pulse, outbox.pulse, keeper.pulse, keeper.sweeping
+        )
         loops = asyncio.ensure_future(
             first_of(
                 ingester.run(),
@@ -135,11 +141,17 @@ async def _consumers(context: Context, bus: Bus) -> tuple[Consumer, Consumer]:
     if not await context.database.read(lambda c: store_metadata.read_text(c, "store_id")):
         for stream in (subjects.LINEAGE, subjects.DEAD):
             await bus.delete_consumer(stream, DURABLE)
-        await context.database.write(lambda c: store_metadata.put(c, "store_id", f"{context.now():x}"))
+        await context.database.write(
+            lambda c: store_metadata.put(c, "store_id", f"{context.now():x}")
+        )
     filters = [subjects.lineage("*", kind) for kind in _KINDS]
     pending = 4 * context.settings.ingest_batch
     events = await bus.consumer(
-        subjects.LINEAGE, DURABLE, filters, ack_wait_s=context.settings.ack_wait_s, max_ack_pending=pending
+        subjects.LINEAGE,
+        DURABLE,
+        filters,
+        ack_wait_s=context.settings.ack_wait_s,
+        max_ack_pending=pending,
     )
     # No filter: letters of all services and the broker's own advisories.
     letters = await bus.consumer(subjects.DEAD, DURABLE, [">"])

@@ -37,11 +37,15 @@ class Store:
     async def say(self, *items: Item, again: str = "") -> int:
         sequence = 0
         for item in items:
-            sequence = await self.bus.publish_bytes(item.subject, item.data, f"{again}{item.sequence}")
+            sequence = await self.bus.publish_bytes(
+                item.subject, item.data, f"{again}{item.sequence}"
+            )
         return sequence
 
     async def begin(self) -> None:
-        epoch = (await rpc.call(self.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g"))).epoch
+        epoch = (
+            await rpc.call(self.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g"))
+        ).epoch
         put = rs.PutRunRequest(run=self.forge.run(), request_id="first", gateway_epoch=epoch)
         await rpc.call(self.runs.PutRun, put)
         take = rs.TakeLearnerEpochRequest(run_id=self.forge.run_id, learner_id="l")
@@ -53,8 +57,12 @@ class Store:
         epoch = await self.claim(spec.tree_id)
         items = self.forge.life(spec, epoch=epoch)
         await self.say(*items)
-        ids = [s.segment.id for i in items if i.subject.endswith("segment") for s in _grown(i).segments]
-        wait = ts.AwaitIngestedRequest(tree_id=spec.tree_id, epoch=epoch, segment_ids=ids, grown=True, deadline_ms=10_000)
+        ids = [
+            s.segment.id for i in items if i.subject.endswith("segment") for s in _grown(i).segments
+        ]
+        wait = ts.AwaitIngestedRequest(
+            tree_id=spec.tree_id, epoch=epoch, segment_ids=ids, grown=True, deadline_ms=10_000
+        )
         answer = await rpc.call(self.trees.AwaitIngested, wait, deadline_s=15)
         assert answer.grown and not answer.missing
 

@@ -48,12 +48,20 @@ class Forge:
         return Item(f"lineage.{self.run_id}.{kind}", message.SerializeToString(), self.sequence)
 
     def run(self, held_out: tuple[bytes, ...] = (), **more: Any) -> rs.Run:
-        return rs.Run(run_id=self.run_id, recipe_json="{}", state=rs.RUN_STATE_TRAINING, held_out=held_out, **more)
+        return rs.Run(
+            run_id=self.run_id,
+            recipe_json="{}",
+            state=rs.RUN_STATE_TRAINING,
+            held_out=held_out,
+            **more,
+        )
 
     def row(self, ordinal: int) -> dict[str, Any]:
         return {"question": f"{ordinal} + 1", "answer": ordinal + 1}
 
-    def spec(self, ordinal: int = 0, index: int = 0, size: int = 1, label: str = "", **more: Any) -> tree_pb2.TreeSpec:
+    def spec(
+        self, ordinal: int = 0, index: int = 0, size: int = 1, label: str = "", **more: Any
+    ) -> tree_pb2.TreeSpec:
         row = self.row(ordinal)
         group = f"{self.run_id}/{label or 'train'}/{ordinal}"
         row_digest = digest.row_digest(row)
@@ -84,9 +92,25 @@ class Forge:
         return self.item("opened", events_pb2.TreesOpened(trees=trees))
 
     def root(self, spec: tree_pb2.TreeSpec) -> Segment:
-        return Segment(spec.tree_id, b"", 0, 0, Kind.PROMPT, np.arange(3, dtype=np.int32), text="ask", finish=Finish.STOP)
+        return Segment(
+            spec.tree_id,
+            b"",
+            0,
+            0,
+            Kind.PROMPT,
+            np.arange(3, dtype=np.int32),
+            text="ask",
+            finish=Finish.STOP,
+        )
 
-    def child(self, parent: Segment, ordinal: int = 0, length: int = 4, fork: int | None = None, **more: Any) -> Segment:
+    def child(
+        self,
+        parent: Segment,
+        ordinal: int = 0,
+        length: int = 4,
+        fork: int | None = None,
+        **more: Any,
+    ) -> Segment:
         fork = len(parent) if fork is None else fork
         tokens = np.arange(length, dtype=np.int32) + 10 * ordinal + fork
         fields: dict[str, Any] = {
@@ -102,10 +126,17 @@ class Forge:
         return Segment(parent.tree_id, parent.id, fork, ordinal, **{**fields, **more})
 
     def segments(self, *segments: Segment, epoch: int = 1) -> Item:
-        grown = [events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=epoch) for s in segments]
-        return self.item("segment", events_pb2.SegmentsGrown(run_id=self.run_id, node_id="node-1", segments=grown))
+        grown = [
+            events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=epoch) for s in segments
+        ]
+        return self.item(
+            "segment",
+            events_pb2.SegmentsGrown(run_id=self.run_id, node_id="node-1", segments=grown),
+        )
 
-    def leaf(self, segment: Segment, end: int | None = None, epoch: int = 1, completion: str = "") -> Item:
+    def leaf(
+        self, segment: Segment, end: int | None = None, epoch: int = 1, completion: str = ""
+    ) -> Item:
         leaf = Leaf(segment.id, len(segment) if end is None else end)
         message = events_pb2.LeafFinished(
             run_id=self.run_id,
@@ -124,7 +155,13 @@ class Forge:
         )
         return self.item("grown", events_pb2.TreesGrown(trees=[message]))
 
-    def score(self, segment: Segment, value: float | None = 1.0, scorer: str = "number", reason: str = "EXCEPTION") -> Item:
+    def score(
+        self,
+        segment: Segment,
+        value: float | None = 1.0,
+        scorer: str = "number",
+        reason: str = "EXCEPTION",
+    ) -> Item:
         if value is None:
             score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_UNSCORABLE, reason=reason)
         else:
@@ -134,7 +171,9 @@ class Forge:
         said = events_pb2.LeafScored(run_id=self.run_id, tree_id=segment.tree_id, scored=scored)
         return self.item("score", events_pb2.LeavesScored(scores=[said]))
 
-    def life(self, spec: tree_pb2.TreeSpec, width: int = 2, value: float = 1.0, epoch: int = 1) -> list[Item]:
+    def life(
+        self, spec: tree_pb2.TreeSpec, width: int = 2, value: float = 1.0, epoch: int = 1
+    ) -> list[Item]:
         """All messages of a tree after its opening: a root, `width` branches, one of them continued, and their scores."""
         root = self.root(spec)
         branches = [self.child(root, ordinal) for ordinal in range(width)]
@@ -164,7 +203,9 @@ class World:
     def start(self, held_out: tuple[bytes, ...] = ()) -> "World":
         """Takes epoch 1 of gateway and learner, and stores the run."""
         self.database.transact(runs.take_gateway_epoch)
-        request = rs.PutRunRequest(run=self.forge.run(held_out), request_id="first", gateway_epoch=1)
+        request = rs.PutRunRequest(
+            run=self.forge.run(held_out), request_id="first", gateway_epoch=1
+        )
         self.database.transact(lambda c: runs.put(c, request, self.now(), self.settings))
         epoch = rs.TakeLearnerEpochRequest(run_id=self.forge.run_id, learner_id="learner-1")
         self.database.transact(lambda c: policies.take_epoch(c, epoch))
@@ -177,7 +218,9 @@ class World:
         """Claims under the newest ticket, or the one named."""
         if ticket is None:
             ticket = next((row.ticket for row in self.rows(schema.trees, tree_id=tree_id)), 0)
-        return self.database.transact(lambda c: claims.claim(c, tree_id, node, ticket, self.now(), self.settings))
+        return self.database.transact(
+            lambda c: claims.claim(c, tree_id, node, ticket, self.now(), self.settings)
+        )
 
     def tickets(self) -> list[int]:
         """Of the assignments that are to be said, in order."""

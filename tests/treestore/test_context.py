@@ -12,7 +12,9 @@ def _put(connection: Connection) -> None:
     tell(connection, [{"subject": "growth.r", "msg_id": "1", "payload": b"p", "traceparent": ""}])
 
 
-async def test_the_outbox_is_rung_by_what_put_something_in_and_by_nothing_else(world: World) -> None:
+async def test_the_outbox_is_rung_by_what_put_something_in_and_by_nothing_else(
+    world: World,
+) -> None:
     rung: list[int] = []
     context = Context(world.database, world.settings, world.now, ring=lambda: rung.append(1))
     assert await context.write(lambda c: 7) == 7 and not rung

@@ -60,7 +60,9 @@ async def test_dead_letters_that_are_fetched_no_more_are_late_and_none_to_fetch_
 
 async def test_letters_whose_transaction_hangs_are_late() -> None:
     write = Turns(lambda: letters.pulse, None)
-    context: Any = SimpleNamespace(now=lambda: 0, settings=None, database=SimpleNamespace(write=write))
+    context: Any = SimpleNamespace(
+        now=lambda: 0, settings=None, database=SimpleNamespace(write=write)
+    )
     letters = DeadLetters(context, None)  # type: ignore[arg-type]
 
     async def many() -> None:
@@ -70,10 +72,14 @@ async def test_letters_whose_transaction_hangs_are_late() -> None:
     await _late_once_it_hangs(many(), write, letters.pulse)
 
 
-async def test_a_sweep_that_hangs_is_late_and_an_idle_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sweep_that_hangs_is_late_and_an_idle_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("services.treestore.loops.maintenance._CHECK_S", 0.001)
     looked = Turns(lambda: keeper.sweeping, False)
-    context: Any = SimpleNamespace(settings=SimpleNamespace(purge_s=100.0))  # nothing is purged in this test
+    context: Any = SimpleNamespace(
+        settings=SimpleNamespace(purge_s=100.0)
+    )  # nothing is purged in this test
     keeper = Maintenance(context, None, None)  # type: ignore[arg-type]
     keeper.check_log = looked  # type: ignore[method-assign]
     await _late_once_it_hangs(keeper.sweep(), looked, keeper.sweeping)

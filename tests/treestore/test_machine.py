@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from banyan.errors import Refused
 from banyan.v1 import tree_pb2
@@ -44,11 +51,17 @@ class Delivery(RuleBasedStateMachine):
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="banyan-machine-"))
         shutil.copy(self.template, self.folder / "store.sqlite")
-        self.world = World(self._database(), Forge(), Settings(max_claims=100, rebuild=self.rebuild)).start()
+        self.world = World(
+            self._database(), Forge(), Settings(max_claims=100, rebuild=self.rebuild)
+        ).start()
         self.forge = self.world.forge
-        self.specs = {place: self.forge.spec(place[0], place[1], SIZE, max_claims=100) for place in PLACES}
+        self.specs = {
+            place: self.forge.spec(place[0], place[1], SIZE, max_claims=100) for place in PLACES
+        }
         self.pool: list[Item] = [self.forge.opened(spec) for spec in self.specs.values()]
-        self.owed: set[int] = {item.sequence for item in self.pool}  # must be delivered at least once
+        self.owed: set[int] = {
+            item.sequence for item in self.pool
+        }  # must be delivered at least once
         self.epoch: dict[tuple[int, int], int] = {}
         self.place_of: dict[int, tuple[int, int]] = {}
         self.next_ordinal = 0
@@ -98,7 +111,10 @@ class Delivery(RuleBasedStateMachine):
     def _claim(self, place: tuple[int, int]) -> None:
         epoch = self.world.claim(self.specs[place].tree_id)
         if epoch:
-            assert epoch > self.world.one(schema.trees, tree_id=self.specs[place].tree_id).claim_epoch - 1
+            assert (
+                epoch
+                > self.world.one(schema.trees, tree_id=self.specs[place].tree_id).claim_epoch - 1
+            )
             self._work(place, epoch)
 
     @precondition(lambda self: not self.rebuild)
@@ -111,14 +127,23 @@ class Delivery(RuleBasedStateMachine):
             return
         epoch, before = found[0].claim_epoch + ahead, self._of_tree(spec.tree_id)
         stolen = self.forge.child(self.forge.root(spec), 7)
-        life = [item for item in self.forge.life(spec, epoch=epoch) if not item.subject.endswith(".score")]
+        life = [
+            item
+            for item in self.forge.life(spec, epoch=epoch)
+            if not item.subject.endswith(".score")
+        ]
         self.world.ingest(*life, self.forge.segments(stolen, epoch=epoch))
         assert self._of_tree(spec.tree_id) == before
-        said = {row.reason for row in self.world.rows(schema.refused, segment=stolen.id, epoch=epoch)}
+        said = {
+            row.reason for row in self.world.rows(schema.refused, segment=stolen.id, epoch=epoch)
+        }
         assert said == {"EPOCH_UNKNOWN" if found[0].state == GROWING else "STALE_EPOCH"}
 
     def _of_tree(self, tree_id: bytes):
-        return [self.world.rows(table, tree_id=tree_id) for table in (schema.trees, schema.segments, schema.leaves)]
+        return [
+            self.world.rows(table, tree_id=tree_id)
+            for table in (schema.trees, schema.segments, schema.leaves)
+        ]
 
     @rule(which=pick)
     def score_differently(self, which: int) -> None:
@@ -141,10 +166,16 @@ class Delivery(RuleBasedStateMachine):
 
     def _commit(self, groups: list[str], times: int) -> None:
         request = ts.CommitBatchRequest(
-            run_id=self.forge.run_id, ordinal=self.next_ordinal, learner_epoch=1, use="train", group_ids=groups
+            run_id=self.forge.run_id,
+            ordinal=self.next_ordinal,
+            learner_epoch=1,
+            use="train",
+            group_ids=groups,
         )
         for _ in range(times):
-            self.world.database.transact(lambda c: batches.commit(c, request, self.world.now(), self.world.settings))
+            self.world.database.transact(
+                lambda c: batches.commit(c, request, self.world.now(), self.world.settings)
+            )
         self.next_ordinal += 1
 
     @precondition(lambda self: self.next_ordinal > 0)
@@ -161,7 +192,9 @@ class Delivery(RuleBasedStateMachine):
             group_ids=json.loads(stored.group_ids),
         )
         try:
-            self.world.database.transact(lambda c: batches.commit(c, request, self.world.now(), self.world.settings))
+            self.world.database.transact(
+                lambda c: batches.commit(c, request, self.world.now(), self.world.settings)
+            )
         except Refused as refused:
             assert refused.reason == "ALREADY_USED"
         else:
@@ -187,9 +220,13 @@ class Delivery(RuleBasedStateMachine):
         from banyan.tree import Leaf
 
         leaves = {
-            Leaf(r.segment, r.end): LeafRow(r.finished, r.listed) for r in self.world.rows(schema.leaves, tree_id=tree_id)
+            Leaf(r.segment, r.end): LeafRow(r.finished, r.listed)
+            for r in self.world.rows(schema.leaves, tree_id=tree_id)
         }
-        scores = {(Leaf(r.segment, r.end), r.scorer): r for r in self.world.rows(schema.scores, tree_id=tree_id)}
+        scores = {
+            (Leaf(r.segment, r.end), r.scorer): r
+            for r in self.world.rows(schema.scores, tree_id=tree_id)
+        }
         return leaves, scores
 
     @invariant()
@@ -264,26 +301,44 @@ def check_groups(world: World) -> None:
     rows = [t for t in world.rows(schema.trees) if not t.label]
     groups = [g for g in world.rows(schema.groups) if not g.label]
     states = [GroupState(g.state) for g in groups]
-    assert (read.groups.open, read.groups.closed, read.groups.consumed, read.groups.dropped) == tuple(
-        states.count(s) for s in (GroupState.OPEN, GroupState.CLOSED, GroupState.CONSUMED, GroupState.DROPPED)
+    assert (
+        read.groups.open,
+        read.groups.closed,
+        read.groups.consumed,
+        read.groups.dropped,
+    ) == tuple(
+        states.count(s)
+        for s in (GroupState.OPEN, GroupState.CLOSED, GroupState.CONSUMED, GroupState.DROPPED)
     )
     whole = {g.ordinal for g in groups if g.opened == g.size}
     assert read.groups.opened == next(n for n in itertools.count() if n not in whole)
-    assert all(g.done == sum(t.group_id == g.group_id and t.closed_ms > 0 for t in rows) for g in groups)
+    assert all(
+        g.done == sum(t.group_id == g.group_id and t.closed_ms > 0 for t in rows) for g in groups
+    )
 
 
 @pytest.mark.parametrize("rebuild", [False, True], ids=["as in production", "rebuilding"])
-def test_any_order_any_number_any_restart(sqlite_template: Path, tmp_path: Path, rebuild: bool) -> None:
+def test_any_order_any_number_any_restart(
+    sqlite_template: Path, tmp_path: Path, rebuild: bool
+) -> None:
     path = tmp_path / "reference.sqlite"
     shutil.copy(sqlite_template, path)
-    orderly = World(Database(f"sqlite:///{path}").open(), settings=Settings(rebuild=rebuild)).start()
+    orderly = World(
+        Database(f"sqlite:///{path}").open(), settings=Settings(rebuild=rebuild)
+    ).start()
     reference = {}
     for ordinal, index in PLACES:
         spec = orderly.forge.spec(ordinal, index, SIZE, max_claims=100)
         orderly.live(spec)
-        reference[(ordinal, index)] = orderly.database.query(lambda c, spec=spec: trees.read(c, [spec.tree_id]))[0]
+        reference[(ordinal, index)] = orderly.database.query(
+            lambda c, spec=spec: trees.read(c, [spec.tree_id])
+        )[0]
     orderly.database.close()
-    machine = type("Machine", (Delivery,), {"template": sqlite_template, "reference": reference, "rebuild": rebuild})
+    machine = type(
+        "Machine",
+        (Delivery,),
+        {"template": sqlite_template, "reference": reference, "rebuild": rebuild},
+    )
     run_state_machine_as_test(
         machine,
         settings=settings(

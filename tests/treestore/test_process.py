@@ -66,7 +66,11 @@ class Client:
 
     def __init__(self, process: Process, bus: Bus, forge: Forge) -> None:
         channel = rpc.channel(process.address)
-        self.bus, self.forge, self.confirmed = bus, forge, 0  # trees of which the store said that it has them
+        self.bus, self.forge, self.confirmed = (
+            bus,
+            forge,
+            0,
+        )  # trees of which the store said that it has them
         self.trees, self.runs = TreeStoreServiceStub(channel), RunStoreServiceStub(channel)
 
     async def ask(self, method: Any, request: Any) -> Any:
@@ -74,13 +78,19 @@ class Client:
 
     async def begin(self) -> None:
         await self.ask(self.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest())
-        await self.ask(self.runs.PutRun, rs.PutRunRequest(run=self.forge.run(), request_id="first", gateway_epoch=1))
+        await self.ask(
+            self.runs.PutRun,
+            rs.PutRunRequest(run=self.forge.run(), request_id="first", gateway_epoch=1),
+        )
 
     async def claim(self, tree_id: bytes) -> int:
         for _ in range(1000):
             with contextlib.suppress(LookupError):
                 return (
-                    await self.ask(self.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-1", ticket=1))
+                    await self.ask(
+                        self.trees.ClaimTree,
+                        ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-1", ticket=1),
+                    )
                 ).epoch
             await asyncio.sleep(0.02)
         raise AssertionError("the tree was never stored")
@@ -99,17 +109,25 @@ class Client:
             if "segment" in i.subject
             for g in events_pb2.SegmentsGrown.FromString(i.data).segments
         ]
-        wait = ts.AwaitIngestedRequest(tree_id=spec.tree_id, epoch=epoch, segment_ids=ids, grown=True, deadline_ms=5000)
+        wait = ts.AwaitIngestedRequest(
+            tree_id=spec.tree_id, epoch=epoch, segment_ids=ids, grown=True, deadline_ms=5000
+        )
         while True:
             answer = await self.ask(self.trees.AwaitIngested, wait)
             if answer.grown and not answer.missing:
                 return
 
     async def _say(self, item: Any) -> None:
-        await self.bus.publish_bytes(item.subject, item.data, f"m{item.sequence}", deadline_s=PATIENCE_S)
+        await self.bus.publish_bytes(
+            item.subject, item.data, f"m{item.sequence}", deadline_s=PATIENCE_S
+        )
 
     async def stats(self) -> dict[str, int]:
-        return dict((await self.ask(self.trees.GetStats, ts.GetStatsRequest(run_id=self.forge.run_id))).counts)
+        return dict(
+            (
+                await self.ask(self.trees.GetStats, ts.GetStatsRequest(run_id=self.forge.run_id))
+            ).counts
+        )
 
 
 @pytest.fixture
@@ -142,7 +160,11 @@ async def test_what_was_acknowledged_survives_kills(
         assert counts["segments"] >= confirmed * 8, f"the store said that it had these: {counts}"
     await asyncio.wait_for(growing, 40)
     counts = await _settled(client, count)
-    assert (counts["trees_closed"], counts["segments"], counts["scores"]) == (count, count * 8, count * 6)
+    assert (counts["trees_closed"], counts["segments"], counts["scores"]) == (
+        count,
+        count * 8,
+        count * 6,
+    )
     assert counts["late"] == counts["refused"] == counts["parked"] == 0
     assert store.stop() == 0
     await bus.close()
@@ -173,7 +195,9 @@ async def _settled(client: Client, count: int) -> dict[str, int]:
 
 
 @pytest.mark.faults
-async def test_a_killed_postgres_loses_nothing(nats_server, tmp_path: Path, processes: list[Process], own_postgres) -> None:
+async def test_a_killed_postgres_loses_nothing(
+    nats_server, tmp_path: Path, processes: list[Process], own_postgres
+) -> None:
     store = Process(nats_server.url, tmp_path / "state", own_postgres.address())
     processes.append(store)
     bus = await Bus.connect(nats_server.url, "test")
@@ -185,13 +209,19 @@ async def test_a_killed_postgres_loses_nothing(nats_server, tmp_path: Path, proc
     own_postgres.start()
     await asyncio.wait_for(growing, 40)
     counts = await _settled(client, count)
-    assert (counts["trees_closed"], counts["segments"], counts["scores"]) == (count, count * 8, count * 6)
+    assert (counts["trees_closed"], counts["segments"], counts["scores"]) == (
+        count,
+        count * 8,
+        count * 6,
+    )
     assert store.process is not None and store.process.poll() is None, "the store lived through it"
     await bus.close()
 
 
 @pytest.mark.faults
-async def test_a_killed_broker_loses_nothing(nats_server, tmp_path: Path, processes: list[Process]) -> None:
+async def test_a_killed_broker_loses_nothing(
+    nats_server, tmp_path: Path, processes: list[Process]
+) -> None:
     store = Process(nats_server.url, tmp_path / "state")
     processes.append(store)
     bus = await Bus.connect(nats_server.url, "test")
@@ -205,7 +235,11 @@ async def test_a_killed_broker_loses_nothing(nats_server, tmp_path: Path, proces
         nats_server.restart()
     await asyncio.wait_for(growing, 40)
     counts = await _settled(client, count)
-    assert (counts["trees_closed"], counts["segments"], counts["scores"]) == (count, count * 8, count * 6)
+    assert (counts["trees_closed"], counts["segments"], counts["scores"]) == (
+        count,
+        count * 8,
+        count * 6,
+    )
     await bus.close()
 
 
@@ -257,14 +291,19 @@ async def _known(bus: Bus) -> None:
                 seen.add(delivery.decode(events_pb2.GrowTree).tree_id)
 
 
-async def test_a_second_store_on_the_same_folder_is_refused(nats_server, tmp_path: Path, processes: list[Process]) -> None:
+async def test_a_second_store_on_the_same_folder_is_refused(
+    nats_server, tmp_path: Path, processes: list[Process]
+) -> None:
     store = Process(nats_server.url, tmp_path / "state")
     processes.append(store)
     client = Client(store, await Bus.connect(nats_server.url, "test"), Forge())
     await client.begin()
     command = [sys.executable, "-m", "services.treestore"]
     other = subprocess.run(
-        command, env={**store.environment, "BANYAN_LISTEN": "127.0.0.1:0"}, capture_output=True, timeout=30
+        command,
+        env={**store.environment, "BANYAN_LISTEN": "127.0.0.1:0"},
+        capture_output=True,
+        timeout=30,
     )
     assert other.returncode == 2
     last = other.stderr.decode().strip().splitlines()[-1]
@@ -276,5 +315,6 @@ def test_states_have_the_numbers_of_the_contract() -> None:
     from services.treestore.unit_of_work import rows
 
     assert tuple(
-        tree_pb2.TreeState.Value(f"TREE_STATE_{n}") for n in ("GROWING", "SCORING", "CLOSED", "CONSUMED", "DROPPED")
+        tree_pb2.TreeState.Value(f"TREE_STATE_{n}")
+        for n in ("GROWING", "SCORING", "CLOSED", "CONSUMED", "DROPPED")
     ) == (rows.GROWING, rows.SCORING, rows.CLOSED, rows.CONSUMED, rows.DROPPED)

@@ -21,7 +21,9 @@ def ancestry(connection: Connection, prefix: bytes) -> ts.GetAncestryResponse:
     rows = {row.id: row for row in found}  # parents first
     path = [row for row in rows.values() if _above(rows, row.id, segment)]
     below = {i for i in rows if _above(rows, segment, i)}
-    scores = connection.execute(select(schema.scores).where(schema.scores.c.tree_id == tree_id).order_by(schema.scores.c.n))
+    scores = connection.execute(
+        select(schema.scores).where(schema.scores.c.tree_id == tree_id).order_by(schema.scores.c.n)
+    )
     return ts.GetAncestryResponse(
         segments=[stored.segment_to_wire(row) for row in path],
         scores=[stored.score_to_wire(row) for row in scores if row.segment in below],
@@ -41,7 +43,9 @@ def _above(rows: dict[bytes, Row[Any]], upper: bytes, lower: bytes) -> bool:
 def consumers(connection: Connection, prefix: bytes) -> ts.ListConsumersResponse:
     """The batches that trained on a segment's tree, the one that consumed it first, with the policies that they made."""
     segment = stored.find(connection, schema.segments, schema.segments.c.id, prefix, "segment")
-    tree_id = connection.execute(select(schema.segments.c.tree_id).where(schema.segments.c.id == segment)).scalar_one()
+    tree_id = connection.execute(
+        select(schema.segments.c.tree_id).where(schema.segments.c.id == segment)
+    ).scalar_one()
     used = schema.batch_trees
     consumed = connection.execute(select(used).where(used.c.tree_id == tree_id).order_by(used.c.n))
     found = [(row.run_id, row.ordinal, row.use) for row in consumed]
@@ -56,12 +60,16 @@ def consumers(connection: Connection, prefix: bytes) -> ts.ListConsumersResponse
 def _below(connection: Connection, tree_id: bytes, segment: bytes) -> set[bytes]:
     """The segment and all that go on from it."""
     table = schema.segments
-    rows = connection.execute(select(table.c.id, table.c.parent).where(table.c.tree_id == tree_id).order_by(table.c.n))
+    rows = connection.execute(
+        select(table.c.id, table.c.parent).where(table.c.tree_id == tree_id).order_by(table.c.n)
+    )
     parents: dict[bytes, Any] = {row.id: row for row in rows}  # parents first
     return {i for i in parents if _above(parents, segment, i)}
 
 
-def _add(connection: Connection, consumer: ts.Consumer, run_id: str, ordinal: int, use: str) -> None:
+def _add(
+    connection: Connection, consumer: ts.Consumer, run_id: str, ordinal: int, use: str
+) -> None:
     batch = batches.read(connection, run_id, ordinal)
     if batch is not None:
         consumer.batch.CopyFrom(batch)

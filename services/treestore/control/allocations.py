@@ -19,7 +19,9 @@ _PAGE = 256
 _MOST_BYTES = 8 << 20  # of an answer, but for its last row
 
 
-def put(connection: Connection, request: rs.PutAllocationsRequest, now_ms: int) -> rs.PutAllocationsResponse:
+def put(
+    connection: Connection, request: rs.PutAllocationsRequest, now_ms: int
+) -> rs.PutAllocationsResponse:
     """Stores those of ordinals that have none; what holds for all. Refuses all but the newest gateway."""
     check_gateway(connection, request.gateway_epoch)
     run_id = run_row(connection, request.run_id).run_id
@@ -36,14 +38,21 @@ def put(connection: Connection, request: rs.PutAllocationsRequest, now_ms: int) 
         for allocation in request.allocations
     ]
     insert_ignore(connection, schema.allocations, rows)
-    held = {row.ordinal: row.record for row in rows_in(connection, schema.allocations, "ordinal", ordinals, run_id=run_id)}
-    return rs.PutAllocationsResponse(allocations=[rs.GroupAllocation.FromString(held[ordinal]) for ordinal in ordinals])
+    held = {
+        row.ordinal: row.record
+        for row in rows_in(connection, schema.allocations, "ordinal", ordinals, run_id=run_id)
+    }
+    return rs.PutAllocationsResponse(
+        allocations=[rs.GroupAllocation.FromString(held[ordinal]) for ordinal in ordinals]
+    )
 
 
 def _checked(allocations: Sequence[rs.GroupAllocation]) -> list[int]:
     ordinals = [allocation.ordinal for allocation in allocations]
     if len(ordinals) > _MOST:
-        raise InvalidInput(f"PutAllocations takes at most {_MOST} groups at once, got {len(ordinals)}")
+        raise InvalidInput(
+            f"PutAllocations takes at most {_MOST} groups at once, got {len(ordinals)}"
+        )
     if len(set(ordinals)) != len(ordinals):
         raise InvalidInput(f"PutAllocations names group {max(ordinals, key=ordinals.count)} twice")
     return ordinals
@@ -57,14 +66,18 @@ def _refuse_gap(connection: Connection, run_id: str, ordinals: Sequence[int]) ->
     for ordinal in sorted(o for o in ordinals if o > following):
         following += 1
         if ordinal != following:
-            raise InvalidInput(f"PutAllocations names group {ordinal}, and group {following} has no allocation yet")
+            raise InvalidInput(
+                f"PutAllocations names group {ordinal}, and group {following} has no allocation yet"
+            )
 
 
 def read(connection: Connection, request: rs.ReadAllocationsRequest) -> rs.ReadAllocationsResponse:
     """Allocations in order of ordinal; at least one where there is one, then as many as an answer holds."""
     answer = rs.ReadAllocationsResponse()
     limit, first, size = request.limit or _DEFAULT_LIMIT, request.first, 0
-    while page := _page(connection, request.run_id, first, min(_PAGE, limit - len(answer.allocations))):
+    while page := _page(
+        connection, request.run_id, first, min(_PAGE, limit - len(answer.allocations))
+    ):
         for record in page:
             answer.allocations.append(rs.GroupAllocation.FromString(record))
             size += len(record)
@@ -77,4 +90,6 @@ def read(connection: Connection, request: rs.ReadAllocationsRequest) -> rs.ReadA
 def _page(connection: Connection, run_id: str, first: int, count: int) -> Sequence[bytes]:
     table = schema.allocations
     mine = (table.c.run_id == run_id) & (table.c.ordinal >= first)
-    return connection.scalars(select(table.c.record).where(mine).order_by(table.c.ordinal).limit(count)).all()
+    return connection.scalars(
+        select(table.c.record).where(mine).order_by(table.c.ordinal).limit(count)
+    ).all()

@@ -14,7 +14,9 @@ from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 from services.treestore.unit_of_work.write import flush
 
 
-def arrives(connection: Connection, request: rs.PutMemberRequest, now_ms: int, settings: Settings) -> int:
+def arrives(
+    connection: Connection, request: rs.PutMemberRequest, now_ms: int, settings: Settings
+) -> int:
     """Notes a member as `members.put` does; of one that has started, how many trees it held before are queued again.
 
     What a node of its name took from the broker and had not claimed as it died, nobody can tell, and the broker waits for
@@ -26,12 +28,22 @@ def arrives(connection: Connection, request: rs.PutMemberRequest, now_ms: int, s
         return 0
     if died and not member.joined:
         trees = schema.trees
-        unclaimed = (trees.c.run_id == member.run_id) & (trees.c.state == GROWING) & (trees.c.claim_node == "")
-        connection.execute(update(trees).where(unclaimed & (trees.c.growth_due_ms > now_ms)).values(growth_due_ms=now_ms))
+        unclaimed = (
+            (trees.c.run_id == member.run_id)
+            & (trees.c.state == GROWING)
+            & (trees.c.claim_node == "")
+        )
+        connection.execute(
+            update(trees)
+            .where(unclaimed & (trees.c.growth_due_ms > now_ms))
+            .values(growth_due_ms=now_ms)
+        )
     return begins(connection, member.run_id, member.node_id, now_ms, settings)
 
 
-def begins(connection: Connection, run_id: str, node_id: str, now_ms: int, settings: Settings) -> int:
+def begins(
+    connection: Connection, run_id: str, node_id: str, now_ms: int, settings: Settings
+) -> int:
     """Ends the claims of a node that has started, and queues their trees under new tickets; how many.
 
     Each stays counted as an attempt: a tree on which nodes die is dropped in the end.

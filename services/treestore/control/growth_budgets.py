@@ -16,7 +16,9 @@ from services.treestore.unit_of_work.load import chunks, rows_in
 from services.treestore.unit_of_work.rows import GROWING
 
 _TREES, _GROUPS = schema.trees.c, schema.groups.c
-_MINE = (_TREES.run_id == bindparam("run_id")) & (_TREES.purpose == int(tree_pb2.TREE_PURPOSE_TRAIN))
+_MINE = (_TREES.run_id == bindparam("run_id")) & (
+    _TREES.purpose == int(tree_pb2.TREE_PURPOSE_TRAIN)
+)
 _ORDINALS = (
     select(_GROUPS.ordinal)
     .join(schema.trees, (_TREES.run_id == _GROUPS.run_id) & (_TREES.group_id == _GROUPS.group_id))
@@ -28,7 +30,11 @@ _OF_BLOCK = (
     .where(_MINE, _GROUPS.ordinal >= bindparam("first"), _GROUPS.ordinal < bindparam("stop"))
     .order_by(_GROUPS.ordinal, _TREES.tree_index)
 )
-_SCORED = select(func.count()).select_from(schema.scores).join(schema.trees, _TREES.tree_id == schema.scores.c.tree_id)
+_SCORED = (
+    select(func.count())
+    .select_from(schema.scores)
+    .join(schema.trees, _TREES.tree_id == schema.scores.c.tree_id)
+)
 _LAST = (
     select(schema.segments.c.tree_id, func.max(schema.segments.c.stored_ms).label("ms"))
     .where(schema.segments.c.tree_id.in_(bindparam("keys", expanding=True)))
@@ -38,7 +44,9 @@ _LAST = (
 
 def seen(connection: Connection, run_id: str) -> int:
     """A number that changes with the facts of a run: a cheap look for those who wait."""
-    scores = connection.scalar(_SCORED.where(_MINE, _TREES.state == GROWING), {"run_id": run_id}) or 0
+    scores = (
+        connection.scalar(_SCORED.where(_MINE, _TREES.state == GROWING), {"run_id": run_id}) or 0
+    )
     return 1 + scores + (len(_growing(connection, run_id)) << 32)
 
 
@@ -46,7 +54,9 @@ def _growing(connection: Connection, run_id: str) -> list[int]:
     return list(connection.scalars(_ORDINALS, {"run_id": run_id}))
 
 
-def facts(connection: Connection, request: rs.ReadRoomsRequest, now_ms: int, began_ms: int = 0) -> list[rs.RoomFacts]:
+def facts(
+    connection: Connection, request: rs.ReadRoomsRequest, now_ms: int, began_ms: int = 0
+) -> list[rs.RoomFacts]:
     """The trees of all blocks that still grow. Time before `began_ms`, when the store was down, is no waiting."""
     blocks = sorted({ordinal // request.block for ordinal in _growing(connection, request.run_id)})
     found: list[Any] = []
@@ -56,23 +66,41 @@ def facts(connection: Connection, request: rs.ReadRoomsRequest, now_ms: int, beg
     return _told(connection, found, now_ms, began_ms)
 
 
-def _told(connection: Connection, trees: Sequence[Row[Any]], now_ms: int, began_ms: int) -> list[rs.RoomFacts]:
+def _told(
+    connection: Connection, trees: Sequence[Row[Any]], now_ms: int, began_ms: int
+) -> list[rs.RoomFacts]:
     growing = [tree.tree_id for tree in trees if tree.state == GROWING]
-    rooms = {row.tree_id: row for row in rows_in(connection, schema.rooms, "tree_id", [tree.tree_id for tree in trees])}
-    ended = [leaf for leaf in rows_in(connection, schema.leaves, "tree_id", growing) if leaf.finished]
-    leaves, places = Counter(leaf.tree_id for leaf in ended), {(leaf.tree_id, leaf.segment, leaf.end) for leaf in ended}
+    rooms = {
+        row.tree_id: row
+        for row in rows_in(connection, schema.rooms, "tree_id", [tree.tree_id for tree in trees])
+    }
+    ended = [
+        leaf for leaf in rows_in(connection, schema.leaves, "tree_id", growing) if leaf.finished
+    ]
+    leaves, places = (
+        Counter(leaf.tree_id for leaf in ended),
+        {(leaf.tree_id, leaf.segment, leaf.end) for leaf in ended},
+    )
     last = dict(_last(connection, growing))
     told: dict[bytes, rs.RoomFacts] = {}
     for tree in trees:
         room = rooms.get(tree.tree_id)
-        fact = rs.RoomFacts(tree_id=tree.tree_id, group_ordinal=tree.ordinal, room=room_to_wire(room) if room else None)
+        fact = rs.RoomFacts(
+            tree_id=tree.tree_id,
+            group_ordinal=tree.ordinal,
+            room=room_to_wire(room) if room else None,
+        )
         told[tree.tree_id] = fact
         if tree.state == GROWING:
             fact.growing, fact.leaves = True, leaves[tree.tree_id]
             since = max(last.get(tree.tree_id, now_ms), room.set_ms if room else 0, began_ms)
             fact.waited_ms = max(0, now_ms - since)
     for score in rows_in(connection, schema.scores, "tree_id", growing):
-        if (score.tree_id, score.segment, score.end) in places:  # a place that is no leaf takes no room
+        if (
+            score.tree_id,
+            score.segment,
+            score.end,
+        ) in places:  # a place that is no leaf takes no room
             told[score.tree_id].scores.append(score_to_wire(score))
     return list(told.values())
 
@@ -93,9 +121,14 @@ def grant(connection: Connection, request: rs.GrantRoomsRequest, now_ms: int) ->
     ids = [grant.tree_id for grant in request.grants]
     if len(set(ids)) != len(ids):
         raise InvalidInput(f"GrantRooms of run {run_id} names a tree twice")
-    growing = {row.tree_id for row in rows_in(connection, schema.trees, "tree_id", ids, run_id=run_id, state=GROWING)}
+    growing = {
+        row.tree_id
+        for row in rows_in(connection, schema.trees, "tree_id", ids, run_id=run_id, state=GROWING)
+    }
     there = rooms_of(connection, ids)
-    given = [g for g in request.grants if g.tree_id in growing and _next(there.get(g.tree_id), g.room)]
+    given = [
+        g for g in request.grants if g.tree_id in growing and _next(there.get(g.tree_id), g.room)
+    ]
     for one in given:
         _put(connection, one, one.tree_id in there, now_ms)
     return [one.tree_id for one in given]

@@ -27,10 +27,15 @@ def note(connection: Connection, request: ts.NoteFailureRequest) -> ts.NoteFailu
         raise NotFound(f"batch {request.ordinal} of run {run.run_id} was not committed")
     if batch.failed_epoch == request.learner_epoch:  # the same call again
         return ts.NoteFailureResponse(failures=batch.failures)
-    failures, cause = batch.failures + 1, "".join(c if c.isprintable() else "\ufffd" for c in request.cause[:_CAUSE])
+    failures, cause = (
+        batch.failures + 1,
+        "".join(c if c.isprintable() else "\ufffd" for c in request.cause[:_CAUSE]),
+    )
     changes = {"failures": failures, "failed_epoch": request.learner_epoch, "failed": cause}
     if failures >= _MOST:
-        changes["set_aside"] = f"{failures} learners ended while they trained it, the last with {cause}"
+        changes["set_aside"] = (
+            f"{failures} learners ended while they trained it, the last with {cause}"
+        )
     connection.execute(update(schema.batches).where(mine).values(**changes))
     return ts.NoteFailureResponse(failures=failures)
 
@@ -42,5 +47,12 @@ def aside_of(run_id: str) -> Select[tuple[int]]:
 
 def set_aside(connection: Connection, run_id: str) -> list[rs.SetAside]:
     """Batches of a run that are not trained on."""
-    query = select(_B.ordinal, _B.set_aside).where(_B.run_id == run_id, _B.set_aside != "").order_by(_B.ordinal)
-    return [rs.SetAside(ordinal=row.ordinal, cause=row.set_aside) for row in connection.execute(query.limit(_SHOWN))]
+    query = (
+        select(_B.ordinal, _B.set_aside)
+        .where(_B.run_id == run_id, _B.set_aside != "")
+        .order_by(_B.ordinal)
+    )
+    return [
+        rs.SetAside(ordinal=row.ordinal, cause=row.set_aside)
+        for row in connection.execute(query.limit(_SHOWN))
+    ]

@@ -11,8 +11,14 @@ from services.treestore.storage import schema
 
 _HOST = 255  # characters: no name of a host is longer
 # Made once: each watcher asks after each event.
-_MEMBERS = select(schema.members).where(schema.members.c.run_id == bindparam("run")).order_by(schema.members.c.node_id)
-_GREW = select(schema.grown.c.node_id, schema.grown.c.trees).where(schema.grown.c.run_id == bindparam("run"))
+_MEMBERS = (
+    select(schema.members)
+    .where(schema.members.c.run_id == bindparam("run"))
+    .order_by(schema.members.c.node_id)
+)
+_GREW = select(schema.grown.c.node_id, schema.grown.c.trees).where(
+    schema.grown.c.run_id == bindparam("run")
+)
 PRESENT_MS = 10_000  # five times as long as nodes are silent
 
 
@@ -25,7 +31,9 @@ def put_token(connection: Connection, request: rs.PutTokenRequest, now_ms: int) 
     table = schema.tokens
     connection.execute(delete(table).where(table.c.token_hash == request.token_hash))
     expires = now_ms + request.valid_s * 1000
-    connection.execute(insert(table).values(token_hash=request.token_hash, run_id=run_id, expires_ms=expires))
+    connection.execute(
+        insert(table).values(token_hash=request.token_hash, run_id=run_id, expires_ms=expires)
+    )
 
 
 def read_token(connection: Connection, token_hash: bytes, now_ms: int) -> str:
@@ -33,7 +41,9 @@ def read_token(connection: Connection, token_hash: bytes, now_ms: int) -> str:
     table = schema.tokens
     row = connection.execute(select(table).where(table.c.token_hash == token_hash)).first()
     if row is None or row.expires_ms <= now_ms:
-        raise NotFound("there is no such token, or it has expired; ask the run's owner for a new one")
+        raise NotFound(
+            "there is no such token, or it has expired; ask the run's owner for a new one"
+        )
     return str(row.run_id)
 
 
@@ -43,15 +53,22 @@ def put(connection: Connection, request: rs.PutMemberRequest, now_ms: int) -> bo
     member, table = request.member, schema.members
     node_name.check(member.node_id)
     if len(member.host) > _HOST:
-        raise InvalidInput(f"host {member.host[:64]!r} has {len(member.host)} characters; at most {_HOST} are kept")
+        raise InvalidInput(
+            f"host {member.host[:64]!r} has {len(member.host)} characters; at most {_HOST} are kept"
+        )
     run_id = run_row(connection, member.run_id).run_id
     mine = (table.c.run_id == run_id, table.c.node_id == member.node_id)
     before = connection.execute(select(table).where(*mine)).first()
     if before is not None and member.public_key not in ("", before.public_key):
-        raise Refused(f"{member.node_id!r} is another node of run {run_id}; give this one another name", Reason.NODE_TAKEN)
+        raise Refused(
+            f"{member.node_id!r} is another node of run {run_id}; give this one another name",
+            Reason.NODE_TAKEN,
+        )
     connection.execute(delete(table).where(*mine))
     if member.joined:
-        connection.execute(update(schema.runs).where(schema.runs.c.run_id == run_id).values(joined=True))
+        connection.execute(
+            update(schema.runs).where(schema.runs.c.run_id == run_id).values(joined=True)
+        )
     connection.execute(
         insert(table).values(
             run_id=run_id,

@@ -19,7 +19,10 @@ def set_desired(connection: Connection, request: rs.SetDesiredRequest) -> bool:
         return False
     connection.execute(delete(table).where(table.c.run_id == run_id))
     if wanted:
-        rows = [{"run_id": run_id, "service": service, "count": count} for service, count in wanted.items()]
+        rows = [
+            {"run_id": run_id, "service": service, "count": count}
+            for service, count in wanted.items()
+        ]
         connection.execute(insert(table), rows)
     # What was given up for the old wish may be tried again for the new one.
     processes = schema.processes
@@ -32,15 +35,24 @@ def desired(connection: Connection) -> rs.WatchDesiredResponse:
     """What all runs want, with the revision of the list."""
     table = schema.desired
     rows = connection.execute(select(table).order_by(table.c.run_id, table.c.service))
-    processes = [rs.DesiredProcess(run_id=r.run_id, service=r.service, count=r._mapping["count"]) for r in rows]
+    processes = [
+        rs.DesiredProcess(run_id=r.run_id, service=r.service, count=r._mapping["count"])
+        for r in rows
+    ]
     # Revision 0 is the caller's "none", so the first list has 1.
-    return rs.WatchDesiredResponse(revision=read_int(connection, "desired_revision") + 1, processes=processes)
+    return rs.WatchDesiredResponse(
+        revision=read_int(connection, "desired_revision") + 1, processes=processes
+    )
 
 
 def report(connection: Connection, request: rs.ReportProcessRequest, now_ms: int) -> None:
     """Keeps the newest report of a process."""
     table = schema.processes
-    key = (table.c.run_id == request.run_id) & (table.c.service == request.service) & (table.c.replica == request.replica)
+    key = (
+        (table.c.run_id == request.run_id)
+        & (table.c.service == request.service)
+        & (table.c.replica == request.replica)
+    )
     connection.execute(delete(table).where(key))
     connection.execute(
         insert(table).values(

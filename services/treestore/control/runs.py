@@ -18,12 +18,16 @@ from services.treestore.unit_of_work.unit_of_work import UnitOfWork, run_key
 from services.treestore.unit_of_work.write import flush
 
 _DIGEST = 32
-_FOR_GOOD = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_CANCELLED)  # a run that FAILED may be taken back, with what it has
+_FOR_GOOD = (
+    rs.RUN_STATE_SUCCEEDED,
+    rs.RUN_STATE_CANCELLED,
+)  # a run that FAILED may be taken back, with what it has
 _NAMED = 3  # runs in a message
 # Made once: several services ask after each event.
 _RUN = select(schema.runs).where(schema.runs.c.run_id == bindparam("run"))
 _GIVEN_UP = select(schema.processes.c.report).where(
-    schema.processes.c.run_id.in_((bindparam("run"), "")), schema.processes.c.event == rs.PROCESS_EVENT_GIVEN_UP
+    schema.processes.c.run_id.in_((bindparam("run"), "")),
+    schema.processes.c.event == rs.PROCESS_EVENT_GIVEN_UP,
 )
 
 
@@ -36,7 +40,10 @@ def check_gateway(connection: Connection, epoch: int) -> None:
     """Refuses all but the newest gateway."""
     newest = read_int(connection, "gateway_epoch")
     if epoch != newest:
-        raise Refused(f"gateway epoch {epoch} is not in force, {newest} is; this gateway must stop", Reason.STALE_EPOCH)
+        raise Refused(
+            f"gateway epoch {epoch} is not in force, {newest} is; this gateway must stop",
+            Reason.STALE_EPOCH,
+        )
 
 
 def run_row(connection: Connection, run_id: str) -> Row[Any]:
@@ -45,16 +52,24 @@ def run_row(connection: Connection, run_id: str) -> Row[Any]:
     row = connection.execute(_RUN, {"run": run_id}).first()
     if row is not None:
         return row
-    matching = table.c.run_id.startswith(run_id, autoescape=True) if run_id else table.c.run_id == ""
+    matching = (
+        table.c.run_id.startswith(run_id, autoescape=True) if run_id else table.c.run_id == ""
+    )
     found = connection.execute(select(table).where(matching).limit(_NAMED + 1)).all()
     if len(found) != 1:
-        names = ", ".join(r.run_id for r in found[:_NAMED]) + (" and others" if len(found) > _NAMED else "")
+        names = ", ".join(r.run_id for r in found[:_NAMED]) + (
+            " and others" if len(found) > _NAMED else ""
+        )
         more = f"run {run_id!r} is ambiguous: {names}; give more of the id"
-        raise NotFound(more if found else f"there is no run {run_id!r}; `banyan runs ls` lists those there are")
+        raise NotFound(
+            more if found else f"there is no run {run_id!r}; `banyan runs ls` lists those there are"
+        )
     return found[0]
 
 
-def put(connection: Connection, request: rs.PutRunRequest, now_ms: int, settings: Settings) -> rs.Run:
+def put(
+    connection: Connection, request: rs.PutRunRequest, now_ms: int, settings: Settings
+) -> rs.Run:
     """Stores a run, and lets the trees in that came before it. The same request again answers with the run that is there."""
     check_gateway(connection, request.gateway_epoch)
     table, run = schema.runs, request.run
@@ -90,26 +105,45 @@ def _check(connection: Connection, request: rs.PutRunRequest) -> None:
     if not request.request_id:
         raise InvalidInput("PutRun needs a request_id, which makes it safe to repeat")
     if not run_id or any(c in run_id for c in " .*>/"):
-        raise InvalidInput(f"run id {run_id!r} must be one token of a NATS subject: not empty, without space . * > /")
+        raise InvalidInput(
+            f"run id {run_id!r} must be one token of a NATS subject: not empty, without space . * > /"
+        )
     if any(len(digest) != _DIGEST for digest in request.run.held_out):
         raise InvalidInput(f"run {run_id}: a held-out digest does not have {_DIGEST} bytes")
-    if connection.execute(select(schema.runs.c.run_id).where(schema.runs.c.run_id == run_id)).first() is not None:
+    if (
+        connection.execute(
+            select(schema.runs.c.run_id).where(schema.runs.c.run_id == run_id)
+        ).first()
+        is not None
+    ):
         raise Refused(f"run {run_id} is there already, by another request", Reason.RUN_EXISTS)
 
 
-def move(connection: Connection, request: rs.MoveRunRequest, now_ms: int, settings: Settings) -> rs.Run:
+def move(
+    connection: Connection, request: rs.MoveRunRequest, now_ms: int, settings: Settings
+) -> rs.Run:
     """Moves a run if it is where the caller thinks. A run that is over for good gives all its open trees up."""
     check_gateway(connection, request.gateway_epoch)
     row = run_row(connection, request.run_id)
     if row.state != request.from_state:
-        names = [rs.RunState.Name(rs.RunState.ValueType(s)) for s in (row.state, request.from_state)]
-        raise Refused(f"run {row.run_id} is in {names[0]}, not in {names[1]}; read it again", Reason.WRONG_STATE)
+        names = [
+            rs.RunState.Name(rs.RunState.ValueType(s)) for s in (row.state, request.from_state)
+        ]
+        raise Refused(
+            f"run {row.run_id} is in {names[0]}, not in {names[1]}; read it again",
+            Reason.WRONG_STATE,
+        )
     if row.removed:
-        raise Refused(f"run {row.run_id} was removed, as far as anything of it is left; it cannot go on", "REMOVED")
+        raise Refused(
+            f"run {row.run_id} was removed, as far as anything of it is left; it cannot go on",
+            "REMOVED",
+        )
     if request.to_state == rs.RUN_STATE_UNSPECIFIED:
         raise InvalidInput(f"run {row.run_id} cannot be moved to no state")
     changes = _changes(row, request, now_ms)
-    connection.execute(update(schema.runs).where(schema.runs.c.run_id == row.run_id).values(**changes))
+    connection.execute(
+        update(schema.runs).where(schema.runs.c.run_id == row.run_id).values(**changes)
+    )
     if request.to_state in _FOR_GOOD:
         _drop_trees(connection, row.run_id, now_ms, settings)
     if row.state == rs.RUN_STATE_FAILED:
@@ -126,7 +160,9 @@ def _changes(row: Row[Any], request: rs.MoveRunRequest, now_ms: int) -> dict[str
     if request.to_state in (rs.RUN_STATE_PAUSED, rs.RUN_STATE_FAILED):
         changes["resume_state"] = int(request.from_state)
         changes["paused_since_ms"] = now_ms
-    if row.state == rs.RUN_STATE_FAILED:  # it goes back to where it failed, and has not been live since
+    if (
+        row.state == rs.RUN_STATE_FAILED
+    ):  # it goes back to where it failed, and has not been live since
         changes["resume_state"] = row.resume_state or int(rs.RUN_STATE_STARTING)
         changes["paused_since_ms"] = row.ended_ms
     return changes
@@ -147,7 +183,9 @@ def _revive(connection: Connection, run_id: str, now_ms: int) -> None:
 def _drop_trees(connection: Connection, run_id: str, now_ms: int, settings: Settings) -> None:
     trees = schema.trees
     book = UnitOfWork(now_ms, settings)
-    open_trees = select(trees.c.tree_id).where(trees.c.run_id == run_id, trees.c.state.in_((GROWING, SCORING)))
+    open_trees = select(trees.c.tree_id).where(
+        trees.c.run_id == run_id, trees.c.state.in_((GROWING, SCORING))
+    )
     load_whole(connection, book, list(connection.scalars(open_trees)))
     for tree in list(book.trees.values()):
         transitions.drop(book, tree, Reason.RUN_OVER)
@@ -160,7 +198,9 @@ def read(connection: Connection, run_id: str, now_ms: int) -> rs.ReadRunResponse
     given_up = connection.scalars(_GIVEN_UP, {"run": row.run_id})
     reports = [rs.ReportProcessRequest.FromString(report) for report in given_up]
     until = row.paused_since_ms if row.state == rs.RUN_STATE_PAUSED else row.ended_ms or now_ms
-    return rs.ReadRunResponse(run=to_wire(row), given_up=reports, live_ms=max(0, until - row.created_ms - row.paused_ms))
+    return rs.ReadRunResponse(
+        run=to_wire(row), given_up=reports, live_ms=max(0, until - row.created_ms - row.paused_ms)
+    )
 
 
 def read_all(connection: Connection, live_only: bool) -> rs.ReadRunsResponse:
@@ -174,7 +214,9 @@ def read_all(connection: Connection, live_only: bool) -> rs.ReadRunsResponse:
 
 def over(connection: Connection, run_id: str) -> bool:
     """Whether a run is over; not one that nobody knows."""
-    return connection.scalar(select(schema.runs.c.state).where(schema.runs.c.run_id == run_id)) in OVER
+    return (
+        connection.scalar(select(schema.runs.c.state).where(schema.runs.c.run_id == run_id)) in OVER
+    )
 
 
 def to_wire(row: Row[Any]) -> rs.Run:

@@ -98,7 +98,9 @@ def _check(said: str, run_id: str, tree_id: bytes) -> None:
     if said != run_id:
         raise InvalidInput(f"a message on the subject of run {run_id!r} speaks of run {said!r}")
     if len(tree_id) != ID_BYTES:
-        raise InvalidInput(f"tree id {tree_id.hex()[:16]!r} has {len(tree_id)} bytes, not {ID_BYTES}")
+        raise InvalidInput(
+            f"tree id {tree_id.hex()[:16]!r} has {len(tree_id)} bytes, not {ID_BYTES}"
+        )
 
 
 def _claimed(epoch: int, what: str) -> None:
@@ -108,7 +110,9 @@ def _claimed(epoch: int, what: str) -> None:
 
 def _leaf(message: tree_pb2.LeafRef) -> Leaf:
     if len(message.segment) != ID_BYTES:
-        raise InvalidInput(f"a leaf names segment {message.segment.hex()[:16]!r} of {len(message.segment)} bytes")
+        raise InvalidInput(
+            f"a leaf names segment {message.segment.hex()[:16]!r} of {len(message.segment)} bytes"
+        )
     return leaf_from_wire(message)
 
 
@@ -119,7 +123,9 @@ def _segments(run_id: str, data: bytes, sequence: int) -> tuple[list[Event], lis
     for grown in message.segments:
         try:
             _check(message.run_id, run_id, grown.segment.tree_id)
-            events.append(_large(run_id, grown, sequence) if grown.blob else grew(run_id, grown, sequence))
+            events.append(
+                _large(run_id, grown, sequence) if grown.blob else grew(run_id, grown, sequence)
+            )
         except InvalidInput as error:
             problems.append(str(error))
     for plan in message.plans:
@@ -164,13 +170,21 @@ def _sane(segment: Segment) -> None:
             f"{name}: a PROMPT is the root and the root is a PROMPT, here {segment.kind.name} has {_parent(segment)}"
         )
     if segment.parent and len(segment.parent) != ID_BYTES:
-        raise InvalidInput(f"{name}: its parent's id has {len(segment.parent)} bytes, not {ID_BYTES}")
+        raise InvalidInput(
+            f"{name}: its parent's id has {len(segment.parent)} bytes, not {ID_BYTES}"
+        )
     if not segment.parent and (segment.fork or segment.ordinal):
-        raise InvalidInput(f"{name}: the root has fork {segment.fork} and ordinal {segment.ordinal}, both must be 0")
+        raise InvalidInput(
+            f"{name}: the root has fork {segment.fork} and ordinal {segment.ordinal}, both must be 0"
+        )
     if segment.kind is Kind.POLICY and len(segment.policy) != ID_BYTES:
-        raise InvalidInput(f"{name}: a POLICY segment names its policy by a digest of {ID_BYTES} bytes")
+        raise InvalidInput(
+            f"{name}: a POLICY segment names its policy by a digest of {ID_BYTES} bytes"
+        )
     if (segment.kind is Kind.FORCED) != (segment.origin is not Origin.NONE):
-        raise InvalidInput(f"{name}: kind {segment.kind.name} does not go with origin {segment.origin.name}")
+        raise InvalidInput(
+            f"{name}: kind {segment.kind.name} does not go with origin {segment.origin.name}"
+        )
 
 
 def _parent(segment: Segment) -> str:
@@ -181,17 +195,25 @@ def _opened(message: events_pb2.TreeOpened, sequence: int, run_id: str) -> TreeO
     spec = message.spec
     _check(spec.run_id, run_id, spec.tree_id)
     if spec.tree_id != digest.tree_id(spec.run_id, spec.group_id, spec.row_digest, spec.index):
-        raise InvalidInput(f"tree id {spec.tree_id.hex()[:12]} is not the digest of its run, group, row and index")
+        raise InvalidInput(
+            f"tree id {spec.tree_id.hex()[:12]} is not the digest of its run, group, row and index"
+        )
     if spec.purpose not in (tree_pb2.TREE_PURPOSE_TRAIN, tree_pb2.TREE_PURPOSE_EVAL):
-        raise InvalidInput(f"tree {spec.tree_id.hex()[:12]} has purpose {spec.purpose}, which is none")
+        raise InvalidInput(
+            f"tree {spec.tree_id.hex()[:12]} has purpose {spec.purpose}, which is none"
+        )
     if (spec.purpose == tree_pb2.TREE_PURPOSE_EVAL) != bool(spec.label):
         raise InvalidInput(
             f"tree {spec.tree_id.hex()[:12]}: an evaluation has a label and training has none; here {spec.label!r}"
         )
     if not 0 <= spec.index < spec.group_size:
-        raise InvalidInput(f"tree {spec.tree_id.hex()[:12]} has index {spec.index} in a group of {spec.group_size}")
+        raise InvalidInput(
+            f"tree {spec.tree_id.hex()[:12]} has index {spec.index} in a group of {spec.group_size}"
+        )
     if len(set(spec.scorers)) != len(spec.scorers):
-        raise InvalidInput(f"tree {spec.tree_id.hex()[:12]} names a scorer twice: {list(spec.scorers)}")
+        raise InvalidInput(
+            f"tree {spec.tree_id.hex()[:12]} names a scorer twice: {list(spec.scorers)}"
+        )
     _row(spec)
     return TreeOpened(run_id, spec.tree_id, sequence, message)
 
@@ -201,7 +223,9 @@ def _row(spec: tree_pb2.TreeSpec) -> None:
     try:
         found = digest.row_digest(json.loads(spec.row_json))
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"tree {spec.tree_id.hex()[:12]}: its row is no JSON object: {error}") from None
+        raise InvalidInput(
+            f"tree {spec.tree_id.hex()[:12]}: its row is no JSON object: {error}"
+        ) from None
     if found != spec.row_digest:
         raise InvalidInput(
             f"tree {spec.tree_id.hex()[:12]}: its row digests to {found.hex()[:12]}, not {spec.row_digest.hex()[:12]}"
@@ -229,13 +253,17 @@ def _scored(message: events_pb2.LeafScored, sequence: int, run_id: str) -> LeafS
     _check(message.run_id, run_id, message.tree_id)
     score = message.scored.score
     if score.state not in (tree_pb2.SCORE_STATE_SCORED, tree_pb2.SCORE_STATE_UNSCORABLE):
-        raise InvalidInput(f"a score of {message.scored.scorer!r} has state {score.state}, which is none")
+        raise InvalidInput(
+            f"a score of {message.scored.scorer!r} has state {score.state}, which is none"
+        )
     if not math.isfinite(score.value) or not all(map(math.isfinite, score.parts.values())):
         raise InvalidInput(
             f"a score of {message.scored.scorer!r} is {score.value}; a value is finite, or the leaf UNSCORABLE"
         )
     if len(score.repair.text) > MOST_REPAIR:
-        raise InvalidInput(f"a repair of {message.scored.scorer!r} has {len(score.repair.text)} characters")
+        raise InvalidInput(
+            f"a repair of {message.scored.scorer!r} has {len(score.repair.text)} characters"
+        )
     if score.state == tree_pb2.SCORE_STATE_UNSCORABLE and not score.reason:
         raise InvalidInput(f"{message.scored.scorer!r} found a leaf UNSCORABLE without a reason")
     return LeafScored(run_id, message.tree_id, sequence, message, _leaf(message.scored.leaf))

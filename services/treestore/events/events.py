@@ -92,7 +92,9 @@ class TreeGrown(Event):
 
     def leaves_digest(self) -> bytes:
         """Digest of the listed leaves, whatever their order."""
-        return digest.blake(*(leaf.segment + leaf.end.to_bytes(4, "little") for leaf in sorted(self.leaves)))
+        return digest.blake(
+            *(leaf.segment + leaf.end.to_bytes(4, "little") for leaf in sorted(self.leaves))
+        )
 
 
 @dataclass(frozen=True, slots=True)

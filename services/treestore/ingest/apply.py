@@ -4,10 +4,26 @@ import json
 
 from banyan.segment import Kind
 from banyan.v1 import events_pb2, tree_pb2
-from services.treestore.events.events import Event, GrownPlan, GrownSegment, LeafFinished, LeafScored, TreeGrown, TreeOpened
+from services.treestore.events.events import (
+    Event,
+    GrownPlan,
+    GrownSegment,
+    LeafFinished,
+    LeafScored,
+    TreeGrown,
+    TreeOpened,
+)
 from services.treestore.ingest.rules import score_row
 from services.treestore.lifecycle import assignments, transitions
-from services.treestore.unit_of_work.rows import ANSWER, GROWING, SCORING, GroupRow, GroupState, SegmentHeader, TreeRow
+from services.treestore.unit_of_work.rows import (
+    ANSWER,
+    GROWING,
+    SCORING,
+    GroupRow,
+    GroupState,
+    SegmentHeader,
+    TreeRow,
+)
 from services.treestore.unit_of_work.unit_of_work import UnitOfWork, segment_key, tree_key
 
 _UNKNOWN = "unknown"  # the node of a claim that another store issued
@@ -76,7 +92,14 @@ def _join_group(book: UnitOfWork, event: TreeOpened) -> None:
     key = (spec.run_id, spec.group_id)
     group = book.groups.get(key)
     if group is None:
-        group = GroupRow(spec.run_id, spec.group_id, spec.label, spec.group_ordinal, int(spec.purpose), spec.group_size)
+        group = GroupRow(
+            spec.run_id,
+            spec.group_id,
+            spec.label,
+            spec.group_ordinal,
+            int(spec.purpose),
+            spec.group_size,
+        )
         group.take, group.take_in_order = spec.group_take, int(spec.take_in_order)
         group.last_step = spec.last_step if spec.HasField("last_step") else -1
         book.add_group(group)
@@ -121,7 +144,9 @@ def _grew(book: UnitOfWork, event: GrownSegment) -> list[Event]:
     return book.release(segment_key(segment.id))
 
 
-def _segment_values(book: UnitOfWork, event: GrownSegment, head: SegmentHeader) -> dict[str, object]:
+def _segment_values(
+    book: UnitOfWork, event: GrownSegment, head: SegmentHeader
+) -> dict[str, object]:
     message = event.message.segment
     return {
         "id": head.id,
@@ -165,14 +190,23 @@ def _count(book: UnitOfWork, tree: TreeRow, event: GrownSegment) -> None:
 def _planned(book: UnitOfWork, event: GrownPlan) -> list[Event]:
     plan = event.message.plan
     record = plan.SerializeToString()
-    values = {"tree_id": event.tree_id, "claim_epoch": plan.claim_epoch, "number": plan.number, "record": record}
+    values = {
+        "tree_id": event.tree_id,
+        "claim_epoch": plan.claim_epoch,
+        "number": plan.number,
+        "record": record,
+    }
     book.new_plans.append(values)
     return []
 
 
 def _ended(book: UnitOfWork, event: LeafFinished) -> list[Event]:
     leaf = book.put_leaf(event.tree_id, event.leaf)
-    leaf.finished, leaf.reason, leaf.completion = True, event.message.reason, event.message.completion
+    leaf.finished, leaf.reason, leaf.completion = (
+        True,
+        event.message.reason,
+        event.message.completion,
+    )
     _hold(book, book.trees[event.tree_id], event.message.claim_epoch)
     return []
 
@@ -180,7 +214,11 @@ def _ended(book: UnitOfWork, event: LeafFinished) -> list[Event]:
 def _grown(book: UnitOfWork, event: TreeGrown) -> list[Event]:
     tree = book.trees[event.tree_id]
     _hold(book, tree, event.message.claim_epoch)
-    tree.state, tree.grown_epoch, tree.grown_node = SCORING, event.message.claim_epoch, event.message.node_id
+    tree.state, tree.grown_epoch, tree.grown_node = (
+        SCORING,
+        event.message.claim_epoch,
+        event.message.node_id,
+    )
     book.grew[tree.run_id, tree.grown_node] += 1
     tree.grown_digest, tree.leaves = event.leaves_digest(), len(event.leaves)
     tree.score_due_ms = book.now_ms + tree.score_deadline_ms
@@ -194,7 +232,9 @@ def _grown(book: UnitOfWork, event: TreeGrown) -> list[Event]:
     for place in event.inside:
         book.put_leaf(tree.tree_id, place)  # no leaf of the tree: it is not listed
     tally.leaves += len(event.leaves)
-    tally.prompt_tokens += tree.prompt_tokens  # of trees that are grown: one that is given up shared nothing
+    tally.prompt_tokens += (
+        tree.prompt_tokens
+    )  # of trees that are grown: one that is given up shared nothing
     tally.prompt_path_tokens += tree.prompt_tokens * len(event.leaves)
     return []
 
@@ -207,7 +247,9 @@ def _scored(book: UnitOfWork, event: LeafScored) -> list[Event]:
         message.scored.scorer,
         score_row(event),
         parts=json.dumps(dict(message.scored.score.parts), sort_keys=True),
-        repair=message.scored.score.repair.SerializeToString() if message.scored.score.HasField("repair") else None,
+        repair=message.scored.score.repair.SerializeToString()
+        if message.scored.score.HasField("repair")
+        else None,
         verifier=message.verifier_id,
         duration_ms=message.duration_ms,
     )

@@ -31,11 +31,19 @@ def letter_of(item: Item) -> events_pb2.DeadLetter:
     Raises InvalidInput if it is neither.
     """
     try:
-        letter = _advised(item.data) if item.subject.startswith("$JS.") else events_pb2.DeadLetter.FromString(item.data)
+        letter = (
+            _advised(item.data)
+            if item.subject.startswith("$JS.")
+            else events_pb2.DeadLetter.FromString(item.data)
+        )
     except (DecodeError, AttributeError, TypeError, ValueError) as error:
-        raise InvalidInput(f"{len(item.data)} bytes on {item.subject} are no dead letter: {error}") from None
+        raise InvalidInput(
+            f"{len(item.data)} bytes on {item.subject} are no dead letter: {error}"
+        ) from None
     if letter.sequence >= _MOST_SEQUENCE:
-        raise InvalidInput(f"a dead letter on {item.subject} has sequence {letter.sequence}, which no stream reaches")
+        raise InvalidInput(
+            f"a dead letter on {item.subject} has sequence {letter.sequence}, which no stream reaches"
+        )
     return letter
 
 
@@ -51,12 +59,17 @@ def _advised(data: bytes) -> events_pb2.DeadLetter:
 
 
 def store(
-    connection: Connection, letters: Sequence[events_pb2.DeadLetter], now_ms: int, settings: Settings | None = None
+    connection: Connection,
+    letters: Sequence[events_pb2.DeadLetter],
+    now_ms: int,
+    settings: Settings | None = None,
 ) -> None:
     """Keeps letters that there is room for; those that are there already change nothing."""
     rows = [dead_values(letter, now_ms) for letter in letters]
     insert_ignore(
-        connection, schema.dead, retention.fitting(connection, schema.dead, _new(connection, rows), settings or Settings())
+        connection,
+        schema.dead,
+        retention.fitting(connection, schema.dead, _new(connection, rows), settings or Settings()),
     )
 
 
@@ -67,14 +80,17 @@ def _new(connection: Connection, rows: Sequence[Values]) -> list[Values]:
     return [
         values
         for values in rows
-        if connection.execute(there.where(*(table.c[name] == values[name] for name in key))).first() is None
+        if connection.execute(there.where(*(table.c[name] == values[name] for name in key))).first()
+        is None
     ]
 
 
 def read(connection: Connection, limit: int) -> rs.ReadDeadResponse:
     """Letters, newest first; the newest with their messages, as many as an answer may hold."""
     table = schema.dead
-    rows = connection.execute(select(table).order_by(table.c.n.desc()).limit(min(limit or _DEFAULT_LIMIT, _MOST)))
+    rows = connection.execute(
+        select(table).order_by(table.c.n.desc()).limit(min(limit or _DEFAULT_LIMIT, _MOST))
+    )
     response, room = rs.ReadDeadResponse(), _PAYLOADS
     for row in rows:
         listed = _listed(row)
@@ -89,7 +105,9 @@ def _listed(row: Row[Any]) -> rs.StoredDeadLetter:
     letter = events_pb2.DeadLetter.FromString(row.letter)
     letter.reason = letter.reason[:_REASON]
     size, again = len(letter.payload), row.replays > 0
-    return rs.StoredDeadLetter(id=row.n, letter=letter, stored_unix_ms=row.stored_ms, replayed=again, payload_bytes=size)
+    return rs.StoredDeadLetter(
+        id=row.n, letter=letter, stored_unix_ms=row.stored_ms, replayed=again, payload_bytes=size
+    )
 
 
 def replay(connection: Connection, number: int) -> None:

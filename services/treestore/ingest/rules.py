@@ -8,7 +8,15 @@ import enum
 from dataclasses import dataclass
 
 from banyan.reasons import Reason
-from services.treestore.events.events import Event, GrownPlan, GrownSegment, LeafFinished, LeafScored, TreeGrown, TreeOpened
+from services.treestore.events.events import (
+    Event,
+    GrownPlan,
+    GrownSegment,
+    LeafFinished,
+    LeafScored,
+    TreeGrown,
+    TreeOpened,
+)
 from services.treestore.storage.schema.columns import clean
 from services.treestore.unit_of_work import segment_bounds
 from services.treestore.unit_of_work.rows import DROPPED, GROWING, GroupRow, ScoreRow, TreeRow
@@ -65,7 +73,9 @@ def judge(book: UnitOfWork, event: Event) -> Ruling:
     if tree is None:
         return park(tree_key(event.tree_id))
     if tree.run_id != event.run_id:
-        return bury(f"RUN_MISMATCH: tree {tree.tree_id.hex()[:12]} belongs to run {tree.run_id}, not {event.run_id}")
+        return bury(
+            f"RUN_MISMATCH: tree {tree.tree_id.hex()[:12]} belongs to run {tree.run_id}, not {event.run_id}"
+        )
     match event:
         case GrownSegment():
             return _grew(book, tree, event)
@@ -92,8 +102,13 @@ def _opened(book: UnitOfWork, event: TreeOpened) -> Ruling:
     if run.over:
         return refuse(Reason.RUN_OVER)
     if not spec.label and spec.row_digest in run.held_out:
-        return bury(f"HELD_OUT: row {spec.row_digest.hex()[:12]} is held out; training on it would spoil the measurement")
-    by_name, at_place = (event.run_id, spec.group_id), (event.run_id, spec.label, spec.group_ordinal)
+        return bury(
+            f"HELD_OUT: row {spec.row_digest.hex()[:12]} is held out; training on it would spoil the measurement"
+        )
+    by_name, at_place = (
+        (event.run_id, spec.group_id),
+        (event.run_id, spec.label, spec.group_ordinal),
+    )
     for group in (book.groups.get(by_name), book.groups_at.get(at_place)):
         if group is not None and not _fits(group, event):
             return bury(
@@ -119,7 +134,9 @@ def _claim(book: UnitOfWork, tree: TreeRow, epoch: int) -> Ruling | None:
     if epoch > tree.claim_epoch and not book.settings.rebuild:
         return refuse(Reason.EPOCH_UNKNOWN)  # whoever says it never claimed the tree
     if epoch > tree.claim_epoch + _EPOCH_GAP:
-        return bury(f"EPOCH_UNKNOWN: claim {epoch} of tree {tree.tree_id.hex()[:12]}, whose newest is {tree.claim_epoch}")
+        return bury(
+            f"EPOCH_UNKNOWN: claim {epoch} of tree {tree.tree_id.hex()[:12]}, whose newest is {tree.claim_epoch}"
+        )
     return None
 
 
@@ -137,7 +154,9 @@ def _grew(book: UnitOfWork, tree: TreeRow, event: GrownSegment) -> Ruling:
         if parent is None:
             return park(segment_key(segment.parent))
         if parent.tree_id != tree.tree_id:
-            return bury(f"TREE_MISMATCH: segment {segment.id.hex()[:12]} continues a segment of another tree")
+            return bury(
+                f"TREE_MISMATCH: segment {segment.id.hex()[:12]} continues a segment of another tree"
+            )
         if segment.fork > parent.length:
             return bury(
                 f"BAD_FORK: segment {segment.id.hex()[:12]} forks at {segment.fork}, its parent has {parent.length} tokens"
@@ -159,9 +178,13 @@ def _at(book: UnitOfWork, tree: TreeRow, segment: bytes, end: int) -> Ruling | N
     if head is None:
         return park(segment_key(segment))
     if head.tree_id != tree.tree_id:
-        return bury(f"TREE_MISMATCH: a place of tree {tree.tree_id.hex()[:12]} lies in a segment of another tree")
+        return bury(
+            f"TREE_MISMATCH: a place of tree {tree.tree_id.hex()[:12]} lies in a segment of another tree"
+        )
     if end > head.length:
-        return bury(f"BAD_END: a place lies at {end} of segment {segment.hex()[:12]}, which has {head.length} tokens")
+        return bury(
+            f"BAD_END: a place lies at {end} of segment {segment.hex()[:12]}, which has {head.length} tokens"
+        )
     return None
 
 
@@ -169,7 +192,9 @@ def _ended(book: UnitOfWork, tree: TreeRow, event: LeafFinished) -> Ruling:
     known = book.part(tree.tree_id).leaves.get(event.leaf)
     if known is not None and known.finished:
         return REPEAT
-    stopped = _claim(book, tree, event.message.claim_epoch) or _at(book, tree, event.leaf.segment, event.leaf.end)
+    stopped = _claim(book, tree, event.message.claim_epoch) or _at(
+        book, tree, event.leaf.segment, event.leaf.end
+    )
     return stopped or ACCEPT
 
 
@@ -190,17 +215,28 @@ def _grown(book: UnitOfWork, tree: TreeRow, event: TreeGrown) -> Ruling:
 def _scored(book: UnitOfWork, tree: TreeRow, event: LeafScored) -> Ruling:
     scored = event.message.scored
     if scored.scorer not in tree.scorers:
-        return bury(f"SCORER_UNKNOWN: tree {tree.tree_id.hex()[:12]} asks {list(tree.scorers)}, not {scored.scorer!r}")
+        return bury(
+            f"SCORER_UNKNOWN: tree {tree.tree_id.hex()[:12]} asks {list(tree.scorers)}, not {scored.scorer!r}"
+        )
     part = book.part(tree.tree_id)
     given = part.scores.get((event.leaf, scored.scorer))
     if given is not None:
-        return REPEAT if given == score_row(event) else Ruling(Disposition.LATE, Reason.SCORED_BEFORE)
+        return (
+            REPEAT if given == score_row(event) else Ruling(Disposition.LATE, Reason.SCORED_BEFORE)
+        )
     if tree.over:  # what was read of it must not change any more
-        return Ruling(Disposition.LATE, Reason.TREE_DROPPED if tree.state == DROPPED else Reason.TREE_CLOSED)
+        return Ruling(
+            Disposition.LATE, Reason.TREE_DROPPED if tree.state == DROPPED else Reason.TREE_CLOSED
+        )
     return _at(book, tree, event.leaf.segment, event.leaf.end) or ACCEPT
 
 
 def score_row(event: LeafScored) -> ScoreRow:
     """The row of a score."""
     scored = event.message.scored
-    return ScoreRow(int(scored.score.state), scored.score.value, clean(scored.score.reason), clean(scored.scorer_version))
+    return ScoreRow(
+        int(scored.score.state),
+        scored.score.value,
+        clean(scored.score.reason),
+        clean(scored.scorer_version),
+    )

@@ -56,7 +56,9 @@ def _decoders(connection: Connection, book: UnitOfWork) -> dict[str, Decoder]:
     }
 
 
-def _pieces(connection: Connection, book: UnitOfWork, trees: set[bytes]) -> dict[bytes, SegmentTokens]:
+def _pieces(
+    connection: Connection, book: UnitOfWork, trees: set[bytes]
+) -> dict[bytes, SegmentTokens]:
     found: dict[bytes, SegmentTokens] = {}
     if trees:
         for row in connection.execute(_PIECES, {"keys": sorted(trees)}):
@@ -67,7 +69,9 @@ def _pieces(connection: Connection, book: UnitOfWork, trees: set[bytes]) -> dict
     return found
 
 
-def answer(pieces: Mapping[bytes, SegmentTokens], leaf: Leaf) -> "np.ndarray[tuple[int, ...], np.dtype[np.int32]]":
+def answer(
+    pieces: Mapping[bytes, SegmentTokens], leaf: Leaf
+) -> "np.ndarray[tuple[int, ...], np.dtype[np.int32]]":
     """The tokens of a path behind its prompt."""
     parts: list[bytes] = []
     at, end = leaf.segment, leaf.end

@@ -10,7 +10,15 @@ from sqlalchemy import Connection, delete
 from banyan.v1 import events_pb2
 from services.chassis.messaging import subjects
 from services.treestore.events.decode import decode
-from services.treestore.events.events import Event, GrownPlan, GrownSegment, LeafFinished, LeafScored, TreeGrown, TreeOpened
+from services.treestore.events.events import (
+    Event,
+    GrownPlan,
+    GrownSegment,
+    LeafFinished,
+    LeafScored,
+    TreeGrown,
+    TreeOpened,
+)
 from services.treestore.ingest import blobs, texts
 from services.treestore.ingest.apply import accept
 from services.treestore.ingest.rules import Disposition, Ruling, judge
@@ -51,7 +59,9 @@ class Outcome:
     touched: frozenset[bytes] = frozenset()
     runs: frozenset[str] = frozenset()  # of the trees touched
     traceparents: dict[bytes, str] = field(default_factory=dict)
-    ended: list[tuple[int, str]] = field(default_factory=list)  # state and reason of each tree that ended
+    ended: list[tuple[int, str]] = field(
+        default_factory=list
+    )  # state and reason of each tree that ended
     segments: int = 0
     refused: list[str] = field(default_factory=list)
     late: int = 0
@@ -59,14 +69,20 @@ class Outcome:
     told: int = 0  # events put into the outbox
 
 
-def ingest(connection: Connection, items: Sequence[Item], now_ms: int, settings: Settings) -> Outcome:
+def ingest(
+    connection: Connection, items: Sequence[Item], now_ms: int, settings: Settings
+) -> Outcome:
     """Stores the messages. Raises where the database does, and Unfit; what is wrong with a message is kept as a row."""
     book = UnitOfWork(now_ms, settings)
     decoded = [(item, *decode(item.subject, item.data, item.sequence)) for item in items]
-    events, lost, blobs_of = blobs.resolve(connection, [event for _, found, _ in decoded for event in found])
+    events, lost, blobs_of = blobs.resolve(
+        connection, [event for _, found, _ in decoded for event in found]
+    )
     load_for(connection, book, events)
     about: dict[int, bytes] = {}  # the tree of what is wrong with a message
-    problems: dict[int, list[str]] = {item.sequence: list(wrong) for item, _, wrong in decoded if wrong}
+    problems: dict[int, list[str]] = {
+        item.sequence: list(wrong) for item, _, wrong in decoded if wrong
+    }
     mine = {id(event) for event in events} | {
         id(event) for event, _ in lost
     }  # not by sequence: a log that was wiped counts from one again
@@ -84,7 +100,9 @@ def ingest(connection: Connection, items: Sequence[Item], now_ms: int, settings:
     return outcome(book)
 
 
-def apply(connection: Connection, book: UnitOfWork, events: Sequence[Event], keys: Collection[bytes] = ()) -> None:
+def apply(
+    connection: Connection, book: UnitOfWork, events: Sequence[Event], keys: Collection[bytes] = ()
+) -> None:
     """Stores events that do not come from a message just read, and those that wait for `keys`."""
     load_for(connection, book, events, keys)
     released = [event for key in keys for event in book.release(key)]
@@ -159,7 +177,12 @@ def _place(event: Event) -> tuple[bytes, int, int]:
     return b"", 0, 0
 
 
-def _bury(book: UnitOfWork, items: Iterable[Item], problems: dict[int, list[str]], about: Mapping[int, bytes]) -> None:
+def _bury(
+    book: UnitOfWork,
+    items: Iterable[Item],
+    problems: dict[int, list[str]],
+    about: Mapping[int, bytes],
+) -> None:
     for item in items:
         reasons = problems.pop(item.sequence, None)
         if reasons:
@@ -190,9 +213,13 @@ def bury_event(book: UnitOfWork, event: Event, reason: str) -> None:
         case TreeOpened():
             data = events_pb2.TreesOpened(trees=[event.message]).SerializeToString()
         case GrownSegment():
-            data = events_pb2.SegmentsGrown(run_id=event.run_id, segments=[event.message]).SerializeToString()
+            data = events_pb2.SegmentsGrown(
+                run_id=event.run_id, segments=[event.message]
+            ).SerializeToString()
         case GrownPlan():
-            data = events_pb2.SegmentsGrown(run_id=event.run_id, plans=[event.message]).SerializeToString()
+            data = events_pb2.SegmentsGrown(
+                run_id=event.run_id, plans=[event.message]
+            ).SerializeToString()
             kind = "segment"
         case LeafFinished():
             data = events_pb2.LeavesFinished(leaves=[event.message]).SerializeToString()
@@ -200,10 +227,17 @@ def bury_event(book: UnitOfWork, event: Event, reason: str) -> None:
             data = events_pb2.TreesGrown(trees=[event.message]).SerializeToString()
         case LeafScored():
             data = events_pb2.LeavesScored(scores=[event.message]).SerializeToString()
-    bury_item(book, Item(subjects.lineage(event.run_id, kind), data, event.sequence), reason, event.tree_id)
+    bury_item(
+        book,
+        Item(subjects.lineage(event.run_id, kind), data, event.sequence),
+        reason,
+        event.tree_id,
+    )
 
 
-def give_up_parked(connection: Connection, event: Event, reason: str, now_ms: int, settings: Settings) -> bool:
+def give_up_parked(
+    connection: Connection, event: Event, reason: str, now_ms: int, settings: Settings
+) -> bool:
     """Make a dead letter of an event that is parked; False if it is not."""
     parked = schema.parked
     gone = connection.execute(delete(parked).where(parked.c.digest == event_digest(event))).rowcount

@@ -11,7 +11,9 @@ _DOUBLINGS = 5
 def queue(book: UnitOfWork, tree: TreeRow, spec: tree_pb2.TreeSpec) -> None:
     """Puts a GrowTree into the outbox, and plans the next for when nobody claims the tree."""
     tree.ticket += 1
-    tree.growth_due_ms = book.now_ms + (book.settings.requeue_ms << min(tree.ticket - 1, _DOUBLINGS))
+    tree.growth_due_ms = book.now_ms + (
+        book.settings.requeue_ms << min(tree.ticket - 1, _DOUBLINGS)
+    )
     book.change(tree)
     message = events_pb2.GrowTree(
         run_id=tree.run_id,
@@ -21,4 +23,9 @@ def queue(book: UnitOfWork, tree: TreeRow, spec: tree_pb2.TreeSpec) -> None:
         wave_size=spec.wave_size,
         ticket=tree.ticket,
     )
-    book.say(subjects.growth(tree.run_id), f"grow-{tree.tree_id.hex()}-{tree.ticket}", message, spec.traceparent)
+    book.say(
+        subjects.growth(tree.run_id),
+        f"grow-{tree.tree_id.hex()}-{tree.ticket}",
+        message,
+        spec.traceparent,
+    )

@@ -15,7 +15,9 @@ from services.treestore.unit_of_work.load import rows_in
 
 MOST = 64
 MOST_BYTES = 4 << 20  # of the trees in one answer, all together
-MOST_ALONE = 32 << 20  # of the only tree in an answer: half of a gRPC message; a larger one is streamed
+MOST_ALONE = (
+    32 << 20
+)  # of the only tree in an answer: half of a gRPC message; a larger one is streamed
 _PART = 4 << 20  # bytes of a part of a stream, or one segment
 _SIZES = (
     select(schema.segments.c.tree_id, func.sum(trees.BYTES).label("bytes"))
@@ -24,7 +26,9 @@ _SIZES = (
 )
 
 
-def one(connection: Connection, request: ts.ClaimTreeRequest, now_ms: int, settings: Settings) -> ts.ClaimTreeResponse:
+def one(
+    connection: Connection, request: ts.ClaimTreeRequest, now_ms: int, settings: Settings
+) -> ts.ClaimTreeResponse:
     """One claim. Raises NotFound."""
     answer = _claim(connection, request, now_ms, settings)
     _add_trees(connection, [(request, answer)], _sizes(connection, [request.tree_id]))
@@ -32,7 +36,11 @@ def one(connection: Connection, request: ts.ClaimTreeRequest, now_ms: int, setti
 
 
 def several(
-    connection: Connection, request: ts.ClaimTreesRequest, run_id: str, now_ms: int, settings: Settings
+    connection: Connection,
+    request: ts.ClaimTreesRequest,
+    run_id: str,
+    now_ms: int,
+    settings: Settings,
 ) -> ts.ClaimTreesResponse:
     """Many claims, of trees of `run_id` if it is named; each has its own outcome. Raises InvalidInput for too many."""
     if len(request.claims) > MOST:
@@ -63,14 +71,22 @@ def _sizes(connection: Connection, tree_ids: Sequence[bytes]) -> dict[bytes, int
     """Bytes that the segments of each tree have in a message."""
     if not tree_ids:
         return {}
-    return {row.tree_id: int(row.bytes) for row in connection.execute(_SIZES, {"keys": list(tree_ids)})}
+    return {
+        row.tree_id: int(row.bytes) for row in connection.execute(_SIZES, {"keys": list(tree_ids)})
+    }
 
 
-def _claim(connection: Connection, request: ts.ClaimTreeRequest, now_ms: int, settings: Settings) -> ts.ClaimTreeResponse:
+def _claim(
+    connection: Connection, request: ts.ClaimTreeRequest, now_ms: int, settings: Settings
+) -> ts.ClaimTreeResponse:
     tree_id, node = request.tree_id, request.node_id
-    epoch = claims.claim(connection, tree_id, node, request.ticket, now_ms, settings, request.traceparent)
+    epoch = claims.claim(
+        connection, tree_id, node, request.ticket, now_ms, settings, request.traceparent
+    )
     first = claims.first_trace(connection, tree_id)
-    return ts.ClaimTreeResponse(epoch=epoch, deadline_ms=settings.claim_ms if epoch else 0, first_traceparent=first)
+    return ts.ClaimTreeResponse(
+        epoch=epoch, deadline_ms=settings.claim_ms if epoch else 0, first_traceparent=first
+    )
 
 
 def _add_trees(
@@ -86,7 +102,9 @@ def _add_trees(
         answer.streamed = claim.tree_id in large
 
 
-def parts(connection: Connection, request: ts.StreamClaimedRequest, run_id: str) -> list[list[bytes]]:
+def parts(
+    connection: Connection, request: ts.StreamClaimedRequest, run_id: str
+) -> list[list[bytes]]:
     """The segments of a tree under a claim that is in force, parents first, in parts that a message holds.
 
     Raises NotFound, or Refused.
@@ -110,4 +128,6 @@ def parts(connection: Connection, request: ts.StreamClaimedRequest, run_id: str)
 def part(connection: Connection, segments: Sequence[bytes]) -> ts.StreamClaimedResponse:
     """A part of a tree's segments."""
     rows = {row.id: row for row in rows_in(connection, schema.segments, "id", segments)}
-    return ts.StreamClaimedResponse(segments=[trees.segment_to_wire(rows[i]) for i in segments if i in rows])
+    return ts.StreamClaimedResponse(
+        segments=[trees.segment_to_wire(rows[i]) for i in segments if i in rows]
+    )

@@ -49,7 +49,9 @@ def claim(
     return tree.claim_epoch
 
 
-def renew(connection: Connection, tree_id: bytes, epoch: int, now_ms: int, settings: Settings) -> None:
+def renew(
+    connection: Connection, tree_id: bytes, epoch: int, now_ms: int, settings: Settings
+) -> None:
     """Keeps a claim that is in force. Raises Refused if it is not."""
     [outcome] = renew_all(connection, [(tree_id, epoch)], "", now_ms, settings)
     if outcome is not None:
@@ -57,7 +59,11 @@ def renew(connection: Connection, tree_id: bytes, epoch: int, now_ms: int, setti
 
 
 def renew_all(
-    connection: Connection, held: Sequence[tuple[bytes, int]], run_id: str, now_ms: int, settings: Settings
+    connection: Connection,
+    held: Sequence[tuple[bytes, int]],
+    run_id: str,
+    now_ms: int,
+    settings: Settings,
 ) -> list[NotFound | Refused | None]:
     """Keeps those of the claims (tree and epoch) that are in force, of trees of `run_id` if it is named; why not, of the
     others. Trees and claims are read and written together."""
@@ -80,7 +86,8 @@ def _renewable(tree: TreeRow, epoch: int, run_id: str) -> TreeRow:
     _in_force(tree, epoch)
     if not tree.claim_node:  # a renewal that was on its way must not put off the next claim
         raise Refused(
-            f"claim {epoch} of tree {tree.tree_id.hex()[:12]} was handed back; drop the tree here", Reason.STALE_EPOCH
+            f"claim {epoch} of tree {tree.tree_id.hex()[:12]} was handed back; drop the tree here",
+            Reason.STALE_EPOCH,
         )
     return tree
 
@@ -109,7 +116,9 @@ def hand_back(
     """
     book, tree = _open(connection, tree_id, now_ms, settings)
     _in_force(tree, epoch)
-    if not tree.claim_node:  # handed back before; what the node still publishes counts until the next claim
+    if (
+        not tree.claim_node
+    ):  # handed back before; what the node still publishes counts until the next claim
         return
     book.change(tree)
     tree.idle_claims = max(0, tree.idle_claims - 1)
@@ -128,7 +137,9 @@ def hand_back(
 
 def check_run(connection: Connection, tree_id: bytes, run_id: str) -> None:
     """Raises Refused if the tree belongs to another run: whoever asks may speak for one run only."""
-    found = connection.scalar(select(schema.trees.c.run_id).where(schema.trees.c.tree_id == tree_id))
+    found = connection.scalar(
+        select(schema.trees.c.run_id).where(schema.trees.c.tree_id == tree_id)
+    )
     if found not in (None, run_id):
         raise _other_run(tree_id, run_id)
 
@@ -139,7 +150,12 @@ def _other_run(tree_id: bytes, run_id: str) -> Refused:
 
 def first_trace(connection: Connection, tree_id: bytes) -> str:
     """Traceparent of a tree's first claim."""
-    return connection.scalar(select(schema.trees.c.claim_traceparent).where(schema.trees.c.tree_id == tree_id)) or ""
+    return (
+        connection.scalar(
+            select(schema.trees.c.claim_traceparent).where(schema.trees.c.tree_id == tree_id)
+        )
+        or ""
+    )
 
 
 def spec_of(connection: Connection, tree_id: bytes) -> tree_pb2.TreeSpec:
@@ -148,7 +164,9 @@ def spec_of(connection: Connection, tree_id: bytes) -> tree_pb2.TreeSpec:
     return tree_pb2.TreeSpec.FromString(data or b"")
 
 
-def _open(connection: Connection, tree_id: bytes, now_ms: int, settings: Settings) -> tuple[UnitOfWork, TreeRow]:
+def _open(
+    connection: Connection, tree_id: bytes, now_ms: int, settings: Settings
+) -> tuple[UnitOfWork, TreeRow]:
     book = UnitOfWork(now_ms, settings)
     load_trees(connection, book, [tree_id])
     return book, _known(book, tree_id)
@@ -179,8 +197,12 @@ def _kept(tree: TreeRow, now_ms: int, settings: Settings) -> bool:
 
 def _in_force(tree: TreeRow, epoch: int) -> None:
     if tree.state != GROWING:
-        state = tree_pb2.TreeState.Name(tree_pb2.TreeState.ValueType(tree.state)).removeprefix("TREE_STATE_")
-        raise Refused(f"tree {tree.tree_id.hex()[:12]} is {state} and grows no more", Reason.NOT_GROWING)
+        state = tree_pb2.TreeState.Name(tree_pb2.TreeState.ValueType(tree.state)).removeprefix(
+            "TREE_STATE_"
+        )
+        raise Refused(
+            f"tree {tree.tree_id.hex()[:12]} is {state} and grows no more", Reason.NOT_GROWING
+        )
     if epoch != tree.claim_epoch:
         raise Refused(
             f"claim {epoch} of tree {tree.tree_id.hex()[:12]} is over: {tree.claim_epoch} is in force; drop the tree here",

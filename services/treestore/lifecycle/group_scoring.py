@@ -14,7 +14,14 @@ from services.treestore.lifecycle.claims import spec_of
 from services.treestore.queries import transcripts
 from services.treestore.storage import schema
 from services.treestore.unit_of_work.load import OVER
-from services.treestore.unit_of_work.rows import CLOSED, CONSUMED, DROPPED, GROWING, SCORING, TreeRow
+from services.treestore.unit_of_work.rows import (
+    CLOSED,
+    CONSUMED,
+    DROPPED,
+    GROWING,
+    SCORING,
+    TreeRow,
+)
 
 _GROWN = (SCORING, CLOSED, CONSUMED, DROPPED)
 
@@ -59,7 +66,10 @@ def score_due(connection: Connection, tree: TreeRow, now_ms: int) -> int:
     if not whole(mates, _size(connection, tree.run_id, tree.group_id)):
         return now_ms + tree.score_deadline_ms
     others = [mate for mate in mates if mate.tree_id != tree.tree_id]
-    ends = [m.score_due_ms if m.state == SCORING else m.closed_ms + tree.score_deadline_ms for m in others]
+    ends = [
+        m.score_due_ms if m.state == SCORING else m.closed_ms + tree.score_deadline_ms
+        for m in others
+    ]
     return max(ends, default=now_ms)
 
 

@@ -17,8 +17,14 @@ def surplus(group: GroupRow, trees: Iterable[TreeRow]) -> list[TreeRow]:
     """The trees to give up, once those that the group takes are closed; empty before."""
     if not group.take or group.state not in (GroupState.OPEN, GroupState.CLOSED):
         return []
-    left = sorted((tree for tree in trees if tree.state != DROPPED), key=lambda tree: tree.tree_index)
-    first = left if group.take_in_order else sorted((t for t in left if t.state == CLOSED), key=lambda t: t.closed_ms)
+    left = sorted(
+        (tree for tree in trees if tree.state != DROPPED), key=lambda tree: tree.tree_index
+    )
+    first = (
+        left
+        if group.take_in_order
+        else sorted((t for t in left if t.state == CLOSED), key=lambda t: t.closed_ms)
+    )
     taken = first[: group.take]
     if len(taken) < group.take or any(tree.state != CLOSED for tree in taken):
         return []

@@ -7,7 +7,15 @@ from banyan import reward
 from banyan.v1 import events_pb2, tree_pb2
 from services.treestore.lifecycle import redundancy
 from services.treestore.unit_of_work import completion
-from services.treestore.unit_of_work.rows import CLOSED, CONSUMED, DROPPED, SCORING, GroupRow, GroupState, TreeRow
+from services.treestore.unit_of_work.rows import (
+    CLOSED,
+    CONSUMED,
+    DROPPED,
+    SCORING,
+    GroupRow,
+    GroupState,
+    TreeRow,
+)
 from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 
 STALE = "STALE"  # why a group is given up that was opened too many policies ago
@@ -78,7 +86,9 @@ def _end(book: UnitOfWork, tree: TreeRow, state: int, reason: str) -> None:
     group.dropped += state == DROPPED
     book.changed_groups.add((group.run_id, group.group_id))
     if group.state == GroupState.OPEN and group.done == group.size:
-        book.move_group(group, GroupState.DROPPED if group.dropped == group.size else GroupState.CLOSED, reason)
+        book.move_group(
+            group, GroupState.DROPPED if group.dropped == group.size else GroupState.CLOSED, reason
+        )
     book.ended.append(tree)
     _tell(book, tree, group.state != GroupState.OPEN)
 

@@ -40,7 +40,9 @@ def look(connection: Connection, request: ts.AwaitIngestedRequest) -> ts.AwaitIn
     Raises Refused once a newer claim is in force or the tree was dropped.
     """
     tree = _claimed(connection, request.tree_id, request.epoch)
-    response = ts.AwaitIngestedResponse(grown=bool(tree.grown_epoch) and tree.grown_epoch == request.epoch)
+    response = ts.AwaitIngestedResponse(
+        grown=bool(tree.grown_epoch) and tree.grown_epoch == request.epoch
+    )
     missing = set(request.segment_ids) - _stored(connection, request)
     for segment, reason, winner in _refused(connection, request, missing) if missing else ():
         response.refused.add(segment=segment, reason=reason, winner=winner)
@@ -50,7 +52,10 @@ def look(connection: Connection, request: ts.AwaitIngestedRequest) -> ts.AwaitIn
 
 
 def several(
-    connection: Connection, request: ts.AwaitTreesIngestedRequest, run_id: str, before: ts.AwaitTreesIngestedResponse
+    connection: Connection,
+    request: ts.AwaitTreesIngestedRequest,
+    run_id: str,
+    before: ts.AwaitTreesIngestedResponse,
 ) -> ts.AwaitTreesIngestedResponse:
     """The same of many trees, of `run_id` if it is named; each has its own outcome. before: the last look, or an empty one.
 
@@ -78,10 +83,14 @@ def _claimed(connection: Connection, tree_id: bytes, epoch: int) -> Row[Any, Any
         raise NotFound(f"there is no tree {tree_id.hex()[:16] or 'without an id'}")
     if epoch < tree.claim_epoch:
         raise Refused(
-            f"claim {epoch} of tree {tree_id.hex()[:12]} is over: {tree.claim_epoch} is in force", Reason.STALE_EPOCH
+            f"claim {epoch} of tree {tree_id.hex()[:12]} is over: {tree.claim_epoch} is in force",
+            Reason.STALE_EPOCH,
         )
     if tree.state == DROPPED:
-        raise Refused(f"tree {tree_id.hex()[:12]} was dropped; nothing of it is stored any more", Reason.NOT_GROWING)
+        raise Refused(
+            f"tree {tree_id.hex()[:12]} was dropped; nothing of it is stored any more",
+            Reason.NOT_GROWING,
+        )
     return tree
 
 
@@ -89,9 +98,16 @@ def scores(connection: Connection, request: ts.AwaitScoresRequest) -> ts.AwaitSc
     """All scores and the room of a tree that grows under this claim. Raises Refused like `look`, and for any other tree."""
     tree = _claimed(connection, request.tree_id, request.epoch)
     if tree.state != GROWING or request.epoch != tree.claim_epoch:
-        raise Refused(f"tree {request.tree_id.hex()[:12]} does not grow under claim {request.epoch}", Reason.NOT_GROWING)
-    found = [score_to_wire(row) for row in connection.execute(_SCORES, {"tree_id": request.tree_id})]
-    return ts.AwaitScoresResponse(scores=found, room=rooms_of(connection, [request.tree_id]).get(request.tree_id))
+        raise Refused(
+            f"tree {request.tree_id.hex()[:12]} does not grow under claim {request.epoch}",
+            Reason.NOT_GROWING,
+        )
+    found = [
+        score_to_wire(row) for row in connection.execute(_SCORES, {"tree_id": request.tree_id})
+    ]
+    return ts.AwaitScoresResponse(
+        scores=found, room=rooms_of(connection, [request.tree_id]).get(request.tree_id)
+    )
 
 
 def news(request: ts.AwaitScoresRequest, response: ts.AwaitScoresResponse) -> bool:
@@ -119,9 +135,13 @@ def enough(request: ts.AwaitIngestedRequest, response: ts.AwaitIngestedResponse)
     return not response.missing and (response.grown or not request.grown)
 
 
-def all_enough(request: ts.AwaitTreesIngestedRequest, response: ts.AwaitTreesIngestedResponse) -> bool:
+def all_enough(
+    request: ts.AwaitTreesIngestedRequest, response: ts.AwaitTreesIngestedResponse
+) -> bool:
     """Whether there is nothing left to wait for of any tree."""
-    return all(_final(one, outcome) for one, outcome in zip(request.trees, response.outcomes, strict=True))
+    return all(
+        _final(one, outcome) for one, outcome in zip(request.trees, response.outcomes, strict=True)
+    )
 
 
 def _final(request: ts.AwaitIngestedRequest, outcome: ts.IngestOutcome) -> bool:

@@ -3,7 +3,16 @@
 from collections.abc import Collection
 from typing import TypeAlias
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam, exists, or_, select, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    bindparam,
+    exists,
+    or_,
+    select,
+    update,
+)
 
 from banyan.reasons import Reason
 from banyan.tree import Leaf
@@ -65,7 +74,11 @@ def _score_due(now_ms: Time) -> ColumnElement[bool]:
 
 def _reminder_due(now_ms: Time) -> ColumnElement[bool]:
     trees = schema.trees
-    return trees.c.state.in_((GROWING, SCORING)) & (trees.c.remind_due_ms > 0) & (trees.c.remind_due_ms <= now_ms)
+    return (
+        trees.c.state.in_((GROWING, SCORING))
+        & (trees.c.remind_due_ms > 0)
+        & (trees.c.remind_due_ms <= now_ms)
+    )
 
 
 def _growth_due(now_ms: Time) -> ColumnElement[bool]:
@@ -92,7 +105,9 @@ def _late(connection: Connection, book: UnitOfWork, tree: TreeRow) -> None:
     waiting = groups if until > book.now_ms else ()
     for leaf, scorer in book.owed(tree):
         if scorer not in waiting:
-            book.put_score(tree.tree_id, leaf, scorer, ScoreRow(UNSCORABLE, 0.0, Reason.DEADLINE, ""))
+            book.put_score(
+                tree.tree_id, leaf, scorer, ScoreRow(UNSCORABLE, 0.0, Reason.DEADLINE, "")
+            )
     if waiting:
         book.change(tree).score_due_ms = until
         tree.remind_due_ms = book.now_ms + (until - book.now_ms) // 2
@@ -105,7 +120,9 @@ def remind(book: UnitOfWork, tree: TreeRow, groups: Collection[str]) -> None:
     book.change(tree).remind_due_ms = 0
     part, grown = book.part(tree.tree_id), tree.state == SCORING
     alone = [scorer for scorer in tree.scorers if scorer not in groups]
-    owed = completion.unscored(part.leaves, alone, part.scores, grown=grown, inside=book.inside(tree.tree_id))
+    owed = completion.unscored(
+        part.leaves, alone, part.scores, grown=grown, inside=book.inside(tree.tree_id)
+    )
     for start in range(0, len(owed), _LEAVES):
         leaves = [_finished(book, tree, leaf) for leaf in owed[start : start + _LEAVES]]
         msg_id = f"remind-{tree.tree_id.hex()}-{start}-{book.now_ms}"
@@ -143,7 +160,11 @@ def expire(connection: Connection, now_ms: int, settings: Settings) -> None:
     """Judges parked events that waited too long once more; what still waits is given up."""
     parked = schema.parked
     keys = list(
-        connection.scalars(select(parked.c.waits_for).where(parked.c.parked_ms < now_ms - settings.park_ms).limit(_MOST))
+        connection.scalars(
+            select(parked.c.waits_for)
+            .where(parked.c.parked_ms < now_ms - settings.park_ms)
+            .limit(_MOST)
+        )
     )
     if not keys:
         return
@@ -187,7 +208,12 @@ def catch_up(connection: Connection, now_ms: int) -> int:
     gap = max(0, now_ms - alive) if alive else 0
     if gap:
         trees, runs = schema.trees, schema.runs
-        for column in (trees.c.claim_due_ms, trees.c.growth_due_ms, trees.c.score_due_ms, trees.c.remind_due_ms):
+        for column in (
+            trees.c.claim_due_ms,
+            trees.c.growth_due_ms,
+            trees.c.score_due_ms,
+            trees.c.remind_due_ms,
+        ):
             later = update(trees).where(trees.c.state.in_((GROWING, SCORING)), column > 0)
             connection.execute(later.values({column.name: column + gap}))
         connection.execute(update(schema.parked).values(parked_ms=schema.parked.c.parked_ms + gap))

@@ -11,7 +11,14 @@ from services.chassis.messaging import subjects
 from services.chassis.process import telemetry
 from services.chassis.rpc.health import Pulse
 from services.treestore.ingest import dead_letters
-from services.treestore.ingest.transaction import Item, Outcome, Unfit, bury_item, give_up_parked, ingest
+from services.treestore.ingest.transaction import (
+    Item,
+    Outcome,
+    Unfit,
+    bury_item,
+    give_up_parked,
+    ingest,
+)
 from services.treestore.loops.ports import Message, Source
 from services.treestore.storage import faults
 from services.treestore.unit_of_work.context import Context
@@ -74,7 +81,9 @@ class Ingester:
         telemetry.observe("banyan.ingest.duration", time.monotonic() - clock)
         for tree_id, traceparent in outcome.traceparents.items():
             if traceparent:
-                span = telemetry.start("treestore.ingest", traceparent, start_ns=begun, banyan_tree=tree_id.hex())
+                span = telemetry.start(
+                    "treestore.ingest", traceparent, start_ns=begun, banyan_tree=tree_id.hex()
+                )
                 span.set(banyan_events=len(items))
                 span.end()
 
@@ -109,8 +118,14 @@ class Ingester:
     async def _bury_parked(self, error: Unfit) -> bool:
         """Give up an event that was parked; False if it was not, and came with the message itself."""
         log.exception("an event that was parked cannot be stored", exc_info=error)
-        now, settings, reason = self._context.now(), self._context.settings, str(error).splitlines()[0]
-        return await self._context.write(lambda c: give_up_parked(c, error.event, reason, now, settings))
+        now, settings, reason = (
+            self._context.now(),
+            self._context.settings,
+            str(error).splitlines()[0],
+        )
+        return await self._context.write(
+            lambda c: give_up_parked(c, error.event, reason, now, settings)
+        )
 
     async def _bury(self, item: Item, reason: str) -> None:
         book = UnitOfWork(self._context.now(), self._context.settings)
@@ -170,7 +185,9 @@ class DeadLetters:
                 await delivery.ack()
         return all(done)
 
-    async def _together_or_alone(self, letters: Sequence[events_pb2.DeadLetter | None]) -> list[bool]:
+    async def _together_or_alone(
+        self, letters: Sequence[events_pb2.DeadLetter | None]
+    ) -> list[bool]:
         """Return for each letter whether it is done with. Raises TemporaryError if the database takes nothing."""
         try:
             await self._write([letter for letter in letters if letter is not None])
@@ -179,7 +196,9 @@ class DeadLetters:
         except Exception as error:
             if _says_nothing_of_them(error):
                 raise
-            log.exception("%d dead letters cannot be stored together; trying each alone", len(letters))
+            log.exception(
+                "%d dead letters cannot be stored together; trying each alone", len(letters)
+            )
             return [letter is None or await self._alone(letter) for letter in letters]
         return [True] * len(letters)
 
@@ -210,7 +229,9 @@ class DeadLetters:
 
 def _letter_of(delivery: Message) -> events_pb2.DeadLetter | None:
     """The letter of a message; None if it is none. Of that only the log tells: a letter about it would go round for ever."""
-    item = Item(delivery.subject, delivery.data, delivery.sequence, delivery.attempts, subjects.DEAD)
+    item = Item(
+        delivery.subject, delivery.data, delivery.sequence, delivery.attempts, subjects.DEAD
+    )
     try:
         return dead_letters.letter_of(item)
     except InvalidInput as error:

@@ -25,9 +25,13 @@ log = logging.getLogger(__name__)
 _BEAT_MS = 5_000
 _LEAVE_S = 2.0
 _LOOK_S = 180.0  # a read and two writes behind those of others, on a disk or a database that hangs for a minute
-_SWEEP_S = 180.0  # as much, and some requests to the broker, each with its own deadline of a few seconds
+_SWEEP_S = (
+    180.0  # as much, and some requests to the broker, each with its own deadline of a few seconds
+)
 _CHECK_S = 5.0  # between looks for a log that was lost
-_CROWDED = 1 / 16  # of what LINEAGE may hold: it is purged at the next look then, without waiting for its time
+_CROWDED = (
+    1 / 16
+)  # of what LINEAGE may hold: it is purged at the next look then, without waiting for its time
 _FLOOR, _BORN = "lineage_floor", "lineage_born"
 
 
@@ -38,7 +42,9 @@ class Maintenance:
         self._context, self._bus, self._outbox = context, bus, outbox
         self._beaten_ms = 0
         self._held = 0  # bytes of LINEAGE at the last look
-        self.pulse = Pulse("deadlines")  # of the database, too: each look reads, and every fifth writes
+        self.pulse = Pulse(
+            "deadlines"
+        )  # of the database, too: each look reads, and every fifth writes
         self.sweeping = Pulse("log")  # a log that nobody purges fills, and takes nothing more
 
     async def watch(self) -> None:
@@ -53,7 +59,11 @@ class Maintenance:
 
     async def look(self) -> None:
         """One look; writes only if something is due."""
-        now, settings, database = self._context.now(), self._context.settings, self._context.database
+        now, settings, database = (
+            self._context.now(),
+            self._context.settings,
+            self._context.database,
+        )
         if await database.read(lambda c: deadlines.due(c, now, settings)):
             tell(self._context, await database.write(lambda c: deadlines.look(c, now, settings)))
             self._context.ring()
@@ -70,13 +80,19 @@ class Maintenance:
             await asyncio.sleep(min(_CHECK_S, settings.purge_s))
             try:
                 await self.check_log()
-                if look % looks == 0 or self._held > _CROWDED * subjects.most_bytes(subjects.LINEAGE):
+                if look % looks == 0 or self._held > _CROWDED * subjects.most_bytes(
+                    subjects.LINEAGE
+                ):
                     await self._clear()
             except (TimeoutError, nats.errors.Error, JetStreamError, TemporaryError) as error:
                 log.debug("cannot look after the log now: %s", error)
 
     async def _clear(self) -> None:
-        for what, work in (("a purge", self.purge), ("queues", self.clear_growth), ("weights", self.clear_weights)):
+        for what, work in (
+            ("a purge", self.purge),
+            ("queues", self.clear_growth),
+            ("weights", self.clear_weights),
+        ):
             self.sweeping.beat(what, _SWEEP_S)
             await work()
 
@@ -96,7 +112,11 @@ class Maintenance:
             return False
         lost = await database.write(lambda c: _note_log(c, born, floor, now))
         if lost:
-            log.warning("the log was lost (it was made at %s, it is at %d); what was in it is queued again", born, floor)
+            log.warning(
+                "the log was lost (it was made at %s, it is at %d); what was in it is queued again",
+                born,
+                floor,
+            )
         return lost
 
     async def purge(self) -> None:
@@ -107,7 +127,9 @@ class Maintenance:
             if not floors and stream != subjects.TRAIN:
                 continue  # its consumers are not made again yet; nobody has anything
             full = (await self._bus.state(stream)).bytes > subjects.most_bytes(stream) / 2
-            margin = self._context.settings.purge_margin if stream == subjects.TRAIN or not full else 0
+            margin = (
+                self._context.settings.purge_margin if stream == subjects.TRAIN or not full else 0
+            )
             reached = min(floors) if floors else self._outbox.published.get(stream.lower(), 0)
             if reached > margin:
                 await self._bus.purge_below(stream, reached - margin + 1)
@@ -122,7 +144,9 @@ class Maintenance:
                 if over:
                     await self._bus.purge_subject(subjects.GROWTH, subjects.growth(run_id))
                 if over and subjects.growth_durable(run_id) in durables:
-                    await self._bus.delete_consumer(subjects.GROWTH, subjects.growth_durable(run_id))
+                    await self._bus.delete_consumer(
+                        subjects.GROWTH, subjects.growth_durable(run_id)
+                    )
 
     @contextlib.asynccontextmanager
     async def _if_over(self, run_id: str) -> AsyncIterator[bool]:
@@ -140,14 +164,14 @@ class Maintenance:
             await self._bus.delete_consumer(subjects.GROWTH, subjects.growth_durable(run_id))
             await object_store.delete(self._bus.client, subjects.weights_bucket(run_id))
         except (TimeoutError, nats.errors.Error, JetStreamError) as error:
-            message = (
-                f"the broker cannot forget run {run_id} now: {error or type(error).__name__}; nothing is lost, try again"
-            )
+            message = f"the broker cannot forget run {run_id} now: {error or type(error).__name__}; nothing is lost, try again"
             raise TemporaryError(message) from None
 
     async def clear_weights(self) -> None:
         """Removes the object stores that the weights of runs went out through which are over."""
-        for run_id in {subjects.weights_run(name) for name in await object_store.names(self._bus.client)} - {""}:
+        for run_id in {
+            subjects.weights_run(name) for name in await object_store.names(self._bus.client)
+        } - {""}:
             self.sweeping.beat(f"the weights of run {run_id}", _SWEEP_S)
             async with self._if_over(run_id) as over:
                 if over:

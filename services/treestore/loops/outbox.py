@@ -78,7 +78,9 @@ class Outbox:
                 while await self.drain(events) == _BATCH:
                     events = await self._database.read(waiting)
                 await self.post(mail)
-            except TemporaryError as error:  # the database; what was published is published again, under the same id
+            except (
+                TemporaryError
+            ) as error:  # the database; what was published is published again, under the same id
                 log.warning("cannot drain the outbox: %s", error)
                 await asyncio.sleep(_PAUSE_S)
                 self._bell.set()
@@ -119,7 +121,11 @@ class Outbox:
     async def _publish(self, row: Row[Any], deadline_s: float = _DEADLINE_S) -> None:
         try:
             sequence = await self._publisher.publish_bytes(
-                row.subject, row.payload, row.msg_id, traceparent=row.traceparent, deadline_s=deadline_s
+                row.subject,
+                row.payload,
+                row.msg_id,
+                traceparent=row.traceparent,
+                deadline_s=deadline_s,
             )
         except InvalidInput as error:
             await self._give_up(row, str(error))
@@ -146,7 +152,12 @@ def _runs(rows: Sequence[Row[Any]]) -> list[list[Row[Any]]]:
     """Neighbours that may be published at once: trees to grow have no order among them, all else does."""
     parts: list[list[Row[Any]]] = []
     for row in rows:
-        if parts and row.subject.startswith("growth.") and row.subject == parts[-1][0].subject and len(parts[-1]) < 32:
+        if (
+            parts
+            and row.subject.startswith("growth.")
+            and row.subject == parts[-1][0].subject
+            and len(parts[-1]) < 32
+        ):
             parts[-1].append(row)
         else:
             parts.append([row])

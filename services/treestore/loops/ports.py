@@ -8,7 +8,13 @@ class Publisher(Protocol):
     """Publishes and waits for the ack."""
 
     async def publish_bytes(
-        self, subject: str, data: bytes, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+        self,
+        subject: str,
+        data: bytes,
+        msg_id: str,
+        *,
+        traceparent: str = "",
+        deadline_s: float = 30.0,
     ) -> int:
         """The message's sequence in its stream. Raises DeadlineMissed, or InvalidInput if it will never be taken."""
         ...

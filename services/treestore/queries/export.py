@@ -17,7 +17,10 @@ def line(tree: tree_pb2.Tree) -> str:
     of their scores; its `reward` is that of the last of them. `own`: rewards of places in it that paths go on from."""
     spec, rewards = tree.spec, rewards_from_wire(tree.scores, len(tree.spec.scorers))
     ends, own = _ends(tree, rewards), _own(tree)
-    last = {leaf.segment: rewards.get(leaf) for leaf in sorted(leaf_from_wire(leaf) for leaf in tree.leaves)}
+    last = {
+        leaf.segment: rewards.get(leaf)
+        for leaf in sorted(leaf_from_wire(leaf) for leaf in tree.leaves)
+    }
     return json.dumps(
         {
             "tree_id": spec.tree_id.hex(),
@@ -41,7 +44,9 @@ def _ends(tree: tree_pb2.Tree, rewards: dict[Leaf, float | None]) -> Places:
     found: Places = {}
     for leaf in sorted({leaf_from_wire(leaf) for leaf in tree.leaves}):
         said = {"end": leaf.end, "reward": rewards.get(leaf)}
-        found.setdefault(leaf.segment, []).append(said | ({"parts": parts[leaf]} if parts.get(leaf) else {}))
+        found.setdefault(leaf.segment, []).append(
+            said | ({"parts": parts[leaf]} if parts.get(leaf) else {})
+        )
     return found
 
 
@@ -53,7 +58,9 @@ def _own(tree: tree_pb2.Tree) -> Places:
     return found
 
 
-def _node(segment: tree_pb2.Segment, reward: float | None, ends: Places, own: Places) -> dict[str, Any]:
+def _node(
+    segment: tree_pb2.Segment, reward: float | None, ends: Places, own: Places
+) -> dict[str, Any]:
     sampled = segment.kind == tree_pb2.SEGMENT_KIND_POLICY
     node = {
         "id": segment.id.hex(),
@@ -73,4 +80,6 @@ def _node(segment: tree_pb2.Segment, reward: float | None, ends: Places, own: Pl
         node["origin"] = tree_pb2.SegmentOrigin.Name(segment.origin).removeprefix("SEGMENT_ORIGIN_")
     if segment.id in own:
         node["own"] = own[segment.id]
-    return node | ({"entropies": np.frombuffer(segment.entropies, "<f2").tolist()} if segment.entropies else {})
+    return node | (
+        {"entropies": np.frombuffer(segment.entropies, "<f2").tolist()} if segment.entropies else {}
+    )

@@ -23,21 +23,26 @@ _CHARS = 4096  # of each
 # Made once: building a statement costs as much as running it.
 _TREES: BindParameter[Any] = bindparam("keys", expanding=True)
 _ENDS = (
-    select(*(schema.leaves.c[name] for name in ("tree_id", "segment", "end")), schema.segments.c.kind)
+    select(
+        *(schema.leaves.c[name] for name in ("tree_id", "segment", "end")), schema.segments.c.kind
+    )
     .add_columns(schema.segments.c.prefix_sampled)
     .join(schema.segments, schema.segments.c.id == schema.leaves.c.segment)
     .where(schema.leaves.c.tree_id.in_(_TREES), schema.leaves.c.listed)
 )
-_VALUES = select(*(schema.scores.c[name] for name in ("tree_id", "segment", "end", "scorer", "state", "value"))).where(
-    schema.scores.c.tree_id.in_(_TREES)
-)
+_VALUES = select(
+    *(schema.scores.c[name] for name in ("tree_id", "segment", "end", "scorer", "state", "value"))
+).where(schema.scores.c.tree_id.in_(_TREES))
 _PLACES = select(*(schema.segments.c[name] for name in ("id", "parent", "fork", "ordinal"))).where(
     schema.segments.c.tree_id.in_(_TREES)
 )
 _ANSWERS = select(
     *(schema.leaves.c[name] for name in ("tree_id", "segment", "end")),
     func.substr(schema.leaves.c.completion, 1, bindparam("chars")).label("answer"),
-).where(schema.leaves.c.tree_id.in_(_TREES), schema.leaves.c.segment.in_(bindparam("segments", expanding=True)))
+).where(
+    schema.leaves.c.tree_id.in_(_TREES),
+    schema.leaves.c.segment.in_(bindparam("segments", expanding=True)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +58,14 @@ def read(connection: Connection, request: rs.ReadOutcomesRequest) -> rs.ReadOutc
     response = rs.ReadOutcomesResponse(next_batch=request.first_batch)
     outcomes: dict[str, rs.GroupOutcome] = {}
     for batch in connection.execute(_batches(request)):
-        outcomes |= {group: rs.GroupOutcome(batch=batch.ordinal) for group in json.loads(batch.group_ids)}
+        outcomes |= {
+            group: rs.GroupOutcome(batch=batch.ordinal) for group in json.loads(batch.group_ids)
+        }
         given_up = json.loads(batch.dropped)
-        outcomes |= {group: rs.GroupOutcome(batch=batch.ordinal, given_up=reason) for group, reason in given_up}
+        outcomes |= {
+            group: rs.GroupOutcome(batch=batch.ordinal, given_up=reason)
+            for group, reason in given_up
+        }
         response.next_batch = batch.ordinal + 1
         if len(outcomes) >= (_SOLVED if request.solved_chars else _GROUPS):
             break
@@ -104,8 +114,13 @@ def _answer(
 ) -> None:
     """The answers of one leaf a group, of the newest groups, cut by the database."""
     newest = sorted(solved, key=lambda leaf: outcomes[solved[leaf]].ordinal)[-_SOLVED:]
-    keys = {"keys": [tree for tree, _, _ in newest], "segments": [segment for _, segment, _ in newest]}
-    for row in connection.execute(_ANSWERS, {**keys, "chars": min(chars, _CHARS)}) if newest else ():
+    keys = {
+        "keys": [tree for tree, _, _ in newest],
+        "segments": [segment for _, segment, _ in newest],
+    }
+    for row in (
+        connection.execute(_ANSWERS, {**keys, "chars": min(chars, _CHARS)}) if newest else ()
+    ):
         group = solved.get((row.tree_id, row.segment, row.end))
         if group is not None:
             outcomes[group].solved = row.answer
@@ -113,9 +128,18 @@ def _answer(
 
 def _trees(connection: Connection, run_id: str, groups: Iterable[str]) -> Iterator[Any]:
     table = schema.trees
-    columns = (table.c.tree_id, table.c.group_id, table.c.tree_index, table.c.state, table.c.reason, table.c.scorers)
+    columns = (
+        table.c.tree_id,
+        table.c.group_id,
+        table.c.tree_index,
+        table.c.state,
+        table.c.reason,
+        table.c.scorers,
+    )
     for chunk in chunks(sorted(groups)):
-        yield from connection.execute(select(*columns).where(table.c.run_id == run_id, table.c.group_id.in_(chunk)))
+        yield from connection.execute(
+            select(*columns).where(table.c.run_id == run_id, table.c.group_id.in_(chunk))
+        )
 
 
 def _counts(tree: Row[Any], outcome: rs.GroupOutcome) -> bool:
@@ -125,7 +149,9 @@ def _counts(tree: Row[Any], outcome: rs.GroupOutcome) -> bool:
     return bool(tree.state == CONSUMED)
 
 
-def leaves(connection: Connection, trees: Mapping[bytes, Row[Any]]) -> dict[bytes, dict[tuple[bytes, int], ScoredLeaf]]:
+def leaves(
+    connection: Connection, trees: Mapping[bytes, Row[Any]]
+) -> dict[bytes, dict[tuple[bytes, int], ScoredLeaf]]:
     """The listed leaves of trees by place, as a depth-first walk meets them; of each tree its columns `tree_id` and
     `scorers` are needed."""
     found: dict[bytes, dict[tuple[bytes, int], ScoredLeaf]] = {tree_id: {} for tree_id in trees}
@@ -145,9 +171,13 @@ def _rewards(
     rows: Iterable[Row[Any]], wanted: Mapping[bytes, list[str]]
 ) -> dict[bytes, dict[tuple[bytes, int], float | None]]:
     """The reward of each place of each tree that all of its scorers have spoken of."""
-    said: dict[bytes, list[tuple[tuple[bytes, int], str, float | None]]] = {tree_id: [] for tree_id in wanted}
+    said: dict[bytes, list[tuple[tuple[bytes, int], str, float | None]]] = {
+        tree_id: [] for tree_id in wanted
+    }
     for row in rows:
         if row.scorer in wanted[row.tree_id]:
             value = row.value if row.state == SCORED else None
             said[row.tree_id].append(((row.segment, row.end), row.scorer, value))
-    return {tree_id: reward.rewards(scores, len(wanted[tree_id])) for tree_id, scores in said.items()}
+    return {
+        tree_id: reward.rewards(scores, len(wanted[tree_id])) for tree_id, scores in said.items()
+    }

@@ -6,8 +6,19 @@ from services.treestore.storage import schema
 from services.treestore.unit_of_work import counts, retention
 
 _KEPT = (*counts.STATES.values(), "segments", "leaves", "scores", "policies", retention.THROWN_AWAY)
-_HELD = {"refused": schema.refused, "late": schema.late, "parked": schema.parked}  # bounded, by run (ADR 054)
-_SUMS = ("sampled_tokens", "path_tokens", "prompt_tokens", "prompt_path_tokens", "scored", "unscorable")
+_HELD = {
+    "refused": schema.refused,
+    "late": schema.late,
+    "parked": schema.parked,
+}  # bounded, by run (ADR 054)
+_SUMS = (
+    "sampled_tokens",
+    "path_tokens",
+    "prompt_tokens",
+    "prompt_path_tokens",
+    "scored",
+    "unscorable",
+)
 
 
 def read(connection: Connection, run_id: str) -> dict[str, int]:
@@ -18,19 +29,28 @@ def read(connection: Connection, run_id: str) -> dict[str, int]:
     for name, table in _HELD.items():
         where = [table.c.run_id == run_id] if run_id else []
         found[name] = connection.scalar(select(func.count()).select_from(table).where(*where)) or 0
-    return found | {"batches": _batches(connection, run_id)} | _tallied(connection, run_id) | _of_store(connection, run_id)
+    return (
+        found
+        | {"batches": _batches(connection, run_id)}
+        | _tallied(connection, run_id)
+        | _of_store(connection, run_id)
+    )
 
 
 def _batches(connection: Connection, run_id: str) -> int:
     table = schema.runs
     where = [table.c.run_id == run_id] if run_id else []
-    return int(connection.scalar(select(func.coalesce(func.sum(table.c.batches), 0)).where(*where)) or 0)
+    return int(
+        connection.scalar(select(func.coalesce(func.sum(table.c.batches), 0)).where(*where)) or 0
+    )
 
 
 def _tallied(connection: Connection, run_id: str) -> dict[str, int]:
     table = schema.tallies
     where = [table.c.run_id == run_id] if run_id else []
-    row = connection.execute(select(*(func.coalesce(func.sum(table.c[name]), 0) for name in _SUMS)).where(*where)).one()
+    row = connection.execute(
+        select(*(func.coalesce(func.sum(table.c[name]), 0) for name in _SUMS)).where(*where)
+    ).one()
     return {name: int(value) for name, value in zip(_SUMS, row, strict=True)}
 
 
@@ -38,4 +58,7 @@ def _of_store(connection: Connection, run_id: str) -> dict[str, int]:
     if run_id:
         return {}
     tables = {"runs": schema.runs, "dead": schema.dead, "outbox": schema.outbox}
-    return {name: connection.scalar(select(func.count()).select_from(table)) or 0 for name, table in tables.items()}
+    return {
+        name: connection.scalar(select(func.count()).select_from(table)) or 0
+        for name, table in tables.items()
+    }

@@ -16,7 +16,18 @@ from services.treestore.unit_of_work.load import chunks, rows_in
 from services.treestore.unit_of_work.rows import ANSWER, DROPPED, GROWING, SCORING
 
 Key = tuple[bytes, Leaf]
-_NAMES = ("id", "tree_id", "parent", "fork", "ordinal", "kind", "length", "prefix_sampled", "text", "finish")
+_NAMES = (
+    "id",
+    "tree_id",
+    "parent",
+    "fork",
+    "ordinal",
+    "kind",
+    "length",
+    "prefix_sampled",
+    "text",
+    "finish",
+)
 _HEADS = select(*(schema.segments.c[name] for name in _NAMES)).where(
     schema.segments.c.tree_id.in_(bindparam("keys", expanding=True))
 )
@@ -39,11 +50,16 @@ def read(connection: Connection, keys: Sequence[ts.LeafKey]) -> list[ts.LeafTran
     A refusal under an older claim says nothing: the new claim may have grown the same leaf, whose event is on its way.
     """
     facts = _facts(connection, {key.tree_id for key in keys})
-    found = [_transcript(facts, key.tree_id, Leaf(key.leaf.segment, key.leaf.end), key.claim_epoch) for key in keys]
+    found = [
+        _transcript(facts, key.tree_id, Leaf(key.leaf.segment, key.leaf.end), key.claim_epoch)
+        for key in keys
+    ]
     return [transcript for transcript in found if transcript is not None]
 
 
-def of_trees(connection: Connection, trees: Sequence[Row[Any]], scorers: Sequence[str]) -> list[ts.LeafTranscript] | None:
+def of_trees(
+    connection: Connection, trees: Sequence[Row[Any]], scorers: Sequence[str]
+) -> list[ts.LeafTranscript] | None:
     """All leaves that grown trees list, from left to right, with those of `scorers` that owe a score.
 
     None if one of them has no text yet.
@@ -52,7 +68,11 @@ def of_trees(connection: Connection, trees: Sequence[Row[Any]], scorers: Sequenc
     found: list[ts.LeafTranscript] = []
     paths = order.paths(facts.segments.values())
     for tree in trees:
-        listed = [leaf for (tree_id, leaf), row in facts.leaves.items() if tree_id == tree.tree_id and row.listed]
+        listed = [
+            leaf
+            for (tree_id, leaf), row in facts.leaves.items()
+            if tree_id == tree.tree_id and row.listed
+        ]
         for leaf in sorted(listed, key=lambda leaf: order.at(paths, leaf.segment, leaf.end)):
             transcript = _transcript(facts, tree.tree_id, leaf, tree.grown_epoch)
             if transcript is None:
@@ -71,7 +91,10 @@ def _facts(connection: Connection, tree_ids: set[bytes]) -> LeafRows:
     return LeafRows(
         trees={row.tree_id: row for row in rows_in(connection, schema.trees, "tree_id", tree_ids)},
         segments=heads,
-        leaves={(row.tree_id, Leaf(row.segment, row.end)): row for row in rows_in(connection, leaves, "tree_id", tree_ids)},
+        leaves={
+            (row.tree_id, Leaf(row.segment, row.end)): row
+            for row in rows_in(connection, leaves, "tree_id", tree_ids)
+        },
         given=frozenset(
             ((row.tree_id, Leaf(row.segment, row.end)), row.scorer)
             for row in rows_in(connection, scores, "tree_id", tree_ids)
@@ -83,7 +106,9 @@ def _facts(connection: Connection, tree_ids: set[bytes]) -> LeafRows:
     )
 
 
-def _transcript(facts: LeafRows, tree_id: bytes, leaf: Leaf, claim_epoch: int) -> ts.LeafTranscript | None:
+def _transcript(
+    facts: LeafRows, tree_id: bytes, leaf: Leaf, claim_epoch: int
+) -> ts.LeafTranscript | None:
     tree, row = facts.trees.get(tree_id), facts.leaves.get((tree_id, leaf))
     if tree is None:
         return None
@@ -103,7 +128,9 @@ def _transcript(facts: LeafRows, tree_id: bytes, leaf: Leaf, claim_epoch: int) -
         completion=completion,
         row_json=spec.row_json,
         messages_json=spec.messages_json,
-        scorers=owing(facts, tree, leaf, [name for name in spec.scorers if name not in spec.group_scorers]),
+        scorers=owing(
+            facts, tree, leaf, [name for name in spec.scorers if name not in spec.group_scorers]
+        ),
         traceparent=tree.traceparent,
         completion_tokens=last.prefix_sampled + (leaf.end if last.kind in ANSWER else 0),
         finish=last.finish,

@@ -21,11 +21,16 @@ _OF = schema.segments.c
 _LARGE = (_OF.tokens, _OF.logprobs, _OF.sampled_logprobs, _OF.entropies, _OF.signals)
 BYTES = sum((func.length(column) for column in _LARGE), 4 * func.length(_OF.text) + 512)
 """Of a segment in a message, at most: a character has up to four bytes, and ids and settings some hundred."""
-_PLACES = select(_OF.id, _OF.parent, _OF.fork, _OF.ordinal, BYTES.label("bytes")).where(_OF.tree_id == bindparam("tree"))
+_PLACES = select(_OF.id, _OF.parent, _OF.fork, _OF.ordinal, BYTES.label("bytes")).where(
+    _OF.tree_id == bindparam("tree")
+)
 
 
 def read(
-    connection: Connection, tree_ids: Sequence[bytes], plans: bool = False, bare: Collection[bytes] = ()
+    connection: Connection,
+    tree_ids: Sequence[bytes],
+    plans: bool = False,
+    bare: Collection[bytes] = (),
 ) -> list[tree_pb2.Tree]:
     """Whole trees, in the order of the ids; ids that are not there are left out. Their plans come only if asked for.
 
@@ -34,9 +39,15 @@ def read(
     segments = _by_tree(connection, schema.segments, [i for i in tree_ids if i not in bare])
     for tree_id in bare:
         segments[tree_id] = places(connection, tree_id)
-    leaves, scores = (_by_tree(connection, table, tree_ids) for table in (schema.leaves, schema.scores))
+    leaves, scores = (
+        _by_tree(connection, table, tree_ids) for table in (schema.leaves, schema.scores)
+    )
     rows = {row.tree_id: row for row in rows_in(connection, schema.trees, "tree_id", tree_ids)}
-    found = [to_wire(rows[i], segments[i], leaves[i], scores[i], i in bare) for i in tree_ids if i in rows]
+    found = [
+        to_wire(rows[i], segments[i], leaves[i], scores[i], i in bare)
+        for i in tree_ids
+        if i in rows
+    ]
     given = rooms_of(connection, tree_ids)
     for tree in found:
         if tree.spec.tree_id in given:
@@ -48,11 +59,17 @@ def read(
 
 def _plans(connection: Connection, tree_id: bytes) -> list[tree_pb2.PlanRecord]:
     table = schema.plans
-    rows = select(table.c.record).where(table.c.tree_id == tree_id).order_by(table.c.claim_epoch, table.c.number)
+    rows = (
+        select(table.c.record)
+        .where(table.c.tree_id == tree_id)
+        .order_by(table.c.claim_epoch, table.c.number)
+    )
     return [tree_pb2.PlanRecord.FromString(record) for record in connection.scalars(rows)]
 
 
-def _by_tree(connection: Connection, table: Any, tree_ids: Iterable[bytes]) -> dict[bytes, list[Row[Any]]]:
+def _by_tree(
+    connection: Connection, table: Any, tree_ids: Iterable[bytes]
+) -> dict[bytes, list[Row[Any]]]:
     found: dict[bytes, list[Row[Any]]] = defaultdict(list)
     for row in rows_in(connection, table, "tree_id", tree_ids):
         found[row.tree_id].append(row)
@@ -79,12 +96,17 @@ def to_wire(
         spec=tree_pb2.TreeSpec.FromString(tree.spec),
         state=tree.state,
         reason=tree.reason,
-        segments=[] if bare else [segment_to_wire(row) for row in sorted(segments, key=lambda r: paths[r.id])],
+        segments=[]
+        if bare
+        else [segment_to_wire(row) for row in sorted(segments, key=lambda r: paths[r.id])],
         leaves=[
             tree_pb2.LeafRef(segment=row.segment, end=row.end)
             for row in sorted(counted, key=lambda r: order.at(paths, r.segment, r.end))
         ],
-        scores=[score_to_wire(r) for r in sorted(scores, key=lambda r: (order.at(paths, r.segment, r.end), r.scorer))],
+        scores=[
+            score_to_wire(r)
+            for r in sorted(scores, key=lambda r: (order.at(paths, r.segment, r.end), r.scorer))
+        ],
         claim_epoch=tree.claim_epoch,
         opened_unix_ms=tree.opened_ms,
         closed_unix_ms=tree.closed_ms,
@@ -104,7 +126,9 @@ def segment_to_wire(row: Row[Any]) -> tree_pb2.Segment:
         tokens=row.tokens,
         logprobs=row.logprobs,
         sampled_logprobs=row.sampled_logprobs,
-        policy=tree_pb2.PolicyRef(learner_epoch=row.policy_epoch, step=row.policy_step, digest=row.policy_digest),
+        policy=tree_pb2.PolicyRef(
+            learner_epoch=row.policy_epoch, step=row.policy_step, digest=row.policy_digest
+        ),
         sampling=tree_pb2.SamplingParams.FromString(row.sampling),
         finish=row.finish,
         producer=row.producer,
@@ -141,7 +165,10 @@ def score_to_wire(row: Row[Any]) -> tree_pb2.ScoredLeaf:
 
 def rooms_of(connection: Connection, tree_ids: Iterable[bytes]) -> dict[bytes, tree_pb2.TreeRoom]:
     """The rooms of those trees that were given any."""
-    return {row.tree_id: room_to_wire(row) for row in rows_in(connection, schema.rooms, "tree_id", tree_ids)}
+    return {
+        row.tree_id: room_to_wire(row)
+        for row in rows_in(connection, schema.rooms, "tree_id", tree_ids)
+    }
 
 
 def room_to_wire(row: Row[Any]) -> tree_pb2.TreeRoom:
@@ -152,12 +179,20 @@ def room_to_wire(row: Row[Any]) -> tree_pb2.TreeRoom:
 def find(connection: Connection, table: Any, column: Any, prefix: bytes, what: str) -> bytes:
     """The id that starts with `prefix`. Raises NotFound if there is none or more than one."""
     if len(prefix) < _PREFIX_BYTES:
-        raise InvalidInput(f"{what} {prefix.hex()!r} is too short: give at least {2 * _PREFIX_BYTES} hex digits")
+        raise InvalidInput(
+            f"{what} {prefix.hex()!r} is too short: give at least {2 * _PREFIX_BYTES} hex digits"
+        )
     last = prefix + b"\xff" * (32 - len(prefix))
-    found = list(connection.scalars(select(column).where(column >= prefix, column <= last).order_by(column).limit(2)))
+    found = list(
+        connection.scalars(
+            select(column).where(column >= prefix, column <= last).order_by(column).limit(2)
+        )
+    )
     if len(found) != 1:
         raise NotFound(
-            f"{what} {prefix.hex()} is ambiguous; give more of it" if found else f"there is no {what} {prefix.hex()}"
+            f"{what} {prefix.hex()} is ambiguous; give more of it"
+            if found
+            else f"there is no {what} {prefix.hex()}"
         )
     return bytes(found[0])
 
@@ -181,14 +216,21 @@ def matching(filters: ts.TreeFilter) -> list[ColumnElement[bool]]:
 
 def ids(connection: Connection, filters: ts.TreeFilter) -> list[bytes]:
     """Ids of the trees, in order of opening; all of them unless the filter has a limit."""
-    query: Select[Any] = select(schema.trees.c.tree_id).where(*matching(filters)).order_by(schema.trees.c.n)
+    query: Select[Any] = (
+        select(schema.trees.c.tree_id).where(*matching(filters)).order_by(schema.trees.c.n)
+    )
     return list(connection.scalars(query.limit(filters.limit) if filters.limit else query))
 
 
 def summaries(connection: Connection, filters: ts.TreeFilter) -> ts.ListTreesResponse:
     """Trees in one line each, newest first."""
     trees = schema.trees
-    query = select(trees).where(*matching(filters)).order_by(trees.c.n.desc()).limit(filters.limit or _LIST_LIMIT)
+    query = (
+        select(trees)
+        .where(*matching(filters))
+        .order_by(trees.c.n.desc())
+        .limit(filters.limit or _LIST_LIMIT)
+    )
     return ts.ListTreesResponse(trees=[_summary(row) for row in connection.execute(query)])
 
 

@@ -29,7 +29,10 @@ T = TypeVar("T")
 Work = Callable[[Connection], T]
 
 PATIENCE_S = 10.0
-_DAMAGED, _UNCHECKED = "damaged", "unchecked"  # what a process leaves in the lock's file for the next
+_DAMAGED, _UNCHECKED = (
+    "damaged",
+    "unchecked",
+)  # what a process leaves in the lock's file for the next
 READERS = 3  # at once: a read that lasts holds up no other
 
 
@@ -40,7 +43,9 @@ class Database:
         try:
             self.url = _with_driver(make_url(url))
         except (ArgumentError, ValueError) as error:  # a port that is no number
-            raise InvalidInput(f"BANYAN_DATABASE={without_password(url)!r} is not a database address: {error}") from None
+            raise InvalidInput(
+                f"BANYAN_DATABASE={without_password(url)!r} is not a database address: {error}"
+            ) from None
         self.read_only = read_only
         self._lock: FileLock | None = None
         self.unchecked: Path | None = None  # a file whose last process ended without closing it
@@ -80,7 +85,9 @@ class Database:
             raise InvalidInput(f"BANYAN_DATABASE={self.url} must name a file; memory is no store")
         if self.read_only:
             if not path.exists():
-                raise InvalidInput(f"there is no store at {path}; nothing ran in this state folder yet")
+                raise InvalidInput(
+                    f"there is no store at {path}; nothing ran in this state folder yet"
+                )
         else:
             self._take(path)
             self._writer = sqlite.writer(path)
@@ -117,7 +124,9 @@ class Database:
         if self.unchecked is not None:
             check, began = QuickCheck(self.unchecked), time.monotonic()
             try:
-                finding = await asyncio.get_running_loop().run_in_executor(self._check_thread, check.run)
+                finding = await asyncio.get_running_loop().run_in_executor(
+                    self._check_thread, check.run
+                )
             finally:
                 check.stop()
             self._note(finding)
@@ -144,7 +153,9 @@ class Database:
 
     def _word(self) -> str:
         """What the next process must know of the file."""
-        if self._damage is not None or (self.unchecked and self._lock and self._lock.left == _DAMAGED):
+        if self._damage is not None or (
+            self.unchecked and self._lock and self._lock.left == _DAMAGED
+        ):
             return _DAMAGED
         return _UNCHECKED if self.unchecked else ""
 
@@ -156,7 +167,9 @@ class Database:
         """Runs `work` in a read transaction on a reader's thread; sees what is committed before it, and nothing later."""
         return await self._on(self._read_threads, self.query, work)
 
-    async def _on(self, thread: ThreadPoolExecutor, run: Callable[[Work[T]], T], work: Work[T]) -> T:
+    async def _on(
+        self, thread: ThreadPoolExecutor, run: Callable[[Work[T]], T], work: Work[T]
+    ) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(thread, run, work)
         except StoreDamaged as error:
@@ -197,7 +210,10 @@ def _attempt(engine: Engine, work: Work[T], patience_s: float) -> T:
         try:
             with engine.begin() as connection:
                 return work(connection)
-        except (DBAPIError, driver.Error) as error:  # the driver's own as well: as a connection is made, nobody wraps them
+        except (
+            DBAPIError,
+            driver.Error,
+        ) as error:  # the driver's own as well: as a connection is made, nobody wraps them
             _check_fault(engine, error, driver)
             if not faults.soon_over(error, driver) or time.monotonic() > end:
                 raise faults.meaning(error, driver) from error
@@ -212,7 +228,9 @@ def _check_fault(engine: Engine, error: Exception, driver: Any) -> None:
     cause = faults.cause_of(error)
     if faults.torn(cause):
         file = str(engine.url.database).removeprefix("file:").partition("?")[0]
-        raise (faults.damaged if faults.is_store(cause) else faults.no_store)(file, str(cause)) from None
+        raise (faults.damaged if faults.is_store(cause) else faults.no_store)(
+            file, str(cause)
+        ) from None
     if faults.breaks_rule(cause, driver):
         raise error
 

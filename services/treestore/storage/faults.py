@@ -19,7 +19,13 @@ _SOON = ("08", "40001", "40P01", "55P03", "57P", "53")  # SQLSTATE classes that 
 _AWAY = (*_SOON, "25", "57", "58")  # … or as the server recovers, whatever it was asked for
 _NO_SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _NO_FILE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-_HELD = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_NOMEM)
+_HELD = (
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_NOMEM,
+)
 _TORN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -80,15 +86,24 @@ def meaning(error: BaseException, driver: ModuleType) -> TemporaryError:
     cause = cause_of(error)
     text = str(cause).strip() or type(cause).__name__
     if _code(cause) in _NO_SPACE or "No space left" in text:
-        return TemporaryError(f"the store cannot write: {text}; free space on its disk, it goes on by itself", reason=FULL)
+        return TemporaryError(
+            f"the store cannot write: {text}; free space on its disk, it goes on by itself",
+            reason=FULL,
+        )
     if _code(cause) in _NO_FILE:
         return TemporaryError(
-            f"the store cannot write its file: {text}; check the folder's owner and rights", reason=UNAVAILABLE
+            f"the store cannot write its file: {text}; check the folder's owner and rights",
+            reason=UNAVAILABLE,
         )
-    if _code(cause) in _HELD or soon_over(error, driver) or (getattr(cause, "sqlstate", None) or "").startswith(_AWAY):
+    if (
+        _code(cause) in _HELD
+        or soon_over(error, driver)
+        or (getattr(cause, "sqlstate", None) or "").startswith(_AWAY)
+    ):
         return TemporaryError(f"the database does not answer: {text}", reason=UNAVAILABLE)
     return TemporaryError(
-        f"the database failed: {text} ({type(cause).__name__}); nothing was lost, see its own log", reason=FAILED
+        f"the database failed: {text} ({type(cause).__name__}); nothing was lost, see its own log",
+        reason=FAILED,
     )
 
 

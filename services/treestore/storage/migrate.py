@@ -42,4 +42,6 @@ def check(connection: Connection) -> None:
     """Refuses a schema that this version does not know."""
     found = version(connection)
     if found != HEAD:
-        raise InvalidInput(f"the store's schema is {found or 'empty'}, this version reads {HEAD}; start the treestore once")
+        raise InvalidInput(
+            f"the store's schema is {found or 'empty'}, this version reads {HEAD}; start the treestore once"
+        )

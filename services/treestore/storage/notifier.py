@@ -22,7 +22,11 @@ class Notifier:
                 event.set()
 
     async def until(
-        self, keys: Collection[object], look: Callable[[], Awaitable[T]], enough: Callable[[T], bool], deadline_s: float
+        self,
+        keys: Collection[object],
+        look: Callable[[], Awaitable[T]],
+        enough: Callable[[T], bool],
+        deadline_s: float,
     ) -> T:
         """Looks, and again after each change of a key, until it is enough or the deadline is over; the last look."""
         end = time.monotonic() + deadline_s

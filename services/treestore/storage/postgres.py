@@ -10,7 +10,11 @@ from banyan.reasons import Reason
 _ADVISORY_KEY = 0x62616E79616E  # "banyan"
 _CONNECT_S = 5
 
-LIMITS = {"lock_timeout": 5_000, "statement_timeout": 60_000, "idle_in_transaction_session_timeout": 60_000}
+LIMITS = {
+    "lock_timeout": 5_000,
+    "statement_timeout": 60_000,
+    "idle_in_transaction_session_timeout": 60_000,
+}
 """Milliseconds that the server lets a session take; by default it waits without end."""
 
 KEEPALIVE = {"idle": 10, "interval": 5, "count": 3}
@@ -49,7 +53,9 @@ def arguments(url: URL) -> dict[str, Any]:
     asked = url.query.get("options", "")
     options = " ".join(f"-c {name}={value}" for name, value in server.items())
     own = asked if isinstance(asked, str) else " ".join(asked)
-    return {name: value for name, value in client.items() if name not in url.query} | {"options": f"{options} {own}".strip()}
+    return {name: value for name, value in client.items() if name not in url.query} | {
+        "options": f"{options} {own}".strip()
+    }
 
 
 def _silent_ms() -> int:

@@ -38,8 +38,12 @@ def trim(engine: Engine, path: Path) -> None:
     try:
         busy, *_ = raw.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # type: ignore[union-attr]
         if busy:
-            log.warning("the log of %s is large, and a long read keeps it from being begun anew", path)
-    except sqlite3.Error as error:  # what was written is safe in the log, and the next write looks again
+            log.warning(
+                "the log of %s is large, and a long read keeps it from being begun anew", path
+            )
+    except (
+        sqlite3.Error
+    ) as error:  # what was written is safe in the log, and the next write looks again
         log.warning("the log of %s is large, and cannot be begun anew now: %s", path, error)
     finally:
         raw.close()
@@ -50,7 +54,10 @@ def _engine(path: str, begin: str, connections: int) -> Engine:
         f"sqlite:///{path}",
         pool_size=connections,
         max_overflow=0,
-        connect_args={"check_same_thread": False, "timeout": BUSY_S},  # one thread at a time, not always the same
+        connect_args={
+            "check_same_thread": False,
+            "timeout": BUSY_S,
+        },  # one thread at a time, not always the same
     )
 
     @event.listens_for(engine, "connect")

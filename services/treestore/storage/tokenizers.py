@@ -39,7 +39,9 @@ def _made(data: bytes) -> Decoder:
     try:
         return Decoder(Tokenizer.from_str(data.decode()))
     except Exception as error:  # the library raises Exception itself
-        raise InvalidInput(f"the model's tokenizer.json cannot be read: {str(error).splitlines()[0]}") from None
+        raise InvalidInput(
+            f"the model's tokenizer.json cannot be read: {str(error).splitlines()[0]}"
+        ) from None
 
 
 _known: dict[bytes, Decoder] = {}
@@ -48,9 +50,13 @@ _known: dict[bytes, Decoder] = {}
 def decoder(connection: Connection, digest: bytes) -> Decoder:
     """The tokenizer with this digest, from memory where it was asked for before."""
     if digest not in _known:
-        data = connection.scalar(select(schema.tokenizers.c.data).where(schema.tokenizers.c.digest == digest))
+        data = connection.scalar(
+            select(schema.tokenizers.c.data).where(schema.tokenizers.c.digest == digest)
+        )
         if data is None:
-            raise InvalidInput(f"tokenizer {digest.hex()[:12]} is not in the store, though a run names it")
+            raise InvalidInput(
+                f"tokenizer {digest.hex()[:12]} is not in the store, though a run names it"
+            )
         while len(_known) >= _FEW:
             _known.pop(next(iter(_known)))
         _known[digest] = _made(zlib.decompress(data))

@@ -53,7 +53,9 @@ def unscored(
     return list(dict.fromkeys(leaf for leaf, _ in reward.owed(known, scorers, scores)))
 
 
-def rewards(leaves: Mapping[Leaf, LeafRow], scorers: Sequence[str], scores: Scores) -> dict[Leaf, float | None]:
+def rewards(
+    leaves: Mapping[Leaf, LeafRow], scorers: Sequence[str], scores: Scores
+) -> dict[Leaf, float | None]:
     """Reward of each listed leaf; None where a scorer found it unscorable, one is missing, or none was asked."""
     known = listed(leaves)
     said = [

@@ -36,7 +36,9 @@ class Context:
     notifier: Notifier = field(default_factory=Notifier)
     ring: Callable[[], None] = _nobody  # of the outbox
     forget: Callable[[str], Awaitable[None]] = _nowhere  # takes what the broker holds of a run away
-    clearing: asyncio.Lock = field(default_factory=asyncio.Lock)  # while a run that is over is cleared away, or taken back
+    clearing: asyncio.Lock = field(
+        default_factory=asyncio.Lock
+    )  # while a run that is over is cleared away, or taken back
     liveness: Liveness = field(default_factory=Liveness)
 
     async def write(self, work: Callable[[Connection], T], keys: Iterable[object] = ()) -> T:

@@ -40,7 +40,11 @@ def of_book(book: UnitOfWork) -> Changes:
 
 def add(connection: Connection, changes: Changes) -> None:
     """Moves the counts."""
-    rows = [{"run_id": run, "name": name, "count": by} for (run, name), by in sorted(changes.items()) if by]
+    rows = [
+        {"run_id": run, "name": name, "count": by}
+        for (run, name), by in sorted(changes.items())
+        if by
+    ]
     if rows:
         connection.execute(_add(connection.dialect.name), rows)
 
@@ -57,5 +61,7 @@ def read(connection: Connection, run_id: str) -> dict[str, int]:
     """The counts of a run, or of all runs."""
     table = schema.counts
     where = [table.c.run_id == run_id] if run_id else []
-    rows = connection.execute(select(table.c.name, func.sum(table.c["count"])).where(*where).group_by(table.c.name))
+    rows = connection.execute(
+        select(table.c.name, func.sum(table.c["count"])).where(*where).group_by(table.c.name)
+    )
     return {name: int(count) for name, count in rows}  # PostgreSQL sums whole numbers to decimals

@@ -13,7 +13,15 @@ from banyan.tree import Leaf
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from services.treestore.events.decode import restore
-from services.treestore.events.events import Event, GrownPlan, GrownSegment, LeafFinished, LeafScored, TreeGrown, TreeOpened
+from services.treestore.events.events import (
+    Event,
+    GrownPlan,
+    GrownSegment,
+    LeafFinished,
+    LeafScored,
+    TreeGrown,
+    TreeOpened,
+)
 from services.treestore.storage import schema
 from services.treestore.storage.store_metadata import read_int
 from services.treestore.unit_of_work import completion as closing
@@ -40,23 +48,35 @@ LOST = (Reason.ORDINAL_TAKEN, Reason.PARENT_REFUSED, *BROKEN)
 
 def _of_trees(table: Table, *names: str) -> Select[Any]:
     """Columns of the rows of trees, in order of arrival."""
-    return select(*(table.c[name] for name in names)).where(table.c.tree_id.in_(_KEYS)).order_by(table.c.n)
+    return (
+        select(*(table.c[name] for name in names))
+        .where(table.c.tree_id.in_(_KEYS))
+        .order_by(table.c.n)
+    )
 
 
 # Made once: building a statement of many columns costs more than running it.
 _KEYS: BindParameter[Any] = bindparam("keys", expanding=True)
-_TREES = select(*(schema.trees.c[name] for name in (*FIXED, *CHANGING))).where(schema.trees.c.tree_id.in_(_KEYS))
+_TREES = select(*(schema.trees.c[name] for name in (*FIXED, *CHANGING))).where(
+    schema.trees.c.tree_id.in_(_KEYS)
+)
 _HEADS = select(*(schema.segments.c[name] for name in SegmentHeader.__dataclass_fields__))
 _HEADS_BY_ID = _HEADS.where(schema.segments.c.id.in_(_KEYS))
-_HEADS_BY_PLACE = _HEADS.where(tuple_(schema.segments.c.tree_id, schema.segments.c.parent).in_(_KEYS))
+_HEADS_BY_PLACE = _HEADS.where(
+    tuple_(schema.segments.c.tree_id, schema.segments.c.parent).in_(_KEYS)
+)
 _HEADS_BY_TREE = _HEADS.where(schema.segments.c.tree_id.in_(_KEYS))
 _AT = ("tree_id", "segment", "end")
 _LEAVES = _of_trees(schema.leaves, *_AT, "finished", "listed", "reason")
 _COMPLETIONS = _of_trees(schema.leaves, *_AT, "completion")
 _SCORES = _of_trees(schema.scores, *_AT, "scorer", "state", "value", "reason", "scorer_version")
-_SPECS = select(schema.trees.c.tree_id, schema.trees.c.spec).where(schema.trees.c.tree_id.in_(_KEYS))
+_SPECS = select(schema.trees.c.tree_id, schema.trees.c.spec).where(
+    schema.trees.c.tree_id.in_(_KEYS)
+)
 _LOST_SEGMENTS = select(schema.refused.c.segment).where(
-    schema.refused.c.segment.in_(_KEYS), schema.refused.c.kind == "segment", schema.refused.c.reason.in_(LOST)
+    schema.refused.c.segment.in_(_KEYS),
+    schema.refused.c.kind == "segment",
+    schema.refused.c.reason.in_(LOST),
 )
 _CHUNK = 2000  # keys in one statement, below the databases' limits for parameters
 
@@ -72,21 +92,32 @@ def chunks(items: Iterable[T], size: int = _CHUNK) -> Iterator[list[T]]:
 def _rows_in(table: Table, key: str, names: tuple[str, ...]) -> Select[Any]:
     """Made once: building a statement costs as much as running it."""
     equal = [table.c[name] == bindparam(name) for name in names]
-    return select(table).where(table.c[key].in_(bindparam("keys", expanding=True)), *equal).order_by(*_order(table))
+    return (
+        select(table)
+        .where(table.c[key].in_(bindparam("keys", expanding=True)), *equal)
+        .order_by(*_order(table))
+    )
 
 
 def _order(table: Table) -> list[KeyedColumnElement[Any]]:
     return [table.c.n] if "n" in table.c else []
 
 
-def rows_in(connection: Connection, table: Table, key: str, values: Iterable[Any], **equal: Any) -> Iterator[Row[Any]]:
+def rows_in(
+    connection: Connection, table: Table, key: str, values: Iterable[Any], **equal: Any
+) -> Iterator[Row[Any]]:
     """Rows of a table whose column `key` is one of the values and whose other columns are as said; in order of arrival."""
     statement = _rows_in(table, key, tuple(equal))
     for chunk in chunks(sorted(set(values))):
         yield from connection.execute(statement, {"keys": chunk, **equal})
 
 
-def load_for(connection: Connection, book: UnitOfWork, events: Collection[Event], keys: Collection[bytes] = ()) -> None:
+def load_for(
+    connection: Connection,
+    book: UnitOfWork,
+    events: Collection[Event],
+    keys: Collection[bytes] = (),
+) -> None:
     """All that the rules may ask about these events, about the parked ones that wait for `keys`, and about those that
     either may release."""
     book.gateway_epoch = read_int(connection, "gateway_epoch")
@@ -106,16 +137,22 @@ def load_for(connection: Connection, book: UnitOfWork, events: Collection[Event]
     segment_limits.load(connection, book, everything)
 
 
-def _load_siblings(connection: Connection, book: UnitOfWork, opened: Collection[TreeOpened]) -> None:
+def _load_siblings(
+    connection: Connection, book: UnitOfWork, opened: Collection[TreeOpened]
+) -> None:
     """Groups and trees that are where the opened ones want to be."""
     for run_id in {e.run_id for e in opened}:
         specs = [e.message.spec for e in opened if e.run_id == run_id]
         groups, trees = schema.groups, schema.trees
-        for row in rows_in(connection, groups, "ordinal", {s.group_ordinal for s in specs}, run_id=run_id):
+        for row in rows_in(
+            connection, groups, "ordinal", {s.group_ordinal for s in specs}, run_id=run_id
+        ):
             _add_group(book, row)
         load_groups(connection, book, {(run_id, s.group_id) for s in specs})
         for chunk in chunks(sorted({s.group_id for s in specs})):
-            there = select(trees.c.tree_id).where(trees.c.run_id == run_id, trees.c.group_id.in_(chunk))
+            there = select(trees.c.tree_id).where(
+                trees.c.run_id == run_id, trees.c.group_id.in_(chunk)
+            )
             load_trees(connection, book, set(connection.scalars(there)) - set(book.trees))
 
 
@@ -134,11 +171,15 @@ def load_spares(connection: Connection, book: UnitOfWork) -> None:
         groups = {g.group_id for g in book.groups.values() if g.take and g.run_id == run_id}
         trees = schema.trees
         for chunk in chunks(sorted(groups)):
-            there = select(trees.c.tree_id).where(trees.c.run_id == run_id, trees.c.group_id.in_(chunk))
+            there = select(trees.c.tree_id).where(
+                trees.c.run_id == run_id, trees.c.group_id.in_(chunk)
+            )
             load_trees(connection, book, set(connection.scalars(there)) - set(book.trees))
 
 
-def load_parked(connection: Connection, book: UnitOfWork, column: str, values: Collection[bytes]) -> None:
+def load_parked(
+    connection: Connection, book: UnitOfWork, column: str, values: Collection[bytes]
+) -> None:
     """Parked events whose `column` is one of the values."""
     for row in rows_in(connection, schema.parked, column, values):
         event = restore(row.kind, row.payload, row.sequence, row.run_id)
@@ -150,7 +191,10 @@ def load_runs(connection: Connection, book: UnitOfWork, run_ids: Iterable[str]) 
     for row in rows_in(connection, schema.runs, "run_id", run_ids):
         held = row.held_out
         book.runs[row.run_id] = RunRow(
-            row.run_id, row.state in OVER, frozenset(held[i : i + 32] for i in range(0, len(held), 32)), row.step
+            row.run_id,
+            row.state in OVER,
+            frozenset(held[i : i + 32] for i in range(0, len(held), 32)),
+            row.step,
         )
 
 
@@ -197,7 +241,9 @@ def load_segments(connection: Connection, book: UnitOfWork, events: Iterable[Eve
         book.lost |= set(connection.scalars(_LOST_SEGMENTS, {"keys": chunk}))
 
 
-def _load_heads(connection: Connection, book: UnitOfWork, named: set[bytes], places: set[tuple[bytes, bytes]]) -> None:
+def _load_heads(
+    connection: Connection, book: UnitOfWork, named: set[bytes], places: set[tuple[bytes, bytes]]
+) -> None:
     for chunk in chunks(sorted(named)):
         for row in connection.execute(_HEADS_BY_ID, {"keys": chunk}):
             book.add_head(SegmentHeader(*row))
@@ -222,20 +268,26 @@ def load_completions(connection: Connection, book: UnitOfWork, tree_ids: Collect
             book.part(tree_id).leaves[Leaf(segment, end)].completion = completion
 
 
-def load_members(connection: Connection, book: UnitOfWork, run_id: str, group_ids: Collection[str]) -> None:
+def load_members(
+    connection: Connection, book: UnitOfWork, run_id: str, group_ids: Collection[str]
+) -> None:
     """Load groups with all their trees and sums: the needs of giving groups up. A group may have no tree yet."""
     load_groups(connection, book, {(run_id, group_id) for group_id in group_ids})
     load_tallies(connection, book, [run_id])
     trees = schema.trees
     for chunk in chunks(sorted(group_ids)):
-        of_groups = select(trees.c.tree_id).where(trees.c.run_id == run_id, trees.c.group_id.in_(chunk))
+        of_groups = select(trees.c.tree_id).where(
+            trees.c.run_id == run_id, trees.c.group_id.in_(chunk)
+        )
         load_trees(connection, book, connection.scalars(of_groups))
 
 
 def _looks_at_scores(book: UnitOfWork, event: Event) -> bool:
     """Whether an event asks for a tree's leaves and scores: by itself, or as it touches a tree that may be closed."""
     tree = book.trees.get(event.tree_id)
-    return not isinstance(event, (GrownSegment, TreeOpened, GrownPlan)) or (tree is not None and tree.state == SCORING)
+    return not isinstance(event, (GrownSegment, TreeOpened, GrownPlan)) or (
+        tree is not None and tree.state == SCORING
+    )
 
 
 def load_insides(connection: Connection, book: UnitOfWork, events: Collection[Event] = ()) -> None:

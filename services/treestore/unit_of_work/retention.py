@@ -33,7 +33,9 @@ class _Room:
         self.bytes -= size
 
 
-def fitting(connection: Connection, table: Table, rows: Sequence[Values], settings: Settings) -> list[Values]:
+def fitting(
+    connection: Connection, table: Table, rows: Sequence[Values], settings: Settings
+) -> list[Values]:
     """The rows that there is room for, in their order; the others are counted, and said in the log."""
     of_runs: dict[object, _Room] = {}
     of_nodes: dict[tuple[object, object], _Room] = {}
@@ -56,21 +58,33 @@ def fitting(connection: Connection, table: Table, rows: Sequence[Values], settin
     return kept
 
 
-def _room(connection: Connection, table: Table, settings: Settings, times: int, **of: object) -> _Room:
+def _room(
+    connection: Connection, table: Table, settings: Settings, times: int, **of: object
+) -> _Room:
     """What is left of a bound; read from an index alone."""
     mine = [table.c[name] == value for name, value in of.items()]
-    rows, size = connection.execute(select(func.count(), func.coalesce(func.sum(table.c.bytes), 0)).where(*mine)).one()
+    rows, size = connection.execute(
+        select(func.count(), func.coalesce(func.sum(table.c.bytes), 0)).where(*mine)
+    ).one()
     return _Room(times * settings.kept_rows - rows, times * settings.kept_bytes - int(size))
 
 
 def _note(connection: Connection, table: Table, spilt: Counter[tuple[str, str]]) -> None:
     for (run, node), number in spilt.items():
         whose = f"node {node} has" if node else "nobody is known to have"
-        log.warning("%d %s rows of run %s are thrown away, as what %s is full", number, table.name, run, whose)
+        log.warning(
+            "%d %s rows of run %s are thrown away, as what %s is full",
+            number,
+            table.name,
+            run,
+            whose,
+        )
         counts.add(connection, {(run, THROWN_AWAY): number})
 
 
 def known_runs(connection: Connection, run_ids: Iterable[str]) -> set[str]:
     """Those of the runs that the store has."""
     table = schema.runs
-    return set(connection.scalars(select(table.c.run_id).where(table.c.run_id.in_(sorted(set(run_ids))))))
+    return set(
+        connection.scalars(select(table.c.run_id).where(table.c.run_id.in_(sorted(set(run_ids)))))
+    )

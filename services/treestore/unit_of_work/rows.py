@@ -15,7 +15,9 @@ DROPPED = int(tree_pb2.TREE_STATE_DROPPED)
 SCORED = int(tree_pb2.SCORE_STATE_SCORED)
 UNSCORABLE = int(tree_pb2.SCORE_STATE_UNSCORABLE)
 TRAIN = int(tree_pb2.TREE_PURPOSE_TRAIN)
-ANSWER = frozenset({int(Kind.POLICY), int(Kind.FORCED)})  # what an answer is made of, whoever chose the tokens
+ANSWER = frozenset(
+    {int(Kind.POLICY), int(Kind.FORCED)}
+)  # what an answer is made of, whoever chose the tokens
 
 
 class GroupState(enum.IntEnum):
@@ -172,4 +174,6 @@ class TreeParts:
 
     leaves: dict[Leaf, LeafRow] = field(default_factory=dict)
     scores: dict[tuple[Leaf, str], ScoreRow] = field(default_factory=dict)
-    groups: tuple[str, ...] = ()  # scorers of whole groups; known where places inside paths may be owed a score
+    groups: tuple[
+        str, ...
+    ] = ()  # scorers of whole groups; known where places inside paths may be owed a score

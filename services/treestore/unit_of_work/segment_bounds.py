@@ -68,7 +68,11 @@ def asked(spec: tree_pb2.TreeSpec) -> Asked | None:
             spec.prompt_digest,
             spec.seed,
             int(said["max_new_tokens"]),
-            _drawn(float(said.get("temperature", 1.0)), float(said.get("top_p", 1.0)), int(said.get("top_k", 0))),
+            _drawn(
+                float(said.get("temperature", 1.0)),
+                float(said.get("top_p", 1.0)),
+                int(said.get("top_k", 0)),
+            ),
             tuple(said.get("stop", ())),
             said.get("name") in _own(),
         )
@@ -79,14 +83,24 @@ def asked(spec: tree_pb2.TreeSpec) -> Asked | None:
 @functools.cache
 def _own() -> frozenset[str]:
     """Tree policies of this package: how they draw is known. Those of others may draw at any temperature."""
-    return frozenset(one.name for one in entry_points(group="banyan.generate") if one.value.startswith("methods."))
+    return frozenset(
+        one.name
+        for one in entry_points(group="banyan.generate")
+        if one.value.startswith("methods.")
+    )
 
 
 def _drawn(temperature: float, top_p: float, top_k: int) -> tuple[float, float, int]:
     return float(np.float32(temperature)), float(np.float32(top_p)), top_k
 
 
-def wrong(limits: Limits, spec: Asked | None, segment: Segment, above: SegmentHeader | None, prompt_tokens: int) -> str:
+def wrong(
+    limits: Limits,
+    spec: Asked | None,
+    segment: Segment,
+    above: SegmentHeader | None,
+    prompt_tokens: int,
+) -> str:
     """The rule that a segment breaks; empty if it breaks none. above: its parent, prompt_tokens: of the tree's root."""
     if not limits.vocabulary:
         return ""
@@ -98,7 +112,10 @@ def wrong(limits: Limits, spec: Asked | None, segment: Segment, above: SegmentHe
     sampled = above.prefix_sampled + (segment.fork if above.kind in ANSWER else 0) if above else 0
     if 0 < limits.longest_path < len(tokens) + (prompt_tokens + sampled if above else 0):
         return Reason.PATH_TOO_LONG
-    if any(len(row) and float(row.max()) > _ROUNDING for row in (segment.logprobs_T, segment.sampled_logprobs_T)):
+    if any(
+        len(row) and float(row.max()) > _ROUNDING
+        for row in (segment.logprobs_T, segment.sampled_logprobs_T)
+    ):
         return Reason.LOGPROB_ABOVE_0
     if spec is None:
         return Reason.SPEC_UNUSABLE
@@ -114,7 +131,9 @@ def wrong(limits: Limits, spec: Asked | None, segment: Segment, above: SegmentHe
 
 
 def _wrong_prompt(spec: Asked, segment: Segment) -> str:
-    same = not spec.prompt_tokens or spec.prompt_digest == blake(segment.tokens_T.astype("<i4").tobytes())
+    same = not spec.prompt_tokens or spec.prompt_digest == blake(
+        segment.tokens_T.astype("<i4").tobytes()
+    )
     return "" if same else Reason.PROMPT_NOT_OURS
 
 

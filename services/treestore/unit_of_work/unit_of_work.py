@@ -55,7 +55,9 @@ class UnitOfWork:
     limits: dict[str, Limits] = field(default_factory=dict)  # by run
     asked: dict[bytes, Asked | None] = field(default_factory=dict)  # by tree, of runs with limits
     trees: dict[bytes, TreeRow] = field(default_factory=dict)
-    members: dict[tuple[str, str], dict[int, TreeRow]] = field(default_factory=dict)  # the trees, by group and index
+    members: dict[tuple[str, str], dict[int, TreeRow]] = field(
+        default_factory=dict
+    )  # the trees, by group and index
     states: dict[bytes, int] = field(default_factory=dict)  # of trees, as they are stored
     parts: dict[bytes, TreeParts] = field(default_factory=dict)
     heads: dict[bytes, SegmentHeader] = field(default_factory=dict)
@@ -63,7 +65,9 @@ class UnitOfWork:
     places: dict[tuple[bytes, bytes, int, int], bytes] = field(default_factory=dict)
     lost: set[bytes] = field(default_factory=set)  # segments refused for good
     groups: dict[tuple[str, str], GroupRow] = field(default_factory=dict)
-    groups_at: dict[tuple[str, str, int], GroupRow] = field(default_factory=dict)  # by run, label and ordinal
+    groups_at: dict[tuple[str, str, int], GroupRow] = field(
+        default_factory=dict
+    )  # by run, label and ordinal
     tallies: dict[tuple[str, str], TallyRow] = field(default_factory=dict)
     parked: dict[bytes, list[Waiting]] = field(default_factory=dict)
     parked_digests: set[bytes] = field(default_factory=set)
@@ -85,8 +89,12 @@ class UnitOfWork:
     released_rows: list[int] = field(default_factory=list)
     touched: set[bytes] = field(default_factory=set)  # trees that a waiter may wait for
     ended: list[TreeRow] = field(default_factory=list)  # trees closed or dropped
-    closings: dict[str, list[events_pb2.TreeClosed]] = field(default_factory=dict)  # to be said, by run
-    grew: Counter[tuple[str, str]] = field(default_factory=Counter)  # trees that were grown, by run and node
+    closings: dict[str, list[events_pb2.TreeClosed]] = field(
+        default_factory=dict
+    )  # to be said, by run
+    grew: Counter[tuple[str, str]] = field(
+        default_factory=Counter
+    )  # trees that were grown, by run and node
 
     # -- reading --
 
@@ -122,7 +130,9 @@ class UnitOfWork:
     def owed(self, tree: TreeRow) -> list[tuple[Leaf, str]]:
         """The scores that a grown tree lacks."""
         part = self.part(tree.tree_id)
-        return completion.owed(part.leaves, tree.scorers, part.scores, self.inside(tree.tree_id), part.groups)
+        return completion.owed(
+            part.leaves, tree.scorers, part.scores, self.inside(tree.tree_id), part.groups
+        )
 
     # -- changing --
 
@@ -169,7 +179,9 @@ class UnitOfWork:
         self.touched.add(tree_id)
         return leaves[leaf]
 
-    def put_score(self, tree_id: bytes, leaf: Leaf, scorer: str, row: ScoreRow, **more: object) -> None:
+    def put_score(
+        self, tree_id: bytes, leaf: Leaf, scorer: str, row: ScoreRow, **more: object
+    ) -> None:
         """Adds a terminal score."""
         self.part(tree_id).scores[(leaf, scorer)] = row
         self.touched.add(tree_id)
@@ -225,7 +237,15 @@ class UnitOfWork:
         node = tree.claim_node if tree and epoch in (0, tree.claim_epoch) else ""
         return {"run_id": event.run_id, "node": node, "bytes": size}
 
-    def refuse(self, event: Event, epoch: int, reason: str, segment: bytes = b"", end: int = 0, winner: bytes = b"") -> None:
+    def refuse(
+        self,
+        event: Event,
+        epoch: int,
+        reason: str,
+        segment: bytes = b"",
+        end: int = 0,
+        winner: bytes = b"",
+    ) -> None:
         """Keeps what a rule forbids, with the rule."""
         payload = event.payload()
         self.new_refused.append(
@@ -261,7 +281,9 @@ class UnitOfWork:
     def say(self, subject: str, msg_id: str, message: Message, traceparent: str = "") -> None:
         """An event that goes out if, and only if, this transaction is committed."""
         payload = message.SerializeToString()
-        self.new_outbox.append({"subject": subject, "msg_id": msg_id, "payload": payload, "traceparent": traceparent})
+        self.new_outbox.append(
+            {"subject": subject, "msg_id": msg_id, "payload": payload, "traceparent": traceparent}
+        )
 
     def say_closings(self) -> None:
         """All ends of trees of a run in few messages: whoever waits for them looks once."""
@@ -269,17 +291,28 @@ class UnitOfWork:
             for start in range(0, len(trees), subjects.MOST_TREES):
                 part = trees[start : start + subjects.MOST_TREES]
                 name = blake(*sorted(tree.tree_id + bytes([tree.state]) for tree in part)).hex()
-                self.say(subjects.lineage(run_id, "closed"), f"closed-{name}", events_pb2.TreesClosed(trees=part))
+                self.say(
+                    subjects.lineage(run_id, "closed"),
+                    f"closed-{name}",
+                    events_pb2.TreesClosed(trees=part),
+                )
         self.closings = {}
 
     def bury(self, letter: events_pb2.DeadLetter, tree_id: bytes = b"") -> None:
         """Gives a message up; `tree_id`: the tree that it is about, if it is known."""
         tree = self.trees.get(tree_id)
-        self.new_dead.append((letter, dead_values(letter, self.now_ms, tree.claim_node if tree else "")))
+        self.new_dead.append(
+            (letter, dead_values(letter, self.now_ms, tree.claim_node if tree else ""))
+        )
 
     def say_dead(self, letter: events_pb2.DeadLetter) -> None:
         """Says on the log that a message was given up."""
-        name = blake(letter.service.encode(), str(letter.sequence).encode(), letter.subject.encode(), letter.payload)
+        name = blake(
+            letter.service.encode(),
+            str(letter.sequence).encode(),
+            letter.subject.encode(),
+            letter.payload,
+        )
         self.say(subjects.dead(letter.stream), f"dead-{name.hex()}", letter)
 
 

@@ -48,7 +48,9 @@ def tell(connection: Connection, rows: Sequence[Values]) -> None:
 
 
 _PARKED_ROWS = delete(schema.parked).where(schema.parked.c.n.in_(bindparam("keys", expanding=True)))
-_BLOBS_OF = delete(schema.blobs).where(schema.blobs.c.tree_id.in_(bindparam("keys", expanding=True)))
+_BLOBS_OF = delete(schema.blobs).where(
+    schema.blobs.c.tree_id.in_(bindparam("keys", expanding=True))
+)
 _TREE = update(schema.trees).where(schema.trees.c.tree_id == bindparam("key"))
 _GROUP = update(schema.groups).where(
     schema.groups.c.run_id == bindparam("run"), schema.groups.c.group_id == bindparam("group")
@@ -58,12 +60,17 @@ _LEAF = update(schema.leaves).where(
     schema.leaves.c.segment == bindparam("at"),
     schema.leaves.c.end == bindparam("stop"),
 )
-_TALLY = update(schema.tallies).where(schema.tallies.c.run_id == bindparam("run"), schema.tallies.c.label == bindparam("of"))
+_TALLY = update(schema.tallies).where(
+    schema.tallies.c.run_id == bindparam("run"), schema.tallies.c.label == bindparam("of")
+)
 
 
 def _trees(connection: Connection, book: UnitOfWork) -> None:
     made = {values["tree_id"]: values for values in book.new_trees}
-    fixed = [{**{n: getattr(book.trees[i], n) for n in (*FIXED, *CHANGING)}, **values} for i, values in made.items()]  # type: ignore[index]
+    fixed = [
+        {**{n: getattr(book.trees[i], n) for n in (*FIXED, *CHANGING)}, **values}
+        for i, values in made.items()
+    ]  # type: ignore[index]
     insert_all(connection, schema.trees, fixed)
     rows = [
         {"key": tree_id, **{name: getattr(book.trees[tree_id], name) for name in CHANGING}}
@@ -79,7 +86,11 @@ def _groups(connection: Connection, book: UnitOfWork) -> None:
     made = [{n: getattr(book.groups[key], n) for n in names} for key in sorted(book.new_groups)]
     insert_all(connection, schema.groups, made)
     rows = [
-        {"run": key[0], "group": key[1], **{n: getattr(book.groups[key], n) for n in _GROUP_CHANGES}}
+        {
+            "run": key[0],
+            "group": key[1],
+            **{n: getattr(book.groups[key], n) for n in _GROUP_CHANGES},
+        }
         for key in book.changed_groups - book.new_groups
     ]
     if rows:
@@ -87,7 +98,9 @@ def _groups(connection: Connection, book: UnitOfWork) -> None:
 
 
 def _leaves(connection: Connection, book: UnitOfWork) -> None:
-    insert_all(connection, schema.leaves, [_leaf_values(book, *key) for key in sorted(book.new_leaves)])
+    insert_all(
+        connection, schema.leaves, [_leaf_values(book, *key) for key in sorted(book.new_leaves)]
+    )
     silent: list[Values] = []
     spoken: list[Values] = []
     for tree_id, leaf in book.changed_leaves - book.new_leaves:
@@ -129,16 +142,28 @@ def _parked(connection: Connection, book: UnitOfWork) -> None:
         }
         for w in new
     ]
-    known = retention.known_runs(connection, (str(values["run_id"]) for values in rows)) if rows else set()
-    free = [values for values in rows if values["run_id"] not in known]  # a store that is built up from the log: see ADR 054
+    known = (
+        retention.known_runs(connection, (str(values["run_id"]) for values in rows))
+        if rows
+        else set()
+    )
+    free = [
+        values for values in rows if values["run_id"] not in known
+    ]  # a store that is built up from the log: see ADR 054
     bound = [values for values in rows if values["run_id"] in known]
-    insert_ignore(connection, schema.parked, [*free, *retention.fitting(connection, schema.parked, bound, book.settings)])
+    insert_ignore(
+        connection,
+        schema.parked,
+        [*free, *retention.fitting(connection, schema.parked, bound, book.settings)],
+    )
 
 
 def _dead(connection: Connection, book: UnitOfWork) -> None:
     """Keeps letters that there is room for, and says them on the log; the others are not said either."""
     letters = {id(values): letter for letter, values in book.new_dead}
-    for values in retention.fitting(connection, schema.dead, [values for _, values in book.new_dead], book.settings):
+    for values in retention.fitting(
+        connection, schema.dead, [values for _, values in book.new_dead], book.settings
+    ):
         insert_ignore(connection, schema.dead, [values])
         book.say_dead(letters[id(values)])
 
@@ -161,7 +186,10 @@ def _tallies(connection: Connection, book: UnitOfWork) -> None:
 
 
 def _grew(connection: Connection, book: UnitOfWork) -> None:
-    rows = [{"run_id": run_id, "node_id": node_id, "trees": n} for (run_id, node_id), n in sorted(book.grew.items())]
+    rows = [
+        {"run_id": run_id, "node_id": node_id, "trees": n}
+        for (run_id, node_id), n in sorted(book.grew.items())
+    ]
     if rows:
         connection.execute(_count(connection.dialect.name), rows)
 
@@ -180,7 +208,9 @@ def _advance(connection: Connection, tally: TallyRow) -> None:
     if tally.prefix >= tally.groups:
         return
     mine = (table.c.run_id == tally.run_id) & (table.c.label == tally.label)
-    whole = select(table.c.ordinal).where(mine, table.c.ordinal >= tally.prefix, table.c.opened == table.c.size)
+    whole = select(table.c.ordinal).where(
+        mine, table.c.ordinal >= tally.prefix, table.c.opened == table.c.size
+    )
     for ordinal in connection.scalars(whole.order_by(table.c.ordinal)):
         if ordinal != tally.prefix:
             return

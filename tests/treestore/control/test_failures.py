@@ -11,8 +11,12 @@ from tests.treestore.forge import World
 from tests.treestore.training.test_batches import closed_groups, commit
 
 
-def _fails(world: World, epoch: int, cause: str = "IndexError: out of range", ordinal: int = 0) -> int:
-    request = ts.NoteFailureRequest(run_id=world.forge.run_id, ordinal=ordinal, learner_epoch=epoch, cause=cause)
+def _fails(
+    world: World, epoch: int, cause: str = "IndexError: out of range", ordinal: int = 0
+) -> int:
+    request = ts.NoteFailureRequest(
+        run_id=world.forge.run_id, ordinal=ordinal, learner_epoch=epoch, cause=cause
+    )
     return world.database.transact(lambda c: learner_failures.note(c, request)).failures
 
 
@@ -29,10 +33,15 @@ def test_the_second_learner_that_fails_on_a_batch_has_it_set_aside(world: World)
     assert not read().set_aside
     _next_learner(world)
     assert _fails(world, 2) == 2
-    assert read().set_aside == "2 learners ended while they trained it, the last with IndexError: out of range"
+    assert (
+        read().set_aside
+        == "2 learners ended while they trained it, the last with IndexError: out of range"
+    )
     assert list(read().group_ids) == groups[:1] and read().tree_ids  # it stays in the lineage
     commit(world, 1, groups[1:], epoch=2)  # ordinals have no gap
-    seen = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now())).set_aside
+    seen = world.database.query(
+        lambda c: progress.read(c, world.forge.run_id, world.now())
+    ).set_aside
     assert [(one.ordinal, one.cause) for one in seen] == [(0, read().set_aside)]
 
 

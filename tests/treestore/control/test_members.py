@@ -8,7 +8,9 @@ from services.treestore.control import members
 from tests.treestore.forge import World
 
 
-def _put(world: World, node: str, key: str = "", leaving: bool = False, joined: bool = False) -> None:
+def _put(
+    world: World, node: str, key: str = "", leaving: bool = False, joined: bool = False
+) -> None:
     member = rs.Member(node_id=node, run_id=world.forge.run_id, joined=joined, public_key=key)
     request = rs.PutMemberRequest(member=member, leaving=leaving)
     world.database.transact(lambda c: members.put(c, request, world.now()))
@@ -44,7 +46,10 @@ def test_a_name_belongs_to_the_key_that_came_first(world: World) -> None:
     _put(world, "a", "KEY", joined=True)
     _put(world, "a")  # its own word, without the key
     _put(world, "rollout-0")
-    for name in ("a", "rollout-0"):  # a launched node has no key, and nobody may join under its name
+    for name in (
+        "a",
+        "rollout-0",
+    ):  # a launched node has no key, and nobody may join under its name
         with pytest.raises(Refused) as refused:
             _put(world, name, "OTHER", joined=True)
         assert refused.value.reason == "NODE_TAKEN"
@@ -52,7 +57,9 @@ def test_a_name_belongs_to_the_key_that_came_first(world: World) -> None:
     assert [m.public_key for m in found] == ["KEY", ""]
 
 
-def test_a_killed_node_is_missed_within_ten_seconds_and_one_that_lives_may_lose_a_word_or_two() -> None:
+def test_a_killed_node_is_missed_within_ten_seconds_and_one_that_lives_may_lose_a_word_or_two() -> (
+    None
+):
     from services.rollout.node import heartbeat
 
     assert members.PRESENT_MS <= 10_000
@@ -69,7 +76,9 @@ def test_a_name_that_is_none_is_not_kept(world: World, node: str) -> None:
 def test_a_host_that_is_none_is_not_kept(world: World) -> None:
     member = rs.Member(node_id="a", run_id=world.forge.run_id, host="h" * 256)
     with pytest.raises(InvalidInput, match="at most 255"):
-        world.database.transact(lambda c: members.put(c, rs.PutMemberRequest(member=member), world.now()))
+        world.database.transact(
+            lambda c: members.put(c, rs.PutMemberRequest(member=member), world.now())
+        )
 
 
 def test_a_member_is_told_by_the_trees_that_it_grew_once_each(world: World) -> None:

@@ -42,7 +42,9 @@ def test_events_before_their_tree_and_their_run_wait(make_world) -> None:
         ({"scorers": ["a", "a"]}, "twice"),
     ],
 )
-def test_a_tree_that_contradicts_itself_is_buried(world: World, change: dict[str, object], reason: str) -> None:
+def test_a_tree_that_contradicts_itself_is_buried(
+    world: World, change: dict[str, object], reason: str
+) -> None:
     world.ingest(world.forge.opened(world.forge.spec(**change)))  # type: ignore[arg-type]
     assert reason in world.one(schema.dead).reason and not world.rows(schema.trees)
 
@@ -67,14 +69,18 @@ def test_a_tree_that_was_given_up_while_parked_is_opened_by_its_letter(make_worl
     """Its letter holds a message as the subject's readers know it."""
     world: World = make_world()
     world.database.transact(runs.take_gateway_epoch)
-    world.ingest(world.forge.all_opened([world.forge.spec(ordinal=ordinal) for ordinal in range(3)]))
+    world.ingest(
+        world.forge.all_opened([world.forge.spec(ordinal=ordinal) for ordinal in range(3)])
+    )
     world.now.ms += world.settings.park_ms + 1
     world.database.transact(lambda c: deadlines.look(c, world.now(), world.settings))
     letters = [events_pb2.DeadLetter.FromString(row.letter) for row in world.rows(schema.dead)]
     assert len(letters) == 3 and not world.rows(schema.parked)
     request = rs.PutRunRequest(run=world.forge.run(), request_id="first", gateway_epoch=1)
     world.database.transact(lambda c: runs.put(c, request, world.now(), world.settings))
-    world.ingest(*(Item(letter.subject, letter.payload, 100 + n) for n, letter in enumerate(letters)))
+    world.ingest(
+        *(Item(letter.subject, letter.payload, 100 + n) for n, letter in enumerate(letters))
+    )
     assert len(world.rows(schema.trees)) == 3 and len(world.rows(schema.dead)) == 3
 
 
@@ -115,14 +121,21 @@ def test_a_group_has_one_shape_and_one_tree_at_each_index(world: World) -> None:
     clash.tree_id = digest.tree_id(clash.run_id, clash.group_id, clash.row_digest, clash.index)
     wrong_size = world.forge.spec(index=1, size=3)
     world.ingest(world.forge.opened(clash), world.forge.opened(wrong_size))
-    assert [row.reason.split(":")[0] for row in world.rows(schema.dead)] == ["INDEX_TAKEN", "GROUP_MISMATCH"]
+    assert [row.reason.split(":")[0] for row in world.rows(schema.dead)] == [
+        "INDEX_TAKEN",
+        "GROUP_MISMATCH",
+    ]
 
 
 def test_opened_counts_only_groups_without_a_gap(world: World) -> None:
     def opened() -> int:
-        return world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now())).groups.opened
+        return world.database.query(
+            lambda c: progress.read(c, world.forge.run_id, world.now())
+        ).groups.opened
 
-    world.ingest(world.forge.opened(world.forge.spec(1)), world.forge.opened(world.forge.spec(0, 0, size=2)))
+    world.ingest(
+        world.forge.opened(world.forge.spec(1)), world.forge.opened(world.forge.spec(0, 0, size=2))
+    )
     assert opened() == 0
     world.ingest(world.forge.opened(world.forge.spec(0, 1, size=2)))
     assert opened() == 2
@@ -148,4 +161,8 @@ def test_a_group_is_closed_only_when_all_its_trees_were_opened(world: World) -> 
     assert not closed.group_closed
     world.live(world.forge.spec(0, 1, size=2))
     assert world.one(schema.groups).state == 2
-    assert events_pb2.TreesClosed.FromString(world.rows(schema.outbox)[-1].payload).trees[0].group_closed
+    assert (
+        events_pb2.TreesClosed.FromString(world.rows(schema.outbox)[-1].payload)
+        .trees[0]
+        .group_closed
+    )

@@ -62,7 +62,9 @@ def test_a_tree_that_grows_no_more_or_is_unknown_is_passed_over(world) -> None:
     over, grows = world.forge.spec(0), world.forge.spec(1)
     world.live(over)
     world.open(grows)
-    assert grant(world, (over.tree_id, room(6)), (b"x" * 32, room(6)), (grows.tree_id, room(6))) == [grows.tree_id]
+    assert grant(
+        world, (over.tree_id, room(6)), (b"x" * 32, room(6)), (grows.tree_id, room(6))
+    ) == [grows.tree_id]
     with pytest.raises(InvalidInput, match="twice"):
         grant(world, (grows.tree_id, room(7, 2)), (grows.tree_id, room(8, 2)))
 
@@ -76,7 +78,13 @@ def test_facts_are_those_of_blocks_that_grow(world) -> None:
     world.live(other)
     root = forge.root(first)
     a, b = forge.child(root, 0), forge.child(root, 1)
-    world.ingest(forge.segments(root), forge.segments(a, b), forge.leaf(a), forge.leaf(b), forge.score(a, 0.5))
+    world.ingest(
+        forge.segments(root),
+        forge.segments(a, b),
+        forge.leaf(a),
+        forge.leaf(b),
+        forge.score(a, 0.5),
+    )
     grant(world, (first.tree_id, room(6)))
     world.now.ms += 700
     told = facts(world)
@@ -88,9 +96,13 @@ def test_facts_are_those_of_blocks_that_grow(world) -> None:
     ]
     assert told[2].room == room(6) and told[2].waited_ms == 700 and not told[1].HasField("room")
     asked = rs.ReadRoomsRequest(run_id=forge.run_id, block=2)
-    later = world.database.query(lambda c: growth_budgets.facts(c, asked, world.now(), world.now.ms - 200))
+    later = world.database.query(
+        lambda c: growth_budgets.facts(c, asked, world.now(), world.now.ms - 200)
+    )
     assert later[2].waited_ms == 200, "the store was away for the rest"
-    assert [f.group_ordinal for f in facts(world, 1)] == [1, 2], "blocks of which nothing grows are left out"
+    assert [f.group_ordinal for f in facts(world, 1)] == [1, 2], (
+        "blocks of which nothing grows are left out"
+    )
 
 
 def test_seen_changes_with_a_score_and_with_what_grows(world) -> None:
@@ -114,7 +126,9 @@ def test_a_node_hears_of_scores_and_of_later_rooms(world) -> None:
     grant(world, (spec.tree_id, room(6)))
     asked = ts.AwaitScoresRequest(tree_id=spec.tree_id, epoch=epoch, known=1)
     answer = world.database.query(lambda c: waits.scores(c, asked))
-    assert answer.room == room(6) and not waits.news(asked, answer), "who does not ask for rooms is not woken by them"
+    assert answer.room == room(6) and not waits.news(asked, answer), (
+        "who does not ask for rooms is not woken by them"
+    )
     asked.room_known = 0
     assert waits.news(asked, answer)
     asked.room_known = 1
@@ -127,7 +141,9 @@ async def test_a_wait_for_room_ends_with_a_grant(store, eventually) -> None:
     spec = store.forge.spec()
     await store.say(store.forge.opened(spec))
     epoch = await store.claim(spec.tree_id)
-    ask = ts.AwaitScoresRequest(tree_id=spec.tree_id, epoch=epoch, known=1 << 31, room_known=0, deadline_ms=20_000)
+    ask = ts.AwaitScoresRequest(
+        tree_id=spec.tree_id, epoch=epoch, known=1 << 31, room_known=0, deadline_ms=20_000
+    )
     waiting = asyncio.create_task(rpc.call(store.trees.AwaitScores, ask, 30))
     read = rs.ReadRoomsRequest(run_id=store.forge.run_id, block=4)
     first = await rpc.call(store.runs.ReadRooms, read)

@@ -14,10 +14,18 @@ MIB = 1 << 20
 
 def _store(world: World, sizes: list[int]) -> None:
     letters = [
-        events_pb2.DeadLetter(stream="LINEAGE", subject="lineage.x.leaf", sequence=n, payload=b"x" * size, reason="r" * 5000)
+        events_pb2.DeadLetter(
+            stream="LINEAGE",
+            subject="lineage.x.leaf",
+            sequence=n,
+            payload=b"x" * size,
+            reason="r" * 5000,
+        )
         for n, size in enumerate(sizes, 1)
     ]
-    world.database.transact(lambda c: dead_letters.store(c, letters, 0, Settings(kept_bytes=1 << 30)))
+    world.database.transact(
+        lambda c: dead_letters.store(c, letters, 0, Settings(kept_bytes=1 << 30))
+    )
 
 
 def test_a_list_of_large_letters_fits_an_answer(world: World) -> None:

@@ -23,8 +23,14 @@ def test_a_model_may_sample_a_zero_byte(world: World) -> None:
     epoch = world.open(spec)
     root = world.forge.root(spec)
     leaf = world.forge.child(root, text="4\x002")
-    world.ingest(world.forge.segments(root, leaf, epoch=epoch), world.forge.leaf(leaf, epoch=epoch, completion="4\x002"))
-    world.ingest(world.forge.grown(spec.tree_id, leaf, epoch=epoch), world.forge.score(leaf, None, reason="saw \x00"))
+    world.ingest(
+        world.forge.segments(root, leaf, epoch=epoch),
+        world.forge.leaf(leaf, epoch=epoch, completion="4\x002"),
+    )
+    world.ingest(
+        world.forge.grown(spec.tree_id, leaf, epoch=epoch),
+        world.forge.score(leaf, None, reason="saw \x00"),
+    )
     assert not world.rows(schema.dead) and world.one(schema.trees).state == CLOSED
     key = ts.LeafKey(tree_id=spec.tree_id, leaf={"segment": leaf.id, "end": len(leaf)})
     assert world.database.query(lambda c: transcripts.read(c, [key]))[0].completion == "4\ufffd2"
@@ -36,13 +42,18 @@ def test_a_model_may_sample_a_zero_byte(world: World) -> None:
     ("subject", "data"),
     [
         ("dead.LINEAGE", b"\xff\xff\xff"),
-        ("dead.LINEAGE", events_pb2.DeadLetter(stream="S", service="x", sequence=1 << 63).SerializeToString()),
+        (
+            "dead.LINEAGE",
+            events_pb2.DeadLetter(stream="S", service="x", sequence=1 << 63).SerializeToString(),
+        ),
         ("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.S.c", b"[1]"),
         ("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.S.c", b'{"stream_seq": null}'),
         ("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.S.c", b"nothing"),
     ],
 )
-async def test_a_letter_that_cannot_be_kept_stops_nobody(world: World, subject: str, data: bytes) -> None:
+async def test_a_letter_that_cannot_be_kept_stops_nobody(
+    world: World, subject: str, data: bytes
+) -> None:
     good = events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=5, reason="why")
     told = [Told(Item(subject, data, 1)), Told(Item("dead.LINEAGE", good.SerializeToString(), 2))]
     letters = DeadLetters(Context(world.database, world.settings, world.now), Silent())
@@ -89,11 +100,15 @@ def test_a_tree_that_was_handed_back_is_kept_by_nobody(world: World) -> None:
     for _ in range(2):  # the first return is queued at once, later ones after a while
         epoch = world.claim(spec.tree_id)
         world.database.transact(
-            lambda c, e=epoch: claims.hand_back(c, spec.tree_id, e, "policy", world.now(), world.settings)
+            lambda c, e=epoch: claims.hand_back(
+                c, spec.tree_id, e, "policy", world.now(), world.settings
+            )
         )
     due = world.one(schema.trees).growth_due_ms
     with pytest.raises(Refused, match="handed back"):
-        world.database.transact(lambda c: claims.renew(c, spec.tree_id, epoch, world.now(), world.settings))
+        world.database.transact(
+            lambda c: claims.renew(c, spec.tree_id, epoch, world.now(), world.settings)
+        )
     world.ingest(world.forge.segments(root, epoch=epoch))
     tree = world.one(schema.trees)
     assert (tree.segments, tree.growth_due_ms, tree.claim_due_ms) == (1, due, 0)

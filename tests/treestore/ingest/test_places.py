@@ -39,7 +39,9 @@ class Chain:
         item = self.forge.grown(self.spec.tree_id, self.last, epoch=self.epoch)
         message = events_pb2.TreesGrown.FromString(item.data)
         message.trees[0].inside.extend(leaf_to_wire(place) for place in inside)
-        self.world.ingest(self.forge.leaf(self.last, epoch=self.epoch), self.forge.item("grown", message))
+        self.world.ingest(
+            self.forge.leaf(self.last, epoch=self.epoch), self.forge.item("grown", message)
+        )
 
     def scored(self, segment: Segment, value: float | None = 1.0, scorer: str = "number") -> None:
         self.world.ingest(self.forge.score(segment, value, scorer))
@@ -57,12 +59,16 @@ class Chain:
         return dict(facts_from_wire(self.tree).rewards)
 
     def look(self) -> None:
-        self.world.database.transact(lambda c: deadlines.look(c, self.world.now(), self.world.settings))
+        self.world.database.transact(
+            lambda c: deadlines.look(c, self.world.now(), self.world.settings)
+        )
 
     def asked(self, segment: Segment) -> list[str]:
         """The scorers that a verifier is told to ask of a place."""
         key = ts.LeafKey(
-            tree_id=self.spec.tree_id, leaf=leaf_to_wire(Leaf(segment.id, len(segment))), claim_epoch=self.epoch
+            tree_id=self.spec.tree_id,
+            leaf=leaf_to_wire(Leaf(segment.id, len(segment))),
+            claim_epoch=self.epoch,
         )
         (found,) = self.world.database.query(lambda c: transcripts.read(c, [key]))
         return list(found.scorers)
@@ -136,7 +142,9 @@ def test_a_place_within_a_segment_counts_where_a_path_goes_past_it(world: World)
         leaf = leaf_to_wire(Leaf(chain.program.id, end))
         score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value)
         scored = tree_pb2.ScoredLeaf(leaf=leaf, scorer="number", scorer_version="1", score=score)
-        said = events_pb2.LeafScored(run_id=world.forge.run_id, tree_id=chain.spec.tree_id, scored=scored)
+        said = events_pb2.LeafScored(
+            run_id=world.forge.run_id, tree_id=chain.spec.tree_id, scored=scored
+        )
         world.ingest(world.forge.item("score", events_pb2.LeavesScored(scores=[said])))
     chain.ended()
     chain.scored(chain.last)
@@ -182,7 +190,9 @@ def test_scorers_of_whole_groups_say_nothing_of_places(world: World) -> None:
     assert chain.state == CLOSED and chain.own == {chain.place: 0.5}
 
 
-def test_a_place_without_a_score_is_asked_for_again_and_given_up_by_the_deadline(world: World) -> None:
+def test_a_place_without_a_score_is_asked_for_again_and_given_up_by_the_deadline(
+    world: World,
+) -> None:
     chain = Chain(world)
     chain.marked()
     chain.ended()
@@ -190,13 +200,20 @@ def test_a_place_without_a_score_is_asked_for_again_and_given_up_by_the_deadline
     before = len(world.rows(schema.outbox))
     world.now.ms += chain.spec.score_deadline_ms // 2
     chain.look()
-    said = [events_pb2.LeavesFinished.FromString(row.payload) for row in world.rows(schema.outbox)[before:]]
-    assert [Leaf(one.leaf.segment, one.leaf.end) for message in said for one in message.leaves] == [chain.place]
+    said = [
+        events_pb2.LeavesFinished.FromString(row.payload)
+        for row in world.rows(schema.outbox)[before:]
+    ]
+    assert [Leaf(one.leaf.segment, one.leaf.end) for message in said for one in message.leaves] == [
+        chain.place
+    ]
     world.now.ms += chain.spec.score_deadline_ms
     chain.look()
     assert chain.state == CLOSED and not chain.own
     assert facts_from_wire(chain.tree).unscorable == {chain.place}, "never a reward of 0"
-    assert {s.score.reason for s in chain.tree.scores if s.leaf.segment == chain.program.id} == {"DEADLINE"}
+    assert {s.score.reason for s in chain.tree.scores if s.leaf.segment == chain.program.id} == {
+        "DEADLINE"
+    }
 
 
 def test_a_score_of_a_tree_that_is_over_is_kept_as_late_and_changes_nothing(world: World) -> None:
@@ -248,7 +265,13 @@ def test_in_any_order_the_tree_closes_and_no_score_is_lost(world: World, seed: i
     for start in range(0, len(items), size):
         world.ingest(*items[start : start + size])
     assert world.one(schema.trees).state == CLOSED
-    assert not world.rows(schema.parked) and not world.rows(schema.dead) and not world.rows(schema.refused)
+    assert (
+        not world.rows(schema.parked)
+        and not world.rows(schema.dead)
+        and not world.rows(schema.refused)
+    )
     (tree,) = world.database.query(lambda c: trees.read(c, [spec.tree_id]))
     own, late = facts_from_wire(tree).rewards, world.rows(schema.late)
-    assert (own == {Leaf(program.id, 4): 0.5}) != bool(late) and len(world.rows(schema.scores)) + len(late) == 2
+    assert (own == {Leaf(program.id, 4): 0.5}) != bool(late) and len(
+        world.rows(schema.scores)
+    ) + len(late) == 2

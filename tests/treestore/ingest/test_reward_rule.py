@@ -38,17 +38,28 @@ def test_the_order_of_these_values_does_change_a_sum() -> None:
 
 
 # In one order their sum is beyond floats, in another it is not.
-LARGE = [-1.2762181949692318e308, -1.360694322351082e308, 1.3254213578393808e308, 1.1613006960320896e308, -0.94, -0.39]
+LARGE = [
+    -1.2762181949692318e308,
+    -1.360694322351082e308,
+    1.3254213578393808e308,
+    1.1613006960320896e308,
+    -0.94,
+    -0.39,
+]
 
 
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6), st.randoms())
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6), st.randoms()
+)
 @example([1.7e308, 1.7e308], random.Random(0))
 @example([sys.float_info.max / 3] * 3, random.Random(0))
 @example([sys.float_info.max] * 5, random.Random(0))
 @example([-sys.float_info.max / 6] * 6, random.Random(0))
 @example(LARGE, random.Random(0))
 @example(LARGE, random.Random(3))
-def test_a_mean_is_the_same_in_any_order_and_never_beyond_its_values(values: list[float], rng: random.Random) -> None:
+def test_a_mean_is_the_same_in_any_order_and_never_beyond_its_values(
+    values: list[float], rng: random.Random
+) -> None:
     mixed = list(values)
     rng.shuffle(mixed)
     found = reward.mean(values)
@@ -57,13 +68,17 @@ def test_a_mean_is_the_same_in_any_order_and_never_beyond_its_values(values: lis
     assert min(values) - slack <= found <= max(values) + slack
 
 
-def _closed(world: World, ordinal: int, values: Sequence[Sequence[float]], rng: random.Random) -> tree_pb2.TreeSpec:
+def _closed(
+    world: World, ordinal: int, values: Sequence[Sequence[float]], rng: random.Random
+) -> tree_pb2.TreeSpec:
     """A tree with a leaf for each list of values, one of each scorer; scores come in any order, most before growth ends."""
     forge = world.forge
     spec = forge.spec(ordinal, scorers=rng.sample(SCORERS, len(SCORERS)))
     epoch, root = world.open(spec), forge.root(spec)
     ends = [forge.child(root, number) for number in range(len(values))]
-    world.ingest(forge.segments(root, *ends, epoch=epoch), *(forge.leaf(end, epoch=epoch) for end in ends))
+    world.ingest(
+        forge.segments(root, *ends, epoch=epoch), *(forge.leaf(end, epoch=epoch) for end in ends)
+    )
     scores = [
         forge.score(end, value, scorer=scorer)
         for end, held in zip(ends, values, strict=True)
@@ -82,16 +97,22 @@ def _while_growing(world: World, spec: tree_pb2.TreeSpec) -> None:
     request = rs.ReadRoomsRequest(run_id=world.forge.run_id, block=1)
     (fact,) = world.database.query(lambda c: growth_budgets.facts(c, request, world.now()))
     (tree,) = world.database.query(lambda c: trees.read(c, [spec.tree_id]))
-    assert rewards_from_wire(fact.scores, len(SCORERS)) == rewards_from_wire(tree.scores, len(SCORERS))
+    assert rewards_from_wire(fact.scores, len(SCORERS)) == rewards_from_wire(
+        tree.scores, len(SCORERS)
+    )
 
 
-_values = st.lists(st.lists(st.sampled_from(AWKWARD), min_size=4, max_size=4), min_size=1, max_size=3)
+_values = st.lists(
+    st.lists(st.sampled_from(AWKWARD), min_size=4, max_size=4), min_size=1, max_size=3
+)
 
 
 @pytest.mark.parametrize("address", ["sqlite"], indirect=True)
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(values=_values, rng=st.randoms(use_true_random=False))
-def test_all_who_compute_a_reward_get_the_same_bits(world: World, values: list[list[float]], rng: random.Random) -> None:
+def test_all_who_compute_a_reward_get_the_same_bits(
+    world: World, values: list[list[float]], rng: random.Random
+) -> None:
     ordinal = len(world.rows(schema.trees))
     spec = _closed(world, ordinal, values, rng)
     row = world.one(schema.trees, tree_id=spec.tree_id)
@@ -110,13 +131,21 @@ def test_all_who_compute_a_reward_get_the_same_bits(world: World, values: list[l
     assert [leaf["reward"] for node in nodes for leaf in node["leaves"]] == list(expected.values())
     assert row.mean_reward == reward.mean(list(expected.values()))
     commit = ts.CommitBatchRequest(
-        run_id=world.forge.run_id, ordinal=ordinal, learner_epoch=1, use="train", group_ids=[spec.group_id]
+        run_id=world.forge.run_id,
+        ordinal=ordinal,
+        learner_epoch=1,
+        use="train",
+        group_ids=[spec.group_id],
     )
     world.database.transact(lambda c: batches.commit(c, commit, world.now(), world.settings))
-    asked = rs.ReadOutcomesRequest(run_id=world.forge.run_id, first_batch=ordinal, before_batch=ordinal + 1)
+    asked = rs.ReadOutcomesRequest(
+        run_id=world.forge.run_id, first_batch=ordinal, before_batch=ordinal + 1
+    )
     (outcome,) = world.database.query(lambda c: group_outcomes.read(c, asked)).groups
     assert list(outcome.rewards) == list(expected.values())
-    replayed = ts.SampleReplayRequest(run_id=world.forge.run_id, first_batch=ordinal, before_batch=ordinal + 1)
+    replayed = ts.SampleReplayRequest(
+        run_id=world.forge.run_id, first_batch=ordinal, before_batch=ordinal + 1
+    )
     (stored,) = world.database.query(lambda c: buffer.stored(c, replayed))
     assert stored.rewards == tuple(expected.values())
 

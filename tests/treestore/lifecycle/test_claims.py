@@ -33,7 +33,9 @@ def test_each_claim_has_the_next_epoch_and_fences_the_one_before(world: World) -
     assert world.open(spec) == 1
     assert world.claim(spec.tree_id, "node-2") == 2
     with pytest.raises(Refused) as refused:
-        world.database.transact(lambda c: claims.renew(c, spec.tree_id, 1, world.now(), world.settings))
+        world.database.transact(
+            lambda c: claims.renew(c, spec.tree_id, 1, world.now(), world.settings)
+        )
     assert refused.value.reason == "STALE_EPOCH"
     world.database.transact(lambda c: claims.renew(c, spec.tree_id, 2, world.now(), world.settings))
     assert (_tree(world).claim_epoch, _tree(world).claim_node) == (2, "node-2")
@@ -86,7 +88,11 @@ def test_a_claim_with_any_ticket_but_the_newest_claims_nothing(world: World, tic
     world.now.ms += world.settings.requeue_ms
     _look(world)
     assert world.claim(spec.tree_id, "thief", ticket=ticket) == 0
-    assert (_tree(world).claim_epoch, _tree(world).claim_node, _tree(world).idle_claims) == (0, "", 0)
+    assert (_tree(world).claim_epoch, _tree(world).claim_node, _tree(world).idle_claims) == (
+        0,
+        "",
+        0,
+    )
     assert world.claim(spec.tree_id, ticket=2) == 1
 
 
@@ -104,7 +110,9 @@ def test_a_tree_that_is_over_is_not_claimed(world: World) -> None:
     world.live(spec)
     assert world.claim(spec.tree_id) == 0
     with pytest.raises(Refused) as refused:
-        world.database.transact(lambda c: claims.renew(c, spec.tree_id, 1, world.now(), world.settings))
+        world.database.transact(
+            lambda c: claims.renew(c, spec.tree_id, 1, world.now(), world.settings)
+        )
     assert refused.value.reason == "NOT_GROWING"
 
 
@@ -127,7 +135,9 @@ def test_the_trace_of_the_first_claim_stays(world: World) -> None:
     world.ingest(world.forge.opened(spec))
     for node, trace in (("node-1", "first"), ("node-2", "second")):
         world.database.transact(
-            lambda c, n=node, t=trace: claims.claim(c, spec.tree_id, n, 1, world.now(), world.settings, t)
+            lambda c, n=node, t=trace: claims.claim(
+                c, spec.tree_id, n, 1, world.now(), world.settings, t
+            )
         )
     assert world.database.query(lambda c: claims.first_trace(c, spec.tree_id)) == "first"
 
@@ -151,7 +161,9 @@ def test_a_joined_node_cannot_drop_a_tree_by_calling_it_unusable(world: World) -
 
 def _hand_back(world: World, tree_id: bytes, epoch: int, reason: str, joined: bool = False) -> None:
     world.database.transact(
-        lambda c: claims.hand_back(c, tree_id, epoch, reason, world.now(), world.settings, joined=joined)
+        lambda c: claims.hand_back(
+            c, tree_id, epoch, reason, world.now(), world.settings, joined=joined
+        )
     )
 
 
@@ -233,7 +245,10 @@ def test_trees_of_a_paused_run_wait(world: World) -> None:
     spec = world.forge.spec()
     world.ingest(world.forge.opened(spec))
     pause = rs.MoveRunRequest(
-        run_id=spec.run_id, from_state=rs.RUN_STATE_TRAINING, to_state=rs.RUN_STATE_PAUSED, gateway_epoch=1
+        run_id=spec.run_id,
+        from_state=rs.RUN_STATE_TRAINING,
+        to_state=rs.RUN_STATE_PAUSED,
+        gateway_epoch=1,
     )
     world.database.transact(lambda c: runs.move(c, pause, world.now(), world.settings))
     world.now.ms += 10 * world.settings.requeue_ms
@@ -253,8 +268,14 @@ def test_what_names_a_claim_that_was_never_issued_takes_no_tree(world: World, ep
         world.forge.leaf(root, epoch=epoch),
         world.forge.grown(spec.tree_id, root, epoch=epoch),
     )
-    assert {r.reason for r in world.rows(schema.refused)} == {"EPOCH_UNKNOWN"} and len(world.rows(schema.refused)) == 3
-    assert (_tree(world).claim_epoch, _tree(world).state, len(world.rows(schema.segments))) == (1, GROWING, 1)
+    assert {r.reason for r in world.rows(schema.refused)} == {"EPOCH_UNKNOWN"} and len(
+        world.rows(schema.refused)
+    ) == 3
+    assert (_tree(world).claim_epoch, _tree(world).state, len(world.rows(schema.segments))) == (
+        1,
+        GROWING,
+        1,
+    )
     world.ingest(world.forge.segments(world.forge.child(root, 1)))  # whoever holds the tree goes on
     assert len(world.rows(schema.segments)) == 2
 
@@ -284,17 +305,35 @@ def test_renewals_are_one_transaction_with_an_outcome_each(world: World) -> None
     world.ingest(world.forge.all_opened(specs))
     epochs = [world.claim(spec.tree_id) for spec in specs]
     world.claim(specs[1].tree_id)  # a newer claim
-    world.database.transact(lambda c: claims.hand_back(c, specs[2].tree_id, 1, "drain", world.now(), world.settings))
-    held = [*((spec.tree_id, epoch) for spec, epoch in zip(specs, epochs, strict=True)), (bytes(32), 1)]
+    world.database.transact(
+        lambda c: claims.hand_back(c, specs[2].tree_id, 1, "drain", world.now(), world.settings)
+    )
+    held = [
+        *((spec.tree_id, epoch) for spec, epoch in zip(specs, epochs, strict=True)),
+        (bytes(32), 1),
+    ]
     world.now.ms += 5_000
     with statements() as asked:
-        found = world.database.transact(lambda c: claims.renew_all(c, held, "", world.now(), world.settings))
-    assert [e.reason if e else "" for e in found] == ["", "STALE_EPOCH", "STALE_EPOCH", "", "", "NOT_FOUND"]
-    assert len([s for s in asked if "trees" in s]) == 2, "all are read together, and written together"
+        found = world.database.transact(
+            lambda c: claims.renew_all(c, held, "", world.now(), world.settings)
+        )
+    assert [e.reason if e else "" for e in found] == [
+        "",
+        "STALE_EPOCH",
+        "STALE_EPOCH",
+        "",
+        "",
+        "NOT_FOUND",
+    ]
+    assert len([s for s in asked if "trees" in s]) == 2, (
+        "all are read together, and written together"
+    )
     due = world.now() + world.settings.claim_ms
     renewed = [world.one(schema.trees, tree_id=spec.tree_id).claim_due_ms == due for spec in specs]
     assert renewed == [True, False, False, True, True]
-    found = world.database.transact(lambda c: claims.renew_all(c, held[:1], "another", world.now(), world.settings))
+    found = world.database.transact(
+        lambda c: claims.renew_all(c, held[:1], "another", world.now(), world.settings)
+    )
     assert [e.reason if e else "" for e in found] == ["OTHER_RUN"]
 
 
@@ -304,7 +343,11 @@ async def test_a_node_renews_all_its_claims_in_two_calls(store: Store) -> None:
     epochs = [await store.claim(spec.tree_id) for spec in specs]
     node = GrpcStore(store.channel, store.forge.run_id, "node-1")
     with statements() as asked:
-        await asyncio.gather(*(node.renew(s.tree_id, e) for s, e in zip(specs, epochs, strict=True)))
+        await asyncio.gather(
+            *(node.renew(s.tree_id, e) for s, e in zip(specs, epochs, strict=True))
+        )
         with pytest.raises(Refused, match="is over"):
             await node.renew(specs[0].tree_id, epochs[0] + 1)
-    assert len([s for s in asked if s.startswith("UPDATE trees")]) == 1, "those that ask at once go together"
+    assert len([s for s in asked if s.startswith("UPDATE trees")]) == 1, (
+        "those that ask at once go together"
+    )

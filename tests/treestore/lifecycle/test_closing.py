@@ -86,7 +86,12 @@ def test_progress_counts_what_happened(world: World) -> None:
     # Four closed trees: a prompt of 3 tokens, three segments of 4; two leaves with paths of 4 and 8.
     assert (samples.sampled_tokens, samples.path_tokens) == (4 * 12, 4 * 12)
     assert (samples.prompt_tokens, samples.prompt_path_tokens) == (12, 24)
-    assert (samples.leaves, samples.scored, samples.unscorable, samples.reward_sum) == (8, 8, 0, 4.0)
+    assert (samples.leaves, samples.scored, samples.unscorable, samples.reward_sum) == (
+        8,
+        8,
+        0,
+        4.0,
+    )
     evaluation = read.evals[0]
     assert (evaluation.label, evaluation.groups, evaluation.done) == ("before-greedy", 1, 1)
     assert (evaluation.scored, evaluation.correct, evaluation.reward_sum) == (2, 1, 1.0)
@@ -98,7 +103,11 @@ def test_a_listed_leaf_needs_no_word_of_its_own_to_be_scored(world: World) -> No
     world.open(spec)
     root = world.forge.root(spec)
     leaf = world.forge.child(root)
-    world.ingest(world.forge.score(leaf), world.forge.segments(root, leaf), world.forge.grown(spec.tree_id, leaf))
+    world.ingest(
+        world.forge.score(leaf),
+        world.forge.segments(root, leaf),
+        world.forge.grown(spec.tree_id, leaf),
+    )
     assert world.one(schema.trees).state == CLOSED
 
 

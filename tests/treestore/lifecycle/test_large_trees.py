@@ -27,19 +27,25 @@ async def _half_grown(store: Store, width: int = 3) -> bytes:
     root = forge.root(spec)
     branches = [forge.child(root, n) for n in range(width)]
     await store.say(forge.segments(root, *branches, epoch=epoch))
-    wait = ts.AwaitIngestedRequest(tree_id=spec.tree_id, epoch=epoch, segment_ids=[branches[-1].id], deadline_ms=10_000)
+    wait = ts.AwaitIngestedRequest(
+        tree_id=spec.tree_id, epoch=epoch, segment_ids=[branches[-1].id], deadline_ms=10_000
+    )
     await rpc.call(store.trees.AwaitIngested, wait, deadline_s=15)
     return bytes(spec.tree_id)
 
 
 @pytest.mark.parametrize("part", [1, 1 << 20])
-async def test_in_parts_it_is_the_same_tree(store: Store, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+async def test_in_parts_it_is_the_same_tree(
+    store: Store, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
     tree_id = await _half_grown(store)
     node = GrpcStore(store.channel, store.forge.run_id, "node-1")
     whole = await node.claim(tree_id, 1)
     monkeypatch.setattr(claim_batch, "MOST_ALONE", 100)
     monkeypatch.setattr(claim_batch, "_PART", part)
-    alone = await rpc.call(store.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-1", ticket=1))
+    alone = await rpc.call(
+        store.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-1", ticket=1)
+    )
     assert alone.streamed and not alone.tree.segments
     parted = await node.claim(tree_id, 1)
     assert parted.epoch == whole.epoch + 2
@@ -50,13 +56,19 @@ async def test_in_parts_it_is_the_same_tree(store: Store, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-async def test_a_tree_of_more_bytes_than_a_message_may_have_is_claimed(nats_server: Any, tmp_path: Path) -> None:
+async def test_a_tree_of_more_bytes_than_a_message_may_have_is_claimed(
+    nats_server: Any, tmp_path: Path
+) -> None:
     """Of 96 MiB; a message has at most 64."""
     state = tmp_path / "state"
     async with served(nats_server.url, state) as store:
         tree_id = await _half_grown(store)
     world = World(Database(f"sqlite:///{state / 'store.sqlite'}").open())
-    large = update(schema.segments).where(schema.segments.c.parent != b"").values(entropies=bytes(32 << 20))
+    large = (
+        update(schema.segments)
+        .where(schema.segments.c.parent != b"")
+        .values(entropies=bytes(32 << 20))
+    )
     world.database.transact(lambda c: c.execute(large))
     world.database.close()
     async with served(nats_server.url, state, begin=False) as store:

@@ -39,7 +39,9 @@ Release = Callable[[], None]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def busy(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[World, Release]]:
+def busy(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[World, Release]]:
     """A world whose database somebody else holds, until it is released; the store waits for it 0.05 s instead of 10."""
     monkeypatch.setattr(sqlite, "BUSY_S", 0.05)
     monkeypatch.setattr(database, "PATIENCE_S", 0.0)
@@ -50,7 +52,9 @@ def busy(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         other: Any = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
     else:
-        address = request.getfixturevalue("postgres").fresh(request.getfixturevalue("postgres_template"))
+        address = request.getfixturevalue("postgres").fresh(
+            request.getfixturevalue("postgres_template")
+        )
         world = World(Database(address).open()).start()
         other = psycopg.connect(address)
         tables = ", ".join(f'"{table.name}"' for table in schema.metadata.sorted_tables)
@@ -102,7 +106,9 @@ async def test_dead_letters_wait_for_a_busy_database(busy: tuple[World, Release]
     assert told[0].acked and world.one(schema.dead).service == "verifier"
 
 
-async def test_the_outbox_waits_for_a_busy_database(busy: tuple[World, Release], eventually: Any) -> None:
+async def test_the_outbox_waits_for_a_busy_database(
+    busy: tuple[World, Release], eventually: Any
+) -> None:
     """What it published and could not take out is published again, under the same id."""
     world, release = busy
     release()
@@ -136,7 +142,9 @@ def _held(world: World) -> Iterator[None]:
         other: Any = sqlite3.connect(str(url.database), isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
     else:
-        other = psycopg.connect(url.set(drivername="postgresql").render_as_string(hide_password=False))
+        other = psycopg.connect(
+            url.set(drivername="postgresql").render_as_string(hide_password=False)
+        )
         other.execute("LOCK TABLE outbox IN EXCLUSIVE MODE")
         _hurry(world, 50)
     yield
@@ -144,7 +152,9 @@ def _held(world: World) -> Iterator[None]:
     other.close()
 
 
-async def test_deadlines_and_the_heartbeat_wait_for_a_busy_database(busy: tuple[World, Release]) -> None:
+async def test_deadlines_and_the_heartbeat_wait_for_a_busy_database(
+    busy: tuple[World, Release],
+) -> None:
     world, release = busy
     world.now.ms += 10_000_000
     keeper = Maintenance(_context(world), None, Outbox(world.database, Log()))  # type: ignore[arg-type]
@@ -161,7 +171,9 @@ async def test_the_looks_at_deadlines_go_on_after_a_busy_database(
     world.settings = replace(world.settings, tick_ms=10)
     keeper = Maintenance(_context(world), None, Outbox(world.database, Log()))  # type: ignore[arg-type]
     async with _going(keeper.watch()) as watching:
-        await eventually(lambda: watching.done() or caplog.text.count("cannot look at deadlines") >= 2)
+        await eventually(
+            lambda: watching.done() or caplog.text.count("cannot look at deadlines") >= 2
+        )
         assert not watching.done()
         release()
         await eventually(lambda: _beaten(world) == world.now())
@@ -173,14 +185,19 @@ def _beaten(world: World) -> int:
 
 
 async def test_the_looks_at_the_log_go_on_after_a_busy_database(
-    busy: tuple[World, Release], eventually: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    busy: tuple[World, Release],
+    eventually: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.DEBUG, "services.treestore.loops.maintenance")
     monkeypatch.setattr(keeping, "_CHECK_S", 0.01)
     world, release = busy
     keeper = Maintenance(_context(world), AnsweringLog(), Outbox(world.database, Log()))  # type: ignore[arg-type]
     async with _going(keeper.sweep()) as sweeping:
-        await eventually(lambda: sweeping.done() or caplog.text.count("cannot look after the log now") >= 2)
+        await eventually(
+            lambda: sweeping.done() or caplog.text.count("cannot look after the log now") >= 2
+        )
         assert not sweeping.done()
         release()
         await eventually(lambda: _born(world) == "monday")
@@ -202,7 +219,11 @@ async def _going(loop: Coroutine[Any, Any, None]) -> AsyncIterator["asyncio.Task
 
 
 async def test_a_running_store_lives_through_a_locked_file(
-    nats_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Any, caplog: pytest.LogCaptureFixture
+    nats_server: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Any,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """All loops at once, and the calls: what came meanwhile is stored when the file is free, nothing is given up."""
     monkeypatch.setattr(sqlite, "BUSY_S", 0.05)
@@ -211,22 +232,43 @@ async def test_a_running_store_lives_through_a_locked_file(
         other = sqlite3.connect(tmp_path / "state" / "store.sqlite", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         await store.say(store.forge.opened(store.forge.spec(1)))
-        letter = events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=5, reason="why")
+        letter = events_pb2.DeadLetter(
+            stream="LINEAGE", service="verifier", sequence=5, reason="why"
+        )
         await store.bus.publish_bytes("dead.LINEAGE", letter.SerializeToString(), "letter")
-        for trouble in ("cannot store 1 messages", "cannot store 1 dead letters", "cannot look at deadlines"):
+        for trouble in (
+            "cannot store 1 messages",
+            "cannot store 1 dead letters",
+            "cannot look at deadlines",
+        ):
             await eventually(lambda trouble=trouble: trouble in caplog.text, 20.0)
         with pytest.raises(TemporaryError, match="locked"):
-            await rpc.call(store.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="late"))
+            await rpc.call(
+                store.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="late")
+            )
         other.execute("ROLLBACK")
         other.close()
         await store.grow(store.forge.spec(0))
         assert await store.claim(store.forge.spec(1).tree_id) == 1
-        assert not (await rpc.call(store.runs.ReadDead, rs.ReadDeadRequest())).letters, "the letter itself comes again later"
+        assert not (await rpc.call(store.runs.ReadDead, rs.ReadDeadRequest())).letters, (
+            "the letter itself comes again later"
+        )
         assert store.loops is not None and not store.loops.done()
 
 
 def test_only_faults_of_the_data_do_not_pass(database_of_postgres: Database) -> None:
-    away = ("57014", "25P02", "25006", "40001", "40P01", "55P03", "53100", "08006", "57P03", "58030")
+    away = (
+        "57014",
+        "25P02",
+        "25006",
+        "40001",
+        "40P01",
+        "55P03",
+        "53100",
+        "08006",
+        "57P03",
+        "58030",
+    )
     for state in (*away, "54000", "XX000", "42501"):
         with pytest.raises(TemporaryError) as found:
             database_of_postgres.transact(lambda c, s=state: _raise(c, s))  # type: ignore[misc]
@@ -239,7 +281,9 @@ def test_only_faults_of_the_data_do_not_pass(database_of_postgres: Database) -> 
 
 
 @pytest.fixture
-def database_of_postgres(postgres: Any, postgres_shared: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+def database_of_postgres(
+    postgres: Any, postgres_shared: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Database]:
     monkeypatch.setattr(database, "PATIENCE_S", 0.0)
     opened = Database(postgres.emptied(postgres_shared)).open()
     yield opened
@@ -247,7 +291,9 @@ def database_of_postgres(postgres: Any, postgres_shared: str, monkeypatch: pytes
 
 
 def _raise(connection: Connection, state: str) -> None:
-    connection.exec_driver_sql(f"DO $$ BEGIN RAISE EXCEPTION 'as asked' USING ERRCODE = '{state}'; END $$")
+    connection.exec_driver_sql(
+        f"DO $$ BEGIN RAISE EXCEPTION 'as asked' USING ERRCODE = '{state}'; END $$"
+    )
 
 
 async def test_a_session_that_the_server_ends_amid_a_transaction_buries_nothing(
@@ -297,13 +343,17 @@ def _await_gone(address: str, backend: Any) -> None:
     """Waits until the server has ended a session."""
     with psycopg.connect(address, autocommit=True) as connection:
         for _ in range(2000):
-            if not connection.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (backend,)).fetchone():
+            if not connection.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE pid = %s", (backend,)
+            ).fetchone():
                 return
             connection.execute("SELECT pg_sleep(0.01)")
     raise AssertionError(f"session {backend} is still there")
 
 
-async def test_our_own_refusal_of_a_message_buries_it_alone(busy: tuple[World, Release], monkeypatch) -> None:
+async def test_our_own_refusal_of_a_message_buries_it_alone(
+    busy: tuple[World, Release], monkeypatch
+) -> None:
     """Also by one of our own errors, which are no word of the database."""
     world, release = busy
     release()
@@ -340,9 +390,17 @@ async def test_a_message_that_the_database_cannot_take_holds_up_no_other(
     world.database.close()
 
 
-async def test_a_letter_that_no_row_can_hold_stops_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    letters = [events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=n, reason="why") for n in (1, 2)]
-    told = [Told(Item("dead.LINEAGE", letter.SerializeToString(), letter.sequence)) for letter in letters]
+async def test_a_letter_that_no_row_can_hold_stops_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters = [
+        events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=n, reason="why")
+        for n in (1, 2)
+    ]
+    told = [
+        Told(Item("dead.LINEAGE", letter.SerializeToString(), letter.sequence))
+        for letter in letters
+    ]
     store = consumer.dead.store
 
     def picky(connection: Connection, some: Any, *more: Any) -> None:
@@ -362,8 +420,14 @@ async def test_a_letter_that_the_database_cannot_take_holds_up_no_other(
     """As with messages: at a limit of the server it comes again, refused by us it is let go; the others are kept."""
     monkeypatch.setattr(database, "PATIENCE_S", 0.0)
     world = World(Database(postgres.fresh(postgres_template)).open()).start()
-    letters = [events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=n, reason="why") for n in (1, 2, 3)]
-    told = [Told(Item("dead.LINEAGE", letter.SerializeToString(), letter.sequence)) for letter in letters]
+    letters = [
+        events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=n, reason="why")
+        for n in (1, 2, 3)
+    ]
+    told = [
+        Told(Item("dead.LINEAGE", letter.SerializeToString(), letter.sequence))
+        for letter in letters
+    ]
     store = consumer.dead.store
 
     def limited(connection: Connection, some: Any, *more: Any) -> None:
@@ -380,10 +444,18 @@ async def test_a_letter_that_the_database_cannot_take_holds_up_no_other(
     world.database.close()
 
 
-async def test_letters_are_not_tried_alone_while_the_database_is_busy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_letters_are_not_tried_alone_while_the_database_is_busy(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each would wait as long as all together, and it would take none."""
-    letters = [events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=n, reason="why") for n in (1, 2)]
-    told = [Told(Item("dead.LINEAGE", letter.SerializeToString(), letter.sequence)) for letter in letters]
+    letters = [
+        events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=n, reason="why")
+        for n in (1, 2)
+    ]
+    told = [
+        Told(Item("dead.LINEAGE", letter.SerializeToString(), letter.sequence))
+        for letter in letters
+    ]
     tries: list[int] = []
 
     def busy(connection: Connection, some: Any, *more: Any) -> None:

@@ -84,17 +84,25 @@ async def test_a_message_that_breaks_the_ingest_is_buried_alone(world: World, mo
     assert world.one(schema.dead).reason == "ZeroDivisionError: a bug"
 
 
-async def test_a_parked_event_that_breaks_the_ingest_is_buried_and_not_who_releases_it(world: World, monkeypatch) -> None:
+async def test_a_parked_event_that_breaks_the_ingest_is_buried_and_not_who_releases_it(
+    world: World, monkeypatch
+) -> None:
     forge, spec = world.forge, world.forge.spec()
     epoch = world.open(spec)
     root = forge.root(spec)
     child = forge.child(root, 7)
-    world.ingest(forge.segments(child, epoch=epoch), forge.segments(forge.child(root, 8), epoch=epoch))
+    world.ingest(
+        forge.segments(child, epoch=epoch), forge.segments(forge.child(root, 8), epoch=epoch)
+    )
     assert len(world.rows(schema.parked)) == 2
     judge, bad = ingest_module.judge, {child.id}
 
     def fragile(book: UnitOfWork, event: Event) -> Ruling:
-        if isinstance(event, GrownSegment) and event.segment.id in bad and event.segment.parent in book.heads:
+        if (
+            isinstance(event, GrownSegment)
+            and event.segment.id in bad
+            and event.segment.parent in book.heads
+        ):
             raise ZeroDivisionError("a bug")
         return judge(book, event)
 
@@ -110,13 +118,17 @@ async def test_a_parked_event_that_breaks_the_ingest_is_buried_and_not_who_relea
     other = forge.spec(1)
     epoch, root = world.open(other), forge.root(other)
     bad.add(forge.child(root).id)
-    both = Told(forge.segments(forge.child(root), root, epoch=epoch))  # it waits, and is released within its message
+    both = Told(
+        forge.segments(forge.child(root), root, epoch=epoch)
+    )  # it waits, and is released within its message
     assert await _ingester(world).store([both]) and both.acked
     assert len(world.rows(schema.segments)) == 2 and len(world.rows(schema.dead)) == 2
 
 
 @pytest.mark.parametrize("error", [TemporaryError("x"), OSError("x")])
-async def test_a_burial_that_fails_acknowledges_nothing(world: World, monkeypatch, error: Exception) -> None:
+async def test_a_burial_that_fails_acknowledges_nothing(
+    world: World, monkeypatch, error: Exception
+) -> None:
     told = [Told(world.forge.opened(world.forge.spec()))]
 
     def broken(*args: object) -> None:

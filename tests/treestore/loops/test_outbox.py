@@ -20,7 +20,13 @@ class Log:
         self.full = False  # of dead letters
 
     async def publish_bytes(
-        self, subject: str, data: bytes, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+        self,
+        subject: str,
+        data: bytes,
+        msg_id: str,
+        *,
+        traceparent: str = "",
+        deadline_s: float = 30.0,
     ) -> int:
         if self.down or (self.full and subject.startswith("dead.")):
             raise DeadlineMissed("no ack")
@@ -31,7 +37,10 @@ class Log:
 
 
 def _put(world: World, *subjects: str) -> None:
-    rows = [{"subject": s, "msg_id": str(n), "payload": b"p", "traceparent": ""} for n, s in enumerate(subjects)]
+    rows = [
+        {"subject": s, "msg_id": str(n), "payload": b"p", "traceparent": ""}
+        for n, s in enumerate(subjects)
+    ]
     world.database.transact(lambda c: c.execute(insert(schema.outbox), rows))
 
 
@@ -49,7 +58,10 @@ async def test_events_wait_for_the_log_and_are_drained_at_start(world: World, ev
     log.down = True
     _put(world, "train.r.batch", "train.r.policy")
     outbox = Outbox(world.database, log)
-    assert await outbox.drain(world.database.query(waiting)) == 0 and len(world.rows(schema.outbox)) == 2
+    assert (
+        await outbox.drain(world.database.query(waiting)) == 0
+        and len(world.rows(schema.outbox)) == 2
+    )
     log.down = False
     task = asyncio.ensure_future(Outbox(world.database, log).run())  # nobody rings
     await eventually(lambda: len(log.said) == 2)
@@ -66,7 +78,9 @@ async def test_an_event_that_cannot_go_out_holds_up_nobody(world: World) -> None
     assert world.one(schema.dead).stream == "OUTBOX"
 
 
-async def test_a_database_that_cannot_write_for_a_while_stops_nothing(world: World, eventually, monkeypatch) -> None:
+async def test_a_database_that_cannot_write_for_a_while_stops_nothing(
+    world: World, eventually, monkeypatch
+) -> None:
     log = Log()
     _put(world, "train.r.batch")
     outbox = Outbox(world.database, log)
@@ -95,7 +109,10 @@ async def test_letters_that_the_log_does_not_take_hold_up_no_event(world: World)
         "growth.r",
         "lineage.r.closed",
     ]
-    assert await outbox.post(world.database.query(letters)) == 0 and len(world.rows(schema.outbox)) == 300
+    assert (
+        await outbox.post(world.database.query(letters)) == 0
+        and len(world.rows(schema.outbox)) == 300
+    )
     log.full = False
     assert await outbox.post(world.database.query(letters)) == 0, "after a failure letters rest"
     outbox = Outbox(world.database, log)

@@ -17,17 +17,25 @@ from tests.treestore.client import Store, served
 
 
 async def _move(store: Store, from_state: rs.RunState, to_state: rs.RunState) -> None:
-    move = rs.MoveRunRequest(run_id=store.forge.run_id, gateway_epoch=1, from_state=from_state, to_state=to_state)
+    move = rs.MoveRunRequest(
+        run_id=store.forge.run_id, gateway_epoch=1, from_state=from_state, to_state=to_state
+    )
     await rpc.call(store.runs.MoveRun, move)
 
 
 async def _queue_is_there(store: Store) -> bool:
-    return subjects.growth_durable(store.forge.run_id) in await store.bus.ack_floors(subjects.GROWTH)
+    return subjects.growth_durable(store.forge.run_id) in await store.bus.ack_floors(
+        subjects.GROWTH
+    )
 
 
-async def test_a_run_that_is_taken_back_has_its_queue_again(nats_server: Any, tmp_path: Path, eventually: Any) -> None:
+async def test_a_run_that_is_taken_back_has_its_queue_again(
+    nats_server: Any, tmp_path: Path, eventually: Any
+) -> None:
     async with served(nats_server.url, tmp_path / "state", purge_s=0.1) as store:
-        kept = await assignments.queue(store.bus, store.forge.run_id)  # of a node that lives through all of it
+        kept = await assignments.queue(
+            store.bus, store.forge.run_id
+        )  # of a node that lives through all of it
         await store.say(store.forge.opened(store.forge.spec()))
         await eventually(lambda: _queued(store, [subjects.growth(store.forge.run_id)]))
         await _move(store, rs.RUN_STATE_TRAINING, rs.RUN_STATE_FAILED)
@@ -68,10 +76,17 @@ async def _bucket_is_there(store: Store) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("make", "is_there"), [(_make_queue, _queue_is_there), (_make_bucket, _bucket_is_there)], ids=["queue", "weights"]
+    ("make", "is_there"),
+    [(_make_queue, _queue_is_there), (_make_bucket, _bucket_is_there)],
+    ids=["queue", "weights"],
 )
 async def test_what_a_run_makes_as_it_is_taken_back_is_not_taken_away(
-    nats_server: Any, tmp_path: Path, eventually: Any, monkeypatch: pytest.MonkeyPatch, make: Any, is_there: Any
+    nats_server: Any,
+    tmp_path: Path,
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Any,
+    is_there: Any,
 ) -> None:
     """It is taken back right after the store saw that it was over."""
     loop, over, resumed = asyncio.get_running_loop(), maintenance.runs.over, list[Any]()
@@ -86,7 +101,9 @@ async def test_what_a_run_makes_as_it_is_taken_back_is_not_taken_away(
             found = over(*words)
             if found and not resumed:
                 resumed.append(asyncio.run_coroutine_threadsafe(resume(store), loop))
-                concurrent.futures.wait(resumed, 1.0)  # unless it waits for what the store does here
+                concurrent.futures.wait(
+                    resumed, 1.0
+                )  # unless it waits for what the store does here
             return found
 
         monkeypatch.setattr(maintenance.runs, "over", slow)

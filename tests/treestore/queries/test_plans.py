@@ -45,7 +45,9 @@ def plans(database: Database, work: Callable[[Connection], object]) -> dict[str,
 def scans(found: dict[str, str], sorts: bool = True) -> list[str]:
     """The steps that look at all rows of a table, but for that of runs, or sort what they found."""
     steps = [step for plan in found.values() for step in plan.split("; ")]
-    looks = [s for s in steps if s.startswith("SCAN") and s not in ("SCAN CONSTANT ROW", "SCAN runs")]
+    looks = [
+        s for s in steps if s.startswith("SCAN") and s not in ("SCAN CONSTANT ROW", "SCAN runs")
+    ]
     return looks + [s for s in steps if sorts and "TEMP B-TREE" in s]
 
 

@@ -111,7 +111,9 @@ async def test_a_store_is_checked_until_a_check_went_through(path: Path) -> None
     copied.close()
 
 
-async def test_damage_stops_all_writing_and_is_looked_at_first_by_the_next_start(path: Path, left: Path) -> None:
+async def test_damage_stops_all_writing_and_is_looked_at_first_by_the_next_start(
+    path: Path, left: Path
+) -> None:
     _zero(path, _middle(path))
     opened = Database(f"sqlite:///{path}").open()
     error = await _until_damaged(opened)
@@ -122,7 +124,9 @@ async def test_damage_stops_all_writing_and_is_looked_at_first_by_the_next_start
     before = path.read_bytes()
     with pytest.raises(StoreDamaged, match="is damaged"):
         Database(f"sqlite:///{path}").open()
-    assert path.read_bytes() == before and not path.with_name("store.sqlite-wal").read_bytes(), "it wrote nothing"
+    assert path.read_bytes() == before and not path.with_name("store.sqlite-wal").read_bytes(), (
+        "it wrote nothing"
+    )
     shutil.copy(left, path)
     mended = Database(f"sqlite:///{path}").open()
     await _goes_on(mended)
@@ -137,7 +141,9 @@ async def test_damage_that_work_meets_ends_the_store_too(path: Path) -> None:
         if data[number * _PAGE] in _OF_TREES:
             _zero(path, number)
     with pytest.raises(StoreDamaged):
-        await opened.read(lambda c: [list(c.execute(table.select())) for table in schema.metadata.sorted_tables])
+        await opened.read(
+            lambda c: [list(c.execute(table.select())) for table in schema.metadata.sorted_tables]
+        )
     with pytest.raises(StoreDamaged):
         await asyncio.wait_for(waiting, 10)
     opened.close()
@@ -153,11 +159,22 @@ def test_a_check_that_is_stopped_says_nothing(path: Path, monkeypatch: pytest.Mo
 
 def test_the_process_ends_with_what_to_do(path: Path, nats_server) -> None:
     _zero(path, _middle(path))
-    settings = {"BANYAN_NATS": nats_server.url, "BANYAN_LISTEN": "127.0.0.1:0", "BANYAN_STATE": str(path.parent)}
+    settings = {
+        "BANYAN_NATS": nats_server.url,
+        "BANYAN_LISTEN": "127.0.0.1:0",
+        "BANYAN_STATE": str(path.parent),
+    }
     for _ in range(2):
         ended = subprocess.run(
-            [sys.executable, "-m", "services.treestore"], env={**os.environ, **settings}, capture_output=True, timeout=60
+            [sys.executable, "-m", "services.treestore"],
+            env={**os.environ, **settings},
+            capture_output=True,
+            timeout=60,
         )
         last = ended.stderr.decode().strip().splitlines()[-1]
-        assert ended.returncode == 2 and f"the store {path} is damaged" in last and "put a copy" in last.lower(), last
+        assert (
+            ended.returncode == 2
+            and f"the store {path} is damaged" in last
+            and "put a copy" in last.lower()
+        ), last
         assert "Traceback" not in ended.stderr.decode()

@@ -10,7 +10,13 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
@@ -37,7 +43,9 @@ class Ageing(RuleBasedStateMachine):
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="banyan-ageing-"))
         shutil.copy(self.template, self.folder / "store.sqlite")
-        self.world = World(Database(f"sqlite:///{self.folder / 'store.sqlite'}").open(), Forge()).start()
+        self.world = World(
+            Database(f"sqlite:///{self.folder / 'store.sqlite'}").open(), Forge()
+        ).start()
         self.specs = {
             (ordinal, index): self.world.forge.spec(ordinal, index, SIZE, last_step=LAST[ordinal])
             for ordinal, index in PLACES
@@ -61,14 +69,18 @@ class Ageing(RuleBasedStateMachine):
     def grow(self, place: tuple[int, int], whole: bool) -> None:
         """A node grows a tree and a verifier scores it, or the last score is still to come."""
         spec = self.specs[place]
-        if self.world.rows(schema.trees, tree_id=spec.tree_id) and (epoch := self.world.claim(spec.tree_id)):
+        if self.world.rows(schema.trees, tree_id=spec.tree_id) and (
+            epoch := self.world.claim(spec.tree_id)
+        ):
             life = self.world.forge.life(spec, epoch=epoch)
             self.world.ingest(*(life if whole else life[:-1]))
 
     @rule(place=places)
     def fail(self, place: tuple[int, int]) -> None:
         spec = self.specs[place]
-        if self.world.rows(schema.trees, tree_id=spec.tree_id) and (epoch := self.world.claim(spec.tree_id)):
+        if self.world.rows(schema.trees, tree_id=spec.tree_id) and (
+            epoch := self.world.claim(spec.tree_id)
+        ):
             give_back(self.world, spec, epoch)
 
     @rule()
@@ -81,7 +93,9 @@ class Ageing(RuleBasedStateMachine):
     @rule()
     def go_back(self) -> None:
         """The learner dies, and the next one begins at the base policy."""
-        request = rs.TakeLearnerEpochRequest(run_id=self.world.forge.run_id, learner_id="next", checkpoint_step=0)
+        request = rs.TakeLearnerEpochRequest(
+            run_id=self.world.forge.run_id, learner_id="next", checkpoint_step=0
+        )
         self.epoch = self.world.database.transact(lambda c: policies.take_epoch(c, request)).epoch
         put_policy(self.world, 0, self.epoch, replayed=True)
         self.step = 0
@@ -98,7 +112,9 @@ class Ageing(RuleBasedStateMachine):
                 use="train",
                 group_ids=[group.group_id],
             )
-            self.world.database.transact(lambda c: batches.commit(c, request, self.world.now(), self.world.settings))  # noqa: B023
+            self.world.database.transact(
+                lambda c: batches.commit(c, request, self.world.now(), self.world.settings)
+            )  # noqa: B023
             self.batches += 1
 
     # -- what must always hold --
@@ -123,7 +139,9 @@ class Ageing(RuleBasedStateMachine):
             if group.state == GroupState.DROPPED:
                 assert set(states) <= {DROPPED}
             if group.state == GroupState.CONSUMED:
-                assert set(states) <= {CONSUMED, DROPPED} and "STALE" not in self._reasons(group.group_id)
+                assert set(states) <= {CONSUMED, DROPPED} and "STALE" not in self._reasons(
+                    group.group_id
+                )
 
     def _reasons(self, group_id: str) -> set[str]:
         return {tree.reason for tree in self.world.rows(schema.trees, group_id=group_id)}
@@ -136,11 +154,16 @@ class Ageing(RuleBasedStateMachine):
             self.publish()
             self.nothing_that_is_too_old_is_in_hand()
         self.the_counts_of_a_group_are_those_of_its_trees()
-        assert {group.state for group in self.world.rows(schema.groups)} <= {GroupState.CONSUMED, GroupState.DROPPED}
+        assert {group.state for group in self.world.rows(schema.groups)} <= {
+            GroupState.CONSUMED,
+            GroupState.DROPPED,
+        }
         assert not self.world.rows(schema.trees, state=GROWING)
 
 
-def test_no_order_of_messages_and_policies_loses_a_place_or_trains_on_what_is_too_old(sqlite_template: Path) -> None:
+def test_no_order_of_messages_and_policies_loses_a_place_or_trains_on_what_is_too_old(
+    sqlite_template: Path,
+) -> None:
     machine = type("Machine", (Ageing,), {"template": sqlite_template})
     run_state_machine_as_test(
         machine,

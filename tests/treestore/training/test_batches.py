@@ -24,7 +24,13 @@ def _ready(world: World) -> ts.ReadyGroupsResponse:
     return world.database.query(lambda c: batches.ready(c, ask))
 
 
-def commit(world: World, ordinal: int, groups: list[str], epoch: int = 1, dropped: dict[str, str] | None = None) -> None:
+def commit(
+    world: World,
+    ordinal: int,
+    groups: list[str],
+    epoch: int = 1,
+    dropped: dict[str, str] | None = None,
+) -> None:
     request = ts.CommitBatchRequest(
         run_id=world.forge.run_id,
         ordinal=ordinal,
@@ -39,11 +45,15 @@ def commit(world: World, ordinal: int, groups: list[str], epoch: int = 1, droppe
 
 def _refusal(world: World, *args: object, **more: object) -> str:
     before = {
-        t.name: world.rows(t) for t in (schema.batches, schema.batch_trees, schema.trees, schema.groups, schema.outbox)
+        t.name: world.rows(t)
+        for t in (schema.batches, schema.batch_trees, schema.trees, schema.groups, schema.outbox)
     }
     with pytest.raises(BanyanError) as refused:
         commit(world, *args, **more)  # type: ignore[arg-type]
-    after = {t.name: world.rows(t) for t in (schema.batches, schema.batch_trees, schema.trees, schema.groups, schema.outbox)}
+    after = {
+        t.name: world.rows(t)
+        for t in (schema.batches, schema.batch_trees, schema.trees, schema.groups, schema.outbox)
+    }
     assert before == after, "a refused batch must change nothing"
     return refused.value.reason
 
@@ -90,9 +100,13 @@ def test_a_batch_takes_its_trees_once(world: World) -> None:
     assert _refusal(world, 1, [groups[2]]) == "ALREADY_USED"
     read = world.database.query(lambda c: batches.read(c, world.forge.run_id, 0))
     assert read is not None
-    assert list(read.tree_ids) == [world.forge.spec(o, i, 2).tree_id for o in range(2) for i in range(2)]
+    assert list(read.tree_ids) == [
+        world.forge.spec(o, i, 2).tree_id for o in range(2) for i in range(2)
+    ]
     assert read.summary_json == '{"mean": 0}'
-    counts = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now())).groups
+    counts = world.database.query(
+        lambda c: progress.read(c, world.forge.run_id, world.now())
+    ).groups
     assert (counts.open, counts.closed, counts.consumed, counts.dropped) == (0, 1, 2, 1)
     assert [g.group_id for g in _ready(world).groups] == [groups[3]]
     reasons = {t.reason for t in world.rows(schema.trees, state=DROPPED)}
@@ -170,7 +184,11 @@ def test_ancestry_tells_the_path_and_the_scores_below(world: World) -> None:
 
 def _move(world: World, source: int, target: int, epoch: int = 1, cause: str = "") -> rs.Run:
     request = rs.MoveRunRequest(
-        run_id=world.forge.run_id, from_state=source, to_state=target, gateway_epoch=epoch, cause=cause
+        run_id=world.forge.run_id,
+        from_state=source,
+        to_state=target,
+        gateway_epoch=epoch,
+        cause=cause,
     )
     return world.database.transact(lambda c: runs.move(c, request, world.now(), world.settings))
 
@@ -185,27 +203,45 @@ def test_a_run_is_moved_only_from_where_the_caller_thinks_it_is(world: World) ->
     world.open(world.forge.spec())
     world.now.ms += 5
     run = _move(world, rs.RUN_STATE_TRAINING, rs.RUN_STATE_CANCELLED, cause="why")
-    assert (run.state, run.cause, run.ended_unix_ms) == (rs.RUN_STATE_CANCELLED, "why", world.now.ms)
+    assert (run.state, run.cause, run.ended_unix_ms) == (
+        rs.RUN_STATE_CANCELLED,
+        "why",
+        world.now.ms,
+    )
     assert (world.one(schema.trees).state, world.one(schema.trees).reason) == (DROPPED, "RUN_OVER")
     world.ingest(world.forge.opened(world.forge.spec(1)))
     assert world.one(schema.refused).reason == "RUN_OVER"
 
 
-def test_a_run_that_failed_is_taken_back_with_its_trees_its_queue_and_its_time(world: World) -> None:
+def test_a_run_that_failed_is_taken_back_with_its_trees_its_queue_and_its_time(
+    world: World,
+) -> None:
     spec, run_id = world.forge.spec(), world.forge.run_id
     world.ingest(world.forge.opened(spec))
     for name in (run_id, "", "another-1"):
-        gone = rs.ReportProcessRequest(run_id=name, service="learner", event=rs.PROCESS_EVENT_GIVEN_UP)
+        gone = rs.ReportProcessRequest(
+            run_id=name, service="learner", event=rs.PROCESS_EVENT_GIVEN_UP
+        )
         world.database.transact(lambda c, gone=gone: processes.report(c, gone, world.now()))
     world.now.ms += 1000
     run = _move(world, rs.RUN_STATE_TRAINING, rs.RUN_STATE_FAILED, cause="why")
-    assert (run.state, run.resume_state, run.ended_unix_ms) == (rs.RUN_STATE_FAILED, rs.RUN_STATE_TRAINING, world.now.ms)
+    assert (run.state, run.resume_state, run.ended_unix_ms) == (
+        rs.RUN_STATE_FAILED,
+        rs.RUN_STATE_TRAINING,
+        world.now.ms,
+    )
     world.now.ms += 10 * world.settings.requeue_ms
     _look(world)
-    assert world.one(schema.trees).state == GROWING and len(_queued(world)) == 1, "a run that is over asks for nothing"
+    assert world.one(schema.trees).state == GROWING and len(_queued(world)) == 1, (
+        "a run that is over asks for nothing"
+    )
     world.now.ms += 90_000
     run = _move(world, rs.RUN_STATE_FAILED, rs.RUN_STATE_PAUSED)
-    assert (run.state, run.resume_state, run.ended_unix_ms) == (rs.RUN_STATE_PAUSED, rs.RUN_STATE_TRAINING, 0)
+    assert (run.state, run.resume_state, run.ended_unix_ms) == (
+        rs.RUN_STATE_PAUSED,
+        rs.RUN_STATE_TRAINING,
+        0,
+    )
     _move(world, rs.RUN_STATE_PAUSED, rs.RUN_STATE_TRAINING)
     _look(world)
     assert len(_queued(world)) == 2
@@ -251,9 +287,15 @@ def test_a_run_is_put_once_and_found_by_prefix(world: World) -> None:
     with pytest.raises(InvalidInput, match="subject"):
         world.database.transact(lambda c: runs.put(c, dotted, world.now(), world.settings))
     for number in range(4):
-        more = rs.PutRunRequest(run=rs.Run(run_id=f"more-{number}"), request_id=f"m{number}", gateway_epoch=1)
+        more = rs.PutRunRequest(
+            run=rs.Run(run_id=f"more-{number}"), request_id=f"m{number}", gateway_epoch=1
+        )
         world.database.transact(lambda c, more=more: runs.put(c, more, world.now(), world.settings))
         if number:
-            said = "more-0, more-1, more-2 and others; give" if number == 3 else f"more-{number}; give more of the id$"
+            said = (
+                "more-0, more-1, more-2 and others; give"
+                if number == 3
+                else f"more-{number}; give more of the id$"
+            )
             with pytest.raises(LookupError, match=said):
                 world.database.query(lambda c: runs.read(c, "more-", 0))

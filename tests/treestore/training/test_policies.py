@@ -18,11 +18,18 @@ from tests.treestore.training.test_batches import closed_groups, commit
 
 
 def _policy(
-    world: World, step: int, epoch: int = 1, digest: bytes = b"", batch: int | None = None, replayed: bool = False
+    world: World,
+    step: int,
+    epoch: int = 1,
+    digest: bytes = b"",
+    batch: int | None = None,
+    replayed: bool = False,
 ) -> None:
     published = events_pb2.PolicyPublished(
         run_id=world.forge.run_id,
-        policy=tree_pb2.PolicyRef(learner_epoch=epoch, step=step, digest=digest or bytes([step]) * 32),
+        policy=tree_pb2.PolicyRef(
+            learner_epoch=epoch, step=step, digest=digest or bytes([step]) * 32
+        ),
         batch_ordinal=batch,
         path="/nowhere",
     )
@@ -66,11 +73,18 @@ def test_a_rewind_abandons_later_policies_and_replay_stores_them_anew(world: Wor
     _policy(world, 1, epoch=2, batch=0)
     _policy(world, 2, epoch=2, batch=1, replayed=True)
     said = [r.msg_id for r in world.rows(schema.outbox) if r.subject.endswith(".policy")]
-    assert len(said) == 5 and not said[-1].endswith("-2-2"), "what everybody has is not announced again"
+    assert len(said) == 5 and not said[-1].endswith("-2-2"), (
+        "what everybody has is not announced again"
+    )
     assert _step(world) == 2
     ask = rs.ReadPoliciesRequest(run_id=world.forge.run_id)
     live = world.database.query(lambda c: policies.read(c, ask)).policies
-    assert [(p.published.policy.learner_epoch, p.published.policy.step) for p in live] == [(1, 0), (1, 1), (2, 1), (2, 2)]
+    assert [(p.published.policy.learner_epoch, p.published.policy.step) for p in live] == [
+        (1, 0),
+        (1, 1),
+        (2, 1),
+        (2, 2),
+    ]
     ask.abandoned = True
     every = world.database.query(lambda c: policies.read(c, ask)).policies
     assert [(p.published.policy.step, p.abandoned) for p in every] == [
@@ -83,7 +97,9 @@ def test_a_rewind_abandons_later_policies_and_replay_stores_them_anew(world: Wor
     assert (found[0].policy.learner_epoch, found[0].policy.step) == (2, 2)
 
 
-def test_policies_come_page_by_page_or_only_the_newest(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policies_come_page_by_page_or_only_the_newest(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A long run has more policies, each with its metrics, than an answer may hold."""
     monkeypatch.setattr(policies, "MOST", 2)
     for step in range(5):
@@ -110,6 +126,8 @@ def test_a_page_of_policies_is_read_without_the_others(tmp_path: Path, ask: dict
     query = policies._page(rs.ReadPoliciesRequest(run_id="r", **ask)).compile(
         dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}
     )
-    plan = database.query(lambda c: [row.detail for row in c.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}")])
+    plan = database.query(
+        lambda c: [row.detail for row in c.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}")]
+    )
     database.close()
     assert len(plan) == 1 and "USING INDEX ix_policies_run (run_id=? AND n>?)" in plan[0]

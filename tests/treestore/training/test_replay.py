@@ -23,7 +23,11 @@ from tests.treestore.forge import World
 
 
 def _grown(
-    world: World, ordinal: int, rewards: Sequence[float | None], row: int | None = None, form: float | None = None
+    world: World,
+    ordinal: int,
+    rewards: Sequence[float | None],
+    row: int | None = None,
+    form: float | None = None,
 ) -> tree_pb2.TreeSpec:
     """A group of one tree with a leaf per reward; of the same row as another group, where that is asked for. form: what a
     second scorer says of each leaf."""
@@ -31,10 +35,19 @@ def _grown(
     like = forge.spec(ordinal if row is None else row)
     tree_id = digest.tree_id(forge.run_id, forge.spec(ordinal).group_id, like.row_digest, 0)
     scorers = ["number"] if form is None else ["number", "form"]
-    spec = forge.spec(ordinal, row_digest=like.row_digest, row_json=like.row_json, tree_id=tree_id, scorers=scorers)
+    spec = forge.spec(
+        ordinal,
+        row_digest=like.row_digest,
+        row_json=like.row_json,
+        tree_id=tree_id,
+        scorers=scorers,
+    )
     epoch, root = world.open(spec), forge.root(spec)
     branches = [forge.child(root, number) for number in range(len(rewards))]
-    world.ingest(forge.segments(root, *branches, epoch=epoch), *(forge.leaf(b, epoch=epoch) for b in branches))
+    world.ingest(
+        forge.segments(root, *branches, epoch=epoch),
+        *(forge.leaf(b, epoch=epoch) for b in branches),
+    )
     world.ingest(forge.grown(spec.tree_id, *branches, epoch=epoch))
     world.ingest(*(forge.score(b, value) for b, value in zip(branches, rewards, strict=True)))
     if form is not None:
@@ -48,7 +61,11 @@ def _leaf(world: World, spec: tree_pb2.TreeSpec, number: int) -> tree_pb2.LeafRe
 
 
 def _request(
-    world: World, ordinal: int, groups: Sequence[str], replayed: Sequence[ts.ReplayedTree] = (), dropped: Sequence[str] = ()
+    world: World,
+    ordinal: int,
+    groups: Sequence[str],
+    replayed: Sequence[ts.ReplayedTree] = (),
+    dropped: Sequence[str] = (),
 ) -> ts.CommitBatchRequest:
     given_up = [ts.DroppedGroup(group_id=group, reason="ZERO_VARIANCE") for group in dropped]
     return ts.CommitBatchRequest(
@@ -68,7 +85,12 @@ def _commit(world: World, *args: object, **more: object) -> None:
 
 
 def _sample(world: World, **asked: object) -> list[ts.ReplayedTree]:
-    fields: dict[str, object] = {"run_id": world.forge.run_id, "policy": "recent", "before_batch": 100, "right": 0.5}
+    fields: dict[str, object] = {
+        "run_id": world.forge.run_id,
+        "policy": "recent",
+        "before_batch": 100,
+        "right": 0.5,
+    }
     request = ts.SampleReplayRequest(**{**fields, **asked})  # type: ignore[arg-type]
     answer = world.database.query(lambda c: sampling.sample(c, request))
     assert list(answer.tree_ids) == [one.tree_id for one in answer.trees]
@@ -93,9 +115,17 @@ def test_only_consumed_groups_are_stored_the_newest_of_each_row(world: World) ->
         (again.group_id, 1, [0, 1, 1]),
     ]
     assert found[2].row == specs[0].row_digest and [g.ordinal for g in found] == [1, 2, 3]
-    assert given_up.group_id not in {g.group_id for g in found} and world.one(schema.trees, tree_id=waiting.tree_id)
-    assert [g.group_id for g in _stored(world, before_batch=1)] == [specs[0].group_id, specs[1].group_id]
-    assert [g.group_id for g in _stored(world, first_batch=1)] == [specs[2].group_id, again.group_id]
+    assert given_up.group_id not in {g.group_id for g in found} and world.one(
+        schema.trees, tree_id=waiting.tree_id
+    )
+    assert [g.group_id for g in _stored(world, before_batch=1)] == [
+        specs[0].group_id,
+        specs[1].group_id,
+    ]
+    assert [g.group_id for g in _stored(world, first_batch=1)] == [
+        specs[2].group_id,
+        again.group_id,
+    ]
     assert [g.group_id for g in _stored(world, capacity=2)] == [specs[2].group_id, again.group_id]
 
 
@@ -112,27 +142,41 @@ def test_a_draw_is_the_same_whatever_was_committed_since(world: World) -> None:
     _commit(world, 0, [s.group_id for s in specs[:6]])
     asked = {"count": 3, "seed": 7, "before_batch": 1}
     first = _sample(world, **asked)
-    assert len({one.group_id for one in first}) == 3 and all(not one.HasField("leaf") for one in first)
+    assert len({one.group_id for one in first}) == 3 and all(
+        not one.HasField("leaf") for one in first
+    )
     _commit(world, 1, [s.group_id for s in specs[6:]])
     assert _sample(world, **asked) == first
-    draws = {tuple(one.group_id for one in _sample(world, **{**asked, "seed": seed})) for seed in range(20)}
+    draws = {
+        tuple(one.group_id for one in _sample(world, **{**asked, "seed": seed}))
+        for seed in range(20)
+    }
     assert len(draws) > 10
     assert len(_sample(world, count=50)) == 8 and _sample(world, count=50, before_batch=0) == []
 
 
 def test_a_success_of_the_row_is_found_in_the_newest_tree_that_has_one(world: World) -> None:
-    old, newer, newest = _grown(world, 0, [1, 0]), _grown(world, 1, [0, 1, 0.6], row=0), _grown(world, 2, [0, 0.4], row=0)
+    old, newer, newest = (
+        _grown(world, 0, [1, 0]),
+        _grown(world, 1, [0, 1, 0.6], row=0),
+        _grown(world, 2, [0, 0.4], row=0),
+    )
     other, mixed = _grown(world, 3, [0, 0]), _grown(world, 4, [1, None])
     for number, spec in enumerate((old, newer, newest, other, mixed)):
         _commit(world, number, [spec.group_id])
-    ask = [ts.FailedGroup(group_id=f"g{n}", row_digest=s.row_digest) for n, s in enumerate((old, other, mixed))]
+    ask = [
+        ts.FailedGroup(group_id=f"g{n}", row_digest=s.row_digest)
+        for n, s in enumerate((old, other, mixed))
+    ]
     assert _sample(world, failed=ask) == [
         ts.ReplayedTree(tree_id=newer.tree_id, group_id="g0", leaf=_leaf(world, newer, 1)),
         ts.ReplayedTree(tree_id=mixed.tree_id, group_id="g2", leaf=_leaf(world, mixed, 0)),
     ]
     before = _sample(world, failed=ask[:1], before_batch=1)
     assert [(one.tree_id, one.leaf) for one in before] == [(old.tree_id, _leaf(world, old, 0))]
-    assert _sample(world, failed=ask[:1], first_batch=2) == [] == _sample(world, failed=ask, right=1.5)
+    assert (
+        _sample(world, failed=ask[:1], first_batch=2) == [] == _sample(world, failed=ask, right=1.5)
+    )
 
 
 def test_a_success_is_found_however_many_newer_trees_only_have_the_form(world: World) -> None:
@@ -146,7 +190,9 @@ def test_a_success_is_found_however_many_newer_trees_only_have_the_form(world: W
     assert _sample(world, failed=ask, right=1.0, first_batch=1) == []
 
 
-def _again(spec: tree_pb2.TreeSpec, leaf: tree_pb2.LeafRef | None = None, group: str = "") -> ts.ReplayedTree:
+def _again(
+    spec: tree_pb2.TreeSpec, leaf: tree_pb2.LeafRef | None = None, group: str = ""
+) -> ts.ReplayedTree:
     return ts.ReplayedTree(tree_id=spec.tree_id, group_id=group or spec.group_id, leaf=leaf)
 
 
@@ -157,7 +203,11 @@ def test_what_a_batch_replayed_is_kept_in_order_and_consumed_once(world: World) 
     _commit(world, 1, [specs[2].group_id], said)
     _commit(world, 1, [specs[2].group_id], said)  # the same again changes nothing
     stored = world.database.query(lambda c: batches.read(c, world.forge.run_id, 1))
-    assert stored is not None and list(stored.replayed) == said and list(stored.tree_ids) == [specs[2].tree_id]
+    assert (
+        stored is not None
+        and list(stored.replayed) == said
+        and list(stored.tree_ids) == [specs[2].tree_id]
+    )
     assert len(world.rows(schema.batch_replays)) == 2 and len(world.rows(schema.batch_trees)) == 3
     with pytest.raises(BanyanError) as refused:
         _commit(world, 1, [specs[2].group_id], said[:1])
@@ -176,22 +226,38 @@ def test_what_must_not_be_replayed_is_refused_and_changes_nothing(world: World) 
     def refusal(one: ts.ReplayedTree) -> str:
         with pytest.raises(BanyanError) as refused:
             _commit(world, 1, [fresh], [one])
-        assert world.one(schema.trees, tree_id=specs[1].tree_id).state == CLOSED and not world.rows(schema.batch_replays)
+        assert world.one(schema.trees, tree_id=specs[1].tree_id).state == CLOSED and not world.rows(
+            schema.batch_replays
+        )
         return refused.value.reason
 
     strange = ts.ReplayedTree(tree_id=b"x" * 32, group_id=fresh)
-    assert {refusal(_again(s)) for s in (specs[1], specs[2], given_up, measured)} | {refusal(strange)} == {"NOT_REPLAYABLE"}
-    assert refusal(_again(specs[0], group=fresh)) == refusal(_again(specs[0], _leaf(world, specs[0], 1))) == "INVALID_INPUT"
+    assert {refusal(_again(s)) for s in (specs[1], specs[2], given_up, measured)} | {
+        refusal(strange)
+    } == {"NOT_REPLAYABLE"}
+    assert (
+        refusal(_again(specs[0], group=fresh))
+        == refusal(_again(specs[0], _leaf(world, specs[0], 1)))
+        == "INVALID_INPUT"
+    )
     assert refusal(_again(specs[0], _leaf(world, specs[1], 1), fresh)) == "INVALID_INPUT"
     held = world.one(schema.runs)
-    world.database.transact(lambda c: c.execute(schema.runs.update().values(held_out=held.held_out + specs[0].row_digest)))
+    world.database.transact(
+        lambda c: c.execute(
+            schema.runs.update().values(held_out=held.held_out + specs[0].row_digest)
+        )
+    )
     assert refusal(_again(specs[0])) == "HELD_OUT"
 
 
 def test_a_segment_knows_every_batch_that_trained_on_it(world: World) -> None:
     specs = [_grown(world, n, [0, 1]) for n in range(3)]
     for number, spec in enumerate(specs):
-        again = [[], [_again(specs[0])], [_again(specs[0], _leaf(world, specs[0], 1), spec.group_id)]][number]
+        again = [
+            [],
+            [_again(specs[0])],
+            [_again(specs[0], _leaf(world, specs[0], 1), spec.group_id)],
+        ][number]
         _commit(world, number, [spec.group_id], again)
     root = world.forge.root(specs[0])
 
@@ -199,8 +265,15 @@ def test_a_segment_knows_every_batch_that_trained_on_it(world: World) -> None:
         found = world.database.query(lambda c: lineage.consumers(c, segment)).consumers
         return [(one.batch.ordinal, one.batch.use) for one in found]
 
-    assert uses(root.id) == uses(world.forge.child(root, 1).id) == [(0, "train"), (1, "replay"), (2, "replay")]
-    assert uses(world.forge.child(root, 0).id) == [(0, "train"), (1, "replay")]  # only the path of the success was replayed
+    assert (
+        uses(root.id)
+        == uses(world.forge.child(root, 1).id)
+        == [(0, "train"), (1, "replay"), (2, "replay")]
+    )
+    assert uses(world.forge.child(root, 0).id) == [
+        (0, "train"),
+        (1, "replay"),
+    ]  # only the path of the success was replayed
 
 
 def test_a_policy_that_draws_nonsense_is_refused_by_name(world: World) -> None:
@@ -226,7 +299,14 @@ def _group(ordinal: int, *rewards: float) -> StoredGroup:
 
 
 def test_dots_draws_from_groups_that_teach() -> None:
-    groups = [_group(0, 0, 0), _group(1, 1, 1), _group(2, 0, 1), _group(3, 0, 0, 0, 1), _group(4, 1), _group(5)]
+    groups = [
+        _group(0, 0, 0),
+        _group(1, 1, 1),
+        _group(2, 0, 1),
+        _group(3, 0, 0, 0, 1),
+        _group(4, 1),
+        _group(5),
+    ]
     assert set(Dots().sample(groups, 9, Draws(1))) == {"g2", "g3"}
     assert Dots(nearest=1).sample(groups, 9, Draws(1)) == ["g2"]
     assert set(Recent().sample(groups, 9, Draws(1))) == {g.group_id for g in groups}
@@ -255,7 +335,10 @@ def test_a_leaf_is_replayed_once_in_a_batch(world: World) -> None:
         (old.tree_id, "g1"),
     ]
     drawn = _sample(world, count=1, failed=ask[:1])  # the buffer has the newest group of the row
-    assert [(one.tree_id, one.HasField("leaf")) for one in drawn] == [(newest.tree_id, False), (old.tree_id, True)]
+    assert [(one.tree_id, one.HasField("leaf")) for one in drawn] == [
+        (newest.tree_id, False),
+        (old.tree_id, True),
+    ]
 
 
 class Breaks:
@@ -271,7 +354,9 @@ class Unhashable:
 def test_a_plugin_that_raises_is_named_and_none_is_asked_about_nothing(world: World) -> None:
     assert _sample(world, count=1, policy=f"{__name__}:Breaks") == []  # nothing is stored yet
     _commit(world, 0, [_grown(world, 0, [0, 1]).group_id])
-    with pytest.raises(InvalidInput, match=r"plugin '.*:Breaks' raised IndexError: list index out of range"):
+    with pytest.raises(
+        InvalidInput, match=r"plugin '.*:Breaks' raised IndexError: list index out of range"
+    ):
         _sample(world, count=1, policy=f"{__name__}:Breaks")
     with pytest.raises(InvalidInput, match="not in the buffer"):
         _sample(world, count=1, policy=f"{__name__}:Unhashable")

@@ -22,11 +22,18 @@ def put_policy(world: World, step: int, epoch: int = 1, replayed: bool = False) 
 
 def give_back(world: World, spec: tree_pb2.TreeSpec, epoch: int) -> None:
     """A node finds that nobody can ever grow the tree."""
-    world.database.transact(lambda c: claims.hand_back(c, spec.tree_id, epoch, "UNUSABLE: no", world.now(), world.settings))
+    world.database.transact(
+        lambda c: claims.hand_back(
+            c, spec.tree_id, epoch, "UNUSABLE: no", world.now(), world.settings
+        )
+    )
 
 
 def _states(world: World) -> list[tuple[int, str]]:
-    return [(row.state, row.reason) for row in sorted(world.rows(schema.trees), key=lambda row: row.tree_index)]
+    return [
+        (row.state, row.reason)
+        for row in sorted(world.rows(schema.trees), key=lambda row: row.tree_index)
+    ]
 
 
 def _check_over(world: World) -> None:
@@ -35,26 +42,37 @@ def _check_over(world: World) -> None:
     assert (group.state, group.reason) == (GroupState.DROPPED, "STALE")
     assert (group.opened, group.done, group.dropped) == (2, 2, 2)
     assert _states(world) == [(DROPPED, "STALE")] * 2
-    counts = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now())).groups
+    counts = world.database.query(
+        lambda c: progress.read(c, world.forge.run_id, world.now())
+    ).groups
     assert (counts.opened, counts.open, counts.closed, counts.dropped) == (1, 0, 0, 1)
     ask = ts.ReadyGroupsRequest(run_id=world.forge.run_id, use="train")
     assert not world.database.query(lambda c: batches.ready(c, ask)).groups
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["growing", "closed"])
-def test_a_policy_between_two_messages_of_a_group_ends_all_of_it(world: World, closed: bool) -> None:
+def test_a_policy_between_two_messages_of_a_group_ends_all_of_it(
+    world: World, closed: bool
+) -> None:
     early, late = (world.forge.spec(0, i, 2, last_step=1) for i in range(2))
     if closed:
         world.live(early)
     else:
         world.open(early)
     put_policy(world, 2)
-    counts = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now())).groups
-    assert (counts.open, counts.closed, counts.dropped) == (0, 0, 1), "the gate has its place back at once"
+    counts = world.database.query(
+        lambda c: progress.read(c, world.forge.run_id, world.now())
+    ).groups
+    assert (counts.open, counts.closed, counts.dropped) == (0, 0, 1), (
+        "the gate has its place back at once"
+    )
     asked = len([row for row in world.rows(schema.outbox) if row.subject.startswith("growth.")])
     world.ingest(world.forge.opened(late))
     _check_over(world)
-    assert len([row for row in world.rows(schema.outbox) if row.subject.startswith("growth.")]) == asked
+    assert (
+        len([row for row in world.rows(schema.outbox) if row.subject.startswith("growth.")])
+        == asked
+    )
     world.ingest(*world.forge.life(late, epoch=1))
     _check_over(world)
 
@@ -81,7 +99,9 @@ def test_a_policy_that_a_learner_replays_ends_what_is_too_old_for_it(world: Worl
     """Its steps went back with the learner, so what came in between was young enough."""
     put_policy(world, 0)
     put_policy(world, 2)
-    epoch = rs.TakeLearnerEpochRequest(run_id=world.forge.run_id, learner_id="learner-2", checkpoint_step=0)
+    epoch = rs.TakeLearnerEpochRequest(
+        run_id=world.forge.run_id, learner_id="learner-2", checkpoint_step=0
+    )
     world.database.transact(lambda c: policies.take_epoch(c, epoch))
     for index in range(2):
         world.ingest(world.forge.opened(world.forge.spec(0, index, 2, last_step=1)))

@@ -59,7 +59,9 @@ def test_a_run_keeps_what_its_model_bounds(bounded: World) -> None:
 
 def _join(world: World) -> None:
     member = rs.Member(node_id="stranger", run_id=world.forge.run_id, joined=True)
-    world.database.transact(lambda c: members.put(c, rs.PutMemberRequest(member=member), world.now()))
+    world.database.transact(
+        lambda c: members.put(c, rs.PutMemberRequest(member=member), world.now())
+    )
 
 
 _T = np.array([1, 2, 3, 4], np.int32)
@@ -76,19 +78,42 @@ _LONG = np.arange(9, dtype=np.int32)
         ({"tokens_T": _LONG, "logprobs_T": -np.ones(9, np.float32)}, "PATH_TOO_LONG"),
         ({"logprobs_T": np.array([-1, 0.5, -1, -1], np.float32)}, "LOGPROB_ABOVE_0"),
         ({"sampled_logprobs_T": np.array([-1, 0.5, -1, -1], np.float32)}, "LOGPROB_ABOVE_0"),
-        ({"sampling": Sampling(temperature=1.5, max_new_tokens=8, stop=("###",), seed=_SEED)}, "SAMPLING_NOT_ASKED"),
-        ({"sampling": Sampling(temperature=0.7, top_p=0.5, max_new_tokens=8, seed=_SEED)}, "SAMPLING_NOT_ASKED"),
-        ({"sampling": Sampling(temperature=0.7, max_new_tokens=8, stop=("###",), seed=8)}, "SAMPLING_NOT_ASKED"),
-        ({"sampling": Sampling(temperature=0.7, max_new_tokens=8, stop=(), seed=_SEED)}, "SAMPLING_NOT_ASKED"),
-        ({"sampling": Sampling(temperature=0.7, max_new_tokens=3, stop=("###",), seed=_SEED)}, "SAMPLING_NOT_ASKED"),
+        (
+            {"sampling": Sampling(temperature=1.5, max_new_tokens=8, stop=("###",), seed=_SEED)},
+            "SAMPLING_NOT_ASKED",
+        ),
+        (
+            {"sampling": Sampling(temperature=0.7, top_p=0.5, max_new_tokens=8, seed=_SEED)},
+            "SAMPLING_NOT_ASKED",
+        ),
+        (
+            {"sampling": Sampling(temperature=0.7, max_new_tokens=8, stop=("###",), seed=8)},
+            "SAMPLING_NOT_ASKED",
+        ),
+        (
+            {"sampling": Sampling(temperature=0.7, max_new_tokens=8, stop=(), seed=_SEED)},
+            "SAMPLING_NOT_ASKED",
+        ),
+        (
+            {"sampling": Sampling(temperature=0.7, max_new_tokens=3, stop=("###",), seed=_SEED)},
+            "SAMPLING_NOT_ASKED",
+        ),
         ({"policy": blake(b"of nobody")}, "POLICY_UNKNOWN"),
         ({"policy_step": 3}, "POLICY_UNKNOWN"),
         ({"policy_epoch": 2}, "POLICY_UNKNOWN"),
-        ({"kind": Kind.FORCED, "origin": Origin.BRANCH, "tokens_T": [2**30] * 4}, "TOKEN_OUT_OF_VOCABULARY"),
-        ({"kind": Kind.TOOL, "tokens_T": [2**30], "logprobs_T": [], "policy": b""}, "TOKEN_OUT_OF_VOCABULARY"),
+        (
+            {"kind": Kind.FORCED, "origin": Origin.BRANCH, "tokens_T": [2**30] * 4},
+            "TOKEN_OUT_OF_VOCABULARY",
+        ),
+        (
+            {"kind": Kind.TOOL, "tokens_T": [2**30], "logprobs_T": [], "policy": b""},
+            "TOKEN_OUT_OF_VOCABULARY",
+        ),
     ],
 )
-def test_what_breaks_a_bound_is_refused_by_name_and_never_stored(bounded: World, change: dict, reason: str) -> None:
+def test_what_breaks_a_bound_is_refused_by_name_and_never_stored(
+    bounded: World, change: dict, reason: str
+) -> None:
     spec = _spec(bounded)
     bounded.open(spec)
     root = bounded.forge.root(spec)
@@ -134,9 +159,13 @@ def test_a_prompt_is_that_of_the_gateway(bounded: World) -> None:
     assert not bounded.database.query(lambda c: runs.read(c, bounded.forge.run_id, 0)).run.joined
     _join(bounded)
     assert bounded.database.query(lambda c: runs.read(c, bounded.forge.run_id, 0)).run.joined
-    other = Segment(spec.tree_id, b"", 0, 0, Kind.PROMPT, _PROMPT + 1, text="ask", finish=Finish.STOP)
+    other = Segment(
+        spec.tree_id, b"", 0, 0, Kind.PROMPT, _PROMPT + 1, text="ask", finish=Finish.STOP
+    )
     bounded.ingest(bounded.forge.segments(other))
-    assert bounded.one(schema.refused).reason == "PROMPT_NOT_OURS" and not bounded.rows(schema.segments)
+    assert bounded.one(schema.refused).reason == "PROMPT_NOT_OURS" and not bounded.rows(
+        schema.segments
+    )
     bounded.ingest(bounded.forge.segments(bounded.forge.root(spec)))
     assert len(bounded.rows(schema.segments)) == 1
 
@@ -155,6 +184,10 @@ def test_tree_policies_of_others_may_draw_otherwise() -> None:
 def test_ids_that_pass_lie_in_the_vocabulary(tokens: list[int]) -> None:
     segment = Segment(b"t" * 32, b"r" * 32, 3, 0, Kind.TOOL, np.array(tokens, np.int32))
     found = segment_bounds.wrong(
-        Limits(100), segment_bounds.asked(tree_pb2.TreeSpec(generate_json=_GENERATE)), segment, None, 3
+        Limits(100),
+        segment_bounds.asked(tree_pb2.TreeSpec(generate_json=_GENERATE)),
+        segment,
+        None,
+        3,
     )
     assert (found == "") == all(0 <= token < 100 for token in tokens)

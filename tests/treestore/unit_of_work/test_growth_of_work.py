@@ -48,7 +48,9 @@ def _opening(world: World, many: int, first: int, **more: int) -> int:
 
 
 @pytest.mark.parametrize("more", [{}, {"last_step": 0}, {"group_take": 1, "size": 2}])
-def test_trees_that_open_together_cost_as_much_each_as_alone(small: World, more: dict[str, int]) -> None:
+def test_trees_that_open_together_cost_as_much_each_as_alone(
+    small: World, more: dict[str, int]
+) -> None:
     """Also those that are too old when they come, and those of groups that need not all of them."""
     small.database.transact(lambda c: c.execute(update(schema.runs).values(step=5)))
     few, many = _opening(small, 50, 0, **more), _opening(small, 200, 1000, **more)
@@ -61,7 +63,9 @@ def test_places_are_looked_up_one_by_one(small: World) -> None:
     forge = small.forge
     specs = [forge.spec(ordinal) for ordinal in range(64)]
     small.ingest(forge.all_opened(specs))
-    small.ingest(*(forge.segments(forge.root(spec), epoch=small.claim(spec.tree_id)) for spec in specs))
+    small.ingest(
+        *(forge.segments(forge.root(spec), epoch=small.claim(spec.tree_id)) for spec in specs)
+    )
 
     def looked_up(many: int) -> int:
         pairs = {(spec.tree_id, forge.root(spec).id) for spec in specs[:many]}
@@ -83,13 +87,17 @@ def test_a_score_reads_no_text_of_leaves(world: World) -> None:
     assert len(world.rows(schema.scores)) == 2
 
 
-def test_a_leaf_keeps_its_text_when_the_tree_is_grown_and_when_it_is_said_again(world: World) -> None:
+def test_a_leaf_keeps_its_text_when_the_tree_is_grown_and_when_it_is_said_again(
+    world: World,
+) -> None:
     spec = world.forge.spec()
     epoch = world.open(spec)
     root = world.forge.root(spec)
     leaf = world.forge.child(root)
     said = world.forge.leaf(leaf, epoch=epoch, completion="what it says")
     world.ingest(world.forge.segments(root, leaf, epoch=epoch), said)
-    world.ingest(world.forge.grown(spec.tree_id, leaf, epoch=epoch))  # a later transaction, which lists the leaf
+    world.ingest(
+        world.forge.grown(spec.tree_id, leaf, epoch=epoch)
+    )  # a later transaction, which lists the leaf
     row = world.one(schema.leaves)
     assert (row.finished, row.listed, row.completion) == (True, True, "what it says")

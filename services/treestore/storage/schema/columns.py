@@ -2,7 +2,18 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Dialect, Float, Index, Integer, LargeBinary, MetaData, Text, TypeDecorator
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Dialect,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Text,
+    TypeDecorator,
+)
 
 metadata = MetaData(
     naming_convention={

@@ -2,7 +2,15 @@
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, Table, Text, UniqueConstraint, false
 
-from services.treestore.storage.schema.columns import Bytes, bytes_, held, int_, metadata, serial, text
+from services.treestore.storage.schema.columns import (
+    Bytes,
+    bytes_,
+    held,
+    int_,
+    metadata,
+    serial,
+    text,
+)
 
 # Facts about the store itself: gateway_epoch, desired_revision, alive_ms, lineage_floor, lineage_born, store_id.
 meta = Table("meta", metadata, Column("key", Text, primary_key=True), text("value"))
@@ -26,15 +34,21 @@ runs = Table(
     int_("ended_ms"),
     int_("paused_ms"),  # time that does not count as live
     int_("paused_since_ms"),
-    int_("removed"),  # how much `runs rm` takes away: 0 nothing, 1 all but trees and metrics, 2 trees too, 3 all
+    int_(
+        "removed"
+    ),  # how much `runs rm` takes away: 0 nothing, 1 all but trees and metrics, 2 trees too, 3 all
     int_("vocabulary"),  # tokens that its model knows; 0: not known
     int_("longest_path"),  # tokens, with the prompt; 0: any
-    Column("joined", Boolean, nullable=False, default=False, server_default=false()),  # a node ever joined it
+    Column(
+        "joined", Boolean, nullable=False, default=False, server_default=false()
+    ),  # a node ever joined it
     bytes_("tokenizer", nullable=True),  # digest of its tokenizer
 )
 
 # What texts are decoded by, where joined nodes sampled them.
-tokenizers = Table("tokenizers", metadata, Column("digest", Bytes, primary_key=True), bytes_("data"))
+tokenizers = Table(
+    "tokenizers", metadata, Column("digest", Bytes, primary_key=True), bytes_("data")
+)
 
 batches = Table(
     "batches",

@@ -2,7 +2,16 @@
 
 from sqlalchemy import Boolean, Column, Float, Index, Table, Text, UniqueConstraint
 
-from services.treestore.storage.schema.columns import Bytes, bytes_, held, int_, metadata, real, serial, text
+from services.treestore.storage.schema.columns import (
+    Bytes,
+    bytes_,
+    held,
+    int_,
+    metadata,
+    real,
+    serial,
+    text,
+)
 
 groups = Table(
     "groups",

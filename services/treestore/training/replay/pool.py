@@ -16,7 +16,10 @@ _TREES = 16  # of a row that are read at once: those with a single score that is
 
 
 def success(
-    connection: Connection, request: ts.SampleReplayRequest, row_digest: bytes, used: Collection[bytes] = ()
+    connection: Connection,
+    request: ts.SampleReplayRequest,
+    row_digest: bytes,
+    used: Collection[bytes] = (),
 ) -> tuple[bytes, tree_pb2.LeafRef] | None:
     """Tree and leaf: of the newest tree that has one the best leaf, of equals the first by place. used: trees
     that the batch has already."""
@@ -46,11 +49,15 @@ def _newest(
     return None
 
 
-def _trees(connection: Connection, request: ts.SampleReplayRequest, row_digest: bytes, offset: int) -> list[Row[Any]]:
+def _trees(
+    connection: Connection, request: ts.SampleReplayRequest, row_digest: bytes, offset: int
+) -> list[Row[Any]]:
     """The next consumed trees of a row, newest first, in which a scorer said that a leaf is right."""
     trees, used, scores = schema.trees, schema.batch_trees, schema.scores
     right = select(scores.c.n).where(
-        scores.c.tree_id == trees.c.tree_id, scores.c.state == SCORED, scores.c.value >= request.right
+        scores.c.tree_id == trees.c.tree_id,
+        scores.c.state == SCORED,
+        scores.c.value >= request.right,
     )
     query = (
         select(trees.c.tree_id, trees.c.scorers)

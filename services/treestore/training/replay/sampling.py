@@ -30,7 +30,9 @@ def sample(connection: Connection, request: ts.SampleReplayRequest) -> ts.Sample
     return response
 
 
-def _groups(connection: Connection, request: ts.SampleReplayRequest, response: ts.SampleReplayResponse) -> None:
+def _groups(
+    connection: Connection, request: ts.SampleReplayRequest, response: ts.SampleReplayResponse
+) -> None:
     policy = registry.build("replay", request.policy, _settings(request.settings_json))
     groups = buffer.stored(connection, request)
     if not groups:
@@ -50,7 +52,9 @@ def _drawn(policy: Any, groups: list[StoredGroup], request: ts.SampleReplayReque
         return list(policy.sample(groups, request.count, rng))
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-        raise InvalidInput(f"replay plugin {request.policy!r} raised {said}; mend it, or take dots or recent") from error
+        raise InvalidInput(
+            f"replay plugin {request.policy!r} raised {said}; mend it, or take dots or recent"
+        ) from error
 
 
 def _settings(text: str) -> dict[str, Any]:
@@ -65,7 +69,9 @@ def _settings(text: str) -> dict[str, Any]:
 
 def _check(request: ts.SampleReplayRequest, drawn: list[str], known: set[str]) -> None:
     name = f"replay plugin {request.policy!r}"
-    strange = [group_id for group_id in drawn if not isinstance(group_id, str) or group_id not in known]
+    strange = [
+        group_id for group_id in drawn if not isinstance(group_id, str) or group_id not in known
+    ]
     if strange:
         raise InvalidInput(f"{name} drew group {strange[0]!r}, which is not in the buffer")
     if len(set(drawn)) != len(drawn) or len(drawn) > request.count:

@@ -11,4 +11,7 @@ depends_on = None
 
 def upgrade() -> None:
     """Applies it."""
-    op.add_column("segments", sa.Column("signals", sa.LargeBinary(), server_default=sa.text("''"), nullable=False))
+    op.add_column(
+        "segments",
+        sa.Column("signals", sa.LargeBinary(), server_default=sa.text("''"), nullable=False),
+    )

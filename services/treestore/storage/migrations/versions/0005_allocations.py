@@ -21,4 +21,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id", "ordinal", name=op.f("pk_allocations")),
     )
     for name, default in {"take": "0", "take_in_order": "0", "last_step": "-1"}.items():
-        op.add_column("groups", sa.Column(name, sa.BigInteger(), server_default=default, nullable=False))
+        op.add_column(
+            "groups", sa.Column(name, sa.BigInteger(), server_default=default, nullable=False)
+        )

@@ -13,7 +13,12 @@ def upgrade() -> None:
     """Applies it."""
     op.create_table(
         "batch_replays",
-        sa.Column("n", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "n",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("run_id", sa.Text(), nullable=False),
         sa.Column("ordinal", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("tree_id", sa.LargeBinary(), nullable=False),

@@ -13,10 +13,14 @@ def upgrade() -> None:
     """Applies it."""
     for name in ("vocabulary", "longest_path"):
         op.add_column("runs", sa.Column(name, sa.BigInteger(), server_default="0", nullable=False))
-    op.add_column("runs", sa.Column("joined", sa.Boolean(), server_default=sa.false(), nullable=False))
+    op.add_column(
+        "runs", sa.Column("joined", sa.Boolean(), server_default=sa.false(), nullable=False)
+    )
     op.add_column("runs", sa.Column("tokenizer", sa.LargeBinary(), nullable=True))
     for name in ("failures", "failed_epoch"):
-        op.add_column("batches", sa.Column(name, sa.BigInteger(), server_default="0", nullable=False))
+        op.add_column(
+            "batches", sa.Column(name, sa.BigInteger(), server_default="0", nullable=False)
+        )
     for name in ("failed", "set_aside"):
         op.add_column("batches", sa.Column(name, sa.Text(), server_default="", nullable=False))
     op.create_table(
