@@ -34,7 +34,7 @@ class Store:
     address: str
     loops: "asyncio.Future[None] | None" = None
 
-    async def say(self, *items: Item, again: str = "") -> int:
+    async def publish(self, *items: Item, again: str = "") -> int:
         sequence = 0
         for item in items:
             sequence = await self.bus.publish_bytes(
@@ -53,10 +53,10 @@ class Store:
 
     async def grow(self, spec: tree_pb2.TreeSpec) -> None:
         """A tree's whole life, as gateway, rollout and verifier would have it."""
-        await self.say(self.forge.opened(spec))
+        await self.publish(self.forge.opened(spec))
         epoch = await self.claim(spec.tree_id)
         items = self.forge.life(spec, epoch=epoch)
-        await self.say(*items)
+        await self.publish(*items)
         ids = [
             s.segment.id for i in items if i.subject.endswith("segment") for s in _grown(i).segments
         ]

@@ -219,7 +219,30 @@ class World:
         if ticket is None:
             ticket = next((row.ticket for row in self.rows(schema.trees, tree_id=tree_id)), 0)
         return self.database.transact(
-            lambda c: claims.claim(c, tree_id, node, ticket, self.now(), self.settings)
+            lambda c: claims.claim(
+                c,
+                tree_id,
+                node=node,
+                ticket=ticket,
+                now_ms=self.now(),
+                settings=self.settings,
+            )
+        )
+
+    def return_tree(
+        self, tree_id: bytes, epoch: int, reason: str, *, joined: bool = False
+    ) -> None:
+        """Return a claimed tree."""
+        self.database.transact(
+            lambda c: claims.return_tree(
+                c,
+                tree_id,
+                epoch=epoch,
+                reason=reason,
+                now_ms=self.now(),
+                settings=self.settings,
+                joined=joined,
+            )
         )
 
     def tickets(self) -> list[int]:

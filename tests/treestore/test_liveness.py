@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from services.chassis.rpc.health import Pulse
-from services.treestore.loops.ingester import DeadLetters
+from services.treestore.loops.dead_letters import DeadLetters
 from services.treestore.loops.maintenance import Maintenance
 from tests.liveness import Clock, answers_for
 from tests.treestore.client import served

@@ -101,7 +101,7 @@ async def _first(bus: Bus, stream: str, filters: list[str], count: int) -> Async
 
 async def test_growth_messages_reach_the_work_queue(store: Store) -> None:
     spec = store.forge.spec(wave="w", wave_size=4, min_step=2)
-    await store.say(store.forge.opened(spec))
+    await store.publish(store.forge.opened(spec))
     consumer = await store.bus.consumer(
         subjects.GROWTH, "nodes", [subjects.growth(store.forge.run_id)]
     )
@@ -117,9 +117,9 @@ async def test_claims_that_come_together_have_each_their_own_outcome(
 ) -> None:
     specs = [store.forge.spec(ordinal) for ordinal in range(3)]
     for spec in specs:
-        await store.say(store.forge.opened(spec))
+        await store.publish(store.forge.opened(spec))
         assert await store.claim(spec.tree_id) == 1
-        await store.say(store.forge.segments(store.forge.root(spec)))
+        await store.publish(store.forge.segments(store.forge.root(spec)))
         wait = ts.AwaitIngestedRequest(
             tree_id=spec.tree_id,
             epoch=1,
@@ -153,7 +153,7 @@ async def test_await_ingested_names_what_is_missing_and_returns_as_soon_as_it_is
     store: Store,
 ) -> None:
     forge, spec = store.forge, store.forge.spec()
-    await store.say(forge.opened(spec))
+    await store.publish(forge.opened(spec))
     epoch = await store.claim(spec.tree_id)
     root = forge.root(spec)
     ask = ts.AwaitIngestedRequest(
@@ -162,7 +162,7 @@ async def test_await_ingested_names_what_is_missing_and_returns_as_soon_as_it_is
     assert list((await rpc.call(store.trees.AwaitIngested, ask)).missing) == [root.id]
     ask.deadline_ms = 20_000
     waiting = asyncio.ensure_future(rpc.call(store.trees.AwaitIngested, ask, deadline_s=25))
-    await store.say(forge.segments(root, epoch=epoch))
+    await store.publish(forge.segments(root, epoch=epoch))
     answer = await asyncio.wait_for(waiting, 5)
     assert not answer.missing and not answer.grown
     await rpc.call(
@@ -175,11 +175,11 @@ async def test_await_ingested_names_what_is_missing_and_returns_as_soon_as_it_is
 
 async def test_await_ingested_names_the_winner_of_a_place(store: Store) -> None:
     forge, spec = store.forge, store.forge.spec()
-    await store.say(forge.opened(spec))
+    await store.publish(forge.opened(spec))
     epoch = await store.claim(spec.tree_id)
     root = forge.root(spec)
     winner, loser = forge.child(root, 0), forge.child(root, 0, length=7)
-    await store.say(forge.segments(root, winner, loser, epoch=epoch))
+    await store.publish(forge.segments(root, winner, loser, epoch=epoch))
     ask = ts.AwaitIngestedRequest(
         tree_id=spec.tree_id, epoch=epoch, segment_ids=[winner.id, loser.id], deadline_ms=9000
     )
@@ -211,7 +211,7 @@ async def test_a_dead_letter_is_listed_and_replayed(store: Store, eventually) ->
     forge, spec = store.forge, store.forge.spec()
     bad = forge.item("segment", events_pb2.TreeGrown(run_id="x" * 40))
     bad = Item(bad.subject, b"\xff" * 7, bad.sequence)
-    await store.say(bad)
+    await store.publish(bad)
 
     async def listed() -> bool:
         return len((await rpc.call(store.runs.ReadDead, rs.ReadDeadRequest())).letters) == 1

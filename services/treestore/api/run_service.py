@@ -1,4 +1,4 @@
-"""RunStoreService: the control plane's rows over gRPC."""
+"""RunStoreService: the rows of the control plane over gRPC."""
 
 import contextlib
 import logging
@@ -11,6 +11,7 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceServicer
 from services.treestore.control import (
     allocations,
     arrivals,
+    dead_letters,
     growth_budgets,
     members,
     processes,
@@ -18,24 +19,23 @@ from services.treestore.control import (
     removal,
     runs,
 )
-from services.treestore.ingest import dead_letters
 from services.treestore.queries import group_outcomes
 from services.treestore.training import policies
 from services.treestore.unit_of_work.context import DESIRED, Context
-from services.treestore.unit_of_work.load import OVER
+from services.treestore.unit_of_work.rows import OVER
 
 Call = grpc.aio.ServicerContext[Any, Any]
 _LONGEST_WAIT_S = 120.0
 log = logging.getLogger(__name__)
 
 
-class Control(RunStoreServiceServicer):
-    """Answers out of the database."""
+class RunStoreService(RunStoreServiceServicer):
+    """Answers of the control plane; each changes or reads the database in a transaction."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._database = context.database
-        self._began = context.now()
+        self._began_ms = context.now()
 
     async def TakeGatewayEpoch(
         self, request: rs.TakeGatewayEpochRequest, call: Call
@@ -62,8 +62,8 @@ class Control(RunStoreServiceServicer):
         return await self._database.read(lambda c: runs.read_all(c, request.live_only))
 
     async def MoveRun(self, request: rs.MoveRunRequest, call: Call) -> rs.MoveRunResponse:
-        taken_back = request.from_state in OVER  # not while what is left of the run is taken away
-        async with self._context.clearing if taken_back else contextlib.nullcontext():
+        resumed = request.from_state in OVER  # not while the rest of the run is removed
+        async with self._context.clearing if resumed else contextlib.nullcontext():
             now, settings = self._context.now(), self._context.settings
             return rs.MoveRunResponse(
                 run=await self._context.write(lambda c: runs.move(c, request, now, settings))
@@ -71,9 +71,8 @@ class Control(RunStoreServiceServicer):
 
     async def RemoveRun(self, request: rs.RemoveRunRequest, call: Call) -> rs.RemoveRunResponse:
         run_id = await self._context.write(lambda c: removal.begin(c, request.run_id, request.keep))
-        await self._context.forget(
-            run_id
-        )  # before the rows: an event that comes later would wait for them
+        # Before the rows: an event that came after them would wait for them.
+        await self._context.forget(run_id)
         if request.begin:
             return rs.RemoveRunResponse()
         done, rows = await self._context.write(lambda c: removal.step(c, run_id, request.keep))
@@ -87,27 +86,28 @@ class Control(RunStoreServiceServicer):
         )
 
     async def ReadRooms(self, request: rs.ReadRoomsRequest, call: Call) -> rs.ReadRoomsResponse:
-        seen = await self._context.notifier.until(
+        revision = await self._context.notifier.until(
             [request.run_id],
-            lambda: self._database.read(lambda c: growth_budgets.seen(c, request.run_id)),
-            lambda seen: seen != request.known,
+            lambda: self._database.read(lambda c: growth_budgets.revision(c, request.run_id)),
+            lambda revision: revision != request.known,
             min(request.deadline_ms / 1000, _LONGEST_WAIT_S),
         )
-        now, began = self._context.now(), self._began
-        trees = (
-            await self._database.read(lambda c: growth_budgets.facts(c, request, now, began))
-            if request.block
-            else []
-        )
-        return rs.ReadRoomsResponse(trees=trees, seen=seen)
+        response = rs.ReadRoomsResponse(seen=revision)
+        if request.block:
+            now, began = self._context.now(), self._began_ms
+            trees = await self._database.read(
+                lambda c: growth_budgets.facts(c, request, now, began)
+            )
+            response.trees.extend(trees)
+        return response
 
     async def GrantRooms(self, request: rs.GrantRoomsRequest, call: Call) -> rs.GrantRoomsResponse:
         now = self._context.now()
-        given = await self._context.write(
+        granted = await self._context.write(
             lambda c: growth_budgets.grant(c, request, now),
             [grant.tree_id for grant in request.grants],
         )
-        return rs.GrantRoomsResponse(granted=len(given))
+        return rs.GrantRoomsResponse(granted=len(granted))
 
     async def PutAllocations(
         self, request: rs.PutAllocationsRequest, call: Call
@@ -172,12 +172,15 @@ class Control(RunStoreServiceServicer):
     async def PutMember(self, request: rs.PutMemberRequest, call: Call) -> rs.PutMemberResponse:
         now, settings, member = self._context.now(), self._context.settings, request.member
 
-        if held := await self._context.write(lambda c: arrivals.arrives(c, request, now, settings)):
+        trees = await self._context.write(
+            lambda c: arrivals.record_member(c, request, now, settings)
+        )
+        if trees:
             log.info(
                 "node %s of run %s begins; %d trees that it held are queued again",
                 member.node_id,
                 member.run_id,
-                held,
+                trees,
             )
         return rs.PutMemberResponse()
 

@@ -1,4 +1,6 @@
-"""How far a run is: what the curriculum decides on. Reads sums that every transaction keeps, so its cost does not grow."""
+"""Progress of a run, on which the curriculum decides: sums that every transaction keeps, so the
+cost does not grow.
+"""
 
 from sqlalchemy import Connection, bindparam, func, select
 
@@ -23,7 +25,7 @@ _NODES = select(func.count(_TREES.claim_node.distinct())).where(
 
 
 def read(connection: Connection, run_id: str, now_ms: int) -> rs.ReadProgressResponse:
-    """Progress of a run."""
+    """Return the progress of a run. Raises NotFound."""
     run = run_row(connection, run_id)
     rows = connection.execute(_TALLIES, {"run": run.run_id})
     tallies = {row.label: TallyRow(**row._asdict()) for row in rows}

@@ -1,8 +1,8 @@
 """The database: one writer on one thread, a few readers beside it, and nobody else (PROTOCOL 2).
 
-SQLite: see `sqlite.py`, and a lock file. PostgreSQL: an advisory lock, and the timeouts whose defaults
-are none. `work` functions get a connection in a transaction and may be run again after a lost connection, so they must
-not change anything but rows.
+SQLite: see `sqlite.py`, and a lock file. PostgreSQL: an advisory lock, and the timeouts whose
+    defaults are none. `work` functions get a connection in a transaction and may be run again after
+    a lost connection, so they must not change anything but rows.
 """
 
 import asyncio
@@ -58,7 +58,8 @@ class Database:
         self._check_thread = ThreadPoolExecutor(1, "store-check")
 
     def open(self) -> "Database":
-        """Takes the lock and migrates. Raises InvalidInput if another process has it or the schema is not ours.
+        """Takes the lock and migrates. Raises InvalidInput if another process has it or the schema
+        is not ours.
 
         A file that was found damaged is checked before anything is written to it.
         """
@@ -95,7 +96,8 @@ class Database:
         self._reader = sqlite.reader(path, READERS)
 
     def _take(self, path: Path) -> None:
-        """Take the lock of a file, and see by it how the last process that wrote to the file ended."""
+        """Take the lock of a file, and see by it how the last process that wrote to the file ended.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(path.name + ".lock")
         there, known = path.exists(), lock.exists()
@@ -117,7 +119,8 @@ class Database:
             self.unchecked = None
 
     async def check(self) -> None:
-        """Check a file that the last process did not close, beside all work; then wait until cancelled.
+        """Check a file that the last process did not close, beside all work; then wait until
+        cancelled.
 
         Raises StoreDamaged. Until a check went through, every start begins one.
         """
@@ -135,7 +138,9 @@ class Database:
         await asyncio.Event().wait()
 
     async def damaged(self) -> None:
-        """Wait until a read or write finds the file damaged. Raises StoreDamaged then, as every write does from there on."""
+        """Wait until a read or write finds the file damaged. Raises StoreDamaged then, as every
+        write does from there on.
+        """
         await self._damaged.wait()
         assert self._damage is not None
         raise self._damage
@@ -164,7 +169,9 @@ class Database:
         return await self._on(self._write_thread, self.transact, work)
 
     async def read(self, work: Work[T]) -> T:
-        """Runs `work` in a read transaction on a reader's thread; sees what is committed before it, and nothing later."""
+        """Runs `work` in a read transaction on a reader's thread; sees what is committed before it,
+        and nothing later.
+        """
         return await self._on(self._read_threads, self.query, work)
 
     async def _on(
@@ -202,7 +209,8 @@ def without_password(url: str) -> str:
 def _attempt(engine: Engine, work: Work[T], patience_s: float) -> T:
     """Run one transaction; again after what passes within moments, until `patience_s` is over.
 
-    Raises the database's own error where the data is at fault, StoreDamaged, or else TemporaryError (ADR 045).
+    Raises the database's own error where the data is at fault, StoreDamaged, or else TemporaryError
+    (ADR 045).
     """
     end = time.monotonic() + patience_s
     driver: Any = engine.dialect.loaded_dbapi

@@ -1,8 +1,9 @@
 """Judge errors of the database: pure (ADR 045).
 
-Three kinds. The data breaks a rule of the database: trying again cannot help, and nobody but who sent the data is to blame.
-The file is damaged: no write may follow. All else says something about the database and nothing about the data: it is
-temporary, whether it passes by itself or somebody has to look after the server.
+Three kinds. The data breaks a rule of the database: trying again cannot help, and nobody but who
+sent the data is to blame. The file is damaged: no write may follow. All else says something about
+the database and nothing about the data: it is temporary, whether it passes by itself or somebody
+has to look after the server.
 """
 
 import sqlite3
@@ -59,7 +60,8 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def breaks_rule(cause: BaseException, driver: ModuleType) -> bool:
-    """Return whether the data is at fault: SQLSTATE classes 22 and 23, and what SQLite has of them."""
+    """Return whether the data is at fault: SQLSTATE classes 22 and 23, and what SQLite has of them.
+    """
     return isinstance(cause, (driver.IntegrityError, driver.DataError))
 
 
@@ -74,7 +76,9 @@ def is_store(cause: BaseException) -> bool:
 
 
 def soon_over(error: BaseException, driver: ModuleType) -> bool:
-    """Return whether the same transaction may succeed within moments, on a new connection if need be."""
+    """Return whether the same transaction may succeed within moments, on a new connection if need
+    be.
+    """
     cause = cause_of(error)
     state = getattr(cause, "sqlstate", None) or ""
     lost = not _of_sqlite(cause) and isinstance(cause, driver.OperationalError) and not state
@@ -82,7 +86,9 @@ def soon_over(error: BaseException, driver: ModuleType) -> bool:
 
 
 def meaning(error: BaseException, driver: ModuleType) -> TemporaryError:
-    """Return what to tell callers. FAILED: nothing shows that the database is at fault in general, so others may succeed."""
+    """Return what to tell callers. FAILED: nothing shows that the database is at fault in general,
+    so others may succeed.
+    """
     cause = cause_of(error)
     text = str(cause).strip() or type(cause).__name__
     if _code(cause) in _NO_SPACE or "No space left" in text:

@@ -1,6 +1,8 @@
-"""A lock on a file, held as long as the process lives: the kernel lets go of it, whatever way the process ends.
+"""A lock on a file, held as long as the process lives: the kernel lets go of it, whatever way the
+process ends.
 
-The file says how its last holder ended: it is empty after one that let go of the lock with nothing to say.
+The file says how its last holder ended: it is empty after one that let go of the lock with nothing
+to say.
 """
 
 import fcntl
@@ -25,7 +27,8 @@ class FileLock:
                 f"the store {path.with_suffix('')} is open in process {holder}; stop it, or use BANYAN_READ_ONLY=1"
             ) from None
         self.left = self._file.read().strip()
-        """What the last holder left: a pid if it was killed, else what it released the lock with."""
+        """What the last holder left: a pid if it was killed, else what it released the lock with.
+        """
         self._write(str(os.getpid()))
 
     def release(self, left: str = "") -> None:
@@ -35,7 +38,9 @@ class FileLock:
             self._file.close()
 
     def _write(self, word: str) -> None:
-        """Reach the disk: after a loss of power an empty file must not stand for a holder that ended well."""
+        """Reach the disk: after a loss of power an empty file must not stand for a holder that
+        ended well.
+        """
         self._file.truncate(0)
         self._file.write(word)
         self._file.flush()

@@ -11,10 +11,11 @@ _STEPS = 10_000  # of SQLite between looks whether to stop
 
 
 class QuickCheck:
-    """One pass over all pages of a file, on a connection of its own that only reads: a second for some 800 MB.
+    """One pass over all pages of a file, on a connection of its own that only reads: a second for
+    some 800 MB.
 
-    It finds pages of tables and indices that are torn, zeroed or linked wrongly. It cannot find what changed within a
-    value, as on the last page of a long one: SQLite keeps no checksums.
+    It finds pages of tables and indices that are torn, zeroed or linked wrongly. It cannot find
+    what changed within a value, as on the last page of a long one: SQLite keeps no checksums.
     """
 
     def __init__(self, path: Path) -> None:
@@ -26,7 +27,9 @@ class QuickCheck:
         self._stopped = True
 
     def run(self) -> str | None:
-        """Return what is damaged; empty if nothing is, None if the pass was stopped or the file could not be read now."""
+        """Return what is damaged; empty if nothing is, None if the pass was stopped or the file
+        could not be read now.
+        """
         try:
             connection = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
             try:

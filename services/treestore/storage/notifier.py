@@ -1,4 +1,6 @@
-"""Wakes those who wait for a tree to change, or for the list of desired processes; nobody polls the database."""
+"""Wakes those who wait for a tree to change, or for the list of desired processes; nobody polls the
+database.
+"""
 
 import asyncio
 import contextlib
@@ -28,7 +30,9 @@ class Notifier:
         enough: Callable[[T], bool],
         deadline_s: float,
     ) -> T:
-        """Looks, and again after each change of a key, until it is enough or the deadline is over; the last look."""
+        """Looks, and again after each change of a key, until it is enough or the deadline is over;
+        the last look.
+        """
         end = time.monotonic() + deadline_s
         event = asyncio.Event()
         for key in keys:

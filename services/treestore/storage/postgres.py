@@ -1,4 +1,6 @@
-"""Connect to PostgreSQL: every wait has a limit, a peer whose machine is gone is noticed, one writer at a time."""
+"""Connect to PostgreSQL: every wait has a limit, a peer whose machine is gone is noticed, one
+writer at a time.
+"""
 
 from typing import Any
 
@@ -18,15 +20,18 @@ LIMITS = {
 """Milliseconds that the server lets a session take; by default it waits without end."""
 
 KEEPALIVE = {"idle": 10, "interval": 5, "count": 3}
-"""Seconds until a quiet connection is probed, seconds between probes, and probes without an answer that end it.
+"""Seconds until a quiet connection is probed, seconds between probes, and probes without an answer
+that end it.
 
-A machine that loses power says no goodbye. By default Linux probes after two hours, and for as long the server would keep
-the advisory lock of a store that is gone, and refuse the next one. So both sides notice it within `_silent_ms`.
+A machine that loses power says no goodbye. By default Linux probes after two hours, and for as long
+the server would keep the advisory lock of a store that is gone, and refuse the next one. So both
+sides notice it within `_silent_ms`.
 """
 
 
 def engine(url: URL, *, exclusive: bool, connections: int = 1) -> Engine:
-    """Return an engine of so many connections: with `exclusive` the only one that writes, otherwise ones that only read.
+    """Return an engine of so many connections: with `exclusive` the only one that writes, otherwise
+    ones that only read.
 
     All statements of a read see one state of the database, as SQLite's do.
     """
@@ -59,7 +64,9 @@ def arguments(url: URL) -> dict[str, Any]:
 
 
 def _silent_ms() -> int:
-    """Milliseconds after which a connection is given up whose other side answers nothing, be it quiet or in use."""
+    """Milliseconds after which a connection is given up whose other side answers nothing, be it
+    quiet or in use.
+    """
     return 1000 * (KEEPALIVE["idle"] + KEEPALIVE["interval"] * KEEPALIVE["count"])
 
 

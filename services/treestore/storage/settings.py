@@ -14,23 +14,33 @@ class Settings(Shared):
     database: str = ""
     """SQLAlchemy address of the database; empty for SQLite in the state folder."""
     read_only: bool = False
-    """Answers queries only, without a bus; works while nothing else runs, and beside a running treestore."""
+    """Answers queries only, without a bus; works while nothing else runs, and beside a running
+    treestore.
+    """
     rebuild: bool = False
-    """The store lost rows and reads them from the log again: it takes claims from there that it never issued (ADR 052)."""
+    """The store lost rows and reads them from the log again: it takes claims from there that it
+    never issued (ADR 052).
+    """
     claim_ms: int = 30_000
-    """How long a claim holds without progress or renewal: twice the broker's ack_wait, so that the broker decides first."""
+    """How long a claim holds without progress or renewal: twice the broker's ack_wait, so that the
+    broker decides first.
+    """
     requeue_ms: int = 60_000
     """How long a tree may go unclaimed before it is queued again; doubles each time."""
     max_claims: int = 5
     """Claims without a new segment after which a tree is dropped, where its spec names none."""
     max_returns: int = 200
-    """Times that nodes may hand a tree back before it is dropped: a policy that never comes must not hang a run."""
+    """Times that nodes may hand a tree back before it is dropped: a policy that never comes must
+    not hang a run.
+    """
     score_deadline_ms: int = 600_000
     """How long a grown leaf may wait for its scores, where its tree's spec names no time."""
     park_ms: int = 3_600_000
     """How long an event may wait for what must come before it; then it is a dead letter."""
     kept_rows: int = 1000
-    """Most rows that each of parked, refused, late and dead events may have by a node; eight times as many by a run."""
+    """Most rows that each of parked, refused, late and dead events may have by a node; eight times
+    as many by a run.
+    """
     kept_bytes: int = 32 << 20
     """Most bytes of those rows, likewise."""
     blob_bytes: int = 32 << 20

@@ -1,4 +1,6 @@
-"""Connect to SQLite: WAL, synchronous=FULL, BEGIN IMMEDIATE for the writer, snapshots for readers, a small log."""
+"""Connect to SQLite: WAL, synchronous=FULL, BEGIN IMMEDIATE for the writer, snapshots for readers,
+a small log.
+"""
 
 import logging
 import sqlite3
@@ -10,9 +12,11 @@ from sqlalchemy import Connection, Engine, create_engine, event
 log = logging.getLogger(__name__)
 BUSY_S = 10.0  # that SQLite waits for somebody else's transaction
 WAL_BYTES = 64 << 20
-"""Of the log beside the file, above which the writer waits for the readers under way and begins it anew.
+"""Of the log beside the file, above which the writer waits for the readers under way and begins it
+anew.
 
-SQLite does that by itself where no read is under way, which several readers may never leave to chance.
+SQLite does that by itself where no read is under way, which several readers may never leave to
+chance.
 """
 _CACHE_KB = 65_536  # of the writer, and of all readers together
 
@@ -23,12 +27,16 @@ def writer(path: Path) -> Engine:
 
 
 def reader(path: Path, connections: int) -> Engine:
-    """An engine of as many connections that only read, each on one state of the database while its transaction lasts."""
+    """An engine of as many connections that only read, each on one state of the database while its
+    transaction lasts.
+    """
     return _engine(f"file:{path.absolute()}?mode=ro&uri=true", "BEGIN", connections)
 
 
 def trim(engine: Engine, path: Path) -> None:
-    """Begin the log anew if it is large. Reads go on meanwhile; a read that lasts longer than `BUSY_S` puts it off."""
+    """Begin the log anew if it is large. Reads go on meanwhile; a read that lasts longer than
+    `BUSY_S` puts it off.
+    """
     try:
         if path.with_name(path.name + "-wal").stat().st_size <= WAL_BYTES:
             return

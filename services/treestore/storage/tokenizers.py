@@ -1,4 +1,6 @@
-"""Tokenizers of runs: kept packed, by digest, and made once. `tokenizers` alone decodes; no model is loaded here."""
+"""Tokenizers of runs: kept packed, by digest, and made once. `tokenizers` alone decodes; no model
+is loaded here.
+"""
 
 import zlib
 
@@ -15,7 +17,9 @@ _FEW = 4  # tokenizers in memory: some 100 MB for the largest
 
 
 def put(connection: Connection, data: bytes) -> bytes | None:
-    """Stores a tokenizer.json; its digest, None for none. Raises InvalidInput for what is no tokenizer."""
+    """Stores a tokenizer.json; its digest, None for none. Raises InvalidInput for what is no
+    tokenizer.
+    """
     if not data:
         return None
     digest = blake(data)

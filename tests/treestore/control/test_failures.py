@@ -17,7 +17,7 @@ def _fails(
     request = ts.NoteFailureRequest(
         run_id=world.forge.run_id, ordinal=ordinal, learner_epoch=epoch, cause=cause
     )
-    return world.database.transact(lambda c: learner_failures.note(c, request)).failures
+    return world.database.transact(lambda c: learner_failures.record(c, request)).failures
 
 
 def _next_learner(world: World) -> None:

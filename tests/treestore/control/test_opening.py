@@ -73,7 +73,7 @@ def test_a_tree_that_was_given_up_while_parked_is_opened_by_its_letter(make_worl
         world.forge.all_opened([world.forge.spec(ordinal=ordinal) for ordinal in range(3)])
     )
     world.now.ms += world.settings.park_ms + 1
-    world.database.transact(lambda c: deadlines.look(c, world.now(), world.settings))
+    world.database.transact(lambda c: deadlines.reconcile(c, world.now(), world.settings))
     letters = [events_pb2.DeadLetter.FromString(row.letter) for row in world.rows(schema.dead)]
     assert len(letters) == 3 and not world.rows(schema.parked)
     request = rs.PutRunRequest(run=world.forge.run(), request_id="first", gateway_epoch=1)

@@ -32,7 +32,7 @@ def facts(world, block: int = 2) -> list[rs.RoomFacts]:
 
 
 def of(world, tree: bytes) -> tree_pb2.TreeRoom:
-    return world.database.query(lambda c: trees.rooms_of(c, [tree]))[tree]
+    return world.database.query(lambda c: trees.budgets_of(c, [tree]))[tree]
 
 
 def test_room_only_ever_grows_and_takes_effect_once_a_round(world) -> None:
@@ -107,7 +107,7 @@ def test_facts_are_those_of_blocks_that_grow(world) -> None:
 
 def test_seen_changes_with_a_score_and_with_what_grows(world) -> None:
     forge, run = world.forge, world.forge.run_id
-    look = lambda: world.database.query(lambda c: growth_budgets.seen(c, run))  # noqa: E731
+    look = lambda: world.database.query(lambda c: growth_budgets.revision(c, run))  # noqa: E731
     looks, spec = [look()], forge.spec()
     world.open(spec)
     looks.append(look())
@@ -126,20 +126,20 @@ def test_a_node_hears_of_scores_and_of_later_rooms(world) -> None:
     grant(world, (spec.tree_id, room(6)))
     asked = ts.AwaitScoresRequest(tree_id=spec.tree_id, epoch=epoch, known=1)
     answer = world.database.query(lambda c: waits.scores(c, asked))
-    assert answer.room == room(6) and not waits.news(asked, answer), (
+    assert answer.room == room(6) and not waits.has_news(asked, answer), (
         "who does not ask for rooms is not woken by them"
     )
     asked.room_known = 0
-    assert waits.news(asked, answer)
+    assert waits.has_news(asked, answer)
     asked.room_known = 1
-    assert not waits.news(asked, answer)
+    assert not waits.has_news(asked, answer)
     (tree,) = world.database.query(lambda c: trees.read(c, [spec.tree_id]))
     assert tree.room == room(6)
 
 
 async def test_a_wait_for_room_ends_with_a_grant(store, eventually) -> None:
     spec = store.forge.spec()
-    await store.say(store.forge.opened(spec))
+    await store.publish(store.forge.opened(spec))
     epoch = await store.claim(spec.tree_id)
     ask = ts.AwaitScoresRequest(
         tree_id=spec.tree_id, epoch=epoch, known=1 << 31, room_known=0, deadline_ms=20_000
@@ -155,6 +155,6 @@ async def test_a_wait_for_room_ends_with_a_grant(store, eventually) -> None:
     assert (await rpc.call(store.runs.GrantRooms, given)).granted == 1
     async with asyncio.timeout(10):
         assert (await waiting).room == room(4)
-    await store.say(*store.forge.life(spec, epoch=epoch))
+    await store.publish(*store.forge.life(spec, epoch=epoch))
     async with asyncio.timeout(10):
         assert (await news).seen != first.seen

@@ -141,9 +141,9 @@ async def test_an_upload_that_is_not_what_it_says_is_refused(
     head = {"tree_id": b"t" * 32, "epoch": 1, "digest": blake(b"hello"), "size": 5, **change}
     pieces = ts.PutBlobRequest(**head), ts.PutBlobRequest(chunk=rest)
     with pytest.raises(InvalidInput, match=wrong):
-        await blobs.received(_pieces(*pieces), Settings())
+        await blobs.receive(_pieces(*pieces), Settings())
     good = ts.PutBlobRequest(**{**head, "size": 5, "digest": blake(b"hello")}, chunk=b"he")
-    assert (await blobs.received(_pieces(good, ts.PutBlobRequest(chunk=b"llo")), Settings()))[
+    assert (await blobs.receive(_pieces(good, ts.PutBlobRequest(chunk=b"llo")), Settings()))[
         1
     ] == b"hello"
 

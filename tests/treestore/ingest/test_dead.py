@@ -4,6 +4,7 @@ import pytest
 
 from banyan.errors import NotFound, Refused
 from banyan.v1 import events_pb2
+from services.treestore.control import dead_letters as stored_letters
 from services.treestore.ingest import dead_letters
 from services.treestore.storage import schema
 from services.treestore.storage.settings import Settings
@@ -31,7 +32,7 @@ def _store(world: World, sizes: list[int]) -> None:
 def test_a_list_of_large_letters_fits_an_answer(world: World) -> None:
     """The newest come with their messages, of the others it says how long they are."""
     _store(world, [MIB] * 100)
-    listed = world.database.query(lambda c: dead_letters.read(c, 0)).letters
+    listed = world.database.query(lambda c: stored_letters.read(c, 0)).letters
     assert [len(one.letter.payload) for one in listed] == [MIB] * 4 + [0] * 96
     assert {one.payload_bytes for one in listed} == {MIB}
     assert [one.id for one in listed] == list(range(100, 0, -1))
@@ -40,9 +41,9 @@ def test_a_list_of_large_letters_fits_an_answer(world: World) -> None:
 
 def test_a_letter_without_its_message_is_not_replayed_and_says_why(world: World) -> None:
     _store(world, [3, 0])
-    world.database.transact(lambda c: dead_letters.replay(c, 1))
+    world.database.transact(lambda c: stored_letters.replay(c, 1))
     assert world.one(schema.outbox).payload == b"xxx"
     with pytest.raises(Refused, match=r"letter 2 cannot be replayed.*sequence 2 of LINEAGE"):
-        world.database.transact(lambda c: dead_letters.replay(c, 2))
+        world.database.transact(lambda c: stored_letters.replay(c, 2))
     with pytest.raises(NotFound, match="no dead letter 3"):
-        world.database.transact(lambda c: dead_letters.replay(c, 3))
+        world.database.transact(lambda c: stored_letters.replay(c, 3))

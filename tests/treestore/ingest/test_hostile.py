@@ -8,7 +8,7 @@ from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.control import runs
 from services.treestore.ingest.transaction import Item
 from services.treestore.lifecycle import claims, waits
-from services.treestore.loops.ingester import DeadLetters
+from services.treestore.loops.dead_letters import DeadLetters
 from services.treestore.queries import transcripts
 from services.treestore.storage import schema
 from services.treestore.unit_of_work.context import Context
@@ -99,11 +99,7 @@ def test_a_tree_that_was_handed_back_is_kept_by_nobody(world: World) -> None:
     world.ingest(world.forge.opened(spec))
     for _ in range(2):  # the first return is queued at once, later ones after a while
         epoch = world.claim(spec.tree_id)
-        world.database.transact(
-            lambda c, e=epoch: claims.hand_back(
-                c, spec.tree_id, e, "policy", world.now(), world.settings
-            )
-        )
+        world.return_tree(spec.tree_id, epoch, "policy")
     due = world.one(schema.trees).growth_due_ms
     with pytest.raises(Refused, match="handed back"):
         world.database.transact(
@@ -122,7 +118,7 @@ def test_whoever_waits_for_a_dropped_tree_is_told(world: World) -> None:
     assert world.one(schema.trees).state == DROPPED
     request = ts.AwaitIngestedRequest(tree_id=spec.tree_id, epoch=epoch, grown=True)
     with pytest.raises(Refused) as refused:
-        world.database.query(lambda c: waits.look(c, request))
+        world.database.query(lambda c: waits.ingested(c, request))
     assert refused.value.reason == "NOT_GROWING"
 
 

@@ -224,7 +224,7 @@ def test_forced_tokens_are_part_of_the_answer_and_signals_are_kept(world: World)
     )
     assert stored[after.id].entropies_T.tobytes() == after.entropies_T.tobytes()
     for segment in tree.segments:
-        trees.lighten(segment)
+        trees.drop_signals(segment)
     light = tree_from_wire(tree).segments
     assert (
         light[forced.id].signals.head_T.tolist() == [0.75]

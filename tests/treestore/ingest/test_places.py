@@ -60,7 +60,7 @@ class Chain:
 
     def look(self) -> None:
         self.world.database.transact(
-            lambda c: deadlines.look(c, self.world.now(), self.world.settings)
+            lambda c: deadlines.reconcile(c, self.world.now(), self.world.settings)
         )
 
     def asked(self, segment: Segment) -> list[str]:

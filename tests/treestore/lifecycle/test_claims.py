@@ -24,8 +24,8 @@ def _tree(world: World):
 
 
 def _look(world: World) -> None:
-    if world.database.query(lambda c: deadlines.due(c, world.now(), world.settings)):
-        world.database.transact(lambda c: deadlines.look(c, world.now(), world.settings))
+    if world.database.query(lambda c: deadlines.is_due(c, world.now(), world.settings)):
+        world.database.transact(lambda c: deadlines.reconcile(c, world.now(), world.settings))
 
 
 def test_each_claim_has_the_next_epoch_and_fences_the_one_before(world: World) -> None:
@@ -120,14 +120,14 @@ def test_a_return_is_no_attempt_and_queues_the_tree_at_once(world: World) -> Non
     spec = world.forge.spec(max_claims=1)
     epoch = world.open(spec)
     for _ in range(5):
-        _hand_back(world, spec.tree_id, epoch, "drain")
-        _hand_back(world, spec.tree_id, epoch, "drain")  # the same call again
+        world.return_tree(spec.tree_id, epoch, "drain")
+        world.return_tree(spec.tree_id, epoch, "drain")  # the same call again
         epoch = world.claim(spec.tree_id, "node-2")
         assert epoch
     assert world.tickets() == [1, 2, 3, 4, 5, 6]
     assert _tree(world).state == GROWING
     with pytest.raises(Refused):
-        _hand_back(world, spec.tree_id, 1, "drain")
+        world.return_tree(spec.tree_id, 1, "drain")
 
 
 def test_the_trace_of_the_first_claim_stays(world: World) -> None:
@@ -135,8 +135,14 @@ def test_the_trace_of_the_first_claim_stays(world: World) -> None:
     world.ingest(world.forge.opened(spec))
     for node, trace in (("node-1", "first"), ("node-2", "second")):
         world.database.transact(
-            lambda c, n=node, t=trace: claims.claim(
-                c, spec.tree_id, n, 1, world.now(), world.settings, t
+            lambda c, node=node, trace=trace: claims.claim(
+                c,
+                spec.tree_id,
+                node=node,
+                ticket=1,
+                now_ms=world.now(),
+                settings=world.settings,
+                traceparent=trace,
             )
         )
     assert world.database.query(lambda c: claims.first_trace(c, spec.tree_id)) == "first"
@@ -146,8 +152,8 @@ def test_a_tree_that_no_node_can_grow_is_dropped_at_its_first_return(world: Worl
     fine, bad = world.forge.spec(0), world.forge.spec(1)
     for spec in (fine, bad):
         world.open(spec)
-    _hand_back(world, fine.tree_id, 1, "UNABLE: a path of 9 tokens cannot fit here")
-    _hand_back(world, bad.tree_id, 1, "UNUSABLE: its spec is no JSON")
+    world.return_tree(fine.tree_id, 1, "UNABLE: a path of 9 tokens cannot fit here")
+    world.return_tree(bad.tree_id, 1, "UNUSABLE: its spec is no JSON")
     assert world.one(schema.trees, tree_id=fine.tree_id).state == GROWING
     tree = world.one(schema.trees, tree_id=bad.tree_id)
     assert (tree.state, tree.reason) == (DROPPED, "UNUSABLE: its spec is no JSON")
@@ -155,22 +161,14 @@ def test_a_tree_that_no_node_can_grow_is_dropped_at_its_first_return(world: Worl
 
 def test_a_joined_node_cannot_drop_a_tree_by_calling_it_unusable(world: World) -> None:
     spec = world.forge.spec()
-    _hand_back(world, spec.tree_id, world.open(spec), "UNUSABLE: so it says", joined=True)
+    world.return_tree(spec.tree_id, world.open(spec), "UNUSABLE: so it says", joined=True)
     assert _tree(world).state == GROWING and world.tickets() == [1, 2]
-
-
-def _hand_back(world: World, tree_id: bytes, epoch: int, reason: str, joined: bool = False) -> None:
-    world.database.transact(
-        lambda c: claims.hand_back(
-            c, tree_id, epoch, reason, world.now(), world.settings, joined=joined
-        )
-    )
 
 
 def test_segments_of_a_returned_claim_still_count_until_the_next(world: World) -> None:
     spec = world.forge.spec()
     epoch = world.open(spec)
-    _hand_back(world, spec.tree_id, epoch, "drain")
+    world.return_tree(spec.tree_id, epoch, "drain")
     world.ingest(world.forge.segments(world.forge.root(spec), epoch=epoch))
     assert len(world.rows(schema.segments)) == 1
     assert world.claim(spec.tree_id) == epoch + 1
@@ -181,19 +179,19 @@ def test_a_tree_that_nobody_can_grow_is_queued_slower_and_dropped_in_the_end(mak
     spec = world.forge.spec()
     epoch = world.open(spec)
     for expected in ([1, 2], [1, 2], [1, 2]):
-        _hand_back(world, spec.tree_id, epoch, "policy")
+        world.return_tree(spec.tree_id, epoch, "policy")
         assert world.tickets() == expected or len(world.tickets()) >= 2
         epoch = world.claim(spec.tree_id)
-    _hand_back(world, spec.tree_id, epoch, "policy")
+    world.return_tree(spec.tree_id, epoch, "policy")
     assert (_tree(world).state, _tree(world).reason) == (DROPPED, "RETURNED: policy")
 
 
 def test_a_second_return_waits_a_little(world: World) -> None:
     spec = world.forge.spec()
     epoch = world.open(spec)
-    _hand_back(world, spec.tree_id, epoch, "policy")
+    world.return_tree(spec.tree_id, epoch, "policy")
     epoch = world.claim(spec.tree_id)
-    _hand_back(world, spec.tree_id, epoch, "policy")
+    world.return_tree(spec.tree_id, epoch, "policy")
     _look(world)
     assert world.tickets() == [1, 2]
     world.now.ms += 500
@@ -305,9 +303,7 @@ def test_renewals_are_one_transaction_with_an_outcome_each(world: World) -> None
     world.ingest(world.forge.all_opened(specs))
     epochs = [world.claim(spec.tree_id) for spec in specs]
     world.claim(specs[1].tree_id)  # a newer claim
-    world.database.transact(
-        lambda c: claims.hand_back(c, specs[2].tree_id, 1, "drain", world.now(), world.settings)
-    )
+    world.return_tree(specs[2].tree_id, 1, "drain")
     held = [
         *((spec.tree_id, epoch) for spec, epoch in zip(specs, epochs, strict=True)),
         (bytes(32), 1),
@@ -339,7 +335,7 @@ def test_renewals_are_one_transaction_with_an_outcome_each(world: World) -> None
 
 async def test_a_node_renews_all_its_claims_in_two_calls(store: Store) -> None:
     specs = [store.forge.spec(ordinal) for ordinal in range(40)]
-    await store.say(store.forge.all_opened(specs))
+    await store.publish(store.forge.all_opened(specs))
     epochs = [await store.claim(spec.tree_id) for spec in specs]
     node = GrpcStore(store.channel, store.forge.run_id, "node-1")
     with statements() as asked:

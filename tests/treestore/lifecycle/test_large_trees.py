@@ -22,11 +22,11 @@ from tests.treestore.work import statements
 async def _half_grown(store: Store, width: int = 3) -> bytes:
     """A tree with a root and branches, all stored."""
     forge, spec = store.forge, store.forge.spec()
-    await store.say(forge.opened(spec))
+    await store.publish(forge.opened(spec))
     epoch = await store.claim(spec.tree_id)
     root = forge.root(spec)
     branches = [forge.child(root, n) for n in range(width)]
-    await store.say(forge.segments(root, *branches, epoch=epoch))
+    await store.publish(forge.segments(root, *branches, epoch=epoch))
     wait = ts.AwaitIngestedRequest(
         tree_id=spec.tree_id, epoch=epoch, segment_ids=[branches[-1].id], deadline_ms=10_000
     )

@@ -115,11 +115,7 @@ def test_a_spare_takes_the_place_of_a_tree_that_is_given_up(world: World) -> Non
     assert [s for s, _ in _states(world)] == [CLOSED, GROWING, CLOSED, CLOSED], (
         "it waits for tree 1, not for what is quick"
     )
-    world.database.transact(
-        lambda c: claims.hand_back(
-            c, specs[1].tree_id, epochs[1], "UNUSABLE: no", world.now(), world.settings
-        )
-    )
+    world.return_tree(specs[1].tree_id, epochs[1], "UNUSABLE: no")
     assert _states(world) == [
         (CLOSED, ""),
         (DROPPED, "UNUSABLE: no"),

@@ -47,8 +47,8 @@ def _read(world: World, spec: tree_pb2.TreeSpec, epoch: int = 1) -> ts.ReadGroup
 
 
 def _look(world: World) -> None:
-    if world.database.query(lambda c: deadlines.due(c, world.now(), world.settings)):
-        world.database.transact(lambda c: deadlines.look(c, world.now(), world.settings))
+    if world.database.query(lambda c: deadlines.is_due(c, world.now(), world.settings)):
+        world.database.transact(lambda c: deadlines.reconcile(c, world.now(), world.settings))
 
 
 def test_a_group_is_whole_when_its_last_tree_is_grown(world: World) -> None:
@@ -97,11 +97,7 @@ def test_a_leaf_that_has_no_text_yet_is_waited_for(world: World) -> None:
 def test_what_was_dropped_before_it_was_grown_brings_nothing(world: World) -> None:
     (a, epoch_a), (b, epoch_b) = _open(world, 0), _open(world, 1)
     _grow(world, a, epoch_a)
-    world.database.transact(
-        lambda c: claims.hand_back(
-            c, b.tree_id, epoch_b, "UNUSABLE: test", world.now(), world.settings
-        )
-    )
+    world.return_tree(b.tree_id, epoch_b, "UNUSABLE: test")
     found = _read(world, b, 0)
     assert found.settled and found.whole
     assert [t.key.tree_id for t in found.transcripts] == [a.tree_id] * 2

@@ -22,7 +22,8 @@ from services.chassis.rpc import rpc
 from services.treestore.ingest.transaction import Item, ingest
 from services.treestore.loops import ingester as consumer
 from services.treestore.loops import maintenance as keeping
-from services.treestore.loops.ingester import DeadLetters, Ingester
+from services.treestore.loops.dead_letters import DeadLetters
+from services.treestore.loops.ingester import Ingester
 from services.treestore.loops.maintenance import Maintenance
 from services.treestore.loops.outbox import Outbox
 from services.treestore.storage import database, faults, schema, sqlite, store_metadata
@@ -159,9 +160,9 @@ async def test_deadlines_and_the_heartbeat_wait_for_a_busy_database(
     world.now.ms += 10_000_000
     keeper = Maintenance(_context(world), None, Outbox(world.database, Log()))  # type: ignore[arg-type]
     with pytest.raises(TemporaryError):
-        await keeper.look()
+        await keeper.reconcile()
     release()
-    await keeper.look()
+    await keeper.reconcile()
 
 
 async def test_the_looks_at_deadlines_go_on_after_a_busy_database(
@@ -231,7 +232,7 @@ async def test_a_running_store_lives_through_a_locked_file(
     async with served(nats_server.url, tmp_path / "state", ack_wait_s=1.0) as store:
         other = sqlite3.connect(tmp_path / "state" / "store.sqlite", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        await store.say(store.forge.opened(store.forge.spec(1)))
+        await store.publish(store.forge.opened(store.forge.spec(1)))
         letter = events_pb2.DeadLetter(
             stream="LINEAGE", service="verifier", sequence=5, reason="why"
         )

@@ -97,14 +97,14 @@ async def test_a_parked_event_that_breaks_the_ingest_is_buried_and_not_who_relea
     assert len(world.rows(schema.parked)) == 2
     judge, bad = ingest_module.judge, {child.id}
 
-    def fragile(book: UnitOfWork, event: Event) -> Ruling:
+    def fragile(work: UnitOfWork, event: Event) -> Ruling:
         if (
             isinstance(event, GrownSegment)
             and event.segment.id in bad
-            and event.segment.parent in book.heads
+            and event.segment.parent in work.headers
         ):
             raise ZeroDivisionError("a bug")
-        return judge(book, event)
+        return judge(work, event)
 
     monkeypatch.setattr(ingest_module, "judge", fragile)
     released = Told(forge.segments(root, epoch=epoch))

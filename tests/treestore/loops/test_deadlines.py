@@ -15,8 +15,8 @@ from tests.treestore.forge import World
 
 
 def _look(world: World) -> None:
-    if world.database.query(lambda c: deadlines.due(c, world.now(), world.settings)):
-        world.database.transact(lambda c: deadlines.look(c, world.now(), world.settings))
+    if world.database.query(lambda c: deadlines.is_due(c, world.now(), world.settings)):
+        world.database.transact(lambda c: deadlines.reconcile(c, world.now(), world.settings))
 
 
 def _grown(world: World, ordinal: int = 0) -> tuple[tree_pb2.TreeSpec, list]:
@@ -70,7 +70,7 @@ def test_leaves_that_are_owed_a_score_are_said_again_at_half_time(world: World) 
 def test_time_without_a_store_does_not_count(world: World) -> None:
     spec, _scores = _grown(world)
     world.open(world.forge.spec(1))
-    world.database.transact(lambda c: deadlines.beat(c, world.now()))
+    world.database.transact(lambda c: deadlines.record_alive(c, world.now()))
     world.now.ms += 3_600_000
     assert world.database.transact(lambda c: deadlines.catch_up(c, world.now())) == 3_600_000
     _look(world)
@@ -134,7 +134,7 @@ def test_a_lost_log_queues_free_trees_and_unscored_leaves_again(world: World) ->
     )
     world.ingest(world.forge.opened(world.forge.spec(2)))
     world.database.transact(lambda c: c.execute(schema.outbox.delete()))
-    world.database.transact(lambda c: deadlines.broker_lost(c, world.now()))
+    world.database.transact(lambda c: deadlines.log_lost(c, world.now()))
     _look(world)
     # The claimed tree is left to its node, but its one leaf that is accepted and not scored is said again.
     assert _said(world) == ["growth", "leaf", "leaf"]
@@ -155,8 +155,8 @@ def test_what_a_lost_log_asks_for_is_done_in_parts_and_survives_a_restart(
     for ordinal in range(5):
         _grown(world, ordinal)
     world.database.transact(lambda c: c.execute(schema.outbox.delete()))
-    world.database.transact(lambda c: deadlines.beat(c, world.now()))
-    world.database.transact(lambda c: deadlines.broker_lost(c, world.now()))
+    world.database.transact(lambda c: deadlines.record_alive(c, world.now()))
+    world.database.transact(lambda c: deadlines.log_lost(c, world.now()))
     world.database.transact(lambda c: deadlines.catch_up(c, world.now()))  # a kill came in between
     for said in (2, 4, 5, 5):
         _look(world)
@@ -164,9 +164,9 @@ def test_what_a_lost_log_asks_for_is_done_in_parts_and_survives_a_restart(
 
 
 def test_an_idle_store_writes_nothing(world: World) -> None:
-    assert not world.database.query(lambda c: deadlines.due(c, world.now(), world.settings))
+    assert not world.database.query(lambda c: deadlines.is_due(c, world.now(), world.settings))
     _grown(world)
-    assert not world.database.query(lambda c: deadlines.due(c, world.now(), world.settings))
+    assert not world.database.query(lambda c: deadlines.is_due(c, world.now(), world.settings))
 
 
 def test_the_clock_never_goes_back() -> None:

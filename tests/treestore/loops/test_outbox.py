@@ -48,7 +48,7 @@ async def test_events_go_out_in_order(world: World) -> None:
     log = Log()
     subjects = ["train.r.batch", "growth.r", "growth.r", "train.r.policy", "lineage.r.closed"]
     _put(world, *subjects)
-    assert await Outbox(world.database, log).drain(world.database.query(waiting)) == 5
+    assert await Outbox(world.database, log).publish_events(world.database.query(read_events)) == 5
     assert [s for s, _ in log.said] == subjects
     assert not world.rows(schema.outbox)
 
@@ -59,7 +59,7 @@ async def test_events_wait_for_the_log_and_are_drained_at_start(world: World, ev
     _put(world, "train.r.batch", "train.r.policy")
     outbox = Outbox(world.database, log)
     assert (
-        await outbox.drain(world.database.query(waiting)) == 0
+        await outbox.publish_events(world.database.query(read_events)) == 0
         and len(world.rows(schema.outbox)) == 2
     )
     log.down = False
@@ -73,7 +73,7 @@ async def test_events_wait_for_the_log_and_are_drained_at_start(world: World, ev
 async def test_an_event_that_cannot_go_out_holds_up_nobody(world: World) -> None:
     log = Log()
     _put(world, "train.r.batch", "forbidden", "train.r.policy")
-    assert await Outbox(world.database, log).drain(world.database.query(waiting)) == 3
+    assert await Outbox(world.database, log).publish_events(world.database.query(read_events)) == 3
     assert [s for s, _ in log.said] == ["train.r.batch", "train.r.policy"]
     assert world.one(schema.dead).stream == "OUTBOX"
 
@@ -105,17 +105,17 @@ async def test_letters_that_the_log_does_not_take_hold_up_no_event(world: World)
     log.full = True
     _put(world, *["dead.LINEAGE"] * 300, "growth.r", "lineage.r.closed")
     outbox = Outbox(world.database, log)
-    assert await outbox.drain(world.database.query(waiting)) == 2 and [s for s, _ in log.said] == [
+    assert await outbox.publish_events(world.database.query(read_events)) == 2 and [s for s, _ in log.said] == [
         "growth.r",
         "lineage.r.closed",
     ]
     assert (
-        await outbox.post(world.database.query(letters)) == 0
+        await outbox.publish_letters(world.database.query(read_letters)) == 0
         and len(world.rows(schema.outbox)) == 300
     )
     log.full = False
-    assert await outbox.post(world.database.query(letters)) == 0, "after a failure letters rest"
+    assert await outbox.publish_letters(world.database.query(read_letters)) == 0, "after a failure letters rest"
     outbox = Outbox(world.database, log)
-    while await outbox.post(world.database.query(letters)):
+    while await outbox.publish_letters(world.database.query(read_letters)):
         pass
     assert not world.rows(schema.outbox) and len(log.said) == 302

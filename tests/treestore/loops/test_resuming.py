@@ -36,7 +36,7 @@ async def test_a_run_that_is_taken_back_has_its_queue_again(
         kept = await assignments.queue(
             store.bus, store.forge.run_id
         )  # of a node that lives through all of it
-        await store.say(store.forge.opened(store.forge.spec()))
+        await store.publish(store.forge.opened(store.forge.spec()))
         await eventually(lambda: _queued(store, [subjects.growth(store.forge.run_id)]))
         await _move(store, rs.RUN_STATE_TRAINING, rs.RUN_STATE_FAILED)
         await eventually(lambda: _queued(store, []))
@@ -89,7 +89,7 @@ async def test_what_a_run_makes_as_it_is_taken_back_is_not_taken_away(
     is_there: Any,
 ) -> None:
     """It is taken back right after the store saw that it was over."""
-    loop, over, resumed = asyncio.get_running_loop(), maintenance.runs.over, list[Any]()
+    loop, over, resumed = asyncio.get_running_loop(), maintenance.runs.is_over, list[Any]()
 
     async def resume(store: Store) -> None:
         await _move(store, rs.RUN_STATE_FAILED, rs.RUN_STATE_TRAINING)

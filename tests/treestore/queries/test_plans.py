@@ -18,8 +18,8 @@ _RUN = "quick-00000001"
 _QUERIES: dict[str, Callable[[Connection], object]] = {
     "a run's trees, newest first": lambda c: trees.summaries(c, ts.TreeFilter(run_id=_RUN)),
     "a run's trees, in order": lambda c: trees.ids(c, ts.TreeFilter(run_id=_RUN)),
-    "whose deadline is over": lambda c: deadlines.due(c, 2_000_000, Settings()),
-    "what waited too long": lambda c: deadlines.expire(c, 2_000_000, Settings()),
+    "whose deadline is over": lambda c: deadlines.is_due(c, 2_000_000, Settings()),
+    "what waited too long": lambda c: deadlines.expire_parked(c, 2_000_000, Settings()),
     "a batch": lambda c: batches.read(c, _RUN, 0),
 }
 

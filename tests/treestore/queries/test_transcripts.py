@@ -13,7 +13,7 @@ async def test_leaves_are_read_once_they_are_stored(store: Store) -> None:
         store.forge,
         store.forge.spec(traceparent="00-" + "1" * 32 + "-" + "2" * 16 + "-01"),
     )
-    await store.say(forge.opened(spec))
+    await store.publish(forge.opened(spec))
     epoch = await store.claim(spec.tree_id)
     root = forge.root(spec)
     middle = forge.child(root, 0, finish=1)
@@ -21,7 +21,7 @@ async def test_leaves_are_read_once_they_are_stored(store: Store) -> None:
     key = ts.LeafKey(tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=leaf.id, end=len(leaf)))
     ask = ts.ReadLeavesRequest(leaves=[key], deadline_ms=20_000)
     waiting = asyncio.ensure_future(rpc.call(store.trees.ReadLeaves, ask, deadline_s=25))
-    await store.say(forge.leaf(leaf, epoch=epoch), forge.segments(leaf, middle, root, epoch=epoch))
+    await store.publish(forge.leaf(leaf, epoch=epoch), forge.segments(leaf, middle, root, epoch=epoch))
     found = (await asyncio.wait_for(waiting, 5)).transcripts
     assert len(found) == 1 and found[0].key == key
     assert found[0].completion == "<0><1>" and found[0].completion_tokens == 8
@@ -29,7 +29,7 @@ async def test_leaves_are_read_once_they_are_stored(store: Store) -> None:
     assert (
         found[0].finish == tree_pb2.SEGMENT_FINISH_STOP and found[0].traceparent == spec.traceparent
     )
-    await store.say(forge.score(leaf))
+    await store.publish(forge.score(leaf))
     ask.deadline_ms = 0
     for _ in range(500):
         found = (await rpc.call(store.trees.ReadLeaves, ask)).transcripts
@@ -41,15 +41,15 @@ async def test_leaves_are_read_once_they_are_stored(store: Store) -> None:
 
 async def test_a_path_that_leaves_a_segment_early_needs_its_text(store: Store) -> None:
     forge, spec = store.forge, store.forge.spec()
-    await store.say(forge.opened(spec))
+    await store.publish(forge.opened(spec))
     epoch = await store.claim(spec.tree_id)
     root = forge.root(spec)
     trunk = forge.child(root, 0)
     inside = forge.child(trunk, 0, fork=2)
-    await store.say(
+    await store.publish(
         forge.segments(root, trunk, inside, epoch=epoch), forge.leaf(trunk, epoch=epoch)
     )
-    await store.say(forge.leaf(inside, epoch=epoch, completion="exact text"))
+    await store.publish(forge.leaf(inside, epoch=epoch, completion="exact text"))
     keys = [
         ts.LeafKey(tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=s.id, end=len(s)))
         for s in (trunk, inside)
@@ -63,11 +63,11 @@ async def test_a_path_that_leaves_a_segment_early_needs_its_text(store: Store) -
 
 async def test_a_refused_leaf_has_no_scorer_to_ask(store: Store) -> None:
     forge, spec = store.forge, store.forge.spec()
-    await store.say(forge.opened(spec))
+    await store.publish(forge.opened(spec))
     old = await store.claim(spec.tree_id)
     await store.claim(spec.tree_id)
     root = forge.root(spec)
-    await store.say(forge.leaf(root, epoch=old))
+    await store.publish(forge.leaf(root, epoch=old))
     key = ts.LeafKey(
         tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=root.id, end=len(root)), claim_epoch=old
     )
@@ -80,14 +80,14 @@ async def test_a_leaf_refused_under_an_old_claim_is_still_awaited_under_the_new_
     store: Store,
 ) -> None:
     forge, spec = store.forge, store.forge.spec()
-    await store.say(forge.opened(spec))
+    await store.publish(forge.opened(spec))
     old, new = await store.claim(spec.tree_id), await store.claim(spec.tree_id)
     root = forge.root(spec)
-    await store.say(forge.segments(root, epoch=new), forge.leaf(root, epoch=old))
+    await store.publish(forge.segments(root, epoch=new), forge.leaf(root, epoch=old))
     key = ts.LeafKey(
         tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=root.id, end=len(root)), claim_epoch=new
     )
     ask = ts.ReadLeavesRequest(leaves=[key], deadline_ms=9000)
     waiting = asyncio.ensure_future(rpc.call(store.trees.ReadLeaves, ask, deadline_s=10))
-    await store.say(forge.leaf(root, epoch=new))
+    await store.publish(forge.leaf(root, epoch=new))
     assert list((await waiting).transcripts[0].scorers) == list(spec.scorers)

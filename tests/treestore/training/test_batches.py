@@ -252,7 +252,7 @@ def test_a_run_that_failed_is_taken_back_with_its_trees_its_queue_and_its_time(
 
 
 def _look(world: World) -> None:
-    world.database.transact(lambda c: deadlines.look(c, world.now(), world.settings))
+    world.database.transact(lambda c: deadlines.reconcile(c, world.now(), world.settings))
 
 
 def _queued(world: World) -> list[int]:

@@ -20,15 +20,6 @@ def put_policy(world: World, step: int, epoch: int = 1, replayed: bool = False) 
     world.database.transact(lambda c: policies.put(c, request, world.now(), world.settings))
 
 
-def give_back(world: World, spec: tree_pb2.TreeSpec, epoch: int) -> None:
-    """A node finds that nobody can ever grow the tree."""
-    world.database.transact(
-        lambda c: claims.hand_back(
-            c, spec.tree_id, epoch, "UNUSABLE: no", world.now(), world.settings
-        )
-    )
-
-
 def _states(world: World) -> list[tuple[int, str]]:
     return [
         (row.state, row.reason)
@@ -86,7 +77,7 @@ def test_a_group_that_is_first_heard_of_under_a_later_policy_is_too_old(world: W
 
 def test_a_group_whose_trees_all_came_to_nothing_is_too_old_as_well(world: World) -> None:
     early, late = (world.forge.spec(0, i, 2, last_step=1) for i in range(2))
-    give_back(world, early, world.open(early))
+    world.return_tree(early.tree_id, world.open(early, "UNUSABLE: no"))
     put_policy(world, 2)
     assert world.one(schema.groups).state == GroupState.DROPPED
     world.ingest(world.forge.opened(late))

@@ -176,18 +176,19 @@ def test_tree_policies_of_others_may_draw_otherwise() -> None:
         b"t" * 32, b"r" * 32, 3, 0, Kind.POLICY, _T, -np.ones(4, np.float32), policy=POLICY,
         sampling=Sampling(1.5, 0.9, 5, 8, ("###",), _SEED),
     )  # fmt: skip
-    assert not segment_bounds.wrong(Limits(100), segment_bounds.asked(spec), segment, None, 3)
+    assert not segment_bounds.broken_rule(Limits(100), segment_bounds.bounds_of(spec), segment, above=None, prompt_tokens=3
+    )
 
 
 @settings(max_examples=200)
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=8))
 def test_ids_that_pass_lie_in_the_vocabulary(tokens: list[int]) -> None:
     segment = Segment(b"t" * 32, b"r" * 32, 3, 0, Kind.TOOL, np.array(tokens, np.int32))
-    found = segment_bounds.wrong(
+    found = segment_bounds.broken_rule(
         Limits(100),
-        segment_bounds.asked(tree_pb2.TreeSpec(generate_json=_GENERATE)),
+        segment_bounds.bounds_of(tree_pb2.TreeSpec(generate_json=_GENERATE)),
         segment,
-        None,
-        3,
+        above=None,
+        prompt_tokens=3,
     )
     assert (found == "") == all(0 <= token < 100 for token in tokens)

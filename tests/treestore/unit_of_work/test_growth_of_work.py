@@ -12,6 +12,7 @@ from services.treestore.ingest.transaction import settle
 from services.treestore.storage import schema
 from services.treestore.storage.database import Database
 from services.treestore.unit_of_work import load
+from services.treestore.unit_of_work import load_parts
 from services.treestore.unit_of_work.load import load_for
 from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 from tests.treestore.forge import World
@@ -42,9 +43,9 @@ def _calls(work: Callable[[], object]) -> int:
 def _opening(world: World, many: int, first: int, **more: int) -> int:
     item = world.forge.all_opened([world.forge.spec(first + n, **more) for n in range(many)])
     events, _ = decode(item.subject, item.data, item.sequence)
-    book = UnitOfWork(world.now(), world.settings)
-    world.database.query(lambda c: load_for(c, book, events))
-    return _calls(lambda: settle(book, events))
+    work = UnitOfWork(world.now(), world.settings)
+    world.database.query(lambda c: load_for(c, work, events))
+    return _calls(lambda: settle(work, events))
 
 
 @pytest.mark.parametrize("more", [{}, {"last_step": 0}, {"group_take": 1, "size": 2}])
@@ -69,8 +70,8 @@ def test_places_are_looked_up_one_by_one(small: World) -> None:
 
     def looked_up(many: int) -> int:
         pairs = {(spec.tree_id, forge.root(spec).id) for spec in specs[:many]}
-        book = UnitOfWork(small.now(), small.settings)
-        return steps(small.database, lambda c: load._load_heads(c, book, set(), pairs))
+        work = UnitOfWork(small.now(), small.settings)
+        return steps(small.database, lambda c: load_parts.load_headers(c, work, set(), pairs))
 
     assert looked_up(64) < 5 * looked_up(16)
     small.database.close()

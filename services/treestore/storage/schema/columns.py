@@ -1,4 +1,6 @@
-"""How columns are made: nothing is NULL but what may be absent, and every default holds in the database as well."""
+"""How columns are made: nothing is NULL but what may be absent, and every default holds in the
+database as well.
+"""
 
 from typing import Any
 
@@ -79,6 +81,8 @@ def serial() -> Column[int]:
 
 
 def held(table: str) -> list[Column[Any] | Index]:
-    """Whose doing a row is that nobody asked for, so that each run and each node has its bound (ADR 054)."""
+    """Whose doing a row is that nobody asked for, so that each run and each node has its bound (ADR
+    054).
+    """
     # `node` has the tree's claim, as the store knows it; empty where the tree is unknown. `bytes`: of payload or letter.
     return [text("node"), int_("bytes"), Index(f"ix_{table}_held", "run_id", "node", "bytes")]

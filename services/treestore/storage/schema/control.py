@@ -1,4 +1,6 @@
-"""Tables of the control plane: runs, batches, policies, processes, members, dead letters, and the outbox."""
+"""Tables of the control plane: runs, batches, policies, processes, members, dead letters, and the
+outbox.
+"""
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, Table, Text, UniqueConstraint, false
 

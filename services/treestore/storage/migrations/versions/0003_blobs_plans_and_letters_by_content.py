@@ -1,4 +1,6 @@
-"""Blobs and plans; the span of a tree's first claim; dead letters are told apart by their content as well."""
+"""Blobs and plans; the span of a tree's first claim; dead letters are told apart by their content
+as well.
+"""
 
 import sqlalchemy as sa
 from alembic import op

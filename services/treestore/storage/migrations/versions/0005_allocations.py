@@ -1,4 +1,6 @@
-"""Allocations of groups, how many of a group's trees suffice, and until which policy it may be trained on."""
+"""Allocations of groups, how many of a group's trees suffice, and until which policy it may be
+trained on.
+"""
 
 import sqlalchemy as sa
 from alembic import op

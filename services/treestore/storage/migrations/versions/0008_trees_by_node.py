@@ -1,4 +1,6 @@
-"""How many trees each node grew to the end, so that nobody has to count them; policies of a run in order."""
+"""How many trees each node grew to the end, so that nobody has to count them; policies of a run in
+order.
+"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,6 @@
-"""Indices for what was scanned; counts that transactions keep; whose doing the rows are that nobody asked for."""
+"""Indices for what was scanned; counts that transactions keep; whose doing the rows are that nobody
+asked for.
+"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,5 @@
-"""What the model of a run bounds, its tokenizer, and batches that ended their learners (ADR 051)."""
+"""What the model of a run bounds, its tokenizer, and batches that ended their learners (ADR 051).
+"""
 
 import sqlalchemy as sa
 from alembic import op
