@@ -581,7 +581,7 @@ class PolicyPublished(_message.Message):
 
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Numbers of the step by name, as in banyan/telemetry_schema.py."""
+        """Numbers of the step by name, as in banyan/runtime/telemetry_schema.py."""
 
     def __init__(
         self,

@@ -229,9 +229,7 @@ class World:
             )
         )
 
-    def return_tree(
-        self, tree_id: bytes, epoch: int, reason: str, *, joined: bool = False
-    ) -> None:
+    def return_tree(self, tree_id: bytes, epoch: int, reason: str, *, joined: bool = False) -> None:
         """Return a claimed tree."""
         self.database.transact(
             lambda c: claims.return_tree(

@@ -9,7 +9,9 @@ from tests.treestore.forge import World
 
 
 def _put(connection: Connection) -> None:
-    record_events(connection, [{"subject": "growth.r", "msg_id": "1", "payload": b"p", "traceparent": ""}])
+    record_events(
+        connection, [{"subject": "growth.r", "msg_id": "1", "payload": b"p", "traceparent": ""}]
+    )
 
 
 async def test_the_outbox_is_rung_by_what_put_something_in_and_by_nothing_else(

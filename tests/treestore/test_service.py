@@ -136,7 +136,7 @@ async def test_claims_that_come_together_have_each_their_own_outcome(
         ("", 2, ids[0]), ("NOT_FOUND", 0, b""), ("", 2, ids[2]), ("", 3, ids[0])
     ]  # fmt: skip
     assert all(len(o.claim.tree.segments) == 1 for o in outcomes if not o.refused)
-    monkeypatch.setattr(claim_batch, "MOST_BYTES", 1)
+    monkeypatch.setattr(claim_batch, "MAX_BYTES", 1)
     ask = ts.ClaimTreesRequest(
         claims=[ts.ClaimTreeRequest(tree_id=s.tree_id, node_id="n", ticket=1) for s in specs]
     )

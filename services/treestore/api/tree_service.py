@@ -267,8 +267,7 @@ def _seconds(deadline_ms: int) -> float:
 
 
 def _run_of(call: Call) -> str:
-    """Return the run that the token of a joined node opens; empty for callers of the system itself.
-    """
+    """Return the run that the token of a joined node opens; empty for callers of the system itself."""
     return next(
         (str(value) for key, value in call.invocation_metadata() or () if key == RUN_KEY), ""
     )

@@ -1,5 +1,4 @@
-"""Runs as rows. The store only compares and sets; the gateway decides which transitions make sense.
-"""
+"""Runs as rows. The store only compares and sets; the gateway decides which transitions make sense."""
 
 from typing import Any
 

@@ -107,8 +107,7 @@ class LeafScored(Event):
 
 
 def message_of(event: Event) -> tuple[str, Message]:
-    """Return a message of the log that holds this event alone, and the last token of its subject.
-    """
+    """Return a message of the log that holds this event alone, and the last token of its subject."""
     run_id = event.run_id
     match event:
         case TreeOpened():

@@ -149,8 +149,7 @@ def return_tree(
 
 
 def check_run(connection: Connection, tree_id: bytes, run_id: str) -> None:
-    """Raise Refused if the tree belongs to another run than `run_id`, the only one of the caller.
-    """
+    """Raise Refused if the tree belongs to another run than `run_id`, the only one of the caller."""
     trees = schema.trees
     owner = connection.scalar(select(trees.c.run_id).where(trees.c.tree_id == tree_id))
     if owner not in (None, run_id):

@@ -1,5 +1,4 @@
-"""Maintenance: deadlines, a log that was lost, and the purge of messages that all consumers have.
-"""
+"""Maintenance: deadlines, a log that was lost, and the purge of messages that all consumers have."""
 
 import asyncio
 import contextlib

@@ -96,8 +96,7 @@ class Database:
         self._reader = sqlite.reader(path, READERS)
 
     def _take(self, path: Path) -> None:
-        """Take the lock of a file, and see by it how the last process that wrote to the file ended.
-        """
+        """Take the lock of a file, and see by it how the last process that wrote to the file ended."""
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(path.name + ".lock")
         there, known = path.exists(), lock.exists()

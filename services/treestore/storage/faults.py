@@ -60,8 +60,7 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def breaks_rule(cause: BaseException, driver: ModuleType) -> bool:
-    """Return whether the data is at fault: SQLSTATE classes 22 and 23, and what SQLite has of them.
-    """
+    """Return whether the data is at fault: SQLSTATE classes 22 and 23, and what SQLite has of them."""
     return isinstance(cause, (driver.IntegrityError, driver.DataError))
 
 

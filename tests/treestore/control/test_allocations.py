@@ -100,21 +100,14 @@ def test_a_gap_is_refused(world: World) -> None:
     assert _read(world) == [(0, 0), (1, 1), (2, 2), (3, 3)]
 
 
-def _commit(
-    world: World, ordinal: int, taken: list[int], given_up: dict[int, str] | None = None
-) -> None:
+def _commit(world: World, ordinal: int, taken: list[int]) -> None:
     groups = [world.forge.spec(o).group_id for o in taken]
-    dropped = [
-        ts.DroppedGroup(group_id=world.forge.spec(o).group_id, reason=r)
-        for o, r in (given_up or {}).items()
-    ]
     request = ts.CommitBatchRequest(
         run_id=world.forge.run_id,
         ordinal=ordinal,
         learner_epoch=1,
         use="train",
         group_ids=groups,
-        dropped=dropped,
     )
     world.database.transact(lambda c: batches.commit(c, request, world.now(), world.settings))
 
@@ -136,7 +129,7 @@ def test_outcomes_are_the_rewards_and_lengths_of_the_leaves_of_batches(world: Wo
         world.live(world.forge.spec(ordinal), width=3, value=0.5)
     assert _outcomes(world, 0, 9) == ([], 0), "what no batch took is no fact yet"
     _commit(world, 0, [0, 2])
-    _commit(world, 1, [1], {3: "flat"})
+    _commit(world, 1, [1, 3])
     leaves = ([0.0, 0.5, 1.0], [4, 4, 8])  # the last branch is continued
     assert _outcomes(world, 0, 1) == ([(0, 0, *leaves), (2, 0, *leaves)], 1)
     assert _outcomes(world, 1, 9) == ([(1, 1, *leaves), (3, 1, *leaves)], 2)
@@ -160,7 +153,7 @@ def test_answers_that_solved_come_where_they_are_asked_for_and_are_cut(world: Wo
                 for leaf, reward in zip(leaves, rewards, strict=True)
             ),
         )
-    _commit(world, 0, [0, 1], {2: "flat"})
+    _commit(world, 0, [0, 1, 2])
     asked = rs.ReadOutcomesRequest(run_id=world.forge.run_id, before_batch=1)
     assert {
         g.solved for g in world.database.query(lambda c: group_outcomes.read(c, asked)).groups

@@ -32,7 +32,9 @@ def test_what_a_node_held_is_queued_at_once_when_it_begins_again(world: World) -
     before = len(world.tickets())
     args = world.now(), world.settings
     assert (
-        world.database.transact(lambda c: arrivals.end_claims(c, "other-00000001", "rollout-0", *args))
+        world.database.transact(
+            lambda c: arrivals.end_claims(c, "other-00000001", "rollout-0", *args)
+        )
         == 0
     ), "of another run"
     assert _begins(world, "rollout-0") == 1
@@ -65,7 +67,9 @@ def test_a_tree_on_which_nodes_die_is_dropped_in_the_end(world: World) -> None:
 def _arrives(world: World, joined: bool = False, **said: bool) -> None:
     member = rs.Member(node_id="rollout-0", run_id=world.forge.run_id, joined=joined)
     request = rs.PutMemberRequest(member=member, **said)
-    world.database.transact(lambda c: arrivals.record_member(c, request, world.now(), world.settings))
+    world.database.transact(
+        lambda c: arrivals.record_member(c, request, world.now(), world.settings)
+    )
     world.database.transact(lambda c: deadlines.reconcile(c, world.now(), world.settings))
 
 

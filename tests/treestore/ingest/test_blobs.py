@@ -165,7 +165,7 @@ def test_plans_are_stored_once_and_come_only_when_asked_for(world: World) -> Non
     world.ingest(first, planned(2, padding=1 << 16))
     read = lambda plans: (
         world.database.query(lambda c: trees.read(c, [spec.tree_id], plans))[0].plans
-    )  # noqa: E731
+    )
     assert [plan.number for plan in read(True)] == [0, 1] and not read(False)
     assert "bytes at most" in world.one(schema.dead).reason
     assert world.claim(spec.tree_id, "node-2") == 2

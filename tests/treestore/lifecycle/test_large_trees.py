@@ -41,8 +41,8 @@ async def test_in_parts_it_is_the_same_tree(
     tree_id = await _half_grown(store)
     node = GrpcStore(store.channel, store.forge.run_id, "node-1")
     whole = await node.claim(tree_id, 1)
-    monkeypatch.setattr(claim_batch, "MOST_ALONE", 100)
-    monkeypatch.setattr(claim_batch, "_PART", part)
+    monkeypatch.setattr(claim_batch, "MAX_BYTES_ALONE", 100)
+    monkeypatch.setattr(claim_batch, "_PART_BYTES", part)
     alone = await rpc.call(
         store.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-1", ticket=1)
     )

@@ -3,7 +3,7 @@
 from banyan.segment import Segment
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore.lifecycle import claims, group_scoring
+from services.treestore.lifecycle import group_scoring
 from services.treestore.loops import deadlines
 from services.treestore.storage import schema
 from services.treestore.unit_of_work.rows import CLOSED, SCORING

@@ -20,6 +20,7 @@ from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis.rpc import rpc
 from services.treestore.ingest.transaction import Item, ingest
+from services.treestore.ingest import dead_letters
 from services.treestore.loops import ingester as consumer
 from services.treestore.loops import maintenance as keeping
 from services.treestore.loops.dead_letters import DeadLetters
@@ -402,14 +403,14 @@ async def test_a_letter_that_no_row_can_hold_stops_nobody(
         Told(Item("dead.LINEAGE", letter.SerializeToString(), letter.sequence))
         for letter in letters
     ]
-    store = consumer.dead.store
+    store = dead_letters.store
 
     def picky(connection: Connection, some: Any, *more: Any) -> None:
         if any(letter.sequence == 1 for letter in some):
             connection.execute(text("INSERT INTO dead (service) VALUES (NULL)"))
         store(connection, some, *more)
 
-    monkeypatch.setattr(consumer.dead, "store", picky)
+    monkeypatch.setattr(dead_letters, "store", picky)
     assert await DeadLetters(_context(world), Silent()).store(told)
     assert all(t.acked for t in told) and world.one(schema.dead).sequence == 2
 
@@ -429,7 +430,7 @@ async def test_a_letter_that_the_database_cannot_take_holds_up_no_other(
         Told(Item("dead.LINEAGE", letter.SerializeToString(), letter.sequence))
         for letter in letters
     ]
-    store = consumer.dead.store
+    store = dead_letters.store
 
     def limited(connection: Connection, some: Any, *more: Any) -> None:
         if any(letter.sequence == 2 for letter in some):
@@ -438,7 +439,7 @@ async def test_a_letter_that_the_database_cannot_take_holds_up_no_other(
             _raise(connection, "54000")
         store(connection, some, *more)
 
-    monkeypatch.setattr(consumer.dead, "store", limited)
+    monkeypatch.setattr(dead_letters, "store", limited)
     assert await DeadLetters(_context(world), Silent()).store(told) == refused
     assert [bool(t.acked) for t in told] == [True, refused, True]
     assert sorted(row.sequence for row in world.rows(schema.dead)) == [1, 3]
@@ -463,6 +464,6 @@ async def test_letters_are_not_tried_alone_while_the_database_is_busy(
         tries.append(len(some))
         raise TemporaryError("busy", reason=faults.UNAVAILABLE)
 
-    monkeypatch.setattr(consumer.dead, "store", busy)
+    monkeypatch.setattr(dead_letters, "store", busy)
     assert not await DeadLetters(_context(world), Silent()).store(told)
     assert tries == [2] and not any(t.acked for t in told)

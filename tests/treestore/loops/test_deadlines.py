@@ -151,7 +151,7 @@ def test_a_lost_log_queues_free_trees_and_unscored_leaves_again(world: World) ->
 def test_what_a_lost_log_asks_for_is_done_in_parts_and_survives_a_restart(
     world: World, monkeypatch
 ) -> None:
-    monkeypatch.setattr(deadlines, "_MOST", 2)
+    monkeypatch.setattr(deadlines, "_BATCH", 2)
     for ordinal in range(5):
         _grown(world, ordinal)
     world.database.transact(lambda c: c.execute(schema.outbox.delete()))

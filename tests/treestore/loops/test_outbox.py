@@ -6,7 +6,7 @@ import contextlib
 from sqlalchemy import insert
 
 from banyan.errors import DeadlineMissed, InvalidInput, TemporaryError
-from services.treestore.loops.outbox import Outbox, letters, waiting
+from services.treestore.loops.outbox import Outbox, read_events, read_letters
 from services.treestore.storage import schema
 from tests.treestore.forge import World
 
@@ -105,7 +105,9 @@ async def test_letters_that_the_log_does_not_take_hold_up_no_event(world: World)
     log.full = True
     _put(world, *["dead.LINEAGE"] * 300, "growth.r", "lineage.r.closed")
     outbox = Outbox(world.database, log)
-    assert await outbox.publish_events(world.database.query(read_events)) == 2 and [s for s, _ in log.said] == [
+    assert await outbox.publish_events(world.database.query(read_events)) == 2 and [
+        s for s, _ in log.said
+    ] == [
         "growth.r",
         "lineage.r.closed",
     ]
@@ -114,7 +116,9 @@ async def test_letters_that_the_log_does_not_take_hold_up_no_event(world: World)
         and len(world.rows(schema.outbox)) == 300
     )
     log.full = False
-    assert await outbox.publish_letters(world.database.query(read_letters)) == 0, "after a failure letters rest"
+    assert await outbox.publish_letters(world.database.query(read_letters)) == 0, (
+        "after a failure letters rest"
+    )
     outbox = Outbox(world.database, log)
     while await outbox.publish_letters(world.database.query(read_letters)):
         pass

@@ -106,7 +106,7 @@ async def test_what_a_run_makes_as_it_is_taken_back_is_not_taken_away(
                 )  # unless it waits for what the store does here
             return found
 
-        monkeypatch.setattr(maintenance.runs, "over", slow)
+        monkeypatch.setattr(maintenance.runs, "is_over", slow)
         await make(store)
         await _move(store, rs.RUN_STATE_TRAINING, rs.RUN_STATE_FAILED)
         await eventually(lambda: resumed and resumed[0].done())

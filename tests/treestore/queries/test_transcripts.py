@@ -21,7 +21,9 @@ async def test_leaves_are_read_once_they_are_stored(store: Store) -> None:
     key = ts.LeafKey(tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=leaf.id, end=len(leaf)))
     ask = ts.ReadLeavesRequest(leaves=[key], deadline_ms=20_000)
     waiting = asyncio.ensure_future(rpc.call(store.trees.ReadLeaves, ask, deadline_s=25))
-    await store.publish(forge.leaf(leaf, epoch=epoch), forge.segments(leaf, middle, root, epoch=epoch))
+    await store.publish(
+        forge.leaf(leaf, epoch=epoch), forge.segments(leaf, middle, root, epoch=epoch)
+    )
     found = (await asyncio.wait_for(waiting, 5)).transcripts
     assert len(found) == 1 and found[0].key == key
     assert found[0].completion == "<0><1>" and found[0].completion_tokens == 8

@@ -114,7 +114,7 @@ class Ageing(RuleBasedStateMachine):
             )
             self.world.database.transact(
                 lambda c: batches.commit(c, request, self.world.now(), self.world.settings)
-            )  # noqa: B023
+            )
             self.batches += 1
 
     # -- what must always hold --

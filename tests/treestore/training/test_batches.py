@@ -15,7 +15,7 @@ from services.treestore.control import processes, progress, runs
 from services.treestore.loops import deadlines
 from services.treestore.storage import schema
 from services.treestore.training import batches, policies
-from services.treestore.unit_of_work.rows import CONSUMED, DROPPED, GROWING
+from services.treestore.unit_of_work.rows import CONSUMED, GROWING, GroupState
 from tests.treestore.forge import World
 
 
@@ -29,7 +29,6 @@ def commit(
     ordinal: int,
     groups: list[str],
     epoch: int = 1,
-    dropped: dict[str, str] | None = None,
 ) -> None:
     request = ts.CommitBatchRequest(
         run_id=world.forge.run_id,
@@ -37,7 +36,6 @@ def commit(
         learner_epoch=epoch,
         use="train",
         group_ids=groups,
-        dropped=[ts.DroppedGroup(group_id=g, reason=r) for g, r in (dropped or {}).items()],
         summary_json='{"mean": 0}',
     )
     world.database.transact(lambda c: batches.commit(c, request, world.now(), world.settings))
@@ -92,12 +90,11 @@ def test_a_dropped_tree_leaves_its_group_which_still_closes(world: World) -> Non
 def test_a_batch_takes_its_trees_once(world: World) -> None:
     groups = closed_groups(world, range(4))
     world.database.transact(lambda c: c.execute(schema.outbox.delete()))
-    commit(world, 0, groups[:2], dropped={groups[2]: "ZERO_VARIANCE"})
-    (said,) = (row for row in world.rows(schema.outbox) if row.subject.endswith(".batch"))
-    event = events_pb2.BatchReady.FromString(said.payload)
+    commit(world, 0, groups[:2])
+    (row,) = (row for row in world.rows(schema.outbox) if row.subject.endswith(".batch"))
+    event = events_pb2.BatchReady.FromString(row.payload)
     assert (event.ordinal, event.learner_epoch, list(event.group_ids)) == (0, 1, groups[:2])
     assert _refusal(world, 1, [groups[0]]) == "ALREADY_USED"
-    assert _refusal(world, 1, [groups[2]]) == "ALREADY_USED"
     read = world.database.query(lambda c: batches.read(c, world.forge.run_id, 0))
     assert read is not None
     assert list(read.tree_ids) == [
@@ -107,10 +104,21 @@ def test_a_batch_takes_its_trees_once(world: World) -> None:
     counts = world.database.query(
         lambda c: progress.read(c, world.forge.run_id, world.now())
     ).groups
-    assert (counts.open, counts.closed, counts.consumed, counts.dropped) == (0, 1, 2, 1)
-    assert [g.group_id for g in _ready(world).groups] == [groups[3]]
-    reasons = {t.reason for t in world.rows(schema.trees, state=DROPPED)}
-    assert reasons == {"ZERO_VARIANCE"}
+    assert (counts.open, counts.closed, counts.consumed, counts.dropped) == (0, 2, 2, 0)
+    assert [g.group_id for g in _ready(world).groups] == groups[2:]
+
+
+def test_a_batch_that_drops_groups_is_refused(world: World) -> None:
+    [group] = closed_groups(world, range(1))
+    request = ts.CommitBatchRequest(
+        run_id=world.forge.run_id,
+        learner_epoch=1,
+        use="train",
+        dropped=[ts.DroppedGroup(group_id=group, reason="ZERO_VARIANCE")],
+    )
+    with pytest.raises(InvalidInput, match=r"CommitBatch\.dropped"):
+        world.database.transact(lambda c: batches.commit(c, request, world.now(), world.settings))
+    assert not world.rows(schema.batches) and world.one(schema.groups).state == GroupState.CLOSED
 
 
 def test_the_same_commit_again_changes_nothing_and_another_one_is_refused(world: World) -> None:
@@ -155,8 +163,7 @@ def test_a_held_out_row_is_refused_even_if_it_came_that_far(world: World) -> Non
 
 
 def test_a_batch_without_groups_is_a_step_too(world: World) -> None:
-    groups = closed_groups(world, range(1))
-    commit(world, 0, [], dropped={groups[0]: "ZERO_VARIANCE"})
+    commit(world, 0, [])
     assert world.one(schema.runs).batches == 1
 
 

@@ -101,7 +101,7 @@ def test_policies_come_page_by_page_or_only_the_newest(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long run has more policies, each with its metrics, than an answer may hold."""
-    monkeypatch.setattr(policies, "MOST", 2)
+    monkeypatch.setattr(policies, "MAX_POLICIES", 2)
     for step in range(5):
         _policy(world, step)
 

@@ -65,9 +65,7 @@ def _request(
     ordinal: int,
     groups: Sequence[str],
     replayed: Sequence[ts.ReplayedTree] = (),
-    dropped: Sequence[str] = (),
 ) -> ts.CommitBatchRequest:
-    given_up = [ts.DroppedGroup(group_id=group, reason="ZERO_VARIANCE") for group in dropped]
     return ts.CommitBatchRequest(
         run_id=world.forge.run_id,
         ordinal=ordinal,
@@ -75,8 +73,13 @@ def _request(
         use="train",
         group_ids=groups,
         replayed=replayed,
-        dropped=given_up,
     )
+
+
+def _dropped(world: World, ordinal: int) -> tree_pb2.TreeSpec:
+    spec = world.forge.spec(ordinal)
+    world.return_tree(spec.tree_id, world.open(spec), "UNUSABLE: test")
+    return spec
 
 
 def _commit(world: World, *args: object, **more: object) -> None:
@@ -105,9 +108,9 @@ def _stored(world: World, **asked: int) -> list[StoredGroup]:
 def test_only_consumed_groups_are_stored_the_newest_of_each_row(world: World) -> None:
     specs = [_grown(world, n, [0, n]) for n in range(3)]
     again = _grown(world, 3, [1, 1, 0], row=0)
-    given_up, waiting = _grown(world, 4, [1, 1]), _grown(world, 5, [0, 1])
+    dropped, waiting = _dropped(world, 4), _grown(world, 5, [0, 1])
     _commit(world, 0, [specs[0].group_id, specs[1].group_id])
-    _commit(world, 1, [specs[2].group_id, again.group_id], dropped=[given_up.group_id])
+    _commit(world, 1, [specs[2].group_id, again.group_id])
     found = _stored(world)
     assert [(g.group_id, g.batch, sorted(g.rewards)) for g in found] == [
         (specs[1].group_id, 0, [0, 1]),
@@ -115,9 +118,7 @@ def test_only_consumed_groups_are_stored_the_newest_of_each_row(world: World) ->
         (again.group_id, 1, [0, 1, 1]),
     ]
     assert found[2].row == specs[0].row_digest and [g.ordinal for g in found] == [1, 2, 3]
-    assert given_up.group_id not in {g.group_id for g in found} and world.one(
-        schema.trees, tree_id=waiting.tree_id
-    )
+    assert {dropped.group_id, waiting.group_id}.isdisjoint(group.group_id for group in found)
     assert [g.group_id for g in _stored(world, before_batch=1)] == [
         specs[0].group_id,
         specs[1].group_id,
@@ -218,9 +219,9 @@ def test_what_a_batch_replayed_is_kept_in_order_and_consumed_once(world: World) 
 
 def test_what_must_not_be_replayed_is_refused_and_changes_nothing(world: World) -> None:
     specs = [_grown(world, n, [0, 1]) for n in range(3)]
-    given_up, measured = _grown(world, 3, [0, 0]), world.forge.spec(0, label="before-greedy")
+    dropped, measured = _dropped(world, 3), world.forge.spec(0, label="before-greedy")
     world.live(measured)
-    _commit(world, 0, [specs[0].group_id], dropped=[given_up.group_id])
+    _commit(world, 0, [specs[0].group_id])
     fresh = specs[1].group_id
 
     def refusal(one: ts.ReplayedTree) -> str:
@@ -232,7 +233,7 @@ def test_what_must_not_be_replayed_is_refused_and_changes_nothing(world: World) 
         return refused.value.reason
 
     strange = ts.ReplayedTree(tree_id=b"x" * 32, group_id=fresh)
-    assert {refusal(_again(s)) for s in (specs[1], specs[2], given_up, measured)} | {
+    assert {refusal(_again(s)) for s in (specs[1], specs[2], dropped, measured)} | {
         refusal(strange)
     } == {"NOT_REPLAYABLE"}
     assert (

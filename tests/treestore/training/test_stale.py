@@ -6,7 +6,6 @@ from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.control import progress
-from services.treestore.lifecycle import claims
 from services.treestore.storage import schema
 from services.treestore.training import batches, policies
 from services.treestore.unit_of_work.rows import CLOSED, DROPPED, GROWING, GroupState

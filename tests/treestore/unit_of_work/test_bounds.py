@@ -176,7 +176,8 @@ def test_tree_policies_of_others_may_draw_otherwise() -> None:
         b"t" * 32, b"r" * 32, 3, 0, Kind.POLICY, _T, -np.ones(4, np.float32), policy=POLICY,
         sampling=Sampling(1.5, 0.9, 5, 8, ("###",), _SEED),
     )  # fmt: skip
-    assert not segment_bounds.broken_rule(Limits(100), segment_bounds.bounds_of(spec), segment, above=None, prompt_tokens=3
+    assert not segment_bounds.broken_rule(
+        Limits(100), segment_bounds.bounds_of(spec), segment, above=None, prompt_tokens=3
     )
 
 

@@ -11,7 +11,6 @@ from services.treestore.events.decode import decode
 from services.treestore.ingest.transaction import settle
 from services.treestore.storage import schema
 from services.treestore.storage.database import Database
-from services.treestore.unit_of_work import load
 from services.treestore.unit_of_work import load_parts
 from services.treestore.unit_of_work.load import load_for
 from services.treestore.unit_of_work.unit_of_work import UnitOfWork

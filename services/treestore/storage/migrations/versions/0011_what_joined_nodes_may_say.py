@@ -1,5 +1,4 @@
-"""What the model of a run bounds, its tokenizer, and batches that ended their learners (ADR 051).
-"""
+"""What the model of a run bounds, its tokenizer, and batches that ended their learners (ADR 051)."""
 
 import sqlalchemy as sa
 from alembic import op
