@@ -26,7 +26,7 @@ from services.treestore.training import batches, policies
 from services.treestore.unit_of_work.rows import CLOSED, CONSUMED, DROPPED, GROWING, GroupState
 from tests.treestore.forge import Forge, World
 from tests.treestore.test_machine import check_groups
-from tests.treestore.training.test_stale import give_back, put_policy
+from tests.treestore.training.test_stale import put_policy
 
 SIZE = 2
 LAST = (0, 1, 1, 2)  # newest policy under which a batch may take each group
@@ -81,7 +81,7 @@ class Ageing(RuleBasedStateMachine):
         if self.world.rows(schema.trees, tree_id=spec.tree_id) and (
             epoch := self.world.claim(spec.tree_id)
         ):
-            give_back(self.world, spec, epoch)
+            self.world.return_tree(spec.tree_id, epoch, "UNUSABLE: no")
 
     @rule()
     def publish(self) -> None:

@@ -15,7 +15,7 @@ from services.treestore.control import processes, progress, runs
 from services.treestore.loops import deadlines
 from services.treestore.storage import schema
 from services.treestore.training import batches, policies
-from services.treestore.unit_of_work.rows import CONSUMED, GROWING, GroupState
+from services.treestore.unit_of_work.rows import CONSUMED, DROPPED, GROWING, GroupState
 from tests.treestore.forge import World
 
 

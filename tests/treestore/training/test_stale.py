@@ -76,7 +76,7 @@ def test_a_group_that_is_first_heard_of_under_a_later_policy_is_too_old(world: W
 
 def test_a_group_whose_trees_all_came_to_nothing_is_too_old_as_well(world: World) -> None:
     early, late = (world.forge.spec(0, i, 2, last_step=1) for i in range(2))
-    world.return_tree(early.tree_id, world.open(early, "UNUSABLE: no"))
+    world.return_tree(early.tree_id, world.open(early), "UNUSABLE: no")
     put_policy(world, 2)
     assert world.one(schema.groups).state == GroupState.DROPPED
     world.ingest(world.forge.opened(late))
