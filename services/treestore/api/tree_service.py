@@ -68,7 +68,8 @@ class TreeStoreService(TreeStoreServiceServicer):
         now, settings, run_id = self._context.now(), self._context.settings, _run_of(call)
         if len(request.claims) > claim_batch.MAX_CLAIMS:
             raise InvalidInput(
-                f"{len(request.claims)} renewals at once; at most {claim_batch.MAX_CLAIMS} are taken"
+                f"{len(request.claims)} renewals at once;"
+                f" at most {claim_batch.MAX_CLAIMS} are taken"
             )
         pairs = [(claim.tree_id, claim.epoch) for claim in request.claims]
         errors = await self._context.write(
@@ -267,7 +268,7 @@ def _seconds(deadline_ms: int) -> float:
 
 
 def _run_of(call: Call) -> str:
-    """Return the run that the token of a joined node opens; empty for callers of the system itself."""
+    """Return the run that the token of a joined node opens; empty for our own services."""
     return next(
         (str(value) for key, value in call.invocation_metadata() or () if key == RUN_KEY), ""
     )

@@ -60,7 +60,8 @@ def put(connection: Connection, request: rs.PutMemberRequest, now_ms: int) -> bo
     node_name.check(member.node_id)
     if len(member.host) > _MAX_HOST:
         raise InvalidInput(
-            f"host {member.host[:64]!r} has {len(member.host)} characters; at most {_MAX_HOST} are kept"
+            f"host {member.host[:64]!r} has {len(member.host)} characters;"
+            f" at most {_MAX_HOST} are kept"
         )
     run_id = run_row(connection, member.run_id).run_id
     same = (table.c.run_id == run_id, table.c.node_id == member.node_id)

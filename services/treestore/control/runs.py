@@ -1,4 +1,4 @@
-"""Runs as rows. The store only compares and sets; the gateway decides which transitions make sense."""
+"""Runs as rows: the store only compares and sets, the gateway decides about transitions."""
 
 from typing import Any
 

@@ -107,7 +107,7 @@ class LeafScored(Event):
 
 
 def message_of(event: Event) -> tuple[str, Message]:
-    """Return a message of the log that holds this event alone, and the last token of its subject."""
+    """Return the last token of a subject, and the message for it that holds this event alone."""
     run_id = event.run_id
     match event:
         case TreeOpened():

@@ -20,7 +20,7 @@ from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 from services.treestore.unit_of_work.write import flush
 
 _UNUSABLE = "UNUSABLE:"  # no node can ever grow the tree; UNABLE: and all else is about one node
-_RETURN_MS = 100  # after the first return; doubles with each, as a tree that no node can grow must cost little
+_RETURN_MS = 100  # doubles with each return: a tree that no node can grow must cost little
 _MAX_RETURN_MS = 5_000
 _MAX_DOUBLINGS = 10
 
@@ -149,7 +149,7 @@ def return_tree(
 
 
 def check_run(connection: Connection, tree_id: bytes, run_id: str) -> None:
-    """Raise Refused if the tree belongs to another run than `run_id`, the only one of the caller."""
+    """Raise Refused if the tree belongs to another run than `run_id`, that of the caller."""
     trees = schema.trees
     owner = connection.scalar(select(trees.c.run_id).where(trees.c.tree_id == tree_id))
     if owner not in (None, run_id):

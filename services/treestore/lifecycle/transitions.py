@@ -1,4 +1,4 @@
-"""Ends of trees: closed, dropped or consumed, with the consequences for groups, sums and the log."""
+"""Ends of trees: closed, dropped or consumed, with their effects on groups, sums and the log."""
 
 import math
 from collections.abc import Collection

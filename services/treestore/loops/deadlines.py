@@ -42,7 +42,7 @@ _NOT_LIVE = (*OVER, rs.RUN_STATE_PAUSED)
 
 
 def is_due(connection: Connection, now_ms: int, settings: Settings) -> bool:
-    """Return True if there is anything to do: a cheap query, so that an idle store writes nothing."""
+    """Return True if anything is due: a cheap query, so that an idle store writes nothing."""
     return bool(connection.scalar(_DUE, {"now": now_ms, "parked": now_ms - settings.park_ms}))
 
 

@@ -1,4 +1,4 @@
-"""Maintenance: deadlines, a log that was lost, and the purge of messages that all consumers have."""
+"""Maintenance: deadlines, a lost log, and the purge of messages that all consumers have."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Transcripts of accepted leaves for scorers: the text, the row, and the scorers that owe a score."""
+"""Transcripts of accepted leaves: the text, the row, and the scorers that owe a score."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

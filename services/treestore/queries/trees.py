@@ -187,7 +187,7 @@ def conditions(filters: ts.TreeFilter) -> list[ColumnElement[bool]]:
 
 
 def ids(connection: Connection, filters: ts.TreeFilter) -> list[bytes]:
-    """Return the ids of the trees, in order of opening; all of them unless the filter has a limit."""
+    """Return the ids of trees, in order of opening; all of them unless the filter has a limit."""
     trees = schema.trees.c
     query: Select[Any] = select(trees.tree_id).where(*conditions(filters)).order_by(trees.n)
     return list(connection.scalars(query.limit(filters.limit) if filters.limit else query))

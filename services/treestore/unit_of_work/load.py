@@ -67,7 +67,7 @@ def load_for(
 
 
 def load_whole(connection: Connection, work: UnitOfWork, tree_ids: Collection[bytes]) -> None:
-    """Load trees with their groups, sums, leaves and scores, so that they can end or be consumed."""
+    """Load trees with their groups, sums, leaves and scores, so that they can end."""
     load_trees(connection, work, tree_ids)
     load_groups(connection, work, _groups_of(work))
     load_spares(connection, work)
@@ -113,7 +113,7 @@ def _load_siblings(
 
 
 def load_spares(connection: Connection, work: UnitOfWork) -> None:
-    """Load all trees of the groups that need only some: one that closes may make others redundant."""
+    """Load all trees of groups with spare trees: one that closes may make others redundant."""
     for run_id in {group.run_id for group in work.groups.values() if group.take}:
         group_ids = {
             group.group_id

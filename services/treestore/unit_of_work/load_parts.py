@@ -89,7 +89,7 @@ def load_headers(
 
 
 def needs_scores(work: UnitOfWork, event: Event) -> bool:
-    """Return True if an event needs its tree's leaves and scores: itself, or as its tree may close."""
+    """Return True if an event needs its tree's leaves and scores, itself or to close the tree."""
     if not isinstance(event, (GrownSegment, TreeOpened, GrownPlan)):
         return True
     tree = work.trees.get(event.tree_id)

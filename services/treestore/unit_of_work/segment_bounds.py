@@ -111,7 +111,7 @@ def bounds_of(spec: tree_pb2.TreeSpec) -> SpecBounds | None:
 
 @functools.cache
 def _own_policies() -> frozenset[str]:
-    """Return the tree policies of this package, whose temperatures are known; others may use any."""
+    """Return the tree policies of this package; those of others may use any temperature."""
     plugins = entry_points(group="banyan.generate")
     return frozenset(plugin.name for plugin in plugins if plugin.value.startswith("methods."))
 

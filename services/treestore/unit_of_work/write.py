@@ -44,7 +44,7 @@ _UPDATE_TALLY = update(schema.tallies).where(
 
 
 def flush(connection: Connection, work: UnitOfWork) -> None:
-    """Write all that the transaction made or changed; the UnitOfWork must not be used afterwards."""
+    """Write all that the transaction made or changed; do not use the UnitOfWork afterwards."""
     _write_trees(connection, work)
     _write_groups(connection, work)
     insert_all(connection, schema.segments, work.new_segments)

@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     op.create_table(
         "groups",
         sa.Column(
@@ -260,5 +260,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """The store goes forward only: rows are lineage."""
+    """Raise: the store only goes forward, as its rows are the lineage."""
     raise NotImplementedError("the store's schema is never taken back")

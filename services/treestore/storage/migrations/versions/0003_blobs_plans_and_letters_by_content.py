@@ -21,7 +21,7 @@ def _serial() -> sa.Column[int]:
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     op.create_table(
         "blobs",
         sa.Column("digest", sa.LargeBinary(), nullable=False),

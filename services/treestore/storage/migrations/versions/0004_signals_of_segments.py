@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     op.add_column(
         "segments",
         sa.Column("signals", sa.LargeBinary(), server_default=sa.text("''"), nullable=False),

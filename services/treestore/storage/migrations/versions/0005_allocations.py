@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     op.create_table(
         "allocations",
         sa.Column("run_id", sa.Text(), nullable=False),

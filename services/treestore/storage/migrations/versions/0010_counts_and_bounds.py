@@ -24,7 +24,7 @@ _PAGE = 100  # dead letters read at once: each may have a megabyte
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     op.create_index("ix_trees_run", "trees", ["run_id", "n"])
     op.create_index("ix_batch_trees_tree", "batch_trees", ["tree_id"])
     op.create_index("ix_parked_parked_ms", "parked", ["parked_ms"])
@@ -46,7 +46,8 @@ def _count() -> None:
     into = "INSERT INTO counts (run_id, name, count) "
     for name, state in _STATES.items():
         op.execute(
-            f"{into}SELECT run_id, '{name}', COUNT(*) FROM trees WHERE state = {state} GROUP BY run_id"
+            f"{into}SELECT run_id, '{name}', COUNT(*) FROM trees WHERE state = {state}"
+            " GROUP BY run_id"
         )
     for name in ("segments", "leaves", "scores"):
         of_trees = f"FROM {name} JOIN trees ON trees.tree_id = {name}.tree_id GROUP BY trees.run_id"

@@ -1,4 +1,4 @@
-"""What the model of a run bounds, its tokenizer, and batches that ended their learners (ADR 051)."""
+"""Bounds by the model of a run, its tokenizer, and batches that ended their learners (ADR 051)."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     for name in ("vocabulary", "longest_path"):
         op.add_column("runs", sa.Column(name, sa.BigInteger(), server_default="0", nullable=False))
     op.add_column(
