@@ -1,4 +1,4 @@
-"""A client of a store that runs in this process, as gateway, rollout and verifier would talk to it."""
+"""A client of a store that runs in this process, in the roles of gateway, rollout and verifier."""
 
 import asyncio
 import contextlib
@@ -35,6 +35,9 @@ class Store:
     loops: "asyncio.Future[None] | None" = None
 
     async def publish(self, *items: Item, again: str = "") -> int:
+        """Publish messages on the log, and return the last sequence; `again` is a prefix of the
+        message ids.
+        """
         sequence = 0
         for item in items:
             sequence = await self.bus.publish_bytes(
@@ -43,6 +46,7 @@ class Store:
         return sequence
 
     async def begin(self) -> None:
+        """Take the epochs, and store the run."""
         epoch = (
             await rpc.call(self.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g"))
         ).epoch
@@ -52,7 +56,7 @@ class Store:
         assert (await rpc.call(self.runs.TakeLearnerEpoch, take)).epoch == 1
 
     async def grow(self, spec: tree_pb2.TreeSpec) -> None:
-        """A tree's whole life, as gateway, rollout and verifier would have it."""
+        """Publish the whole life of a tree, and wait until it is stored."""
         await self.publish(self.forge.opened(spec))
         epoch = await self.claim(spec.tree_id)
         items = self.forge.life(spec, epoch=epoch)
@@ -67,7 +71,7 @@ class Store:
         assert answer.grown and not answer.missing
 
     async def claim(self, tree_id: bytes) -> int:
-        """Claims a tree as soon as the store has it."""
+        """Claim a tree as soon as the store has it."""
         for _ in range(500):
             try:
                 request = ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-1", ticket=1)
@@ -83,7 +87,7 @@ def _grown(item: Item) -> events_pb2.SegmentsGrown:
 
 @contextlib.asynccontextmanager
 async def served(nats: str, state: Path, begin: bool = True, **more: Any) -> AsyncIterator[Store]:
-    """A store of its own, with a run unless it has one already, and its client."""
+    """Yield a client of a new store, with a run in it unless `begin` is false."""
     settings = Settings(nats=nats, listen="127.0.0.1:0", state=state, tick_ms=50, **more)
     async with running(settings) as (server, loops):
         bus = await Bus.connect(nats, "test")

@@ -1,4 +1,6 @@
-"""Makes what the log carries: runs, trees, segments, leaves and scores of small trees over a known alphabet."""
+"""A forge of messages of the log: runs, trees, segments, leaves and scores of small trees over a
+known alphabet.
+"""
 
 import json
 from collections.abc import Sequence
@@ -37,7 +39,7 @@ class Clock:
 
 @dataclass
 class Forge:
-    """Messages of one run. `sequence` numbers them as a stream would."""
+    """A maker of messages of one run; `sequence` numbers them as a stream would."""
 
     run_id: str = "quick-00000001"
     sequence: int = 0
@@ -174,7 +176,9 @@ class Forge:
     def life(
         self, spec: tree_pb2.TreeSpec, width: int = 2, value: float = 1.0, epoch: int = 1
     ) -> list[Item]:
-        """All messages of a tree after its opening: a root, `width` branches, one of them continued, and their scores."""
+        """Return all messages of a tree after its opening: a root, `width` branches, one of them
+        continued, and their scores.
+        """
         root = self.root(spec)
         branches = [self.child(root, ordinal) for ordinal in range(width)]
         branches[-1] = self.child(branches[-1], 0) if width > 1 else branches[-1]
@@ -201,7 +205,7 @@ class World:
     now: Clock = field(default_factory=Clock)
 
     def start(self, held_out: tuple[bytes, ...] = ()) -> "World":
-        """Takes epoch 1 of gateway and learner, and stores the run."""
+        """Take epoch 1 of gateway and learner, and store the run."""
         self.database.transact(runs.take_gateway_epoch)
         request = rs.PutRunRequest(
             run=self.forge.run(held_out), request_id="first", gateway_epoch=1
@@ -215,7 +219,7 @@ class World:
         return self.database.transact(lambda c: ingest(c, items, self.now(), self.settings))
 
     def claim(self, tree_id: bytes, node: str = "node-1", ticket: int | None = None) -> int:
-        """Claims under the newest ticket, or the one named."""
+        """Claim a tree under its newest ticket, or under `ticket`."""
         if ticket is None:
             ticket = next((row.ticket for row in self.rows(schema.trees, tree_id=tree_id)), 0)
         return self.database.transact(
@@ -244,21 +248,21 @@ class World:
         )
 
     def tickets(self) -> list[int]:
-        """Of the assignments that are to be said, in order."""
+        """Return the tickets of the assignments in the outbox, in order."""
         rows = [row for row in self.rows(schema.outbox) if row.subject.startswith("growth.")]
         return [events_pb2.GrowTree.FromString(row.payload).ticket for row in rows]
 
     def silence(self) -> None:
-        """Lets the time pass after which the broker gives what nobody was heard of to another node."""
+        """Advance the clock until the broker would give a silent node's trees to another node."""
         self.now.ms += self.settings.claim_ms // 2
 
     def open(self, spec: tree_pb2.TreeSpec) -> int:
-        """Opens and claims a tree; its epoch."""
+        """Open and claim a tree, and return its epoch."""
         self.ingest(self.forge.opened(spec))
         return self.claim(spec.tree_id)
 
     def live(self, spec: tree_pb2.TreeSpec, **more: Any) -> None:
-        """A tree's whole life."""
+        """Ingest a tree's whole life."""
         epoch = self.open(spec)
         self.ingest(*self.forge.life(spec, epoch=epoch, **more))
 

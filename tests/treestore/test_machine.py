@@ -1,9 +1,11 @@
-"""A machine that delivers messages in any order, twice, late, and over restarts of the store, and checks after each step
-that no tree closed early, nothing is there twice, and every sum equals what the rows add up to.
+"""A state machine that delivers messages in any order, repeatedly, late, and over restarts of the
+store.
 
-It runs with a store that takes epochs from the log (`rebuild`, ADR 052), where trees are grown without a claim, too, and
-with one as it is in production, where only epochs are published that it issued, and
-whoever names a later one changes nothing."""
+After each step it checks that no tree closed early, no row is repeated, and every sum equals that
+of its rows. It runs with a store that takes epochs from the log (`rebuild`, ADR 052), where trees
+are grown without a claim, too, and with one as in production, where only epochs are published that
+it issued, and later ones change nothing.
+"""
 
 import itertools
 import shutil
@@ -42,7 +44,7 @@ pick = st.integers(0, 10_000)
 
 
 class Delivery(RuleBasedStateMachine):
-    """The log and the services around a store, as badly behaved as they may be."""
+    """The log and the services around a store, behaving as badly as they may."""
 
     template: Path
     rebuild: bool
@@ -73,7 +75,9 @@ class Delivery(RuleBasedStateMachine):
         return Database(f"sqlite:///{self.folder / 'store.sqlite'}").open()
 
     def _work(self, place: tuple[int, int], epoch: int) -> None:
-        """What a node and a verifier publish for a tree under a claim; what was published before may still come."""
+        """Return the messages of a node and a verifier for a tree under a claim; earlier ones may
+        still come.
+        """
         items = self.forge.life(self.specs[place], epoch=epoch)
         old = {item.sequence for item in self.pool if self.place_of.get(item.sequence) == place}
         self.owed -= old
@@ -120,7 +124,9 @@ class Delivery(RuleBasedStateMachine):
     @precondition(lambda self: not self.rebuild)
     @rule(which=pick, ahead=st.integers(1, 2_000))
     def speak_without_a_claim(self, which: int, ahead: int) -> None:
-        """A whole life under an epoch that the store did not issue, and a segment that nobody else has."""
+        """Publish a whole life under an epoch that the store did not issue, and a segment that no
+        other claim has.
+        """
         spec = self.specs[PLACES[which % len(PLACES)]]
         found = self.world.rows(schema.trees, tree_id=spec.tree_id)
         if not found:
@@ -147,7 +153,7 @@ class Delivery(RuleBasedStateMachine):
 
     @rule(which=pick)
     def score_differently(self, which: int) -> None:
-        """A second verifier finds another value; whoever comes first is right."""
+        """Publish another value of a second verifier; the first value counts."""
         root = self.forge.root(self.specs[PLACES[which % len(PLACES)]])
         self.rivals += 1
         self.pool.append(self.forge.score(self.forge.child(root, 0), 0.25))
@@ -249,7 +255,9 @@ class Delivery(RuleBasedStateMachine):
     # -- the end --
 
     def finish(self) -> None:
-        """Everything that was owed comes at last; then the store holds what an orderly log would have given it."""
+        """Publish all that is owed; then the store holds the rows that an orderly log would have
+        given it.
+        """
         self._deliver_what_is_owed()
         for place in PLACES:
             if place not in self.epoch:
@@ -283,7 +291,7 @@ class Delivery(RuleBasedStateMachine):
 
 
 def check_sums(world: World) -> None:
-    """Every tally equals what its rows add up to."""
+    """Check that every tally equals the sum of its rows."""
     check_groups(world)
     read = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now()))
     rows = [t for t in world.rows(schema.trees) if not t.label]
@@ -296,7 +304,7 @@ def check_sums(world: World) -> None:
 
 
 def check_groups(world: World) -> None:
-    """The counts of groups are those of the rows."""
+    """Check that the counts of groups are those of the rows."""
     read = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now()))
     rows = [t for t in world.rows(schema.trees) if not t.label]
     groups = [g for g in world.rows(schema.groups) if not g.label]

@@ -1,4 +1,6 @@
-"""The treestore as a process that is killed without warning, with a broker or a database that is killed or emptied."""
+"""The treestore as a process that is killed without warning, with a broker or a database that is
+killed or emptied.
+"""
 
 import asyncio
 import contextlib
@@ -62,7 +64,7 @@ class Process:
 
 
 class Client:
-    """Calls that wait for a store that is away."""
+    """A client whose calls wait for a store that is away."""
 
     def __init__(self, process: Process, bus: Bus, forge: Forge) -> None:
         channel = rpc.channel(process.address)
@@ -70,7 +72,7 @@ class Client:
             bus,
             forge,
             0,
-        )  # trees of which the store said that it has them
+        )  # trees that the store acknowledged
         self.trees, self.runs = TreeStoreServiceStub(channel), RunStoreServiceStub(channel)
 
     async def ask(self, method: Any, request: Any) -> Any:
@@ -96,7 +98,7 @@ class Client:
         raise AssertionError("the tree was never stored")
 
     async def grow(self, ordinal: int) -> None:
-        """One tree as its node and its verifier would have it, until the store says that it has everything."""
+        """Grow one tree in the roles of node and verifier, until the store has everything."""
         spec = self.forge.spec(ordinal, max_claims=100)
         await self._say(self.forge.opened(spec))
         epoch = await self.claim(spec.tree_id)
@@ -247,7 +249,9 @@ async def test_a_killed_broker_loses_nothing(
 async def test_an_emptied_broker_gets_its_work_again(
     running: bool, nats_server, tmp_path: Path, processes: list[Process]
 ) -> None:
-    """All of NATS is wiped while the store runs, or while nothing runs: trees that nobody holds are queued again."""
+    """All of NATS is wiped while the store runs, or while nothing runs: unclaimed trees are queued
+    again.
+    """
     store = Process(nats_server.url, tmp_path / "state", BANYAN_PURGE_S="0.2")
     processes.append(store)
     bus = await Bus.connect(nats_server.url, "test")
@@ -257,7 +261,7 @@ async def test_an_emptied_broker_gets_its_work_again(
     spec = client.forge.spec(1)
     await client._say(client.forge.opened(spec))
     await _known(bus)
-    await asyncio.sleep(0.5)  # a sweep notes how far the log was
+    await asyncio.sleep(0.5)  # a sweep records the place of the log
     if not running:
         store.stop()
     await bus.close()
@@ -282,7 +286,7 @@ async def test_an_emptied_broker_gets_its_work_again(
 
 
 async def _known(bus: Bus) -> None:
-    """Waits until the store queued the second tree: it has its row then."""
+    """Wait until the store queued the second tree, and so has its row."""
     consumer = await bus.consumer(subjects.GROWTH, "nodes", ["growth.*"])
     seen: set[bytes] = set()
     async with asyncio.timeout(20):

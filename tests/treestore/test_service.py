@@ -1,4 +1,4 @@
-"""The whole service in this process: a real nats-server, gRPC, SQLite. What goes in on the log comes out of the store."""
+"""The whole service in this process, from the log to the answers: a real nats-server, gRPC, SQLite."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -230,7 +230,7 @@ async def test_a_dead_letter_is_listed_and_replayed(store: Store, eventually) ->
         return len(letters) == 2 and letters[1].replayed
 
     await eventually(replayed)
-    await store.grow(spec)  # and nothing stood in the way
+    await store.grow(spec)  # and nothing was held up
 
 
 async def test_letters_of_other_services_and_advisories_become_rows(

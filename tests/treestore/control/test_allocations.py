@@ -1,4 +1,6 @@
-"""What curricula decide, and what they decide on: rows that the first gateway writes, and the outcomes of batches."""
+"""Decisions of curricula and their grounds: allocations, of which the first one is in force, and
+the outcomes of batches.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""A node that begins holds nothing: its trees are queued at once, and each stays counted as an attempt (ADR 048)."""
+"""A node that starts holds nothing: its trees are queued at once, and each stays counted as an
+attempt (ADR 048).
+"""
 
 import pytest
 
@@ -41,15 +43,15 @@ def test_what_a_node_held_is_queued_at_once_when_it_begins_again(world: World) -
     row = next(r for r in world.rows(schema.trees) if r.tree_id == mine)
     assert (
         len(world.tickets()) == before + 1 and row.claim_node == "" and row.idle_claims == 2
-    )  # an attempt it stays
-    with pytest.raises(Refused) as refused:  # the dead one, should it only have been away
+    )  # it stays an attempt
+    with pytest.raises(Refused) as refused:  # of the dead node, if it was only away
         world.database.transact(
             lambda c: claims.renew(c, mine, row.claim_epoch, world.now(), world.settings)
         )
     assert refused.value.reason == "STALE_EPOCH"
     assert (
         world.claim(mine, "rollout-0", ticket=row.ticket - 1) == 0
-    )  # what the broker delivers again is old
+    )  # a redelivery of the broker is old
     assert world.claim(mine, "rollout-0", ticket=row.ticket) == row.claim_epoch + 1
     assert _begins(world, "rollout-2") == 0
 
@@ -74,7 +76,7 @@ def _arrives(world: World, joined: bool = False, **said: bool) -> None:
 
 
 def test_what_a_node_may_have_taken_before_it_died_is_queued_too(world: World) -> None:
-    """The broker would give it to others after 15 s only."""
+    """The broker would give it to other nodes only after 15 s."""
     specs = [world.forge.spec(ordinal) for ordinal in range(3)]
     for spec in specs:
         world.ingest(world.forge.opened(spec))

@@ -1,4 +1,4 @@
-"""Members: who counts, who left, and whose name it is."""
+"""Members: presence, leaving, and the owner of a name."""
 
 import pytest
 
@@ -44,12 +44,12 @@ def test_a_member_that_leaves_counts_no_more_at_once(world: World) -> None:
 
 def test_a_name_belongs_to_the_key_that_came_first(world: World) -> None:
     _put(world, "a", "KEY", joined=True)
-    _put(world, "a")  # its own word, without the key
+    _put(world, "a")  # a report without the key
     _put(world, "rollout-0")
     for name in (
         "a",
         "rollout-0",
-    ):  # a launched node has no key, and nobody may join under its name
+    ):  # a launched node has no key, and no other may join under its name
         with pytest.raises(Refused) as refused:
             _put(world, name, "OTHER", joined=True)
         assert refused.value.reason == "NODE_TAKEN"
@@ -82,7 +82,7 @@ def test_a_host_that_is_none_is_not_kept(world: World) -> None:
 
 
 def test_a_member_is_told_by_the_trees_that_it_grew_once_each(world: World) -> None:
-    """However often their ends come, and whoever asks: they are counted when they come."""
+    """Trees are counted when their ends come, however often these are repeated."""
     for ordinal in range(3):
         spec = world.forge.spec(ordinal)
         epoch = world.open(spec)

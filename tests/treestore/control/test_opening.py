@@ -1,4 +1,4 @@
-"""Opening trees and groups: what fits, what is refused, what waits for its run (PROTOCOL 4)."""
+"""Opening of trees and groups: accepted, refused, and parked until the run comes."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_an_opening_of_nothing_is_buried(world: World) -> None:
 
 
 def test_a_tree_that_was_given_up_while_parked_is_opened_by_its_letter(make_world) -> None:
-    """Its letter holds a message as the subject's readers know it."""
+    """The letter holds a message that the readers of the subject understand."""
     world: World = make_world()
     world.database.transact(runs.take_gateway_epoch)
     world.ingest(

@@ -1,4 +1,6 @@
-"""Removing a run: refused while it may go on, in parts that a kill leaves to be gone on with, nothing of another goes."""
+"""Removal of a run: refused while it may go on, in parts between which it may be killed, and
+without touching other runs.
+"""
 
 from typing import Any
 
@@ -21,7 +23,7 @@ _BY_TREE = {"segments", "leaves", "scores", "plans", "blobs", "rooms"}
 
 
 def _second(world: World) -> World:
-    """Another run in the same store."""
+    """Store another run."""
     other = World(world.database, Forge(_OTHER), world.settings, world.now)
     request = rs.PutRunRequest(run=other.forge.run(), request_id="second", gateway_epoch=1)
     world.database.transact(lambda c: runs.put(c, request, world.now(), world.settings))
@@ -29,7 +31,7 @@ def _second(world: World) -> World:
 
 
 def _rows_of(world: World, run_id: str) -> dict[str, list[tuple[object, ...]]]:
-    """All rows of a run, by table."""
+    """Return all rows of a run, by table."""
     trees = select(schema.trees.c.tree_id).where(schema.trees.c.run_id == run_id)
 
     named = select(schema.runs.c.tokenizer).where(schema.runs.c.run_id == run_id)
@@ -49,7 +51,7 @@ def _rows_of(world: World, run_id: str) -> dict[str, list[tuple[object, ...]]]:
 
 
 def _fill(world: World) -> None:
-    """Rows in every table that a run may have rows in."""
+    """Insert rows into every table that a run may have rows in."""
     history(world)
     run_id = world.forge.run_id
     tree = world.rows(schema.trees, run_id=run_id)[3].tree_id

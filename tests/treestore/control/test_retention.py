@@ -1,4 +1,6 @@
-"""What nobody asked for is bounded by run and by node: one that publishes nonsense fills no disk and takes nobody's room."""
+"""Rows caused by rejected events are bounded by run and by node: a hostile node can neither fill
+the disk nor displace others.
+"""
 
 from collections.abc import Callable
 
@@ -27,7 +29,7 @@ def narrow(database: Database) -> World:
 
 
 def _tree(world: World, ordinal: int, node: str) -> tuple[tree_pb2.TreeSpec, int]:
-    """A tree that a node grows; it has a root and a branch."""
+    """Open a tree for a node, with a root and a branch."""
     spec = world.forge.spec(ordinal)
     world.ingest(world.forge.opened(spec))
     epoch = world.claim(spec.tree_id, node)
@@ -89,7 +91,7 @@ def test_messages_of_which_nobody_knows_whose_they_are_have_a_room_of_their_own(
         for n in range(_FLOOD)
     ]
     narrow.claim(honest.tree_id, "honest")
-    narrow.ingest(*old)  # of a claim that is over: who holds the tree now did not say it
+    narrow.ingest(*old)  # of a claim that is over: not of the node that claims the tree now
     narrow.ingest(_impossible(narrow, honest, epoch + 1, 0), _taken(narrow, honest, epoch + 1, 0))
     assert sorted(row.node for row in narrow.rows(schema.dead)) == [*[""] * _MOST, "honest"]
     assert sorted(row.node for row in narrow.rows(schema.refused)) == [*[""] * _MOST, "honest"]

@@ -1,4 +1,6 @@
-"""Room of trees while they grow: only ever more, of one gateway, once a round; and the facts that control decides on."""
+"""Growth budgets: never smaller, by one gateway only, once a round; and the facts that control
+decides on.
+"""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""What joined nodes sampled is read on our side: texts come from tokens, by `tokenizers` alone (ADR 051)."""
+"""Texts of joined nodes are decoded from the tokens by the store (ADR 051)."""
 
 import subprocess
 import sys
@@ -31,7 +31,9 @@ def _world(make_world, tokenizer: bytes = _WORDS) -> World:
 
 
 def _grow(world: World, ordinal: int) -> tuple[str, list[str], str]:
-    """A tree whose node lies about its texts: what is stored of its leaf, of its segments, and what a scorer sees."""
+    """Grow a tree whose node lies about its texts; return the stored texts of its leaf and
+    segments, and the text for scorers.
+    """
     spec = world.forge.spec(ordinal)
     world.open(spec)
     root = world.forge.root(spec)

@@ -1,4 +1,6 @@
-"""Segments that are too large for a message go by digest, and plans go with the segments that caused them (PROTOCOL 4)."""
+"""Segments that are too large for a message go by digest, and plans go with the segments that
+caused them.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -57,7 +59,7 @@ def test_a_segment_in_a_blob_is_a_segment_and_the_blob_goes(world: World) -> Non
     world.ingest(world.forge.segments(root), item)
     tree = world.database.query(lambda c: trees.read(c, [spec.tree_id]))[0]
     assert tree.segments[1] == segment_to_wire(large) and not world.rows(schema.blobs)
-    world.ingest(item)  # delivered again, when the blob is gone
+    world.ingest(item)  # redelivered, after the blob is gone
     assert not world.rows(schema.dead) and not world.rows(schema.refused)
 
 
@@ -94,7 +96,7 @@ def test_a_blob_that_nobody_put_or_that_holds_something_else_is_a_dead_letter(wo
     assert len(world.rows(schema.segments)) == 1
     world.ingest(
         _stub(world, large, _put(world, large))
-    )  # the node asks what is missing, and says it again
+    )  # the node asks for the missing segments, and publishes them again
     assert len(world.rows(schema.segments)) == 2
 
 

@@ -1,4 +1,4 @@
-"""Dead letters as they are listed and replayed."""
+"""Dead letters, as they are listed and replayed."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def _store(world: World, sizes: list[int]) -> None:
 
 
 def test_a_list_of_large_letters_fits_an_answer(world: World) -> None:
-    """The newest come with their messages, of the others it says how long they are."""
+    """The newest letters have their messages, the others only the size."""
     _store(world, [MIB] * 100)
     listed = world.database.query(lambda c: stored_letters.read(c, 0)).letters
     assert [len(one.letter.payload) for one in listed] == [MIB] * 4 + [0] * 96

@@ -1,4 +1,4 @@
-"""What nobody should send and somebody will: bytes that are nothing, text that a database refuses, numbers that collide."""
+"""Hostile input: meaningless bytes, text that a database refuses, numbers that collide."""
 
 import pytest
 
@@ -18,7 +18,9 @@ from tests.treestore.loops.test_consumer import Silent, Told
 
 
 def test_a_model_may_sample_a_zero_byte(world: World) -> None:
-    """PostgreSQL takes no NUL in a text; the tokens are the truth, and text is for people and scorers."""
+    """PostgreSQL takes no NUL in a text; the tokens are the truth, and the text is for people and
+    scorers.
+    """
     spec = world.forge.spec()
     epoch = world.open(spec)
     root = world.forge.root(spec)
@@ -93,7 +95,9 @@ def test_a_parked_event_is_not_taken_for_a_new_one_of_the_same_number(world: Wor
 
 
 def test_a_tree_that_was_handed_back_is_kept_by_nobody(world: World) -> None:
-    """The node's last renewal and events may come after ReturnTree; they must not put off the next claim."""
+    """The node's last renewal and events may come after ReturnTree; they must not put off the next
+    claim.
+    """
     spec = world.forge.spec()
     root = world.forge.root(spec)
     world.ingest(world.forge.opened(spec))

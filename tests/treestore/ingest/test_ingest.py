@@ -1,4 +1,4 @@
-"""Idempotent ingest: repeats, early events, refusals, dead letters (PROTOCOL 1 to 4)."""
+"""Idempotent ingest: repetitions, early events, refusals, dead letters."""
 
 import random
 
@@ -101,7 +101,7 @@ def test_events_of_an_older_claim_are_refused(world: World) -> None:
     world.ingest(*stale)
     assert _reasons(world) == ["STALE_EPOCH"] * 3
     assert len(_tree(world, spec.tree_id).segments) == 1
-    # The same segment under the new claim is welcome: its id does not hold the epoch.
+    # The same segment is accepted under the new claim: its id does not hold the epoch.
     world.ingest(world.forge.segments(leaf, epoch=new), world.forge.leaf(leaf, epoch=new))
     assert len(_tree(world, spec.tree_id).segments) == 2
 

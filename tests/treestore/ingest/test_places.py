@@ -1,4 +1,6 @@
-"""Scores of places inside a path: stored as they come, owed where they were put before scorers, never waited for in vain."""
+"""Scores of places inside a path: stored as they come, owed where the place was put before scorers,
+never waited for in vain.
+"""
 
 import random
 from collections.abc import Sequence
@@ -20,7 +22,9 @@ from tests.treestore.forge import World
 
 
 class Chain:
-    """A prompt, a program, and what follows it: the program's end is a place that the path goes on from."""
+    """A prompt, a program, and a continuation: the program's end is a place from which the path
+    continues.
+    """
 
     def __init__(self, world: World, **more: object) -> None:
         self.world, self.forge = world, world.forge
@@ -64,7 +68,7 @@ class Chain:
         )
 
     def asked(self, segment: Segment) -> list[str]:
-        """The scorers that a verifier is told to ask of a place."""
+        """Return the scorers that a verifier is asked to run on a place."""
         key = ts.LeafKey(
             tree_id=self.spec.tree_id,
             leaf=leaf_to_wire(Leaf(segment.id, len(segment))),
@@ -96,7 +100,9 @@ def test_a_grown_tree_waits_for_a_place_that_was_put_before_scorers(world: World
 
 
 def test_the_end_of_growth_names_the_places_whatever_comes_late(world: World) -> None:
-    """LeafFinished of the place was lost on the way, and comes after the leaf's score: the tree waited for it."""
+    """LeafFinished of the place was lost on the way, and comes after the leaf's score: the tree
+    waited for it.
+    """
     chain = Chain(world)
     chain.ended(inside=[chain.place])
     chain.scored(chain.last)
@@ -107,7 +113,7 @@ def test_the_end_of_growth_names_the_places_whatever_comes_late(world: World) ->
 
 
 def test_a_named_place_that_is_never_scored_ends_with_the_deadline(world: World) -> None:
-    """A place off every path is owed nothing, whoever names it."""
+    """A place off every path is owed nothing."""
     chain = Chain(world)
     chain.ended(inside=[chain.place, Leaf(chain.root.id, 0)])
     chain.scored(chain.last)
@@ -136,7 +142,9 @@ def test_a_place_that_no_path_goes_on_from_is_owed_nothing(world: World) -> None
 
 
 def test_a_place_within_a_segment_counts_where_a_path_goes_past_it(world: World) -> None:
-    """(program, 2) lies on the path to the last segment; (last, 4) is the leaf, and (program, 0) is the prompt's end."""
+    """(program, 2) lies on the path to the last segment; (last, 4) is the leaf, and (program, 0) is
+    the prompt's end.
+    """
     chain = Chain(world)
     for end, value in ((0, 0.125), (2, 0.75)):
         leaf = leaf_to_wire(Leaf(chain.program.id, end))
@@ -245,7 +253,7 @@ def test_a_score_waits_for_its_segment_alone_and_beyond_it_there_is_no_place(wor
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("address", ["sqlite"], indirect=True)
 def test_in_any_order_the_tree_closes_and_no_score_is_lost(world: World, seed: int) -> None:
-    """Each score of the place counts or is kept as late; nothing waits, nothing is a dead letter."""
+    """Each score of the place counts or is kept as late; no event is parked or a dead letter."""
     forge, spec = world.forge, world.forge.spec()
     epoch, root = world.open(spec), forge.root(spec)
     program, last = forge.child(root), forge.child(forge.child(root))

@@ -1,4 +1,6 @@
-"""One reward rule: all who compute a reward from the same scores get the same bits, in whatever order the scores came."""
+"""One reward rule: every computation of a reward from the same scores gives the same bits, in
+whatever order the scores came.
+"""
 
 import json
 import math
@@ -71,7 +73,9 @@ def test_a_mean_is_the_same_in_any_order_and_never_beyond_its_values(
 def _closed(
     world: World, ordinal: int, values: Sequence[Sequence[float]], rng: random.Random
 ) -> tree_pb2.TreeSpec:
-    """A tree with a leaf for each list of values, one of each scorer; scores come in any order, most before growth ends."""
+    """Ingest a tree with a leaf for each list of values, one for each scorer; scores come in any
+    order, most before growth ends.
+    """
     forge = world.forge
     spec = forge.spec(ordinal, scorers=rng.sample(SCORERS, len(SCORERS)))
     epoch, root = world.open(spec), forge.root(spec)
@@ -93,7 +97,9 @@ def _closed(
 
 
 def _while_growing(world: World, spec: tree_pb2.TreeSpec) -> None:
-    """What control sees before the tree is grown is what is known then, by the same rule."""
+    """Check that control sees the rewards that are known before the tree is grown, by the same
+    rule.
+    """
     request = rs.ReadRoomsRequest(run_id=world.forge.run_id, block=1)
     (fact,) = world.database.query(lambda c: growth_budgets.facts(c, request, world.now()))
     (tree,) = world.database.query(lambda c: trees.read(c, [spec.tree_id]))

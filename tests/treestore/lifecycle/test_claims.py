@@ -1,4 +1,4 @@
-"""Claims: epochs, attempts without progress, returns, tickets (PROTOCOL 3)."""
+"""Claims: epochs, attempts without progress, returns, tickets."""
 
 import asyncio
 
@@ -121,7 +121,7 @@ def test_a_return_is_no_attempt_and_queues_the_tree_at_once(world: World) -> Non
     epoch = world.open(spec)
     for _ in range(5):
         world.return_tree(spec.tree_id, epoch, "drain")
-        world.return_tree(spec.tree_id, epoch, "drain")  # the same call again
+        world.return_tree(spec.tree_id, epoch, "drain")  # a repetition
         epoch = world.claim(spec.tree_id, "node-2")
         assert epoch
     assert world.tickets() == [1, 2, 3, 4, 5, 6]
@@ -206,9 +206,9 @@ def test_an_assignment_that_was_replaced_claims_nothing(world: World) -> None:
     _look(world)
     assert world.tickets() == [1, 2]
     assert world.claim(spec.tree_id, ticket=2) == 1
-    assert world.claim(spec.tree_id, ticket=1) == 0  # it fences nobody
+    assert world.claim(spec.tree_id, ticket=1) == 0  # it fences no claim
     assert _tree(world).claim_epoch == 1 and _tree(world).state == GROWING
-    assert world.claim(spec.tree_id, ticket=2) == 2  # the broker delivers the newest again
+    assert world.claim(spec.tree_id, ticket=2) == 2  # the broker redelivers the newest
 
 
 def test_trees_that_nobody_claims_are_queued_again_and_again_but_seldom(world: World) -> None:
@@ -274,7 +274,7 @@ def test_what_names_a_claim_that_was_never_issued_takes_no_tree(world: World, ep
         GROWING,
         1,
     )
-    world.ingest(world.forge.segments(world.forge.child(root, 1)))  # whoever holds the tree goes on
+    world.ingest(world.forge.segments(world.forge.child(root, 1)))  # the claim in force stays
     assert len(world.rows(schema.segments)) == 2
 
 

@@ -1,4 +1,4 @@
-"""Scores and closing: a tree is closed exactly when it is grown and owed nothing (PROTOCOL 4)."""
+"""Scores and closing: a tree is closed exactly when it is grown and owes nothing."""
 
 import itertools
 
@@ -146,7 +146,7 @@ def test_a_score_keeps_how_its_path_could_be_put_right(world: World) -> None:
 
 
 def test_a_segment_that_comes_after_the_end_of_growth_closes_nothing(world: World) -> None:
-    """A branch that no listed path holds may come again late: the leaf still lacks its score."""
+    """A branch that no listed path holds may come late: the leaf still lacks its score."""
     spec = world.forge.spec()
     epoch = world.open(spec)
     root = world.forge.root(spec)

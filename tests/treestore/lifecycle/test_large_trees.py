@@ -1,4 +1,4 @@
-"""A tree that no message holds is claimed all the same: its segments come in parts."""
+"""A tree that is too large for a message can be claimed: its segments come in parts."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from tests.treestore.work import statements
 
 
 async def _half_grown(store: Store, width: int = 3) -> bytes:
-    """A tree with a root and branches, all stored."""
+    """Store a tree with a root and branches, and return its id."""
     forge, spec = store.forge, store.forge.spec()
     await store.publish(forge.opened(spec))
     epoch = await store.claim(spec.tree_id)
@@ -59,7 +59,7 @@ async def test_in_parts_it_is_the_same_tree(
 async def test_a_tree_of_more_bytes_than_a_message_may_have_is_claimed(
     nats_server: Any, tmp_path: Path
 ) -> None:
-    """Of 96 MiB; a message has at most 64."""
+    """It has 96 MiB; a message has at most 64."""
     state = tmp_path / "state"
     async with served(nats_server.url, state) as store:
         tree_id = await _half_grown(store)

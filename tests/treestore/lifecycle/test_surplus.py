@@ -1,4 +1,4 @@
-"""Groups with spare trees, and groups that grow too old (RollArt, card 42)."""
+"""Groups with spare trees, and groups that grow too old (RollArt, arXiv 2512.22560)."""
 
 import itertools
 
@@ -138,8 +138,8 @@ def test_a_group_that_is_too_old_is_given_up_with_its_late_results(world: World)
         world.live(world.forge.spec(ordinal, 1, 2, last_step=last))
     world.ingest(
         *world.forge.life(world.forge.spec(1, 0, 2), epoch=1)
-    )  # group 1 is closed, and nobody took it
-    world.live(world.forge.spec(3))  # says nothing of its age
+    )  # group 1 is closed, and no batch took it
+    world.live(world.forge.spec(3))  # has no last step
     _policy(world, 1)
     assert "STALE" not in {row.reason for row in world.rows(schema.groups)}
     _policy(world, 2)

@@ -1,4 +1,4 @@
-"""Groups for scorers of whole groups: when they are whole, what is read of them, and how long their scores may take."""
+"""Groups for scorers of whole groups: completeness, contents, and the deadline of their scores."""
 
 from banyan.segment import Segment
 from banyan.v1 import events_pb2, tree_pb2
@@ -89,7 +89,7 @@ def test_a_leaf_that_has_no_text_yet_is_waited_for(world: World) -> None:
     leaves = _grow(world, a, epoch, said=1)
     assert not _read(
         world, a
-    ).settled  # nothing will trigger another look, so the verifier must ask again
+    ).settled  # nothing triggers another read, so the verifier must ask again
     world.ingest(world.forge.leaf(leaves[1], 2, epoch=epoch, completion="late"))
     assert [t.completion for t in _read(world, a).transcripts] == ["late", "1"]
 
@@ -112,7 +112,9 @@ def test_an_end_under_an_old_claim_is_not_waited_for(world: World) -> None:
 
 
 def test_half_a_group_that_was_scored_is_read_whole_with_what_is_owed(world: World) -> None:
-    """A verifier that was killed in between: the vote is of all leaves, the scores of those that lack one."""
+    """A verifier was killed in between: the vote is of all leaves, the scores are of those that
+    lack one.
+    """
     a, epoch = _open(world, 0, size=1)
     one, two = _grow(world, a, epoch)
     _score(world, one, 1.0)
@@ -178,7 +180,7 @@ def test_that_a_tree_is_grown_is_said_again_while_its_group_owes_a_vote(world: W
     (grown,) = again.trees
     assert said.subject.endswith(".grown") and grown.claim_epoch == epoch and len(grown.leaves) == 2
     before = world.rows(schema.leaves)
-    world.ingest(world.forge.item("grown", again))  # our own words, from the log: nothing new
+    world.ingest(world.forge.item("grown", again))  # our own reminders, from the log: nothing new
     assert (
         world.rows(schema.leaves) == before
         and not world.rows(schema.refused)

@@ -1,4 +1,6 @@
-"""A database that is busy, or away, for a while: nothing is given up, nothing is acknowledged, no loop ends."""
+"""A database that is busy or away for a while: nothing is dropped, nothing is acknowledged, no loop
+ends.
+"""
 
 import asyncio
 import contextlib
@@ -44,7 +46,9 @@ Release = Callable[[], None]
 def busy(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[World, Release]]:
-    """A world whose database somebody else holds, until it is released; the store waits for it 0.05 s instead of 10."""
+    """Yield a world whose database is locked by another connection, and its release; the store
+    waits 0.05 s instead of 10.
+    """
     monkeypatch.setattr(sqlite, "BUSY_S", 0.05)
     monkeypatch.setattr(database, "PATIENCE_S", 0.0)
     if request.param == "sqlite":
@@ -61,21 +65,23 @@ def busy(
         other = psycopg.connect(address)
         tables = ", ".join(f'"{table.name}"' for table in schema.metadata.sorted_tables)
         other.execute(f"LOCK TABLE {tables} IN EXCLUSIVE MODE".encode())
-        _hurry(world, 50)
+        _limit_statements(world, 50)
     yield world, lambda: _release(world, other)
     other.close()
     world.database.close()
 
 
 def _release(world: World, other: Any) -> None:
-    """Nobody holds the database any more, and statements have time."""
+    """Unlock the database, and give statements time."""
     other.execute("ROLLBACK")
     if world.database.url.get_backend_name() == "postgresql":
-        _hurry(world, 0)
+        _limit_statements(world, 0)
 
 
-def _hurry(world: World, limit_ms: int) -> None:
-    """Bound the statements of the writer: their time is over before that of a lock, as in a database under load."""
+def _limit_statements(world: World, limit_ms: int) -> None:
+    """Bound the statements of the writer: their time is over before that of a lock, as in a
+    database under load.
+    """
     for name, value in (("lock_timeout", 10_000), ("statement_timeout", limit_ms)):
         world.database.transact(lambda c, n=name, v=value: c.execute(text(f"SET {n} = {v}")))  # type: ignore[misc]
 
@@ -111,7 +117,7 @@ async def test_dead_letters_wait_for_a_busy_database(busy: tuple[World, Release]
 async def test_the_outbox_waits_for_a_busy_database(
     busy: tuple[World, Release], eventually: Any
 ) -> None:
-    """What it published and could not take out is published again, under the same id."""
+    """Events that were published but not removed are published again, under the same ids."""
     world, release = busy
     release()
     row = {"subject": "train.r.batch", "msg_id": "1", "payload": b"p", "traceparent": ""}
@@ -148,7 +154,7 @@ def _held(world: World) -> Iterator[None]:
             url.set(drivername="postgresql").render_as_string(hide_password=False)
         )
         other.execute("LOCK TABLE outbox IN EXCLUSIVE MODE")
-        _hurry(world, 50)
+        _limit_statements(world, 50)
     yield
     _release(world, other)
     other.close()
@@ -227,9 +233,11 @@ async def test_a_running_store_lives_through_a_locked_file(
     eventually: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """All loops at once, and the calls: what came meanwhile is stored when the file is free, nothing is given up."""
+    """All loops at once, and the calls: messages that came meanwhile are stored when the file is
+    free, none is dropped.
+    """
     monkeypatch.setattr(sqlite, "BUSY_S", 0.05)
-    monkeypatch.setattr(keeping, "_BEAT_MS", 0)  # each look writes
+    monkeypatch.setattr(keeping, "_BEAT_MS", 0)  # each turn writes
     async with served(nats_server.url, tmp_path / "state", ack_wait_s=1.0) as store:
         other = sqlite3.connect(tmp_path / "state" / "store.sqlite", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -274,7 +282,7 @@ def test_only_faults_of_the_data_do_not_pass(database_of_postgres: Database) -> 
     for state in (*away, "54000", "XX000", "42501"):
         with pytest.raises(TemporaryError) as found:
             database_of_postgres.transact(lambda c, s=state: _raise(c, s))  # type: ignore[misc]
-        # Whatever it is asked for it would answer so: messages are not tried one by one.
+        # Every statement would fail so: messages are not tried one by one.
         assert (found.value.reason == faults.UNAVAILABLE) == (state in away), state
         assert database_of_postgres.transact(lambda c: c.scalar(text("SELECT 1"))) == 1, state
     for state in ("22001", "22003", "22P05", "23505", "23502"):
@@ -301,7 +309,9 @@ def _raise(connection: Connection, state: str) -> None:
 async def test_a_session_that_the_server_ends_amid_a_transaction_buries_nothing(
     postgres: Any, postgres_template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`idle_in_transaction_session_timeout` (25P03): the store was stopped for a while between two statements."""
+    """`idle_in_transaction_session_timeout` (25P03): the store was stopped for a while between two
+    statements.
+    """
     monkeypatch.setattr(limits, "LIMITS", {"idle_in_transaction_session_timeout": 50})
     monkeypatch.setattr(database, "PATIENCE_S", 0.0)
     world = World(Database(postgres.fresh(postgres_template)).open()).start()
@@ -342,7 +352,7 @@ def test_a_transaction_whose_session_the_server_ended_is_run_again_at_once(
 
 
 def _await_gone(address: str, backend: Any) -> None:
-    """Waits until the server has ended a session."""
+    """Wait until the server has ended a session."""
     with psycopg.connect(address, autocommit=True) as connection:
         for _ in range(2000):
             if not connection.execute(
@@ -356,7 +366,7 @@ def _await_gone(address: str, backend: Any) -> None:
 async def test_our_own_refusal_of_a_message_buries_it_alone(
     busy: tuple[World, Release], monkeypatch
 ) -> None:
-    """Also by one of our own errors, which are no word of the database."""
+    """This holds for our own errors, too, which are not the database's."""
     world, release = busy
     release()
     told = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
@@ -375,7 +385,9 @@ async def test_our_own_refusal_of_a_message_buries_it_alone(
 async def test_a_message_that_the_database_cannot_take_holds_up_no_other(
     postgres: Any, postgres_template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A limit of the server (54000) is no fault of the data: the message is not given up, and the others are stored."""
+    """A limit of the server (54000) is no fault of the data: the message is not dropped, and the
+    others are stored.
+    """
     monkeypatch.setattr(database, "PATIENCE_S", 0.0)
     world = World(Database(postgres.fresh(postgres_template)).open()).start()
     told = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
@@ -419,7 +431,9 @@ async def test_a_letter_that_no_row_can_hold_stops_nobody(
 async def test_a_letter_that_the_database_cannot_take_holds_up_no_other(
     postgres: Any, postgres_template: str, monkeypatch: pytest.MonkeyPatch, refused: bool
 ) -> None:
-    """As with messages: at a limit of the server it comes again, refused by us it is let go; the others are kept."""
+    """At a limit of the server a letter comes again, and after a refusal of ours it is let go; the
+    others are kept.
+    """
     monkeypatch.setattr(database, "PATIENCE_S", 0.0)
     world = World(Database(postgres.fresh(postgres_template)).open()).start()
     letters = [
@@ -449,7 +463,7 @@ async def test_a_letter_that_the_database_cannot_take_holds_up_no_other(
 async def test_letters_are_not_tried_alone_while_the_database_is_busy(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each would wait as long as all together, and it would take none."""
+    """Each would wait as long as all together, and the database would take none."""
     letters = [
         events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=n, reason="why")
         for n in (1, 2)

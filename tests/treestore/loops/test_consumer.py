@@ -1,4 +1,6 @@
-"""The ingester: acknowledges after the commit only, and one message that breaks the database's rules holds up nobody."""
+"""The ingester acknowledges after the commit only, and a message that breaks the database's rules
+holds up no other.
+"""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +22,7 @@ from tests.treestore.forge import World
 
 @dataclass
 class Told:
-    """A delivery that notes whether it was acknowledged."""
+    """A delivery that records whether it was acknowledged."""
 
     item: Item
     acked: list[int] = field(default_factory=list)

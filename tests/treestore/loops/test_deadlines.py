@@ -1,4 +1,4 @@
-"""Deadlines belong to the store, and outlive its restarts (PROTOCOL 4)."""
+"""Deadlines belong to the store, and outlive its restarts."""
 
 from types import SimpleNamespace
 
@@ -62,7 +62,7 @@ def test_leaves_that_are_owed_a_score_are_said_again_at_half_time(world: World) 
     assert said.subject.endswith(".leaf") and [leaf.leaf for leaf in leaves.leaves] == [
         owed.scored.leaf
     ]
-    world.ingest(world.forge.item("leaf", leaves))  # our own words, from the log: nothing new
+    world.ingest(world.forge.item("leaf", leaves))  # our own reminders, from the log: nothing new
     world.ingest(scores[1])
     assert world.one(schema.trees).state == CLOSED
 
@@ -136,7 +136,7 @@ def test_a_lost_log_queues_free_trees_and_unscored_leaves_again(world: World) ->
     world.database.transact(lambda c: c.execute(schema.outbox.delete()))
     world.database.transact(lambda c: deadlines.log_lost(c, world.now()))
     _look(world)
-    # The claimed tree is left to its node, but its one leaf that is accepted and not scored is said again.
+    # The claimed tree is left to its node, but its only unscored leaf is published again.
     assert _said(world) == ["growth", "leaf", "leaf"]
     said = [
         events_pb2.LeavesFinished.FromString(r.payload)

@@ -1,4 +1,6 @@
-"""The store and its log: a new database is built up from what the log retains, and the log is purged of what all have."""
+"""The store and its log: a new database is built up from the retained messages, and messages that
+all consumers have are purged.
+"""
 
 import asyncio
 import contextlib
@@ -74,7 +76,9 @@ async def test_a_new_database_is_built_up_from_the_log(nats_server, tmp_path: Pa
 async def test_a_copy_that_was_put_back_reads_the_log_once_its_name_is_taken_from_it(
     nats_server, tmp_path: Path
 ) -> None:
-    """As docs/operations.md says: the broker keeps the place that the store has read to, behind what a copy lacks."""
+    """As docs/operations.md says: the broker keeps the place that the store has read to, after the
+    events that a copy lacks.
+    """
     forge = Forge()
     specs = [forge.spec(ordinal) for ordinal in range(3)]
     settings = Settings(nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path, rebuild=True)
@@ -101,7 +105,7 @@ async def test_a_copy_that_was_put_back_reads_the_log_once_its_name_is_taken_fro
 
 
 async def _lived(bus: Bus, address: str, forge: Forge, spec: tree_pb2.TreeSpec) -> tree_pb2.Tree:
-    """A tree's whole life on the log, under a claim that no store issued."""
+    """Publish a tree's whole life on the log, under a claim that no store issued."""
     for item in (forge.opened(spec), *forge.life(spec, epoch=3)):
         await bus.publish_bytes(item.subject, item.data, f"m{item.sequence}")
     return await _closed(TreeStoreServiceStub(rpc.channel(address)), spec.tree_id)
@@ -123,7 +127,7 @@ async def test_the_log_is_purged_of_what_all_consumers_have(nats_server, tmp_pat
         purge_s=0.1,
         purge_margin=2,
         rebuild=True,
-    )  # nobody claims its trees
+    )  # no node claims its trees
     bus = await Bus.connect(nats_server.url, "test")
     async with running(settings) as (server, _loops):
         trees = await _begin(server.address, forge)
@@ -167,7 +171,7 @@ class AnsweringLog:
 
 
 async def test_a_log_that_was_lost_is_noticed_whatever_its_numbers_say(world: World) -> None:
-    """A young run: the new log has passed the old one's numbers before anybody looks."""
+    """In a young run, the new log has passed the old one's numbers before the first check."""
     log, context = AnsweringLog(), Context(world.database, world.settings, world.now)
     keeper = Maintenance(context, log, Outbox(world.database, log))  # type: ignore[arg-type]
     assert not await keeper.check_log() and not await keeper.check_log()

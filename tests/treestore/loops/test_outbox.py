@@ -1,4 +1,6 @@
-"""The outbox: in order, again after a failure, and never stuck behind an event that cannot go out."""
+"""The outbox publishes in order, again after a failure, and is never stuck at an event that cannot
+go out.
+"""
 
 import asyncio
 import contextlib
@@ -12,7 +14,7 @@ from tests.treestore.forge import World
 
 
 class Log:
-    """Takes events, or fails as a test says."""
+    """A log that takes events, or fails as a test says."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
@@ -63,7 +65,7 @@ async def test_events_wait_for_the_log_and_are_drained_at_start(world: World, ev
         and len(world.rows(schema.outbox)) == 2
     )
     log.down = False
-    task = asyncio.ensure_future(Outbox(world.database, log).run())  # nobody rings
+    task = asyncio.ensure_future(Outbox(world.database, log).run())  # without a wake-up
     await eventually(lambda: len(log.said) == 2)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -1,4 +1,6 @@
-"""A run that failed and is taken back while the store takes away what the broker holds of it."""
+"""A run that failed and is resumed while the store removes the messages that the broker holds of
+it.
+"""
 
 import asyncio
 import concurrent.futures
@@ -44,7 +46,7 @@ async def test_a_run_that_is_taken_back_has_its_queue_again(
         await _move(store, rs.RUN_STATE_FAILED, rs.RUN_STATE_TRAINING)
         (delivery,) = await _taken(kept)  # which makes it again
         assert delivery.decode(events_pb2.GrowTree).tree_id == store.forge.spec().tree_id
-        await asyncio.sleep(0.5)  # and some looks of the store later
+        await asyncio.sleep(0.5)  # after some checks of the store
         assert await _queue_is_there(store)
 
 
@@ -88,7 +90,7 @@ async def test_what_a_run_makes_as_it_is_taken_back_is_not_taken_away(
     make: Any,
     is_there: Any,
 ) -> None:
-    """It is taken back right after the store saw that it was over."""
+    """It is resumed right after the store saw that it was over."""
     loop, over, resumed = asyncio.get_running_loop(), maintenance.runs.is_over, list[Any]()
 
     async def resume(store: Store) -> None:
@@ -101,9 +103,7 @@ async def test_what_a_run_makes_as_it_is_taken_back_is_not_taken_away(
             found = over(*words)
             if found and not resumed:
                 resumed.append(asyncio.run_coroutine_threadsafe(resume(store), loop))
-                concurrent.futures.wait(
-                    resumed, 1.0
-                )  # unless it waits for what the store does here
+                concurrent.futures.wait(resumed, 1.0)  # unless it waits for the removal
             return found
 
         monkeypatch.setattr(maintenance.runs, "is_over", slow)
@@ -111,5 +111,5 @@ async def test_what_a_run_makes_as_it_is_taken_back_is_not_taken_away(
         await _move(store, rs.RUN_STATE_TRAINING, rs.RUN_STATE_FAILED)
         await eventually(lambda: resumed and resumed[0].done())
         resumed[0].result()
-        await asyncio.sleep(0.5)  # some looks of the store later
+        await asyncio.sleep(0.5)  # after some checks of the store
         assert await is_there(store)

@@ -1,4 +1,4 @@
-"""How queries that grow with a run are answered: by an index, and never by a look at all rows or a sort of them."""
+"""Queries whose answers grow with a run use an index, and never scan or sort all rows."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ _QUERIES: dict[str, Callable[[Connection], object]] = {
 
 
 def plans(database: Database, work: Callable[[Connection], object]) -> dict[str, str]:
-    """SQLite's plan of each statement that `work` runs."""
+    """Return SQLite's plan of each statement that `work` runs."""
     asked: list[tuple[str, object]] = []
 
     def note(connection, cursor, statement, parameters, context, executemany) -> None:
@@ -43,7 +43,7 @@ def plans(database: Database, work: Callable[[Connection], object]) -> dict[str,
 
 
 def scans(found: dict[str, str], sorts: bool = True) -> list[str]:
-    """The steps that look at all rows of a table, but for that of runs, or sort what they found."""
+    """Return the steps that read all rows of a table, but for that of runs, or sort rows."""
     steps = [step for plan in found.values() for step in plan.split("; ")]
     looks = [
         s for s in steps if s.startswith("SCAN") and s not in ("SCAN CONSTANT ROW", "SCAN runs")

@@ -26,7 +26,9 @@ def test_the_statements_of_a_read_see_one_state(database: Database) -> None:
 
 
 def test_leaves_are_read_beside_an_ingest(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their segments, read first, are those of the leaves, read last, though a batch of both comes in between."""
+    """Their segments, read first, are those of the leaves, read last, though a batch of both comes
+    in between.
+    """
     spec = world.forge.spec()
     epoch = world.open(spec)
     life = world.forge.life(spec, epoch=epoch)

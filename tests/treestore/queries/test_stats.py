@@ -1,4 +1,4 @@
-"""Counts are kept, not counted: they cost the same at any size, and are what counting would give."""
+"""Counts are kept, not counted: they cost the same at any size, and equal those of counting."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def _counted(world: World) -> dict[str, int]:
 
 
 def history(world: World) -> None:
-    """Trees of all states, with what was refused, came late, or waits."""
+    """Ingest trees of all states, with refused, late and parked events."""
     forge = world.forge
     for ordinal in range(3):
         world.live(forge.spec(ordinal))
@@ -45,11 +45,11 @@ def history(world: World) -> None:
     epoch = world.claim(spec.tree_id)
     life = forge.life(spec, epoch=epoch)
     world.ingest(*life[:4])  # it grows
-    world.ingest(*life[:2])  # again: nothing new
+    world.ingest(*life[:2])  # repeated: nothing new
     world.ingest(forge.segments(forge.child(forge.root(spec), 7), epoch=epoch - 1))  # an old claim
     world.ingest(
         forge.segments(forge.child(forge.child(forge.root(spec), 8), 0), epoch=epoch)
-    )  # its parent is not there
+    )  # its parent is missing
     world.ingest(forge.score(forge.child(forge.root(forge.spec(0)), 0), 9.0))  # its tree is over
     spec = forge.spec(4)
     world.ingest(*forge.life(spec, epoch=world.open(spec))[:-1])  # one score is owed

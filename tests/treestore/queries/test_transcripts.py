@@ -1,4 +1,6 @@
-"""Leaves as a verifier reads them: once they are stored, with their text, and the scorers that still owe a score."""
+"""Leaves as a verifier reads them: once they are stored, with their text, and the scorers that
+still owe a score.
+"""
 
 import asyncio
 

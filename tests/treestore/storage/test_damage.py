@@ -1,4 +1,4 @@
-"""Damaged files: noticed after an end without a goodbye, written to no more, with a way on."""
+"""Damaged files: noticed after an end without closing, never written to again, with a remedy."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ _OF_TREES = (2, 5, 10, 13)  # first bytes of the pages that tables and indices a
 
 @pytest.fixture(scope="module")
 def left(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a store whose process was killed, with its log and its lock beside it."""
+    """Yield the file of a store whose process was killed, with its log and its lock beside it."""
     folder = tmp_path_factory.mktemp("killed")
     shutil.copy(sqlite_template, folder / "store.sqlite")
     world = World(Database(f"sqlite:///{folder / 'store.sqlite'}").open()).start()
@@ -41,7 +41,7 @@ def left(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture
 def path(left: Path, tmp_path: Path) -> Path:
-    """A copy that the test may damage."""
+    """Return a copy that the test may damage."""
     for file in left.parent.iterdir():
         shutil.copy(file, tmp_path)
     return tmp_path / "store.sqlite"
@@ -54,7 +54,7 @@ def _zero(path: Path, number: int) -> None:
 
 
 def _middle(path: Path) -> int:
-    """A page of segments in the middle of the file."""
+    """Return a page of segments in the middle of the file."""
     data = path.read_bytes()
     pages = [n for n in range(1, len(data) // _PAGE) if data[n * _PAGE] in _OF_TREES]
     return pages[len(pages) // 2]
@@ -67,7 +67,7 @@ async def _until_damaged(database: Database) -> StoreDamaged:
 
 
 async def _goes_on(database: Database) -> None:
-    """Waits for the end of a check that finds nothing; it stays there until it is cancelled."""
+    """Wait for the end of a check that finds nothing and waits until it is cancelled."""
     task = asyncio.ensure_future(database.check())
     async with asyncio.timeout(20):
         while database.unchecked is not None and not task.done():

@@ -1,4 +1,4 @@
-"""The database: one writer, refusals that say why, faults that pass (PROTOCOL 2)."""
+"""The database: one writer, refusals with reasons, faults that pass."""
 
 import sqlite3
 from pathlib import Path
@@ -148,7 +148,9 @@ def test_a_store_that_was_copied_while_it_ran_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path: Path, monkeypatch) -> None:
-    """From 0002, with a dead letter in it: what was stored stays, and the same numbers may come again."""
+    """It is of version 0002, with a dead letter in it: stored rows stay, and the same numbers may
+    come again.
+    """
     old = "INSERT INTO dead (service, stream, sequence, letter) VALUES ('s', 'LINEAGE', 7, x'')"
     with older(tmp_path / "s.sqlite", "0002", monkeypatch) as database:
         database.transact(lambda c: c.exec_driver_sql(old))

@@ -1,4 +1,4 @@
-"""A store, or a PostgreSQL server, whose machine is gone without a goodbye."""
+"""A store, or a PostgreSQL server, whose machine is gone without closing its connections."""
 
 import socket
 import subprocess
@@ -28,7 +28,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def distant() -> Iterator[tuple[Network, Postgres]]:
-    """A host that reaches a PostgreSQL server here by a wire that can be cut."""
+    """Yield a host that reaches a PostgreSQL server here by a wire that can be cut."""
     with network() as wire, running(listen=wire.address) as server:
         yield wire, server
 
@@ -60,7 +60,7 @@ _SERVER = {
 
 
 def _client(connection: Connection) -> tuple[int, ...]:
-    """What the store's own end of the connection is set to."""
+    """Return the settings of the store's own end of the connection."""
     raw = connection.connection.driver_connection
     assert raw is not None
     with socket.fromfd(raw.fileno(), socket.AF_INET, socket.SOCK_STREAM) as copy:

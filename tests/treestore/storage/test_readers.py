@@ -1,4 +1,6 @@
-"""Reads run beside each other, each on one state of the database, and none keeps SQLite's log from being taken over."""
+"""Reads run beside each other, each on one state of the database, and none prevents SQLite's log
+from being truncated.
+"""
 
 import asyncio
 import threading
@@ -60,7 +62,7 @@ async def test_reads_go_on_while_all_but_one_are_long(database: Database) -> Non
 def test_readers_that_never_pause_do_not_let_the_log_grow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Snapshots that overlap without an end; SQLite alone would never begin its log anew."""
+    """Snapshots overlap without an end; SQLite alone would never truncate its log."""
     monkeypatch.setattr("services.treestore.storage.sqlite.WAL_BYTES", 1 << 20)
     database = Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()
     begun, ended = [threading.Semaphore(0) for _ in range(2)], threading.Event()

@@ -1,7 +1,8 @@
-"""A machine that mixes what opens, grows and ends the trees of groups with the policies under which they grow too old.
+"""A state machine that mixes openings, growth and ends of groups' trees with the policies under
+which the groups grow too old.
 
-After each step no group that is too old holds a place of the gate or can be trained on, the counts of a group are those
-of its trees, and what a batch took was young enough and whole.
+After each step no group that is too old counts for the staleness gate or can be trained on, the
+counts of a group are those of its trees, and the groups of a batch were young enough and whole.
 """
 
 import shutil
@@ -67,7 +68,7 @@ class Ageing(RuleBasedStateMachine):
 
     @rule(place=places, whole=st.booleans())
     def grow(self, place: tuple[int, int], whole: bool) -> None:
-        """A node grows a tree and a verifier scores it, or the last score is still to come."""
+        """Grow and score a tree; the last score may still be to come."""
         spec = self.specs[place]
         if self.world.rows(schema.trees, tree_id=spec.tree_id) and (
             epoch := self.world.claim(spec.tree_id)
@@ -85,14 +86,16 @@ class Ageing(RuleBasedStateMachine):
 
     @rule()
     def publish(self) -> None:
-        """The next policy; one that was there before its learner went back is a replayed one."""
+        """Publish the next policy; a policy that was there before its learner was restarted is a
+        replayed one.
+        """
         self.step += 1
         put_policy(self.world, self.step, self.epoch, replayed=self.step <= self.reached)
         self.reached = max(self.reached, self.step)
 
     @rule()
     def go_back(self) -> None:
-        """The learner dies, and the next one begins at the base policy."""
+        """Restart the learner, at the base policy."""
         request = rs.TakeLearnerEpochRequest(
             run_id=self.world.forge.run_id, learner_id="next", checkpoint_step=0
         )
@@ -147,7 +150,7 @@ class Ageing(RuleBasedStateMachine):
         return {tree.reason for tree in self.world.rows(schema.trees, group_id=group_id)}
 
     def finish(self) -> None:
-        """All trees are opened at last, and then all groups become too old: no place of the gate is left taken."""
+        """Open all trees, and make all groups too old: none counts for the staleness gate then."""
         self.open(PLACES)
         assert all(group.opened == SIZE for group in self.world.rows(schema.groups))
         while self.step <= max(LAST):

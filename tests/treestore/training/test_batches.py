@@ -1,4 +1,4 @@
-"""Batches, learner epochs and runs (PROTOCOL 1 and 5)."""
+"""Batches, learner epochs and runs."""
 
 import itertools
 
@@ -263,7 +263,7 @@ def _look(world: World) -> None:
 
 
 def _queued(world: World) -> list[int]:
-    """The assignments that were said so far."""
+    """Return the number of assignments in the outbox."""
     said = world.rows(schema.outbox)
     return [row.n for row in said if row.subject == subjects.growth(world.forge.run_id)]
 

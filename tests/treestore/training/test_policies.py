@@ -1,4 +1,4 @@
-"""Policies: announced once, abandoned by a rewind, read page by page (PROTOCOL 1 and 5)."""
+"""Policies: published once, abandoned by a rewind, read page by page."""
 
 from pathlib import Path
 
@@ -100,7 +100,7 @@ def test_a_rewind_abandons_later_policies_and_replay_stores_them_anew(world: Wor
 def test_policies_come_page_by_page_or_only_the_newest(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A long run has more policies, each with its metrics, than an answer may hold."""
+    """A long run has more policies, each with its metrics, than fit in an answer."""
     monkeypatch.setattr(policies, "MAX_POLICIES", 2)
     for step in range(5):
         _policy(world, step)
@@ -121,7 +121,7 @@ def test_policies_come_page_by_page_or_only_the_newest(
 
 @pytest.mark.parametrize("ask", [{"after": 3}, {"newest": 2}, {"newest": 2, "abandoned": True}])
 def test_a_page_of_policies_is_read_without_the_others(tmp_path: Path, ask: dict[str, int]) -> None:
-    """SQLite says that it neither scans nor sorts."""
+    """SQLite's plan neither scans nor sorts."""
     database = Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()
     query = policies._page(rs.ReadPoliciesRequest(run_id="r", **ask)).compile(
         dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}

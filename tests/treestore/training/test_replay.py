@@ -1,4 +1,6 @@
-"""Replay: drawn from consumed groups alone, recorded with the batch, shown as lineage; never held out or dropped."""
+"""Replay: drawn from consumed groups alone, recorded with the batch, shown as lineage; never held
+out or dropped.
+"""
 
 from collections.abc import Sequence
 
@@ -29,8 +31,11 @@ def _grown(
     row: int | None = None,
     form: float | None = None,
 ) -> tree_pb2.TreeSpec:
-    """A group of one tree with a leaf per reward; of the same row as another group, where that is asked for. form: what a
-    second scorer says of each leaf."""
+    """Grow a group of one tree with a leaf for each reward, and return its spec.
+
+    row: ordinal of a group with the same row; None for a row of its own
+    form: value of a second scorer for each leaf
+    """
     forge = world.forge
     like = forge.spec(ordinal if row is None else row)
     tree_id = digest.tree_id(forge.run_id, forge.spec(ordinal).group_id, like.row_digest, 0)
@@ -131,7 +136,9 @@ def test_only_consumed_groups_are_stored_the_newest_of_each_row(world: World) ->
 
 
 def test_the_buffer_holds_no_more_than_its_capacity(world: World) -> None:
-    """Card 41: at most C + σ B groups while a batch is drawn; here C = 3, as a batch's own are stored after it."""
+    """The published code of DOTS holds at most C + σB groups while a batch is drawn; here C = 3, as
+    a batch's own groups are stored after it.
+    """
     specs = [_grown(world, n, [0, 1]) for n in range(8)]
     for number in range(4):
         _commit(world, number, [spec.group_id for spec in specs[2 * number : 2 * number + 2]])
@@ -181,7 +188,9 @@ def test_a_success_of_the_row_is_found_in_the_newest_tree_that_has_one(world: Wo
 
 
 def test_a_success_is_found_however_many_newer_trees_only_have_the_form(world: World) -> None:
-    """Card 47: the newest positive trajectory of the whole table. Here a second scorer finds each failure well formed."""
+    """As in DART-GUI (arXiv 2509.23866), it is the newest success of the whole table; here a second
+    scorer finds each failure well formed.
+    """
     right = _grown(world, 0, [0, 1], form=1.0)
     failures = [_grown(world, n, [0, 0], row=0, form=1.0) for n in range(1, 40)]
     for number, spec in enumerate((right, *failures)):
@@ -202,7 +211,7 @@ def test_what_a_batch_replayed_is_kept_in_order_and_consumed_once(world: World) 
     _commit(world, 0, [specs[0].group_id, specs[1].group_id])
     said = [_again(specs[1]), _again(specs[0], _leaf(world, specs[0], 1), specs[2].group_id)]
     _commit(world, 1, [specs[2].group_id], said)
-    _commit(world, 1, [specs[2].group_id], said)  # the same again changes nothing
+    _commit(world, 1, [specs[2].group_id], said)  # a repetition changes nothing
     stored = world.database.query(lambda c: batches.read(c, world.forge.run_id, 1))
     assert (
         stored is not None

@@ -1,4 +1,6 @@
-"""Groups that grow too old while messages about them are still on their way (`control.stale_groups: drop`)."""
+"""Groups that grow too old while messages about them are still on their way (`control.stale_groups:
+drop`).
+"""
 
 import pytest
 
@@ -27,7 +29,9 @@ def _states(world: World) -> list[tuple[int, str]]:
 
 
 def _check_over(world: World) -> None:
-    """The only group is given up with both trees, holds no place of the gate, and nothing of it is left to train on."""
+    """Check that the only group is dropped with both trees, counts no more for the gate, and has
+    nothing left to train on.
+    """
     group = world.one(schema.groups)
     assert (group.state, group.reason) == (GroupState.DROPPED, "STALE")
     assert (group.opened, group.done, group.dropped) == (2, 2, 2)
@@ -86,7 +90,7 @@ def test_a_group_whose_trees_all_came_to_nothing_is_too_old_as_well(world: World
 
 
 def test_a_policy_that_a_learner_replays_ends_what_is_too_old_for_it(world: World) -> None:
-    """Its steps went back with the learner, so what came in between was young enough."""
+    """Its steps went back with the learner, so groups that came in between were young enough."""
     put_policy(world, 0)
     put_policy(world, 2)
     epoch = rs.TakeLearnerEpochRequest(

@@ -1,4 +1,4 @@
-"""What a segment may say is held against what our side wrote: model, spec, published policies (ADR 051)."""
+"""Segments are checked against the model, the spec and the published policies (ADR 051)."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ _SAMPLING = Sampling(temperature=0.7, max_new_tokens=8, stop=("###",), seed=_SEE
 
 @pytest.fixture
 def bounded(make_world) -> World:
-    """A world whose run is of a model with 100 tokens and paths of 16, with one policy."""
+    """Return a world whose run has a model of 100 tokens and paths of 16, with one policy."""
     world: World = make_world()
     world.database.transact(runs.take_gateway_epoch)
     run = world.forge.run(vocabulary=100, longest_path=16)
@@ -142,7 +142,7 @@ def test_forced_and_tool_segments_need_neither_policy_nor_sampling(bounded: Worl
 
 
 def test_a_path_holds_what_its_model_takes(bounded: World) -> None:
-    """16 tokens with the prompt of 3; a spec that asks for more does not change that."""
+    """It holds 16 tokens with the prompt of 3; a spec that asks for more does not change that."""
     spec = _spec(bounded, generate_json=_GENERATE.replace("8", "64"))
     bounded.open(spec)
     root = bounded.forge.root(spec)

@@ -1,4 +1,6 @@
-"""What an ingest costs grows with what it is given, and not with its square, nor with texts that it does not need."""
+"""The cost of an ingest grows with its input, not with its square, nor with texts that it does not
+need.
+"""
 
 import sys
 from collections.abc import Callable
@@ -24,7 +26,7 @@ def small(tmp_path: Path) -> World:
 
 
 def _calls(work: Callable[[], object]) -> int:
-    """Calls of functions, and turns of generators, that some work takes."""
+    """Count the calls of functions, and turns of generators, that some work takes."""
     counted = 0
 
     def note(frame, what, argument) -> None:
@@ -51,7 +53,9 @@ def _opening(world: World, many: int, first: int, **more: int) -> int:
 def test_trees_that_open_together_cost_as_much_each_as_alone(
     small: World, more: dict[str, int]
 ) -> None:
-    """Also those that are too old when they come, and those of groups that need not all of them."""
+    """This holds for trees that are too old when they come, too, and for those of groups with spare
+    trees.
+    """
     small.database.transact(lambda c: c.execute(update(schema.runs).values(step=5)))
     few, many = _opening(small, 50, 0, **more), _opening(small, 200, 1000, **more)
     assert many < 5 * few
@@ -59,7 +63,7 @@ def test_trees_that_open_together_cost_as_much_each_as_alone(
 
 
 def test_places_are_looked_up_one_by_one(small: World) -> None:
-    """Trees times parents were looked up before."""
+    """A product of trees and parents was looked up before."""
     forge = small.forge
     specs = [forge.spec(ordinal) for ordinal in range(64)]
     small.ingest(forge.all_opened(specs))
