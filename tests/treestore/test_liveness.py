@@ -1,4 +1,4 @@
-"""The store answers for each of its loops: one that hangs is late, one that waits for work is not."""
+"""The store answers for each loop: one that hangs is late, one that waits for work is not."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -35,7 +35,7 @@ class Turns:
             self.hangs.set()
             await asyncio.Event().wait()
         self.clock.now += 100.0
-        self.late += [said] if (said := self._pulse().late) else []
+        self.late += [late] if (late := self._pulse().late) else []
         return self._answer
 
 

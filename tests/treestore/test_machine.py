@@ -28,7 +28,7 @@ from banyan.errors import Refused
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.control import progress
-from services.treestore.ingest.transaction import Item
+from services.treestore.ingest.item import Item
 from services.treestore.queries import trees
 from services.treestore.storage import schema
 from services.treestore.storage.database import Database
@@ -128,10 +128,10 @@ class Delivery(RuleBasedStateMachine):
         other claim has.
         """
         spec = self.specs[PLACES[which % len(PLACES)]]
-        found = self.world.rows(schema.trees, tree_id=spec.tree_id)
-        if not found:
+        stored = self.world.rows(schema.trees, tree_id=spec.tree_id)
+        if not stored:
             return
-        epoch, before = found[0].claim_epoch + ahead, self._of_tree(spec.tree_id)
+        epoch, before = stored[0].claim_epoch + ahead, self._of_tree(spec.tree_id)
         stolen = self.forge.child(self.forge.root(spec), 7)
         life = [
             item
@@ -140,10 +140,10 @@ class Delivery(RuleBasedStateMachine):
         ]
         self.world.ingest(*life, self.forge.segments(stolen, epoch=epoch))
         assert self._of_tree(spec.tree_id) == before
-        said = {
+        reasons = {
             row.reason for row in self.world.rows(schema.refused, segment=stolen.id, epoch=epoch)
         }
-        assert said == {"EPOCH_UNKNOWN" if found[0].state == GROWING else "STALE_EPOCH"}
+        assert reasons == {"EPOCH_UNKNOWN" if stored[0].state == GROWING else "STALE_EPOCH"}
 
     def _of_tree(self, tree_id: bytes):
         return [

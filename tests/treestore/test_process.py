@@ -173,12 +173,12 @@ async def test_what_was_acknowledged_survives_kills(
 
 
 async def _grow_all(client: Client, count: int) -> None:
-    async def some(first: int) -> None:
+    async def grow_many(first: int) -> None:
         for ordinal in range(first, count, 4):
             await client.grow(ordinal)
             client.confirmed += 1
 
-    await asyncio.gather(*(some(first) for first in range(4)))
+    await asyncio.gather(*(grow_many(first) for first in range(4)))
 
 
 async def _until(condition: Any, deadline_s: float = 30.0) -> None:
@@ -288,11 +288,11 @@ async def test_an_emptied_broker_gets_its_work_again(
 async def _known(bus: Bus) -> None:
     """Wait until the store queued the second tree, and so has its row."""
     consumer = await bus.consumer(subjects.GROWTH, "nodes", ["growth.*"])
-    seen: set[bytes] = set()
+    stored: set[bytes] = set()
     async with asyncio.timeout(20):
-        while len(seen) < 2:
+        while len(stored) < 2:
             for delivery in await consumer.fetch(2, 1.0):
-                seen.add(delivery.decode(events_pb2.GrowTree).tree_id)
+                stored.add(delivery.decode(events_pb2.GrowTree).tree_id)
 
 
 async def test_a_second_store_on_the_same_folder_is_refused(

@@ -1,4 +1,4 @@
-"""The whole service in this process, from the log to the answers: a real nats-server, gRPC, SQLite."""
+"""The whole service in this process, from the log to the answers: NATS, gRPC, SQLite."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.rpc import rpc
-from services.treestore.ingest.transaction import Item
+from services.treestore.ingest.item import Item
 from services.treestore.lifecycle import claim_batch
 from services.treestore.service import running
 from services.treestore.storage.settings import Settings
@@ -274,8 +274,8 @@ async def test_a_reader_serves_beside_the_writer_and_refuses_to_write(
     async with running(settings) as (server, loops):
         assert loops is None
         async with grpc.aio.insecure_channel(server.address) as channel:
-            found = await rpc.call(TreeStoreServiceStub(channel).ListTrees, ts.ListTreesRequest())
-            assert len(found.trees) == 1
+            listed = await rpc.call(TreeStoreServiceStub(channel).ListTrees, ts.ListTreesRequest())
+            assert len(listed.trees) == 1
             with pytest.raises(Refused) as refused:
                 await rpc.call(
                     RunStoreServiceStub(channel).TakeGatewayEpoch, rs.TakeGatewayEpochRequest()

@@ -38,13 +38,13 @@ def steps(database: Database, work: Callable[[Connection], Any], *, writes: bool
 @contextmanager
 def statements() -> Iterator[list[str]]:
     """Collect the statements of any database of this process within the block."""
-    asked: list[str] = []
+    executed: list[str] = []
 
     def note(connection, cursor, statement, parameters, context, executemany) -> None:
-        asked.append(statement)
+        executed.append(statement)
 
     event.listen(Engine, "before_cursor_execute", note)
     try:
-        yield asked
+        yield executed
     finally:
         event.remove(Engine, "before_cursor_execute", note)

@@ -16,9 +16,9 @@ from tests.treestore.forge import World
 def _put(
     world: World, *rows: tuple[int, int], epoch: int = 1, **more: object
 ) -> list[rs.GroupAllocation]:
-    asked = [rs.GroupAllocation(ordinal=o, row=r, **more) for o, r in rows]  # type: ignore[arg-type]
+    wanted = [rs.GroupAllocation(ordinal=o, row=r, **more) for o, r in rows]  # type: ignore[arg-type]
     request = rs.PutAllocationsRequest(
-        run_id=world.forge.run_id, gateway_epoch=epoch, allocations=asked
+        run_id=world.forge.run_id, gateway_epoch=epoch, allocations=wanted
     )
     return list(
         world.database.transact(lambda c: allocations.put(c, request, world.now())).allocations
@@ -27,8 +27,8 @@ def _put(
 
 def _read(world: World, first: int = 0, limit: int = 0) -> list[tuple[int, int]]:
     request = rs.ReadAllocationsRequest(run_id=world.forge.run_id, first=first, limit=limit)
-    found = world.database.query(lambda c: allocations.read(c, request)).allocations
-    return [(a.ordinal, a.row) for a in found]
+    response = world.database.query(lambda c: allocations.read(c, request)).allocations
+    return [(a.ordinal, a.row) for a in response]
 
 
 def test_an_allocation_is_stored_whole(world: World) -> None:
@@ -120,10 +120,10 @@ def _outcomes(
     request = rs.ReadOutcomesRequest(
         run_id=world.forge.run_id, first_batch=first, before_batch=before
     )
-    found = world.database.query(lambda c: group_outcomes.read(c, request))
+    response = world.database.query(lambda c: group_outcomes.read(c, request))
     return [
-        (g.ordinal, g.batch, sorted(g.rewards), sorted(g.lengths)) for g in found.groups
-    ], found.next_batch
+        (g.ordinal, g.batch, sorted(g.rewards), sorted(g.lengths)) for g in response.groups
+    ], response.next_batch
 
 
 def test_outcomes_are_the_rewards_and_lengths_of_the_leaves_of_batches(world: World) -> None:
@@ -156,12 +156,12 @@ def test_answers_that_solved_come_where_they_are_asked_for_and_are_cut(world: Wo
             ),
         )
     _commit(world, 0, [0, 1, 2])
-    asked = rs.ReadOutcomesRequest(run_id=world.forge.run_id, before_batch=1)
+    wanted = rs.ReadOutcomesRequest(run_id=world.forge.run_id, before_batch=1)
     assert {
-        g.solved for g in world.database.query(lambda c: group_outcomes.read(c, asked)).groups
+        g.solved for g in world.database.query(lambda c: group_outcomes.read(c, wanted)).groups
     } == {""}
-    asked.solved_chars, asked.right = 7, 0.5
-    first, second, third = world.database.query(lambda c: group_outcomes.read(c, asked)).groups
+    wanted.solved_chars, wanted.right = 7, 0.5
+    first, second, third = world.database.query(lambda c: group_outcomes.read(c, wanted)).groups
     assert (
         first.solved == "0: 1 is" and second.solved == "" and third.solved in ("2: 0 is", "2: 1 is")
     )
@@ -171,13 +171,13 @@ def test_a_leaf_without_a_value_has_no_reward(world: World) -> None:
     spec = world.forge.spec(0, scorers=["number", "regex"])
     epoch = world.open(spec)
     root = world.forge.root(spec)
-    one, two = world.forge.child(root, 0), world.forge.child(root, 1, 6)
+    short, long = world.forge.child(root, 0), world.forge.child(root, 1, 6)
     world.ingest(
-        world.forge.segments(root, one, two, epoch=epoch),
-        world.forge.leaf(one, epoch=epoch), world.forge.leaf(two, epoch=epoch),
-        world.forge.grown(spec.tree_id, one, two, epoch=epoch),
-        world.forge.score(one, 1.0), world.forge.score(one, None, "regex"),
-        world.forge.score(two, 1.0), world.forge.score(two, 0.0, "regex"),
+        world.forge.segments(root, short, long, epoch=epoch),
+        world.forge.leaf(short, epoch=epoch), world.forge.leaf(long, epoch=epoch),
+        world.forge.grown(spec.tree_id, short, long, epoch=epoch),
+        world.forge.score(short, 1.0), world.forge.score(short, None, "regex"),
+        world.forge.score(long, 1.0), world.forge.score(long, 0.0, "regex"),
     )  # fmt: skip
     _commit(world, 0, [0])
     assert _outcomes(world, 0, 1) == ([(0, 0, [0.5], [6])], 1)

@@ -66,9 +66,9 @@ def test_a_tree_on_which_nodes_die_is_dropped_in_the_end(world: World) -> None:
     assert (tree.state, tree.reason) == (DROPPED, "NO_PROGRESS")
 
 
-def _arrives(world: World, joined: bool = False, **said: bool) -> None:
+def _arrives(world: World, joined: bool = False, **flags: bool) -> None:
     member = rs.Member(node_id="rollout-0", run_id=world.forge.run_id, joined=joined)
-    request = rs.PutMemberRequest(member=member, **said)
+    request = rs.PutMemberRequest(member=member, **flags)
     world.database.transact(
         lambda c: arrivals.record_member(c, request, world.now(), world.settings)
     )

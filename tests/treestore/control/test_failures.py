@@ -39,10 +39,10 @@ def test_the_second_learner_that_fails_on_a_batch_has_it_set_aside(world: World)
     )
     assert list(read().group_ids) == groups[:1] and read().tree_ids  # it stays in the lineage
     commit(world, 1, groups[1:], epoch=2)  # ordinals have no gap
-    seen = world.database.query(
+    listed = world.database.query(
         lambda c: progress.read(c, world.forge.run_id, world.now())
     ).set_aside
-    assert [(one.ordinal, one.cause) for one in seen] == [(0, read().set_aside)]
+    assert [(batch.ordinal, batch.cause) for batch in listed] == [(0, read().set_aside)]
 
 
 def test_a_learner_that_is_over_and_a_batch_that_is_not_there_are_refused(world: World) -> None:

@@ -17,8 +17,10 @@ def _put(
 
 
 def _present(world: World) -> dict[str, bool]:
-    found = world.database.query(lambda c: members.read(c, world.forge.run_id, world.now())).members
-    return {m.node_id: m.present for m in found}
+    listed = world.database.query(
+        lambda c: members.read(c, world.forge.run_id, world.now())
+    ).members
+    return {m.node_id: m.present for m in listed}
 
 
 def test_a_silent_member_counts_no_more_until_it_is_heard_of(world: World) -> None:
@@ -53,8 +55,10 @@ def test_a_name_belongs_to_the_key_that_came_first(world: World) -> None:
         with pytest.raises(Refused) as refused:
             _put(world, name, "OTHER", joined=True)
         assert refused.value.reason == "NODE_TAKEN"
-    found = world.database.query(lambda c: members.read(c, world.forge.run_id, world.now())).members
-    assert [m.public_key for m in found] == ["KEY", ""]
+    listed = world.database.query(
+        lambda c: members.read(c, world.forge.run_id, world.now())
+    ).members
+    assert [m.public_key for m in listed] == ["KEY", ""]
 
 
 def test_a_killed_node_is_missed_within_ten_seconds_and_one_that_lives_may_lose_a_word_or_two() -> (
@@ -90,5 +94,7 @@ def test_a_member_is_told_by_the_trees_that_it_grew_once_each(world: World) -> N
             world.ingest(*world.forge.life(spec, epoch=epoch))
     _put(world, "node-1")
     _put(world, "idle")
-    found = world.database.query(lambda c: members.read(c, world.forge.run_id, world.now())).members
-    assert {m.node_id: m.trees for m in found} == {"node-1": 3, "idle": 0}
+    listed = world.database.query(
+        lambda c: members.read(c, world.forge.run_id, world.now())
+    ).members
+    assert {m.node_id: m.trees for m in listed} == {"node-1": 3, "idle": 0}

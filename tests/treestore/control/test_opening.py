@@ -5,7 +5,7 @@ import pytest
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore.control import progress, runs
-from services.treestore.ingest.transaction import Item
+from services.treestore.ingest.item import Item
 from services.treestore.loops import deadlines
 from services.treestore.storage import schema
 from services.treestore.storage.settings import Settings
@@ -26,7 +26,7 @@ def test_events_before_their_tree_and_their_run_wait(make_world) -> None:
     assert not world.rows(schema.trees) and len(world.rows(schema.parked)) == 10
     request = rs.PutRunRequest(run=world.forge.run(), request_id="first", gateway_epoch=1)
     world.database.transact(lambda c: runs.put(c, request, world.now(), world.settings))
-    # No claim was issued here, so epoch 1 came from a store that was lost; it is learned from the log.
+    # No claim was issued here, so epoch 1 is that of a lost store; it is learned from the log.
     assert world.one(schema.trees).state == CLOSED
     assert not world.rows(schema.parked)
 
@@ -93,9 +93,9 @@ def test_a_row_that_is_nested_too_deeply_takes_no_other_tree_with_it(world: Worl
 
 def test_a_held_out_row_is_never_opened_for_training(make_world) -> None:
     world: World = make_world()
-    held = world.forge.spec(ordinal=3)
-    world.start(held_out=(held.row_digest,))
-    world.ingest(world.forge.opened(held), world.forge.opened(world.forge.spec(ordinal=4)))
+    held_out = world.forge.spec(ordinal=3)
+    world.start(held_out=(held_out.row_digest,))
+    world.ingest(world.forge.opened(held_out), world.forge.opened(world.forge.spec(ordinal=4)))
     assert world.one(schema.dead).reason.startswith("HELD_OUT")
     assert world.one(schema.trees).tree_id == world.forge.spec(ordinal=4).tree_id
     world.ingest(world.forge.opened(world.forge.spec(ordinal=3, label="before-greedy")))
@@ -147,11 +147,13 @@ def test_trees_that_one_transaction_ends_are_one_message(world: World) -> None:
     epochs = {spec.tree_id: world.claim(spec.tree_id) for spec in specs}
     world.database.transact(lambda c: c.execute(schema.outbox.delete()))
     world.ingest(*(world.forge.grown(tree_id, epoch=epoch) for tree_id, epoch in epochs.items()))
-    said = world.rows(schema.outbox)
-    trees = [tree for row in said for tree in events_pb2.TreesClosed.FromString(row.payload).trees]
-    assert [row.subject for row in said] == [f"lineage.{world.forge.run_id}.closed"] * 2
+    outbox = world.rows(schema.outbox)
+    trees = [
+        tree for row in outbox for tree in events_pb2.TreesClosed.FromString(row.payload).trees
+    ]
+    assert [row.subject for row in outbox] == [f"lineage.{world.forge.run_id}.closed"] * 2
     assert {tree.tree_id for tree in trees} == epochs.keys() and len(trees) == 70
-    assert len({row.msg_id for row in said}) == 2
+    assert len({row.msg_id for row in outbox}) == 2
 
 
 def test_a_group_is_closed_only_when_all_its_trees_were_opened(world: World) -> None:

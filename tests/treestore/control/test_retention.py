@@ -11,7 +11,7 @@ from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from services.treestore.control import runs
 from services.treestore.ingest import dead_letters
-from services.treestore.ingest.transaction import Item
+from services.treestore.ingest.item import Item
 from services.treestore.queries import stats
 from services.treestore.storage import schema
 from services.treestore.storage.database import Database
@@ -72,10 +72,10 @@ def test_a_node_fills_its_own_room_and_nobody_elses(
     narrow.ingest(make(narrow, honest, other, 0))
     nodes = [row.node for row in narrow.rows(table)]
     assert sorted(nodes) == ["honest", *["hostile"] * _MOST]
-    found = narrow.database.query(lambda c: stats.read(c, narrow.forge.run_id))
-    assert found[retention.THROWN_AWAY] == _FLOOD - _MOST
-    said = [row for row in narrow.rows(schema.outbox) if row.subject.startswith("dead.")]
-    assert len(said) == (_MOST + 1 if table is schema.dead else 0), (
+    counts = narrow.database.query(lambda c: stats.read(c, narrow.forge.run_id))
+    assert counts[retention.THROWN_AWAY] == _FLOOD - _MOST
+    letters_out = [row for row in narrow.rows(schema.outbox) if row.subject.startswith("dead.")]
+    assert len(letters_out) == (_MOST + 1 if table is schema.dead else 0), (
         "a letter that is not kept is not said"
     )
 

@@ -47,22 +47,26 @@ def _grow(world: World, ordinal: int) -> tuple[str, list[str], str]:
     key = ts.LeafKey(
         tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=last.id, end=3), claim_epoch=1
     )
-    (seen,) = world.database.query(lambda c: transcripts.read(c, [key]))
+    (transcript,) = world.database.query(lambda c: transcripts.read(c, [key]))
     segments = sorted(row.text for row in world.rows(schema.segments, tree_id=spec.tree_id))
-    return world.one(schema.leaves, tree_id=spec.tree_id).completion, segments, seen.completion
+    return (
+        world.one(schema.leaves, tree_id=spec.tree_id).completion,
+        segments,
+        transcript.completion,
+    )
 
 
 def test_the_texts_of_a_run_that_a_node_joined_are_decoded_from_its_tokens(make_world) -> None:
     world = _world(make_world)
-    told, _, seen = _grow(world, 0)
-    assert told == seen == "the right answer is 42"  # of our own nodes alone
+    leaf_text, _, transcript = _grow(world, 0)
+    assert leaf_text == transcript == "the right answer is 42"  # of our own nodes alone
     member = rs.Member(node_id="stranger", run_id=world.forge.run_id, joined=True)
     world.database.transact(
         lambda c: members.put(c, rs.PutMemberRequest(member=member), world.now())
     )
-    told, segments, seen = _grow(world, 1)
+    leaf_text, segments, transcript = _grow(world, 1)
     assert (
-        told == seen == "w3 w4 w12 w13 w14"
+        leaf_text == transcript == "w3 w4 w12 w13 w14"
     )  # two tokens of the first, three of the last, none of the prompt
     assert segments == ["w0 w1 w2", "w12 w13 w14 w15", "w3 w4 w5 w6"]
 
@@ -85,7 +89,10 @@ def test_a_tokenizer_that_cannot_be_read_is_refused_and_equal_ones_are_kept_once
 
 
 def test_the_store_loads_no_model_library() -> None:
-    code = "import sys, services.treestore.service; print({'torch', 'transformers'} & set(sys.modules))"
+    code = (
+        "import sys, services.treestore.service;"
+        " print({'torch', 'transformers'} & set(sys.modules))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )

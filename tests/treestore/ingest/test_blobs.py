@@ -15,7 +15,7 @@ from banyan.v1 import treestore_service_pb2 as ts
 from banyan.wire.segments import segment_to_wire
 from services.treestore.control import runs
 from services.treestore.ingest import blobs
-from services.treestore.ingest.transaction import Item
+from services.treestore.ingest.item import Item
 from services.treestore.queries import trees
 from services.treestore.storage import schema
 from services.treestore.storage.settings import Settings
@@ -165,9 +165,11 @@ def test_plans_are_stored_once_and_come_only_when_asked_for(world: World) -> Non
     first, second = planned(0), planned(1)
     world.ingest(second, first, first, world.forge.segments(root))
     world.ingest(first, planned(2, padding=1 << 16))
-    read = lambda plans: (
-        world.database.query(lambda c: trees.read(c, [spec.tree_id], plans))[0].plans
-    )
+
+    def read(plans: bool) -> list[tree_pb2.PlanRecord]:
+        [tree] = world.database.query(lambda c: trees.read(c, [spec.tree_id], plans))
+        return list(tree.plans)
+
     assert [plan.number for plan in read(True)] == [0, 1] and not read(False)
     assert "bytes at most" in world.one(schema.dead).reason
     assert world.claim(spec.tree_id, "node-2") == 2

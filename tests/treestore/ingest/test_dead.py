@@ -33,10 +33,10 @@ def test_a_list_of_large_letters_fits_an_answer(world: World) -> None:
     """The newest letters have their messages, the others only the size."""
     _store(world, [MIB] * 100)
     listed = world.database.query(lambda c: stored_letters.read(c, 0)).letters
-    assert [len(one.letter.payload) for one in listed] == [MIB] * 4 + [0] * 96
-    assert {one.payload_bytes for one in listed} == {MIB}
-    assert [one.id for one in listed] == list(range(100, 0, -1))
-    assert {len(one.letter.reason) for one in listed} == {1000}
+    assert [len(stored.letter.payload) for stored in listed] == [MIB] * 4 + [0] * 96
+    assert {stored.payload_bytes for stored in listed} == {MIB}
+    assert [stored.id for stored in listed] == list(range(100, 0, -1))
+    assert {len(stored.letter.reason) for stored in listed} == {1000}
 
 
 def test_a_letter_without_its_message_is_not_replayed_and_says_why(world: World) -> None:

@@ -6,7 +6,7 @@ from banyan.errors import Refused
 from banyan.v1 import events_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.control import runs
-from services.treestore.ingest.transaction import Item
+from services.treestore.ingest.item import Item
 from services.treestore.lifecycle import claims, waits
 from services.treestore.loops.dead_letters import DeadLetters
 from services.treestore.queries import transcripts
@@ -57,10 +57,13 @@ async def test_a_letter_that_cannot_be_kept_stops_nobody(
     world: World, subject: str, data: bytes
 ) -> None:
     good = events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=5, reason="why")
-    told = [Told(Item(subject, data, 1)), Told(Item("dead.LINEAGE", good.SerializeToString(), 2))]
+    deliveries = [
+        Told(Item(subject, data, 1)),
+        Told(Item("dead.LINEAGE", good.SerializeToString(), 2)),
+    ]
     letters = DeadLetters(Context(world.database, world.settings, world.now), Silent())
-    assert await letters.store(told)
-    assert all(t.acked for t in told) and world.one(schema.dead).service == "verifier"
+    assert await letters.store(deliveries)
+    assert all(t.acked for t in deliveries) and world.one(schema.dead).service == "verifier"
 
 
 def test_each_bad_event_of_a_message_has_its_letter(world: World) -> None:

@@ -74,8 +74,8 @@ class Chain:
             leaf=leaf_to_wire(Leaf(segment.id, len(segment))),
             claim_epoch=self.epoch,
         )
-        (found,) = self.world.database.query(lambda c: transcripts.read(c, [key]))
-        return list(found.scorers)
+        (transcript,) = self.world.database.query(lambda c: transcripts.read(c, [key]))
+        return list(transcript.scorers)
 
 
 def test_a_score_of_a_place_that_is_no_leaf_is_stored_and_not_parked(world: World) -> None:
@@ -150,10 +150,10 @@ def test_a_place_within_a_segment_counts_where_a_path_goes_past_it(world: World)
         leaf = leaf_to_wire(Leaf(chain.program.id, end))
         score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value)
         scored = tree_pb2.ScoredLeaf(leaf=leaf, scorer="number", scorer_version="1", score=score)
-        said = events_pb2.LeafScored(
+        messages = events_pb2.LeafScored(
             run_id=world.forge.run_id, tree_id=chain.spec.tree_id, scored=scored
         )
-        world.ingest(world.forge.item("score", events_pb2.LeavesScored(scores=[said])))
+        world.ingest(world.forge.item("score", events_pb2.LeavesScored(scores=[messages])))
     chain.ended()
     chain.scored(chain.last)
     assert chain.state == CLOSED
@@ -208,13 +208,15 @@ def test_a_place_without_a_score_is_asked_for_again_and_given_up_by_the_deadline
     before = len(world.rows(schema.outbox))
     world.now.ms += chain.spec.score_deadline_ms // 2
     chain.look()
-    said = [
+    messages = [
         events_pb2.LeavesFinished.FromString(row.payload)
         for row in world.rows(schema.outbox)[before:]
     ]
-    assert [Leaf(one.leaf.segment, one.leaf.end) for message in said for one in message.leaves] == [
-        chain.place
-    ]
+    assert [
+        Leaf(leaf_message.leaf.segment, leaf_message.leaf.end)
+        for message in messages
+        for leaf_message in message.leaves
+    ] == [chain.place]
     world.now.ms += chain.spec.score_deadline_ms
     chain.look()
     assert chain.state == CLOSED and not chain.own

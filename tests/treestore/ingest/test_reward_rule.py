@@ -64,10 +64,10 @@ def test_a_mean_is_the_same_in_any_order_and_never_beyond_its_values(
 ) -> None:
     mixed = list(values)
     rng.shuffle(mixed)
-    found = reward.mean(values)
-    assert math.isfinite(found) and found == reward.mean(mixed)
+    result = reward.mean(values)
+    assert math.isfinite(result) and result == reward.mean(mixed)
     slack = 1e-12 * max(map(abs, values))
-    assert min(values) - slack <= found <= max(values) + slack
+    assert min(values) - slack <= result <= max(values) + slack
 
 
 def _closed(
@@ -85,8 +85,8 @@ def _closed(
     )
     scores = [
         forge.score(end, value, scorer=scorer)
-        for end, held in zip(ends, values, strict=True)
-        for scorer, value in zip(SCORERS, held, strict=True)
+        for end, leaf_values in zip(ends, values, strict=True)
+        for scorer, value in zip(SCORERS, leaf_values, strict=True)
     ]
     rng.shuffle(scores)
     for item in scores[:-1]:
@@ -125,8 +125,8 @@ def test_all_who_compute_a_reward_get_the_same_bits(
     assert row.state == CLOSED
     (tree,) = world.database.query(lambda c: trees.read(c, [spec.tree_id]))
     expected = {
-        Leaf(segment.id, len(segment.tokens) // 4): reward.mean(held)
-        for segment, held in zip(tree.segments[1:], values, strict=True)
+        Leaf(segment.id, len(segment.tokens) // 4): reward.mean(leaf_values)
+        for segment, leaf_values in zip(tree.segments[1:], values, strict=True)
     }
     trained = from_store.scored_tree(tree)
     assert trained.rewards == expected and trained.leaves == list(expected)
@@ -144,10 +144,10 @@ def test_all_who_compute_a_reward_get_the_same_bits(
         group_ids=[spec.group_id],
     )
     world.database.transact(lambda c: batches.commit(c, commit, world.now(), world.settings))
-    asked = rs.ReadOutcomesRequest(
+    request = rs.ReadOutcomesRequest(
         run_id=world.forge.run_id, first_batch=ordinal, before_batch=ordinal + 1
     )
-    (outcome,) = world.database.query(lambda c: group_outcomes.read(c, asked)).groups
+    (outcome,) = world.database.query(lambda c: group_outcomes.read(c, request)).groups
     assert list(outcome.rewards) == list(expected.values())
     replayed = ts.SampleReplayRequest(
         run_id=world.forge.run_id, first_batch=ordinal, before_batch=ordinal + 1
@@ -165,9 +165,9 @@ def test_the_sum_of_a_tree_is_exact_in_any_order(world: World, values: tuple[flo
 
 
 def test_one_unscorable_word_leaves_no_reward_and_a_missing_one_no_entry() -> None:
-    said = [("x", "a", 1.0), ("x", "b", None), ("y", "a", 1.0), ("z", "b", 0.5), ("z", "a", 0.25)]
-    assert reward.rewards(said, 2) == {"x": None, "z": 0.375}
-    assert reward.rewards(reversed(said), 2) == {"z": 0.375, "x": None}
+    scored = [("x", "a", 1.0), ("x", "b", None), ("y", "a", 1.0), ("z", "b", 0.5), ("z", "a", 0.25)]
+    assert reward.rewards(scored, 2) == {"x": None, "z": 0.375}
+    assert reward.rewards(reversed(scored), 2) == {"z": 0.375, "x": None}
 
 
 @given(
@@ -176,12 +176,12 @@ def test_one_unscorable_word_leaves_no_reward_and_a_missing_one_no_entry() -> No
     st.sets(st.tuples(st.integers(0, 5), st.sampled_from(SCORERS))),
 )
 def test_what_is_owed_is_every_pair_without_a_score_once(
-    ends: set[int], scorers: set[str], given: set[tuple[int, str]]
+    ends: set[int], scorers: set[str], pairs: set[tuple[int, str]]
 ) -> None:
     leaves = {Leaf(b"s", end): LeafRow(finished=True, listed=True) for end in ends}
-    scores = {(Leaf(b"s", end), scorer): ScoreRow(1, 0.0, "", "") for end, scorer in given}
-    found = owed(leaves, sorted(scorers), scores)
-    assert len(found) == len(set(found))
-    assert {(leaf.end, scorer) for leaf, scorer in found} == {
-        (end, scorer) for end in ends for scorer in scorers if (end, scorer) not in given
+    scores = {(Leaf(b"s", end), scorer): ScoreRow(1, 0.0, "", "") for end, scorer in pairs}
+    result = owed(leaves, sorted(scorers), scores)
+    assert len(result) == len(set(result))
+    assert {(leaf.end, scorer) for leaf, scorer in result} == {
+        (end, scorer) for end in ends for scorer in scorers if (end, scorer) not in pairs
     }

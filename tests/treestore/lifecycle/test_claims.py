@@ -304,16 +304,16 @@ def test_renewals_are_one_transaction_with_an_outcome_each(world: World) -> None
     epochs = [world.claim(spec.tree_id) for spec in specs]
     world.claim(specs[1].tree_id)  # a newer claim
     world.return_tree(specs[2].tree_id, 1, "drain")
-    held = [
+    pairs = [
         *((spec.tree_id, epoch) for spec, epoch in zip(specs, epochs, strict=True)),
         (bytes(32), 1),
     ]
     world.now.ms += 5_000
-    with statements() as asked:
-        found = world.database.transact(
-            lambda c: claims.renew_all(c, held, "", world.now(), world.settings)
+    with statements() as executed:
+        errors = world.database.transact(
+            lambda c: claims.renew_all(c, pairs, "", world.now(), world.settings)
         )
-    assert [e.reason if e else "" for e in found] == [
+    assert [e.reason if e else "" for e in errors] == [
         "",
         "STALE_EPOCH",
         "STALE_EPOCH",
@@ -321,16 +321,16 @@ def test_renewals_are_one_transaction_with_an_outcome_each(world: World) -> None
         "",
         "NOT_FOUND",
     ]
-    assert len([s for s in asked if "trees" in s]) == 2, (
+    assert len([s for s in executed if "trees" in s]) == 2, (
         "all are read together, and written together"
     )
     due = world.now() + world.settings.claim_ms
     renewed = [world.one(schema.trees, tree_id=spec.tree_id).claim_due_ms == due for spec in specs]
     assert renewed == [True, False, False, True, True]
-    found = world.database.transact(
-        lambda c: claims.renew_all(c, held[:1], "another", world.now(), world.settings)
+    errors = world.database.transact(
+        lambda c: claims.renew_all(c, pairs[:1], "another", world.now(), world.settings)
     )
-    assert [e.reason if e else "" for e in found] == ["OTHER_RUN"]
+    assert [e.reason if e else "" for e in errors] == ["OTHER_RUN"]
 
 
 async def test_a_node_renews_all_its_claims_in_two_calls(store: Store) -> None:
@@ -338,12 +338,12 @@ async def test_a_node_renews_all_its_claims_in_two_calls(store: Store) -> None:
     await store.publish(store.forge.all_opened(specs))
     epochs = [await store.claim(spec.tree_id) for spec in specs]
     node = GrpcStore(store.channel, store.forge.run_id, "node-1")
-    with statements() as asked:
+    with statements() as executed:
         await asyncio.gather(
             *(node.renew(s.tree_id, e) for s, e in zip(specs, epochs, strict=True))
         )
         with pytest.raises(Refused, match="is over"):
             await node.renew(specs[0].tree_id, epochs[0] + 1)
-    assert len([s for s in asked if s.startswith("UPDATE trees")]) == 1, (
+    assert len([s for s in executed if s.startswith("UPDATE trees")]) == 1, (
         "those that ask at once go together"
     )

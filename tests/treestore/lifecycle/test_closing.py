@@ -83,7 +83,7 @@ def test_progress_counts_what_happened(world: World) -> None:
     read = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now()))
     assert (read.groups.opened, read.groups.open, read.groups.closed) == (3, 1, 2)
     samples = read.samples
-    # Four closed trees: a prompt of 3 tokens, three segments of 4; two leaves with paths of 4 and 8.
+    # Four closed trees: a prompt of 3 tokens, three segments of 4; two paths of 4 and 8.
     assert (samples.sampled_tokens, samples.path_tokens) == (4 * 12, 4 * 12)
     assert (samples.prompt_tokens, samples.prompt_path_tokens) == (12, 24)
     assert (samples.leaves, samples.scored, samples.unscorable, samples.reward_sum) == (
@@ -133,13 +133,13 @@ def test_a_score_keeps_how_its_path_could_be_put_right(world: World) -> None:
     root = world.forge.root(spec)
     leaf = world.forge.child(root)
     world.ingest(world.forge.segments(root, leaf, epoch=epoch), world.forge.leaf(leaf, epoch=epoch))
-    said = world.forge.score(leaf, 0.0, scorer="steps")
-    message = events_pb2.LeavesScored.FromString(said.data)
+    score = world.forge.score(leaf, 0.0, scorer="steps")
+    message = events_pb2.LeavesScored.FromString(score.data)
     repair = tree_pb2.Repair(keep=3, text="2 + 2 = 4\n", step=2, steps=3)
     message.scores[0].scored.score.repair.CopyFrom(repair)
     world.ingest(world.forge.item("score", message), world.forge.score(leaf, 0.0))
-    found = {s.scorer: s.score for s in _tree(world, spec.tree_id).scores}
-    assert found["steps"].repair == repair and not found["number"].HasField("repair")
+    by_scorer = {s.scorer: s.score for s in _tree(world, spec.tree_id).scores}
+    assert by_scorer["steps"].repair == repair and not by_scorer["number"].HasField("repair")
     message.scores[0].scored.score.repair.text = "x" * 20_000
     world.ingest(world.forge.item("score", message))
     assert "has 20000 characters" in world.one(schema.dead).reason

@@ -79,9 +79,9 @@ async def test_a_tree_of_more_bytes_than_a_message_may_have_is_claimed(
 async def test_where_a_tree_stands_costs_no_look_at_its_segments(store: Store) -> None:
     tree_id = await _half_grown(store)
     verifier = VerifierStore(store.channel)
-    with statements() as asked:
+    with statements() as executed:
         standing = await verifier.standing(tree_id)
     assert standing is not None and (standing.claim_epoch, standing.over) == (1, False)
-    mine = [statement for statement in asked if "tree_id IN" in statement]
+    mine = [statement for statement in executed if "tree_id IN" in statement]
     assert mine and not [s for s in mine if "FROM segments" in s or "FROM leaves" in s]
     assert await verifier.standing(bytes(32)) is None

@@ -145,8 +145,11 @@ def test_a_group_that_is_too_old_is_given_up_with_its_late_results(world: World)
     _policy(world, 2)
     rows = sorted(world.rows(schema.groups), key=lambda r: r.ordinal)
     assert [(r.state, r.reason) for r in rows] == [
-        (GroupState.DROPPED, "STALE"), (GroupState.DROPPED, "STALE"), (GroupState.OPEN, ""), (GroupState.CLOSED, ""),
-    ]  # fmt: skip
+        (GroupState.DROPPED, "STALE"),
+        (GroupState.DROPPED, "STALE"),
+        (GroupState.OPEN, ""),
+        (GroupState.CLOSED, ""),
+    ]
     assert _states(world, 0) == _states(world, 1) == [(DROPPED, "STALE")] * 2
     world.ingest(*world.forge.life(world.forge.spec(0, 0, 2), epoch=1))
     assert _states(world, 0) == [(DROPPED, "STALE")] * 2, "late results change nothing"

@@ -18,13 +18,13 @@ def _open(world: World, index: int, size: int = 2, **more: object) -> tuple[tree
     return spec, world.open(spec)
 
 
-def _grow(world: World, spec: tree_pb2.TreeSpec, epoch: int, said: int = 2) -> Leaves:
+def _grow(world: World, spec: tree_pb2.TreeSpec, epoch: int, ended: int = 2) -> Leaves:
     """Two branches of the prompt, of which `said` were said to have ended."""
     forge, root = world.forge, world.forge.root(spec)
     leaves = [forge.child(root, 1), forge.child(root, 0)]
     world.ingest(forge.segments(root, *leaves, epoch=epoch))
     world.ingest(
-        *(forge.leaf(leaf, 2, epoch=epoch, completion=f"{leaf.ordinal}") for leaf in leaves[:said])
+        *(forge.leaf(leaf, 2, epoch=epoch, completion=f"{leaf.ordinal}") for leaf in leaves[:ended])
     )
     message = events_pb2.TreeGrown(
         run_id=spec.run_id, tree_id=spec.tree_id, claim_epoch=epoch, node_id="node-1"
@@ -55,26 +55,26 @@ def test_a_group_is_whole_when_its_last_tree_is_grown(world: World) -> None:
     (a, epoch_a), (b, epoch_b) = _open(world, 0), _open(world, 1)
     assert not _read(world, a).settled  # its end is still on its way
     _grow(world, a, epoch_a)
-    found = _read(world, a)
-    assert found.settled and not found.whole and not found.transcripts
+    group = _read(world, a)
+    assert group.settled and not group.whole and not group.transcripts
     _grow(world, b, epoch_b)
     for spec in (a, b):
-        found = _read(world, spec)
-        assert found.settled and found.whole and found.group_id == a.group_id
-        assert [t.key.tree_id for t in found.transcripts] == [
+        group = _read(world, spec)
+        assert group.settled and group.whole and group.group_id == a.group_id
+        assert [t.key.tree_id for t in group.transcripts] == [
             a.tree_id,
             a.tree_id,
             b.tree_id,
             b.tree_id,
         ]
-        assert [t.completion for t in found.transcripts] == [
+        assert [t.completion for t in group.transcripts] == [
             "0",
             "1",
             "0",
             "1",
         ]  # from left to right
         assert all(
-            list(t.scorers) == ["majority"] and t.row_json == a.row_json for t in found.transcripts
+            list(t.scorers) == ["majority"] and t.row_json == a.row_json for t in group.transcripts
         )
 
 
@@ -98,17 +98,17 @@ def test_what_was_dropped_before_it_was_grown_brings_nothing(world: World) -> No
     (a, epoch_a), (b, epoch_b) = _open(world, 0), _open(world, 1)
     _grow(world, a, epoch_a)
     world.return_tree(b.tree_id, epoch_b, "UNUSABLE: test")
-    found = _read(world, b, 0)
-    assert found.settled and found.whole
-    assert [t.key.tree_id for t in found.transcripts] == [a.tree_id] * 2
+    group = _read(world, b, 0)
+    assert group.settled and group.whole
+    assert [t.key.tree_id for t in group.transcripts] == [a.tree_id] * 2
 
 
 def test_an_end_under_an_old_claim_is_not_waited_for(world: World) -> None:
     a, epoch = _open(world, 0)
     assert not _read(world, a, epoch).settled
     assert world.claim(a.tree_id, "node-2") == epoch + 1
-    found = _read(world, a, epoch)
-    assert found.settled and not found.whole
+    group = _read(world, a, epoch)
+    assert group.settled and not group.whole
 
 
 def test_half_a_group_that_was_scored_is_read_whole_with_what_is_owed(world: World) -> None:
@@ -116,14 +116,14 @@ def test_half_a_group_that_was_scored_is_read_whole_with_what_is_owed(world: Wor
     lack one.
     """
     a, epoch = _open(world, 0, size=1)
-    one, two = _grow(world, a, epoch)
-    _score(world, one, 1.0)
-    found = _read(world, a)
-    assert [(t.key.leaf.segment, list(t.scorers)) for t in found.transcripts] == [
-        (two.id, ["majority"]),
-        (one.id, []),
+    first, second = _grow(world, a, epoch)
+    _score(world, first, 1.0)
+    group = _read(world, a)
+    assert [(t.key.leaf.segment, list(t.scorers)) for t in group.transcripts] == [
+        (second.id, ["majority"]),
+        (first.id, []),
     ]
-    _score(world, two, 0.0)
+    _score(world, second, 0.0)
     assert _read(world, a).whole and not _read(world, a).transcripts
     assert world.one(schema.trees).state == CLOSED
 
@@ -175,12 +175,17 @@ def test_that_a_tree_is_grown_is_said_again_while_its_group_owes_a_vote(world: W
     world.database.transact(lambda c: c.execute(schema.outbox.delete()))
     world.now.ms += spec.score_deadline_ms // 2
     _look(world)
-    said = world.one(schema.outbox)
-    again = events_pb2.TreesGrown.FromString(said.payload)
-    (grown,) = again.trees
-    assert said.subject.endswith(".grown") and grown.claim_epoch == epoch and len(grown.leaves) == 2
+    reminder = world.one(schema.outbox)
+    repeated = events_pb2.TreesGrown.FromString(reminder.payload)
+    (grown,) = repeated.trees
+    assert (
+        reminder.subject.endswith(".grown")
+        and grown.claim_epoch == epoch
+        and len(grown.leaves) == 2
+    )
     before = world.rows(schema.leaves)
-    world.ingest(world.forge.item("grown", again))  # our own reminders, from the log: nothing new
+    # Our own reminder, from the log: nothing new.
+    world.ingest(world.forge.item("grown", repeated))
     assert (
         world.rows(schema.leaves) == before
         and not world.rows(schema.refused)

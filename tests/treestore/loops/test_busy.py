@@ -21,8 +21,9 @@ from banyan.errors import InvalidInput, TemporaryError
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis.rpc import rpc
-from services.treestore.ingest.transaction import Item, ingest
 from services.treestore.ingest import dead_letters
+from services.treestore.ingest.item import Item
+from services.treestore.ingest.transaction import ingest
 from services.treestore.loops import ingester as consumer
 from services.treestore.loops import maintenance as keeping
 from services.treestore.loops.dead_letters import DeadLetters
@@ -92,26 +93,26 @@ def _context(world: World) -> Context:
 
 async def test_messages_wait_for_a_busy_database(busy: tuple[World, Release]) -> None:
     world, release = busy
-    told = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
+    deliveries = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
     ingester = Ingester(_context(world), Silent())
-    assert not await ingester.store(told)
-    assert not any(t.acked for t in told)
+    assert not await ingester.store(deliveries)
+    assert not any(t.acked for t in deliveries)
     release()
-    assert await ingester.store(told)
-    assert all(t.acked for t in told)
+    assert await ingester.store(deliveries)
+    assert all(t.acked for t in deliveries)
     assert len(world.rows(schema.trees)) == 3 and not world.rows(schema.dead)
 
 
 async def test_dead_letters_wait_for_a_busy_database(busy: tuple[World, Release]) -> None:
     world, release = busy
     letter = events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=5, reason="why")
-    told = [Told(Item("dead.LINEAGE", letter.SerializeToString(), 1))]
+    deliveries = [Told(Item("dead.LINEAGE", letter.SerializeToString(), 1))]
     letters = DeadLetters(_context(world), Silent())
-    assert not await letters.store(told)
-    assert not told[0].acked
+    assert not await letters.store(deliveries)
+    assert not deliveries[0].acked
     release()
-    assert await letters.store(told)
-    assert told[0].acked and world.one(schema.dead).service == "verifier"
+    assert await letters.store(deliveries)
+    assert deliveries[0].acked and world.one(schema.dead).service == "verifier"
 
 
 async def test_the_outbox_waits_for_a_busy_database(
@@ -280,10 +281,10 @@ def test_only_faults_of_the_data_do_not_pass(database_of_postgres: Database) -> 
         "58030",
     )
     for state in (*away, "54000", "XX000", "42501"):
-        with pytest.raises(TemporaryError) as found:
+        with pytest.raises(TemporaryError) as raised:
             database_of_postgres.transact(lambda c, s=state: _raise(c, s))  # type: ignore[misc]
         # Every statement would fail so: messages are not tried one by one.
-        assert (found.value.reason == faults.UNAVAILABLE) == (state in away), state
+        assert (raised.value.reason == faults.UNAVAILABLE) == (state in away), state
         assert database_of_postgres.transact(lambda c: c.scalar(text("SELECT 1"))) == 1, state
     for state in ("22001", "22003", "22P05", "23505", "23502"):
         with pytest.raises((IntegrityError, DataError)):
@@ -315,7 +316,7 @@ async def test_a_session_that_the_server_ends_amid_a_transaction_buries_nothing(
     monkeypatch.setattr(limits, "LIMITS", {"idle_in_transaction_session_timeout": 50})
     monkeypatch.setattr(database, "PATIENCE_S", 0.0)
     world = World(Database(postgres.fresh(postgres_template)).open()).start()
-    told = [Told(world.forge.opened(world.forge.spec()))]
+    deliveries = [Told(world.forge.opened(world.forge.spec()))]
 
     def slow(connection: Connection, *more: Any) -> Any:
         number = connection.scalar(text("SELECT pg_backend_pid()"))
@@ -325,10 +326,10 @@ async def test_a_session_that_the_server_ends_amid_a_transaction_buries_nothing(
     ingester = Ingester(_context(world), Silent())
     with monkeypatch.context() as slowly:
         slowly.setattr(consumer, "ingest", slow)
-        assert not await ingester.store(told)
-    assert not told[0].acked
-    assert await ingester.store(told)
-    assert told[0].acked and not world.rows(schema.dead)
+        assert not await ingester.store(deliveries)
+    assert not deliveries[0].acked
+    assert await ingester.store(deliveries)
+    assert deliveries[0].acked and not world.rows(schema.dead)
     world.database.close()
 
 
@@ -369,16 +370,16 @@ async def test_our_own_refusal_of_a_message_buries_it_alone(
     """This holds for our own errors, too, which are not the database's."""
     world, release = busy
     release()
-    told = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
+    deliveries = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
 
     def picky(connection: Connection, items: Any, *more: Any) -> Any:
-        if any(item.sequence == told[1].sequence for item in items):
+        if any(item.sequence == deliveries[1].sequence for item in items):
             raise InvalidInput("not this one")
         return ingest(connection, items, *more)
 
     monkeypatch.setattr(consumer, "ingest", picky)
-    assert await Ingester(_context(world), Silent()).store(told)
-    assert len(world.rows(schema.trees)) == 2 and all(t.acked for t in told)
+    assert await Ingester(_context(world), Silent()).store(deliveries)
+    assert len(world.rows(schema.trees)) == 2 and all(t.acked for t in deliveries)
     assert "not this one" in world.one(schema.dead).reason
 
 
@@ -390,16 +391,16 @@ async def test_a_message_that_the_database_cannot_take_holds_up_no_other(
     """
     monkeypatch.setattr(database, "PATIENCE_S", 0.0)
     world = World(Database(postgres.fresh(postgres_template)).open()).start()
-    told = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
+    deliveries = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
 
     def limited(connection: Connection, items: Any, *more: Any) -> Any:
-        if any(item.sequence == told[1].sequence for item in items):
+        if any(item.sequence == deliveries[1].sequence for item in items):
             _raise(connection, "54000")
         return ingest(connection, items, *more)
 
     monkeypatch.setattr(consumer, "ingest", limited)
-    assert not await Ingester(_context(world), Silent()).store(told)
-    assert [bool(t.acked) for t in told] == [True, False, True]
+    assert not await Ingester(_context(world), Silent()).store(deliveries)
+    assert [bool(t.acked) for t in deliveries] == [True, False, True]
     assert len(world.rows(schema.trees)) == 2 and not world.rows(schema.dead)
     world.database.close()
 
@@ -411,20 +412,20 @@ async def test_a_letter_that_no_row_can_hold_stops_nobody(
         events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=n, reason="why")
         for n in (1, 2)
     ]
-    told = [
+    deliveries = [
         Told(Item("dead.LINEAGE", letter.SerializeToString(), letter.sequence))
         for letter in letters
     ]
     store = dead_letters.store
 
-    def picky(connection: Connection, some: Any, *more: Any) -> None:
-        if any(letter.sequence == 1 for letter in some):
+    def picky(connection: Connection, batch: Any, *more: Any) -> None:
+        if any(letter.sequence == 1 for letter in batch):
             connection.execute(text("INSERT INTO dead (service) VALUES (NULL)"))
-        store(connection, some, *more)
+        store(connection, batch, *more)
 
     monkeypatch.setattr(dead_letters, "store", picky)
-    assert await DeadLetters(_context(world), Silent()).store(told)
-    assert all(t.acked for t in told) and world.one(schema.dead).sequence == 2
+    assert await DeadLetters(_context(world), Silent()).store(deliveries)
+    assert all(t.acked for t in deliveries) and world.one(schema.dead).sequence == 2
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -440,22 +441,22 @@ async def test_a_letter_that_the_database_cannot_take_holds_up_no_other(
         events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=n, reason="why")
         for n in (1, 2, 3)
     ]
-    told = [
+    deliveries = [
         Told(Item("dead.LINEAGE", letter.SerializeToString(), letter.sequence))
         for letter in letters
     ]
     store = dead_letters.store
 
-    def limited(connection: Connection, some: Any, *more: Any) -> None:
-        if any(letter.sequence == 2 for letter in some):
+    def limited(connection: Connection, batch: Any, *more: Any) -> None:
+        if any(letter.sequence == 2 for letter in batch):
             if refused:
                 raise InvalidInput("not this one")
             _raise(connection, "54000")
-        store(connection, some, *more)
+        store(connection, batch, *more)
 
     monkeypatch.setattr(dead_letters, "store", limited)
-    assert await DeadLetters(_context(world), Silent()).store(told) == refused
-    assert [bool(t.acked) for t in told] == [True, refused, True]
+    assert await DeadLetters(_context(world), Silent()).store(deliveries) == refused
+    assert [bool(t.acked) for t in deliveries] == [True, refused, True]
     assert sorted(row.sequence for row in world.rows(schema.dead)) == [1, 3]
     world.database.close()
 
@@ -468,16 +469,16 @@ async def test_letters_are_not_tried_alone_while_the_database_is_busy(
         events_pb2.DeadLetter(stream="LINEAGE", service="verifier", sequence=n, reason="why")
         for n in (1, 2)
     ]
-    told = [
+    deliveries = [
         Told(Item("dead.LINEAGE", letter.SerializeToString(), letter.sequence))
         for letter in letters
     ]
     tries: list[int] = []
 
-    def busy(connection: Connection, some: Any, *more: Any) -> None:
-        tries.append(len(some))
+    def busy(connection: Connection, batch: Any, *more: Any) -> None:
+        tries.append(len(batch))
         raise TemporaryError("busy", reason=faults.UNAVAILABLE)
 
     monkeypatch.setattr(dead_letters, "store", busy)
-    assert not await DeadLetters(_context(world), Silent()).store(told)
-    assert tries == [2] and not any(t.acked for t in told)
+    assert not await DeadLetters(_context(world), Silent()).store(deliveries)
+    assert tries == [2] and not any(t.acked for t in deliveries)

@@ -10,8 +10,9 @@ from banyan.errors import TemporaryError
 from banyan.v1 import events_pb2
 from services.treestore.events.events import Event, GrownSegment
 from services.treestore.ingest import transaction as ingest_module
+from services.treestore.ingest.item import Item
 from services.treestore.ingest.rules import Ruling
-from services.treestore.ingest.transaction import Item, ingest
+from services.treestore.ingest.transaction import ingest
 from services.treestore.loops import ingester
 from services.treestore.loops.ingester import Ingester
 from services.treestore.storage import schema
@@ -59,30 +60,30 @@ def _ingester(world: World) -> Ingester:
 
 
 async def test_nothing_is_acknowledged_that_is_not_committed(world: World, monkeypatch) -> None:
-    told = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
+    deliveries = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
 
     def full(*args: object) -> None:
         raise TemporaryError("disk is full", reason="STORE_FULL")
 
     monkeypatch.setattr(ingester, "ingest", full)
-    assert not await _ingester(world).store(told)
-    assert not any(t.acked for t in told) and not world.rows(schema.trees)
+    assert not await _ingester(world).store(deliveries)
+    assert not any(t.acked for t in deliveries) and not world.rows(schema.trees)
     monkeypatch.setattr(ingester, "ingest", ingest)
-    assert await _ingester(world).store(told)
-    assert all(t.acked for t in told) and len(world.rows(schema.trees)) == 3
+    assert await _ingester(world).store(deliveries)
+    assert all(t.acked for t in deliveries) and len(world.rows(schema.trees)) == 3
 
 
 async def test_a_message_that_breaks_the_ingest_is_buried_alone(world: World, monkeypatch) -> None:
-    told = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
+    deliveries = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
 
     def fragile(connection, items, now_ms, settings):
-        if any(item.sequence == told[1].sequence for item in items):
+        if any(item.sequence == deliveries[1].sequence for item in items):
             raise ZeroDivisionError("a bug")
         return ingest(connection, items, now_ms, settings)
 
     monkeypatch.setattr(ingester, "ingest", fragile)
-    assert await _ingester(world).store(told)
-    assert len(world.rows(schema.trees)) == 2 and all(t.acked for t in told)
+    assert await _ingester(world).store(deliveries)
+    assert len(world.rows(schema.trees)) == 2 and all(t.acked for t in deliveries)
     assert world.one(schema.dead).reason == "ZeroDivisionError: a bug"
 
 
@@ -131,7 +132,7 @@ async def test_a_parked_event_that_breaks_the_ingest_is_buried_and_not_who_relea
 async def test_a_burial_that_fails_acknowledges_nothing(
     world: World, monkeypatch, error: Exception
 ) -> None:
-    told = [Told(world.forge.opened(world.forge.spec()))]
+    deliveries = [Told(world.forge.opened(world.forge.spec()))]
 
     def broken(*args: object) -> None:
         raise ZeroDivisionError("a bug")
@@ -142,8 +143,8 @@ async def test_a_burial_that_fails_acknowledges_nothing(
     monkeypatch.setattr(ingester, "ingest", broken)
     monkeypatch.setattr(ingester, "flush", cannot)
     if isinstance(error, TemporaryError):
-        assert not await _ingester(world).store(told)
+        assert not await _ingester(world).store(deliveries)
     else:
         with pytest.raises(OSError, match="x"):
-            await _ingester(world).store(told)
-    assert not told[0].acked
+            await _ingester(world).store(deliveries)
+    assert not deliveries[0].acked

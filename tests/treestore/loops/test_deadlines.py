@@ -56,10 +56,10 @@ def test_leaves_that_are_owed_a_score_are_said_again_at_half_time(world: World) 
     world.now.ms += spec.score_deadline_ms // 2
     _look(world)
     _look(world)
-    said = world.one(schema.outbox)
-    leaves = events_pb2.LeavesFinished.FromString(said.payload)
+    reminder = world.one(schema.outbox)
+    leaves = events_pb2.LeavesFinished.FromString(reminder.payload)
     (owed,) = events_pb2.LeavesScored.FromString(scores[1].data).scores
-    assert said.subject.endswith(".leaf") and [leaf.leaf for leaf in leaves.leaves] == [
+    assert reminder.subject.endswith(".leaf") and [leaf.leaf for leaf in leaves.leaves] == [
         owed.scored.leaf
     ]
     world.ingest(world.forge.item("leaf", leaves))  # our own reminders, from the log: nothing new
@@ -97,8 +97,8 @@ def test_an_event_that_waited_in_vain_is_given_up(world: World) -> None:
     assert letter.reason.startswith("PREREQUISITE_MISSING") and letter.subject.endswith(".segment")
     # The letter can be replayed: it is a whole message.
     world.ingest(world.forge.segments(world.forge.child(root, 5)))
-    again = events_pb2.SegmentsGrown.FromString(letter.payload)
-    world.ingest(world.forge.item("segment", again))
+    replayed = events_pb2.SegmentsGrown.FromString(letter.payload)
+    world.ingest(world.forge.item("segment", replayed))
     assert len(world.rows(schema.segments)) == 3
 
 
@@ -138,12 +138,12 @@ def test_a_lost_log_queues_free_trees_and_unscored_leaves_again(world: World) ->
     _look(world)
     # The claimed tree is left to its node, but its only unscored leaf is published again.
     assert _said(world) == ["growth", "leaf", "leaf"]
-    said = [
+    reminders = [
         events_pb2.LeavesFinished.FromString(r.payload)
         for r in world.rows(schema.outbox)
         if r.subject.endswith("leaf")
     ]
-    assert sorted(len(message.leaves) for message in said) == [1, 2]
+    assert sorted(len(message.leaves) for message in reminders) == [1, 2]
     _look(world)
     assert len(world.rows(schema.outbox)) == 3, "said once"
 
@@ -158,9 +158,9 @@ def test_what_a_lost_log_asks_for_is_done_in_parts_and_survives_a_restart(
     world.database.transact(lambda c: deadlines.record_alive(c, world.now()))
     world.database.transact(lambda c: deadlines.log_lost(c, world.now()))
     world.database.transact(lambda c: deadlines.catch_up(c, world.now()))  # a kill came in between
-    for said in (2, 4, 5, 5):
+    for number in (2, 4, 5, 5):
         _look(world)
-        assert len(world.rows(schema.outbox)) == said
+        assert len(world.rows(schema.outbox)) == number
 
 
 def test_an_idle_store_writes_nothing(world: World) -> None:

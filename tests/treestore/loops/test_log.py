@@ -40,10 +40,12 @@ async def _closed(
 ) -> tree_pb2.Tree:
     end = asyncio.get_running_loop().time() + deadline_s
     while True:
-        found = await rpc.call(trees.ListTrees, ts.ListTreesRequest())
-        if any(t.tree_id == tree_id and t.state == tree_pb2.TREE_STATE_CLOSED for t in found.trees):
+        listed = await rpc.call(trees.ListTrees, ts.ListTreesRequest())
+        if any(
+            t.tree_id == tree_id and t.state == tree_pb2.TREE_STATE_CLOSED for t in listed.trees
+        ):
             return (await rpc.call(trees.GetTree, ts.GetTreeRequest(tree_id=tree_id))).tree
-        assert asyncio.get_running_loop().time() < end, found.trees
+        assert asyncio.get_running_loop().time() < end, listed.trees
         await asyncio.sleep(0.02)
 
 
@@ -112,10 +114,10 @@ async def _lived(bus: Bus, address: str, forge: Forge, spec: tree_pb2.TreeSpec) 
 
 
 async def _trees(address: str) -> set[bytes]:
-    found = await rpc.call(
+    listed = await rpc.call(
         TreeStoreServiceStub(rpc.channel(address)).ListTrees, ts.ListTreesRequest()
     )
-    return {tree.tree_id for tree in found.trees}
+    return {tree.tree_id for tree in listed.trees}
 
 
 async def test_the_log_is_purged_of_what_all_consumers_have(nats_server, tmp_path: Path) -> None:

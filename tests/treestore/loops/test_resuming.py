@@ -60,8 +60,8 @@ async def _gone(store: Store) -> bool:
 
 async def _taken(queue: Any) -> list[Any]:
     for _ in range(10):
-        if found := await queue.fetch(1, 2.0):
-            return list(found)
+        if deliveries := await queue.fetch(1, 2.0):
+            return list(deliveries)
     raise AssertionError("the tree was not queued again")
 
 
@@ -100,11 +100,11 @@ async def test_what_a_run_makes_as_it_is_taken_back_is_not_taken_away(
     async with served(nats_server.url, tmp_path / "state", purge_s=0.1) as store:
 
         def slow(*words: Any) -> bool:
-            found = over(*words)
-            if found and not resumed:
+            is_over = over(*words)
+            if is_over and not resumed:
                 resumed.append(asyncio.run_coroutine_threadsafe(resume(store), loop))
                 concurrent.futures.wait(resumed, 1.0)  # unless it waits for the removal
-            return found
+            return is_over
 
         monkeypatch.setattr(maintenance.runs, "is_over", slow)
         await make(store)

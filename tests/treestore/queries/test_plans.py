@@ -26,25 +26,27 @@ _QUERIES: dict[str, Callable[[Connection], object]] = {
 
 def plans(database: Database, work: Callable[[Connection], object]) -> dict[str, str]:
     """Return SQLite's plan of each statement that `work` runs."""
-    asked: list[tuple[str, object]] = []
+    executed: list[tuple[str, object]] = []
 
     def note(connection, cursor, statement, parameters, context, executemany) -> None:
         if statement.lstrip().startswith("SELECT"):
-            asked.append((statement, parameters))
+            executed.append((statement, parameters))
 
     def run(connection: Connection) -> dict[str, str]:
         event.listen(connection, "before_cursor_execute", note)
         work(connection)
         event.remove(connection, "before_cursor_execute", note)
-        found = ((s, connection.exec_driver_sql("EXPLAIN QUERY PLAN " + s, p)) for s, p in asked)
-        return {s: "; ".join(row[3] for row in rows) for s, rows in found}
+        plan_of = (
+            (s, connection.exec_driver_sql("EXPLAIN QUERY PLAN " + s, p)) for s, p in executed
+        )
+        return {s: "; ".join(row[3] for row in rows) for s, rows in plan_of}
 
     return database.query(run)
 
 
-def scans(found: dict[str, str], sorts: bool = True) -> list[str]:
+def scans(plan_of: dict[str, str], sorts: bool = True) -> list[str]:
     """Return the steps that read all rows of a table, but for that of runs, or sort rows."""
-    steps = [step for plan in found.values() for step in plan.split("; ")]
+    steps = [step for plan in plan_of.values() for step in plan.split("; ")]
     looks = [
         s for s in steps if s.startswith("SCAN") and s not in ("SCAN CONSTANT ROW", "SCAN runs")
     ]
@@ -61,8 +63,8 @@ def world(sqlite_template, tmp_path) -> World:
 
 @pytest.mark.parametrize("what", _QUERIES)
 def test_an_index_answers(world: World, what: str) -> None:
-    found = plans(world.database, _QUERIES[what])
-    assert found and not scans(found), found
+    plan_of = plans(world.database, _QUERIES[what])
+    assert plan_of and not scans(plan_of), plan_of
     world.database.close()
 
 
@@ -70,15 +72,15 @@ def test_the_batches_of_a_tree_are_found_by_the_tree(world: World) -> None:
     spec = world.forge.spec()
     world.live(spec)
     root = world.forge.root(spec)
-    found = plans(world.database, lambda c: lineage.consumers(c, root.id))
-    assert any("batch_trees" in plan for plan in found.values())
-    assert not scans(found, sorts=False), found
+    plan_of = plans(world.database, lambda c: lineage.consumers(c, root.id))
+    assert any("batch_trees" in plan for plan in plan_of.values())
+    assert not scans(plan_of, sorts=False), plan_of
     world.database.close()
 
 
 def test_the_policies_of_a_batch_are_found_by_the_batch(world: World) -> None:
-    found = plans(world.database, lambda c: policies.of_batch(c, _RUN, 3))
-    assert next(iter(found.values())).startswith(
+    plan_of = plans(world.database, lambda c: policies.of_batch(c, _RUN, 3))
+    assert next(iter(plan_of.values())).startswith(
         "SEARCH policies USING INDEX ix_policies_batch (run_id=? AND batch_ordinal=?)"
     )
     world.database.close()

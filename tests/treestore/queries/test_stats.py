@@ -28,11 +28,11 @@ def _counted(world: World) -> dict[str, int]:
         "policies": schema.policies,
         "batches": schema.batches,
     }
-    found = {name: len(world.rows(table)) for name, table in tables.items()}
+    counted = {name: len(world.rows(table)) for name, table in tables.items()}
     trees = {
         name: len(world.rows(schema.trees, state=state)) for state, name in counts.STATES.items()
     }
-    return found | trees | {"trees": sum(trees.values())}
+    return counted | trees | {"trees": sum(trees.values())}
 
 
 def history(world: World) -> None:
@@ -61,9 +61,9 @@ def history(world: World) -> None:
 
 def test_they_are_what_counting_gives(world: World) -> None:
     history(world)
-    found = world.database.query(lambda c: stats.read(c, world.forge.run_id))
+    kept = world.database.query(lambda c: stats.read(c, world.forge.run_id))
     counted = _counted(world)
-    assert {name: found[name] for name in counted} == counted
+    assert {name: kept[name] for name in counted} == counted
     assert (
         counted["refused"] == counted["late"] == counted["parked"] == counted["trees_dropped"] == 1
     )
@@ -89,7 +89,10 @@ _TREE = (
     "INSERT INTO trees (tree_id, run_id, group_id, tree_index, row_digest, spec, state, claim_node)"
     " VALUES (X'{0:064x}', 'r', 'g', {0}, x'', x'', {1}, 'node-1')"
 )
-_REFUSED = "INSERT INTO refused (digest, tree_id, segment, winner, payload) VALUES (x'0{0}', X'{0:064x}', x'', x'', x'0102')"
+_REFUSED = (
+    "INSERT INTO refused (digest, tree_id, segment, winner, payload)"
+    " VALUES (x'0{0}', X'{0:064x}', x'', x'', x'0102')"
+)
 
 
 def test_a_store_of_before_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,14 +104,15 @@ def test_a_store_of_before_is_counted_once(tmp_path: Path, monkeypatch: pytest.M
             _REFUSED.format(1),
         ]
         rows += [
-            f"INSERT INTO leaves (tree_id, segment, finished, listed) VALUES (X'{1:064x}', x'0{n}', 1, 1)"
+            "INSERT INTO leaves (tree_id, segment, finished, listed)"
+            f" VALUES (X'{1:064x}', x'0{n}', 1, 1)"
             for n in (1, 2)
         ]
         for row in rows:
             database.transact(lambda c, row=row: c.exec_driver_sql(row))
     database = Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()
-    found = database.query(lambda c: stats.read(c, "r"))
-    known = {name: count for name, count in found.items() if count}
+    kept = database.query(lambda c: stats.read(c, "r"))
+    known = {name: count for name, count in kept.items() if count}
     assert known == {"trees_closed": 2, "trees_dropped": 1, "leaves": 2, "trees": 3, "refused": 1}
     refused = schema.refused.c
     [row] = database.query(

@@ -26,18 +26,19 @@ async def test_leaves_are_read_once_they_are_stored(store: Store) -> None:
     await store.publish(
         forge.leaf(leaf, epoch=epoch), forge.segments(leaf, middle, root, epoch=epoch)
     )
-    found = (await asyncio.wait_for(waiting, 5)).transcripts
-    assert len(found) == 1 and found[0].key == key
-    assert found[0].completion == "<0><1>" and found[0].completion_tokens == 8
-    assert found[0].row_json == spec.row_json and list(found[0].scorers) == ["number"]
+    answer = (await asyncio.wait_for(waiting, 5)).transcripts
+    assert len(answer) == 1 and answer[0].key == key
+    assert answer[0].completion == "<0><1>" and answer[0].completion_tokens == 8
+    assert answer[0].row_json == spec.row_json and list(answer[0].scorers) == ["number"]
     assert (
-        found[0].finish == tree_pb2.SEGMENT_FINISH_STOP and found[0].traceparent == spec.traceparent
+        answer[0].finish == tree_pb2.SEGMENT_FINISH_STOP
+        and answer[0].traceparent == spec.traceparent
     )
     await store.publish(forge.score(leaf))
     ask.deadline_ms = 0
     for _ in range(500):
-        found = (await rpc.call(store.trees.ReadLeaves, ask)).transcripts
-        if not found[0].scorers:
+        answer = (await rpc.call(store.trees.ReadLeaves, ask)).transcripts
+        if not answer[0].scorers:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("the scorer still owes a score")
@@ -58,11 +59,11 @@ async def test_a_path_that_leaves_a_segment_early_needs_its_text(store: Store) -
         ts.LeafKey(tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=s.id, end=len(s)))
         for s in (trunk, inside)
     ]
-    found = await rpc.call(
+    answer = await rpc.call(
         store.trees.ReadLeaves, ts.ReadLeavesRequest(leaves=keys, deadline_ms=9000), deadline_s=10
     )
-    assert [t.completion for t in found.transcripts] == ["<0>", "exact text"]
-    assert [t.completion_tokens for t in found.transcripts] == [4, 6]
+    assert [t.completion for t in answer.transcripts] == ["<0>", "exact text"]
+    assert [t.completion_tokens for t in answer.transcripts] == [4, 6]
 
 
 async def test_a_refused_leaf_has_no_scorer_to_ask(store: Store) -> None:
@@ -76,8 +77,8 @@ async def test_a_refused_leaf_has_no_scorer_to_ask(store: Store) -> None:
         tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=root.id, end=len(root)), claim_epoch=old
     )
     ask = ts.ReadLeavesRequest(leaves=[key], deadline_ms=9000)
-    found = await rpc.call(store.trees.ReadLeaves, ask, deadline_s=10)
-    assert len(found.transcripts) == 1 and not found.transcripts[0].scorers
+    answer = await rpc.call(store.trees.ReadLeaves, ask, deadline_s=10)
+    assert len(answer.transcripts) == 1 and not answer.transcripts[0].scorers
 
 
 async def test_a_leaf_refused_under_an_old_claim_is_still_awaited_under_the_new_one(

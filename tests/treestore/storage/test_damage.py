@@ -61,9 +61,9 @@ def _middle(path: Path) -> int:
 
 
 async def _until_damaged(database: Database) -> StoreDamaged:
-    with pytest.raises(StoreDamaged) as found:
+    with pytest.raises(StoreDamaged) as raised:
         await asyncio.wait_for(database.check(), 20)
-    return found.value
+    return raised.value
 
 
 async def _goes_on(database: Database) -> None:
@@ -94,17 +94,17 @@ async def test_a_store_that_was_not_closed_is_checked_and_goes_on(path: Path) ->
     await _goes_on(world.database)
     assert len(world.rows(schema.trees)) == 40
     world.database.close()
-    again = Database(f"sqlite:///{path}").open()
-    assert again.unchecked is None, "it was closed, and checked before"
-    again.close()
+    reopened = Database(f"sqlite:///{path}").open()
+    assert reopened.unchecked is None, "it was closed, and checked before"
+    reopened.close()
 
 
 async def test_a_store_is_checked_until_a_check_went_through(path: Path) -> None:
     Database(f"sqlite:///{path}").open().close()
-    again = Database(f"sqlite:///{path}").open()
-    assert again.unchecked, "the one before it ended well, and had not looked at all of the file"
-    await _goes_on(again)
-    again.close()
+    reopened = Database(f"sqlite:///{path}").open()
+    assert reopened.unchecked, "the one before it ended well, and had not looked at all of the file"
+    await _goes_on(reopened)
+    reopened.close()
     path.with_name("store.sqlite.lock").unlink()
     copied = Database(f"sqlite:///{path}").open()
     assert copied.unchecked, "a file that was put here says nothing of how its process ended"

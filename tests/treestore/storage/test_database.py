@@ -38,9 +38,9 @@ def test_a_second_writer_is_refused_and_told_who_has_it(
 def test_the_lock_goes_with_its_holder(database: Database, address: str) -> None:
     database.transact(lambda c: store_metadata.rise(c, "x"))
     database.close()
-    again = Database(address).open()
-    assert again.query(lambda c: store_metadata.read_int(c, "x")) == 1
-    again.close()
+    reopened = Database(address).open()
+    assert reopened.query(lambda c: store_metadata.read_int(c, "x")) == 1
+    reopened.close()
 
 
 def test_readers_see_all_that_is_committed_and_nothing_else(database: Database) -> None:
@@ -163,7 +163,8 @@ def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path: Path, monke
 
 
 _OLD_TREE = (
-    "INSERT INTO trees (tree_id, run_id, group_id, tree_index, row_digest, spec, state, segments, grown_node)"
+    "INSERT INTO trees"
+    " (tree_id, run_id, group_id, tree_index, row_digest, spec, state, segments, grown_node)"
     " VALUES (X'{0:064x}', 'r', 'g', {0}, x'', x'', 2, 3, 'node-1')"
 )
 

@@ -76,7 +76,8 @@ def _client(connection: Connection) -> tuple[int, ...]:
 
 def test_what_the_address_says_goes_before() -> None:
     url = make_url(
-        "postgresql+psycopg://u@h/d?tcp_user_timeout=7&keepalives_idle=60&options=-c statement_timeout%3D9"
+        "postgresql+psycopg://u@h/d?tcp_user_timeout=7&keepalives_idle=60"
+        "&options=-c statement_timeout%3D9"
     )
     arguments = postgres.arguments(url)
     assert "tcp_user_timeout" not in arguments and "keepalives_idle" not in arguments

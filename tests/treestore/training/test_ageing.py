@@ -51,7 +51,8 @@ class Ageing(RuleBasedStateMachine):
             (ordinal, index): self.world.forge.spec(ordinal, index, SIZE, last_step=LAST[ordinal])
             for ordinal, index in PLACES
         }
-        self.epoch, self.step, self.reached, self.batches = 1, 0, 0, 0
+        self.epoch, self.step = 1, 0
+        self.reached, self.batches = 0, 0
         put_policy(self.world, 0)
 
     def teardown(self) -> None:
@@ -116,7 +117,9 @@ class Ageing(RuleBasedStateMachine):
                 group_ids=[group.group_id],
             )
             self.world.database.transact(
-                lambda c: batches.commit(c, request, self.world.now(), self.world.settings)
+                lambda c, request=request: batches.commit(
+                    c, request, self.world.now(), self.world.settings
+                )
             )
             self.batches += 1
 

@@ -67,12 +67,16 @@ def test_groups_become_ready_whole_and_in_order(world: World) -> None:
     for index in range(2):
         world.live(world.forge.spec(0, index, 3))
     world.open(world.forge.spec(0, 2, 3))
-    found = _ready(world)
-    assert [g.ordinal for g in found.groups] == [1] and found.oldest_open == 0
+    groups_ready = _ready(world)
+    assert [g.ordinal for g in groups_ready.groups] == [1] and groups_ready.oldest_open == 0
     world.ingest(world.forge.grown(world.forge.spec(0, 2, 3).tree_id))
-    found = _ready(world)
-    assert [g.ordinal for g in found.groups] == [0, 1] and not found.HasField("oldest_open")
-    assert list(found.groups[0].tree_ids) == [world.forge.spec(0, i, 3).tree_id for i in range(3)]
+    groups_ready = _ready(world)
+    assert [g.ordinal for g in groups_ready.groups] == [0, 1] and not groups_ready.HasField(
+        "oldest_open"
+    )
+    assert list(groups_ready.groups[0].tree_ids) == [
+        world.forge.spec(0, i, 3).tree_id for i in range(3)
+    ]
 
 
 def test_a_dropped_tree_leaves_its_group_which_still_closes(world: World) -> None:
@@ -81,8 +85,8 @@ def test_a_dropped_tree_leaves_its_group_which_still_closes(world: World) -> Non
     world.open(bad)
     world.silence()
     assert world.claim(bad.tree_id) == 0
-    found = _ready(world)
-    assert [list(g.tree_ids) for g in found.groups] == [[world.forge.spec(0, 0, 2).tree_id]]
+    groups_ready = _ready(world)
+    assert [list(g.tree_ids) for g in groups_ready.groups] == [[world.forge.spec(0, 0, 2).tree_id]]
     commit(world, 0, [bad.group_id])
     assert sorted(t.state for t in world.rows(schema.trees)) == [CONSUMED, DROPPED]
 
@@ -264,8 +268,8 @@ def _look(world: World) -> None:
 
 def _queued(world: World) -> list[int]:
     """Return the number of assignments in the outbox."""
-    said = world.rows(schema.outbox)
-    return [row.n for row in said if row.subject == subjects.growth(world.forge.run_id)]
+    events = world.rows(schema.outbox)
+    return [row.n for row in events if row.subject == subjects.growth(world.forge.run_id)]
 
 
 def test_a_paused_run_remembers_its_state_and_its_time(world: World) -> None:
@@ -281,8 +285,8 @@ def test_a_paused_run_remembers_its_state_and_its_time(world: World) -> None:
 
 def test_a_run_is_put_once_and_found_by_prefix(world: World) -> None:
     put = rs.PutRunRequest(run=rs.Run(run_id="another-1"), request_id="first", gateway_epoch=1)
-    again = world.database.transact(lambda c: runs.put(c, put, world.now(), world.settings))
-    assert again.run_id == world.forge.run_id
+    repeated = world.database.transact(lambda c: runs.put(c, put, world.now(), world.settings))
+    assert repeated.run_id == world.forge.run_id
     put = rs.PutRunRequest(run=world.forge.run(), request_id="second", gateway_epoch=1)
     with pytest.raises(Refused) as refused:
         world.database.transact(lambda c: runs.put(c, put, world.now(), world.settings))
@@ -299,10 +303,10 @@ def test_a_run_is_put_once_and_found_by_prefix(world: World) -> None:
         )
         world.database.transact(lambda c, more=more: runs.put(c, more, world.now(), world.settings))
         if number:
-            said = (
+            message = (
                 "more-0, more-1, more-2 and others; give"
                 if number == 3
                 else f"more-{number}; give more of the id$"
             )
-            with pytest.raises(LookupError, match=said):
+            with pytest.raises(LookupError, match=message):
                 world.database.query(lambda c: runs.read(c, "more-", 0))

@@ -48,8 +48,8 @@ def test_a_policy_is_announced_once(world: World) -> None:
     _policy(world, 0)
     _policy(world, 1, batch=0)
     assert _step(world) == 1
-    said = [r for r in world.rows(schema.outbox) if r.subject.endswith(".policy")]
-    assert [events_pb2.PolicyPublished.FromString(r.payload).policy.step for r in said] == [0, 1]
+    events = [r for r in world.rows(schema.outbox) if r.subject.endswith(".policy")]
+    assert [events_pb2.PolicyPublished.FromString(r.payload).policy.step for r in events] == [0, 1]
     with pytest.raises(Refused) as refused:
         _policy(world, 1, digest=b"x" * 32)
     assert refused.value.reason == "POLICY_TAKEN"
@@ -72,8 +72,8 @@ def test_a_rewind_abandons_later_policies_and_replay_stores_them_anew(world: Wor
     assert _step(world) == 1
     _policy(world, 1, epoch=2, batch=0)
     _policy(world, 2, epoch=2, batch=1, replayed=True)
-    said = [r.msg_id for r in world.rows(schema.outbox) if r.subject.endswith(".policy")]
-    assert len(said) == 5 and not said[-1].endswith("-2-2"), (
+    events = [r.msg_id for r in world.rows(schema.outbox) if r.subject.endswith(".policy")]
+    assert len(events) == 5 and not events[-1].endswith("-2-2"), (
         "what everybody has is not announced again"
     )
     assert _step(world) == 2
@@ -92,9 +92,9 @@ def test_a_rewind_abandons_later_policies_and_replay_stores_them_anew(world: Wor
     ]  # fmt: skip
     tree = world.forge.spec(1, 0, 2)
     root = world.forge.root(tree)
-    found = world.database.query(lambda c: lineage.consumers(c, root.id[:6])).consumers
-    assert len(found) == 1 and found[0].batch.ordinal == 1
-    assert (found[0].policy.learner_epoch, found[0].policy.step) == (2, 2)
+    read_policies = world.database.query(lambda c: lineage.consumers(c, root.id[:6])).consumers
+    assert len(read_policies) == 1 and read_policies[0].batch.ordinal == 1
+    assert (read_policies[0].policy.learner_epoch, read_policies[0].policy.step) == (2, 2)
 
 
 def test_policies_come_page_by_page_or_only_the_newest(
@@ -110,13 +110,15 @@ def test_policies_come_page_by_page_or_only_the_newest(
         answer = world.database.query(lambda c: policies.read(c, ask)).policies
         return [(p.published.policy.step, p.number) for p in answer]
 
-    found: list[tuple[int, int]] = []
-    while page := steps(after=found[-1][1] if found else 0):
+    read_policies: list[tuple[int, int]] = []
+    while page := steps(after=read_policies[-1][1] if read_policies else 0):
         assert len(page) <= 2
-        found += page
-    assert [step for step, _ in found] == [0, 1, 2, 3, 4]
-    assert steps(newest=1) == found[-1:] and steps(newest=2) == found[-2:] == steps(newest=9)
-    assert steps(newest=1, after=found[-1][1]) == []
+        read_policies += page
+    assert [step for step, _ in read_policies] == [0, 1, 2, 3, 4]
+    assert steps(newest=1) == read_policies[-1:] and steps(newest=2) == read_policies[-2:] == steps(
+        newest=9
+    )
+    assert steps(newest=1, after=read_policies[-1][1]) == []
 
 
 @pytest.mark.parametrize("ask", [{"after": 3}, {"newest": 2}, {"newest": 2, "abandoned": True}])

@@ -92,47 +92,50 @@ def _commit(world: World, *args: object, **more: object) -> None:
     world.database.transact(lambda c: batches.commit(c, request, world.now(), world.settings))
 
 
-def _sample(world: World, **asked: object) -> list[ts.ReplayedTree]:
+def _sample(world: World, **options: object) -> list[ts.ReplayedTree]:
     fields: dict[str, object] = {
         "run_id": world.forge.run_id,
         "policy": "recent",
         "before_batch": 100,
         "right": 0.5,
     }
-    request = ts.SampleReplayRequest(**{**fields, **asked})  # type: ignore[arg-type]
+    request = ts.SampleReplayRequest(**{**fields, **options})  # type: ignore[arg-type]
     answer = world.database.query(lambda c: sampling.sample(c, request))
-    assert list(answer.tree_ids) == [one.tree_id for one in answer.trees]
+    assert list(answer.tree_ids) == [tree.tree_id for tree in answer.trees]
     return list(answer.trees)
 
 
-def _stored(world: World, **asked: int) -> list[StoredGroup]:
-    request = ts.SampleReplayRequest(run_id=world.forge.run_id, **{"before_batch": 100, **asked})  # type: ignore[arg-type]
+def _stored(world: World, **options: int) -> list[StoredGroup]:
+    request = ts.SampleReplayRequest(run_id=world.forge.run_id, **{"before_batch": 100, **options})  # type: ignore[arg-type]
     return world.database.query(lambda c: buffer.stored(c, request))
 
 
 def test_only_consumed_groups_are_stored_the_newest_of_each_row(world: World) -> None:
     specs = [_grown(world, n, [0, n]) for n in range(3)]
-    again = _grown(world, 3, [1, 1, 0], row=0)
+    newer_group = _grown(world, 3, [1, 1, 0], row=0)
     dropped, waiting = _dropped(world, 4), _grown(world, 5, [0, 1])
     _commit(world, 0, [specs[0].group_id, specs[1].group_id])
-    _commit(world, 1, [specs[2].group_id, again.group_id])
-    found = _stored(world)
-    assert [(g.group_id, g.batch, sorted(g.rewards)) for g in found] == [
+    _commit(world, 1, [specs[2].group_id, newer_group.group_id])
+    stored = _stored(world)
+    assert [(g.group_id, g.batch, sorted(g.rewards)) for g in stored] == [
         (specs[1].group_id, 0, [0, 1]),
         (specs[2].group_id, 1, [0, 2]),
-        (again.group_id, 1, [0, 1, 1]),
+        (newer_group.group_id, 1, [0, 1, 1]),
     ]
-    assert found[2].row == specs[0].row_digest and [g.ordinal for g in found] == [1, 2, 3]
-    assert {dropped.group_id, waiting.group_id}.isdisjoint(group.group_id for group in found)
+    assert stored[2].row == specs[0].row_digest and [g.ordinal for g in stored] == [1, 2, 3]
+    assert {dropped.group_id, waiting.group_id}.isdisjoint(group.group_id for group in stored)
     assert [g.group_id for g in _stored(world, before_batch=1)] == [
         specs[0].group_id,
         specs[1].group_id,
     ]
     assert [g.group_id for g in _stored(world, first_batch=1)] == [
         specs[2].group_id,
-        again.group_id,
+        newer_group.group_id,
     ]
-    assert [g.group_id for g in _stored(world, capacity=2)] == [specs[2].group_id, again.group_id]
+    assert [g.group_id for g in _stored(world, capacity=2)] == [
+        specs[2].group_id,
+        newer_group.group_id,
+    ]
 
 
 def test_the_buffer_holds_no_more_than_its_capacity(world: World) -> None:
@@ -148,15 +151,15 @@ def test_the_buffer_holds_no_more_than_its_capacity(world: World) -> None:
 def test_a_draw_is_the_same_whatever_was_committed_since(world: World) -> None:
     specs = [_grown(world, n, [0, 1]) for n in range(8)]
     _commit(world, 0, [s.group_id for s in specs[:6]])
-    asked = {"count": 3, "seed": 7, "before_batch": 1}
-    first = _sample(world, **asked)
-    assert len({one.group_id for one in first}) == 3 and all(
-        not one.HasField("leaf") for one in first
+    options = {"count": 3, "seed": 7, "before_batch": 1}
+    first = _sample(world, **options)
+    assert len({tree.group_id for tree in first}) == 3 and all(
+        not tree.HasField("leaf") for tree in first
     )
     _commit(world, 1, [s.group_id for s in specs[6:]])
-    assert _sample(world, **asked) == first
+    assert _sample(world, **options) == first
     draws = {
-        tuple(one.group_id for one in _sample(world, **{**asked, "seed": seed}))
+        tuple(tree.group_id for tree in _sample(world, **{**options, "seed": seed}))
         for seed in range(20)
     }
     assert len(draws) > 10
@@ -181,7 +184,7 @@ def test_a_success_of_the_row_is_found_in_the_newest_tree_that_has_one(world: Wo
         ts.ReplayedTree(tree_id=mixed.tree_id, group_id="g2", leaf=_leaf(world, mixed, 0)),
     ]
     before = _sample(world, failed=ask[:1], before_batch=1)
-    assert [(one.tree_id, one.leaf) for one in before] == [(old.tree_id, _leaf(world, old, 0))]
+    assert [(tree.tree_id, tree.leaf) for tree in before] == [(old.tree_id, _leaf(world, old, 0))]
     assert (
         _sample(world, failed=ask[:1], first_batch=2) == [] == _sample(world, failed=ask, right=1.5)
     )
@@ -196,7 +199,7 @@ def test_a_success_is_found_however_many_newer_trees_only_have_the_form(world: W
     for number, spec in enumerate((right, *failures)):
         _commit(world, number, [spec.group_id])
     ask = [ts.FailedGroup(group_id="g", row_digest=right.row_digest)]
-    assert [one.tree_id for one in _sample(world, failed=ask, right=1.0)] == [right.tree_id]
+    assert [tree.tree_id for tree in _sample(world, failed=ask, right=1.0)] == [right.tree_id]
     assert _sample(world, failed=ask, right=1.0, first_batch=1) == []
 
 
@@ -209,18 +212,18 @@ def _again(
 def test_what_a_batch_replayed_is_kept_in_order_and_consumed_once(world: World) -> None:
     specs = [_grown(world, n, [0, 1]) for n in range(4)]
     _commit(world, 0, [specs[0].group_id, specs[1].group_id])
-    said = [_again(specs[1]), _again(specs[0], _leaf(world, specs[0], 1), specs[2].group_id)]
-    _commit(world, 1, [specs[2].group_id], said)
-    _commit(world, 1, [specs[2].group_id], said)  # a repetition changes nothing
+    replayed = [_again(specs[1]), _again(specs[0], _leaf(world, specs[0], 1), specs[2].group_id)]
+    _commit(world, 1, [specs[2].group_id], replayed)
+    _commit(world, 1, [specs[2].group_id], replayed)  # a repetition changes nothing
     stored = world.database.query(lambda c: batches.read(c, world.forge.run_id, 1))
     assert (
         stored is not None
-        and list(stored.replayed) == said
+        and list(stored.replayed) == replayed
         and list(stored.tree_ids) == [specs[2].tree_id]
     )
     assert len(world.rows(schema.batch_replays)) == 2 and len(world.rows(schema.batch_trees)) == 3
     with pytest.raises(BanyanError) as refused:
-        _commit(world, 1, [specs[2].group_id], said[:1])
+        _commit(world, 1, [specs[2].group_id], replayed[:1])
     assert refused.value.reason == "ORDINAL_TAKEN"
     _commit(world, 2, [specs[3].group_id], [_again(specs[1])])  # as often as it is drawn
     assert {t.state for t in world.rows(schema.trees)} == {CONSUMED}
@@ -233,9 +236,9 @@ def test_what_must_not_be_replayed_is_refused_and_changes_nothing(world: World) 
     _commit(world, 0, [specs[0].group_id])
     fresh = specs[1].group_id
 
-    def refusal(one: ts.ReplayedTree) -> str:
+    def refusal(tree: ts.ReplayedTree) -> str:
         with pytest.raises(BanyanError) as refused:
-            _commit(world, 1, [fresh], [one])
+            _commit(world, 1, [fresh], [tree])
         assert world.one(schema.trees, tree_id=specs[1].tree_id).state == CLOSED and not world.rows(
             schema.batch_replays
         )
@@ -251,10 +254,10 @@ def test_what_must_not_be_replayed_is_refused_and_changes_nothing(world: World) 
         == "INVALID_INPUT"
     )
     assert refusal(_again(specs[0], _leaf(world, specs[1], 1), fresh)) == "INVALID_INPUT"
-    held = world.one(schema.runs)
+    run = world.one(schema.runs)
     world.database.transact(
         lambda c: c.execute(
-            schema.runs.update().values(held_out=held.held_out + specs[0].row_digest)
+            schema.runs.update().values(held_out=run.held_out + specs[0].row_digest)
         )
     )
     assert refusal(_again(specs[0])) == "HELD_OUT"
@@ -263,17 +266,17 @@ def test_what_must_not_be_replayed_is_refused_and_changes_nothing(world: World) 
 def test_a_segment_knows_every_batch_that_trained_on_it(world: World) -> None:
     specs = [_grown(world, n, [0, 1]) for n in range(3)]
     for number, spec in enumerate(specs):
-        again = [
+        replayed = [
             [],
             [_again(specs[0])],
             [_again(specs[0], _leaf(world, specs[0], 1), spec.group_id)],
         ][number]
-        _commit(world, number, [spec.group_id], again)
+        _commit(world, number, [spec.group_id], replayed)
     root = world.forge.root(specs[0])
 
     def uses(segment: bytes) -> list[tuple[int, str]]:
-        found = world.database.query(lambda c: lineage.consumers(c, segment)).consumers
-        return [(one.batch.ordinal, one.batch.use) for one in found]
+        consumers = world.database.query(lambda c: lineage.consumers(c, segment)).consumers
+        return [(consumer.batch.ordinal, consumer.batch.use) for consumer in consumers]
 
     assert (
         uses(root.id)
@@ -340,12 +343,12 @@ def test_a_leaf_is_replayed_once_in_a_batch(world: World) -> None:
     for number, spec in enumerate((old, newest)):
         _commit(world, number, [spec.group_id])
     ask = [ts.FailedGroup(group_id=f"g{n}", row_digest=old.row_digest) for n in range(3)]
-    assert [(one.tree_id, one.group_id) for one in _sample(world, failed=ask)] == [
+    assert [(tree.tree_id, tree.group_id) for tree in _sample(world, failed=ask)] == [
         (newest.tree_id, "g0"),
         (old.tree_id, "g1"),
     ]
     drawn = _sample(world, count=1, failed=ask[:1])  # the buffer has the newest group of the row
-    assert [(one.tree_id, one.HasField("leaf")) for one in drawn] == [
+    assert [(tree.tree_id, tree.HasField("leaf")) for tree in drawn] == [
         (newest.tree_id, False),
         (old.tree_id, True),
     ]

@@ -60,12 +60,14 @@ def test_a_policy_between_two_messages_of_a_group_ends_all_of_it(
     assert (counts.open, counts.closed, counts.dropped) == (0, 0, 1), (
         "the gate has its place back at once"
     )
-    asked = len([row for row in world.rows(schema.outbox) if row.subject.startswith("growth.")])
+    assignments = len(
+        [row for row in world.rows(schema.outbox) if row.subject.startswith("growth.")]
+    )
     world.ingest(world.forge.opened(late))
     _check_over(world)
     assert (
         len([row for row in world.rows(schema.outbox) if row.subject.startswith("growth.")])
-        == asked
+        == assignments
     )
     world.ingest(*world.forge.life(late, epoch=1))
     _check_over(world)

@@ -53,8 +53,8 @@ def _child(world: World, root: Segment, ordinal: int = 0, **more: Any) -> Segmen
 
 
 def test_a_run_keeps_what_its_model_bounds(bounded: World) -> None:
-    found = bounded.database.query(lambda c: runs.read(c, bounded.forge.run_id, 0)).run
-    assert (found.vocabulary, found.longest_path, found.joined) == (100, 16, False)
+    result = bounded.database.query(lambda c: runs.read(c, bounded.forge.run_id, 0)).run
+    assert (result.vocabulary, result.longest_path, result.joined) == (100, 16, False)
 
 
 def _join(world: World) -> None:
@@ -185,11 +185,11 @@ def test_tree_policies_of_others_may_draw_otherwise() -> None:
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=8))
 def test_ids_that_pass_lie_in_the_vocabulary(tokens: list[int]) -> None:
     segment = Segment(b"t" * 32, b"r" * 32, 3, 0, Kind.TOOL, np.array(tokens, np.int32))
-    found = segment_bounds.broken_rule(
+    result = segment_bounds.broken_rule(
         Limits(100),
         segment_bounds.bounds_of(tree_pb2.TreeSpec(generate_json=_GENERATE)),
         segment,
         above=None,
         prompt_tokens=3,
     )
-    assert (found == "") == all(0 <= token < 100 for token in tokens)
+    assert (result == "") == all(0 <= token < 100 for token in tokens)

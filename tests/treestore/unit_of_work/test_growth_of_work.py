@@ -84,10 +84,10 @@ def test_a_score_reads_no_text_of_leaves(world: World) -> None:
     spec = world.forge.spec()
     epoch = world.open(spec)
     *life, last = world.forge.life(spec, epoch=epoch)
-    with statements() as asked:
+    with statements() as executed:
         world.ingest(*life)
         world.ingest(last)
-    assert not [s for s in asked if s.startswith("SELECT") and "completion" in s]
+    assert not [s for s in executed if s.startswith("SELECT") and "completion" in s]
     assert len(world.rows(schema.scores)) == 2
 
 
@@ -98,8 +98,8 @@ def test_a_leaf_keeps_its_text_when_the_tree_is_grown_and_when_it_is_said_again(
     epoch = world.open(spec)
     root = world.forge.root(spec)
     leaf = world.forge.child(root)
-    said = world.forge.leaf(leaf, epoch=epoch, completion="what it says")
-    world.ingest(world.forge.segments(root, leaf, epoch=epoch), said)
+    event = world.forge.leaf(leaf, epoch=epoch, completion="what it says")
+    world.ingest(world.forge.segments(root, leaf, epoch=epoch), event)
     world.ingest(
         world.forge.grown(spec.tree_id, leaf, epoch=epoch)
     )  # a later transaction, which lists the leaf
