@@ -1,4 +1,4 @@
-"""The store answers for each of its loops, and a loop that hangs is late while one that waits for work is not."""
+"""The store answers for each loop: one that hangs is late, one that waits for work is not."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ import pytest
 
 from services.chassis.messaging import subjects
 from services.chassis.rpc.health import Pulse
-from services.treestore.loops.ingester import DeadLetters, Ingester
+from services.treestore.loops.dead_letters import DeadLetters
 from services.treestore.loops.maintenance import Maintenance
 from services.treestore.loops.outbox import Outbox
 from tests.liveness import Clock, answers_for
@@ -25,7 +25,7 @@ async def test_health_answers_for_each_loop(nats_server: Any, tmp_path: Path) ->
 
 
 class Turns:
-    """Something asked once a turn: it answers a few turns, 100 s each, and then never again."""
+    """A call that answers a few turns, 100 s each, and then never again."""
 
     def __init__(self, pulse: Callable[[], Pulse], answer: Any) -> None:
         self._pulse, self._answer, self.clock = pulse, answer, Clock()
@@ -37,7 +37,7 @@ class Turns:
             self.hangs.set()
             await asyncio.Event().wait()
         self.clock.now += 100.0
-        self.late += [said] if (said := self._pulse().late) else []
+        self.late += [late] if (late := self._pulse().late) else []
         return self._answer
 
 
@@ -62,7 +62,9 @@ async def test_dead_letters_that_are_fetched_no_more_are_late_and_none_to_fetch_
 
 async def test_letters_whose_transaction_hangs_are_late() -> None:
     write = Turns(lambda: letters.pulse, None)
-    context: Any = SimpleNamespace(now=lambda: 0, settings=None, database=SimpleNamespace(write=write))
+    context: Any = SimpleNamespace(
+        now=lambda: 0, settings=None, database=SimpleNamespace(write=write)
+    )
     letters = DeadLetters(context, None)  # type: ignore[arg-type]
 
     async def many() -> None:
@@ -72,10 +74,14 @@ async def test_letters_whose_transaction_hangs_are_late() -> None:
     await _late_once_it_hangs(many(), write, letters.pulse)
 
 
-async def test_a_sweep_that_hangs_is_late_and_an_idle_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sweep_that_hangs_is_late_and_an_idle_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("services.treestore.loops.maintenance._CHECK_S", 0.001)
     looked = Turns(lambda: keeper.sweeping, False)
-    context: Any = SimpleNamespace(settings=SimpleNamespace(purge_s=100.0))  # nothing is purged in this test
+    context: Any = SimpleNamespace(
+        settings=SimpleNamespace(purge_s=100.0)
+    )  # nothing is purged in this test
     keeper = Maintenance(context, None, None)  # type: ignore[arg-type]
     keeper.check_log = looked  # type: ignore[method-assign]
     await _late_once_it_hangs(keeper.sweep(), looked, keeper.sweeping)

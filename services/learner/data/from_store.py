@@ -1,6 +1,5 @@
 """From stored trees to the domain: scored trees in an order that no arrival can change, held-out rows refused. Pure."""
 
-import json
 from collections.abc import Iterable, Sequence
 
 from banyan import registry
@@ -9,6 +8,7 @@ from banyan.plugins import Observation
 from banyan.reasons import Reason
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
+from banyan.wire.generate_spec import GenerateSpec
 from banyan.wire.segments import facts_from_wire, leaves_from_wire, rewards_from_wire, tree_from_wire
 from services.learner.data.credit import ScoredTree
 from services.learner.packing.head_observations import Observed
@@ -38,8 +38,8 @@ def observed(trees: Sequence[tree_pb2.Tree], scored: Iterable[ScoredTree]) -> Ob
     specs = {tree.spec.tree_id: tree.spec.generate_json for tree in trees}
     found: dict[Leaf, list[Observation]] = {}
     for one in scored:
-        said = json.loads(specs[one.tree.tree_id])
-        policy = registry.build("generate", said["name"], said.get("settings", {}))
+        generate = GenerateSpec.from_json(specs[one.tree.tree_id])
+        policy = registry.build("generate", generate.name, generate.settings)
         for observation in policy.observations(one.tree, one.leaves):
             found.setdefault(observation.leaf, []).append(observation)
     return found
