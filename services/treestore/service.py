@@ -131,10 +131,12 @@ async def _connected(context: Context) -> AsyncIterator["asyncio.Future[None]"]:
             yield loops
         finally:
             loops.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await loops
-            for consumer in (events, letters):
-                await consumer.close()
+            try:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await loops  # raises what ended one of them
+            finally:
+                for consumer in (events, letters):
+                    await consumer.close()
             await maintenance.leave()
     finally:
         await bus.close()

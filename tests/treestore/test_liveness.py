@@ -11,6 +11,7 @@ import pytest
 from services.chassis.messaging import subjects
 from services.chassis.rpc.health import Pulse
 from services.treestore.loops.dead_letters import DeadLetters
+from services.treestore.loops.ingester import Ingester
 from services.treestore.loops.maintenance import Maintenance
 from services.treestore.loops.outbox import Outbox
 from tests.liveness import Clock, answers_for
@@ -103,13 +104,17 @@ async def test_each_part_of_a_sweep_has_its_own_time() -> None:
 async def test_a_look_at_deadlines_that_hangs_is_late_and_one_with_nothing_due_is_not() -> None:
     read = Turns(lambda: keeper.pulse, False)
     database = SimpleNamespace(read=read, write=read)
-    context: Any = SimpleNamespace(now=lambda: 0, settings=SimpleNamespace(tick_ms=1), database=database)
+    context: Any = SimpleNamespace(
+        now=lambda: 0, settings=SimpleNamespace(tick_ms=1), database=database
+    )
     keeper = Maintenance(context, None, None)  # type: ignore[arg-type]
     await _late_once_it_hangs(keeper.watch(), read, keeper.pulse)
 
 
 @pytest.mark.parametrize("what", ["queues", "weights"])
-async def test_each_run_that_is_cleared_away_has_its_own_time(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+async def test_each_run_that_is_cleared_away_has_its_own_time(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     runs = [f"r{number}" for number in range(6)]
     over = Turns(lambda: keeper.sweeping, False)
 
@@ -128,7 +133,9 @@ async def test_each_run_that_is_cleared_away_has_its_own_time(monkeypatch: pytes
     keeper = Maintenance(context, bus, None)  # type: ignore[arg-type]
     keeper.sweeping._clock = over.clock
     keeper.sweeping.beat("a look", 180.0)
-    await _late_once_it_hangs(keeper.clear_growth() if what == "queues" else keeper.clear_weights(), over, keeper.sweeping)
+    await _late_once_it_hangs(
+        keeper.clear_growth() if what == "queues" else keeper.clear_weights(), over, keeper.sweeping
+    )
 
 
 async def test_an_ingest_that_fetches_no_more_is_late_and_none_to_fetch_is_not() -> None:
@@ -139,9 +146,11 @@ async def test_an_ingest_that_fetches_no_more_is_late_and_none_to_fetch_is_not()
 
 
 async def test_events_whose_transaction_hangs_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.treestore.loops.ingester.tell", lambda *_: None)
+    monkeypatch.setattr("services.treestore.loops.ingester.publish_outcome", lambda *_: None)
     write = Turns(lambda: ingester.pulse, SimpleNamespace(traceparents={}))
-    context: Any = SimpleNamespace(now=lambda: 0, settings=None, database=SimpleNamespace(write=write))
+    context: Any = SimpleNamespace(
+        now=lambda: 0, settings=None, database=SimpleNamespace(write=write)
+    )
     ingester = Ingester(context, None)  # type: ignore[arg-type]
 
     async def many() -> None:
@@ -151,8 +160,10 @@ async def test_events_whose_transaction_hangs_are_late(monkeypatch: pytest.Monke
     await _late_once_it_hangs(many(), write, ingester.pulse)
 
 
-async def test_an_outbox_that_looks_no_more_is_late_and_an_empty_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.treestore.loops.outbox._LOOK_S", 0.001)
+async def test_an_outbox_that_looks_no_more_is_late_and_an_empty_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.treestore.loops.outbox._POLL_S", 0.001)
     read = Turns(lambda: outbox.pulse, ([], []))
     outbox = Outbox(SimpleNamespace(read=read), None)  # type: ignore[arg-type]
     await _late_once_it_hangs(outbox.run(), read, outbox.pulse)
@@ -172,6 +183,6 @@ async def test_each_part_that_is_published_has_its_own_time() -> None:
 
     async def many() -> None:
         while True:
-            await outbox.drain([row])
+            await outbox.publish_events([row])
 
     await _late_once_it_hangs(many(), published, outbox.pulse)

@@ -188,7 +188,7 @@ def _json(
 ) -> str:
     part = recipe.generate
     spec = GenerateSpec(
-        name=policy,
+        name=tree_policy,
         max_new_tokens=max_new_tokens or part.max_new_tokens,
         settings=settings,
         temperature=temperature,

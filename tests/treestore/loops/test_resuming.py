@@ -16,7 +16,7 @@ from services.chassis.messaging import assignments, object_store, subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.messaging.object_store import Bucket
 from services.chassis.rpc import rpc
-from services.treestore.api.run_service import Control
+from services.treestore.api.run_service import RunStoreService
 from services.treestore.loops import maintenance
 from services.treestore.unit_of_work.load import OVER
 from tests.treestore.client import Store, served
@@ -120,10 +120,17 @@ async def test_what_a_run_makes_as_it_is_taken_back_is_not_taken_away(
 
 
 @pytest.mark.parametrize(
-    ("make", "is_there"), [(_make_queue, _queue_is_there), (_make_bucket, _bucket_is_there)], ids=["queue", "weights"]
+    ("make", "is_there"),
+    [(_make_queue, _queue_is_there), (_make_bucket, _bucket_is_there)],
+    ids=["queue", "weights"],
 )
 async def test_a_run_is_not_taken_back_until_what_is_left_of_it_is_gone(
-    nats_server: Any, tmp_path: Path, eventually: Any, monkeypatch: pytest.MonkeyPatch, make: Any, is_there: Any
+    nats_server: Any,
+    tmp_path: Path,
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Any,
+    is_there: Any,
 ) -> None:
     """It is taken back as the store takes it away."""
     resumed, said = list[asyncio.Task[None]](), list[str]()
@@ -139,7 +146,9 @@ async def test_a_run_is_not_taken_back_until_what_is_left_of_it_is_gone(
             async def take_away(*words: Any) -> None:
                 if not resumed:
                     resumed.append(asyncio.create_task(resume()))
-                    await asyncio.wait(resumed, timeout=1.0)  # unless it waits for what the store does here
+                    await asyncio.wait(
+                        resumed, timeout=1.0
+                    )  # unless it waits for what the store does here
                     said.append("taken away")
                 await real(*words)
 
@@ -159,8 +168,10 @@ async def test_only_what_takes_a_run_back_waits_for_what_is_cleared_away() -> No
     async def write(_: Any) -> rs.Run:
         return rs.Run()
 
-    context: Any = SimpleNamespace(clearing=asyncio.Lock(), now=lambda: 0, settings=None, database=None, write=write)
-    control, call = Control(context), None
+    context: Any = SimpleNamespace(
+        clearing=asyncio.Lock(), now=lambda: 0, settings=None, database=None, write=write
+    )
+    control, call = RunStoreService(context), None
 
     def moved(from_state: rs.RunState, to_state: rs.RunState) -> "asyncio.Task[Any]":
         request = rs.MoveRunRequest(from_state=from_state, to_state=to_state)
