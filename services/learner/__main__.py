@@ -19,7 +19,9 @@ def main() -> None:
             from services.learner.training.distributed import follower
 
             return await follower.run(settings)
-        if settings.ranks == 1 and os.environ.get("WORLD_SIZE", "1") == "1":  # ranks share the cores
+        if (
+            settings.ranks == 1 and os.environ.get("WORLD_SIZE", "1") == "1"
+        ):  # ranks share the cores
             torch_environment.bind(os.environ, settings.threads)
         from services.learner import service
 

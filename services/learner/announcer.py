@@ -14,7 +14,14 @@ from services.learner.weights.object_store import FolderOnly, Outlet
 class Announcer:
     """Puts policies of one run into the store; their events follow from its outbox."""
 
-    def __init__(self, run_id: str, store: Store, weights: WeightFolder, address: str, outlet: Outlet | None = None) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        store: Store,
+        weights: WeightFolder,
+        address: str,
+        outlet: Outlet | None = None,
+    ) -> None:
         self._run_id, self._store, self._weights, self._address = run_id, store, weights, address
         self._outlet = outlet or FolderOnly()
 

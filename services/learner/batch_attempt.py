@@ -26,22 +26,40 @@ class Attempt:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Notes the error, which goes on: after it the model in memory is not to be trusted."""
         if error is None or not of_the_batch(error):
             return
         cause = f"{type(error).__name__}: {error}"
         try:
-            if not self.committed:  # the next learner would choose the same groups, and end of them again
+            if (
+                not self.committed
+            ):  # the next learner would choose the same groups, and end of them again
                 batch = self._batch
                 await self._store.commit(
-                    batch.ordinal, self._epoch, batch.group_ids, {UNSTUDIED: cause[:500]}, batch.replayed
+                    batch.ordinal,
+                    self._epoch,
+                    batch.group_ids,
+                    {UNSTUDIED: cause[:500]},
+                    batch.replayed,
                 )
             failures = await self._store.note_failure(self._batch.ordinal, self._epoch, cause)
-            log.error("batch %d ends this learner, as it did %d before: %s", self._batch.ordinal, failures - 1, cause)
+            log.error(
+                "batch %d ends this learner, as it did %d before: %s",
+                self._batch.ordinal,
+                failures - 1,
+                cause,
+            )
         except BanyanError as told:
-            log.error("batch %d ends this learner, and the store was not told: %s", self._batch.ordinal, told)
+            log.error(
+                "batch %d ends this learner, and the store was not told: %s",
+                self._batch.ordinal,
+                told,
+            )
 
 
 def of_the_batch(error: BaseException) -> bool:

@@ -63,14 +63,23 @@ class Learner:
         outlet: Outlet | None = None,
     ) -> None:
         self.run_id, self.recipe, self.weights, self.keeper = run_id, recipe, weights, keeper
-        self._held_out, self._store, self._trigger, self._torch = held_out, store, trigger, torch_thread
+        self._held_out, self._store, self._trigger, self._torch = (
+            held_out,
+            store,
+            trigger,
+            torch_thread,
+        )
         self._announcer, self._tick_s = Announcer(run_id, store, weights, address, outlet), tick_s
         self.note: Note = lambda _step, _metrics: None  # who else is told of a step
         optimise = recipe.optimise
-        self.estimator: Estimator = registry.build("optimise", optimise.advantage, optimise.advantage_settings)
+        self.estimator: Estimator = registry.build(
+            "optimise", optimise.advantage, optimise.advantage_settings
+        )
         self.at = Position()
         self._not_finite = 0  # steps in a row
-        self._probe: list[PackedSequence] | None = None  # of the first batch; read when first needed
+        self._probe: list[PackedSequence] | None = (
+            None  # of the first batch; read when first needed
+        )
         self._busy = asyncio.Lock()  # one of: a step, a checkpoint asked for
         self._taken_over = False  # the policy in memory is the run's newest
 
@@ -97,7 +106,9 @@ class Learner:
         """Writes a checkpoint of the policy in memory; its folder. Raises TemporaryError while that is not the newest."""
         if not self._taken_over:
             where = f"replaying batch {self.at.next_ordinal}" if self.at.epoch else "starting"
-            raise TemporaryError(f"the learner of run {self.run_id} is {where}; ask again", reason=Reason.TAKING_OVER)
+            raise TemporaryError(
+                f"the learner of run {self.run_id} is {where}; ask again", reason=Reason.TAKING_OVER
+            )
         # Its writer reads the weights in use: once begun it is finished, whether or not anybody waits for the answer.
         return await asyncio.shield(asyncio.create_task(self._keep()))
 
@@ -110,7 +121,10 @@ class Learner:
                 self.at.activity = before
 
     async def _pause(self, stop: asyncio.Event) -> None:
-        waits = [asyncio.ensure_future(self._trigger.wait(self._tick_s)), asyncio.ensure_future(stop.wait())]
+        waits = [
+            asyncio.ensure_future(self._trigger.wait(self._tick_s)),
+            asyncio.ensure_future(stop.wait()),
+        ]
         _, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()
@@ -121,10 +135,14 @@ class Learner:
         """Fences older learners; announces the checkpoint's policy, or replays the batches after it."""
         at = self.at
         at.step, at.next_ordinal = (resumed.step, resumed.next_ordinal) if resumed else (0, 0)
-        at.epoch, until = await self._store.take_epoch(f"{socket.gethostname()}-{os.getpid()}", at.step)
+        at.epoch, until = await self._store.take_epoch(
+            f"{socket.gethostname()}-{os.getpid()}", at.step
+        )
         stored = [(p.published, p.abandoned) for p in await self._store.policies()]
         at.history.live = {p.policy.digest: p.policy.step for p, gone in stored if not gone}
-        at.history.note_abandoned([(p.policy.learner_epoch, p.policy.step) for p, gone in stored if gone])
+        at.history.note_abandoned(
+            [(p.policy.learner_epoch, p.policy.step) for p, gone in stored if gone]
+        )
         for policy, _ in stored:
             if policy.metrics:  # of which a logger that was killed may not know yet
                 self.note(policy.policy.step, policy.metrics)
@@ -134,10 +152,14 @@ class Learner:
         self.keeper.begin(at.step)
         at.hold((await self._torch.hand_out(self.weights, at.epoch, at.step)).digest)
         if until == at.next_ordinal:
-            same = [p for p, _ in stored if p.policy.digest == at.digest and p.policy.step == at.step]
+            same = [
+                p for p, _ in stored if p.policy.digest == at.digest and p.policy.step == at.step
+            ]
             await self._announcer.again(at, same[0] if same else None)
         else:
-            await self._replay(until, frozenset((p.policy.step, p.policy.digest) for p, _ in stored), stop)
+            await self._replay(
+                until, frozenset((p.policy.step, p.policy.digest) for p, _ in stored), stop
+            )
         self._taken_over = self.at.next_ordinal == until
         await self._announcer.settle()
         log.info("run %s: learner epoch %d at step %d", self.run_id, at.epoch, at.step)
@@ -149,7 +171,9 @@ class Learner:
             ordinal = self.at.next_ordinal
             batch = await self._store.batch(ordinal)
             if batch is None:
-                raise NotFound(f"batch {ordinal} of run {self.run_id} is not in the store, though {until} were committed")
+                raise NotFound(
+                    f"batch {ordinal} of run {self.run_id} is not in the store, though {until} were committed"
+                )
             quiet = frozenset() if ordinal == until - 1 else known
             if batch.set_aside:
                 await self._pass_over(batch, quiet)
@@ -165,7 +189,9 @@ class Learner:
         """Goes on behind a batch that is set aside: its policy has the weights of the one before."""
         log.error("run %s: batch %d is set aside: %s", self.run_id, batch.ordinal, batch.set_aside)
         first = max(0, batch.ordinal - IN_A_ROW + 1)
-        refuse_all_aside([*[await self._store.batch(n) for n in range(first, batch.ordinal)], batch])
+        refuse_all_aside(
+            [*[await self._store.batch(n) for n in range(first, batch.ordinal)], batch]
+        )
         await self._put_out(batch, False, {"applied": 0.0, "not_finite": 0.0}, known)
 
     # -- one batch --
@@ -189,24 +215,38 @@ class Learner:
         self._not_finite = divergence.after(self._not_finite, metrics)
         await self._put_out(batch, timed.report.applied, metrics, known)
 
-    async def _train(self, batch: StoredBatch, trees: Sequence[tree_pb2.Tree], attempt: Attempt) -> tuple[Timed, Metrics]:
+    async def _train(
+        self, batch: StoredBatch, trees: Sequence[tree_pb2.Tree], attempt: Attempt
+    ) -> tuple[Timed, Metrics]:
         """Studies a batch, commits it if it is fresh, takes its step."""
         begun, fresh = time.monotonic(), not attempt.committed
         batch = await self._replaying(batch, trees) if fresh else batch
         again = await self._store.trees(list(dict.fromkeys(one.tree_id for one in batch.replayed)))
         from_store.refuse_untrainable([*trees, *again], self._held_out)
         links = [t.spec.traceparent for t in trees]
-        with telemetry.span("learner.batch", links=links, banyan_run=self.run_id, banyan_batch=batch.ordinal) as span:
-            lesson = await self._torch.run(lambda: self._surveyed(self._study(trees, again, batch, fresh), batch))
+        with telemetry.span(
+            "learner.batch", links=links, banyan_run=self.run_id, banyan_batch=batch.ordinal
+        ) as span:
+            lesson = await self._torch.run(
+                lambda: self._surveyed(self._study(trees, again, batch, fresh), batch)
+            )
             if fresh:
                 said = summary(lesson, self.at.step)
-                await self._store.commit(batch.ordinal, self.at.epoch, batch.group_ids, said, batch.replayed)
+                await self._store.commit(
+                    batch.ordinal, self.at.epoch, batch.group_ids, said, batch.replayed
+                )
                 attempt.committed = True
-            step_report.note_consumed([*trees, *again], batch.ordinal, self.at.step + 1, span.traceparent)
+            step_report.note_consumed(
+                [*trees, *again], batch.ordinal, self.at.step + 1, span.traceparent
+            )
             prepared = time.monotonic() - begun
-            with telemetry.span("learner.step", span.traceparent, banyan_run=self.run_id, banyan_batch=batch.ordinal):
+            with telemetry.span(
+                "learner.step", span.traceparent, banyan_run=self.run_id, banyan_batch=batch.ordinal
+            ):
                 timed = await self._torch.step(lesson.rows, self.at.step, lesson.sizes)
-            metrics = step_report.numbers(lesson, timed, self.at.step + 1) | {"prepare_seconds": prepared}
+            metrics = step_report.numbers(lesson, timed, self.at.step + 1) | {
+                "prepare_seconds": prepared
+            }
             metrics |= await self._drift(self.at.step + 1, timed.report.learning_rate)
             return timed, metrics
 
@@ -223,9 +263,15 @@ class Learner:
     async def _first_paths(self) -> list[PackedSequence]:
         """Read what the model that the run began with sampled; nothing where the store has it no more."""
         first = await self._store.batch(0)
-        trees = await self._store.trees(first.tree_ids[: drift.TREES]) if first and not first.set_aside else []
+        trees = (
+            await self._store.trees(first.tree_ids[: drift.TREES])
+            if first and not first.set_aside
+            else []
+        )
         budget = self._torch.trainer.budget
-        return await self._torch.run(lambda: drift.probe([from_store.scored_tree(tree) for tree in trees], budget))
+        return await self._torch.run(
+            lambda: drift.probe([from_store.scored_tree(tree) for tree in trees], budget)
+        )
 
     async def _replaying(self, batch: StoredBatch, trees: Sequence[tree_pb2.Tree]) -> StoredBatch:
         """A fresh batch with what it trains on again. The store answers from earlier batches alone."""
@@ -233,34 +279,54 @@ class Learner:
             return batch
         rows = {tree.spec.group_id: tree.spec.row_digest for tree in trees}
         groups = from_store.by_group(trees, batch.group_ids)
-        wanted = replay.wanted(self.recipe.replay, self.recipe.seed, batch.ordinal, groups, rows, self._too_old)
+        wanted = replay.wanted(
+            self.recipe.replay, self.recipe.seed, batch.ordinal, groups, rows, self._too_old
+        )
         return replace(batch, replayed=await self._store.replays(wanted))
 
     def _study(
-        self, trees: Sequence[tree_pb2.Tree], again: Sequence[tree_pb2.Tree], batch: StoredBatch, fresh: bool
+        self,
+        trees: Sequence[tree_pb2.Tree],
+        again: Sequence[tree_pb2.Tree],
+        batch: StoredBatch,
+        fresh: bool,
     ) -> Lesson:
         members = from_store.by_group(trees, batch.group_ids)
         recorded = recorded_stale(batch.summary)
-        stale = self._too_old if fresh or UNSTUDIED in batch.summary else lambda _tree, leaf: leaf in recorded
+        stale = (
+            self._too_old
+            if fresh or UNSTUDIED in batch.summary
+            else lambda _tree, leaf: leaf in recorded
+        )
         stored = {tree.spec.tree_id: from_store.scored_tree(tree) for tree in again}
         groups = replay.joined(members, batch.replayed, stored, stale)
         teaches = self.recipe.optimise.head is not None
-        seen = from_store.observed(trees, [one for _, grown in members for one in grown]) if teaches else {}
+        seen = (
+            from_store.observed(trees, [one for _, grown in members for one in grown])
+            if teaches
+            else {}
+        )
         trainer = self._torch.trainer
         groups = self._priced(groups)
         optimise, taught, pack = self.recipe.optimise, trainer.loss.taught, self._torch.pack
         how = (optimise.minibatches, pack, optimise.entropy_quantile)
-        return study(groups, self.estimator, stale, self.at.digest, trainer.budget, seen, taught, *how)
+        return study(
+            groups, self.estimator, stale, self.at.digest, trainer.budget, seen, taught, *how
+        )
 
     def _priced(self, groups: replay.Groups) -> list[tuple[str, list[ScoredTree]]]:
         """The groups with the rewards that advantages are estimated from: less the KL where the recipe says so."""
-        return [(name, [self._torch.trainer.priced(one) for one in members]) for name, members in groups]
+        return [
+            (name, [self._torch.trainer.priced(one) for one in members]) for name, members in groups
+        ]
 
     async def credited(self, groups: replay.Groups, estimator: Estimator | None) -> list[Credit]:
         """The advantages of groups as a step would have them, though of leaves of any age; by another estimator than the
         run's where one is given. In the torch thread, between steps: the reference policy may be asked."""
         chosen, quantile = estimator or self.estimator, self.recipe.optimise.entropy_quantile
-        return await self._torch.run(lambda: credited(self._priced(groups), chosen, lambda _tree, _leaf: False, quantile))
+        return await self._torch.run(
+            lambda: credited(self._priced(groups), chosen, lambda _tree, _leaf: False, quantile)
+        )
 
     def _surveyed(self, lesson: Lesson, batch: StoredBatch) -> Lesson:
         said = sampling.of_batch(
@@ -271,9 +337,14 @@ class Learner:
         return replace(lesson, metrics=lesson.metrics | said)
 
     def _too_old(self, tree: Tree, leaf: Leaf) -> bool:
-        return self.at.history.age_of_path(tree, leaf, self.at.step) > self.recipe.control.max_staleness
+        return (
+            self.at.history.age_of_path(tree, leaf, self.at.step)
+            > self.recipe.control.max_staleness
+        )
 
-    async def _put_out(self, batch: StoredBatch, applied: bool, metrics: Metrics, known: Known) -> None:
+    async def _put_out(
+        self, batch: StoredBatch, applied: bool, metrics: Metrics, known: Known
+    ) -> None:
         at, parent, begun = self.at, self.at.digest, time.monotonic()
         at.step, at.next_ordinal = at.step + 1, batch.ordinal + 1
         if applied:

@@ -34,50 +34,73 @@ class LearnerServicer(learner_service_pb2_grpc.LearnerServiceServicer):
 
     def _ready(self) -> Learner:
         if self.learner is None:
-            raise TemporaryError("the learner is still loading its model; ask again in a few seconds", 2.0)
+            raise TemporaryError(
+                "the learner is still loading its model; ask again in a few seconds", 2.0
+            )
         return self.learner
 
-    async def GetStatus(self, request: Any, context: Any) -> messages.LearnerServiceGetStatusResponse:
+    async def GetStatus(
+        self, request: Any, context: Any
+    ) -> messages.LearnerServiceGetStatusResponse:
         if self.learner is None:
             return messages.LearnerServiceGetStatusResponse(activity="loading")
         at = self.learner.at
         policy = policy_to_wire(at.version)
         return messages.LearnerServiceGetStatusResponse(
-            run_id=self.learner.run_id, policy=policy, next_ordinal=at.next_ordinal, activity=at.activity
+            run_id=self.learner.run_id,
+            policy=policy,
+            next_ordinal=at.next_ordinal,
+            activity=at.activity,
         )
 
     async def Checkpoint(self, request: Any, context: Any) -> messages.CheckpointResponse:
         return messages.CheckpointResponse(path=await self._ready().checkpoint())
 
-    async def FetchWeights(self, request: Any, context: Any) -> AsyncIterator[messages.FetchWeightsResponse]:
+    async def FetchWeights(
+        self, request: Any, context: Any
+    ) -> AsyncIterator[messages.FetchWeightsResponse]:
         for piece in pieces(self._ready().weights, request.digest, request.offset):
             yield piece
 
-    async def HandOver(self, request: Any, context: Any) -> AsyncIterator[messages.HandOverResponse]:
+    async def HandOver(
+        self, request: Any, context: Any
+    ) -> AsyncIterator[messages.HandOverResponse]:
         self._ready()
         if self.hands is None:
-            raise InvalidInput("this run's recipe hands weights over otherwise: resources.weights is not nccl")
+            raise InvalidInput(
+                "this run's recipe hands weights over otherwise: resources.weights is not nccl"
+            )
         async for said in self.hands.over(request, context.peer()):
             yield said
 
     async def EstimateAdvantages(
         self, request: messages.EstimateAdvantagesRequest, context: Any
     ) -> messages.EstimateAdvantagesResponse:
-        estimator = _estimator(request.estimator_json) if request.estimator_json or self.learner is None else None
+        estimator = (
+            _estimator(request.estimator_json)
+            if request.estimator_json or self.learner is None
+            else None
+        )
         groups = await asyncio.to_thread(grouped, request.trees)  # of many trees it takes seconds
         if self.learner is None:
             assert estimator is not None
             credits = await asyncio.to_thread(credited, groups, estimator, _of_any_age)
         else:
             credits = await self.learner.credited(groups, estimator)
-        return messages.EstimateAdvantagesResponse(advantages=await asyncio.to_thread(_segments, credits))
+        return messages.EstimateAdvantagesResponse(
+            advantages=await asyncio.to_thread(_segments, credits)
+        )
 
 
-def pieces(weights: WeightFolder, digest: bytes, offset: int) -> Iterator[messages.FetchWeightsResponse]:
+def pieces(
+    weights: WeightFolder, digest: bytes, offset: int
+) -> Iterator[messages.FetchWeightsResponse]:
     """A version's bytes from an offset on. The open file outlives its name, so a long fetch ends well."""
     manifest = weights.find(digest)
     if offset > manifest.bytes:
-        raise InvalidInput(f"offset {offset} is beyond the {manifest.bytes} bytes of weights {digest.hex()[:12]}")
+        raise InvalidInput(
+            f"offset {offset} is beyond the {manifest.bytes} bytes of weights {digest.hex()[:12]}"
+        )
     text = manifest.to_json()
     with lock.held(manifest.manifest_path) as file:
         while offset < manifest.bytes or text:
@@ -86,7 +109,9 @@ def pieces(weights: WeightFolder, digest: bytes, offset: int) -> Iterator[messag
                 raise TemporaryError(
                     f"{manifest.path} ends at byte {offset} of {manifest.bytes}; fetch the newest policy instead"
                 )
-            yield messages.FetchWeightsResponse(offset=offset, data=data, total=manifest.bytes, manifest_json=text)
+            yield messages.FetchWeightsResponse(
+                offset=offset, data=data, total=manifest.bytes, manifest_json=text
+            )
             offset, text = offset + len(data), ""
 
 
@@ -98,7 +123,9 @@ def _estimator(text: str) -> Estimator:
         if not isinstance(name, str) or not isinstance(settings, dict):
             raise ValueError("not of the right kinds")
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise InvalidInput(f"estimator_json {text!r} must be {{'name': …, 'settings': {{…}}}} as JSON") from None
+        raise InvalidInput(
+            f"estimator_json {text!r} must be {{'name': …, 'settings': {{…}}}} as JSON"
+        ) from None
     known = getattr(registry.find("optimise", name), "__dataclass_fields__", {})
     return registry.estimator(name, ({"whiten": False} if "whiten" in known else {}) | settings)  # type: ignore[no-any-return]
 
@@ -114,10 +141,15 @@ def grouped(trees: Iterable[tree_pb2.Tree]) -> list[tuple[str, list[ScoredTree]]
     seen: set[bytes] = set()
     for tree in trees:
         if tree.spec.tree_id in seen:
-            raise InvalidInput(f"tree {tree.spec.tree_id.hex()} is given twice; its leaves would count twice: send it once")
+            raise InvalidInput(
+                f"tree {tree.spec.tree_id.hex()} is given twice; its leaves would count twice: send it once"
+            )
         seen.add(tree.spec.tree_id)
         groups.setdefault(tree.spec.group_id, []).append(tree)
-    return [(group_id, [from_store.scored_tree(t) for t in members]) for group_id, members in groups.items()]
+    return [
+        (group_id, [from_store.scored_tree(t) for t in members])
+        for group_id, members in groups.items()
+    ]
 
 
 def _segments(credits: Iterable[Credit]) -> list[messages.SegmentAdvantage]:

@@ -79,13 +79,27 @@ async def _train(
         base = await asyncio.to_thread(models.resolve, recipe.model)
         kept = await asyncio.to_thread(checkpoint.newest, folder / "checkpoints", stored.run_id)
         await torch_thread.load(kept[0] if kept else base, resumed=kept is not None, base=base)
-        weights = WeightFolder(choose_folder(settings.weights, stored.run_id, folder, torch_thread.weight_bytes()))
+        weights = WeightFolder(
+            choose_folder(settings.weights, stored.run_id, folder, torch_thread.weight_bytes())
+        )
         await torch_thread.reserve(weights)
-        keeper = Checkpointer(folder / "checkpoints", base, torch_thread, recipe.optimise.checkpoint_every)
+        keeper = Checkpointer(
+            folder / "checkpoints", base, torch_thread, recipe.optimise.checkpoint_every
+        )
         liveness.add(keeper.pulse)
         address = settings.advertise or grpc_server.address
         async with handing_out(recipe, bus, stored.run_id, stop) as outlet:
-            parts = stored, recipe, store, trigger, torch_thread, weights, keeper, address, settings.tick_s
+            parts = (
+                stored,
+                recipe,
+                store,
+                trigger,
+                torch_thread,
+                weights,
+                keeper,
+                address,
+                settings.tick_s,
+            )
             servicer.learner = _learner(*parts, outlet=outlet)
             if recipe.resources.weights == "nccl":
                 servicer.hands = Hands(weights, torch_thread.device, recipe.resources.drain_s)
@@ -110,7 +124,11 @@ async def _work(learner: Learner, resumed: checkpoint.Mark | None, stop: asyncio
     except TemporaryError as error:
         if not stop.is_set():
             raise
-        log.warning("stopped at step %d: %s; the next learner goes on from the store", learner.at.step, error)
+        log.warning(
+            "stopped at step %d: %s; the next learner goes on from the store",
+            learner.at.step,
+            error,
+        )
     await stop.wait()
 
 

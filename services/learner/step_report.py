@@ -29,7 +29,9 @@ def numbers(lesson: Lesson, timed: Timed, step: int) -> dict[str, float]:
         telemetry.observe("banyan.step.reward", lesson.metrics["reward"])
     _observe(report)
     _observe_sampling(lesson.metrics)
-    measured = _REPORTED if report.measures else ()  # a step without a token to train on measured nothing
+    measured = (
+        _REPORTED if report.measures else ()
+    )  # a step without a token to train on measured nothing
     said = {name: float(getattr(report, name)) for name in measured}
     return (
         lesson.metrics
@@ -37,7 +39,11 @@ def numbers(lesson: Lesson, timed: Timed, step: int) -> dict[str, float]:
         | {"applied": float(report.applied), "learning_rate": report.learning_rate}
         | dict(report.head)
         | dict(report.measures)
-        | {"not_finite": float(not report.finite), "rows": float(len(lesson.rows)), "train_seconds": timed.seconds}
+        | {
+            "not_finite": float(not report.finite),
+            "rows": float(len(lesson.rows)),
+            "train_seconds": timed.seconds,
+        }
     )
 
 
@@ -54,7 +60,9 @@ def _observe(report: "StepReport") -> None:
     telemetry.observe("banyan.step.rejected_share", said.get("rejected_share", 0.0))
     for name, share in said.items():
         if name.startswith("ratio_"):
-            telemetry.observe("banyan.step.ratio_share", share, banyan_bin=name.removeprefix("ratio_"))
+            telemetry.observe(
+                "banyan.step.ratio_share", share, banyan_bin=name.removeprefix("ratio_")
+            )
 
 
 def _observe_sampling(said: Mapping[str, float]) -> None:
@@ -67,13 +75,17 @@ def _observe_sampling(said: Mapping[str, float]) -> None:
         telemetry.observe("banyan.step.replay_share", said["replay_share"])
     for name, share in said.items():
         if name.startswith("staleness_") and name not in _AGES:
-            telemetry.observe("banyan.step.staleness_share", share, banyan_bin=name.removeprefix("staleness_"))
+            telemetry.observe(
+                "banyan.step.staleness_share", share, banyan_bin=name.removeprefix("staleness_")
+            )
 
 
 _AGES = ("staleness_mean", "staleness_max")
 
 
-def note_consumed(trees: Sequence[tree_pb2.Tree], ordinal: int, step: int, batch_trace: str) -> None:
+def note_consumed(
+    trees: Sequence[tree_pb2.Tree], ordinal: int, step: int, batch_trace: str
+) -> None:
     """A span in each tree's own trace: which batch and step used it, linked to the batch."""
     for tree in trees:
         span = telemetry.start("learner.consume", tree.spec.traceparent, [batch_trace])

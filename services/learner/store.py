@@ -35,7 +35,9 @@ _STREAM_DEADLINE_S = 120.0
 class GrpcStore:
     """Implements ports.Store for one run."""
 
-    def __init__(self, channel: grpc.aio.Channel, run_id: str, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, channel: grpc.aio.Channel, run_id: str, patience_s: float = PATIENCE_S
+    ) -> None:
         self._trees: Any = treestore_service_pb2_grpc.TreeStoreServiceStub(channel)
         self._runs: Any = runstore_service_pb2_grpc.RunStoreServiceStub(channel)
         self._run_id, self._patience_s = run_id, patience_s
@@ -56,7 +58,9 @@ class GrpcStore:
         return answer.epoch, answer.next_ordinal
 
     async def ready(self, limit: int) -> tuple[list[Ready], int | None]:
-        request = treestore_service_pb2.ReadyGroupsRequest(run_id=self._run_id, use=USE, limit=limit)
+        request = treestore_service_pb2.ReadyGroupsRequest(
+            run_id=self._run_id, use=USE, limit=limit
+        )
         answer = await self._call(self._trees.ReadyGroups, request)
         groups = [Ready(g.group_id, g.ordinal, tuple(g.tree_ids)) for g in answer.groups]
         return groups, answer.oldest_open if answer.HasField("oldest_open") else None
@@ -68,16 +72,23 @@ class GrpcStore:
                 found[tree.spec.tree_id] = tree
         missing = [t.hex()[:12] for t in tree_ids if t not in found]
         if missing:
-            raise NotFound(f"the store does not hold {len(missing)} trees of run {self._run_id}, such as {missing[0]}")
+            raise NotFound(
+                f"the store does not hold {len(missing)} trees of run {self._run_id}, such as {missing[0]}"
+            )
         return [found[t] for t in tree_ids]
 
     async def _stream(self, tree_ids: Sequence[bytes]) -> list[tree_pb2.Tree]:
-        wanted = treestore_service_pb2.TreeFilter(run_id=self._run_id, tree_ids=tree_ids, limit=len(tree_ids))
+        wanted = treestore_service_pb2.TreeFilter(
+            run_id=self._run_id, tree_ids=tree_ids, limit=len(tree_ids)
+        )
         request = treestore_service_pb2.StreamTreesRequest(filter=wanted)
         end = time.monotonic() + self._patience_s
         while True:
             try:
-                return [answer.tree async for answer in self._trees.StreamTrees(request, timeout=_STREAM_DEADLINE_S)]
+                return [
+                    answer.tree
+                    async for answer in self._trees.StreamTrees(request, timeout=_STREAM_DEADLINE_S)
+                ]
             except grpc.RpcError as error:
                 meant = error_of(error, "StreamTrees")
                 if meant.reason != Reason.UNAVAILABLE or time.monotonic() > end:
@@ -95,7 +106,10 @@ class GrpcStore:
             before_batch=wanted.batch,
             first_batch=wanted.first_batch,
             capacity=replay.capacity,
-            failed=[treestore_service_pb2.FailedGroup(group_id=g, row_digest=row) for g, row in wanted.failed],
+            failed=[
+                treestore_service_pb2.FailedGroup(group_id=g, row_digest=row)
+                for g, row in wanted.failed
+            ],
             right=replay.right,
         )
         return _replayed((await self._call(self._trees.SampleReplay, request)).trees)
@@ -127,13 +141,22 @@ class GrpcStore:
         batch = answer.batch
         summary = json.loads(batch.summary_json) if batch.summary_json else {}
         again = _replayed(batch.replayed)
-        return StoredBatch(batch.ordinal, tuple(batch.group_ids), tuple(batch.tree_ids), summary, again, batch.set_aside)
+        return StoredBatch(
+            batch.ordinal,
+            tuple(batch.group_ids),
+            tuple(batch.tree_ids),
+            summary,
+            again,
+            batch.set_aside,
+        )
 
     async def note_failure(self, ordinal: int, epoch: int, cause: str) -> int:
         request = treestore_service_pb2.NoteFailureRequest(
             run_id=self._run_id, ordinal=ordinal, learner_epoch=epoch, cause=cause
         )
-        answer: treestore_service_pb2.NoteFailureResponse = await self._call(self._trees.NoteFailure, request)
+        answer: treestore_service_pb2.NoteFailureResponse = await self._call(
+            self._trees.NoteFailure, request
+        )
         return answer.failures
 
     async def policies(self) -> list[runstore_service_pb2.StoredPolicy]:
@@ -151,11 +174,17 @@ class GrpcStore:
         return answer.step, list(answer.evals)
 
     async def put_policy(self, policy: events_pb2.PolicyPublished, replayed: bool = False) -> None:
-        await self._call(self._runs.PutPolicy, runstore_service_pb2.PutPolicyRequest(policy=policy, replayed=replayed))
+        await self._call(
+            self._runs.PutPolicy,
+            runstore_service_pb2.PutPolicyRequest(policy=policy, replayed=replayed),
+        )
 
 
 def _replayed(trees: Iterable[treestore_service_pb2.ReplayedTree]) -> tuple[Replayed, ...]:
-    return tuple(Replayed(t.tree_id, t.group_id, leaf_from_wire(t.leaf) if t.HasField("leaf") else None) for t in trees)
+    return tuple(
+        Replayed(t.tree_id, t.group_id, leaf_from_wire(t.leaf) if t.HasField("leaf") else None)
+        for t in trees
+    )
 
 
 def _to_wire(one: Replayed) -> treestore_service_pb2.ReplayedTree:

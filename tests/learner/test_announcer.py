@@ -28,7 +28,9 @@ class Asked(MemoryStore):
     async def put_policy(self, policy: events_pb2.PolicyPublished, replayed: bool = False) -> None:
         step = policy.policy.step
         file.open_verified(Path(policy.path) / f"policy-{policy.policy.learner_epoch}-{step}.json")
-        assert replayed or policy.policy.digest in self.outlet.out, f"policy {step} is told of, and its weights are not out"
+        assert replayed or policy.policy.digest in self.outlet.out, (
+            f"policy {step} is told of, and its weights are not out"
+        )
         await super().put_policy(policy, replayed)
 
 

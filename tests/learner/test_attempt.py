@@ -20,13 +20,17 @@ def _poisoned(ordinal: int, policy: bytes, groups: Container[int] = (2,)) -> lis
     (tree,) = grown(ordinal, policy)
     if ordinal in groups:
         first, tokens = tree.segments[1], np.array([1, 2**30, 3])
-        bad = Segment(first.tree_id, first.parent, 5, 0, Kind.POLICY, tokens, -np.ones(3), policy=policy)
+        bad = Segment(
+            first.tree_id, first.parent, 5, 0, Kind.POLICY, tokens, -np.ones(3), policy=policy
+        )
         first.CopyFrom(segment_to_wire(bad))
         tree.leaves[0].segment = tree.scores[0].leaf.segment = bad.id
     return [tree]
 
 
-async def test_a_batch_that_ends_two_learners_is_passed_over_by_the_third(tmp_path: Path, tiny_folder: Path) -> None:
+async def test_a_batch_that_ends_two_learners_is_passed_over_by_the_third(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
     store = MemoryStore(_poisoned)
     rig = Rig(tmp_path, tiny_folder, store, recipe(4))
     for _ in range(2):
@@ -34,7 +38,12 @@ async def test_a_batch_that_ends_two_learners_is_passed_over_by_the_third(tmp_pa
             await rig.run()
     assert store.failures == {1: ["IndexError: index out of range in self"] * 2}
     await rig.run()
-    assert [batch.ordinal for batch, _ in store.batches] == [0, 1, 2, 3]  # gapless, and all its groups are used once
+    assert [batch.ordinal for batch, _ in store.batches] == [
+        0,
+        1,
+        2,
+        3,
+    ]  # gapless, and all its groups are used once
     assert len({g for batch, _ in store.batches for g in batch.group_ids}) == 8
     last = [p for p in store.puts if p.policy.learner_epoch == 3]
     assert [p.policy.step for p in last][-3:] == [2, 3, 4]
@@ -44,7 +53,9 @@ async def test_a_batch_that_ends_two_learners_is_passed_over_by_the_third(tmp_pa
     assert aside.policy.digest == before.policy.digest != last[-1].policy.digest
 
 
-async def test_a_run_of_which_every_batch_ends_its_learner_ends(tmp_path: Path, tiny_folder: Path) -> None:
+async def test_a_run_of_which_every_batch_ends_its_learner_ends(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
     """The fault is not the batches': what comes next would be wasted, too."""
     store = MemoryStore(lambda ordinal, policy: _poisoned(ordinal, policy, range(2, 100)))
     rig = Rig(tmp_path, tiny_folder, store, recipe(9))
@@ -53,7 +64,9 @@ async def test_a_run_of_which_every_batch_ends_its_learner_ends(tmp_path: Path, 
             await rig.run()
     assert store.failures.keys() == {1, 2, 3}
     for _ in range(2):
-        with pytest.raises(InvalidInput, match=r"batches 1 to 3 were set aside one after another.*IndexError"):
+        with pytest.raises(
+            InvalidInput, match=r"batches 1 to 3 were set aside one after another.*IndexError"
+        ):
             await rig.run()
     assert len(store.batches) == 4
 
@@ -96,5 +109,7 @@ async def test_a_batch_that_cannot_even_be_studied_is_committed_for_its_failure(
         batch_attempt.UNSTUDIED: "ZeroDivisionError: of this group"
     }
     await rig.run()
-    assert [batch.ordinal for batch, _ in store.batches] == [0, 1, 2] and store.puts[-1].policy.step == 3
+    assert [batch.ordinal for batch, _ in store.batches] == [0, 1, 2] and store.puts[
+        -1
+    ].policy.step == 3
     assert store.failures.keys() == {1}

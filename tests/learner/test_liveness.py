@@ -50,7 +50,9 @@ def test_every_pass_of_a_step_is_progress(tiny_llama: Callable[..., Any], forest
     assert len(passes) == len(rows) > 3
 
 
-async def test_health_answers_for_the_torch_thread_and_for_checkpoints(world: World, tiny_folder: Path) -> None:
+async def test_health_answers_for_the_torch_thread_and_for_checkpoints(
+    world: World, tiny_folder: Path
+) -> None:
     await world.begin(service_recipe(tiny_folder))
     address, stop = f"127.0.0.1:{free_port()}", asyncio.Event()
     told = LearnerSettings(

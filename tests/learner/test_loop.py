@@ -38,7 +38,9 @@ async def test_every_batch_makes_one_policy_in_order(tmp_path: Path, tiny_folder
     assert [g["advantage_max"] for g in said["groups"]] == pytest.approx([1.5, 1.5], abs=1e-4)
 
 
-async def test_the_weights_handed_out_are_the_policys_and_old_ones_go(tmp_path: Path, tiny_folder: Path) -> None:
+async def test_the_weights_handed_out_are_the_policys_and_old_ones_go(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
     rig = await straight(tmp_path, tiny_folder)
     last = rig.store.puts[-1]
     names = sorted(p.name for p in Path(last.path).iterdir())
@@ -52,7 +54,9 @@ async def test_the_weights_handed_out_are_the_policys_and_old_ones_go(tmp_path: 
         rig.weights.find(rig.store.puts[1].policy.digest)
 
 
-async def test_a_group_that_teaches_nothing_is_consumed_and_the_number_moves(tmp_path: Path, tiny_folder: Path) -> None:
+async def test_a_group_that_teaches_nothing_is_consumed_and_the_number_moves(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
     def flat_first(ordinal: int, policy: bytes) -> list[tree_pb2.Tree]:
         return grown(ordinal, policy, spread=ordinal not in (0, 1, 2))
 
@@ -68,7 +72,9 @@ async def test_a_group_that_teaches_nothing_is_consumed_and_the_number_moves(tmp
     assert rig.store.batches[0][0].summary["groups"][0]["skip"] == "zero variance"
 
 
-async def test_a_batch_is_in_the_store_before_it_is_trained_on(tmp_path: Path, tiny_folder: Path, monkeypatch: Any) -> None:
+async def test_a_batch_is_in_the_store_before_it_is_trained_on(
+    tmp_path: Path, tiny_folder: Path, monkeypatch: Any
+) -> None:
     """A learner that dies in a step could else train the next one on other trees, and none would know what made a policy."""
     store, step = MemoryStore(grown), TorchThread.step
 

@@ -54,21 +54,48 @@ class World:
     processes: list[asyncio.subprocess.Process] = field(default_factory=list)
 
     async def begin(self, recipe: Recipe) -> None:
-        epoch = (await rpc.call(self.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g"))).epoch
-        run = rs.Run(run_id=RUN, recipe_json=recipe.model_dump_json(), folder=str(self.folder), held_out=[b"h" * 32])
-        await rpc.call(self.runs.PutRun, rs.PutRunRequest(run=run, request_id="r", gateway_epoch=epoch))
+        epoch = (
+            await rpc.call(self.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g"))
+        ).epoch
+        run = rs.Run(
+            run_id=RUN,
+            recipe_json=recipe.model_dump_json(),
+            folder=str(self.folder),
+            held_out=[b"h" * 32],
+        )
+        await rpc.call(
+            self.runs.PutRun, rs.PutRunRequest(run=run, request_id="r", gateway_epoch=epoch)
+        )
         self.epoch = epoch
 
     async def start(self) -> asyncio.subprocess.Process:
         """A learner process."""
-        environ = dict(os.environ, BANYAN_RUN=RUN, BANYAN_STORE=self.store, BANYAN_NATS=self.nats, BANYAN_THREADS="1")
-        environ |= {"BANYAN_STATE": str(self.folder), "BANYAN_WEIGHTS": str(self.folder / "weights"), "BANYAN_TICK_S": "0.5"}
-        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.learner", env=environ)
+        environ = dict(
+            os.environ,
+            BANYAN_RUN=RUN,
+            BANYAN_STORE=self.store,
+            BANYAN_NATS=self.nats,
+            BANYAN_THREADS="1",
+        )
+        environ |= {
+            "BANYAN_STATE": str(self.folder),
+            "BANYAN_WEIGHTS": str(self.folder / "weights"),
+            "BANYAN_TICK_S": "0.5",
+        }
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "services.learner", env=environ
+        )
         self.processes.append(process)
         return process
 
     async def policies(self) -> list[rs.StoredPolicy]:
-        return list((await rpc.call(self.runs.ReadPolicies, rs.ReadPoliciesRequest(run_id=RUN, abandoned=True))).policies)
+        return list(
+            (
+                await rpc.call(
+                    self.runs.ReadPolicies, rs.ReadPoliciesRequest(run_id=RUN, abandoned=True)
+                )
+            ).policies
+        )
 
     async def step(self) -> int:
         """The newest step, -1 before the base model is announced."""
@@ -82,26 +109,43 @@ class World:
         group, row = f"{RUN}/train/{ordinal}", digest.row_digest({"ordinal": ordinal})
         tree_id = digest.tree_id(RUN, group, row, 0)
         spec = tree_pb2.TreeSpec(
-            run_id=RUN, tree_id=tree_id, group_id=group, group_ordinal=ordinal, group_size=1, row_digest=row
+            run_id=RUN,
+            tree_id=tree_id,
+            group_id=group,
+            group_ordinal=ordinal,
+            group_size=1,
+            row_digest=row,
         )
         spec.purpose, spec.max_claims, spec.seed = tree_pb2.TREE_PURPOSE_TRAIN, 5, ordinal
         spec.row_json = json.dumps({"ordinal": ordinal})
         spec.scorers.append("s")
-        opened = events_pb2.TreesOpened(trees=[events_pb2.TreeOpened(spec=spec, gateway_epoch=self.epoch)])
+        opened = events_pb2.TreesOpened(
+            trees=[events_pb2.TreeOpened(spec=spec, gateway_epoch=self.epoch)]
+        )
         await self.say("opened", opened, f"o{ordinal}")
         epoch = await self.claim(tree_id)
         made = segments(tree_id, ordinal, newest)
-        claimed = [events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=epoch) for s in made]
-        await self.say("segment", events_pb2.SegmentsGrown(run_id=RUN, node_id="n", segments=claimed), f"s{ordinal}")
+        claimed = [
+            events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=epoch) for s in made
+        ]
+        await self.say(
+            "segment",
+            events_pb2.SegmentsGrown(run_id=RUN, node_id="n", segments=claimed),
+            f"s{ordinal}",
+        )
         leaves = [tree_pb2.LeafRef(segment=s.id, end=len(s)) for s in made[1:]]
         for i, leaf in enumerate(leaves):
-            finished = events_pb2.LeafFinished(run_id=RUN, tree_id=tree_id, claim_epoch=epoch, leaf=leaf, reason="stop")
+            finished = events_pb2.LeafFinished(
+                run_id=RUN, tree_id=tree_id, claim_epoch=epoch, leaf=leaf, reason="stop"
+            )
             await self.say("leaf", events_pb2.LeavesFinished(leaves=[finished]), f"l{ordinal}.{i}")
             score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=float(i == ordinal % 4))
             scored = tree_pb2.ScoredLeaf(leaf=leaf, scorer="s", scorer_version="1", score=score)
             said = events_pb2.LeafScored(run_id=RUN, tree_id=tree_id, scored=scored)
             await self.say("score", events_pb2.LeavesScored(scores=[said]), f"v{ordinal}.{i}")
-        grown = events_pb2.TreeGrown(run_id=RUN, tree_id=tree_id, claim_epoch=epoch, leaves=leaves, node_id="n")
+        grown = events_pb2.TreeGrown(
+            run_id=RUN, tree_id=tree_id, claim_epoch=epoch, leaves=leaves, node_id="n"
+        )
         await self.say("grown", events_pb2.TreesGrown(trees=[grown]), f"g{ordinal}")
 
     async def say(self, kind: str, message: Any, msg_id: str) -> None:
@@ -110,7 +154,10 @@ class World:
     async def claim(self, tree_id: bytes) -> int:
         for _ in range(500):
             try:
-                answer = await rpc.call(self.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=tree_id, node_id="n", ticket=1))
+                answer = await rpc.call(
+                    self.trees.ClaimTree,
+                    ts.ClaimTreeRequest(tree_id=tree_id, node_id="n", ticket=1),
+                )
                 return int(answer.epoch)
             except NotFound:
                 await asyncio.sleep(0.01)
@@ -129,7 +176,17 @@ def segments(tree_id: bytes, ordinal: int, policy: tree_pb2.PolicyRef) -> list[S
     }
     sampling = Sampling(max_new_tokens=3, seed=ordinal)
     answers = [
-        Segment(tree_id, root.id, 5, i, Kind.POLICY, rng.integers(0, 40, 3), -rng.random(3) * 4, sampling=sampling, **common)
+        Segment(
+            tree_id,
+            root.id,
+            5,
+            i,
+            Kind.POLICY,
+            rng.integers(0, 40, 3),
+            -rng.random(3) * 4,
+            sampling=sampling,
+            **common,
+        )
         for i in range(4)
     ]
     return [root, *answers]
@@ -157,9 +214,22 @@ async def world(nats_server: Any, tmp_path: Path) -> AsyncIterator[World]:
 
 
 def recipe(model: Path) -> Recipe:
-    data: dict[str, Any] = {"name": "tiny", "model": str(model), "task": {"name": "arithmetic"}, "budget": {"steps": STEPS}}
-    data |= {"control": {"groups_per_batch": 2}, "resources": {"dtype": "float32"}, "deterministic": True}
-    data["optimise"] = {"advantage": "methods.advantages.grpo:Grpo", "learning_rate": 1e-2, "checkpoint_every": 100}
+    data: dict[str, Any] = {
+        "name": "tiny",
+        "model": str(model),
+        "task": {"name": "arithmetic"},
+        "budget": {"steps": STEPS},
+    }
+    data |= {
+        "control": {"groups_per_batch": 2},
+        "resources": {"dtype": "float32"},
+        "deterministic": True,
+    }
+    data["optimise"] = {
+        "advantage": "methods.advantages.grpo:Grpo",
+        "learning_rate": 1e-2,
+        "checkpoint_every": 100,
+    }
     return Recipe.model_validate(data)
 
 
@@ -201,7 +271,9 @@ async def test_a_run_is_trained_through_kills(
     assert not (world.folder / "weights").exists()
     from transformers import AutoModelForCausalLM
 
-    loaded = AutoModelForCausalLM.from_pretrained(world.folder / "checkpoints" / f"step-{STEPS:08d}-epoch-2")
+    loaded = AutoModelForCausalLM.from_pretrained(
+        world.folder / "checkpoints" / f"step-{STEPS:08d}-epoch-2"
+    )
     assert loaded.config.vocab_size == 40
 
 
@@ -222,7 +294,12 @@ async def _weights(world: World, policy: events_pb2.PolicyPublished) -> None:
         _ = [piece async for piece in stub.FetchWeights(request)]
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     with pytest.raises(grpc.RpcError) as caught:
-        _ = [piece async for piece in stub.FetchWeights(learner_service_pb2.FetchWeightsRequest(digest=b"?" * 32))]
+        _ = [
+            piece
+            async for piece in stub.FetchWeights(
+                learner_service_pb2.FetchWeightsRequest(digest=b"?" * 32)
+            )
+        ]
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     status = await rpc.call(stub.GetStatus, learner_service_pb2.LearnerServiceGetStatusRequest())
     assert (status.run_id, status.policy.step, status.next_ordinal) == (RUN, STEPS, STEPS)
@@ -234,12 +311,19 @@ async def _weights(world: World, policy: events_pb2.PolicyPublished) -> None:
 
 async def _advantages(world: World, stub: Any) -> None:
     wanted = ts.TreeFilter(run_id=RUN, states=[tree_pb2.TREE_STATE_CONSUMED])
-    trees = [answer.tree async for answer in world.trees.StreamTrees(ts.StreamTreesRequest(filter=wanted))]
+    trees = [
+        answer.tree
+        async for answer in world.trees.StreamTrees(ts.StreamTreesRequest(filter=wanted))
+    ]
     request = learner_service_pb2.EstimateAdvantagesRequest(trees=trees[:1], estimator_json=GRPO)
     found = list((await rpc.call(stub.EstimateAdvantages, request)).advantages)
     assert [a.paths for a in found] == [4, 1, 1, 1, 1]
-    assert sorted(a.advantage for a in found[1:]) == pytest.approx([-0.5, -0.5, -0.5, 1.5], abs=1e-4)
-    assert (found[0].advantage, found[0].positive, found[0].negative) == pytest.approx((0, 1.5, -1.5), abs=1e-4)
+    assert sorted(a.advantage for a in found[1:]) == pytest.approx(
+        [-0.5, -0.5, -0.5, 1.5], abs=1e-4
+    )
+    assert (found[0].advantage, found[0].positive, found[0].negative) == pytest.approx(
+        (0, 1.5, -1.5), abs=1e-4
+    )
     request.estimator_json = '{"name": 7'
     with pytest.raises(InvalidInput, match="estimator_json"):
         await rpc.call(stub.EstimateAdvantages, request)
@@ -255,16 +339,27 @@ async def test_a_learner_without_a_run_says_so(world: World) -> None:
     assert b"BANYAN_RUN is not set" in said
 
 
-async def test_it_does_not_say_that_it_serves_before_its_model_is_loaded(nats_server: Any, tmp_path: Path) -> None:
+async def test_it_does_not_say_that_it_serves_before_its_model_is_loaded(
+    nats_server: Any, tmp_path: Path
+) -> None:
     """The supervisor waits for the checkpoint of a learner that serves, and not for one that holds nothing yet."""
     address = f"127.0.0.1:{free_port()}"
-    environ = {"BANYAN_RUN": RUN, "BANYAN_STORE": "127.0.0.1:9", "BANYAN_LISTEN": address, "BANYAN_STATE": str(tmp_path)}
+    environ = {
+        "BANYAN_RUN": RUN,
+        "BANYAN_STORE": "127.0.0.1:9",
+        "BANYAN_LISTEN": address,
+        "BANYAN_STATE": str(tmp_path),
+    }
     environ |= {**os.environ, "BANYAN_NATS": nats_server.url}
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.learner", env=environ)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services.learner", env=environ
+    )
     try:
         async with rpc.channel(address) as channel, asyncio.timeout(20):
             check = health_pb2_grpc.HealthStub(channel).Check
-            while (await check(health_pb2.HealthCheckRequest(), wait_for_ready=True)).status != NOT_SERVING:
+            while (
+                await check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+            ).status != NOT_SERVING:
                 await asyncio.sleep(0.05)
     finally:
         process.kill()

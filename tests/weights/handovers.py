@@ -55,10 +55,20 @@ class Learner:
     address: str
     step: int = 0
 
-    def publish(self, seed: int = 0, dtype: str = "float32", tensors: Mapping[str, torch.Tensor] | None = None) -> Published:
+    def publish(
+        self,
+        seed: int = 0,
+        dtype: str = "float32",
+        tensors: Mapping[str, torch.Tensor] | None = None,
+    ) -> Published:
         made = self.folder.put(tensors or model(seed), 1, self.step, dtype)
         self.step += 1
-        return Published(PolicyVersion(1, self.step - 1, made.digest), self.folder.folder, self.address, made.bytes)
+        return Published(
+            PolicyVersion(1, self.step - 1, made.digest),
+            self.folder.folder,
+            self.address,
+            made.bytes,
+        )
 
     def node(self, folder: Path, workers: int = 1) -> Handed:
         return Handed(folder, HandOvers(folder.name, workers).ask, workers)
@@ -94,8 +104,17 @@ def receive(path: Path, rank: int, die_at: int = -1) -> tuple[dict[str, torch.Te
 
 async def dying(path: Path, rank: int, at: int) -> int:
     """The exit status of a worker of its own process that dies at a tensor."""
-    code = "import sys; from pathlib import Path; from tests.weights.handovers import receive as r; "
-    command = [sys.executable, "-c", code + "r(Path(sys.argv[1]), *map(int, sys.argv[2:]))", str(path), str(rank), str(at)]
+    code = (
+        "import sys; from pathlib import Path; from tests.weights.handovers import receive as r; "
+    )
+    command = [
+        sys.executable,
+        "-c",
+        code + "r(Path(sys.argv[1]), *map(int, sys.argv[2:]))",
+        str(path),
+        str(rank),
+        str(at),
+    ]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     process = await asyncio.to_thread(subprocess.run, command, env=environment, timeout=120)
     return process.returncode

@@ -90,7 +90,9 @@ async def site(kind: str, folder: Path, url: str, every: int = 4) -> AsyncIterat
 
     def learner(epoch: int) -> Learner:
         outlet: Outlet = (
-            ObjectStoreWeights(bucket, every, patience_s=20.0, slack_bytes=SLACK_BYTES) if bucket else FolderOnly()
+            ObjectStoreWeights(bucket, every, patience_s=20.0, slack_bytes=SLACK_BYTES)
+            if bucket
+            else FolderOnly()
         )
         return Learner(WeightFolder(folder / "learner"), outlet, epoch)
 
@@ -111,7 +113,9 @@ async def site(kind: str, folder: Path, url: str, every: int = 4) -> AsyncIterat
 
     asks = []
     if bus is not None and isinstance(first.outlet, ObjectStoreWeights):
-        heard = notices.subscribe(bus.client, subjects.weights_wanted(RUN), events_pb2.WeightsWanted)
+        heard = notices.subscribe(
+            bus.client, subjects.weights_wanted(RUN), events_pb2.WeightsWanted
+        )
         asks.append(asyncio.create_task(first.outlet.serve(heard)))
         await asyncio.sleep(0)
     try:

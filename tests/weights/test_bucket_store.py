@@ -31,7 +31,9 @@ async def stored(made: Site) -> int:
     return int((await made.bucket._js.stream_info(made.bucket.stream)).state.bytes)
 
 
-async def becomes(node: Weights, published: Published, learner: Learner, deadline_s: float = 20.0) -> list[str]:
+async def becomes(
+    node: Weights, published: Published, learner: Learner, deadline_s: float = 20.0
+) -> list[str]:
     """Tries as a node does until it has the version; what it was told before that."""
     said = []
     async with asyncio.timeout(deadline_s):
@@ -51,7 +53,9 @@ async def test_what_changed_is_a_hundredth_of_what_is_there(made: Site) -> None:
         sizes.append(made.learner.told["weights_sent_bytes"])
         whole.append(made.learner.told["weights_whole"])
     assert whole == [1, 0, 0, 0, 1, 0, 0, 0, 1]  # every fourth
-    assert all(size < 0.009 * published.bytes for size, w in zip(sizes, whole, strict=True) if not w)
+    assert all(
+        size < 0.009 * published.bytes for size, w in zip(sizes, whole, strict=True) if not w
+    )
     assert made.learner.told["weights_changed"] == 1.0
 
 
@@ -59,7 +63,10 @@ async def test_where_all_changed_whole_versions_are_sent(made: Site) -> None:
     for _ in range(3):
         made.learner.tensors["a"].normal_()
         published = await made.learner.publish(moves=1.0)
-        assert made.learner.told["weights_whole"] == 1 and made.learner.told["weights_sent_bytes"] >= published.bytes
+        assert (
+            made.learner.told["weights_whole"] == 1
+            and made.learner.told["weights_sent_bytes"] >= published.bytes
+        )
     await gets(made.node(), published, made.learner)
 
 
@@ -71,7 +78,12 @@ async def test_the_store_stays_within_its_bytes(made: Site, moves: float, caplog
             made.learner.tensors["a"].normal_()
         published = await made.learner.publish(moves)
         most = max(most, await stored(made))
-    assert most < 3.6 * published.bytes < version_chain.limit_bytes(published.bytes, SLACK_BYTES) < 5 * published.bytes
+    assert (
+        most
+        < 3.6 * published.bytes
+        < version_chain.limit_bytes(published.bytes, SLACK_BYTES)
+        < 5 * published.bytes
+    )
     assert "is full" not in caplog.text and "not removed" not in caplog.text
 
 
@@ -83,7 +95,9 @@ async def whole_ones(learner: Learner, count: int) -> list[Published]:
     return made
 
 
-async def test_a_full_store_is_cleared_by_the_next_learner(made: Site, monkeypatch: Any, caplog: Any) -> None:
+async def test_a_full_store_is_cleared_by_the_next_learner(
+    made: Site, monkeypatch: Any, caplog: Any
+) -> None:
     async def kept(*words: Any) -> None:
         """A learner that dies before it lets older versions go."""
 
@@ -96,7 +110,9 @@ async def test_a_full_store_is_cleared_by_the_next_learner(made: Site, monkeypat
     await gets(made.node(), published, second)
 
 
-async def test_what_could_not_be_removed_is_removed_later(made: Site, monkeypatch: Any, caplog: Any) -> None:
+async def test_what_could_not_be_removed_is_removed_later(
+    made: Site, monkeypatch: Any, caplog: Any
+) -> None:
     async def away(*words: Any) -> None:
         raise TemporaryError("NATS is away")
 
@@ -108,7 +124,11 @@ async def test_what_could_not_be_removed_is_removed_later(made: Site, monkeypatc
     assert "is full" in caplog.text and len(await made.bucket.objects()) == 4
     monkeypatch.undo()
     await gets(made.node(), (await whole_ones(made.learner, 1))[0], made.learner)
-    assert sorted(one.name for one in await made.bucket.objects()) == ["policy-1-3", "policy-1-4", "policy-1-5"]
+    assert sorted(one.name for one in await made.bucket.objects()) == [
+        "policy-1-3",
+        "policy-1-4",
+        "policy-1-5",
+    ]
 
 
 async def test_a_whole_version_that_cannot_be_read_is_said_and_asked_for_less(
@@ -145,7 +165,9 @@ async def test_a_link_that_is_missing_is_asked_for_and_comes_whole(made: Site) -
     said = await becomes(made.node(), published[-1], made.learner)
     assert said and "does not hold policy-1-1" in said[0]
     assert (await made.bucket.find("policy-1-2")).labels.keys() == {"epoch", "step", "digest"}
-    await gets(made.node(), await made.learner.publish(), made.learner)  # and the chain goes on from there
+    await gets(
+        made.node(), await made.learner.publish(), made.learner
+    )  # and the chain goes on from there
     assert made.learner.told["weights_whole"] == 0
 
 
@@ -223,12 +245,17 @@ async def test_an_end_of_the_answers_is_said(made: Site, monkeypatch: Any, caplo
     monkeypatch.setattr(outlets.notices, "subscribe", broken)
     recipe: Any = SimpleNamespace(resources=SimpleNamespace(weights="nats", weights_base_every=4))
     assert made.bus is not None
-    async with outlets.handing_out(recipe, made.bus, "run-2", asyncio.Event()), asyncio.timeout(10.0):
+    async with (
+        outlets.handing_out(recipe, made.bus, "run-2", asyncio.Event()),
+        asyncio.timeout(10.0),
+    ):
         while "get no answer any more: ArithmeticError: not foreseen" not in caplog.text:
             await asyncio.sleep(0.01)
 
 
-async def test_a_broker_that_is_killed_while_weights_go_out(made: Site, nats_server: Any, monkeypatch: Any) -> None:
+async def test_a_broker_that_is_killed_while_weights_go_out(
+    made: Site, nats_server: Any, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(buckets, "_TRY_S", 1.0)
     await made.learner.publish()
     made.learner.tensors["a"].normal_()
@@ -241,7 +268,9 @@ async def test_a_broker_that_is_killed_while_weights_go_out(made: Site, nats_ser
     assert await becomes(made.node(), published, made.learner) == []
 
 
-async def test_a_learner_that_is_told_to_stop_does_not_wait_for_a_broker_that_is_gone(made: Site, nats_server: Any) -> None:
+async def test_a_learner_that_is_told_to_stop_does_not_wait_for_a_broker_that_is_gone(
+    made: Site, nats_server: Any
+) -> None:
     outlet = made.learner.outlet
     assert isinstance(outlet, outlets.ObjectStoreWeights)
     nats_server.kill9()
@@ -251,7 +280,9 @@ async def test_a_learner_that_is_told_to_stop_does_not_wait_for_a_broker_that_is
             await made.learner.publish()
 
 
-async def test_a_learner_that_dies_while_it_sends_leaves_nothing_that_is_seen(made: Site, monkeypatch: Any) -> None:
+async def test_a_learner_that_dies_while_it_sends_leaves_nothing_that_is_seen(
+    made: Site, monkeypatch: Any
+) -> None:
     first = await made.learner.publish()
     made.learner.tensors["a"].normal_()
     assert made.bucket is not None
@@ -282,7 +313,9 @@ async def test_a_learner_that_dies_while_it_sends_leaves_nothing_that_is_seen(ma
     published = await second.publish()
     await second.outlet.settle()
     await gets(made.node(), published, second)
-    assert [one.name for one in await made.bucket.objects()] == ["policy-2-0"] and await stored(made) < left
+    assert [one.name for one in await made.bucket.objects()] == ["policy-2-0"] and await stored(
+        made
+    ) < left
 
 
 async def test_asking_again_and_again_sends_no_more_than_a_tenth_of_the_time(made: Site) -> None:

@@ -87,7 +87,9 @@ async def test_weights_that_nobody_published_are_refused(made: Site) -> None:
     node, published = made.node(), await made.learner.publish()
     for wrong in (b"x" * 32, b"y" * 32):
         with pytest.raises(BanyanError):
-            async with node.held(replace(published, policy=replace(published.policy, digest=wrong))):
+            async with node.held(
+                replace(published, policy=replace(published.policy, digest=wrong))
+            ):
                 pass
     await gets(node, published, made.learner)
 

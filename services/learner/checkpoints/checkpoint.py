@@ -61,7 +61,10 @@ class Snapshot:
 
     def apart(self) -> "Snapshot":
         """A copy in the host's memory, so that training may go on while a thread writes it."""
-        cloned = [{name: t.to("cpu", copy=True) for name, t in group.items()} for group in (self.weights, self.moments)]
+        cloned = [
+            {name: t.to("cpu", copy=True) for name, t in group.items()}
+            for group in (self.weights, self.moments)
+        ]
         return replace(self, weights=cloned[0], moments=cloned[1])
 
 
@@ -87,7 +90,9 @@ def write(folder: Path, snapshot: Snapshot, base: Path) -> Path:
             _fsync(folder.parent)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
-        raise TemporaryError(f"cannot write checkpoint {final}: {error.strerror or error}; is there room?") from None
+        raise TemporaryError(
+            f"cannot write checkpoint {final}: {error.strerror or error}; is there room?"
+        ) from None
     collect(folder, snapshot.mark.learner_epoch)
     return final
 
@@ -101,7 +106,10 @@ def _fill(aside: Path, snapshot: Snapshot, base: Path) -> None:
     if adapter is not None:
         (aside / CONFIG).write_text(json.dumps(dict(adapter.config), sort_keys=True, indent=2))
     files = {path.name: _said(path) for path in sorted(aside.iterdir())}
-    for name, tensors in ((ADAPTER if adapter else MODEL, snapshot.weights), (OPTIMIZER, snapshot.moments)):
+    for name, tensors in (
+        (ADAPTER if adapter else MODEL, snapshot.weights),
+        (OPTIMIZER, snapshot.moments),
+    ):
         size, digest = safetensors_writer.write(aside / name, tensors)
         files[name] = {"bytes": size, "digest": digest.hex()}
     said: dict[str, Any] = {"format": _FORMAT, "mark": asdict(snapshot.mark), "files": files}
@@ -114,7 +122,9 @@ def _fill(aside: Path, snapshot: Snapshot, base: Path) -> None:
 def beside(base: Path, whole: bool) -> list[Path]:
     """What lies beside the weights: a model's tokenizer, and its configuration with `whole`."""
     found = {path for pattern in _COPIED for path in base.glob(pattern)}
-    return sorted(path for path in found if path.name not in _OWN and (whole or path.name not in _WHOLE))
+    return sorted(
+        path for path in found if path.name not in _OWN and (whole or path.name not in _WHOLE)
+    )
 
 
 def _said(path: Path) -> dict[str, Any]:
@@ -153,7 +163,10 @@ def read_mark(path: Path, digests: bool = True) -> Mark | None:
     mark, files = read
     try:
         sizes = all((path / name).stat().st_size == said["bytes"] for name, said in files.items())
-        whole = sizes and (not digests or all(digest_of(path / n).hex() == said["digest"] for n, said in files.items()))
+        whole = sizes and (
+            not digests
+            or all(digest_of(path / n).hex() == said["digest"] for n, said in files.items())
+        )
     except (OSError, KeyError, TypeError):
         return None
     return mark if whole and OPTIMIZER in files and (MODEL in files or ADAPTER in files) else None
@@ -161,12 +174,18 @@ def read_mark(path: Path, digests: bool = True) -> Mark | None:
 
 def _order(path: Path) -> tuple[int, int]:
     parts = path.name.split("-")
-    return (int(parts[3]), int(parts[1])) if len(parts) == 4 and parts[1].isdigit() and parts[3].isdigit() else (-1, -1)
+    return (
+        (int(parts[3]), int(parts[1]))
+        if len(parts) == 4 and parts[1].isdigit() and parts[3].isdigit()
+        else (-1, -1)
+    )
 
 
 def _folders(folder: Path) -> list[Path]:
     """Checkpoint folders, newest first: the later epoch, then the later step."""
-    return sorted((p for p in folder.glob("step-*-epoch-*") if p.is_dir()), key=_order, reverse=True)
+    return sorted(
+        (p for p in folder.glob("step-*-epoch-*") if p.is_dir()), key=_order, reverse=True
+    )
 
 
 def newest(folder: Path, run_id: str) -> tuple[Path, Mark] | None:

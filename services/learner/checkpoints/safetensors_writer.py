@@ -12,7 +12,13 @@ from services.chassis.weights.file import hasher
 
 CHUNK_BYTES = 16 << 20
 
-_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+}
 _NAMES |= {torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 
 
@@ -55,11 +61,17 @@ def _parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
     offset = 0
     for name, tensor in tensors.items():
         end = offset + tensor.numel() * tensor.element_size()
-        head[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        head[name] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, end],
+        }
         offset = end
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)
     yield struct.pack("<Q", len(text)) + text
     for tensor in tensors.values():
         if tensor.numel():
-            yield tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data.cast("B")
+            yield (
+                tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data.cast("B")
+            )

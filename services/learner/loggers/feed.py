@@ -68,7 +68,11 @@ class Feed:
         """Waits for the thread until a moment of time.monotonic(); then leaves it to die with the process."""
         self._thread.join(max(0.0, until - time.monotonic()))
         if self._thread.is_alive():
-            log.warning("logger %s has not ended in time; up to %d records are lost", self.name, self._queue.qsize() + 1)
+            log.warning(
+                "logger %s has not ended in time; up to %d records are lost",
+                self.name,
+                self._queue.qsize() + 1,
+            )
 
     # -- in its thread --
 
@@ -91,7 +95,9 @@ class Feed:
         if not self._begun:
             self._count()
         elif not self._known(record):
-            metrics = {name: value for name, value in record.metrics.items() if math.isfinite(value)}
+            metrics = {
+                name: value for name, value in record.metrics.items() if math.isfinite(value)
+            }
             if self._safely(lambda: self._logger.log(record.step, metrics)):
                 self._taken(record)
             else:
@@ -138,16 +144,24 @@ class Feed:
         if not self._complained:
             self._complained = True
             log.warning(
-                "logger %s fails; the run goes on, and this is said once: %s", self.name, " ".join(why.split())[:500]
+                "logger %s fails; the run goes on, and this is said once: %s",
+                self.name,
+                " ".join(why.split())[:500],
             )
 
 
 class Feeds:
     """All loggers of a run."""
 
-    def __init__(self, run_id: str, recipe: Mapping[str, object], loggers: Mapping[str, Logger], folder: Path) -> None:
+    def __init__(
+        self, run_id: str, recipe: Mapping[str, object], loggers: Mapping[str, Logger], folder: Path
+    ) -> None:
         self.feeds = [
-            Feed(name, logger, LoggedRun(run_id, recipe, folder / re.sub(r"[^A-Za-z0-9_.-]", "_", name), -1))
+            Feed(
+                name,
+                logger,
+                LoggedRun(run_id, recipe, folder / re.sub(r"[^A-Za-z0-9_.-]", "_", name), -1),
+            )
             for name, logger in loggers.items()
         ]
 
@@ -175,4 +189,7 @@ def _noted(path: Path) -> tuple[int, set[str]]:
         said = json.loads(path.read_text())
         return int(said["step"]), set(said["evaluations"])
     except (OSError, ValueError, KeyError, TypeError):
-        return -1, set()  # none yet; or torn, and then loggers know by themselves, or take steps twice
+        return (
+            -1,
+            set(),
+        )  # none yet; or torn, and then loggers know by themselves, or take steps twice

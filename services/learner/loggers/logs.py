@@ -45,7 +45,9 @@ class Logs:
             return
         self._follower.cancel()
         (ended,) = await asyncio.gather(self._follower, return_exceptions=True)
-        looked, closed = [(await asyncio.gather(part, return_exceptions=True))[0] for part in self._last()]
+        looked, closed = [
+            (await asyncio.gather(part, return_exceptions=True))[0] for part in self._last()
+        ]
         for error in (ended, looked, closed):
             if isinstance(error, Exception):
                 log.error("loggers: %s: %s", type(error).__name__, error, exc_info=error)
@@ -66,15 +68,27 @@ class Logs:
             log.debug("evaluations are not known: %s", error)
             return
         for message in evaluations:
-            if message.scored and message.done >= message.groups and message.label not in self._told:
+            if (
+                message.scored
+                and message.done >= message.groups
+                and message.label not in self._told
+            ):
                 self._told.add(message.label)
                 self._feeds.evaluation(message.label, *measured(message, newest))
 
 
-def measured(message: runstore_service_pb2.EvalProgress, newest: int) -> tuple[int, dict[str, float]]:
+def measured(
+    message: runstore_service_pb2.EvalProgress, newest: int
+) -> tuple[int, dict[str, float]]:
     """The step whose policy was measured, and what was found: before-greedy, step-20-sampled, after-greedy."""
     when, _, kind = message.label.rpartition("-")
     known = {"before": 0, "after": newest}
     step = known[when] if when in known else int(when.removeprefix("step-"))
-    found = {"reward": message.reward_sum / message.scored, "right": message.correct / message.scored}
-    return step, {f"eval_{kind}_{name}": value for name, value in (found | {"answers": float(message.scored)}).items()}
+    found = {
+        "reward": message.reward_sum / message.scored,
+        "right": message.correct / message.scored,
+    }
+    return step, {
+        f"eval_{kind}_{name}": value
+        for name, value in (found | {"answers": float(message.scored)}).items()
+    }

@@ -30,10 +30,18 @@ class MLflow:
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else a folder is refused
         from mlflow.tracking import MlflowClient
 
-        uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or run.folder.resolve().as_uri()
+        uri = (
+            self.tracking_uri
+            or os.environ.get("MLFLOW_TRACKING_URI")
+            or run.folder.resolve().as_uri()
+        )
         self._client = MlflowClient(tracking_uri=uri)
         experiment = self._client.get_experiment_by_name(self.experiment)
-        number = experiment.experiment_id if experiment else self._client.create_experiment(self.experiment)
+        number = (
+            experiment.experiment_id
+            if experiment
+            else self._client.create_experiment(self.experiment)
+        )
         found = self._client.search_runs([number], f"tags.`{TAG}` = '{run.run_id}'", max_results=1)
         if not found:
             self._create(number, run)

@@ -22,7 +22,9 @@ class TensorBoard:
         from tensorboardX import SummaryWriter
 
         folder = Path(self.folder) / run.run_id if self.folder else run.folder
-        self._writer = SummaryWriter(str(folder), purge_step=run.last + 1 if run.last >= 0 else None)
+        self._writer = SummaryWriter(
+            str(folder), purge_step=run.last + 1 if run.last >= 0 else None
+        )
         return run.last
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:

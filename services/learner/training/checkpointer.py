@@ -42,7 +42,9 @@ class Checkpointer:
         if self._writing is not None and self._writing.done():
             self._report()
         since = time.monotonic() - self._since
-        if self._writing is None and checkpoint.due(self._every, mark.step, self._last_step, since, self._cost_s):
+        if self._writing is None and checkpoint.due(
+            self._every, mark.step, self._last_step, since, self._cost_s
+        ):
             self._writing = asyncio.create_task(self._write(mark, apart=True))
 
     def _report(self) -> None:
@@ -66,11 +68,15 @@ class Checkpointer:
     async def _write(self, mark: Mark, apart: bool) -> Path:
         begun = time.monotonic()
         self.begin(mark.step)
-        with telemetry.span("learner.checkpoint", banyan_run=mark.run_id, banyan_policy_step=mark.step):
+        with telemetry.span(
+            "learner.checkpoint", banyan_run=mark.run_id, banyan_policy_step=mark.step
+        ):
             snapshot = await self._torch.snapshot(mark, apart)
             loop = asyncio.get_running_loop()
             with self.pulse.during("writing a checkpoint", self._within_s):
-                path = await loop.run_in_executor(self._pool, checkpoint.write, self.folder, snapshot, self._base)
+                path = await loop.run_in_executor(
+                    self._pool, checkpoint.write, self.folder, snapshot, self._base
+                )
         self._cost_s = time.monotonic() - begun
         log.info("checkpoint %s in %.1f s", path, self._cost_s)
         return path

@@ -30,7 +30,9 @@ def penalised(one: ScoredTree, model: PreTrainedModel, kl: Kl, budget: int) -> S
     """The tree with coef · Σ k of each leaf's path taken from its reward. Made of recorded log-probs and the frozen model
     alone, so a batch that is trained again has the same rewards."""
     penalty = penalties(one, model, kl, budget)
-    rewards = {leaf: None if r is None else r - penalty.get(leaf, 0.0) for leaf, r in one.rewards.items()}
+    rewards = {
+        leaf: None if r is None else r - penalty.get(leaf, 0.0) for leaf, r in one.rewards.items()
+    }
     return replace(one, rewards=rewards)
 
 
@@ -41,7 +43,11 @@ def penalties(one: ScoredTree, model: PreTrainedModel, kl: Kl, budget: int) -> M
     found: dict[Leaf, float] = {}
     for run in unroll.divide(view, view.scored_L, budget):
         piece = unroll.unroll(view, run, np.zeros(len(view.leaves_L)), None, b"")
-        leaves = [view.leaves_L[leaf] for leaf, path in zip(run, piece.paths, strict=True) if len(path.token_T)]
+        leaves = [
+            view.leaves_L[leaf]
+            for leaf, path in zip(run, piece.paths, strict=True)
+            if len(path.token_T)
+        ]
         for row in packing.pack([piece], budget):
             logp_E = models.forward(model, row).logp_E
             reference_P_T = logp_E[torch.from_numpy(row.index_P_T).to(logp_E.device)].double().cpu()

@@ -88,7 +88,9 @@ class Trainer:
         self.passed: Callable[[], None] = lambda: None  # who is told of each pass that begins
         self.loss = losses.build(optimise.loss, optimise.loss_settings)
         if self.loss.needs_reference and frozen is None:
-            raise NotReady(f"loss {optimise.loss!r} needs the log-probs of a reference policy, and there is none")
+            raise NotReady(
+                f"loss {optimise.loss!r} needs the log-probs of a reference policy, and there is none"
+            )
         self.budget = budget(model, optimise.tokens_per_row)
         if not self.budget and self.loss.taught.pairs:
             kind = model.config.model_type
@@ -100,13 +102,18 @@ class Trainer:
         self.masters = self._held(model, dtype)
         matrices = [w for w in self.masters.weights if w.dim() > 1]
         vectors = [w for w in self.masters.weights if w.dim() <= 1]
-        groups = [{"params": matrices, "weight_decay": optimise.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        groups = [
+            {"params": matrices, "weight_decay": optimise.weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
         rate, betas, epsilon = optimise.learning_rate, optimise.betas, optimise.epsilon
         self.adam = torch.optim.AdamW(groups, lr=rate, betas=betas, eps=epsilon, fused=True)
         output = output_weight(model)
         self.head = head.made(output.shape[1], optimise.head, seed, output.device)
 
-    def step(self, rows: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()) -> StepReport:
+    def step(
+        self, rows: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()
+    ) -> StepReport:
         """Trains on the rows of the batch that makes policy `step + 1`. sizes: rows of each minibatch, an optimizer step
         of each epoch; all rows are one by default."""
         minibatches = [rows for rows in _split(rows, sizes) if self._totals(rows).tokens]
@@ -134,17 +141,35 @@ class Trainer:
     def _sizes(self) -> Sequence[float]:
         """Squares of the weights that a step moves, and of how far it moves them at a rate of 1."""
         if self.masters.adapted:
-            return lora.sizes(self.model, dict(zip(self.masters.names, self.masters.weights, strict=True)))
+            return lora.sizes(
+                self.model, dict(zip(self.masters.names, self.masters.weights, strict=True))
+            )
         norms = [float(torch.linalg.vector_norm(w.detach())) for w in self.masters.weights]
         return sum(norm**2 for norm in norms), float(sum(w.numel() for w in self.masters.weights))
 
     def _report(self, rate: float, sums: _Sums) -> StepReport:
-        n, told, said, steps = max(1, sums.tokens), self._teach(sums.applied > 0), sums.tally.means(), len(sums.losses)
-        means = (sums.mismatch / n, sums.entropy / n, said.pop("clip_fraction", 0.0), sums.foreign / n)
-        loss, norm, said = _mean(sums.losses), _mean(sums.norms), said | {"optimizer_steps": float(sums.applied)}
+        n, told, said, steps = (
+            max(1, sums.tokens),
+            self._teach(sums.applied > 0),
+            sums.tally.means(),
+            len(sums.losses),
+        )
+        means = (
+            sums.mismatch / n,
+            sums.entropy / n,
+            said.pop("clip_fraction", 0.0),
+            sums.foreign / n,
+        )
+        loss, norm, said = (
+            _mean(sums.losses),
+            _mean(sums.norms),
+            said | {"optimizer_steps": float(sums.applied)},
+        )
         applied, skipped = sums.applied > 0, steps - sums.applied
         finite = not skipped
-        return StepReport(applied, loss, norm, *means, rate, finite, head=told, measures=said, skipped=skipped)
+        return StepReport(
+            applied, loss, norm, *means, rate, finite, head=told, measures=said, skipped=skipped
+        )
 
     @torch.no_grad()
     def _proximal(self, rows: Sequence[PackedSequence]) -> list[torch.Tensor | None]:
@@ -152,14 +177,22 @@ class Trainer:
         return [self.compute(row).logp_E for row in rows]
 
     def _minibatch(
-        self, rows: Sequence[PackedSequence], proximal: Sequence[torch.Tensor | None], rate: float, sums: _Sums, first: bool
+        self,
+        rows: Sequence[PackedSequence],
+        proximal: Sequence[torch.Tensor | None],
+        rate: float,
+        sums: _Sums,
+        first: bool,
     ) -> list[torch.Tensor | None]:
         """One optimizer step; the log-probs before it. first: whether these rows are seen for the first time."""
         totals = self._totals(rows)
         if self.loss.surveys:
             totals = replace(totals, weight=self._survey(rows, proximal))
         self.masters.clear()
-        done = [self._row(row, old_E, totals, sums, first) for row, old_E in zip(rows, proximal, strict=True)]
+        done = [
+            self._row(row, old_E, totals, sums, first)
+            for row, old_E in zip(rows, proximal, strict=True)
+        ]
         loss, norm = self._pooled([sum(value for value, _ in done)])[0], self._clip()
         if math.isfinite(norm) and math.isfinite(loss):
             self._update(rate)
@@ -169,10 +202,14 @@ class Trainer:
         return [logp_E for _, logp_E in done]
 
     @torch.no_grad()
-    def _survey(self, rows: Sequence[PackedSequence], proximal: Sequence[torch.Tensor | None]) -> float:
+    def _survey(
+        self, rows: Sequence[PackedSequence], proximal: Sequence[torch.Tensor | None]
+    ) -> float:
         """The minibatch's mean importance weight."""
         pairs = zip(rows, proximal, strict=True)
-        seen = [self.loss.survey(gather.tokens(row, self.compute(row), old_E)) for row, old_E in pairs]
+        seen = [
+            self.loss.survey(gather.tokens(row, self.compute(row), old_E)) for row, old_E in pairs
+        ]
         total, of = self._pooled([sum(total for total, _ in seen), sum(of for _, of in seen)])
         return total / max(1.0, of) or 1.0
 
@@ -214,7 +251,12 @@ class Trainer:
         return self.head.step()
 
     def _row(
-        self, row: PackedSequence, proximal_E: torch.Tensor | None, totals: Totals, sums: _Sums, first: bool
+        self,
+        row: PackedSequence,
+        proximal_E: torch.Tensor | None,
+        totals: Totals,
+        sums: _Sums,
+        first: bool,
     ) -> tuple[float, torch.Tensor]:
         """Adds a row's gradients; its loss, and the log-probs of its predictions."""
         said = self.compute(row)
@@ -238,7 +280,11 @@ class Trainer:
 
     @torch.no_grad()
     def _reference(self, row: PackedSequence) -> torch.Tensor | None:
-        if self.reference is None or not self.loss.needs_reference or self.loss.reward_kl is not None:
+        if (
+            self.reference is None
+            or not self.loss.needs_reference
+            or self.loss.reward_kl is not None
+        ):
             return None
         return forward(self.reference, row).logp_E
 
@@ -263,7 +309,9 @@ class Trainer:
         """Adam's state by parameter, empty before the first step, and all of the head's."""
         state = self.adam.state
         named = zip(self.masters.names, self.masters.weights, strict=True)
-        kept = {f"{kind}.{name}": state[w][kind] for name, w in named if w in state for kind in _MOMENTS}
+        kept = {
+            f"{kind}.{name}": state[w][kind] for name, w in named if w in state for kind in _MOMENTS
+        }
         return kept | (self.head.state() if self.head is not None else {})
 
     def restore_moments(self, moments: Mapping[str, torch.Tensor]) -> None:
@@ -274,7 +322,9 @@ class Trainer:
         for name, weight in zip(self.masters.names, self.masters.weights, strict=True):
             if f"step.{name}" in moments:
                 held = {kind: moments[f"{kind}.{name}"] for kind in _MOMENTS}
-                self.adam.state[weight] = {kind: t.to(weight.device, copy=True) for kind, t in held.items()}
+                self.adam.state[weight] = {
+                    kind: t.to(weight.device, copy=True) for kind, t in held.items()
+                }
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -63,7 +63,9 @@ class TorchThread:
         self.dtype_name = ""
         self._base: BaseModel | None = None  # of a run that trains an adapter
 
-    async def run(self, function: Callable[[], T], doing: str = "an order", within_s: float = ORDER_S) -> T:
+    async def run(
+        self, function: Callable[[], T], doing: str = "an order", within_s: float = ORDER_S
+    ) -> T:
         """Runs a function in the torch thread, which says so to health with a deadline."""
 
         def declared() -> T:
@@ -97,12 +99,16 @@ class TorchThread:
         from services.learner.training import reference, trainer
 
         trainer.settle(self._threads)
-        at = device.choose(self._recipe.resources.learner_device, self._recipe.deterministic, *self._local)
+        at = device.choose(
+            self._recipe.resources.learner_device, self._recipe.deterministic, *self._local
+        )
         device.take(at)
         dtype = device.compute_dtype(self._recipe.resources.dtype, at)
         self.dtype_name = str(dtype).removeprefix("torch.")
         optimise = self._recipe.optimise
-        wanted = base is not None and losses.build(optimise.loss, optimise.loss_settings).needs_reference
+        wanted = (
+            base is not None and losses.build(optimise.loss, optimise.loss_settings).needs_reference
+        )
         frozen = reference.load(base, dtype, at) if base is not None and wanted else None
         model = self._model(folder, resumed, base).to(at)  # type: ignore[arg-type]  # transformers decorates it
         attention_check.check(model)
@@ -138,7 +144,9 @@ class TorchThread:
         self._base = adapter.BaseModel.of(base, self._recipe.model)
         return adapter.load(base, lora, self._recipe.seed, folder if resumed else None, self._base)
 
-    async def step(self, rows: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()) -> Timed:
+    async def step(
+        self, rows: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()
+    ) -> Timed:
         """The optimizer steps of a batch; sizes: rows of each minibatch."""
 
         def train() -> Timed:
@@ -168,7 +176,11 @@ class TorchThread:
     def _published(self) -> "tuple[Mapping[str, torch.Tensor], Mapping[str, Any] | None]":
         """Whole weights, which any engine takes; an adapter with its configuration where the engine was started for one."""
         resources, masters = self._recipe.resources, self.trainer.masters
-        if masters.adapted and resources.engine == "vllm" and resources.engine_settings.get("lora_rank"):
+        if (
+            masters.adapted
+            and resources.engine == "vllm"
+            and resources.engine_settings.get("lora_rank")
+        ):
             return masters.exact(), self._config()
         return self.trainer.published(), None
 
@@ -190,7 +202,9 @@ class TorchThread:
         """The exact state; copied where training goes on while it is written."""
 
         def take() -> Snapshot:
-            held = Snapshot(mark, self.trainer.masters.exact(), self.trainer.moments(), self._adapter())
+            held = Snapshot(
+                mark, self.trainer.masters.exact(), self.trainer.moments(), self._adapter()
+            )
             return held.apart() if apart else held
 
         return await self.run(take)
@@ -200,7 +214,9 @@ class TorchThread:
 
     def weight_bytes(self) -> int:
         """Bytes of one version as it is handed out, at most."""
-        return sum(p.numel() for p in self.trainer.model.parameters()) * (2 if self.dtype_name == "bfloat16" else 4)
+        return sum(p.numel() for p in self.trainer.model.parameters()) * (
+            2 if self.dtype_name == "bfloat16" else 4
+        )
 
     def trained_bytes(self) -> int:
         """Bytes of what a checkpoint holds: float32 weights that are trained, and two moments of each."""

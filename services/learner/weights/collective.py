@@ -40,14 +40,18 @@ class Hands:
         self._weights, self._device, self._wait_s = weights, device, _WAIT_S + waits_s
         self._under_way: set[str] = set()  # nodes; until their threads have ended
 
-    async def over(self, request: messages.HandOverRequest, peer: str) -> AsyncIterator[messages.HandOverResponse]:
+    async def over(
+        self, request: messages.HandOverRequest, peer: str
+    ) -> AsyncIterator[messages.HandOverResponse]:
         """Says where the ranks meet, then that all was sent. Raises BanyanError; the node asks again then.
 
         peer: who asks, as gRPC names it. A node that hangs up ends it.
         """
         node = request.node_id[:64]
         if not 0 < request.workers <= _MOST_WORKERS:
-            raise InvalidInput(f"a hand-over to {request.workers} workers; there are 1 to {_MOST_WORKERS}")
+            raise InvalidInput(
+                f"a hand-over to {request.workers} workers; there are 1 to {_MOST_WORKERS}"
+            )
         if node in self._under_way or len(self._under_way) >= AT_ONCE:
             who = f"node {node!r} is" if node in self._under_way else f"{AT_ONCE} nodes are"
             raise TemporaryError(f"{who} handed weights; ask again in a second", 1.0)
@@ -61,7 +65,13 @@ class Hands:
                 sending = _in_thread(lambda: _send(manifest, meeting, self._device, gave_up.is_set))
                 took_s = await asyncio.shield(sending)
             said = f"weights of step {manifest.step} handed over to node {node!r}, {request.workers} workers"
-            log.info("%s, by %s: %d bytes in %.3f s", said, meeting.place.transport, manifest.bytes, took_s)
+            log.info(
+                "%s, by %s: %d bytes in %.3f s",
+                said,
+                meeting.place.transport,
+                manifest.bytes,
+                took_s,
+            )
             telemetry.count("banyan.weights.sent", manifest.bytes)
             yield messages.HandOverResponse(sent_bytes=manifest.bytes)
         finally:
@@ -130,7 +140,9 @@ def _invitation(manifest: WeightManifest, meeting: Meeting) -> messages.HandOver
     )
 
 
-def _send(manifest: WeightManifest, meeting: Meeting, device: "torch.device", given_up: Callable[[], bool]) -> float:
+def _send(
+    manifest: WeightManifest, meeting: Meeting, device: "torch.device", given_up: Callable[[], bool]
+) -> float:
     """Broadcasts a version to whoever comes, and waits until they have it; the seconds since they were there."""
     import torch
 

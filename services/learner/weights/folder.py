@@ -63,7 +63,11 @@ class WeightFolder:
         room."""
         with self._room():
             name, spare = f"policy-{epoch}-{step}", self._spare()
-            return self._hold(weightfile.write(self.folder, name, tensors, epoch, step, dtype, spare, canary, adapter))
+            return self._hold(
+                weightfile.write(
+                    self.folder, name, tensors, epoch, step, dtype, spare, canary, adapter
+                )
+            )
 
     @contextlib.contextmanager
     def _room(self) -> Iterator[None]:
@@ -99,7 +103,9 @@ class WeightFolder:
         return manifest
 
     def _remove(self, manifest: WeightManifest) -> None:
-        manifest.manifest_path.unlink(missing_ok=True)  # first: there is no manifest without its weights
+        manifest.manifest_path.unlink(
+            missing_ok=True
+        )  # first: there is no manifest without its weights
         manifest.path.unlink(missing_ok=True)
 
     def find(self, digest: bytes) -> WeightManifest:
@@ -108,12 +114,18 @@ class WeightFolder:
             if manifest.digest == digest:
                 return manifest
         held = ", ".join(f"step {m.step}" for m in self._held) or "none"
-        raise NotFound(f"weights {digest.hex()[:12]} are not here any more (held: {held}); fetch the newest policy instead")
+        raise NotFound(
+            f"weights {digest.hex()[:12]} are not here any more (held: {held}); fetch the newest policy instead"
+        )
 
     def drop_foreign(self) -> None:
         """Removes files of earlier learners of the run, once a policy of this one is announced."""
         own = {p for m in self._held for p in (m.path, m.manifest_path)} | set(self._spares)
-        for path in [*self.folder.glob("policy-*.json"), *self.folder.glob("policy-*.bin"), *self.folder.glob(".policy-*")]:
+        for path in [
+            *self.folder.glob("policy-*.json"),
+            *self.folder.glob("policy-*.bin"),
+            *self.folder.glob(".policy-*"),
+        ]:
             if path not in own:
                 path.unlink(missing_ok=True)
 

@@ -60,7 +60,9 @@ class FolderOnly:
 
 
 @contextlib.asynccontextmanager
-async def handing_out(recipe: Recipe, bus: Bus, run_id: str, stop: asyncio.Event) -> AsyncIterator[Outlet]:
+async def handing_out(
+    recipe: Recipe, bus: Bus, run_id: str, stop: asyncio.Event
+) -> AsyncIterator[Outlet]:
     """The weight store that a recipe names, which answers nodes while the block runs. stop: nothing is waited for then."""
     if recipe.resources.weights != "nats":
         yield FolderOnly()
@@ -80,7 +82,11 @@ async def handing_out(recipe: Recipe, bus: Bus, run_id: str, stop: asyncio.Event
 def _said_if_failed(serving: "asyncio.Task[None]") -> None:
     """The learner goes on: versions go out all the same."""
     if not serving.cancelled() and (error := serving.exception()) is not None:
-        log.error("nodes that ask for whole weights get no answer any more: %s: %s", type(error).__name__, error)
+        log.error(
+            "nodes that ask for whole weights get no answer any more: %s: %s",
+            type(error).__name__,
+            error,
+        )
 
 
 class _TooMuch(Exception):
@@ -98,7 +104,12 @@ class ObjectStoreWeights:
         slack_bytes: int = version_chain.SLACK_BYTES,
         stop: asyncio.Event | None = None,
     ) -> None:
-        self._bucket, self._every, self._patience_s, self._slack_bytes = bucket, every, patience_s, slack_bytes
+        self._bucket, self._every, self._patience_s, self._slack_bytes = (
+            bucket,
+            every,
+            patience_s,
+            slack_bytes,
+        )
         self._stop = stop or asyncio.Event()
         self._held: list[Sent] = []
         self._born = ""
@@ -115,8 +126,14 @@ class ObjectStoreWeights:
             self._take(manifest)
             await self._forget(version_chain.unneeded(self._held))
         telemetry.count("banyan.weights.sent", sent.object.size)
-        numbers = {"weights_sent_bytes": sent.object.size, "weights_whole": sent.whole, "weights_changed": changed}
-        return {name: float(value) for name, value in numbers.items()} | {"weights_seconds": time.monotonic() - begun}
+        numbers = {
+            "weights_sent_bytes": sent.object.size,
+            "weights_whole": sent.whole,
+            "weights_changed": changed,
+        }
+        return {name: float(value) for name, value in numbers.items()} | {
+            "weights_seconds": time.monotonic() - begun
+        }
 
     async def _insist(self, manifest: WeightManifest) -> tuple[Sent, float]:
         """Sends it, again and again while NATS is away; not where the learner is told to stop: NATS may be gone for good."""
@@ -124,10 +141,15 @@ class ObjectStoreWeights:
         while True:
             try:
                 return await self._send(manifest)
-            except (TemporaryError, NotFound) as error:  # not found: the broker lost the store amid the sending
+            except (
+                TemporaryError,
+                NotFound,
+            ) as error:  # not found: the broker lost the store amid the sending
                 if time.monotonic() > deadline or self._stop.is_set():
                     raise
-                log.warning("weights of step %d are not sent: %s; trying again", manifest.step, error)
+                log.warning(
+                    "weights of step %d are not sent: %s; trying again", manifest.step, error
+                )
                 full = error.reason == FULL
             if full:
                 await self._clear()
@@ -145,11 +167,17 @@ class ObjectStoreWeights:
             self._held = kept
 
     async def _send(self, manifest: WeightManifest, whole: bool = False) -> tuple[Sent, float]:
-        born = await self._bucket.ensure(version_chain.limit_bytes(manifest.bytes, self._slack_bytes))
+        born = await self._bucket.ensure(
+            version_chain.limit_bytes(manifest.bytes, self._slack_bytes)
+        )
         if born != self._born:  # new, or made anew: what was in it is gone, or nobody's
             self._held, self._born = [], born
             await self._bucket.drop_unfinished()
-        room = 0 if whole or not self._follows(manifest) else version_chain.room(self._held, manifest.bytes, self._every)
+        room = (
+            0
+            if whole or not self._follows(manifest)
+            else version_chain.room(self._held, manifest.bytes, self._every)
+        )
         if room:
             with contextlib.suppress(_TooMuch):
                 return await self._changes(manifest, room)
@@ -158,7 +186,9 @@ class ObjectStoreWeights:
     def _follows(self, manifest: WeightManifest) -> bool:
         """Whether the newest version in the store is at hand, and has the same layout."""
         before = self._newest
-        at_hand = before is not None and self._held and self._held[-1].link.version == before.version
+        at_hand = (
+            before is not None and self._held and self._held[-1].link.version == before.version
+        )
         return bool(at_hand) and before is not None and before.tensors == manifest.tensors
 
     async def _changes(self, manifest: WeightManifest, room: int) -> tuple[Sent, float]:
@@ -177,7 +207,13 @@ class ObjectStoreWeights:
         sent = Sent(link, await self._bucket.put(link.version.name, pieces, link.labels()))
         self._held.append(sent)
         kind = "whole" if sent.whole else "what changed"
-        log.info("weights of step %d sent to %s: %s, %d bytes", link.version.step, self._bucket.name, kind, sent.object.size)
+        log.info(
+            "weights of step %d sent to %s: %s, %d bytes",
+            link.version.step,
+            self._bucket.name,
+            kind,
+            sent.object.size,
+        )
         return sent
 
     def _take(self, manifest: WeightManifest) -> None:
@@ -193,7 +229,9 @@ class ObjectStoreWeights:
                 await self._bucket.drop(one.object)
             except TemporaryError as error:
                 log.warning(
-                    "weights of step %d are not removed: %s; the next version tries again", one.link.version.step, error
+                    "weights of step %d are not removed: %s; the next version tries again",
+                    one.link.version.step,
+                    error,
                 )
                 return
             except NotFound:
@@ -216,7 +254,11 @@ class ObjectStoreWeights:
             try:
                 await self._answer(wanted)
             except (BanyanError, OSError) as error:  # a file that cannot be mapped, among others
-                log.warning("weights of step %d are not sent whole: %s; nodes ask again", wanted.policy.step, error)
+                log.warning(
+                    "weights of step %d are not sent whole: %s; nodes ask again",
+                    wanted.policy.step,
+                    error,
+                )
 
     async def _answer(self, wanted: events_pb2.WeightsWanted) -> None:
         version = policy_from_wire(wanted.policy)
@@ -226,13 +268,20 @@ class ObjectStoreWeights:
             newest = self._newest
             if newest is None or newest.version != version:
                 return
-            who, why = (" ".join(text[:200].split()) for text in (wanted.node_id[:64], wanted.reason))
+            who, why = (
+                " ".join(text[:200].split()) for text in (wanted.node_id[:64], wanted.reason)
+            )
             log.warning("node %s asks for step %d whole: %s", who, version.step, why)
             begun = time.monotonic()
             older = [one for one in self._held if one.link.version == version]
             try:
                 await self._send(newest, whole=True)
-                await self._forget([*older, *version_chain.unneeded([one for one in self._held if one not in older])])
+                await self._forget(
+                    [
+                        *older,
+                        *version_chain.unneeded([one for one in self._held if one not in older]),
+                    ]
+                )
             finally:  # a try that fails takes its time too
                 self._not_before = begun + (time.monotonic() - begun) / _SHARE
 

@@ -29,8 +29,16 @@ def mark(step: int, epoch: int = 1) -> Mark:
 
 
 def snapshot(step: int, epoch: int = 1, size: int = 50) -> Snapshot:
-    weights = {"a": torch.full((size, 3), float(step)), "b": torch.arange(7, dtype=torch.int64), "c": torch.tensor(step)}
-    return Snapshot(mark(step, epoch), weights, {"step.a": torch.tensor(float(step)), "exp_avg.a": torch.zeros(size, 3)})
+    weights = {
+        "a": torch.full((size, 3), float(step)),
+        "b": torch.arange(7, dtype=torch.int64),
+        "c": torch.tensor(step),
+    }
+    return Snapshot(
+        mark(step, epoch),
+        weights,
+        {"step.a": torch.tensor(float(step)), "exp_avg.a": torch.zeros(size, 3)},
+    )
 
 
 @pytest.fixture
@@ -43,9 +51,16 @@ def base(tmp_path: Path) -> Path:
     return folder
 
 
-def test_flat_files_are_safetensors_digested_while_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flat_files_are_safetensors_digested_while_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(safetensors_writer, "CHUNK_BYTES", 1000)
-    tensors = {"x": torch.randn(40, 30), "y": torch.randn(3).bfloat16(), "z": torch.tensor(5), "e": torch.zeros(0, 4)}
+    tensors = {
+        "x": torch.randn(40, 30),
+        "y": torch.randn(3).bfloat16(),
+        "z": torch.tensor(5),
+        "e": torch.zeros(0, 4),
+    }
     size, digest = safetensors_writer.write(tmp_path / "t.safetensors", tensors)
     assert size == (tmp_path / "t.safetensors").stat().st_size
     assert digest == digest_of(tmp_path / "t.safetensors")
@@ -58,7 +73,10 @@ def test_the_newest_whole_one_counts(tmp_path: Path, base: Path) -> None:
     assert checkpoint.newest(folder, RUN) is None
     for step in (1, 2, 9, 10):
         checkpoint.write(folder, snapshot(step), base)
-    assert [p.name for p in sorted(folder.iterdir())] == ["step-00000009-epoch-1", "step-00000010-epoch-1"]
+    assert [p.name for p in sorted(folder.iterdir())] == [
+        "step-00000009-epoch-1",
+        "step-00000010-epoch-1",
+    ]
     found = checkpoint.newest(folder, RUN)
     assert found is not None and found[1] == mark(10)
     assert sorted(p.name for p in found[0].iterdir()) == [
@@ -69,7 +87,9 @@ def test_the_newest_whole_one_counts(tmp_path: Path, base: Path) -> None:
         "tokenizer.json",
     ]
     assert checkpoint.newest(folder, "another-run") is None
-    later = checkpoint.write(folder, snapshot(3, epoch=2), base)  # everything of epoch 1 was torn, it began again
+    later = checkpoint.write(
+        folder, snapshot(3, epoch=2), base
+    )  # everything of epoch 1 was torn, it began again
     assert checkpoint.newest(folder, RUN) == (later, mark(3, 2))
 
 
@@ -79,7 +99,10 @@ def test_what_a_later_learner_is_writing_stays(tmp_path: Path, base: Path) -> No
     for aside in (".step-00000002-epoch-1.77", ".step-00000001-epoch-3.77"):
         (folder / aside).mkdir(parents=True)
     checkpoint.write(folder, snapshot(3, epoch=2), base)
-    assert {p.name for p in folder.iterdir()} == {"step-00000003-epoch-2", ".step-00000001-epoch-3.77"}
+    assert {p.name for p in folder.iterdir()} == {
+        "step-00000003-epoch-2",
+        ".step-00000001-epoch-3.77",
+    }
     checkpoint.write(folder, snapshot(4, epoch=3), base)
     assert {p.name for p in folder.iterdir()} == {"step-00000003-epoch-2", "step-00000004-epoch-3"}
 
@@ -148,7 +171,9 @@ print("written", flush=True)
 """
 
 
-def test_killed_at_any_call_the_last_whole_one_loads(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_at_any_call_the_last_whole_one_loads(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A forked writer dies at its n-th call into the system, in the middle of a write where it is one."""
     monkeypatch.setattr(safetensors_writer, "CHUNK_BYTES", 256)
     root = str(Path(checkpoint.__file__).parents[3])
@@ -208,7 +233,9 @@ def test_a_process_killed_at_random_moments(tmp_path: Path, base: Path) -> None:
     assert torch.equal(read, torch.full((100_000,), float(found[1].step)))
 
 
-def test_a_disk_that_is_full_leaves_the_old_ones(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_leaves_the_old_ones(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "checkpoints"
     checkpoint.write(folder, snapshot(1), base)
 
@@ -235,7 +262,10 @@ def test_training_goes_on_bit_for_bit_and_transformers_loads_it(
 
         rng = np.random.default_rng(step)
         view = forest.random(rng, 8)
-        return packing.pack([unroll.unroll(view, range(len(view.leaves_L)), rng.standard_normal(99), None, b"now")], 999)
+        return packing.pack(
+            [unroll.unroll(view, range(len(view.leaves_L)), rng.standard_normal(99), None, b"now")],
+            999,
+        )
 
     optimise = Optimise(learning_rate=1e-2)
     straight = Trainer(load(tiny_folder), optimise, dtype)
@@ -252,7 +282,9 @@ def test_training_goes_on_bit_for_bit_and_transformers_loads_it(
     assert one.keys() == two.keys()
     assert all(torch.equal(one[n], two[n]) for n in one)
     loaded = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).state_dict()
-    assert torch.equal(loaded["model.embed_tokens.weight"], held.weights["model.embed_tokens.weight"])
+    assert torch.equal(
+        loaded["model.embed_tokens.weight"], held.weights["model.embed_tokens.weight"]
+    )
     assert torch.equal(loaded["lm_head.weight"], held.weights["model.embed_tokens.weight"])
     said = json.loads((path / "manifest.json").read_text())
     assert said["mark"]["next_ordinal"] == 2

@@ -62,12 +62,16 @@ def _events(folder: Path) -> Iterator[Any]:
 def test_tensorboard_files_hold_the_steps_and_void_what_a_kill_left(tmp_path: Path) -> None:
     fed(tmp_path, "tensorboard", TensorBoard(), range(1, 4))
     noted = tmp_path / "loggers" / "tensorboard.json"
-    noted.write_text(noted.read_text().replace('"step": 3', '"step": 2'))  # killed between the write and the note
+    noted.write_text(
+        noted.read_text().replace('"step": 3', '"step": 2')
+    )  # killed between the write and the note
     _next_second()
     fed(tmp_path, "tensorboard", TensorBoard(), range(1, 5))
     seen: dict[int, float] = {}
     for event in _events(tmp_path / "loggers" / "tensorboard"):
-        if event.session_log.status == 1:  # START: what is there of this step and later ones is void
+        if (
+            event.session_log.status == 1
+        ):  # START: what is there of this step and later ones is void
             seen = {step: value for step, value in seen.items() if step < event.step}
         for value in event.summary.value:
             assert value.tag == "reward" and event.step not in seen
@@ -84,7 +88,11 @@ def test_mlflow_goes_on_with_the_same_run(tmp_path: Path) -> None:
     client = MlflowClient(tracking_uri=(tmp_path / "loggers" / "mlflow").resolve().as_uri())
     experiment = client.get_experiment_by_name("banyan")
     runs = client.search_runs([experiment.experiment_id])
-    assert len(runs) == 1 and runs[0].data.tags["banyan.run"] == RUN and runs[0].info.status == "FINISHED"
+    assert (
+        len(runs) == 1
+        and runs[0].data.tags["banyan.run"] == RUN
+        and runs[0].info.status == "FINISHED"
+    )
     assert runs[0].data.params["control.groups_per_batch"] == "2"
     history = client.get_metric_history(runs[0].info.run_id, "reward")
     assert [(m.step, m.value) for m in history] == [(n, n / 10) for n in range(1, 6)]
@@ -111,7 +119,10 @@ def _records(data: bytes) -> Iterator[Any]:
 def _history(folder: Path) -> list[dict[str, float]]:
     found = sorted((folder / "loggers" / "wandb" / "wandb").glob(f"offline-run-*/run-{RUN}.wandb"))
     return [
-        {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+        {
+            item.key or item.nested_key[0]: json.loads(item.value_json)
+            for item in record.history.item
+        }
         for path in found
         for record in _records(path.read_bytes())
         if record.HasField("history")
@@ -122,7 +133,11 @@ def test_wandb_keeps_runs_offline(tmp_path: Path) -> None:
     fed(tmp_path, "wandb", WeightsAndBiases(mode="offline"), range(1, 4))
     _next_second()
     fed(tmp_path, "wandb", WeightsAndBiases(mode="offline"), range(1, 5))
-    until = time.monotonic() + 20.0  # its own process may write a little after it said that it had finished
+    until = (
+        time.monotonic() + 20.0
+    )  # its own process may write a little after it said that it had finished
     while len(_history(tmp_path)) < 4 and time.monotonic() < until:
         time.sleep(0.1)
-    assert [(row["step"], row["reward"]) for row in _history(tmp_path)] == [(n, n / 10) for n in range(1, 5)]
+    assert [(row["step"], row["reward"]) for row in _history(tmp_path)] == [
+        (n, n / 10) for n in range(1, 5)
+    ]

@@ -21,12 +21,16 @@ def norm_of(difference: torch.Tensor, of: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_gradients_are_those_of_autocast_within_rounding(tiny_llama: Callable[..., Any], forest: Any, seed: int) -> None:
+def test_gradients_are_those_of_autocast_within_rounding(
+    tiny_llama: Callable[..., Any], forest: Any, seed: int
+) -> None:
     settle(1)
     found = {}
     for kind in ("float32", "bfloat16", "autocast"):
         dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
-        trainer = Trainer(prepare(tiny_llama(seed, torch.float32)), Optimise(loss="reinforce"), dtype)
+        trainer = Trainer(
+            prepare(tiny_llama(seed, torch.float32)), Optimise(loss="reinforce"), dtype
+        )
         rows = rows_of(forest, seed)
         totals = totals_of(rows)
         trainer.masters.clear()
@@ -37,7 +41,10 @@ def test_gradients_are_those_of_autocast_within_rounding(tiny_llama: Callable[..
             loss.backward()
         found[kind] = torch.cat([g.flatten() for g in trainer.masters.gradients()])
         assert found[kind].dtype is torch.float32
-    errors = {kind: norm_of(found[kind] - found["float32"], found["float32"]) for kind in ("bfloat16", "autocast")}
+    errors = {
+        kind: norm_of(found[kind] - found["float32"], found["float32"])
+        for kind in ("bfloat16", "autocast")
+    }
 
     assert 1e-4 < errors["autocast"] < EXACT and 1e-4 < errors["bfloat16"] < EXACT, errors
     assert norm_of(found["bfloat16"] - found["autocast"], found["float32"]) < APART

@@ -25,14 +25,20 @@ PARTLY = {"not_finite": 1.0, "applied": 1.0}  # some optimizer steps were skippe
         ([(1, BAD), (2, BAD)], 2, 2),
         ([(2, BAD), (1, GOOD), (3, BAD)], 3, 2),
         ([(1, BAD), (2, BAD), (3, GOOD)], 3, 0),
-        ([(1, BAD), (2, BAD), (3, GOOD)], 2, 2),  # a checkpoint of step 2: what came after is trained again
+        (
+            [(1, BAD), (2, BAD), (3, GOOD)],
+            2,
+            2,
+        ),  # a checkpoint of step 2: what came after is trained again
         ([(1, BAD), (3, BAD)], 3, 1),
         ([(1, BAD), (2, PARTLY), (3, BAD)], 3, 1),
         ([(1, PARTLY), (2, PARTLY)], 2, 0),
         ([(1, BAD), (1, {})], 1, 1),  # announced again by a learner that was started again
     ],
 )
-def test_the_count_is_made_of_what_is_stored(measured: list[tuple[int, dict[str, float]]], step: int, expected: int) -> None:
+def test_the_count_is_made_of_what_is_stored(
+    measured: list[tuple[int, dict[str, float]]], step: int, expected: int
+) -> None:
     assert divergence.trailing(measured, step) == expected
 
 
@@ -42,14 +48,18 @@ async def test_a_run_whose_steps_are_not_finite_ends_with_the_cause(
     monkeypatch.setattr(Trainer, "_clip", lambda self: float("nan"))
     store = MemoryStore(grown)
     wanted = recipe(9, max_not_finite=3)
-    with pytest.raises(InvalidInput, match=r"the last 3 steps up to step 3 .* not finite.*learning_rate"):
+    with pytest.raises(
+        InvalidInput, match=r"the last 3 steps up to step 3 .* not finite.*learning_rate"
+    ):
         await Rig(tmp_path, tiny_folder, store, wanted).run()
     assert [p.metrics["not_finite"] for p in store.puts[1:]] == [1.0, 1.0, 1.0]
     assert [p.metrics["applied"] for p in store.puts[1:]] == [0.0, 0.0, 0.0]
     assert len({p.policy.digest for p in store.puts}) == 1
     kept = checkpoint.newest(tmp_path / "checkpoints", RUN)
     assert kept is not None and kept[1].step == 3
-    with pytest.raises(InvalidInput, match="the last 3 steps"):  # the next learner of the run says so at once
+    with pytest.raises(
+        InvalidInput, match="the last 3 steps"
+    ):  # the next learner of the run says so at once
         await Rig(tmp_path, tiny_folder, store, wanted).run()
     assert len(store.batches) == 3
 

@@ -23,7 +23,10 @@ from tests.learner.flat import gathered, sequences
 from tests.learner.rig import Rig, recipe, straight
 
 
-@pytest.mark.parametrize(("name", "settings"), [("dpo", {}), ("gspo", {"kl": {"where": "reward"}}), ("cispo", {"kl": {}})])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("dpo", {}), ("gspo", {"kl": {"where": "reward"}}), ("cispo", {"kl": {}})],
+)
 def test_a_loss_that_needs_a_reference_is_refused_without_one(
     tiny_llama: Callable[..., Any], name: str, settings: dict[str, Any]
 ) -> None:
@@ -34,18 +37,28 @@ def test_a_loss_that_needs_a_reference_is_refused_without_one(
 def test_kl_is_taken_from_rewards_by_leaf(tiny_llama: Callable[..., Any], forest: Any) -> None:
     """Against each path by itself: coef · Σ (logμ − logπ_ref); masked leaves stay masked."""
     view = forest.random(np.random.default_rng(4), 8)
-    one = ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, view.rewards_L.tolist(), strict=True)))
-    one = ScoredTree(one.tree, one.leaves, {leaf: None if np.isnan(r) else r for leaf, r in one.rewards.items()})
+    one = ScoredTree(
+        view.tree, view.leaves_L, dict(zip(view.leaves_L, view.rewards_L.tolist(), strict=True))
+    )
+    one = ScoredTree(
+        one.tree, one.leaves, {leaf: None if np.isnan(r) else r for leaf, r in one.rewards.items()}
+    )
     leaf_L = np.where(np.isfinite(view.rewards_L), 0.0, np.nan)
     model = tiny_llama(1)
     model.set_attn_implementation("sdpa")
     expected = {}
-    for leaf, sequence in zip(np.flatnonzero(np.isfinite(leaf_L)), sequences([view], [leaf_L]), strict=True):
+    for leaf, sequence in zip(
+        np.flatnonzero(np.isfinite(leaf_L)), sequences([view], [leaf_L]), strict=True
+    ):
         seen = gathered(model, sequence)
         each = 0.0 if seen is None else float((seen.behaviour_P_T - seen.logp_P_T).sum().detach())
         expected[view.leaves_L[leaf]] = view.rewards_L[leaf] - 0.05 * each
-    got = reference.penalised(one, prepare(model), Kl(coef=0.05, estimator="k1", where="reward"), 30)
-    assert {leaf: r for leaf, r in got.rewards.items() if r is not None} == pytest.approx(expected, abs=1e-5)
+    got = reference.penalised(
+        one, prepare(model), Kl(coef=0.05, estimator="k1", where="reward"), 30
+    )
+    assert {leaf: r for leaf, r in got.rewards.items() if r is not None} == pytest.approx(
+        expected, abs=1e-5
+    )
     assert sum(r is None for r in got.rewards.values()) == int(np.isnan(view.rewards_L).sum())
 
 
@@ -100,8 +113,16 @@ def test_three_siblings_make_two_pairs_or_three(forest: Any) -> None:
     ("loss", "settings", "says"),
     [
         ("dpo", {}, ("pairs_right", "pairs_margin")),
-        ("gspo", {"kl": {"coef": 0.01, "estimator": "k1", "where": "reward"}}, ("clip_fraction", "ess", "ratio_0.8_1.25")),
-        ("decoupled", {"kl": {"coef": 0.01}}, ("truncated_share", "importance_mean", "reference_kl", "path_ess")),
+        (
+            "gspo",
+            {"kl": {"coef": 0.01, "estimator": "k1", "where": "reward"}},
+            ("clip_fraction", "ess", "ratio_0.8_1.25"),
+        ),
+        (
+            "decoupled",
+            {"kl": {"coef": 0.01}},
+            ("truncated_share", "importance_mean", "reference_kl", "path_ess"),
+        ),
     ],
 )
 async def test_a_run_with_a_reference_goes_on_as_if_it_had_never_stopped(
@@ -113,10 +134,16 @@ async def test_a_run_with_a_reference_goes_on_as_if_it_had_never_stopped(
     metrics = whole.store.puts[-1].metrics
     assert metrics["applied"] == 1
     assert all(np.isfinite(metrics[name]) for name in says)
-    halved = Rig(tmp_path / "halved", tiny_folder, type(whole.store)(whole.store.make), recipe(2, **optimise))
+    halved = Rig(
+        tmp_path / "halved", tiny_folder, type(whole.store)(whole.store.make), recipe(2, **optimise)
+    )
     await halved.run()
     again = Rig(halved.folder, tiny_folder, halved.store, recipe(4, **optimise))
     await again.run()
     one, two = whole.final(), again.final()
     assert all(torch.equal(one[name], two[name]) for name in one)
-    assert metrics["reward"] < 0.25 if settings.get("kl", {}).get("where") == "reward" else metrics["reward"] == 0.25
+    assert (
+        metrics["reward"] < 0.25
+        if settings.get("kl", {}).get("where") == "reward"
+        else metrics["reward"] == 0.25
+    )

@@ -38,7 +38,9 @@ def stepped(make: Callable[..., Any], found: Lesson) -> StepReport:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.8, None])
-def test_an_estimators_step_is_of_the_size_of_grpos(tiny_llama: Callable[..., Any], share: float | None) -> None:
+def test_an_estimators_step_is_of_the_size_of_grpos(
+    tiny_llama: Callable[..., Any], share: float | None
+) -> None:
     settled = stepped(tiny_llama, lesson("grpo", share))
     assert settled.applied and settled.grad_norm > 0
     for name in NAMES:

@@ -60,9 +60,15 @@ def test_pages_that_nobody_holds_are_used_again(tmp_path: Path) -> None:
     made = [put(folder, step, float(step)) for step in range(3)]
     pages = made[0].path.stat().st_ino
     fourth = put(folder, 3, 3.0)
-    assert fourth.path.stat().st_ino == pages and not made[0].path.exists() and not made[0].manifest_path.exists()
+    assert (
+        fourth.path.stat().st_ino == pages
+        and not made[0].path.exists()
+        and not made[0].manifest_path.exists()
+    )
     assert weightfile.open_verified(fourth.manifest_path).digest == fourth.digest
-    fresh = weightfile.write(tmp_path / "else", "policy-1-3", {"w": torch.full((1000, 600), 3.0)}, 1, 3)
+    fresh = weightfile.write(
+        tmp_path / "else", "policy-1-3", {"w": torch.full((1000, 600), 3.0)}, 1, 3
+    )
     assert fresh.digest == fourth.digest
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
@@ -74,8 +80,14 @@ def test_the_first_versions_lie_in_pages_that_were_reserved(tmp_path: Path) -> N
     made = [put(folder, step, float(step)) for step in range(4)]
     assert len(pages) == 3 and {m.path.stat().st_ino for m in made[1:]} == pages
     for manifest in made[1:]:
-        fresh = weightfile.write(tmp_path / "else", "w", {"w": torch.full((1000, 600), float(manifest.step))}, 1, 0)
-        assert weightfile.open_verified(manifest.manifest_path).digest == weightfile.digest_of(manifest.path) == fresh.digest
+        fresh = weightfile.write(
+            tmp_path / "else", "w", {"w": torch.full((1000, 600), float(manifest.step))}, 1, 0
+        )
+        assert (
+            weightfile.open_verified(manifest.manifest_path).digest
+            == weightfile.digest_of(manifest.path)
+            == fresh.digest
+        )
     folder.reserve(10)
     other.drop_foreign()
     folder.clean()
@@ -137,7 +149,9 @@ def test_a_learner_removes_its_own_weights_only(tmp_path: Path) -> None:
     assert not tmp_path.exists()
 
 
-def test_shared_memory_is_taken_only_where_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_memory_is_taken_only_where_it_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(weights, "_SHARED", tmp_path)
     assert choose_folder(Path("/else"), "r", tmp_path / "run", 1) == Path("/else")
     assert choose_folder(None, "r", tmp_path / "run", 1) == tmp_path / "banyan-r"
@@ -167,7 +181,9 @@ def mark(step: int) -> Mark:
     return Mark("r", 1, step, step, "")
 
 
-async def test_a_failed_checkpoint_does_not_stop_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_checkpoint_does_not_stop_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keeper = Checkpointer(tmp_path / "checkpoints", tmp_path, FakeTorchThread(), every=2)  # type: ignore[arg-type]
     keeper.begin(0)
     plain, failing = checkpoint.write, True
@@ -199,10 +215,14 @@ def test_node_values_reach_every_path_through_the_node(forest: Any) -> None:
             return Advantages((np.zeros(len(view.leaves_L)),), (node_N,))
 
     view = forest.two_level([1, 0, 0, 0])
-    tree = ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, (1.0, 0.0, 0.0, 0.0), strict=True)))
+    tree = ScoredTree(
+        view.tree, view.leaves_L, dict(zip(view.leaves_L, (1.0, 0.0, 0.0, 0.0), strict=True))
+    )
     row = study([("g", [tree])], PerNode(), lambda _tree, _leaf: False, b"now", 99).rows[0]
     middle = [1.0, 1.0, 4.0, 4.0]  # nodes in pre-order: root, a, a1, a2, b, b1, b2
-    np.testing.assert_array_equal(row.advantage_P_T, [[m, m, n] for m, n in zip(middle, (2.0, 3.0, 5.0, 6.0), strict=True)])
+    np.testing.assert_array_equal(
+        row.advantage_P_T, [[m, m, n] for m, n in zip(middle, (2.0, 3.0, 5.0, 6.0), strict=True)]
+    )
 
 
 def test_a_checkpoint_is_on_disk_with_all_of_its_names_before_it_counts(

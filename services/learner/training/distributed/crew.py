@@ -32,14 +32,28 @@ class Workers:
         listening = socket.create_server((HOST, 0))
         port = listening.getsockname()[1]
         handle = listening.detach()  # the store's from here on
-        self.store = TCPStore(HOST, port, self.size, is_master=True, wait_for_workers=False, master_listen_fd=handle)
+        self.store = TCPStore(
+            HOST, port, self.size, is_master=True, wait_for_workers=False, master_listen_fd=handle
+        )
         for rank in range(1, self.size):
             self.ranks[rank] = self._started(rank, port)
 
     def _started(self, rank: int, port: int) -> "subprocess.Popen[bytes]":
-        said = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.size, "MASTER_ADDR": HOST, "MASTER_PORT": port}
-        said |= {"BANYAN_THREADS": self.threads, "OMP_NUM_THREADS": self.threads, PARENT_VARIABLE: os.getpid()}
-        said |= {"OMP_PROC_BIND": "false"}  # bound, the first thread of every rank would keep to the first core
+        said = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": self.size,
+            "MASTER_ADDR": HOST,
+            "MASTER_PORT": port,
+        }
+        said |= {
+            "BANYAN_THREADS": self.threads,
+            "OMP_NUM_THREADS": self.threads,
+            PARENT_VARIABLE: os.getpid(),
+        }
+        said |= {
+            "OMP_PROC_BIND": "false"
+        }  # bound, the first thread of every rank would keep to the first core
         environ = {**os.environ, **{name: str(value) for name, value in said.items()}}
         command = [*OURS, "services.learner"]
         return subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL)
@@ -61,4 +75,8 @@ class Workers:
 
 
 def _said(status: int) -> str:
-    return f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}; the log has its own cause"
+    return (
+        f"by {signal.Signals(-status).name}"
+        if status < 0
+        else f"with status {status}; the log has its own cause"
+    )

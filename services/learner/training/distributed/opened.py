@@ -16,7 +16,9 @@ def torch_thread(recipe: Recipe, settings: LearnerSettings) -> TorchThread:
     at = place(os.environ)
     started = at.size if at is not None else 1
     if started == 1 and wanted == 1:
-        return TorchThread(recipe, settings.threads, CoreShare(settings.threads_file, settings.threads))
+        return TorchThread(
+            recipe, settings.threads, CoreShare(settings.threads_file, settings.threads)
+        )
     if started > 1 and recipe.deterministic and started != wanted:
         raise InvalidInput(
             f"torchrun started {started} ranks; a deterministic run has those that its recipe names, "
@@ -33,13 +35,17 @@ def _of_ranks(recipe: Recipe, settings: LearnerSettings, at: Place | None) -> To
 
     if at is not None:
         return RankThread(
-            recipe, settings.threads, Orders(RankGroup(at, settings.rank_timeout_s, load_s=settings.rank_load_s))
+            recipe,
+            settings.threads,
+            Orders(RankGroup(at, settings.rank_timeout_s, load_s=settings.rank_load_s)),
         )
     wanted = recipe.resources.learner_ranks
     threads = max(1, (settings.threads or os.cpu_count() or 1) // wanted)
     crew = Workers(wanted, threads)
     try:
-        world = RankGroup(Place(0, wanted), settings.rank_timeout_s, crew.store, crew.look, settings.rank_load_s)
+        world = RankGroup(
+            Place(0, wanted), settings.rank_timeout_s, crew.store, crew.look, settings.rank_load_s
+        )
         return RankThread(recipe, threads, Orders(world), crew)
     except BaseException:
         crew.end()

@@ -25,8 +25,13 @@ def place(environ: Mapping[str, str]) -> Place | None:
         local = None if here is None or of is None else (int(here), int(of))
         found = Place(int(environ["RANK"]), int(environ["WORLD_SIZE"]), local)
     except (KeyError, ValueError):
-        said = {name: environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
-        raise InvalidInput(f"what says which rank this is must be numbers, got {said}; start ranks with torchrun") from None
+        said = {
+            name: environ.get(name)
+            for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        }
+        raise InvalidInput(
+            f"what says which rank this is must be numbers, got {said}; start ranks with torchrun"
+        ) from None
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
     if missing or not 0 <= found.rank < found.size:
         raise InvalidInput(

@@ -66,14 +66,18 @@ class Pulse:
     def _say(self) -> None:
         with self._lock:
             self._count += 1
-            self._store.set(self._keys[self._rank], json.dumps(asdict(replace(self._beat, count=self._count))))
+            self._store.set(
+                self._keys[self._rank], json.dumps(asdict(replace(self._beat, count=self._count)))
+            )
 
     def await_all(self, deadline_s: float, look: Callable[[], None]) -> None:
         """Waits until every rank has said something, while `look` finds nothing wrong. Raises RankLost."""
         end = time.monotonic() + deadline_s
         while missing := [rank for rank, key in enumerate(self._keys) if not self._has(key)]:
             if time.monotonic() > end:
-                raise RankLost(f"ranks {missing} of {len(self._keys)} did not come within {deadline_s:.0f} s")
+                raise RankLost(
+                    f"ranks {missing} of {len(self._keys)} did not come within {deadline_s:.0f} s"
+                )
             look()
             time.sleep(0.05)
 
@@ -84,7 +88,10 @@ class Pulse:
     def read(self) -> dict[int, Beat]:
         """The last beat of each rank."""
         with self._lock:
-            return {rank: Beat(**json.loads(said)) for rank, said in enumerate(self._store.multi_get(self._keys))}
+            return {
+                rank: Beat(**json.loads(said))
+                for rank, said in enumerate(self._store.multi_get(self._keys))
+            }
 
     def stop(self) -> None:
         """Ends the thread."""
@@ -95,13 +102,21 @@ class Pulse:
 def suspects(before: Mapping[int, Beat], after: Mapping[int, Beat], asking: int) -> str:
     """Which ranks kept the others waiting, by two looks a few beats apart."""
     others = {rank: beat for rank, beat in after.items() if rank != asking}
-    failed = [f"rank {rank} failed: {beat.failure}" for rank, beat in others.items() if beat.failure]
-    still = [rank for rank, beat in others.items() if beat.count == before[rank].count and not beat.failure]
+    failed = [
+        f"rank {rank} failed: {beat.failure}" for rank, beat in others.items() if beat.failure
+    ]
+    still = [
+        rank
+        for rank, beat in others.items()
+        if beat.count == before[rank].count and not beat.failure
+    ]
     gone = [f"rank {rank} gives no sign of life (last at {others[rank].doing})" for rank in still]
     if failed or gone:
         return "; ".join([*failed, *gone])
     least = min(beat.place for beat in after.values())
     late = [
-        f"rank {rank} is only at {beat.doing}, pass {beat.place}" for rank, beat in others.items() if beat.place == least
+        f"rank {rank} is only at {beat.doing}, pass {beat.place}"
+        for rank, beat in others.items()
+        if beat.place == least
     ]
     return "; ".join(late) or f"rank {asking} itself is behind the others"

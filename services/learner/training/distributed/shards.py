@@ -24,12 +24,18 @@ class Shards:
         named = list(whole.policy.named_parameters())  # a tied parameter comes once
         self.names = [name for name, p in named if p.requires_grad]
         self._parameters = [p for _, p in named if p.requires_grad]
-        self._frozen = {name: p for name, p in named if not p.requires_grad and isinstance(p, DTensor)}
+        self._frozen = {
+            name: p for name, p in named if not p.requires_grad and isinstance(p, DTensor)
+        }
         with torch.no_grad():  # the shard itself, not a copy: FSDP2 gathers what AdamW has written
             self.weights = [p.to_local() for p in self._parameters if isinstance(p, DTensor)]
         tensors = whole.policy.state_dict(keep_vars=True)
         first, plain = {id(p): name for name, p in named}, lora.plain_name
-        self._tied = {plain(name): plain(first[id(t)]) for name, t in tensors.items() if first.get(id(t), name) != name}
+        self._tied = {
+            plain(name): plain(first[id(t)])
+            for name, t in tensors.items()
+            if first.get(id(t), name) != name
+        }
         self._rest = {plain(n): t.detach() for n, t in tensors.items() if id(t) not in first}
 
     @property
@@ -46,7 +52,9 @@ class Shards:
         """Gradients of this rank's rows, in the order of `names`; zeros for parameters that no row touched."""
         for parameter, weight in zip(self._parameters, self.weights, strict=True):
             gradient = parameter.grad
-            weight.grad = gradient.to_local() if isinstance(gradient, DTensor) else torch.zeros_like(weight)
+            weight.grad = (
+                gradient.to_local() if isinstance(gradient, DTensor) else torch.zeros_like(weight)
+            )
         return [weight.grad for weight in self.weights if weight.grad is not None]
 
     def publish(self) -> None:
@@ -57,9 +65,15 @@ class Shards:
     def computed(self) -> dict[str, torch.Tensor]:
         """All tensors of the model by name, as it computes with them; tied names share storage. An adapter is merged. Empty
         on other ranks."""
-        trained = dict(self.whole(self.weights if self.adapted else (w.to(self._dtype) for w in self.weights)))
+        trained = dict(
+            self.whole(self.weights if self.adapted else (w.to(self._dtype) for w in self.weights))
+        )
         found = self._base(trained) | ({} if self.adapted else trained)
-        return self._rest | found | {name: found[first] for name, first in self._tied.items()} if found else {}
+        return (
+            self._rest | found | {name: found[first] for name, first in self._tied.items()}
+            if found
+            else {}
+        )
 
     def exact(self) -> dict[str, torch.Tensor]:
         """All tensors that a checkpoint needs, once each; of an adapter its own alone, as PEFT names them. Empty on other
@@ -83,7 +97,9 @@ class Shards:
     def whole(self, local: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and tensor of what every rank holds a shard of, in the order of `names`; nothing on other ranks. They are
         held in the machine's memory; the accelerator's holds one at a time."""
-        for (name, parameter), shard in zip(zip(self.names, self._parameters, strict=True), local, strict=True):
+        for (name, parameter), shard in zip(
+            zip(self.names, self._parameters, strict=True), local, strict=True
+        ):
             found = self._gathered(parameter, shard)
             if found is not None:
                 yield name, found.cpu()
@@ -117,9 +133,15 @@ def restored(
     shards: Shards, moments: Mapping[str, torch.Tensor], kinds: tuple[str, ...]
 ) -> dict[str, dict[str, torch.Tensor]]:
     """By parameter, this rank's rows of what a checkpoint keeps of it; scalars as they are."""
-    held = {name: {k: moments[f"{k}.{name}"] for k in kinds if f"{k}.{name}" in moments} for name in shards.names}
+    held = {
+        name: {k: moments[f"{k}.{name}"] for k in kinds if f"{k}.{name}" in moments}
+        for name in shards.names
+    }
     return {
-        name: {kind: (shards.own(name, t) if t.dim() else t.to(shards.device)).clone() for kind, t in found.items()}
+        name: {
+            kind: (shards.own(name, t) if t.dim() else t.to(shards.device)).clone()
+            for kind, t in found.items()
+        }
         for name, found in held.items()
         if found
     }

@@ -42,7 +42,9 @@ class Opening:
 class RankThread(TorchThread):
     """Rank 0's. `crew`: the other ranks where this process started them; torchrun did otherwise."""
 
-    def __init__(self, recipe: Recipe, threads: int | None, orders: Orders, crew: Workers | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe, threads: int | None, orders: Orders, crew: Workers | None = None
+    ) -> None:
         super().__init__(recipe, threads)
         self._world, self._orders, self._crew = orders.world, orders, crew
         self._local = orders.world.local
@@ -66,10 +68,15 @@ class RankThread(TorchThread):
         """Rows of all ranks, one after the other."""
         return split.pack(pieces, budget, self._world.size, self._costs)
 
-    async def step(self, rows: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()) -> Timed:
+    async def step(
+        self, rows: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()
+    ) -> Timed:
         """The optimizer steps of a batch; sizes: rows of each minibatch, of all ranks."""
         size = self._world.size
-        share = [(split.of_rank(rows, rank, size), step, tuple(n // size for n in sizes)) for rank in range(size)]
+        share = [
+            (split.of_rank(rows, rank, size), step, tuple(n // size for n in sizes))
+            for rank in range(size)
+        ]
 
         def train() -> Timed:
             begun = time.monotonic()

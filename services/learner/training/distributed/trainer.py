@@ -37,7 +37,9 @@ class RankTrainer(Trainer):
 
     # -- a step --
 
-    def step(self, rows: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()) -> StepReport:
+    def step(
+        self, rows: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()
+    ) -> StepReport:
         """Trains on this rank's rows of the batch that makes policy `step + 1`."""
         with self._world.named(f"step {step}"):
             return super().step(rows, step, sizes)
@@ -55,7 +57,12 @@ class RankTrainer(Trainer):
         return found
 
     def _row(
-        self, row: PackedSequence, proximal_E: torch.Tensor | None, totals: Totals, sums: _Sums, first: bool
+        self,
+        row: PackedSequence,
+        proximal_E: torch.Tensor | None,
+        totals: Totals,
+        sums: _Sums,
+        first: bool,
     ) -> tuple[float, torch.Tensor]:
         if not split.is_empty(row):
             return super()._row(row, proximal_E, totals, sums, first)
@@ -89,7 +96,11 @@ class RankTrainer(Trainer):
         return joined
 
     def _norm(self, gradients: list[torch.Tensor]) -> float:
-        squares = [float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in gradients if g.numel()]
+        squares = [
+            float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2
+            for g in gradients
+            if g.numel()
+        ]
         return float(self._pooled([sum(squares)])[0] ** 0.5)
 
     def _teach(self, finite: bool) -> Mapping[str, float]:
@@ -134,7 +145,10 @@ class RankTrainer(Trainer):
         held = [self.adam.state[w] for w in self._shards.weights if w in self.adam.state]
         if not held:
             return {}
-        found = {f"step.{name}": s["step"].clone() for name, s in zip(self._shards.names, held, strict=True)}
+        found = {
+            f"step.{name}": s["step"].clone()
+            for name, s in zip(self._shards.names, held, strict=True)
+        }
         for kind in (k for k in _MOMENTS if k != "step"):
             found |= {f"{kind}.{name}": t for name, t in self._shards.whole(s[kind] for s in held)}
         return found if self._world.rank == 0 else {}

@@ -29,4 +29,6 @@ class Watch:
             if beat.count != count:
                 self._seen[rank] = (beat.count, now)
             elif now - since > self._patience_s:
-                raise RankLost(f"rank {rank} gave no sign of life for {now - since:.0f} s, last at {beat.doing}")
+                raise RankLost(
+                    f"rank {rank} gave no sign of life for {now - since:.0f} s, last at {beat.doing}"
+                )

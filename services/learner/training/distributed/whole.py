@@ -37,7 +37,11 @@ def sharded(policy: PreTrainedModel, dtype: torch.dtype, size: int) -> Whole:
     whole = Whole(policy)
     mesh = init_device_mesh(next(policy.parameters()).device.type, (size,))
     with_masters = dtype not in (torch.float32, torch.float64)
-    precision = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False) if with_masters else _AS_IS
+    precision = (
+        MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False)
+        if with_masters
+        else _AS_IS
+    )
     if with_masters:
         for frozen in (p for p in policy.parameters() if not p.requires_grad):
             frozen.data = frozen.data.to(dtype)
@@ -53,5 +57,7 @@ _AS_IS = MixedPrecisionPolicy(cast_forward_inputs=False)
 def _layers(policy: Any) -> list[torch.nn.Module]:
     layers = getattr(policy.base_model, "layers", None)
     if not isinstance(layers, torch.nn.ModuleList):
-        raise NotReady(f"{type(policy).__name__} has no list of layers to cut; use resources.learner_ranks: 1")
+        raise NotReady(
+            f"{type(policy).__name__} has no list of layers to cut; use resources.learner_ranks: 1"
+        )
     return list(layers)

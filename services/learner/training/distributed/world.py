@@ -26,7 +26,15 @@ MEETING_S = 180.0  # a rank imports torch and transformers before it comes
 TIMEOUT_S = 60.0
 LOAD_S = 900.0
 _LOOK_BEATS = 4
-_SIGNS = ("gloo", "NCCL", "Timed out", "Connection closed", "Connection reset", "Broken pipe", "recvValue")
+_SIGNS = (
+    "gloo",
+    "NCCL",
+    "Timed out",
+    "Connection closed",
+    "Connection reset",
+    "Broken pipe",
+    "recvValue",
+)
 
 
 Look = Callable[[], None]  # raises RankLost if it sees that a rank is gone
@@ -50,14 +58,21 @@ class RankGroup:
         self.rank, self.size, self.timeout_s, self.load_s = at.rank, at.size, timeout_s, load_s
         self.local = at.local or (at.rank, at.size)
         if store is not None or os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1"):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # ranks of one machine are reached by nobody else
+            os.environ.setdefault(
+                "GLOO_SOCKET_IFNAME", "lo"
+            )  # ranks of one machine are reached by nobody else
         met = store or _met(at)
         self._store = PrefixStore("banyan", met)
         self.pulse = Pulse(PrefixStore("banyan", _apart(met)), at.rank, at.size)
-        backend, limit = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timedelta(seconds=timeout_s)
+        backend, limit = (
+            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+            timedelta(seconds=timeout_s),
+        )
         with self.named("meeting"):
             self.pulse.await_all(MEETING_S, look)
-            dist.init_process_group(backend, store=met, rank=at.rank, world_size=at.size, timeout=limit)
+            dist.init_process_group(
+                backend, store=met, rank=at.rank, world_size=at.size, timeout=limit
+            )
 
     def close(self) -> None:
         """Leaves the group."""
@@ -110,7 +125,9 @@ class RankGroup:
         with self.named("looking for who is late"):
             doing = self.pulse.read()[rank].doing
         waited = f"{self.load_s:.0f} s after rank {self.rank} was done"
-        return RankLost(f"rank {rank} lives, and is still at {doing}, {waited} (BANYAN_RANK_LOAD_S)")
+        return RankLost(
+            f"rank {rank} lives, and is still at {doing}, {waited} (BANYAN_RANK_LOAD_S)"
+        )
 
     # -- what must not --
 
@@ -122,7 +139,9 @@ class RankGroup:
             yield
         except RuntimeError as error:
             said = str(error).splitlines()[0].split(". This is")[0][:300]
-            if not isinstance(error, dist.DistError) and not any(sign in str(error) for sign in _SIGNS):
+            if not isinstance(error, dist.DistError) and not any(
+                sign in str(error) for sign in _SIGNS
+            ):
                 raise
             raise RankLost(f"rank {self.rank} at {doing}: {self._who()} ({said})") from None
 
@@ -149,4 +168,6 @@ def _met(at: Place) -> Store:
         return found
     except RuntimeError as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        raise RankLost(f"rank {at.rank} cannot reach rank 0 at {where}: {str(error).splitlines()[0][:300]}") from None
+        raise RankLost(
+            f"rank {at.rank} cannot reach rank 0 at {where}: {str(error).splitlines()[0][:300]}"
+        ) from None

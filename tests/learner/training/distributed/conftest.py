@@ -38,7 +38,12 @@ def recipe(**changes: Any) -> Recipe:
     """Clipped, with a budget that makes several rows."""
     data = rig.recipe(5).model_dump(mode="json")
     dtype, engine = changes.pop("dtype", "float32"), changes.pop("engine", "torch")
-    data["optimise"] |= {"tokens_per_row": BUDGET, "clip_norm": 0.05, "learning_rate": 1e-3, **changes}
+    data["optimise"] |= {
+        "tokens_per_row": BUDGET,
+        "clip_norm": 0.05,
+        "learning_rate": 1e-3,
+        **changes,
+    }
     data["resources"] |= {"dtype": dtype, "learner_ranks": 2, "engine": engine}
     return Recipe.model_validate(data)
 
@@ -49,11 +54,23 @@ def pieces_of(forest: Any, seed: int, trees: int = 5) -> list[TreePart]:
     found = []
     for number in range(trees):
         view = forest.random(rng, 2 + 2 * number)
-        leaf_L = np.where(np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan)
-        observed = {leaf: [Observation(leaf, 0, 0.5)] if _sampled(view, at) else [] for at, leaf in enumerate(view.leaves_L)}
+        leaf_L = np.where(
+            np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan
+        )
+        observed = {
+            leaf: [Observation(leaf, 0, 0.5)] if _sampled(view, at) else []
+            for at, leaf in enumerate(view.leaves_L)
+        }
         for run in unroll.divide(view, unroll.trained_leaves(leaf_L), BUDGET):
             piece = unroll.unroll(view, run, leaf_L, None, b"now", observed)
-            found.append(TreePart(**{**{n: getattr(piece, n) for n in TreePart.__slots__}, "tree": bytes([number])}))
+            found.append(
+                TreePart(
+                    **{
+                        **{n: getattr(piece, n) for n in TreePart.__slots__},
+                        "tree": bytes([number]),
+                    }
+                )
+            )
     return found
 
 

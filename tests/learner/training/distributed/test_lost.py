@@ -38,14 +38,20 @@ async def test_a_rank_killed_while_nothing_is_asked_of_it(fresh: Pair) -> None:
 
 @pytest.mark.slow
 async def test_a_rank_that_hangs_while_nothing_is_asked_of_it(fresh: Pair) -> None:
-    watching = asyncio.create_task(fresh.thread(recipe()).watch())  # as under torchrun: nobody here is its parent
+    watching = asyncio.create_task(
+        fresh.thread(recipe()).watch()
+    )  # as under torchrun: nobody here is its parent
     os.kill(fresh.crew.ranks[1].pid, signal.SIGSTOP)
     with pytest.raises(RankLost, match=r"rank 1 gave no sign of life for [3-9] s"):
         await asyncio.wait_for(watching, 15)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
-async def test_a_rank_lost_in_a_step(fresh: Pair, tiny_folder: Path, forest: Any, how: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
+)
+async def test_a_rank_lost_in_a_step(
+    fresh: Pair, tiny_folder: Path, forest: Any, how: signal.Signals
+) -> None:
     thread = fresh.thread(recipe())
     await thread.load(tiny_folder, resumed=False, base=tiny_folder)
     rows = thread.pack(pieces_of(forest, 0), 60)
@@ -73,7 +79,11 @@ async def test_a_rank_that_fails_says_why(
     rows = thread.pack(pieces_of(forest, 0), 60)
     whole = split.of_rank
     monkeypatch.setattr(
-        split, "of_rank", lambda rows, rank, ranks: whole(rows, rank, ranks) if rank == 0 else ["no row"] * 99
+        split,
+        "of_rank",
+        lambda rows, rank, ranks: whole(rows, rank, ranks) if rank == 0 else ["no row"] * 99,
     )
-    with pytest.raises(RankLost, match="rank 1 failed: AttributeError: 'str' object has no attribute"):
+    with pytest.raises(
+        RankLost, match="rank 1 failed: AttributeError: 'str' object has no attribute"
+    ):
         await asyncio.wait_for(thread.step(rows, 0), DEADLINE_S + 20)

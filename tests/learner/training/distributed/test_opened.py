@@ -22,7 +22,12 @@ def test_one_rank_is_a_plain_learner(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_deterministic_run_has_the_ranks_of_its_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "3",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InvalidInput, match=r"started 3 ranks.*learner_ranks: 2"):
         opened.torch_thread(recipe(), SETTINGS)

@@ -28,8 +28,18 @@ def recipe(model: Path, **optimise: Any) -> Recipe:
 
 
 async def start(world: World, log: Path, *before: str) -> asyncio.subprocess.Process:
-    environ = dict(os.environ, BANYAN_RUN=single.RUN, BANYAN_STORE=world.store, BANYAN_NATS=world.nats, BANYAN_THREADS="2")
-    environ |= {"BANYAN_STATE": str(world.folder), "BANYAN_WEIGHTS": str(world.folder / "weights"), "BANYAN_TICK_S": "0.5"}
+    environ = dict(
+        os.environ,
+        BANYAN_RUN=single.RUN,
+        BANYAN_STORE=world.store,
+        BANYAN_NATS=world.nats,
+        BANYAN_THREADS="2",
+    )
+    environ |= {
+        "BANYAN_STATE": str(world.folder),
+        "BANYAN_WEIGHTS": str(world.folder / "weights"),
+        "BANYAN_TICK_S": "0.5",
+    }
     with log.open("ab") as out:
         process = await asyncio.create_subprocess_exec(
             sys.executable, *before, "-m", "services.learner", env=environ, stderr=out, stdout=out
@@ -80,7 +90,11 @@ async def test_a_rank_that_dies_ends_the_group_and_the_next_one_resumes(
 
     process = await start(world, log)
     await trained(world, eventually, 3, log)
-    again = {p.published.policy.step: p.published.policy.digest for p in await world.policies() if not p.abandoned}
+    again = {
+        p.published.policy.step: p.published.policy.digest
+        for p in await world.policies()
+        if not p.abandoned
+    }
     assert again[2] == before[2], "the same weights, from the checkpoint or trained again"
     (follower,) = children(process.pid)
     process.send_signal(signal.SIGKILL)
@@ -93,7 +107,9 @@ async def test_a_rank_that_dies_ends_the_group_and_the_next_one_resumes(
     assert await asyncio.wait_for(process.wait(), 60) == 0, log.read_text()[-3000:]
     from transformers import AutoModelForCausalLM
 
-    loaded = AutoModelForCausalLM.from_pretrained(world.folder / "checkpoints" / f"step-{single.STEPS:08d}-epoch-3")
+    loaded = AutoModelForCausalLM.from_pretrained(
+        world.folder / "checkpoints" / f"step-{single.STEPS:08d}-epoch-3"
+    )
     assert loaded.config.vocab_size == 40
 
 
@@ -103,17 +119,30 @@ async def gone(pid: int) -> bool:
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}])
 async def test_torchrun_starts_it_unchanged_and_ends_it_when_a_rank_dies(
-    world: World, tiny_folder: Path, tmp_path: Path, eventually: Eventually, lora: dict[str, Any] | None
+    world: World,
+    tiny_folder: Path,
+    tmp_path: Path,
+    eventually: Eventually,
+    lora: dict[str, Any] | None,
 ) -> None:
     log = tmp_path / "log"
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    torchrun = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        str(free_port()),
+    ]
     torchrun += ["--rdzv-backend", "static", "--master-addr", "127.0.0.1"]
     await world.begin(recipe(tiny_folder, lora=lora))
     process = await start(world, log, *torchrun)
     await trained(world, eventually, 1, log)
     ranks = children(process.pid)
     assert len(ranks) == 2
-    follower = next(pid for pid in ranks if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())
+    follower = next(
+        pid for pid in ranks if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()
+    )
     os.kill(follower, signal.SIGKILL)
     assert await asyncio.wait_for(process.wait(), 90) == 1
     assert not any(alive(pid) for pid in ranks)

@@ -14,7 +14,9 @@ from services.learner.training.distributed import split
 from services.learner.training.distributed.cost import Costs, costs_of
 
 COSTS = Costs(pair=0.01, prediction=0.5)
-LOOSE = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+LOOSE = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def pieces_of(forest: Any, seed: int, trees: int, budget: int) -> list[TreePart]:
@@ -22,10 +24,16 @@ def pieces_of(forest: Any, seed: int, trees: int, budget: int) -> list[TreePart]
     found = []
     for number in range(trees):
         view = forest.random(rng, int(rng.integers(1, 9)))
-        leaf_L = np.where(np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan)
+        leaf_L = np.where(
+            np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan
+        )
         for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
             piece = unroll.unroll(view, run, leaf_L, None, b"now")
-            found.append(TreePart(**{**{n: getattr(piece, n) for n in piece.__slots__}, "tree": bytes([number])}))
+            found.append(
+                TreePart(
+                    **{**{n: getattr(piece, n) for n in piece.__slots__}, "tree": bytes([number])}
+                )
+            )
     return found
 
 
@@ -40,7 +48,12 @@ def worth(rows: list[packing.PackedSequence]) -> list[tuple[float, ...]]:
 
 
 @LOOSE
-@given(seed=st.integers(0, 10**6), trees=st.integers(0, 9), ranks=st.integers(1, 5), budget=st.sampled_from([8, 30, 4000]))
+@given(
+    seed=st.integers(0, 10**6),
+    trees=st.integers(0, 9),
+    ranks=st.integers(1, 5),
+    budget=st.sampled_from([8, 30, 4000]),
+)
 def test_every_rank_has_as_many_rows_and_no_path_is_lost(
     forest: Any, seed: int, trees: int, ranks: int, budget: int
 ) -> None:
@@ -49,14 +62,25 @@ def test_every_rank_has_as_many_rows_and_no_path_is_lost(
     shares = [split.of_rank(rows, rank, ranks) for rank in range(ranks)]
     assert len({len(share) for share in shares}) == 1
     assert worth(rows) == worth(packing.pack(pieces, budget))
-    assert not rows or any(not split.is_empty(row) for row in rows[-ranks:]), "no turn is empty on all ranks"
+    assert not rows or any(not split.is_empty(row) for row in rows[-ranks:]), (
+        "no turn is empty on all ranks"
+    )
     for share in shares:  # what is computed at the same time is alike
-        assert all(COSTS.of_row(a) >= COSTS.of_row(b) for a, b in pairwise(share) if not split.is_empty(b))
+        assert all(
+            COSTS.of_row(a) >= COSTS.of_row(b) for a, b in pairwise(share) if not split.is_empty(b)
+        )
 
 
 @LOOSE
-@given(seed=st.integers(0, 10**6), trees=st.integers(1, 9), ranks=st.integers(1, 5), budget=st.sampled_from([8, 30, 4000]))
-def test_the_leaves_of_a_tree_stay_on_one_rank(forest: Any, seed: int, trees: int, ranks: int, budget: int) -> None:
+@given(
+    seed=st.integers(0, 10**6),
+    trees=st.integers(1, 9),
+    ranks=st.integers(1, 5),
+    budget=st.sampled_from([8, 30, 4000]),
+)
+def test_the_leaves_of_a_tree_stay_on_one_rank(
+    forest: Any, seed: int, trees: int, ranks: int, budget: int
+) -> None:
     pieces = pieces_of(forest, seed, trees, budget)
     shares = split.deal(pieces, ranks, COSTS)
     held = [{piece.tree for piece in share} for share in shares]
@@ -68,7 +92,9 @@ def test_the_leaves_of_a_tree_stay_on_one_rank(forest: Any, seed: int, trees: in
 
 @LOOSE
 @given(seed=st.integers(0, 10**6), trees=st.integers(1, 9), ranks=st.integers(1, 5))
-def test_no_rank_has_more_than_the_bound_of_longest_first(forest: Any, seed: int, trees: int, ranks: int) -> None:
+def test_no_rank_has_more_than_the_bound_of_longest_first(
+    forest: Any, seed: int, trees: int, ranks: int
+) -> None:
     pieces = pieces_of(forest, seed, trees, 4000)
     cost: dict[bytes, float] = {}
     for piece in pieces:
@@ -82,8 +108,12 @@ def test_a_cost_by_hand() -> None:
     """Two tokens above three: 5 tokens, pairs 1 + 2 + 3 + 4 + 5 = 15, three places predict."""
     empty = np.zeros(0)
     three = np.arange(3)
-    path = unroll.Path(three + 1, three, three + 1.0, three * 0.0, three * 0.0, three > 9, three * 0.0, empty)
-    piece = TreePart(np.arange(5), np.arange(5), np.zeros(5, np.int64), np.zeros(5, np.int64), (path,))
+    path = unroll.Path(
+        three + 1, three, three + 1.0, three * 0.0, three * 0.0, three > 9, three * 0.0, empty
+    )
+    piece = TreePart(
+        np.arange(5), np.arange(5), np.zeros(5, np.int64), np.zeros(5, np.int64), (path,)
+    )
     assert COSTS.of(piece) == 5 + 0.01 * 15 + 0.5 * 3
 
 
@@ -92,7 +122,9 @@ def test_costs_are_of_the_models_sizes() -> None:
         hidden_size, num_hidden_layers, vocab_size = 576, 30, 49152
 
     found = costs_of(Config())
-    assert found.pair == pytest.approx(1 / (6 * 576)) and found.prediction == pytest.approx(49152 / (12 * 576 * 30))
+    assert found.pair == pytest.approx(1 / (6 * 576)) and found.prediction == pytest.approx(
+        49152 / (12 * 576 * 30)
+    )
 
 
 def test_an_empty_row_is_what_it_says() -> None:

@@ -67,7 +67,9 @@ def test_a_rank_that_lives_but_never_ends_loading_is_waited_for_until_the_deadli
     world = RankGroup.__new__(RankGroup)  # without a group: only its store and the others' pulse
     world.rank, world.size, world.timeout_s, world.load_s = 0, 2, 60.0, 0.1
     world._store, world.pulse = HashStore(), _Others()  # type: ignore[assignment]
-    with pytest.raises(RankLost, match=r"rank 1 lives, and is still at loading the model, 0 s after rank 0"):
+    with pytest.raises(
+        RankLost, match=r"rank 1 lives, and is still at loading the model, 0 s after rank 0"
+    ):
         world.meet("done/1")
     world._store.set("done/2/1", "-")
     world.meet("done/2")
