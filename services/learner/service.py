@@ -20,7 +20,7 @@ from services.learner.loggers.logs import Logs
 from services.learner.settings import LearnerSettings
 from services.learner.store import GrpcStore
 from services.learner.training.checkpointer import Checkpointer
-from services.learner.training.distributed import opened
+from services.learner.training.distributed import launch
 from services.learner.training.trainer_thread import TorchThread
 from services.learner.weights.collective import Hands
 from services.learner.weights.folder import WeightFolder, choose_folder
@@ -70,7 +70,7 @@ async def _train(
     stored = await store.run()
     recipe = Recipe.model_validate_json(stored.recipe_json)
     folder = Path(stored.folder) if stored.folder else settings.state / "runs" / stored.run_id
-    torch_thread = await asyncio.to_thread(opened.torch_thread, recipe, settings)
+    torch_thread = await asyncio.to_thread(launch.torch_thread, recipe, settings)
     liveness.add(torch_thread.pulse)
     logs: Logs | None = None
     weights: WeightFolder | None = None

@@ -15,7 +15,7 @@ import torch
 from banyan.errors import InvalidInput
 from banyan.recipe_loader.load import resolve
 from services.learner.model import device
-from services.learner.training.distributed.place import Place, place
+from services.learner.training.distributed.rank_env import Place, place
 from tests.learner.accelerated import CASES
 
 ROOT = Path(__file__).parents[3]

@@ -7,11 +7,11 @@ import os
 
 from banyan.recipe import Recipe
 from services.learner.settings import LearnerSettings
-from services.learner.training.distributed.orders import Order, Orders
-from services.learner.training.distributed.place import Place, place
+from services.learner.training.distributed.commands import Order, Orders
+from services.learner.training.distributed.rank_env import Place, place
 from services.learner.training.distributed.thread import Opening
 from services.learner.training.distributed.trainer import RankTrainer
-from services.learner.training.distributed.world import RankGroup
+from services.learner.training.distributed.rank_group import RankGroup
 from services.learner.training.trainer_thread import TorchThread
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from services.learner.model import lora
-from services.learner.training.distributed.whole import Whole
+from services.learner.training.distributed.fsdp_module import Whole
 
 
 class Shards:

@@ -14,11 +14,11 @@ from services.learner.checkpoints.checkpoint import Mark, Snapshot
 from services.learner.packing.packing import PackedSequence
 from services.learner.packing.unroll import TreePart
 from services.learner.training.distributed import cost, split
-from services.learner.training.distributed.crew import Workers
-from services.learner.training.distributed.lost import RankLost
-from services.learner.training.distributed.orders import Order, Orders
-from services.learner.training.distributed.pulse import BEAT_S
-from services.learner.training.distributed.watch import Watch
+from services.learner.training.distributed.workers import Workers
+from services.learner.training.distributed.rank_loss import RankLost
+from services.learner.training.distributed.commands import Order, Orders
+from services.learner.training.distributed.heartbeat import BEAT_S
+from services.learner.training.distributed.heartbeat_watch import Watch
 from services.learner.training.trainer_thread import PASS_S, Timed, TorchThread
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from services.learner.model.load import Pass
 from services.learner.packing.packing import PackedSequence
 from services.learner.training.distributed import split
 from services.learner.training.distributed.shards import Shards, restored
-from services.learner.training.distributed.whole import sharded
-from services.learner.training.distributed.world import RankGroup
+from services.learner.training.distributed.fsdp_module import sharded
+from services.learner.training.distributed.rank_group import RankGroup
 from services.learner.training.trainer import _MOMENTS, StepReport, Trainer, _Sums, totals_of
 
 

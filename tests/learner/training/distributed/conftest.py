@@ -11,11 +11,11 @@ from banyan.recipe import Recipe
 from banyan.view import TreeView
 from services.learner.packing import unroll
 from services.learner.packing.unroll import TreePart
-from services.learner.training.distributed.crew import Workers
-from services.learner.training.distributed.orders import Orders
-from services.learner.training.distributed.place import Place
+from services.learner.training.distributed.workers import Workers
+from services.learner.training.distributed.commands import Orders
+from services.learner.training.distributed.rank_env import Place
 from services.learner.training.distributed.thread import RankThread
-from services.learner.training.distributed.world import RankGroup
+from services.learner.training.distributed.rank_group import RankGroup
 from tests.learner import rig
 from tests.learner.test_service import world as world  # a fixture
 

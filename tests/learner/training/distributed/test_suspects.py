@@ -4,10 +4,10 @@ import pytest
 from torch.distributed import HashStore
 
 from banyan.errors import InvalidInput
-from services.learner.training.distributed.lost import RankLost
-from services.learner.training.distributed.place import Place, place
-from services.learner.training.distributed.pulse import Beat, suspects
-from services.learner.training.distributed.world import RankGroup
+from services.learner.training.distributed.rank_loss import RankLost
+from services.learner.training.distributed.rank_env import Place, place
+from services.learner.training.distributed.heartbeat import Beat, suspects
+from services.learner.training.distributed.rank_group import RankGroup
 
 HERE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from services.learner.training.distributed import split
-from services.learner.training.distributed.lost import RankLost
+from services.learner.training.distributed.rank_loss import RankLost
 from services.learner.training.distributed.thread import RankThread
 from tests.learner.training.distributed.conftest import Pair, met, part, pieces_of, recipe
 

@@ -17,10 +17,10 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from services.chassis.process.parent_death import orphaned
-from services.learner.training.distributed.lost import RankLost
-from services.learner.training.distributed.place import Place
-from services.learner.training.distributed.pulse import BEAT_S, Pulse, suspects
-from services.learner.training.distributed.watch import Watch
+from services.learner.training.distributed.rank_loss import RankLost
+from services.learner.training.distributed.rank_env import Place
+from services.learner.training.distributed.heartbeat import BEAT_S, Pulse, suspects
+from services.learner.training.distributed.heartbeat_watch import Watch
 
 MEETING_S = 180.0  # a rank imports torch and transformers before it comes
 TIMEOUT_S = 60.0

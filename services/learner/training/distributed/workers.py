@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from banyan.runtime.launch import OURS
 from services.chassis.process.parent_death import PARENT_VARIABLE
-from services.learner.training.distributed.lost import RankLost
+from services.learner.training.distributed.rank_loss import RankLost
 
 HOST = "127.0.0.1"
 _END_S = 15.0

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from services.learner.settings import LearnerSettings
-from services.learner.training.distributed import opened
+from services.learner.training.distributed import launch
 from services.learner.training.trainer_thread import TorchThread
 from tests.learner import rig
 from tests.learner.training.distributed.conftest import recipe
@@ -16,7 +16,7 @@ SETTINGS = LearnerSettings(run=rig.RUN)
 
 def test_one_rank_is_a_plain_learner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    found = opened.torch_thread(rig.recipe(1), SETTINGS)
+    found = launch.torch_thread(rig.recipe(1), SETTINGS)
     found.done()
     assert type(found) is TorchThread
 
@@ -30,7 +30,7 @@ def test_a_deterministic_run_has_the_ranks_of_its_recipe(monkeypatch: pytest.Mon
     }.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InvalidInput, match=r"started 3 ranks.*learner_ranks: 2"):
-        opened.torch_thread(recipe(), SETTINGS)
+        launch.torch_thread(recipe(), SETTINGS)
 
 
 @pytest.mark.parametrize("ranks", [0, -1, 1.5, "2"])

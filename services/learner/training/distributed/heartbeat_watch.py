@@ -3,8 +3,8 @@
 import time
 from collections.abc import Iterable
 
-from services.learner.training.distributed.lost import RankLost
-from services.learner.training.distributed.pulse import Pulse
+from services.learner.training.distributed.rank_loss import RankLost
+from services.learner.training.distributed.heartbeat import Pulse
 
 
 class Watch:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 from torch._C._distributed_c10d import Store
 
-from services.learner.training.distributed.lost import RankLost
+from services.learner.training.distributed.rank_loss import RankLost
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from services.chassis.process.cores import CoreShare
 from services.learner.settings import LearnerSettings
-from services.learner.training.distributed.place import Place, place
+from services.learner.training.distributed.rank_env import Place, place
 from services.learner.training.trainer_thread import TorchThread
 
 
@@ -28,10 +28,10 @@ def torch_thread(recipe: Recipe, settings: LearnerSettings) -> TorchThread:
 
 
 def _of_ranks(recipe: Recipe, settings: LearnerSettings, at: Place | None) -> TorchThread:
-    from services.learner.training.distributed.crew import Workers
-    from services.learner.training.distributed.orders import Orders
+    from services.learner.training.distributed.workers import Workers
+    from services.learner.training.distributed.commands import Orders
     from services.learner.training.distributed.thread import RankThread
-    from services.learner.training.distributed.world import RankGroup
+    from services.learner.training.distributed.rank_group import RankGroup
 
     if at is not None:
         return RankThread(

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from services.learner.training.distributed.world import RankGroup
+from services.learner.training.distributed.rank_group import RankGroup
 
 
 class Order(StrEnum):
