@@ -14,7 +14,7 @@ from services.chassis.weights.file import WeightManifest
 from services.learner.announcer import Announcer
 from services.learner.position import Position
 from services.learner.weights.folder import WeightFolder
-from services.learner.weights.object_store import FolderOnly
+from services.learner.weights.outlet import FolderOnly
 from tests.learner.rig import RUN, MemoryStore, grown
 
 
@@ -54,7 +54,7 @@ def told(tmp_path: Path) -> Any:
     store = Asked(outlet)
     at = Position()
     at.epoch = 1
-    at.hold(weights.put({"a": torch.ones(8)}, 1, 0, "bfloat16").digest)
+    at.set_weights(weights.put({"a": torch.ones(8)}, 1, 0, "bfloat16").digest)
     return outlet, store, Announcer(RUN, store, weights, "here:1", outlet), at
 
 

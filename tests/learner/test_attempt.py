@@ -12,6 +12,7 @@ from banyan.segment import Kind, Segment
 from banyan.v1 import tree_pb2
 from banyan.wire.segments import segment_to_wire
 from services.learner import batch_attempt
+from services.learner.data import prepare
 from tests.learner.rig import MemoryStore, Rig, grown, recipe
 
 
@@ -91,16 +92,14 @@ def test_only_what_computing_raised_is_the_batchs(error: BaseException, counts: 
 async def test_a_batch_that_cannot_even_be_studied_is_committed_for_its_failure(
     tmp_path: Path, tiny_folder: Path, monkeypatch: Any
 ) -> None:
-    from services.learner import learner
+    plain, store = prepare.study, MemoryStore(lambda o, p: grown(o, p))
 
-    studied, store = learner.study, MemoryStore(lambda o, p: grown(o, p))
-
-    def fails(groups: Any, *args: Any) -> Any:
+    def fails(groups: Any, *arguments: Any, **more: Any) -> Any:
         if any(name.endswith("/train/2") for name, _ in groups):
             raise ZeroDivisionError("of this group")
-        return studied(groups, *args)
+        return plain(groups, *arguments, **more)
 
-    monkeypatch.setattr(learner, "study", fails)
+    monkeypatch.setattr(prepare, "study", fails)
     rig = Rig(tmp_path, tiny_folder, store, recipe(3))
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):

@@ -166,21 +166,20 @@ async def test_a_learner_answers_with_what_its_step_trains_on(
     thread = TorchThread(recipe(1, loss="ppo-clip", **optimise), 1)
     try:
         await thread.load(tiny_folder, resumed=False, base=tiny_folder)
-        keeper = Checkpointer(tmp_path, tiny_folder, thread, 100)
-        weights = WeightFolder(tmp_path / "weights")
         learner = Learner(
             RUN,
             thread._recipe,
-            frozenset(),
-            MemoryStore(grown),
-            ClosedTrees(),
-            thread,
-            weights,
-            keeper,
+            held_out=frozenset(),
+            store=MemoryStore(grown),
+            trigger=ClosedTrees(),
+            torch_thread=thread,
+            weights=WeightFolder(tmp_path / "weights"),
+            checkpointer=Checkpointer(tmp_path, tiny_folder, thread, 100),
         )
         groups = tuple(one.spec.group_id for one in given)
         batch = StoredBatch(0, groups, tuple(one.spec.tree_id for one in given), {})
-        lesson = await thread.run(lambda: learner._study(given, [], batch, fresh=False))
+        fetched = await learner.preparer.fetch(batch, given, fresh=False)
+        lesson = await learner.preparer.prepare(fetched, fresh=False)
         servicer = server.LearnerServicer()
         servicer.learner = learner
         answer = await servicer.EstimateAdvantages(

@@ -44,7 +44,7 @@ async def test_an_order_that_hangs_shows_while_the_event_loop_goes_on(eventually
 def test_every_pass_of_a_step_is_progress(tiny_llama: Callable[..., Any], forest: Any) -> None:
     settle(1)
     trainer, passes = Trainer(prepare(tiny_llama(0, torch.float32)), Optimise()), []
-    trainer.passed = lambda: passes.append(1)
+    trainer.on_pass = lambda: passes.append(1)
     rows = rows_of(forest, 1, 16)
     trainer.step(rows, 0)
     assert len(passes) == len(rows) > 3

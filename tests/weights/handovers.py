@@ -21,7 +21,7 @@ from banyan.v1 import learner_service_pb2_grpc
 from services.chassis.rpc import rpc
 from services.chassis.weights import collective, file
 from services.learner import server
-from services.learner.weights.collective import Hands
+from services.learner.weights.collective import HandOverServer
 from services.learner.weights.folder import WeightFolder
 from services.rollout.clients.treestore import HandOvers
 from services.rollout.engines.vllm_engine.receive import Received
@@ -48,10 +48,10 @@ def model(seed: int = 0) -> dict[str, torch.Tensor]:
 
 @dataclass
 class Learner:
-    """One at work. hands: what the tests may patch."""
+    """One at work. hand_overs: for tests to patch."""
 
     folder: WeightFolder
-    hands: Hands
+    hand_overs: HandOverServer
     address: str
     step: int = 0
 
@@ -81,9 +81,9 @@ async def learner(folder: Path, waits_s: float = 0.0) -> AsyncIterator[Learner]:
     servicer.learner = SimpleNamespace(weights=weights)
     add = learner_service_pb2_grpc.add_LearnerServiceServicer_to_server
     serving = await rpc.serve("127.0.0.1:0", [lambda s: add(servicer, s)], [server.SERVICE])
-    servicer.hands = Hands(weights, torch.device("cpu"), waits_s)
+    servicer.hand_overs = HandOverServer(weights, torch.device("cpu"), waits_s)
     try:
-        yield Learner(weights, servicer.hands, serving.address)
+        yield Learner(weights, servicer.hand_overs, serving.address)
     finally:
         await serving.stop()
 

@@ -20,7 +20,8 @@ from services.chassis.process import process
 from services.chassis.rpc import rpc
 from services.learner import server
 from services.learner.weights.folder import WeightFolder
-from services.learner.weights.object_store import FolderOnly, ObjectStoreWeights, Outlet
+from services.learner.weights.object_store import ObjectStoreWeights
+from services.learner.weights.outlet import FolderOnly, Outlet
 from services.rollout.clients.treestore import WeightServer
 from services.rollout.growth.policy_selection import Published
 from services.rollout.weights.delta_fetch import Rebuilder, asker

@@ -101,7 +101,7 @@ async def test_a_full_store_is_cleared_by_the_next_learner(
     async def kept(*words: Any) -> None:
         """A learner that dies before it lets older versions go."""
 
-    monkeypatch.setattr(made.learner.outlet, "_forget", kept)
+    monkeypatch.setattr(made.learner.outlet, "_remove", kept)
     await whole_ones(made.learner, 4)
     second = made.successor()
     (published,) = await whole_ones(second, 1)
@@ -246,7 +246,7 @@ async def test_an_end_of_the_answers_is_said(made: Site, monkeypatch: Any, caplo
     recipe: Any = SimpleNamespace(resources=SimpleNamespace(weights="nats", weights_base_every=4))
     assert made.bus is not None
     async with (
-        outlets.handing_out(recipe, made.bus, "run-2", asyncio.Event()),
+        outlets.open_outlet(recipe, made.bus, "run-2", asyncio.Event()),
         asyncio.timeout(10.0),
     ):
         while "get no answer any more: ArithmeticError: not foreseen" not in caplog.text:
@@ -311,7 +311,7 @@ async def test_a_learner_that_dies_while_it_sends_leaves_nothing_that_is_seen(
         assert file.open_verified(path).digest == first.policy.digest
     second = made.successor()
     published = await second.publish()
-    await second.outlet.settle()
+    await second.outlet.drop_foreign()
     await gets(made.node(), published, second)
     assert [one.name for one in await made.bucket.objects()] == ["policy-2-0"] and await stored(
         made

@@ -155,7 +155,7 @@ async def test_the_same_weights_under_a_new_number_do_not_come_again(
     with pytest.raises(RuntimeError, match="of the engine"):
         async with node.held(other):
             raise RuntimeError("of the engine")
-    await eventually(lambda: not made.hands._under_way, 20.0, "no hand-over under way")
+    await eventually(lambda: not made.hand_overs._under_way, 20.0, "no hand-over under way")
     async with node.held(other) as path:
         await asyncio.to_thread(receive, path, 1)
 
@@ -169,7 +169,7 @@ async def test_workers_that_never_come_are_not_waited_for(
         with pytest.raises(RuntimeError, match="of the engine"):
             async with made.node(tmp_path / f"node-{number % 3}").held(published):
                 raise RuntimeError("of the engine")
-        await eventually(lambda: not made.hands._under_way, 20.0, "no hand-over under way")
+        await eventually(lambda: not made.hand_overs._under_way, 20.0, "no hand-over under way")
     assert time.monotonic() - before < 20.0
 
 
@@ -198,7 +198,7 @@ async def test_a_node_that_hangs_up_amid_the_sending_ends_it(
         slow.set()
         with pytest.raises(TemporaryError):
             await receiving
-    await eventually(lambda: not made.hands._under_way, 20.0, "no hand-over under way")
+    await eventually(lambda: not made.hand_overs._under_way, 20.0, "no hand-over under way")
     async with made.node(tmp_path / "node").held(published) as path:
         await asyncio.to_thread(receive, path, 1)
 
@@ -206,7 +206,7 @@ async def test_a_node_that_hangs_up_amid_the_sending_ends_it(
 async def test_a_learner_waits_for_workers_but_not_for_ever(
     made: Learner, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    made.hands._wait_s = 0.3
+    made.hand_overs._wait_s = 0.3
     monkeypatch.setattr(handover, "STEP_S", 3.0)
     said: list[str] = []
     with pytest.raises(TemporaryError, match=r"no hand-over|do not find|broke"):
@@ -233,7 +233,7 @@ async def test_what_cannot_be_handed_over_is_said(
     with pytest.raises(InvalidInput, match="to 0 workers"):
         async with made.node(tmp_path / "node", 0).held(newest):
             pass
-    made.hands._under_way = {str(number) for number in range(collective.AT_ONCE)}
+    made.hand_overs._under_way = {str(number) for number in range(collective.AT_ONCE)}
     with pytest.raises(TemporaryError, match="8 nodes are handed weights"):
         async with node.held(newest):
             pass

@@ -78,7 +78,7 @@ async def test_another_learner_goes_on(made: Site) -> None:
     for _ in range(3):
         published = await second.publish()
         second.folder.drop_foreign()
-        await second.outlet.settle()
+        await second.outlet.drop_foreign()
         await gets(node, published, second)
         await gets(made.node(), published, second)
 

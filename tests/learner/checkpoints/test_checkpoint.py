@@ -272,7 +272,7 @@ def test_training_goes_on_bit_for_bit_and_transformers_loads_it(
     for step in range(4):
         straight.step(rows(step), step)
         if step == 1:
-            held = Snapshot(mark(2), straight.masters.exact(), straight.moments()).apart()
+            held = Snapshot(mark(2), straight.masters.exact(), straight.moments()).copied()
     path = checkpoint.write(tmp_path / "checkpoints", held, tiny_folder)
     resumed = Trainer(load(path), optimise, dtype)
     resumed.restore_moments(load_file(path / checkpoint.OPTIMIZER))

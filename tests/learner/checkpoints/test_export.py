@@ -30,7 +30,7 @@ async def trained(
     await thread.load(base, resumed=False, base=base)
     for step in range(2):
         thread.trainer.step(rows_of(forest, step), step)
-    snapshot = await thread.snapshot(Mark(RUN, 1, 2, 2, "ab"), apart=True)
+    snapshot = await thread.snapshot(Mark(RUN, 1, 2, 2, "ab"), copied=True)
     path = checkpoint.write(folder / "checkpoints", snapshot, base)
     tensors = {name: tensor.clone() for name, tensor in thread.trainer.published().items()}
     thread.done()

@@ -119,7 +119,7 @@ async def test_a_killed_learner_and_the_next_one_log_each_step_once(
     def told(*arguments: Any, **more: Any) -> Learner:
         made = Learner(*arguments, **more)
         feeds.append(Feeds(RUN, RECIPE, {"jsonl": JsonLines()}, tmp_path / "loggers"))
-        made.note = feeds[-1].step
+        made.on_step = feeds[-1].step
         return made
 
     monkeypatch.setattr(rig_module, "Learner", told)
@@ -170,7 +170,7 @@ class Asked:
 async def test_evaluations_are_logged_once_they_are_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.learner.loggers.logs.LOOK_S", 0.01)
+    monkeypatch.setattr("services.learner.loggers.logs.POLL_S", 0.01)
     wanted = load.parse(QUICKSTART, ["logging.loggers=[jsonl]"])
     store = Asked()
     logs = Logs(RUN, wanted, tmp_path, store)

@@ -95,7 +95,9 @@ def test_a_batch_that_taught_something_ends_the_row() -> None:
 
 
 def test_the_log_says_how_many_steps_were_skipped(caplog: pytest.LogCaptureFixture) -> None:
-    said = StepReport(True, finite=False, skipped=1, measures={"optimizer_steps": 3.0, "ess": 1.0})
+    said = StepReport(
+        applied=True, finite=False, skipped=1, measures={"optimizer_steps": 3.0, "ess": 1.0}
+    )
     found = step_report.numbers(Lesson([], []), Timed(said, 0.1), 7)
     assert (found["not_finite"], found["applied"]) == (1.0, 1.0)
     assert "step 7: 1 of 4 optimizer steps" in caplog.text

@@ -25,13 +25,19 @@ def sent(step: int, size: int, whole: bool) -> Sent:
 def test_a_whole_version_is_due_at_the_start_after_so_many_and_when_changes_are_half_of_one() -> (
     None
 ):
-    assert version_chain.room([], WEIGHTS, 4) == 0
+    assert version_chain.change_budget([], WEIGHTS, 4) == 0
     held = [sent(1, 1000, True)]
-    assert version_chain.room(held, WEIGHTS, 4) == 500 and version_chain.room(held, WEIGHTS, 1) == 0
+    assert (
+        version_chain.change_budget(held, WEIGHTS, 4) == 500
+        and version_chain.change_budget(held, WEIGHTS, 1) == 0
+    )
     held += [sent(2, 200, False), sent(3, 250, False)]
-    assert version_chain.room(held, WEIGHTS, 4) == 50 and version_chain.room(held, WEIGHTS, 3) == 0
+    assert (
+        version_chain.change_budget(held, WEIGHTS, 4) == 50
+        and version_chain.change_budget(held, WEIGHTS, 3) == 0
+    )
     held += [sent(4, 1000, True)]
-    assert version_chain.room(held, WEIGHTS, 4) == 500
+    assert version_chain.change_budget(held, WEIGHTS, 4) == 500
 
 
 def test_what_the_three_newest_are_built_from_stays() -> None:
@@ -55,7 +61,7 @@ def test_what_the_three_newest_are_built_from_stays() -> None:
 def test_whatever_changes_the_store_stays_within_its_bytes(sizes: list[int], every: int) -> None:
     held: list[Sent] = []
     for step, size in enumerate(sizes):
-        room = version_chain.room(held, WEIGHTS, every)
+        room = version_chain.change_budget(held, WEIGHTS, every)
         whole = not room or size > room
         held.append(sent(step % 256, WEIGHTS if whole else size, whole))
         assert (

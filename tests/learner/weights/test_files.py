@@ -128,7 +128,7 @@ def test_a_reader_sees_a_version_whole_or_not_at_all(tmp_path: Path) -> None:
         reader.start()
     for step in range(1, 150):
         newest = put(folder, step, float(step))
-        made[0] = folder._held[0] if step % 2 else newest
+        made[0] = folder._versions[0] if step % 2 else newest
     stop.set()
     for reader in readers:
         reader.join()

@@ -1,1 +1,1 @@
-"""A learner of several ranks: parameters sharded with FSDP2, trees dealt out, one rank that speaks for all (ADR 027)."""
+"""A learner of several ranks (ADR 027): sharded parameters (FSDP2), trees dealt to ranks, one leader."""

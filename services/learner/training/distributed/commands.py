@@ -1,6 +1,6 @@
-"""What rank 0 tells the others to do next. All of them then do the same, and meet in the collectives of it.
+"""Commands of rank 0 to the other ranks: all execute the same one, and meet in its collectives.
 
-Others wait for an order as long as rank 0 lives: sampling takes minutes, and that is no collective.
+The others wait for a command as long as rank 0 lives: sampling takes minutes, and is no collective.
 """
 
 from enum import StrEnum
@@ -11,8 +11,8 @@ import torch.distributed as dist
 from services.learner.training.distributed.rank_group import RankGroup
 
 
-class Order(StrEnum):
-    """All that is done by all."""
+class Command(StrEnum):
+    """The operations in which all ranks take part."""
 
     LOAD = "load"
     STEP = "step"
@@ -23,39 +23,39 @@ class Order(StrEnum):
     STOP = "stop"
 
 
-class Orders:
-    """Given by rank 0, taken by the others, in one sequence."""
+class CommandChannel:
+    """One sequence of commands, sent by rank 0 and received by the others."""
 
-    def __init__(self, world: RankGroup) -> None:
-        self.world, self._next = world, 0
+    def __init__(self, rank_group: RankGroup) -> None:
+        self.rank_group, self._next = rank_group, 0
 
-    def give(self, order: Order) -> None:
-        """Rank 0: begins an order."""
-        self.world.say(f"order/{self._next}", order)
+    def send(self, command: Command) -> None:
+        """Send the next command (rank 0)."""
+        self.rank_group.put(f"command/{self._next}", command)
         if self._next >= 2:  # all have read it, for they met in it
-            self.world.forget(f"order/{self._next - 2}")
+            self.rank_group.remove(f"command/{self._next - 2}")
         self._next += 1
 
-    def take(self) -> Order:
-        """Others: waits for the next one. Raises RankLost."""
-        order = Order(self.world.hear(f"order/{self._next}", 0))
+    def receive(self) -> Command:
+        """Wait for the next command (other ranks). Raises RankLost."""
+        command = Command(self.rank_group.wait_for(f"command/{self._next}", 0))
         self._next += 1
-        return order
+        return command
 
     def meet(self) -> None:
-        """All: waits until the others have done this order, however long they take."""
-        self.world.meet(f"done/{self._next}")
+        """Wait until all ranks have executed this command (every rank)."""
+        self.rank_group.meet(f"done/{self._next}")
 
-    def tell(self, whats: list[Any]) -> Any:
-        """Rank 0: gives each rank what is its own; returns rank 0's."""
-        with self.world.named("handing out"):
-            found: list[Any] = [None]
-            dist.scatter_object_list(found, whats, src=0)
-            return found[0]
+    def scatter(self, parts: list[Any]) -> Any:
+        """Send each rank its part, in order of rank, and return rank 0's (rank 0)."""
+        with self.rank_group.guarded("handing out"):
+            received: list[Any] = [None]
+            dist.scatter_object_list(received, parts, src=0)
+            return received[0]
 
-    def told(self) -> Any:
-        """Others: what rank 0 gives this rank."""
-        with self.world.named("being handed its part"):
-            found: list[Any] = [None]
-            dist.scatter_object_list(found, None, src=0)
-            return found[0]
+    def receive_part(self) -> Any:
+        """Return this rank's part of what rank 0 scatters (other ranks)."""
+        with self.rank_group.guarded("being handed its part"):
+            received: list[Any] = [None]
+            dist.scatter_object_list(received, None, src=0)
+            return received[0]

@@ -1,34 +1,35 @@
-"""Looks at the pulses of ranks: one that fails, or gives no sign of life for too long, is lost."""
+"""A watch over the heartbeats of ranks: a rank that fails, or is silent for too long, is lost."""
 
 import time
 from collections.abc import Iterable
 
+from services.learner.training.distributed.heartbeat import Heartbeat
 from services.learner.training.distributed.rank_loss import RankLost
-from services.learner.training.distributed.heartbeat import Pulse
+
+STORE_GONE = "rank 0 or the launcher, which held the ranks' store, is gone"
 
 
-class Watch:
-    """Over some ranks, from now on."""
+class HeartbeatWatch:
+    """A watch over some ranks, from its creation on."""
 
-    def __init__(self, pulse: Pulse, ranks: Iterable[int], patience_s: float) -> None:
-        self._pulse, self._patience_s = pulse, patience_s
+    def __init__(self, heartbeat: Heartbeat, ranks: Iterable[int], patience_s: float) -> None:
+        self._heartbeat, self._patience_s = heartbeat, patience_s
         now = time.monotonic()
-        self._seen = dict.fromkeys(ranks, (-1, now))  # last count, and when it was new
+        self._last_change = dict.fromkeys(ranks, (-1, now))  # (count, time it was new) by rank
 
-    def look(self) -> None:
-        """Raises RankLost for the first rank that is."""
+    def check(self) -> None:
+        """Raise RankLost for the first rank that is lost."""
         try:
-            beats = self._pulse.read()
+            beats = self._heartbeat.read()
         except RuntimeError:
-            raise RankLost("rank 0 or the launcher, which held the ranks' store, is gone") from None
+            raise RankLost(STORE_GONE) from None
         now = time.monotonic()
-        for rank, (count, since) in self._seen.items():
+        for rank, (count, since) in self._last_change.items():
             beat = beats[rank]
             if beat.failure:
-                raise RankLost(f"rank {rank} failed at {beat.doing}: {beat.failure}")
+                raise RankLost(f"rank {rank} failed at {beat.activity}: {beat.failure}")
             if beat.count != count:
-                self._seen[rank] = (beat.count, now)
+                self._last_change[rank] = (beat.count, now)
             elif now - since > self._patience_s:
-                raise RankLost(
-                    f"rank {rank} gave no sign of life for {now - since:.0f} s, last at {beat.doing}"
-                )
+                silence = f"rank {rank} gave no sign of life for {now - since:.0f} s"
+                raise RankLost(f"{silence}, last at {beat.activity}")

@@ -1,6 +1,7 @@
-"""The other ranks of a learner that nobody started with torchrun: children of rank 0, on this machine.
+"""The other ranks of a learner that runs without torchrun: child processes of rank 0.
 
-They get the variables that torchrun would give them. The store that they meet at listens on the loopback address alone.
+They get the environment variables that torchrun would set. Their rendezvous store listens on the
+loopback address only.
 """
 
 import contextlib
@@ -22,51 +23,57 @@ _END_S = 15.0
 
 @dataclass
 class Workers:
-    """Ranks 1 to size − 1, started."""
+    """Ranks 1 to size − 1, running.
+
+    size: number of ranks, with rank 0
+    threads: torch threads of each
+    ranks: processes by rank
+    """
 
     size: int
     threads: int
     ranks: dict[int, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        listening = socket.create_server((HOST, 0))
-        port = listening.getsockname()[1]
-        handle = listening.detach()  # the store's from here on
+        listener = socket.create_server((HOST, 0))
+        port = listener.getsockname()[1]
         self.store = TCPStore(
-            HOST, port, self.size, is_master=True, wait_for_workers=False, master_listen_fd=handle
+            HOST,
+            port,
+            self.size,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),  # the store owns the socket from here on
         )
         for rank in range(1, self.size):
-            self.ranks[rank] = self._started(rank, port)
+            self.ranks[rank] = self._start(rank, port)
 
-    def _started(self, rank: int, port: int) -> "subprocess.Popen[bytes]":
-        said = {
+    def _start(self, rank: int, port: int) -> "subprocess.Popen[bytes]":
+        variables = {
             "RANK": rank,
             "LOCAL_RANK": rank,
             "WORLD_SIZE": self.size,
             "MASTER_ADDR": HOST,
             "MASTER_PORT": port,
-        }
-        said |= {
             "BANYAN_THREADS": self.threads,
             "OMP_NUM_THREADS": self.threads,
             PARENT_VARIABLE: os.getpid(),
+            # Bound, the first thread of every rank would keep to the first core.
+            "OMP_PROC_BIND": "false",
         }
-        said |= {
-            "OMP_PROC_BIND": "false"
-        }  # bound, the first thread of every rank would keep to the first core
-        environ = {**os.environ, **{name: str(value) for name, value in said.items()}}
+        environ = {**os.environ, **{name: str(value) for name, value in variables.items()}}
         command = [*OURS, "services.learner"]
         return subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL)
 
-    def look(self) -> None:
-        """Raises RankLost for a rank that has ended."""
+    def check(self) -> None:
+        """Raise RankLost if a rank has ended."""
         for rank, process in self.ranks.items():
             status = process.poll()
             if status is not None:
-                raise RankLost(f"rank {rank} of this learner ended {_said(status)}")
+                raise RankLost(f"rank {rank} of this learner ended {_ending(status)}")
 
     def end(self) -> None:
-        """Waits for those that go, and kills the others."""
+        """Wait for the ranks to exit, and kill those that do not."""
         for process in self.ranks.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_S)
@@ -74,9 +81,7 @@ class Workers:
             process.wait()
 
 
-def _said(status: int) -> str:
-    return (
-        f"by {signal.Signals(-status).name}"
-        if status < 0
-        else f"with status {status}; the log has its own cause"
-    )
+def _ending(status: int) -> str:
+    if status < 0:
+        return f"by {signal.Signals(-status).name}"
+    return f"with status {status}; the log has its own cause"

@@ -11,11 +11,11 @@ from banyan.recipe import Recipe
 from banyan.view import TreeView
 from services.learner.packing import unroll
 from services.learner.packing.unroll import TreePart
-from services.learner.training.distributed.workers import Workers
-from services.learner.training.distributed.commands import Orders
-from services.learner.training.distributed.rank_env import Place
-from services.learner.training.distributed.thread import RankThread
+from services.learner.training.distributed.commands import CommandChannel
+from services.learner.training.distributed.rank_env import RankPlace
 from services.learner.training.distributed.rank_group import RankGroup
+from services.learner.training.distributed.thread import RankThread
+from services.learner.training.distributed.workers import Workers
 from tests.learner import rig
 from tests.learner.test_service import world as world  # a fixture
 
@@ -26,12 +26,12 @@ BUDGET = 60
 class Pair:
     """Two ranks that have met, for one learner after the other."""
 
-    crew: Workers
-    orders: Orders
+    workers: Workers
+    commands: CommandChannel
 
     def thread(self, recipe: Recipe) -> RankThread:
         """Rank 0's thread of a learner."""
-        return RankThread(recipe, 1, self.orders)
+        return RankThread(recipe, 1, self.commands)
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -80,11 +80,16 @@ def _sampled(view: TreeView, leaf: int) -> int:
 
 def met(timeout_s: float = 30.0, size: int = 2) -> Pair:
     """Followers started, and met."""
-    crew = Workers(size, 1)
+    workers = Workers(size, 1)
     try:
-        return Pair(crew, Orders(RankGroup(Place(0, size), timeout_s, crew.store, crew.look)))
+        return Pair(
+            workers,
+            CommandChannel(
+                RankGroup(RankPlace(0, size), timeout_s, workers.store, check=workers.check)
+            ),
+        )
     except BaseException:
-        crew.end()
+        workers.end()
         raise
 
 
@@ -106,4 +111,4 @@ def pair(_environment: Any) -> Any:
 
 def part(made: Pair) -> None:
     """Sends the followers home."""
-    RankThread(recipe(), 1, made.orders, made.crew).done()
+    RankThread(recipe(), 1, made.commands, made.workers).done()

@@ -23,15 +23,15 @@ def fresh() -> Iterator[Pair]:
     try:
         yield made
     finally:
-        made.crew.ranks[1].kill()
+        made.workers.ranks[1].kill()
         part(made)
 
 
 @pytest.mark.slow
 async def test_a_rank_killed_while_nothing_is_asked_of_it(fresh: Pair) -> None:
-    watching = asyncio.create_task(RankThread(recipe(), 1, fresh.orders, fresh.crew).watch())
+    watching = asyncio.create_task(RankThread(recipe(), 1, fresh.commands, fresh.workers).watch())
     await asyncio.sleep(0)
-    os.kill(fresh.crew.ranks[1].pid, signal.SIGKILL)
+    os.kill(fresh.workers.ranks[1].pid, signal.SIGKILL)
     with pytest.raises(RankLost, match="rank 1 of this learner ended by SIGKILL"):
         await asyncio.wait_for(watching, 10)
 
@@ -41,7 +41,7 @@ async def test_a_rank_that_hangs_while_nothing_is_asked_of_it(fresh: Pair) -> No
     watching = asyncio.create_task(
         fresh.thread(recipe()).watch()
     )  # as under torchrun: nobody here is its parent
-    os.kill(fresh.crew.ranks[1].pid, signal.SIGSTOP)
+    os.kill(fresh.workers.ranks[1].pid, signal.SIGSTOP)
     with pytest.raises(RankLost, match=r"rank 1 gave no sign of life for [3-9] s"):
         await asyncio.wait_for(watching, 15)
 
@@ -55,7 +55,7 @@ async def test_a_rank_lost_in_a_step(
     thread = fresh.thread(recipe())
     await thread.load(tiny_folder, resumed=False, base=tiny_folder)
     rows = thread.pack(pieces_of(forest, 0), 60)
-    os.kill(fresh.crew.ranks[1].pid, how)
+    os.kill(fresh.workers.ranks[1].pid, how)
     with pytest.raises(RankLost, match=r"rank 0 at .*: rank 1 gives no sign of life"):
         await asyncio.wait_for(thread.step(rows, 0), DEADLINE_S + 20)
 
@@ -66,7 +66,7 @@ async def test_a_rank_lost_at_the_canary(fresh: Pair, tiny_folder: Path) -> None
     await thread.load(tiny_folder, resumed=False, base=tiny_folder)
     said = await thread.run(thread._canary)
     assert said is not None and len(said["logprobs"]) == len(said["tokens"]) - 1
-    os.kill(fresh.crew.ranks[1].pid, signal.SIGKILL)
+    os.kill(fresh.workers.ranks[1].pid, signal.SIGKILL)
     with pytest.raises(RankLost, match="rank 0 at the canary: rank 1 gives no sign of life"):
         await asyncio.wait_for(thread.run(thread._canary), DEADLINE_S + 20)
 

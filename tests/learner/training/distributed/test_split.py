@@ -67,7 +67,9 @@ def test_every_rank_has_as_many_rows_and_no_path_is_lost(
     )
     for share in shares:  # what is computed at the same time is alike
         assert all(
-            COSTS.of_row(a) >= COSTS.of_row(b) for a, b in pairwise(share) if not split.is_empty(b)
+            COSTS.of_sequence(a) >= COSTS.of_sequence(b)
+            for a, b in pairwise(share)
+            if not split.is_empty(b)
         )
 
 
@@ -127,6 +129,6 @@ def test_costs_are_of_the_models_sizes() -> None:
     )
 
 
-def test_an_empty_row_is_what_it_says() -> None:
-    row = split.empty_row()
+def test_an_empty_sequence_is_what_it_says() -> None:
+    row = split.empty_sequence()
     assert split.is_empty(row) and len(row.token_N) == 2 and len(row.watched) == 0

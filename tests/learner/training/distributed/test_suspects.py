@@ -4,10 +4,10 @@ import pytest
 from torch.distributed import HashStore
 
 from banyan.errors import InvalidInput
-from services.learner.training.distributed.rank_loss import RankLost
-from services.learner.training.distributed.rank_env import Place, place
 from services.learner.training.distributed.heartbeat import Beat, suspects
+from services.learner.training.distributed.rank_env import RankPlace, read_rank
 from services.learner.training.distributed.rank_group import RankGroup
+from services.learner.training.distributed.rank_loss import RankLost
 
 HERE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
@@ -25,14 +25,16 @@ def test_a_rank_that_said_why_it_ends_is_named_with_that() -> None:
 
 def test_a_rank_that_lives_and_is_late_is_named() -> None:
     before = {0: Beat(5, 8, "step 3"), 1: Beat(5, 4, "a row"), 2: Beat(5, 8, "step 3")}
-    after = {rank: Beat(beat.count + 4, beat.place, beat.doing) for rank, beat in before.items()}
+    after = {
+        rank: Beat(beat.count + 4, beat.passes, beat.activity) for rank, beat in before.items()
+    }
     assert suspects(before, after, 0) == "rank 1 is only at a row, pass 4"
     assert suspects(before, after, 1) == "rank 1 itself is behind the others"
 
 
 def test_a_rank_by_its_environment() -> None:
-    assert place({}) is None
-    assert place({"RANK": "1", "WORLD_SIZE": "2", **HERE}) == Place(1, 2)
+    assert read_rank({}) is None
+    assert read_rank({"RANK": "1", "WORLD_SIZE": "2", **HERE}) == RankPlace(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def test_a_rank_by_its_environment() -> None:
 )
 def test_an_environment_that_says_nonsense_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(InvalidInput, match="torchrun"):
-        place(environ)
+        read_rank(environ)
 
 
 class _Others:
@@ -55,18 +57,18 @@ class _Others:
     def __init__(self) -> None:
         self.count = 0
 
-    def at(self, doing: str) -> None:
+    def set_activity(self, activity: str) -> None:
         pass
 
     def read(self) -> dict[int, Beat]:
         self.count += 1
-        return {rank: Beat(self.count, doing="loading the model") for rank in range(2)}
+        return {rank: Beat(self.count, activity="loading the model") for rank in range(2)}
 
 
 def test_a_rank_that_lives_but_never_ends_loading_is_waited_for_until_the_deadline() -> None:
     world = RankGroup.__new__(RankGroup)  # without a group: only its store and the others' pulse
     world.rank, world.size, world.timeout_s, world.load_s = 0, 2, 60.0, 0.1
-    world._store, world.pulse = HashStore(), _Others()  # type: ignore[assignment]
+    world._store, world.heartbeat = HashStore(), _Others()  # type: ignore[assignment]
     with pytest.raises(
         RankLost, match=r"rank 1 lives, and is still at loading the model, 0 s after rank 0"
     ):

@@ -32,7 +32,7 @@ async def trained(
         rows = thread.pack(pieces, budget)
         reports.append(await thread.step(rows, first + number, (len(rows),)))
     mark = Mark(RUN, 1, first + len(batches), first + len(batches), "")
-    return reports, await thread.snapshot(mark, apart=True)
+    return reports, await thread.snapshot(mark, copied=True)
 
 
 async def alone(
