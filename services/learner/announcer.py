@@ -1,4 +1,4 @@
-"""The announcement of policies: the place of their weights, their parent, the metrics of the step."""
+"""The announcement of policies: the place of their weights, their parent, a step's metrics."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The measurement of a run's drift from its start, on paths of its first batch (training/drift.py)."""
+"""A meter of a run's drift from its start, on paths of its first batch (training/drift.py)."""
 
 from services.learner.packing.packing import PackedSequence
 from services.learner.ports import Store

@@ -128,7 +128,7 @@ class Learner:
     # -- resuming --
 
     async def _take_over(self, resumed: Mark | None, stop: asyncio.Event) -> None:
-        """Fence older learners; announce the checkpoint's policy, or replay the batches after it."""
+        """Fence older learners; announce the checkpoint's policy or replay the batches after it."""
         at = self.at
         if resumed is not None:
             at.step, at.next_ordinal = resumed.step, resumed.next_ordinal

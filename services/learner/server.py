@@ -1,4 +1,4 @@
-"""LearnerService: status, checkpoints, weights for joined nodes, advantages for people and tests."""
+"""LearnerService: status, checkpoints, weights for joined nodes, advantages for inspection."""
 
 import asyncio
 import json

@@ -15,16 +15,16 @@ class LearnerSettings(Settings):
     threads: int | None = None
     """Torch threads; empty for torch's own choice. The launcher divides the cores."""
     threads_file: Path | None = None
-    """File in which the launcher writes a new number of threads while the process runs, or none."""
+    """File in which the launcher writes a new number of threads while the process runs."""
     weights: Path | None = None
-    """Folder of published weights; empty for shared memory if it fits, else the run's folder."""
+    """Folder of published weights; empty for shared memory if they fit, else the run's folder."""
     advertise: str = ""
-    """host:port at which other hosts reach this gRPC server; empty for the address it listens on."""
+    """host:port at which other hosts reach this server; empty for the address it listens on."""
     rank_timeout_s: float = 60.0
-    """Seconds that ranks wait for each other in a collective before they end and name the culprit."""
+    """Seconds that ranks wait in a collective, before they end and name the rank at fault."""
     rank_load_s: float = 900.0
-    """Seconds that a rank which has loaded the model waits for the others; then it does the same."""
+    """Seconds that a rank with a loaded model waits for the others, before it does the same."""
     ranks: int = 1
-    """Number of ranks, with those that this process starts: only a single one's threads are bound."""
+    """Number of ranks, with those that this process starts; only a single one binds its threads."""
     tick_s: float = 2.0
     """Seconds after which the store is asked without a trigger."""

@@ -71,12 +71,7 @@ class Forest:
                 leaves.append(Leaf(self.segment(tree, middle, [8 + j], ordinal=j).id, 1))
         return TreeView(tree, leaves, dict(zip(leaves, rewards, strict=True)))
 
-    def flat(
-        self,
-        rewards: Sequence[float | None],
-        tree_id: bytes = b"t" * 32,
-        lengths: Sequence[int] = (),
-    ) -> TreeView:
+    def flat(self, rewards: Sequence[float | None], tree_id: bytes = b"t" * 32, lengths: Sequence[int] = ()) -> TreeView:
         """One prompt with a completion per reward."""
         tree = Tree(tree_id)
         root = self.segment(tree, None, [1, 2, 3], kind=Kind.PROMPT)
@@ -88,59 +83,32 @@ class Forest:
         leaves = [Leaf(s.id, len(s)) for s in made]
         return TreeView(tree, leaves, dict(zip(leaves, rewards, strict=True)))
 
-    def random(
-        self,
-        rng: np.random.Generator,
-        segments: int = 8,
-        longest: int = 5,
-        begin: Sequence[int] = (),
-    ) -> TreeView:
+    def random(self, rng: np.random.Generator, segments: int = 8, longest: int = 5, begin: Sequence[int] = ()) -> TreeView:
         """A tree with forks inside segments, context segments, equal sibling tokens, and leaves inside segments."""
         tree = Tree(rng.bytes(32))
         prompt = [*begin, *rng.integers(0, 6, rng.integers(1, longest + 1))]
         grown = [self.segment(tree, None, prompt, kind=Kind.PROMPT)]
         for _ in range(segments):
             parent = grown[rng.integers(len(grown))]
-            fork = (
-                int(rng.integers(1, len(parent) + 1))
-                if rng.random() < 0.6 or len(grown) == 1
-                else len(parent)
-            )
+            fork = int(rng.integers(1, len(parent) + 1)) if rng.random() < 0.6 or len(grown) == 1 else len(parent)
             ordinal = sum(c.fork == fork for c in tree.children.get(parent.id, ()))
             size = int(rng.integers(1, longest + 1))
             kind = Kind.TOOL if rng.random() < 0.15 else Kind.POLICY
             logprobs = -rng.random(size) * 3 if kind is Kind.POLICY else None
             policy = b"old" if rng.random() < 0.3 else b"now"
-            tokens = rng.integers(
-                0, 6, size
-            )  # a small alphabet, so that siblings often begin alike
+            tokens = rng.integers(0, 6, size)  # a small alphabet, so that siblings often begin alike
             grown.append(
-                self.segment(
-                    tree,
-                    parent,
-                    tokens,
-                    fork=fork,
-                    ordinal=ordinal,
-                    kind=kind,
-                    logprobs=logprobs,
-                    policy=policy,
-                )
+                self.segment(tree, parent, tokens, fork=fork, ordinal=ordinal, kind=kind, logprobs=logprobs, policy=policy)
             )
         return TreeView(tree, *_leaves(tree, grown[1:], rng))
 
 
-def _leaves(
-    tree: Tree, grown: Sequence[Segment], rng: np.random.Generator
-) -> tuple[list[Leaf], dict[Leaf, float | None]]:
+def _leaves(tree: Tree, grown: Sequence[Segment], rng: np.random.Generator) -> tuple[list[Leaf], dict[Leaf, float | None]]:
     ends = [s for s in grown if s.id not in tree.children]
-    leaves = [
-        Leaf(s.id, len(s) if rng.random() < 0.7 else int(rng.integers(1, len(s) + 1))) for s in ends
-    ]
+    leaves = [Leaf(s.id, len(s) if rng.random() < 0.7 else int(rng.integers(1, len(s) + 1))) for s in ends]
     inner = [s for s in grown if s.id in tree.children]
     leaves += [Leaf(s.id, len(s)) for s in inner if rng.random() < 0.2]
-    return leaves, {
-        leaf: None if rng.random() < 0.1 else float(rng.integers(0, 3)) for leaf in leaves
-    }
+    return leaves, {leaf: None if rng.random() < 0.1 else float(rng.integers(0, 3)) for leaf in leaves}
 
 
 @pytest.fixture(scope="session")
@@ -155,12 +123,7 @@ def tiny_llama() -> Callable[..., Any]:
 
     def make(seed: int = 0, dtype: torch.dtype = torch.float64, **changes: Any) -> Any:
         torch.manual_seed(seed)
-        sizes = {
-            "vocab_size": VOCABULARY,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 2,
-        }
+        sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
         heads = {
             "num_attention_heads": 4,
             "num_key_value_heads": 2,

@@ -70,7 +70,7 @@ class Checkpointer:
         self._writing = None
 
     async def keep(self, mark: Mark) -> Path:
-        """Write a checkpoint now, unless `mark` has one; return its folder. Raises TemporaryError."""
+        """Write a checkpoint unless `mark` has one; return its folder. Raises TemporaryError."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
             self._finish()

@@ -1,4 +1,4 @@
-"""The results of a pass over unique tokens, gathered back to the paths of a sequence for its loss."""
+"""The results of a pass over unique tokens, gathered to the paths of a sequence for its loss."""
 
 from typing import Any
 

@@ -183,7 +183,7 @@ class TorchThread:
         return await self.run(train, "a step", PASS_S)
 
     async def probe(self, trees: Sequence[tree_pb2.Tree]) -> list[PackedSequence]:
-        """Return the sequences on which a run's drift is measured, from trees of its first batch."""
+        """Return the sequences on which drift is measured, from trees of the run's first batch."""
         from services.learner.training import drift
 
         def pack() -> list[PackedSequence]:

@@ -1,4 +1,4 @@
-"""The hand-over of weights to nodes by collectives: weight store `nccl`, the learner's side (ADR 039).
+"""The hand-over of weights to nodes by collectives: weight store `nccl` of the learner (ADR 039).
 
 A node asks, and gets the address for its workers; a thread waits for them and broadcasts the flat
 file, which goes to the accelerator piece by piece where NCCL carries it.
@@ -82,7 +82,7 @@ class HandOverServer:
                 sending.add_done_callback(partial(self._ended, node))
 
     def _refuse(self, node: str, workers: int) -> None:
-        """Raise InvalidInput for a bad number of workers, TemporaryError while none can be served."""
+        """Raise InvalidInput for a bad number of workers, TemporaryError if no slot is free."""
         if not 0 < workers <= _MOST_WORKERS:
             raise InvalidInput(f"a hand-over to {workers} workers; there are 1 to {_MOST_WORKERS}")
         if node in self._under_way:

@@ -1,1 +1,1 @@
-"""A learner of several ranks (ADR 027): sharded parameters (FSDP2), trees dealt to ranks, one leader."""
+"""A learner of several ranks (ADR 027): parameters in shards (FSDP2), trees dealt, one leader."""

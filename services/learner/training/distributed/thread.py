@@ -1,4 +1,4 @@
-"""The torch thread of rank 0: it sends each command to the other ranks, and then executes it too."""
+"""The torch thread of rank 0: it sends each command to the other ranks and executes it too."""
 
 import asyncio
 import contextlib
