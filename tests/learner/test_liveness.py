@@ -1,4 +1,4 @@
-"""The torch thread declares what it does: an order that hangs shows, a step that gets on pass by pass does not."""
+"""The torch thread declares its tasks: a hanging one is noticed, a step pass by pass is not."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ from tests.liveness import answers_for
 __all__ = ["world"]  # a fixture
 
 
-async def test_an_order_that_hangs_shows_while_the_event_loop_goes_on(eventually: Any) -> None:
+async def test_a_task_that_hangs_is_noticed_while_the_event_loop_goes_on(eventually: Any) -> None:
     thread, goes_on, liveness = TorchThread(recipe(1), 1), threading.Event(), Liveness()
     liveness.add(thread.pulse)
     try:
@@ -55,7 +55,7 @@ async def test_health_answers_for_the_torch_thread_and_for_checkpoints(
 ) -> None:
     await world.begin(service_recipe(tiny_folder))
     address, stop = f"127.0.0.1:{free_port()}", asyncio.Event()
-    told = LearnerSettings(
+    settings = LearnerSettings(
         run=RUN,
         nats=world.nats,
         store=world.store,
@@ -64,7 +64,7 @@ async def test_health_answers_for_the_torch_thread_and_for_checkpoints(
         weights=world.folder / "w",
         threads=1,
     )
-    running = asyncio.create_task(service.run(told, stop))
+    running = asyncio.create_task(service.run(settings, stop))
     try:
         await answers_for(address, ("torch", "checkpoints"))
     finally:

@@ -1,4 +1,4 @@
-"""`python -m services.learner` against a real treestore, NATS and gRPC: trains, hands weights out, survives kill -9."""
+"""`python -m services.learner` against a real treestore, NATS and gRPC, through kill -9."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ GRPO = '{"name": "methods.advantages.grpo:Grpo"}'
 
 @dataclass
 class World:
-    """Everything but the learner: gateway, rollout and verifier are played by the test."""
+    """The system around a learner: the test plays gateway, rollout and verifier."""
 
     bus: Bus
     store: str
@@ -69,7 +69,7 @@ class World:
         self.epoch = epoch
 
     async def start(self) -> asyncio.subprocess.Process:
-        """A learner process."""
+        """Start a learner process."""
         environ = dict(
             os.environ,
             BANYAN_RUN=RUN,
@@ -98,12 +98,12 @@ class World:
         )
 
     async def step(self) -> int:
-        """The newest step, -1 before the base model is announced."""
+        """Return the newest step, −1 before the base model is announced."""
         progress = await rpc.call(self.runs.ReadProgress, rs.ReadProgressRequest(run_id=RUN))
         return progress.step if progress.HasField("step") else -1
 
     async def grow_group(self) -> None:
-        """One group with one tree of four leaves, from opening to scores, sampled by the newest policy."""
+        """Grow a group of one tree with four scored leaves, sampled by the newest policy."""
         newest = [p.published for p in await self.policies() if not p.abandoned][-1].policy
         ordinal, self.opened = self.opened, self.opened + 1
         group, row = f"{RUN}/train/{ordinal}", digest.row_digest({"ordinal": ordinal})
@@ -122,13 +122,13 @@ class World:
         opened = events_pb2.TreesOpened(
             trees=[events_pb2.TreeOpened(spec=spec, gateway_epoch=self.epoch)]
         )
-        await self.say("opened", opened, f"o{ordinal}")
+        await self.publish("opened", opened, f"o{ordinal}")
         epoch = await self.claim(tree_id)
         made = segments(tree_id, ordinal, newest)
         claimed = [
             events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=epoch) for s in made
         ]
-        await self.say(
+        await self.publish(
             "segment",
             events_pb2.SegmentsGrown(run_id=RUN, node_id="n", segments=claimed),
             f"s{ordinal}",
@@ -138,17 +138,19 @@ class World:
             finished = events_pb2.LeafFinished(
                 run_id=RUN, tree_id=tree_id, claim_epoch=epoch, leaf=leaf, reason="stop"
             )
-            await self.say("leaf", events_pb2.LeavesFinished(leaves=[finished]), f"l{ordinal}.{i}")
+            await self.publish(
+                "leaf", events_pb2.LeavesFinished(leaves=[finished]), f"l{ordinal}.{i}"
+            )
             score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=float(i == ordinal % 4))
             scored = tree_pb2.ScoredLeaf(leaf=leaf, scorer="s", scorer_version="1", score=score)
-            said = events_pb2.LeafScored(run_id=RUN, tree_id=tree_id, scored=scored)
-            await self.say("score", events_pb2.LeavesScored(scores=[said]), f"v{ordinal}.{i}")
+            output = events_pb2.LeafScored(run_id=RUN, tree_id=tree_id, scored=scored)
+            await self.publish("score", events_pb2.LeavesScored(scores=[output]), f"v{ordinal}.{i}")
         grown = events_pb2.TreeGrown(
             run_id=RUN, tree_id=tree_id, claim_epoch=epoch, leaves=leaves, node_id="n"
         )
-        await self.say("grown", events_pb2.TreesGrown(trees=[grown]), f"g{ordinal}")
+        await self.publish("grown", events_pb2.TreesGrown(trees=[grown]), f"g{ordinal}")
 
-    async def say(self, kind: str, message: Any, msg_id: str) -> None:
+    async def publish(self, kind: str, message: Any, msg_id: str) -> None:
         await self.bus.publish(subjects.lineage(RUN, kind), message, msg_id)
 
     async def claim(self, tree_id: bytes) -> int:
@@ -165,7 +167,7 @@ class World:
 
 
 def segments(tree_id: bytes, ordinal: int, policy: tree_pb2.PolicyRef) -> list[Segment]:
-    """A prompt with four answers."""
+    """Return a prompt with four answers."""
     rng = np.random.default_rng(ordinal)
     root = Segment(tree_id, b"", 0, 0, Kind.PROMPT, rng.integers(0, 40, 5))
     common = {
@@ -278,7 +280,7 @@ async def test_a_run_is_trained_through_kills(
 
 
 async def _weights(world: World, policy: events_pb2.PolicyPublished) -> None:
-    """FetchWeights from two offsets gives the file; the other calls answer."""
+    """Check that FetchWeights gives the file from two offsets, and that the other calls answer."""
     channel = rpc.channel(policy.address)
     stub: Any = LearnerServiceStub(channel)
     request = learner_service_pb2.FetchWeightsRequest(digest=policy.policy.digest)
@@ -316,33 +318,33 @@ async def _advantages(world: World, stub: Any) -> None:
         async for answer in world.trees.StreamTrees(ts.StreamTreesRequest(filter=wanted))
     ]
     request = learner_service_pb2.EstimateAdvantagesRequest(trees=trees[:1], estimator_json=GRPO)
-    found = list((await rpc.call(stub.EstimateAdvantages, request)).advantages)
-    assert [a.paths for a in found] == [4, 1, 1, 1, 1]
-    assert sorted(a.advantage for a in found[1:]) == pytest.approx(
+    advantages = list((await rpc.call(stub.EstimateAdvantages, request)).advantages)
+    assert [a.paths for a in advantages] == [4, 1, 1, 1, 1]
+    assert sorted(a.advantage for a in advantages[1:]) == pytest.approx(
         [-0.5, -0.5, -0.5, 1.5], abs=1e-4
     )
-    assert (found[0].advantage, found[0].positive, found[0].negative) == pytest.approx(
-        (0, 1.5, -1.5), abs=1e-4
-    )
+    assert (
+        advantages[0].advantage,
+        advantages[0].positive,
+        advantages[0].negative,
+    ) == pytest.approx((0, 1.5, -1.5), abs=1e-4)
     request.estimator_json = '{"name": 7'
     with pytest.raises(InvalidInput, match="estimator_json"):
         await rpc.call(stub.EstimateAdvantages, request)
 
 
-async def test_a_learner_without_a_run_says_so(world: World) -> None:
+async def test_a_learner_without_a_run_is_refused(world: World) -> None:
     environ = {k: v for k, v in os.environ.items() if k != "BANYAN_RUN"}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "services.learner", env=environ, stderr=asyncio.subprocess.PIPE
     )
-    _, said = await asyncio.wait_for(process.communicate(), 20)
+    _, output = await asyncio.wait_for(process.communicate(), 20)
     assert process.returncode == 2
-    assert b"BANYAN_RUN is not set" in said
+    assert b"BANYAN_RUN is not set" in output
 
 
-async def test_it_does_not_say_that_it_serves_before_its_model_is_loaded(
-    nats_server: Any, tmp_path: Path
-) -> None:
-    """The supervisor waits for the checkpoint of a learner that serves, and not for one that holds nothing yet."""
+async def test_it_serves_only_once_its_model_is_loaded(nats_server: Any, tmp_path: Path) -> None:
+    """The supervisor waits for the checkpoint of a serving learner, not of one that loads."""
     address = f"127.0.0.1:{free_port()}"
     environ = {
         "BANYAN_RUN": RUN,

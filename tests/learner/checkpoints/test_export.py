@@ -1,4 +1,4 @@
-"""`banyan export` of an adapter: what PEFT loads, and with --merge what transformers alone loads, with trained logits."""
+"""`banyan export` of an adapter: PEFT loads it, and with --merge transformers alone does."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ TOKENS = torch.tensor([[1, 2, 3, 4, 5, 6]])
 async def trained(
     folder: Path, base: Path, forest: Any, **optimise: Any
 ) -> tuple[rs.Run, Path, dict[str, torch.Tensor]]:
-    """A run of two steps: as the store has it, its checkpoint, and the whole model's tensors."""
+    """Train a run of two steps; return its record, its checkpoint and the whole model's tensors."""
     wanted = recipe(2, **optimise).model_copy(update={"model": str(base)})
     thread = TorchThread(wanted, 1)
     await thread.load(base, resumed=False, base=base)
@@ -67,9 +67,9 @@ async def test_merged_it_is_a_plain_model(tmp_path: Path, tiny_folder: Path, for
     assert {"config.json", "model.safetensors"} <= names and not [
         n for n in names if "adapter" in n or "optim" in n
     ]
-    held = load_file(tmp_path / "to" / "model.safetensors")
-    assert held.keys() == load_file(tiny_folder / "model.safetensors").keys()
-    assert all(torch.equal(held[n], tensors[n]) for n in held)
+    exported = load_file(tmp_path / "to" / "model.safetensors")
+    assert exported.keys() == load_file(tiny_folder / "model.safetensors").keys()
+    assert all(torch.equal(exported[n], tensors[n]) for n in exported)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "to")
     assert torch.equal(logits(model), plain(tiny_folder, tensors))
 
@@ -95,10 +95,10 @@ async def test_with_another_base_nothing_is_written(
     run, kept, _ = await trained(tmp_path, tiny_folder, forest, lora={"rank": 4, "alpha": 8.0})
     other = tmp_path / "other"
     tiny_llama(5, torch.float32).save_pretrained(other)
-    said = json.loads(run.recipe_json) | {"model": str(other)}
+    data = json.loads(run.recipe_json) | {"model": str(other)}
     with pytest.raises(InvalidInput, match="was trained on a model of digest"):
         export._write(
-            rs.Run(run_id=RUN, recipe_json=json.dumps(said)), kept, tmp_path / "to", merge=True
+            rs.Run(run_id=RUN, recipe_json=json.dumps(data)), kept, tmp_path / "to", merge=True
         )
     assert not (tmp_path / "to").exists()
 

@@ -1,4 +1,4 @@
-"""Loggers: what they write is read back; a step is taken once, also after a kill; none of them holds a run up or ends it."""
+"""Loggers: a step is logged once, also after a kill, and no logger delays or ends a run."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe
 
 @dataclass
 class Recorder:
-    """Keeps what it takes, for as long as the test runs."""
+    """A logger that keeps its records in memory."""
 
     held: int = -1
     taken: list[tuple[int, dict[str, float]]] = field(default_factory=list)
@@ -116,22 +116,21 @@ async def test_a_killed_learner_and_the_next_one_log_each_step_once(
     store = MemoryStore(grown)
     feeds: list[Feeds] = []
 
-    def told(*arguments: Any, **more: Any) -> Learner:
-        made = Learner(*arguments, **more)
+    def logged_learner(*arguments: Any, **more: Any) -> Learner:
+        created = Learner(*arguments, **more)
         feeds.append(Feeds(RUN, RECIPE, {"jsonl": JsonLines()}, tmp_path / "loggers"))
-        made.on_step = feeds[-1].step
-        return made
+        created.on_step = feeds[-1].step
+        return created
 
-    monkeypatch.setattr(rig_module, "Learner", told)
+    monkeypatch.setattr(rig_module, "Learner", logged_learner)
     store.die_after_commit = 3
     with pytest.raises(ConnectionAbortedError):
         await Rig(tmp_path, tiny_folder, store, recipe(6, checkpoint_every=2)).run()
     feeds[0].close()
     assert [line["step"] for line in lines_of(tmp_path)] == [1, 2, 3]
     path = tmp_path / "loggers" / "jsonl" / "metrics.jsonl"
-    path.write_bytes(
-        b"".join(path.read_bytes().splitlines(keepends=True)[:2])
-    )  # killed before it had written step 3
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2]))  # killed before it had written step 3
     (tmp_path / "loggers" / "jsonl.json").unlink()
     store.die_after_commit = -1
     await Rig(tmp_path, tiny_folder, store, recipe(6, checkpoint_every=2)).run()
@@ -144,7 +143,7 @@ async def test_a_killed_learner_and_the_next_one_log_each_step_once(
 
 
 class Asked:
-    """A store that says how evaluations stand; at first it is away."""
+    """A store with the progress of evaluations; at first it is away."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -158,13 +157,13 @@ class Asked:
             ("step-5-sampled", 4, 4),
             ("after-greedy", 4, 3 if self.times < 4 else 4),
         )
-        made = [
+        created = [
             runstore_service_pb2.EvalProgress(
                 label=label, groups=groups, done=done, scored=8, reward_sum=6.0, correct=4
             )
             for label, groups, done in rows
         ]
-        return 9, made
+        return 9, created
 
 
 async def test_evaluations_are_logged_once_they_are_over(

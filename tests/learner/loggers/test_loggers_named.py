@@ -73,8 +73,8 @@ def test_what_is_to_be_installed_is_what_the_extra_installs() -> None:
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]["loggers"]
-    found = [registry.find("loggers", name) for name in registry.names("loggers")]
-    assert {cls.PACKAGE[1] for cls in found if hasattr(cls, "PACKAGE")} <= set(extra)
+    classes = [registry.find("loggers", name) for name in registry.names("loggers")]
+    assert {cls.PACKAGE[1] for cls in classes if hasattr(cls, "PACKAGE")} <= set(extra)
 
 
 def test_loggers_are_no_part_of_a_recipe_without_them() -> None:

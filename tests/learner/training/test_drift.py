@@ -1,4 +1,4 @@
-"""How far a run went from its start: against each path by itself, bounded, and the same after a restart."""
+"""The drift of a run: against single paths, bounded, and the same after a restart."""
 
 import math
 from collections.abc import Callable
@@ -31,9 +31,11 @@ def test_it_is_k3_on_the_tokens_that_the_start_sampled(
     terms = []
     for view in views:
         for sequence in sequences([view], [np.zeros(len(view.leaves_L))]):
-            seen = gathered(model, sequence)
-            if seen is not None:
-                d = (seen.logp_P_T.detach() - seen.behaviour_P_T)[seen.mask_P_T].clamp(-20, 20)
+            tokens = gathered(model, sequence)
+            if tokens is not None:
+                d = (tokens.logp_P_T.detach() - tokens.behaviour_P_T)[tokens.mask_P_T].clamp(
+                    -20, 20
+                )
                 terms += (d.exp() - 1 - d).tolist()
     packed = prepare(model)
     assert len(rows) > 1
@@ -63,34 +65,37 @@ def test_it_is_measured_every_few_steps_and_at_the_end(step: int, last: int, is_
     assert drift.due(step, last) is is_due
 
 
-async def test_a_run_says_how_far_it_went_without_a_kl_in_its_loss(
+async def test_a_run_measures_its_drift_without_a_kl_in_its_loss(
     tmp_path: Path, tiny_folder: Path
 ) -> None:
     rig = await straight(tmp_path, tiny_folder, steps=6)
-    said = {p.policy.step: p.metrics for p in rig.store.puts if p.metrics}
-    assert sorted(step for step, metrics in said.items() if "start_kl" in metrics) == [5, 6]
+    by_step = {p.policy.step: p.metrics for p in rig.store.puts if p.metrics}
+    assert sorted(step for step, metrics in by_step.items() if "start_kl" in metrics) == [5, 6]
     assert all(
-        math.isfinite(said[step]["start_kl"]) and said[step]["start_kl"] > 0 for step in (5, 6)
+        math.isfinite(by_step[step]["start_kl"]) and by_step[step]["start_kl"] > 0
+        for step in (5, 6)
     )
     weights = [t.double() for t in rig.final().values()]
     rms = math.sqrt(sum(float(t.pow(2).sum()) for t in weights) / sum(t.numel() for t in weights))
-    assert said[6]["relative_rate"] == pytest.approx(said[6]["learning_rate"] / rms, rel=1e-5)
+    assert by_step[6]["relative_rate"] == pytest.approx(by_step[6]["learning_rate"] / rms, rel=1e-5)
 
 
-async def test_a_run_of_an_adapter_says_its_relative_rate(
+async def test_a_run_of_an_adapter_measures_its_relative_rate(
     tmp_path: Path, tiny_folder: Path
 ) -> None:
     """In the doctor's terms: 1e-2 is far too fast for an adapter, and a hundredth of it is not."""
-    said = {}
+    metrics = {}
     for rate in (1e-2, 1e-4):
         rig = await straight(
             tmp_path / str(rate), tiny_folder, steps=1, lora={"rank": 2}, learning_rate=rate
         )
-        said[rate] = rig.store.puts[-1].metrics
-    assert said[1e-4]["relative_rate"] == pytest.approx(said[1e-2]["relative_rate"] / 100, rel=0.01)
+        metrics[rate] = rig.store.puts[-1].metrics
+    assert metrics[1e-4]["relative_rate"] == pytest.approx(
+        metrics[1e-2]["relative_rate"] / 100, rel=0.01
+    )
     assert (
-        said[1e-4]["relative_rate"] < 0.003 < said[1e-2]["relative_rate"]
-        and "start_kl" in said[1e-2]
+        metrics[1e-4]["relative_rate"] < 0.003 < metrics[1e-2]["relative_rate"]
+        and "start_kl" in metrics[1e-2]
     )
 
 

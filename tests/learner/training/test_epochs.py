@@ -1,4 +1,4 @@
-"""Several optimizer steps on one batch are those of a plain loop over flat sequences; clipping acts; resume is exact."""
+"""Several optimizer steps on a batch: those of a plain loop over flat sequences; exact resume."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,16 +34,19 @@ def _settled() -> None:
 
 
 def by_hand(
-    model: Any, start: Any, parts: list[Any], name: str, given: dict[str, Any], epochs: int
+    model: Any, start: Any, parts: list[Any], name: str, loss_settings: dict[str, Any], epochs: int
 ) -> list[float]:
-    """PPO's loop in a dozen lines: `start`, the same weights, says the old log-probs; AdamW moves the others."""
-    loss = losses.build(name, given)
+    """Run PPO's loop in a dozen lines; return the loss of each step.
+
+    AdamW moves `model`; `start`, the same weights, gives the old log-probs.
+    """
+    loss = losses.build(name, loss_settings)
     for one in (model, start):
         one.set_attn_implementation("sdpa")
     vectors = [p for p in model.parameters() if p.dim() <= 1]
     matrices = [p for p in model.parameters() if p.dim() > 1]
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
-    adam, found = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.999)), []
+    adam, values = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.999)), []
     for _ in range(epochs):
         for part in parts:
             value, gradients = summed(
@@ -53,18 +56,18 @@ def by_hand(
                 parameter.grad = gradients[parameter_name]
             torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
             adam.step()
-            found.append(value)
-    return found
+            values.append(value)
+    return values
 
 
 def minibatches(
-    seed: int, name: str, given: dict[str, Any], count: int
+    seed: int, name: str, loss_settings: dict[str, Any], count: int
 ) -> tuple[list[list[PackedSequence]], list[Any]]:
-    """Rows and flat sequences of each minibatch: three trees each."""
+    """Return packed and flat sequences of each minibatch, of three trees each."""
     rows, flat = [], []
     for part in range(count):
         views, leaf_G_L = batch(seed + part)
-        rows.append(rows_of(views, leaf_G_L, losses.build(name, given), 60))
+        rows.append(rows_of(views, leaf_G_L, losses.build(name, loss_settings), 60))
         flat.append(sequences(views, leaf_G_L))
     return rows, flat
 
@@ -72,14 +75,18 @@ def minibatches(
 @pytest.mark.parametrize(("epochs", "count"), [(2, 1), (1, 2), (3, 2)])
 @pytest.mark.parametrize(("name", "given"), CASES, ids=[name for name, _ in CASES])
 def test_several_steps_are_those_of_a_flat_loop(
-    tiny_llama: Callable[..., Any], name: str, given: dict[str, Any], epochs: int, count: int
+    tiny_llama: Callable[..., Any],
+    name: str,
+    loss_settings: dict[str, Any],
+    epochs: int,
+    count: int,
 ) -> None:
-    rows, flat = minibatches(11, name, given, count)
+    rows, flat = minibatches(11, name, loss_settings, count)
     expected = exact(tiny_llama(1))
-    said = by_hand(expected, exact(tiny_llama(1)), flat, name, given, epochs)
+    expected_losses = by_hand(expected, exact(tiny_llama(1)), flat, name, loss_settings, epochs)
     optimise = Optimise(
         loss=name,  # type: ignore[arg-type]
-        loss_settings=given,
+        loss_settings=loss_settings,
         epochs=epochs,
         learning_rate=RATE,
         weight_decay=0.01,
@@ -87,7 +94,7 @@ def test_several_steps_are_those_of_a_flat_loop(
     )
     trainer = Trainer(prepare(exact(tiny_llama(1))), optimise, torch.float64)
     report = trainer.step([row for part in rows for row in part], 0, [len(part) for part in rows])
-    assert report.loss == pytest.approx(np.mean(said), rel=1e-6)
+    assert report.loss == pytest.approx(np.mean(expected_losses), rel=1e-6)
     assert report.measures["optimizer_steps"] == epochs * count
     for weight_name, weight in expected.named_parameters():
         assert torch.allclose(trainer.masters.exact()[weight_name], weight, rtol=0, atol=1e-6), (

@@ -11,8 +11,8 @@ from services.learner.training.schedule import learning_rate
 
 
 def rates(steps: int, **optimise: Any) -> list[float]:
-    made = Optimise(learning_rate=0.4, **optimise)
-    return [learning_rate(made, step) for step in range(steps)]
+    settings = Optimise(learning_rate=0.4, **optimise)
+    return [learning_rate(settings, step) for step in range(steps)]
 
 
 def test_constant() -> None:

@@ -1,4 +1,4 @@
-"""One optimizer step: same bits for the same batch, rows that change nothing, NaN that is skipped, resume that is exact."""
+"""An optimizer step: same bits for the same batch, in any number of sequences; NaN is skipped."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_the_same_batches_give_the_same_bits(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_number_of_rows_changes_only_rounding(
+def test_the_number_of_sequences_changes_only_rounding(
     tiny_llama: Callable[..., Any], forest: Any, dtype: torch.dtype
 ) -> None:
     gradients = []

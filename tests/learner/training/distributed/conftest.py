@@ -1,4 +1,4 @@
-"""Two ranks: rank 0 in the test's process, rank 1 a real follower."""
+"""Fixtures of two ranks: rank 0 in the test's process, rank 1 a real follower."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,18 +24,18 @@ BUDGET = 60
 
 @dataclass
 class Pair:
-    """Two ranks that have met, for one learner after the other."""
+    """Joined ranks, for consecutive learners."""
 
     workers: Workers
     commands: CommandChannel
 
     def thread(self, recipe: Recipe) -> RankThread:
-        """Rank 0's thread of a learner."""
+        """Return rank 0's torch thread of a learner."""
         return RankThread(recipe, 1, self.commands)
 
 
 def recipe(**changes: Any) -> Recipe:
-    """Clipped, with a budget that makes several rows."""
+    """Return a recipe with clipped gradients, and a budget that makes several sequences."""
     data = rig.recipe(5).model_dump(mode="json")
     dtype, engine = changes.pop("dtype", "float32"), changes.pop("engine", "torch")
     data["optimise"] |= {
@@ -49,9 +49,9 @@ def recipe(**changes: Any) -> Recipe:
 
 
 def pieces_of(forest: Any, seed: int, trees: int = 5) -> list[TreePart]:
-    """Unequal trees with advantages drawn by the seed; each leaf's first token is observed for a head."""
+    """Return pieces of unequal trees with drawn advantages; a head observes first tokens."""
     rng = np.random.default_rng(seed)
-    found = []
+    parts = []
     for number in range(trees):
         view = forest.random(rng, 2 + 2 * number)
         leaf_L = np.where(
@@ -63,7 +63,7 @@ def pieces_of(forest: Any, seed: int, trees: int = 5) -> list[TreePart]:
         }
         for run in unroll.divide(view, unroll.trained_leaves(leaf_L), BUDGET):
             piece = unroll.unroll(view, run, leaf_L, None, b"now", observed)
-            found.append(
+            parts.append(
                 TreePart(
                     **{
                         **{n: getattr(piece, n) for n in TreePart.__slots__},
@@ -71,7 +71,7 @@ def pieces_of(forest: Any, seed: int, trees: int = 5) -> list[TreePart]:
                     }
                 )
             )
-    return found
+    return parts
 
 
 def _sampled(view: TreeView, leaf: int) -> int:
@@ -79,7 +79,7 @@ def _sampled(view: TreeView, leaf: int) -> int:
 
 
 def met(timeout_s: float = 30.0, size: int = 2) -> Pair:
-    """Followers started, and met."""
+    """Start the followers and join them."""
     workers = Workers(size, 1)
     try:
         return Pair(
@@ -104,11 +104,11 @@ def _environment() -> Any:
 
 @pytest.fixture(scope="module")
 def pair(_environment: Any) -> Any:
-    made = met()
-    yield made
-    part(made)
+    ranks = met()
+    yield ranks
+    part(ranks)
 
 
-def part(made: Pair) -> None:
-    """Sends the followers home."""
-    RankThread(recipe(), 1, made.commands, made.workers).done()
+def part(ranks: Pair) -> None:
+    """End the followers."""
+    RankThread(recipe(), 1, ranks.commands, ranks.workers).done()

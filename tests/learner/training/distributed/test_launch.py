@@ -1,4 +1,4 @@
-"""Whether a learner has ranks: what the recipe asks for, and what torchrun has started."""
+"""The number of ranks: of the recipe, and of torchrun."""
 
 import pytest
 from pydantic import ValidationError
@@ -16,9 +16,9 @@ SETTINGS = LearnerSettings(run=rig.RUN)
 
 def test_one_rank_is_a_plain_learner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    found = launch.torch_thread(rig.recipe(1), SETTINGS)
-    found.done()
-    assert type(found) is TorchThread
+    thread = launch.torch_thread(rig.recipe(1), SETTINGS)
+    thread.done()
+    assert type(thread) is TorchThread
 
 
 def test_a_deterministic_run_has_the_ranks_of_its_recipe(monkeypatch: pytest.MonkeyPatch) -> None:

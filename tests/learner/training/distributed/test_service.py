@@ -1,4 +1,4 @@
-"""`python -m services.learner` with two ranks, started by itself and by torchrun: kill -9 of a rank, and the run goes on."""
+"""`python -m services.learner` with two ranks, its own or torchrun's, through kill -9 of one."""
 
 import asyncio
 import os
@@ -49,9 +49,9 @@ async def start(world: World, log: Path, *before: str) -> asyncio.subprocess.Pro
 
 
 def children(pid: int) -> list[int]:
-    """Of all threads of a process."""
-    found = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    return sorted(int(child) for line in found for child in line)
+    """Return the child processes of all threads of a process."""
+    lines = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return sorted(int(child) for line in lines for child in line)
 
 
 def alive(pid: int) -> bool:
@@ -62,7 +62,7 @@ def alive(pid: int) -> bool:
 
 
 async def trained(world: World, eventually: Eventually, upto: int, log: Path) -> None:
-    """Grows groups until policy `upto` is there."""
+    """Grow groups until policy `upto` is announced."""
 
     async def reached(step: int) -> bool:
         assert world.processes[-1].returncode is None, log.read_text()[-3000:]
@@ -90,12 +90,12 @@ async def test_a_rank_that_dies_ends_the_group_and_the_next_one_resumes(
 
     process = await start(world, log)
     await trained(world, eventually, 3, log)
-    again = {
+    after = {
         p.published.policy.step: p.published.policy.digest
         for p in await world.policies()
         if not p.abandoned
     }
-    assert again[2] == before[2], "the same weights, from the checkpoint or trained again"
+    assert after[2] == before[2], "the same weights, from the checkpoint or trained again"
     (follower,) = children(process.pid)
     process.send_signal(signal.SIGKILL)
     await process.wait()

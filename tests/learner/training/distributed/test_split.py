@@ -1,4 +1,4 @@
-"""Dealing trees out to ranks: whole trees, the same number of rows everywhere, nothing lost, near the best balance."""
+"""Dealing trees to ranks: whole trees, equal numbers of sequences, near the best balance."""
 
 from itertools import pairwise
 from typing import Any
@@ -21,7 +21,7 @@ LOOSE = settings(
 
 def pieces_of(forest: Any, seed: int, trees: int, budget: int) -> list[TreePart]:
     rng = np.random.default_rng(seed)
-    found = []
+    parts = []
     for number in range(trees):
         view = forest.random(rng, int(rng.integers(1, 9)))
         leaf_L = np.where(
@@ -29,16 +29,16 @@ def pieces_of(forest: Any, seed: int, trees: int, budget: int) -> list[TreePart]
         )
         for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
             piece = unroll.unroll(view, run, leaf_L, None, b"now")
-            found.append(
+            parts.append(
                 TreePart(
                     **{**{n: getattr(piece, n) for n in piece.__slots__}, "tree": bytes([number])}
                 )
             )
-    return found
+    return parts
 
 
 def worth(rows: list[packing.PackedSequence]) -> list[tuple[float, ...]]:
-    """What the paths of rows say, whatever their order."""
+    """Return the values of the paths of sequences, sorted."""
     return sorted(
         tuple(np.concatenate([row.advantage_P_T[p][m], row.behaviour_P_T[p][m]]).tolist())
         for row in rows
@@ -54,7 +54,7 @@ def worth(rows: list[packing.PackedSequence]) -> list[tuple[float, ...]]:
     ranks=st.integers(1, 5),
     budget=st.sampled_from([8, 30, 4000]),
 )
-def test_every_rank_has_as_many_rows_and_no_path_is_lost(
+def test_every_rank_has_as_many_sequences_and_no_path_is_lost(
     forest: Any, seed: int, trees: int, ranks: int, budget: int
 ) -> None:
     pieces = pieces_of(forest, seed, trees, budget)
@@ -85,8 +85,8 @@ def test_the_leaves_of_a_tree_stay_on_one_rank(
 ) -> None:
     pieces = pieces_of(forest, seed, trees, budget)
     shares = split.deal(pieces, ranks, COSTS)
-    held = [{piece.tree for piece in share} for share in shares]
-    assert sum(len(trees) for trees in held) == len({piece.tree for piece in pieces})
+    trees_by_rank = [{piece.tree for piece in share} for share in shares]
+    assert sum(len(trees) for trees in trees_by_rank) == len({piece.tree for piece in pieces})
     order = {id(piece): at for at, piece in enumerate(pieces)}
     assert sorted(order[id(p)] for share in shares for p in share) == list(range(len(pieces)))
     assert all(order[id(a)] < order[id(b)] for share in shares for a, b in pairwise(share))
@@ -107,7 +107,7 @@ def test_no_rank_has_more_than_the_bound_of_longest_first(
 
 
 def test_a_cost_by_hand() -> None:
-    """Two tokens above three: 5 tokens, pairs 1 + 2 + 3 + 4 + 5 = 15, three places predict."""
+    """With two tokens above three: 5 tokens, pairs 1 + 2 + 3 + 4 + 5 = 15, three predictions."""
     empty = np.zeros(0)
     three = np.arange(3)
     path = unroll.Path(
@@ -123,12 +123,12 @@ def test_costs_are_of_the_models_sizes() -> None:
     class Config:
         hidden_size, num_hidden_layers, vocab_size = 576, 30, 49152
 
-    found = costs_of(Config())
-    assert found.pair == pytest.approx(1 / (6 * 576)) and found.prediction == pytest.approx(
+    costs = costs_of(Config())
+    assert costs.pair == pytest.approx(1 / (6 * 576)) and costs.prediction == pytest.approx(
         49152 / (12 * 576 * 30)
     )
 
 
-def test_an_empty_sequence_is_what_it_says() -> None:
+def test_an_empty_sequence_trains_nothing() -> None:
     row = split.empty_sequence()
     assert split.is_empty(row) and len(row.token_N) == 2 and len(row.watched) == 0

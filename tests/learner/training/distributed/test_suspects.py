@@ -1,4 +1,4 @@
-"""Who is to blame for a broken collective, by two looks at the signs of life; and what the environment says of a rank."""
+"""The rank at fault for a broken collective, by heartbeats; ranks by environment."""
 
 import pytest
 from torch.distributed import HashStore
@@ -18,7 +18,7 @@ def test_a_rank_without_a_sign_of_life_is_named() -> None:
     assert suspects(before, after, 0) == "rank 1 gives no sign of life (last at step 3)"
 
 
-def test_a_rank_that_said_why_it_ends_is_named_with_that() -> None:
+def test_a_rank_that_failed_is_named_with_its_cause() -> None:
     before = {0: Beat(5), 1: Beat(5, failure="MemoryError: 4 GiB")}
     assert suspects(before, {0: Beat(9), 1: before[1]}, 0) == "rank 1 failed: MemoryError: 4 GiB"
 
@@ -46,13 +46,13 @@ def test_a_rank_by_its_environment() -> None:
         {"RANK": "0", "WORLD_SIZE": "2"},
     ],
 )
-def test_an_environment_that_says_nonsense_is_refused(environ: dict[str, str]) -> None:
+def test_an_environment_of_nonsense_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(InvalidInput, match="torchrun"):
         read_rank(environ)
 
 
-class _Others:
-    """Beats of ranks that live."""
+class _Alive:
+    """A heartbeat of ranks that live."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -66,9 +66,9 @@ class _Others:
 
 
 def test_a_rank_that_lives_but_never_ends_loading_is_waited_for_until_the_deadline() -> None:
-    world = RankGroup.__new__(RankGroup)  # without a group: only its store and the others' pulse
+    world = RankGroup.__new__(RankGroup)  # without a process group: only store and heartbeat
     world.rank, world.size, world.timeout_s, world.load_s = 0, 2, 60.0, 0.1
-    world._store, world.heartbeat = HashStore(), _Others()  # type: ignore[assignment]
+    world._store, world.heartbeat = HashStore(), _Alive()  # type: ignore[assignment]
     with pytest.raises(
         RankLost, match=r"rank 1 lives, and is still at loading the model, 0 s after rank 0"
     ):

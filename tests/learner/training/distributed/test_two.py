@@ -1,4 +1,4 @@
-"""Two ranks train as one process does: the same losses, norms, gradients and weights, whatever trees each of them gets."""
+"""The training of two ranks equals that of one process: losses, norms, gradients and weights."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +24,10 @@ Batches = Sequence[Sequence[TreePart]]
 async def trained(
     thread: TorchThread, folder: Path, batches: Batches, first: int = 0, base: Path | None = None
 ) -> tuple[list[Timed], Snapshot]:
-    """Reports of the steps, and the state after them. base: where the folder is a checkpoint of an adapter, its own."""
+    """Train batches; return the reports of the steps and the state after them.
+
+    base: base of the adapter, where the folder is a checkpoint of one
+    """
     await thread.load(folder, resumed=first > 0, base=base or folder)
     budget = thread._recipe.optimise.tokens_per_row
     reports = []
@@ -46,7 +49,7 @@ async def alone(
 
 
 def apart(one: Any, two: Any) -> float:
-    """Largest relative distance of a tensor."""
+    """Return the largest relative distance of a tensor."""
     assert set(one) == set(two)
     return max(float((one[n] - two[n]).norm() / one[n].norm().clamp_min(1e-12)) for n in one)
 
@@ -74,9 +77,9 @@ async def test_two_ranks_equal_one(
     pair: Pair, tiny_folder: Path, forest: Any, changes: dict[str, Any]
 ) -> None:
     how = recipe(**changes)
-    said, state = await trained(pair.thread(how), tiny_folder, batches_of(forest, 1))
+    timed, state = await trained(pair.thread(how), tiny_folder, batches_of(forest, 1))
     expected, whole = await alone(tiny_folder, batches_of(forest, 1), how)
-    one, two = expected[0].report, said[0].report
+    one, two = expected[0].report, timed[0].report
     assert two.applied and two.grad_norm > how.optimise.clip_norm, "it is clipped"
     for name in (
         "loss",
@@ -102,15 +105,15 @@ async def test_several_steps_stay_together(
     pair: Pair, tiny_folder: Path, forest: Any, changes: dict[str, Any]
 ) -> None:
     how = recipe(**changes)
-    said, state = await trained(pair.thread(how), tiny_folder, batches_of(forest))
+    timed, state = await trained(pair.thread(how), tiny_folder, batches_of(forest))
     expected, whole = await alone(tiny_folder, batches_of(forest), how)
-    assert [t.report.loss for t in said] == pytest.approx(
+    assert [t.report.loss for t in timed] == pytest.approx(
         [t.report.loss for t in expected], rel=1e-4
     )
     assert apart(whole.weights, state.weights) < 1e-5
 
 
-async def test_rows_that_two_ranks_do_not_divide(
+async def test_parameters_that_two_ranks_do_not_divide(
     pair: Pair, tiny_llama: Callable[..., Any], forest: Any, tmp_path: Path
 ) -> None:
     tiny_llama(
@@ -127,7 +130,7 @@ async def test_a_head_learns_from_what_all_ranks_saw(
 ) -> None:
     how = recipe(head={"width": 8, "learning_rate": 1e-2})
     thread = pair.thread(how)
-    said, state = await trained(thread, tiny_folder, batches_of(forest, 2))
+    timed, state = await trained(thread, tiny_folder, batches_of(forest, 2))
     kept = {name: tensor.clone() for name, tensor in state.moments.items()}
     rows = thread.pack(batches_of(forest, 1)[0], how.optimise.tokens_per_row)
     assert (await thread.step(rows, 2, (len(rows),))).report.head["head_observations"] > 5
@@ -137,7 +140,7 @@ async def test_a_head_learns_from_what_all_ranks_saw(
     assert not changed, "a checkpoint is written while training goes on"
     expected, whole = await alone(tiny_folder, batches_of(forest, 2), how)
     assert expected[0].report.head["head_observations"] > 5
-    for one, two in zip(expected, said, strict=True):
+    for one, two in zip(expected, timed, strict=True):
         assert two.report.head == pytest.approx(dict(one.report.head), rel=1e-4, abs=1e-6)
     heads = (
         {n: t for n, t in s.moments.items() if "banyan.head" in n and "weight" in n}
@@ -148,16 +151,16 @@ async def test_a_head_learns_from_what_all_ranks_saw(
 
 async def test_a_rank_without_a_tree_takes_part(pair: Pair, tiny_folder: Path, forest: Any) -> None:
     batches = [pieces_of(forest, 3, 1)]
-    said, state = await trained(pair.thread(recipe()), tiny_folder, batches)
+    timed, state = await trained(pair.thread(recipe()), tiny_folder, batches)
     expected, whole = await alone(tiny_folder, batches, recipe())
-    assert said[0].report.loss == pytest.approx(expected[0].report.loss, rel=1e-5)
-    assert said[0].report.grad_norm == pytest.approx(expected[0].report.grad_norm, rel=1e-5)
-    assert said[0].report.applied and apart(whole.weights, state.weights) < 1e-5
+    assert timed[0].report.loss == pytest.approx(expected[0].report.loss, rel=1e-5)
+    assert timed[0].report.grad_norm == pytest.approx(expected[0].report.grad_norm, rel=1e-5)
+    assert timed[0].report.applied and apart(whole.weights, state.weights) < 1e-5
 
 
 async def test_a_batch_that_teaches_nothing_moves_nothing(pair: Pair, tiny_folder: Path) -> None:
-    said, state = await trained(pair.thread(recipe()), tiny_folder, [[]])
-    assert not said[0].report.applied and state.moments == {}
+    timed, state = await trained(pair.thread(recipe()), tiny_folder, [[]])
+    assert not timed[0].report.applied and state.moments == {}
     assert all(
         torch.equal(t, load_file(tiny_folder / "model.safetensors")[n])
         for n, t in state.weights.items()
@@ -179,9 +182,9 @@ async def test_the_same_batches_give_the_same_bits(
 async def test_bfloat16_keeps_float32_shards(pair: Pair, tiny_folder: Path, forest: Any) -> None:
     how = recipe(dtype="bfloat16")
     thread = pair.thread(how)
-    said, state = await trained(thread, tiny_folder, batches_of(forest, 1))
+    timed, state = await trained(thread, tiny_folder, batches_of(forest, 1))
     expected, whole = await alone(tiny_folder, batches_of(forest, 1), how)
-    assert said[0].report.loss == pytest.approx(expected[0].report.loss, rel=0.05, abs=0.02)
+    assert timed[0].report.loss == pytest.approx(expected[0].report.loss, rel=0.05, abs=0.02)
     assert apart(whole.weights, state.weights) < 2e-3
     out = (await thread.run(thread._published))[0]
     assert {t.dtype for t in state.weights.values()} == {torch.float32}
@@ -206,12 +209,12 @@ async def test_a_checkpoint_is_read_by_any_number_of_ranks(
 ) -> None:
     async def go(ranks: int, folder: Path, batches: Batches, first: int) -> Snapshot:
         how = recipe()
-        found = await (
+        result = await (
             trained(pair.thread(how), folder, batches, first)
             if ranks == 2
             else alone(folder, batches, how, first)
         )
-        return found[1]
+        return result[1]
 
     batches = batches_of(forest, 4)
     straight = (await alone(tiny_folder, batches, recipe()))[1]
@@ -231,8 +234,8 @@ async def test_a_checkpoint_of_two_ranks_goes_on_bit_for_bit(
 ) -> None:
     batches = batches_of(forest, 3)
     straight = (await trained(pair.thread(recipe()), tiny_folder, batches))[1]
-    held = (await trained(pair.thread(recipe()), tiny_folder, batches[:2]))[1]
-    half = checkpoint.write(tmp_path / "checkpoints", held, tiny_folder)
+    half_way = (await trained(pair.thread(recipe()), tiny_folder, batches[:2]))[1]
+    half = checkpoint.write(tmp_path / "checkpoints", half_way, tiny_folder)
     both = (await trained(pair.thread(recipe()), half, batches[2:], 2))[1]
     assert all(torch.equal(straight.weights[n], both.weights[n]) for n in straight.weights)
     assert all(torch.equal(straight.moments[n], both.moments[n]) for n in straight.moments)
@@ -243,11 +246,11 @@ async def test_two_ranks_measure_the_drift_that_one_does(
     pair: Pair, tiny_folder: Path, forest: Any, changes: dict[str, Any]
 ) -> None:
     how = recipe(**changes)
-    said = {}
+    drifts = {}
     for name, thread in (("one", TorchThread(how, 1)), ("two", pair.thread(how))):
         await trained(thread, tiny_folder, batches_of(forest, 1))
-        said[name] = await thread.drift(packing.pack(pieces_of(forest, 7), 60))
+        drifts[name] = await thread.drift(packing.pack(pieces_of(forest, 7), 60))
         if name == "one":
             thread.done()
-    assert said["two"] == pytest.approx(said["one"], rel=1e-5) and said["one"]["start_kl"] > 0
-    assert said["one"]["whole_rate"] > 0
+    assert drifts["two"] == pytest.approx(drifts["one"], rel=1e-5) and drifts["one"]["start_kl"] > 0
+    assert drifts["one"]["whole_rate"] > 0
