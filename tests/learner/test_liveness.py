@@ -18,8 +18,8 @@ from services.learner.training.trainer import Trainer, settle
 from services.learner.training.trainer_thread import TorchThread
 from tests.learner.rig import recipe
 from tests.learner.rows import rows_of
-from tests.learner.test_service import RUN, World, world
-from tests.learner.test_service import recipe as service_recipe
+from tests.learner.service_world import RUN, World, world
+from tests.learner.service_world import recipe as service_recipe
 from tests.liveness import answers_for
 
 __all__ = ["world"]  # a fixture

@@ -17,7 +17,7 @@ from services.learner.training.distributed.rank_group import RankGroup
 from services.learner.training.distributed.thread import RankThread
 from services.learner.training.distributed.workers import Workers
 from tests.learner import rig
-from tests.learner.test_service import world as world  # a fixture
+from tests.learner.service_world import world as world  # a fixture
 
 BUDGET = 60
 

@@ -12,8 +12,8 @@ import pytest
 
 from banyan.recipe import Recipe
 from services.chassis.process.nats_server import free_port
-from tests.learner import test_service as single
-from tests.learner.test_service import World
+from tests.learner import service_world as single
+from tests.learner.service_world import World
 
 pytestmark = pytest.mark.slow
 
