@@ -46,11 +46,12 @@ class Logs:
         if self._poller is None:
             return
         self._poller.cancel()
-        outcomes = await asyncio.gather(self._poller, return_exceptions=True)
-        outcomes += await asyncio.gather(self._poll(), return_exceptions=True)
+        errors: list[BaseException | None] = []
+        errors += await asyncio.gather(self._poller, return_exceptions=True)
+        errors += await asyncio.gather(self._poll(), return_exceptions=True)
         closing = asyncio.to_thread(self._feeds.close)
-        outcomes += await asyncio.gather(closing, return_exceptions=True)
-        for error in outcomes:
+        errors += await asyncio.gather(closing, return_exceptions=True)
+        for error in errors:
             if isinstance(error, Exception):
                 log.error("loggers: %s: %s", type(error).__name__, error, exc_info=error)
 

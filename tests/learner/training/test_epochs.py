@@ -73,7 +73,7 @@ def minibatches(
 
 
 @pytest.mark.parametrize(("epochs", "count"), [(2, 1), (1, 2), (3, 2)])
-@pytest.mark.parametrize(("name", "given"), CASES, ids=[name for name, _ in CASES])
+@pytest.mark.parametrize(("name", "loss_settings"), CASES, ids=[name for name, _ in CASES])
 def test_several_steps_are_those_of_a_flat_loop(
     tiny_llama: Callable[..., Any],
     name: str,
