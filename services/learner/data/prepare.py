@@ -1,7 +1,7 @@
 """A batch's trees, studied: advantages, the rows to train on, and the summary that its row in the store keeps. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -9,9 +9,10 @@ import numpy as np
 
 from banyan.plugins import Estimator
 from banyan.tree import Leaf
+from banyan.v1 import tree_pb2
 from banyan.view import TreeView
 from services.learner.data import credit as credits_module
-from services.learner.data import step_mask
+from services.learner.data import from_store, metrics, replay, step_mask
 from services.learner.data.credit import Credit, ScoredTree, Stale
 from services.learner.packing import packing, pairs, shaping, unroll
 from services.learner.packing.head_observations import Observed
@@ -160,3 +161,93 @@ def recorded_stale(said: Mapping[str, Any]) -> frozenset[Leaf]:
     """The leaves that a stored batch left out for their age: a replay leaves out the same ones."""
     pairs = (pair for group in said.get("groups", ()) for pair in group.get("stale", ()))
     return frozenset(Leaf(bytes.fromhex(segment), int(end)) for segment, end in pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """How the batches of a run are prepared for its trainer.
+
+    estimator: advantages of the trees of a group
+    budget: tokens that a packed sequence may hold; 0 where paths are trained singly
+    pack: pieces of trees → packed sequences
+    price: tree → the tree with the rewards that advantages are estimated from
+    taught: tokens that the loss is taken on
+    minibatches: optimizer steps that the groups are dealt to
+    entropy_quantile: share of a group's steps that are masked
+    trains_head: whether the trees teach the policy's value head
+    """
+
+    estimator: Estimator
+    budget: int
+    pack: Pack
+    price: Callable[[ScoredTree], ScoredTree]
+    taught: Taught = PATHS
+    minibatches: int = 1
+    entropy_quantile: float = 0.0
+    trains_head: bool = False
+
+    def priced(self, groups: replay.Groups) -> list[tuple[str, list[ScoredTree]]]:
+        """Return the groups with the rewards that advantages are estimated from."""
+        return [(group_id, [self.price(tree) for tree in trees]) for group_id, trees in groups]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedBatch:
+    """The trees of a batch's own groups, decoded once: decoding hashes every token.
+
+    messages: stored trees, in the order of groups and indices
+    groups: decoded trees by group; dropped ones are left out
+    """
+
+    messages: Sequence[tree_pb2.Tree]
+    groups: Sequence[tuple[str, Sequence[ScoredTree]]]
+
+    @property
+    def row_digests(self) -> dict[str, bytes]:
+        """The digest of each group's row."""
+        return {message.spec.group_id: message.spec.row_digest for message in self.messages}
+
+
+def decode(messages: Sequence[tree_pb2.Tree], group_ids: Sequence[str]) -> DecodedBatch:
+    """Return the decoded trees of a batch. Raises InvalidInput for a tree that is damaged."""
+    return DecodedBatch(messages, from_store.by_group(messages, group_ids))
+
+
+def prepare(
+    batch: DecodedBatch,
+    how: Preparation,
+    *,
+    replayed: Sequence[replay.Replayed] = (),
+    replayed_trees: Sequence[tree_pb2.Tree] = (),
+    stale: Stale,
+    policy: bytes,
+    age: metrics.Age,
+) -> Lesson:
+    """Return what one step learns from a batch, with the metrics of its sampling.
+
+    replayed: trees of earlier batches that it trains on again
+    replayed_trees: the same, as the store sent them
+    stale: whether a leaf is too old to take part
+    policy: digest of the weights in training
+    age: steps that a segment's policy is behind them
+    """
+    earlier = {tree.spec.tree_id: from_store.scored_tree(tree) for tree in replayed_trees}
+    groups = replay.joined(batch.groups, replayed, earlier, stale)
+    observed: Observed = {}
+    if how.trains_head:
+        own_trees = [tree for _, trees in batch.groups for tree in trees]
+        observed = from_store.observed(batch.messages, own_trees)
+    lesson = study(
+        how.priced(groups),
+        how.estimator,
+        stale,
+        policy,
+        how.budget,
+        observed=observed,
+        taught=how.taught,
+        minibatches=how.minibatches,
+        pack=how.pack,
+        entropy_quantile=how.entropy_quantile,
+    )
+    sampling = metrics.of_batch(lesson.credits, age, {tree.tree_id for tree in replayed})
+    return replace(lesson, metrics=lesson.metrics | sampling)

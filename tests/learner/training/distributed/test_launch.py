@@ -1,4 +1,4 @@
-"""Whether a learner has ranks: what the recipe asks for, and what torchrun has started."""
+"""The number of ranks: of the recipe, and of torchrun."""
 
 import pytest
 from pydantic import ValidationError
@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from services.learner.settings import LearnerSettings
-from services.learner.training.distributed import opened
+from services.learner.training.distributed import launch
 from services.learner.training.trainer_thread import TorchThread
 from tests.learner import rig
 from tests.learner.training.distributed.conftest import recipe
@@ -16,16 +16,21 @@ SETTINGS = LearnerSettings(run=rig.RUN)
 
 def test_one_rank_is_a_plain_learner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    found = opened.torch_thread(rig.recipe(1), SETTINGS)
-    found.done()
-    assert type(found) is TorchThread
+    thread = launch.torch_thread(rig.recipe(1), SETTINGS)
+    thread.done()
+    assert type(thread) is TorchThread
 
 
 def test_a_deterministic_run_has_the_ranks_of_its_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "3",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InvalidInput, match=r"started 3 ranks.*learner_ranks: 2"):
-        opened.torch_thread(recipe(), SETTINGS)
+        launch.torch_thread(recipe(), SETTINGS)
 
 
 @pytest.mark.parametrize("ranks", [0, -1, 1.5, "2"])
