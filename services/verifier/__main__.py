@@ -21,7 +21,9 @@ from services.verifier.store import GrpcStore
 async def run(stop: asyncio.Event) -> None:
     """The verifier until `stop`: one server, one consumer, one pool of children."""
     given = settings.read(Settings)
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # its memory is not a scorer's to read where both run as one user
+    kernel.prctl(
+        kernel.PR_SET_DUMPABLE, 0
+    )  # its memory is not a scorer's to read where both run as one user
     scoring = Scoring(Pool(given.limits, width=given.children, lanes=given.scorers))
     bus = await Bus.connect(given.nats, "verifier", creds=given.nats_creds)
     channel = rpc.channel(given.store, secret=given.secret)
@@ -42,7 +44,10 @@ async def run(stop: asyncio.Event) -> None:
         groups = GroupHandler(store, publisher, scoring, given.verifier_id)
         health = asyncio.create_task(_tell_health(server, bus))
         try:
-            consumers = LeafConsumer(bus, store, handler, given.concurrency), GroupConsumer(bus, groups)
+            consumers = (
+                LeafConsumer(bus, store, handler, given.concurrency),
+                GroupConsumer(bus, groups),
+            )
             liveness.add(*(consumer.pulse for consumer in consumers))
             await asyncio.gather(*(consumer.run(stop) for consumer in consumers))
         finally:

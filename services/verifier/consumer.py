@@ -138,10 +138,18 @@ class LeafConsumer:
         try:
             leaves = delivery.decode(events_pb2.LeavesFinished).leaves
             for leaf in leaves:
-                if len(leaf.tree_id) != 32 or len(leaf.leaf.segment) != 32 or leaf.run_id != delivery.run_id:
-                    raise InvalidInput(f"leaf {leaf.leaf.segment.hex()[:12]!r} of {leaf.run_id!r} on {delivery.subject}")
+                if (
+                    len(leaf.tree_id) != 32
+                    or len(leaf.leaf.segment) != 32
+                    or leaf.run_id != delivery.run_id
+                ):
+                    raise InvalidInput(
+                        f"leaf {leaf.leaf.segment.hex()[:12]!r} of {leaf.run_id!r} on {delivery.subject}"
+                    )
             if len(leaves) > subjects.MOST_LEAVES:  # who says more is no node of ours
-                raise InvalidInput(f"a message names {len(leaves)} leaves; at most {subjects.MOST_LEAVES} are taken")
+                raise InvalidInput(
+                    f"a message names {len(leaves)} leaves; at most {subjects.MOST_LEAVES} are taken"
+                )
             if not leaves:
                 raise InvalidInput("a message of leaves holds none")
             return Job(delivery, list(leaves))
@@ -158,7 +166,9 @@ class LeafConsumer:
             return
         await asyncio.gather(*(self._one(job, found, refused) for job in jobs))
 
-    async def _read(self, leaves: Sequence[events_pb2.LeafFinished]) -> tuple[dict[Key, Transcript], dict[Key, str]]:
+    async def _read(
+        self, leaves: Sequence[events_pb2.LeafFinished]
+    ) -> tuple[dict[Key, Transcript], dict[Key, str]]:
         """Transcripts of what the store has, and why it refuses a leaf for ever."""
         try:
             found = await self._store.read_leaves(leaves, _READ_S)
@@ -166,16 +176,25 @@ class LeafConsumer:
             if len(leaves) == 1:
                 return {}, {_key(leaves[0]): str(error)}
             alone = [await self._read([leaf]) for leaf in leaves]  # one of them is to blame
-            return {k: t for some, _ in alone for k, t in some.items()}, {k: w for _, bad in alone for k, w in bad.items()}
+            return {k: t for some, _ in alone for k, t in some.items()}, {
+                k: w for _, bad in alone for k, w in bad.items()
+            }
         except BanyanError as error:
             if error.reason != Reason.RESOURCE_EXHAUSTED or len(leaves) == 1:
                 raise
-            halves = leaves[: len(leaves) // 2], leaves[len(leaves) // 2 :]  # more text than an answer holds
+            halves = (
+                leaves[: len(leaves) // 2],
+                leaves[len(leaves) // 2 :],
+            )  # more text than an answer holds
             one, other = [await self._read(half) for half in halves]
             return one[0] | other[0], one[1] | other[1]
-        return {(t.key.tree_id, t.key.leaf.segment, t.key.leaf.end, t.key.claim_epoch): t for t in found}, {}
+        return {
+            (t.key.tree_id, t.key.leaf.segment, t.key.leaf.end, t.key.claim_epoch): t for t in found
+        }, {}
 
-    async def _one(self, job: Job, found: Mapping[Key, Transcript], refused: Mapping[Key, str]) -> None:
+    async def _one(
+        self, job: Job, found: Mapping[Key, Transcript], refused: Mapping[Key, str]
+    ) -> None:
         """Scores what the store has. What it lacks brings the message again, with the scores that are owed still."""
         here = [found[_key(leaf)] for leaf in job.finished if _key(leaf) in found]
         ends = await asyncio.gather(*(self._handler.score(t) for t in here), return_exceptions=True)
@@ -185,7 +204,9 @@ class LeafConsumer:
         again = [error for error in failed if not isinstance(error, PermanentError)]
         for error in again:
             _warn(job, error)
-        absent = [leaf for leaf in job.finished if _key(leaf) not in found and _key(leaf) not in refused]
+        absent = [
+            leaf for leaf in job.finished if _key(leaf) not in found and _key(leaf) not in refused
+        ]
         try:
             missed = [leaf for leaf in absent if not await self._never(leaf)]
             if missed and not again and job.delivery.attempts >= _MOST_ATTEMPTS:
@@ -196,7 +217,9 @@ class LeafConsumer:
                 await _later([job])
                 return
             if wrong:
-                await self._bus.dead_letter(subjects.LINEAGE, job.delivery, "; ".join(wrong[:3]), "verifier")
+                await self._bus.dead_letter(
+                    subjects.LINEAGE, job.delivery, "; ".join(wrong[:3]), "verifier"
+                )
             else:
                 await job.delivery.ack()
         except BanyanError as error:
@@ -208,7 +231,9 @@ class LeafConsumer:
         standing = await self._store.standing(leaf.tree_id)
         if standing is None or not (standing.over or standing.claim_epoch > leaf.claim_epoch):
             return False
-        if await self._store.read_leaves([leaf], 0.0):  # it was stored after we looked, and before the next claim
+        if await self._store.read_leaves(
+            [leaf], 0.0
+        ):  # it was stored after we looked, and before the next claim
             return False
         log.info("leaf %s will never be stored: its claim is old", leaf.leaf.segment.hex()[:12])
         return True

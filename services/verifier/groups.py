@@ -55,8 +55,15 @@ class GrowthEnd:
 class GroupHandler:
     """Scores whole groups."""
 
-    def __init__(self, store: Store, publisher: Publisher, scoring: Scoring, verifier_id: str) -> None:
-        self._store, self._publisher, self._scoring, self._id = store, publisher, scoring, verifier_id
+    def __init__(
+        self, store: Store, publisher: Publisher, scoring: Scoring, verifier_id: str
+    ) -> None:
+        self._store, self._publisher, self._scoring, self._id = (
+            store,
+            publisher,
+            scoring,
+            verifier_id,
+        )
         self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def handle(self, run_id: str, ends: Sequence[GrowthEnd]) -> bool:
@@ -82,7 +89,9 @@ class GroupHandler:
                     continue
                 if not group.settled:  # the others are not to wait for it
                     settled, wait_s = False, 0.0
-                elif group.transcripts and group.transcripts[0].run_id == run_id:  # a node may name any tree
+                elif (
+                    group.transcripts and group.transcripts[0].run_id == run_id
+                ):  # a node may name any tree
                     seen |= {leaf.key.tree_id for leaf in group.transcripts}
                     await room.acquire()
                     scoring.append(asyncio.create_task(self._score(specs, group.transcripts, room)))
@@ -95,27 +104,39 @@ class GroupHandler:
         """The room for groups of one run, so that none waits for the slow scorers of another. Kept while it is in use."""
         return self._rooms.setdefault(run_id, asyncio.Semaphore(_MOST))
 
-    async def _score(self, specs: Mapping[str, ScorerSpec], leaves: Sequence[Transcript], room: asyncio.Semaphore) -> None:
+    async def _score(
+        self, specs: Mapping[str, ScorerSpec], leaves: Sequence[Transcript], room: asyncio.Semaphore
+    ) -> None:
         try:
             names = sorted({name for transcript in leaves for name in transcript.scorers})
             await asyncio.gather(*(self._one(name, specs, leaves) for name in names))
         finally:
             room.release()
 
-    async def _one(self, name: str, specs: Mapping[str, ScorerSpec], leaves: Sequence[Transcript]) -> None:
+    async def _one(
+        self, name: str, specs: Mapping[str, ScorerSpec], leaves: Sequence[Transcript]
+    ) -> None:
         first = leaves[0]
         context = {"banyan_run": first.run_id, "banyan_tree": first.key.tree_id.hex()}
         with telemetry.span("verifier.score", first.traceparent, banyan_scorer=name, **context):
             began = time.monotonic()
             verdicts = await self._verdicts(name, specs, leaves)
             each = 1000 * (time.monotonic() - began) / len(leaves)
-            owed = [(leaf, v) for leaf, v in zip(leaves, verdicts, strict=True) if name in leaf.scorers]
-            await asyncio.gather(*(self._publish(leaf, name, verdict, each) for leaf, verdict in owed))
+            owed = [
+                (leaf, v) for leaf, v in zip(leaves, verdicts, strict=True) if name in leaf.scorers
+            ]
+            await asyncio.gather(
+                *(self._publish(leaf, name, verdict, each) for leaf, verdict in owed)
+            )
 
-    async def _verdicts(self, name: str, specs: Mapping[str, ScorerSpec], leaves: Sequence[Transcript]) -> list[Verdict]:
+    async def _verdicts(
+        self, name: str, specs: Mapping[str, ScorerSpec], leaves: Sequence[Transcript]
+    ) -> list[Verdict]:
         try:
             if name not in specs:
-                raise InvalidInput(f"the stored recipe of run {leaves[0].run_id} has no scorer {name!r}, or is not one")
+                raise InvalidInput(
+                    f"the stored recipe of run {leaves[0].run_id} has no scorer {name!r}, or is not one"
+                )
             texts, row = [leaf.completion for leaf in leaves], row_of(leaves[0])
             return await self._scoring.score_group(specs[name], texts, row, run_id=leaves[0].run_id)
         except InvalidInput as error:
@@ -175,7 +196,9 @@ class GroupConsumer:
         try:
             ends = _ends(delivery)
             done = not ends or await self._handler.handle(delivery.run_id, ends)
-            if done or delivery.attempts >= _MOST_ATTEMPTS:  # the store's deadline gives up what nobody can score
+            if (
+                done or delivery.attempts >= _MOST_ATTEMPTS
+            ):  # the store's deadline gives up what nobody can score
                 await delivery.ack()
             else:
                 await _later(delivery)
@@ -185,7 +208,9 @@ class GroupConsumer:
             log.warning("a group comes again: %s", error)
             await _later(delivery)
         except Exception:
-            log.exception("a group comes again after an unexpected error")  # a mistake in the program; shows where
+            log.exception(
+                "a group comes again after an unexpected error"
+            )  # a mistake in the program; shows where
             await _later(delivery)
         finally:
             beat.cancel()
@@ -207,10 +232,14 @@ def _ends(delivery: Delivery) -> list[GrowthEnd]:
         trees = delivery.decode(events_pb2.TreesGrown).trees
         if len(trees) > subjects.MOST_TREES:  # who says more is no node of ours
             most = subjects.MOST_TREES
-            raise InvalidInput(f"a message on {delivery.subject} names {len(trees)} trees; at most {most} are taken")
+            raise InvalidInput(
+                f"a message on {delivery.subject} names {len(trees)} trees; at most {most} are taken"
+            )
         return [GrowthEnd(grown.tree_id, grown.claim_epoch) for grown in trees]
     closed = delivery.decode(events_pb2.TreesClosed).trees
-    return [GrowthEnd(tree.tree_id, 0) for tree in closed if tree.state == tree_pb2.TREE_STATE_DROPPED]
+    return [
+        GrowthEnd(tree.tree_id, 0) for tree in closed if tree.state == tree_pb2.TREE_STATE_DROPPED
+    ]
 
 
 async def _later(delivery: Delivery) -> None:

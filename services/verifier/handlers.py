@@ -20,31 +20,52 @@ from services.verifier.store import row_of
 class LeafHandler:
     """Scores leaves. Raises TemporaryError when store or broker cannot be reached; then nothing counts as done."""
 
-    def __init__(self, store: Store, publisher: Publisher, scoring: Scoring, verifier_id: str) -> None:
-        self._store, self._publisher, self._scoring, self._id = store, publisher, scoring, verifier_id
+    def __init__(
+        self, store: Store, publisher: Publisher, scoring: Scoring, verifier_id: str
+    ) -> None:
+        self._store, self._publisher, self._scoring, self._id = (
+            store,
+            publisher,
+            scoring,
+            verifier_id,
+        )
 
     async def score(self, transcript: Transcript) -> None:
         """Returns when every score of the leaf is with the broker."""
         try:
             specs = await self._store.scorers(transcript.run_id)
         except InvalidInput as error:
-            await asyncio.gather(*(self._publish(transcript, name, exception(error)) for name in transcript.scorers))
+            await asyncio.gather(
+                *(self._publish(transcript, name, exception(error)) for name in transcript.scorers)
+            )
             return
         owed = [self._one(transcript, name, specs) for name in transcript.scorers]
-        await (owed[0] if len(owed) == 1 else asyncio.gather(*owed))  # a task for each of a batch's leaves takes its time
+        await (
+            owed[0] if len(owed) == 1 else asyncio.gather(*owed)
+        )  # a task for each of a batch's leaves takes its time
 
-    async def _one(self, transcript: Transcript, name: str, specs: Mapping[str, ScorerSpec]) -> None:
+    async def _one(
+        self, transcript: Transcript, name: str, specs: Mapping[str, ScorerSpec]
+    ) -> None:
         key = transcript.key
         place = f"{key.leaf.segment.hex()}:{key.leaf.end}"
-        context = {"banyan_run": transcript.run_id, "banyan_tree": key.tree_id.hex(), "banyan_leaf": place}
-        with telemetry.span("verifier.score", transcript.traceparent, banyan_scorer=name, **context) as span:
+        context = {
+            "banyan_run": transcript.run_id,
+            "banyan_tree": key.tree_id.hex(),
+            "banyan_leaf": place,
+        }
+        with telemetry.span(
+            "verifier.score", transcript.traceparent, banyan_scorer=name, **context
+        ) as span:
             began = time.monotonic()
             verdict = await self._verdict(transcript, specs.get(name) or ScorerSpec(name, {}))
             if isinstance(verdict.outcome, Scored):
                 span.set(banyan_score=verdict.outcome.value)
             else:
                 span.set(banyan_reason=verdict.outcome.reason)
-            await self._publish(transcript, name, verdict, 1000 * (time.monotonic() - began), span.traceparent)
+            await self._publish(
+                transcript, name, verdict, 1000 * (time.monotonic() - began), span.traceparent
+            )
 
     async def _verdict(self, transcript: Transcript, spec: ScorerSpec) -> Verdict:
         try:
@@ -54,10 +75,17 @@ class LeafHandler:
         return await self._scoring.score(spec, transcript.completion, row, run_id=transcript.run_id)
 
     async def _publish(
-        self, transcript: Transcript, name: str, verdict: Verdict, took_ms: float = 0.0, traceparent: str = ""
+        self,
+        transcript: Transcript,
+        name: str,
+        verdict: Verdict,
+        took_ms: float = 0.0,
+        traceparent: str = "",
     ) -> None:
         event = said(transcript, name, verdict, self._id, took_ms)
-        await self._publisher.publish(event, message_id(event), traceparent or transcript.traceparent)
+        await self._publisher.publish(
+            event, message_id(event), traceparent or transcript.traceparent
+        )
 
 
 def said(

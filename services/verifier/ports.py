@@ -22,7 +22,9 @@ class TreeStanding:
 class Store(Protocol):
     """The treestore, as the verifier reads it. Every call has a deadline and raises TemporaryError when it runs out."""
 
-    async def read_leaves(self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float) -> list[Transcript]:
+    async def read_leaves(
+        self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float
+    ) -> list[Transcript]:
         """Transcripts of the leaves that the store accepted; waits for the others until the deadline."""
         ...
 

@@ -14,7 +14,11 @@ from services.verifier.settings import Settings
 def check_confinement(names: Iterable[str]) -> None:
     """Raises InvalidInput where one of these scorers needs a sandbox that this machine does not have."""
     needing = [name for name in names if name not in UNCONFINED and name not in UNCONFINED_GROUPS]
-    if needing and not reader.read(Settings).allow_unconfined_scorers and (missing := trial.missing()):
+    if (
+        needing
+        and not reader.read(Settings).allow_unconfined_scorers
+        and (missing := trial.missing())
+    ):
         raise InvalidInput(f"scorer {needing[0]!r}: {trial.refusal(missing)}")
 
 

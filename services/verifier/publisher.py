@@ -54,4 +54,6 @@ class BusPublisher:
         traces = {score.traceparent for score in scores}
         msg_id = ids[0] if len(ids) == 1 else f"scores-{blake(*(i.encode() for i in ids)).hex()}"
         trace = traces.pop() if len(traces) == 1 else ""
-        await self._bus.publish(subjects.lineage(run_id, "score"), message, msg_id, traceparent=trace)
+        await self._bus.publish(
+            subjects.lineage(run_id, "score"), message, msg_id, traceparent=trace
+        )

@@ -27,7 +27,9 @@ class Scoring:
         self._pool = pool
         self._made: dict[bytes, Any] = {}
 
-    async def score(self, spec: ScorerSpec, completion: str, row: Mapping[str, Any], *, run_id: str = "") -> Verdict:
+    async def score(
+        self, spec: ScorerSpec, completion: str, row: Mapping[str, Any], *, run_id: str = ""
+    ) -> Verdict:
         """The scorer's verdict; UNSCORABLE(EXCEPTION) where there is none. run_id: whose it is, "" for no run's."""
         began = time.monotonic()
         try:
@@ -35,12 +37,18 @@ class Scoring:
         except InvalidInput as error:
             verdict = Verdict("", sound(Unscorable(f"EXCEPTION: {error}")))
         _count(spec, verdict)
-        telemetry.observe("banyan.score.duration", time.monotonic() - began, banyan_scorer=spec.name)
+        telemetry.observe(
+            "banyan.score.duration", time.monotonic() - began, banyan_scorer=spec.name
+        )
         return verdict
 
-    async def _score(self, spec: ScorerSpec, completion: str, row: Mapping[str, Any], run_id: str) -> Verdict:
+    async def _score(
+        self, spec: ScorerSpec, completion: str, row: Mapping[str, Any], run_id: str
+    ) -> Verdict:
         if spec.name in UNCONFINED_GROUPS:
-            raise InvalidInput(f"scorer {spec.name!r} scores whole groups; it has nothing to say of one completion")
+            raise InvalidInput(
+                f"scorer {spec.name!r} scores whole groups; it has nothing to say of one completion"
+            )
         if spec.name not in UNCONFINED:
             return await self._pool.score(spec, completion, row, run_id=run_id)
         scorer: Scorer = self._built(spec)
@@ -48,7 +56,12 @@ class Scoring:
         return Verdict(scorer.version, sound(outcome, spec.name))
 
     async def score_group(
-        self, spec: ScorerSpec, completions: Sequence[str], row: Mapping[str, Any], *, run_id: str = ""
+        self,
+        spec: ScorerSpec,
+        completions: Sequence[str],
+        row: Mapping[str, Any],
+        *,
+        run_id: str = "",
     ) -> list[Verdict]:
         """A verdict on each completion of a group, scored together. run_id: whose they are, "" for no run's."""
         began = time.monotonic()
@@ -58,7 +71,9 @@ class Scoring:
             verdicts = [Verdict("", sound(Unscorable(f"EXCEPTION: {error}")))] * len(completions)
         for verdict in verdicts:
             _count(spec, verdict)
-        telemetry.observe("banyan.score.duration", time.monotonic() - began, banyan_scorer=spec.name)
+        telemetry.observe(
+            "banyan.score.duration", time.monotonic() - began, banyan_scorer=spec.name
+        )
         return verdicts
 
     async def _score_group(
@@ -67,14 +82,18 @@ class Scoring:
         if spec.name not in UNCONFINED_GROUPS:
             return await self._pool.score_group(spec, completions, row, run_id=run_id)
         scorer: GroupScorer = self._built(spec)
-        outcomes = await _aside(sum(map(len, completions)), lambda: scorer.score_group(completions, row))
+        outcomes = await _aside(
+            sum(map(len, completions)), lambda: scorer.score_group(completions, row)
+        )
         return [Verdict(scorer.version, sound(outcome, spec.name)) for outcome in outcomes]
 
     def _built(self, spec: ScorerSpec) -> Any:
         """Our own scorer with these settings, made once. Raises InvalidInput, also where another plugin took its name."""
         if spec.key not in self._made:
             made = registry.build("filter", spec.name, spec.settings)
-            if type(made) is not registry.find("filter", {**UNCONFINED, **UNCONFINED_GROUPS}[spec.name]):
+            if type(made) is not registry.find(
+                "filter", {**UNCONFINED, **UNCONFINED_GROUPS}[spec.name]
+            ):
                 raise InvalidInput(
                     f"scorer {spec.name!r} is {type(made).__module__}, not Banyan's own; register another name"
                 )
@@ -102,8 +121,15 @@ def to_wire(outcome: Scored | Unscorable) -> tree_pb2.Score:
     """Message of an outcome."""
     if isinstance(outcome, Scored):
         state = tree_pb2.SCORE_STATE_SCORED
-        return tree_pb2.Score(state=state, value=outcome.value, parts=dict(outcome.parts), repair=_repair(outcome.repair))
-    return tree_pb2.Score(state=tree_pb2.SCORE_STATE_UNSCORABLE, reason=plain(outcome.reason, REASON_CHARACTERS))
+        return tree_pb2.Score(
+            state=state,
+            value=outcome.value,
+            parts=dict(outcome.parts),
+            repair=_repair(outcome.repair),
+        )
+    return tree_pb2.Score(
+        state=tree_pb2.SCORE_STATE_UNSCORABLE, reason=plain(outcome.reason, REASON_CHARACTERS)
+    )
 
 
 def _repair(repair: Repair | None) -> tree_pb2.Repair | None:

@@ -27,9 +27,13 @@ class VerifierServer(verifier_service_pb2_grpc.VerifierServiceServicer):
         self._scoring = scoring
         self._concurrency = concurrency
 
-    async def Score(self, requests: AsyncIterator[pb.ScoreRequest], context: Any) -> AsyncIterator[pb.ScoreResponse]:
+    async def Score(
+        self, requests: AsyncIterator[pb.ScoreRequest], context: Any
+    ) -> AsyncIterator[pb.ScoreResponse]:
         """Answers in the order in which scores are done; reads no more requests than it may score at once."""
-        answers: asyncio.Queue[pb.ScoreResponse | BaseException | None] = asyncio.Queue(self._concurrency)
+        answers: asyncio.Queue[pb.ScoreResponse | BaseException | None] = asyncio.Queue(
+            self._concurrency
+        )
         reading = asyncio.create_task(self._read(requests, answers))
         try:
             while (answer := await answers.get()) is not None:
@@ -42,7 +46,9 @@ class VerifierServer(verifier_service_pb2_grpc.VerifierServiceServicer):
                 await reading
 
     async def _read(
-        self, requests: AsyncIterator[pb.ScoreRequest], answers: "asyncio.Queue[pb.ScoreResponse | BaseException | None]"
+        self,
+        requests: AsyncIterator[pb.ScoreRequest],
+        answers: "asyncio.Queue[pb.ScoreResponse | BaseException | None]",
     ) -> None:
         room = asyncio.Semaphore(self._concurrency)
         try:
@@ -56,11 +62,15 @@ class VerifierServer(verifier_service_pb2_grpc.VerifierServiceServicer):
         except BanyanError as error:
             await answers.put(error)
 
-    async def _answer(self, request: pb.ScoreRequest, room: asyncio.Semaphore, answers: "asyncio.Queue[Any]") -> None:
+    async def _answer(
+        self, request: pb.ScoreRequest, room: asyncio.Semaphore, answers: "asyncio.Queue[Any]"
+    ) -> None:
         try:
             verdict = await self._verdict(request)
             score = to_wire(verdict.outcome)
-            response = pb.ScoreResponse(request_id=request.request_id, score=score, scorer_version=verdict.version)
+            response = pb.ScoreResponse(
+                request_id=request.request_id, score=score, scorer_version=verdict.version
+            )
             await answers.put(response)
         finally:
             room.release()
@@ -71,14 +81,20 @@ class VerifierServer(verifier_service_pb2_grpc.VerifierServiceServicer):
         except ValueError as error:
             return Verdict("", Unscorable(f"EXCEPTION: row_json is not JSON: {error}"))
         if not isinstance(row, dict):
-            return Verdict("", Unscorable(f"EXCEPTION: row_json is {type(row).__name__}, not an object"))
+            return Verdict(
+                "", Unscorable(f"EXCEPTION: row_json is {type(row).__name__}, not an object")
+            )
         return await self._scoring.score(ScorerSpec(request.scorer, {}), request.completion, row)
 
-    async def ListScorers(self, request: pb.ListScorersRequest, context: Any) -> pb.ListScorersResponse:
+    async def ListScorers(
+        self, request: pb.ListScorersRequest, context: Any
+    ) -> pb.ListScorersResponse:
         """The scorers that are registered; any module:function beside them."""
         return pb.ListScorersResponse(scorers=registry.names("filter"))
 
-    async def OpenEnvironment(self, request: pb.OpenEnvironmentRequest, context: Any) -> pb.OpenEnvironmentResponse:
+    async def OpenEnvironment(
+        self, request: pb.OpenEnvironmentRequest, context: Any
+    ) -> pb.OpenEnvironmentResponse:
         """Not in this version."""
         _no_environments()
 
@@ -90,13 +106,17 @@ class VerifierServer(verifier_service_pb2_grpc.VerifierServiceServicer):
         """Not in this version."""
         _no_environments()
 
-    async def CloseEnvironment(self, request: pb.CloseEnvironmentRequest, context: Any) -> pb.CloseEnvironmentResponse:
+    async def CloseEnvironment(
+        self, request: pb.CloseEnvironmentRequest, context: Any
+    ) -> pb.CloseEnvironmentResponse:
         """Not in this version."""
         _no_environments()
 
 
 def _no_environments() -> NoReturn:
-    raise NotReady("the verifier has no environments in this version; score whole completions with Score")
+    raise NotReady(
+        "the verifier has no environments in this version; score whole completions with Score"
+    )
 
 
 def adder(server: VerifierServer) -> Any:

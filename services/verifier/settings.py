@@ -42,6 +42,8 @@ class Settings(Shared):
             memory_mb=self.score_memory_mb,
             network=self.sandbox_network,
             readable=tuple(p for p in self.sandbox_read.split(":") if p),
-            withheld=tuple(os.path.abspath(p) for p in (self.secret_file, self.nats_creds, self.state) if p),
+            withheld=tuple(
+                os.path.abspath(p) for p in (self.secret_file, self.nats_creds, self.state) if p
+            ),
             unconfined=self.allow_unconfined_scorers,
         )

@@ -33,19 +33,27 @@ class GrpcStore:
         self._runs = runstore_service_pb2_grpc.RunStoreServiceStub(channel)
         self._specs: dict[str, Mapping[str, ScorerSpec]] = {}
 
-    async def read_leaves(self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float) -> list[Transcript]:
+    async def read_leaves(
+        self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float
+    ) -> list[Transcript]:
         """Transcripts of the leaves that the store accepted."""
         keys = [
-            treestore_service_pb2.LeafKey(tree_id=leaf.tree_id, leaf=leaf.leaf, claim_epoch=leaf.claim_epoch)
+            treestore_service_pb2.LeafKey(
+                tree_id=leaf.tree_id, leaf=leaf.leaf, claim_epoch=leaf.claim_epoch
+            )
             for leaf in leaves
         ]
-        request = treestore_service_pb2.ReadLeavesRequest(leaves=keys, deadline_ms=int(1000 * deadline_s))
+        request = treestore_service_pb2.ReadLeavesRequest(
+            leaves=keys, deadline_ms=int(1000 * deadline_s)
+        )
         response = await rpc.call(self._trees.ReadLeaves, request, deadline_s + _CALL_S)
         return list(response.transcripts)
 
     async def standing(self, tree_id: bytes) -> TreeStanding | None:
         """Where a tree stands."""
-        request = treestore_service_pb2.ListTreesRequest(filter=treestore_service_pb2.TreeFilter(tree_ids=[tree_id]))
+        request = treestore_service_pb2.ListTreesRequest(
+            filter=treestore_service_pb2.TreeFilter(tree_ids=[tree_id])
+        )
         found = (await rpc.call(self._trees.ListTrees, request, _CALL_S)).trees
         return TreeStanding(found[0].claim_epoch, found[0].state in _OVER) if found else None
 
@@ -95,7 +103,11 @@ def row_of(transcript: Transcript) -> dict[str, object]:
     try:
         row = json.loads(transcript.row_json)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"the row of tree {transcript.key.tree_id.hex()[:12]} is not JSON: {error}") from None
+        raise InvalidInput(
+            f"the row of tree {transcript.key.tree_id.hex()[:12]} is not JSON: {error}"
+        ) from None
     if not isinstance(row, dict):
-        raise InvalidInput(f"the row of tree {transcript.key.tree_id.hex()[:12]} is {type(row).__name__}, not an object")
+        raise InvalidInput(
+            f"the row of tree {transcript.key.tree_id.hex()[:12]} is {type(row).__name__}, not an object"
+        )
     return row

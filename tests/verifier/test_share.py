@@ -29,7 +29,9 @@ def test_a_share_begins_up_to_its_bound_and_goes_on_as_what_is_under_way_ends() 
     share: Share[Job] = Share(4)
     jobs = [Job(3), Job(3), Job(1)]
     assert all(share.offer(job) for job in jobs)
-    assert share.begin() == jobs[:2]  # below the bound another message is begun, however many leaves it has
+    assert (
+        share.begin() == jobs[:2]
+    )  # below the bound another message is begun, however many leaves it has
     assert not share.begin()
     share.done(3)
     assert share.begin() == jobs[2:]
@@ -50,10 +52,14 @@ def test_what_a_share_has_no_room_for_comes_again_later_each_time() -> None:
 class Store:
     """Has every leaf."""
 
-    async def read_leaves(self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float) -> list[Any]:
+    async def read_leaves(
+        self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float
+    ) -> list[Any]:
         return [
             treestore_service_pb2.LeafTranscript(
-                key=treestore_service_pb2.LeafKey(tree_id=leaf.tree_id, leaf=leaf.leaf, claim_epoch=leaf.claim_epoch),
+                key=treestore_service_pb2.LeafKey(
+                    tree_id=leaf.tree_id, leaf=leaf.leaf, claim_epoch=leaf.claim_epoch
+                ),
                 run_id=leaf.run_id,
             )
             for leaf in leaves
@@ -115,7 +121,9 @@ async def _running(consumer: Any, handler: Handler) -> AsyncIterator[None]:
         await asyncio.wait_for(task, 15)
 
 
-async def test_a_slow_scorer_holds_up_the_scores_of_its_own_run_alone(bus: Bus, eventually: Any) -> None:
+async def test_a_slow_scorer_holds_up_the_scores_of_its_own_run_alone(
+    bus: Bus, eventually: Any
+) -> None:
     handler, backlog = Handler(), MOST_WAITING + 40  # more than the share of its run holds
     for number in range(backlog):
         await _say(bus, SLOW, number)
@@ -137,7 +145,9 @@ async def test_what_waits_where_a_verifier_stops_is_another_ones_at_once(
 
     async def lingering(subscription: Any, batch: int, timeout_s: float) -> list[Any]:
         found = await ready(subscription, batch, timeout_s)
-        await subscription._nc.publish(subscription._nms, b'{"batch": 1, "expires": 30000000000}', subscription._deliver)
+        await subscription._nc.publish(
+            subscription._nms, b'{"batch": 1, "expires": 30000000000}', subscription._deliver
+        )
         return found
 
     ready = pull.ready

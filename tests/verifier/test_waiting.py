@@ -12,7 +12,9 @@ from banyan.v1 import events_pb2, tree_pb2, treestore_service_pb2
 from services.verifier.consumer import Job, LeafConsumer
 from services.verifier.ports import Transcript, TreeStanding
 
-LEAF = events_pb2.LeafFinished(run_id="r", tree_id=b"t" * 32, claim_epoch=1, leaf=tree_pb2.LeafRef(segment=b"s" * 32, end=3))
+LEAF = events_pb2.LeafFinished(
+    run_id="r", tree_id=b"t" * 32, claim_epoch=1, leaf=tree_pb2.LeafRef(segment=b"s" * 32, end=3)
+)
 
 
 @dataclass
@@ -57,13 +59,25 @@ async def _said(store: Any, attempts: int, handler: Any = None) -> list[str]:
     ("standing", "has_at", "attempts", "expected"),
     [
         (TreeStanding(2, False), 99, 1, ["ack"]),  # its claim is old: it will never be there
-        (TreeStanding(2, False), 2, 1, ["nak"]),  # it was stored between our look and the next claim
+        (
+            TreeStanding(2, False),
+            2,
+            1,
+            ["nak"],
+        ),  # it was stored between our look and the next claim
         (TreeStanding(1, False), 99, 1, ["nak"]),  # on its way
         (None, 99, 47, ["nak"]),
-        (None, 99, 48, ["ABSENT"]),  # nobody opened its tree; it must not take the room of others for ever
+        (
+            None,
+            99,
+            48,
+            ["ABSENT"],
+        ),  # nobody opened its tree; it must not take the room of others for ever
     ],
 )
-async def test_what_becomes_of_a_leaf_that_is_not_there(standing, has_at, attempts, expected) -> None:
+async def test_what_becomes_of_a_leaf_that_is_not_there(
+    standing, has_at, attempts, expected
+) -> None:
     assert await _said(_Store(standing, has_at), attempts) == expected
 
 
@@ -71,11 +85,15 @@ class _Has:
     """Has the leaf."""
 
     async def read_leaves(self, leaves: Any, deadline_s: float) -> list[Transcript]:
-        key = treestore_service_pb2.LeafKey(tree_id=LEAF.tree_id, leaf=LEAF.leaf, claim_epoch=LEAF.claim_epoch)
+        key = treestore_service_pb2.LeafKey(
+            tree_id=LEAF.tree_id, leaf=LEAF.leaf, claim_epoch=LEAF.claim_epoch
+        )
         return [Transcript(run_id="r", key=key)]
 
 
-@pytest.mark.parametrize("error", [ValueError("a mistake in the program"), TemporaryError("the broker is away")])
+@pytest.mark.parametrize(
+    "error", [ValueError("a mistake in the program"), TemporaryError("the broker is away")]
+)
 async def test_a_mistake_in_the_program_shows_where_it_was_made_and_the_leaf_comes_again(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:

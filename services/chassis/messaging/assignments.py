@@ -8,8 +8,12 @@ from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.messaging.consumer import Consumer
 
-_ACK_WAIT_S = 15.0  # of a node that never comes back; what one held that does is queued as it begins
-_MOST_PENDING = 10_000  # trees of a run that nodes hold at once; far above what their branches allow
+_ACK_WAIT_S = (
+    15.0  # of a node that never comes back; what one held that does is queued as it begins
+)
+_MOST_PENDING = (
+    10_000  # trees of a run that nodes hold at once; far above what their branches allow
+)
 
 
 async def queue(bus: Bus, run_id: str) -> Consumer:

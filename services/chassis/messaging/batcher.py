@@ -19,7 +19,9 @@ class Batcher(Generic[T, R]):
     What waits is bounded by who asks: each call returns with its own answer.
     """
 
-    def __init__(self, send: Callable[[Sequence[T]], Awaitable[Sequence[R | BanyanError]]], most: int) -> None:
+    def __init__(
+        self, send: Callable[[Sequence[T]], Awaitable[Sequence[R | BanyanError]]], most: int
+    ) -> None:
         self._send, self._most = send, most
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
         self._sender: asyncio.Task[None] | None = None
@@ -39,7 +41,9 @@ class Batcher(Generic[T, R]):
     async def _run(self) -> None:
         while self._waiting:
             part, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
-            part = [(item, answer) for item, answer in part if not answer.done()]  # the others' askers are gone
+            part = [
+                (item, answer) for item, answer in part if not answer.done()
+            ]  # the others' askers are gone
             if part:
                 await self._settle([item for item, _ in part], [answer for _, answer in part])
 

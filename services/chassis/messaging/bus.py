@@ -29,7 +29,9 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 512 * 1024  # half of the broker's limit; senders split at this (PROTOCOL 4)
 SCHEMA = "banyan.v1"
 _REASON = 2000  # characters of why a message is a dead letter
-_HEADER_BYTES = 4096  # headers count as well, and a broker cuts the connection of who sends too much
+_HEADER_BYTES = (
+    4096  # headers count as well, and a broker cuts the connection of who sends too much
+)
 _TRY_S = 5.0
 _ACK_S = 2.0  # of one attempt to publish: a broker that died before it acknowledged never will, and an id is stored once
 _LISTEN_IDLE_S = 5.0
@@ -78,7 +80,10 @@ class Bus:
             options["inbox_prefix"] = inbox_prefix.encode()
         if tls_root:
             # Handshake first: else the client speaks plainly to whoever says that TLS is not required.
-            options |= {"tls": ssl.create_default_context(cafile=tls_root), "tls_handshake_first": True}
+            options |= {
+                "tls": ssl.create_default_context(cafile=tls_root),
+                "tls_handshake_first": True,
+            }
             options["tls_hostname"] = tls_name
             logging.getLogger("asyncio").addFilter(_worth_a_line)
         client = Client()
@@ -117,19 +122,37 @@ class Bus:
     async def ensure_streams(self) -> None:
         """Creates the streams that are missing. Raises InvalidInput where no try will help."""
         for config in subjects.STREAMS:
-            await self._retry(lambda c=config: streams.make(self._js, c), f"creating stream {config.name}", 30.0)
+            await self._retry(
+                lambda c=config: streams.make(self._js, c), f"creating stream {config.name}", 30.0
+            )
 
     async def publish(
-        self, subject: str, message: Message, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+        self,
+        subject: str,
+        message: Message,
+        msg_id: str,
+        *,
+        traceparent: str = "",
+        deadline_s: float = 30.0,
     ) -> int:
         """Publishes and waits for the broker's ack; its sequence. A timeout says nothing, so the same id is sent again."""
         data = message.SerializeToString()
         if len(data) > 2 * MAX_MESSAGE_BYTES - _HEADER_BYTES:
-            raise InvalidInput(f"a message of {len(data)} bytes for {subject} is over the broker's limit; split it")
-        return await self.publish_bytes(subject, data, msg_id, traceparent=traceparent, deadline_s=deadline_s)
+            raise InvalidInput(
+                f"a message of {len(data)} bytes for {subject} is over the broker's limit; split it"
+            )
+        return await self.publish_bytes(
+            subject, data, msg_id, traceparent=traceparent, deadline_s=deadline_s
+        )
 
     async def publish_bytes(
-        self, subject: str, data: bytes, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+        self,
+        subject: str,
+        data: bytes,
+        msg_id: str,
+        *,
+        traceparent: str = "",
+        deadline_s: float = 30.0,
     ) -> int:
         """Like `publish`, for bytes that were encoded before."""
         headers = {"Nats-Msg-Id": msg_id, "Banyan-Schema": SCHEMA}
@@ -238,7 +261,9 @@ class Bus:
             heard.set()
 
         subscription = await self._client.subscribe(subject, cb=note)
-        with contextlib.suppress(nats.errors.Error, TimeoutError):  # else it hears from the next connection on
+        with contextlib.suppress(
+            nats.errors.Error, TimeoutError
+        ):  # else it hears from the next connection on
             await flushed(self._client, _FLUSH_S)
         connects = -1
         try:
@@ -263,12 +288,18 @@ class Bus:
             subject=delivery.subject,
             sequence=delivery.sequence,
             payload=delivery.data if whole else b"",
-            reason=reason[:_REASON] if whole else f"{reason[:_REASON]} (its {len(delivery.data)} bytes fit into no letter)",
+            reason=reason[:_REASON]
+            if whole
+            else f"{reason[:_REASON]} (its {len(delivery.data)} bytes fit into no letter)",
             attempts=delivery.attempts,
             service=service,
         )
-        log.error("dead letter: %s #%d on %s: %s", stream, delivery.sequence, delivery.subject, reason)
-        await self.publish(subjects.dead(stream), letter, f"dead-{service}-{stream}-{delivery.sequence}")
+        log.error(
+            "dead letter: %s #%d on %s: %s", stream, delivery.sequence, delivery.subject, reason
+        )
+        await self.publish(
+            subjects.dead(stream), letter, f"dead-{service}-{stream}-{delivery.sequence}"
+        )
         await delivery.term()
 
     async def purge_below(self, stream: str, sequence: int) -> None:
@@ -285,7 +316,11 @@ class Bus:
         offset = 0
         while True:
             infos = await self._js.consumers_info(stream, offset)
-            floors |= {i.name: int(i.ack_floor.stream_seq) for i in infos if i.config.durable_name and i.ack_floor}
+            floors |= {
+                i.name: int(i.ack_floor.stream_seq)
+                for i in infos
+                if i.config.durable_name and i.ack_floor
+            }
             offset += len(infos)
             if len(infos) < _LISTED:
                 return floors

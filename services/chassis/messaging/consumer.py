@@ -21,7 +21,9 @@ from services.chassis.messaging.delivery import Delivery
 log = logging.getLogger(__name__)
 
 _ANSWER_S = 1.0  # the broker answers at once; it may be away just now
-_ASK_S = 1.0  # a broker that was started again has forgotten who waits, so it is asked anew this often
+_ASK_S = (
+    1.0  # a broker that was started again has forgotten who waits, so it is asked anew this often
+)
 _LEAST_S = 0.05  # a process that stood still beyond its deadline asks once more: the library refuses a wait of nothing
 
 
@@ -37,7 +39,9 @@ async def ready(subscription: Any, batch: int, timeout_s: float) -> list[Msg]:
         with contextlib.suppress(TimeoutError, nats.errors.TimeoutError):
             while len(messages) < batch:
                 message = await subscription._sub.next_msg(timeout=_ANSWER_S)
-                if JetStreamContext.is_status_msg(message):  # no more; what is wrong is said by the next fetch
+                if JetStreamContext.is_status_msg(
+                    message
+                ):  # no more; what is wrong is said by the next fetch
                     break
                 messages.append(message)
     return messages
@@ -68,7 +72,9 @@ class Consumer:
         deadline = time.monotonic() + timeout_s
         try:
             if self._subscription is None:
-                self._subscription = await self._js.pull_subscribe_bind(consumer=self._durable, stream=self._stream)
+                self._subscription = await self._js.pull_subscribe_bind(
+                    consumer=self._durable, stream=self._stream
+                )
             return [Delivery(m) for m in await self._ready(batch, deadline)]
         except (TimeoutError, nats.errors.TimeoutError):
             return []
@@ -99,16 +105,28 @@ class Consumer:
             await subscription.unsubscribe()
         while not pending.empty():
             message = pending.get_nowait()
-            if message.reply.startswith("$JS.ACK."):  # the rest are the broker's remarks on the request
+            if message.reply.startswith(
+                "$JS.ACK."
+            ):  # the rest are the broker's remarks on the request
                 await Delivery(message).nak(0.0)
 
     async def _mend(self, error: Exception) -> None:
         """The broker may have lost streams and consumers; they are only transport, so they are made again."""
         if (
-            isinstance(error, (nats.errors.NoRespondersError, NoStreamResponseError, APIError, ServiceUnavailableError))
+            isinstance(
+                error,
+                (
+                    nats.errors.NoRespondersError,
+                    NoStreamResponseError,
+                    APIError,
+                    ServiceUnavailableError,
+                ),
+            )
             and self._config
         ):
-            with contextlib.suppress(nats.errors.Error, JetStreamError, asyncio.TimeoutError, OSError, DeadlineMissed):
+            with contextlib.suppress(
+                nats.errors.Error, JetStreamError, asyncio.TimeoutError, OSError, DeadlineMissed
+            ):
                 await self._ensure_streams()
                 await self.ensure()
         if self._subscription is not None:

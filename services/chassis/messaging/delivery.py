@@ -54,7 +54,9 @@ class Delivery:
             return message
         except DecodeError:
             size = len(self.data)
-            raise InvalidInput(f"{size} bytes on {self.subject} are not a {cls.DESCRIPTOR.full_name}") from None
+            raise InvalidInput(
+                f"{size} bytes on {self.subject} are not a {cls.DESCRIPTOR.full_name}"
+            ) from None
 
     async def ack(self) -> None:
         await self._say(self.message.ack())

@@ -29,7 +29,12 @@ async def subscribe(client: Client, subject: str, kind: type[M]) -> AsyncIterato
             try:
                 message = kind.FromString(delivery.data)
             except DecodeError:
-                log.debug("%d bytes on %s are no %s", len(delivery.data), subject, kind.DESCRIPTOR.full_name)
+                log.debug(
+                    "%d bytes on %s are no %s",
+                    len(delivery.data),
+                    subject,
+                    kind.DESCRIPTOR.full_name,
+                )
                 continue
             yield message
     finally:

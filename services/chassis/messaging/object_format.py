@@ -46,11 +46,19 @@ class Chunks:
 
 
 def describe(made: Object, bucket: str) -> bytes:
-    said = {"name": made.name, "bucket": bucket, "nuid": made.nuid, "size": made.size, "chunks": made.chunks}
+    said = {
+        "name": made.name,
+        "bucket": bucket,
+        "nuid": made.nuid,
+        "size": made.size,
+        "chunks": made.chunks,
+    }
     digest = "SHA-256=" + base64.urlsafe_b64encode(made.digest).decode()
     mtime = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     options = {"max_chunk_size": CHUNK_BYTES}
-    return json.dumps(said | {"digest": digest, "mtime": mtime, "metadata": dict(made.labels), "options": options}).encode()
+    return json.dumps(
+        said | {"digest": digest, "mtime": mtime, "metadata": dict(made.labels), "options": options}
+    ).encode()
 
 
 def read(data: bytes, bucket: str) -> Object:
@@ -59,9 +67,20 @@ def read(data: bytes, bucket: str) -> Object:
         said = json.loads(data)
         digest = base64.urlsafe_b64decode(said["digest"].removeprefix("SHA-256="))
         labels = {str(k): str(v) for k, v in said.get("metadata", {}).items()}
-        found = Object(str(said["name"]), str(said["nuid"]), int(said["size"]), int(said["chunks"]), digest, labels)
+        found = Object(
+            str(said["name"]),
+            str(said["nuid"]),
+            int(said["size"]),
+            int(said["chunks"]),
+            digest,
+            labels,
+        )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise InvalidInput(f"what object store {bucket} says of an object is unusable: {error!r}") from None
+        raise InvalidInput(
+            f"what object store {bucket} says of an object is unusable: {error!r}"
+        ) from None
     if not 0 <= found.chunks <= found.size or not found.nuid.isalnum():
-        raise InvalidInput(f"{found.name} in object store {bucket} cannot have {found.chunks} chunks of {found.size} bytes")
+        raise InvalidInput(
+            f"{found.name} in object store {bucket} cannot have {found.chunks} chunks of {found.size} bytes"
+        )
     return found

@@ -84,7 +84,12 @@ class Bucket:
                 await self._send(f"$O.{self.name}.C.{nuid}", chunks)
                 made = Object(name, nuid, chunks.size, chunks.count, chunks.digest.digest(), labels)
                 headers = {"Nats-Rollup": "sub"}
-                await self._js.publish(self._about(name), objects.describe(made, self.name), timeout=_TRY_S, headers=headers)
+                await self._js.publish(
+                    self._about(name),
+                    objects.describe(made, self.name),
+                    timeout=_TRY_S,
+                    headers=headers,
+                )
                 return made
         except BaseException:
             with contextlib.suppress(*_FAULTS):  # what is left is removed by `keep_only` later
@@ -146,7 +151,11 @@ class Bucket:
     async def objects(self) -> list[Object]:
         """All objects."""
         with _named(f"looking into object store {self.name}"):
-            return [await self._last(s, s) for s in await self._subjects() if s.startswith(f"$O.{self.name}.M.")]
+            return [
+                await self._last(s, s)
+                for s in await self._subjects()
+                if s.startswith(f"$O.{self.name}.M.")
+            ]
 
     async def _subjects(self) -> list[str]:
         info = await self._js.stream_info(self.stream, subjects_filter=">")
@@ -167,19 +176,33 @@ class Bucket:
 
     async def read(self, found: Object, patience_s: float = 30.0) -> AsyncGenerator[bytes, None]:
         """An object's chunks; goes on where it stopped while chunks come. Raises InvalidInput if they are other ones."""
-        subject, at, count, size, digest = f"$O.{self.name}.C.{found.nuid}", 1, 0, 0, hashlib.sha256()
+        subject, at, count, size, digest = (
+            f"$O.{self.name}.C.{found.nuid}",
+            1,
+            0,
+            0,
+            hashlib.sha256(),
+        )
         deadline = time.monotonic() + patience_s
         while count < found.chunks:
             most = min(_AT_ONCE, found.chunks - count)
             request = {"seq": at, "batch": most, "next_by_subj": subject}
             try:
                 with _named(f"reading {found.name} of object store {self.name}"):
-                    async with contextlib.aclosing(self._get(request, most, found.name)) as messages:
+                    async with contextlib.aclosing(
+                        self._get(request, most, found.name)
+                    ) as messages:
                         async for message in messages:
-                            at, count, size = _sequence(message) + 1, count + 1, size + len(message.data)
+                            at, count, size = (
+                                _sequence(message) + 1,
+                                count + 1,
+                                size + len(message.data),
+                            )
                             deadline = time.monotonic() + patience_s
                             if size > found.size:
-                                raise InvalidInput(f"{found.name} has more than the {found.size} bytes that are said of it")
+                                raise InvalidInput(
+                                    f"{found.name} has more than the {found.size} bytes that are said of it"
+                                )
                             await asyncio.to_thread(digest.update, message.data)
                             yield message.data
             except TemporaryError as error:
@@ -188,9 +211,13 @@ class Bucket:
                 log.debug("%s; going on at chunk %d", error, count)
                 await asyncio.sleep(_AGAIN_S)
         if size != found.size or digest.digest() != found.digest:
-            raise InvalidInput(f"{found.name} came with other bytes than were put: {size} of {found.size}, or changed ones")
+            raise InvalidInput(
+                f"{found.name} came with other bytes than were put: {size} of {found.size}, or changed ones"
+            )
 
-    async def _get(self, request: Mapping[str, Any], most: int, what: str) -> AsyncGenerator[Msg, None]:
+    async def _get(
+        self, request: Mapping[str, Any], most: int, what: str
+    ) -> AsyncGenerator[Msg, None]:
         """Direct reads: at most so many messages."""
         inbox = self._client.new_inbox()
         subscription = await self._client.subscribe(inbox)
@@ -201,13 +228,17 @@ class Bucket:
                 message = await subscription.next_msg(_TRY_S)
                 status = (message.headers or {}).get("Status", "")
                 if status == "503":
-                    raise NotFound(f"there is no object store {self.name}, which should hold {what}")
+                    raise NotFound(
+                        f"there is no object store {self.name}, which should hold {what}"
+                    )
                 if status == "404":
                     raise NotFound(f"object store {self.name} does not hold {what}")
                 if status == "204":
                     return
                 if status:
-                    raise TemporaryError(f"NATS answers {status} to a read of {what} in object store {self.name}")
+                    raise TemporaryError(
+                        f"NATS answers {status} to a read of {what} in object store {self.name}"
+                    )
                 yield message
         finally:
             with contextlib.suppress(nats.errors.Error):
@@ -228,7 +259,11 @@ async def names(client: Client) -> list[str]:
     js, found, offset = client.jetstream(timeout=_TRY_S), list[str](), 0
     while infos := await js.streams_info(offset):  # the broker lists 256 at a time
         offset += len(infos)
-        found += [str(i.config.name).removeprefix("OBJ_") for i in infos if str(i.config.name).startswith("OBJ_")]
+        found += [
+            str(i.config.name).removeprefix("OBJ_")
+            for i in infos
+            if str(i.config.name).startswith("OBJ_")
+        ]
     return found
 
 
@@ -261,7 +296,9 @@ def _named(what: str) -> Iterator[None]:
         raise DeadlineMissed(f"{what}: NATS did not answer within {_TRY_S:.0f} s") from None
     except APIError as error:
         if error.err_code == _FULL:
-            raise TemporaryError(f"{what}: the object store is full; older versions must go first", reason=FULL) from None
+            raise TemporaryError(
+                f"{what}: the object store is full; older versions must go first", reason=FULL
+            ) from None
         raise TemporaryError(f"{what}: {error}") from None
     except (nats.errors.Error, JetStreamError, OSError) as error:
         raise TemporaryError(f"{what}: {type(error).__name__}: {error}") from None

@@ -38,7 +38,9 @@ async def make(js: JetStreamContext, config: StreamConfig) -> None:
 def _why(config: StreamConfig, error: APIError) -> str:
     said = f"stream {config.name} cannot be made: {error.description} (NATS error {error.err_code})"
     if error.err_code != _NO_ROOM:
-        return f"{said}; look at the streams of this NATS server, or give Banyan an account of its own"
+        return (
+            f"{said}; look at the streams of this NATS server, or give Banyan an account of its own"
+        )
     return (
         f"{said}. The limits of all streams count in full from the start, so max_file_store in the NATS server's"
         f" configuration must be {subjects.RESERVED >> 20} MiB or more, with no other streams beside ours"

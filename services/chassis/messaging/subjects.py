@@ -13,7 +13,9 @@ _SEGMENTS = 2 << 30
 _SMALL = 256 << 20
 
 
-def _stream(name: str, subjects: list[str], retention: RetentionPolicy, max_bytes: int, **more: object) -> StreamConfig:
+def _stream(
+    name: str, subjects: list[str], retention: RetentionPolicy, max_bytes: int, **more: object
+) -> StreamConfig:
     return StreamConfig(
         name=name,
         subjects=subjects,

@@ -11,7 +11,9 @@ import torch
 
 from banyan.errors import NotReady
 
-_HARMLESS = frozenset({"cache_position", "output_hidden_states", "output_router_logits", "position_ids", "use_cache"})
+_HARMLESS = frozenset(
+    {"cache_position", "output_hidden_states", "output_router_logits", "position_ids", "use_cache"}
+)
 """They say nothing of scores: positions are in queries and keys already, the rest is for the model around its layers."""
 
 _NEUTRAL: Mapping[str, Any] = {"is_causal": True, "output_attentions": False}
@@ -37,7 +39,9 @@ def check(
     if given.get("is_causal") is None and not getattr(module, "is_causal", True):
         raise _refusal(module, reader, "is_causal", False)
     for name, value in given.items():
-        if not (value is None or name in _HARMLESS or (name in _NEUTRAL and value is _NEUTRAL[name])):
+        if not (
+            value is None or name in _HARMLESS or (name in _NEUTRAL and value is _NEUTRAL[name])
+        ):
             raise _refusal(module, reader, name, value)
 
 

@@ -24,7 +24,15 @@ TOLERANCES = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.1, torc
 a model of low precision is looked at in float32 as well (sharpened.py). One of float64 keeps its softmax in float32."""
 
 _LEAST = 4  # tokens of the shortest shrunk window
-_FOREIGN = (ArithmeticError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
+_FOREIGN = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 """Exceptions that the model code of an untried architecture may raise."""
 
 Pairs = Sequence[tuple[Floats, Floats]]
@@ -34,14 +42,18 @@ def prompt(model: PreTrainedModel, count: int = PROMPT) -> IntTokens:
     """Tokens that are the same each time."""
     embeddings: Any = model.get_input_embeddings()
     keys = np.full(count, key(0, "eager pass"), np.uint64)
-    return (uniforms(keys, np.arange(count, dtype=np.uint64)) * len(embeddings.weight)).astype(np.int32)
+    return (uniforms(keys, np.arange(count, dtype=np.uint64)) * len(embeddings.weight)).astype(
+        np.int32
+    )
 
 
 @torch.no_grad()
 def logprobs(model: PreTrainedModel, paths: Sequence[IntTokens]) -> list[Floats]:
     """Log-probs of all tokens of each path but the first, by one plain pass of eager attention."""
     ids = torch.zeros(len(paths), max(len(path) for path in paths), dtype=torch.long)
-    for row, path in zip(ids, paths, strict=True):  # what fills a shorter one up stands behind it, where nothing looks
+    for row, path in zip(
+        ids, paths, strict=True
+    ):  # what fills a shorter one up stands behind it, where nothing looks
         row[: len(path)] = torch.from_numpy(path.astype(np.int64))
     ids = ids.to(model.device)
     with _eager(model):
@@ -68,7 +80,10 @@ def _eager(model: PreTrainedModel) -> Iterator[None]:
 def short_windows(model: PreTrainedModel) -> Iterator[None]:
     """Shrinks attention windows that a prompt does not reach beyond; different ones stay different, and in order."""
     before = [(holder, window) for holder in _holders(model) if (window := _window(holder)) > 0]
-    short = {window: min(window, _LEAST + 2 * i) for i, window in enumerate(sorted({window for _, window in before}))}
+    short = {
+        window: min(window, _LEAST + 2 * i)
+        for i, window in enumerate(sorted({window for _, window in before}))
+    }
     try:
         for holder, window in before:
             holder.sliding_window = short[window]
@@ -81,8 +96,14 @@ def short_windows(model: PreTrainedModel) -> Iterator[None]:
 def _holders(model: PreTrainedModel) -> list[Any]:
     """The model's configs and layers, each once."""
     modules = list(model.modules())
-    configs = [model.config, model.config.get_text_config(), *(getattr(m, "config", None) for m in modules)]
-    return list({id(holder): holder for holder in (*configs, *modules) if holder is not None}.values())
+    configs = [
+        model.config,
+        model.config.get_text_config(),
+        *(getattr(m, "config", None) for m in modules),
+    ]
+    return list(
+        {id(holder): holder for holder in (*configs, *modules) if holder is not None}.values()
+    )
 
 
 def _window(holder: Any) -> int:
@@ -97,7 +118,9 @@ def compare(model: PreTrainedModel, reader: str, said: Mapping[str, Pairs]) -> N
     """
     tolerance = TOLERANCES.get(model.dtype, TOLERANCES[torch.bfloat16])
     for kind, pairs in said.items():
-        ours, theirs = (np.concatenate([pair[side] for pair in pairs]).astype(np.float64) for side in (0, 1))
+        ours, theirs = (
+            np.concatenate([pair[side] for pair in pairs]).astype(np.float64) for side in (0, 1)
+        )
         gaps = np.abs(ours - theirs)
         if not float(gaps.mean()) <= tolerance:  # a NaN is no proof
             worst = int(np.nanargmax(np.where(np.isnan(gaps), np.inf, gaps)))

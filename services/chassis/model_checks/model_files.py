@@ -26,9 +26,13 @@ _AGAIN = "download or copy the model again"
 def check(folder: Path, tokenizer: bool) -> None:
     """Raises InvalidInput that names the file, what is wrong with it, and what to do."""
     if not (folder / "config.json").is_file():
-        raise InvalidInput(f"model folder {folder} has no config.json; give a Hugging Face model folder")
+        raise InvalidInput(
+            f"model folder {folder} has no config.json; give a Hugging Face model folder"
+        )
     if not isinstance(_json(folder / "config.json").get("model_type"), str):
-        raise InvalidInput(f"{folder / 'config.json'} names no model_type; give the config.json that came with the model")
+        raise InvalidInput(
+            f"{folder / 'config.json'} names no model_type; give the config.json that came with the model"
+        )
     for name in _OTHERS:
         if (folder / name).exists():
             _json(folder / name)
@@ -46,7 +50,9 @@ def _weights(folder: Path) -> list[Path]:
         return _shards(folder)
     found = sorted(folder.glob("*.safetensors")) or sorted(folder.glob(_PLAIN))
     if not found:
-        raise InvalidInput(f"model folder {folder} has no weights (*.safetensors); was it downloaded whole?")
+        raise InvalidInput(
+            f"model folder {folder} has no weights (*.safetensors); was it downloaded whole?"
+        )
     return found
 
 
@@ -58,7 +64,9 @@ def _shards(folder: Path) -> list[Path]:
     missing = [shard.name for shard in shards if not shard.is_file()]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise InvalidInput(f"model folder {folder} lacks {missing[0]}{more}, which {_INDEX} names; {_AGAIN}")
+        raise InvalidInput(
+            f"model folder {folder} lacks {missing[0]}{more}, which {_INDEX} names; {_AGAIN}"
+        )
     return shards
 
 
@@ -85,13 +93,25 @@ def _wrong_head(file: BinaryIO, size: int) -> str:
     if 8 + length > size:
         return f"is cut off: it has {size} bytes, and its header alone would take {8 + length}"
     try:
-        tensors = {k: v for k, v in json.loads(start[8:] + file.read(length - 1)).items() if k != "__metadata__"}
-        end = 8 + length + max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
+        tensors = {
+            k: v
+            for k, v in json.loads(start[8:] + file.read(length - 1)).items()
+            if k != "__metadata__"
+        }
+        end = (
+            8
+            + length
+            + max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
+        )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return "has a header that cannot be read"
     if not tensors:
         return "holds no tensor"
-    return "" if end == size else f"is {'cut off' if size < end else 'too long'}: it has {size} bytes instead of {end}"
+    return (
+        ""
+        if end == size
+        else f"is {'cut off' if size < end else 'too long'}: it has {size} bytes instead of {end}"
+    )
 
 
 def _check_tokenizer(folder: Path) -> None:
@@ -159,5 +179,7 @@ def say_float32(folder: Path) -> None:
     """Makes transformers load float32 weights as they are: rounded to the base's own precision, small changes are lost."""
     config = folder / "config.json"
     said = json.loads(config.read_text())
-    said |= {name: "float32" for name in ("dtype", "torch_dtype") if name == "dtype" or name in said}
+    said |= {
+        name: "float32" for name in ("dtype", "torch_dtype") if name == "dtype" or name in said
+    }
     config.write_text(json.dumps(said, indent=2) + "\n")

@@ -12,7 +12,9 @@ def reach(config: Any) -> int:
     """Tokens of the longest such path; 0 where rotations never change."""
     text = config.get_text_config()
     named = getattr(text, "rope_parameters", None) or {}
-    ropes = [rope for rope in named.values() if isinstance(rope, Mapping)] or [named]  # by layer type, or one for all
+    ropes = [rope for rope in named.values() if isinstance(rope, Mapping)] or [
+        named
+    ]  # by layer type, or one for all
     bounds = [_bound(rope, getattr(text, "max_position_embeddings", None)) for rope in ropes]
     return min((bound for bound in bounds if bound > 0), default=0)
 

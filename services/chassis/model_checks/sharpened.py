@@ -12,7 +12,9 @@ import torch
 from transformers import PreTrainedModel
 
 LOW = (torch.bfloat16, torch.float16)
-_NAMES = frozenset({"layer_idx", "layer_id", "layer_number", "block_idx"})  # what only says which layer it is
+_NAMES = frozenset(
+    {"layer_idx", "layer_id", "layer_number", "block_idx"}
+)  # what only says which layer it is
 
 
 @contextmanager

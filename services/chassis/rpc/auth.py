@@ -29,7 +29,9 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     def _knows(self, metadata: Sequence[Any]) -> bool:
         shown = next((value for key, value in metadata if key == KEY), "")
-        return hmac.compare_digest(shown if isinstance(shown, bytes) else shown.encode(), self._secret)
+        return hmac.compare_digest(
+            shown if isinstance(shown, bytes) else shown.encode(), self._secret
+        )
 
     async def _refuse(self, requests: Any, context: Any) -> None:
         error = Refused(
@@ -41,14 +43,20 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 def bearers(secret: str) -> list[Any]:
     """What makes a channel's calls carry the secret: gRPC wants an object for each shape of call."""
-    return [shape(secret) for shape in (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)] if secret else []
+    return (
+        [shape(secret) for shape in (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)]
+        if secret
+        else []
+    )
 
 
 class _Bearer:
     def __init__(self, secret: str) -> None:
         self._secret = secret
 
-    async def _send(self, continuation: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
+    async def _send(
+        self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
+    ) -> Any:
         metadata = grpc.aio.Metadata(*(details.metadata or ()), (KEY, self._secret))
         return await continuation(details._replace(metadata=metadata), request)
 

@@ -24,7 +24,11 @@ class Pulse:
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.name, self._clock = name, clock
-        self._state = ("", math.inf, math.inf)  # what, within which time, until when; replaced as a whole: threads read it
+        self._state = (
+            "",
+            math.inf,
+            math.inf,
+        )  # what, within which time, until when; replaced as a whole: threads read it
 
     def beat(self, doing: str, within_s: float) -> None:
         """Notes progress, and that the next will be within `within_s`: the longest lawful time of what begins now."""

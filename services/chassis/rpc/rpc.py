@@ -43,8 +43,12 @@ class _Errors(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         if handler.response_streaming:
             if not inspect.isasyncgenfunction(getattr(handler, _slot(handler))):
                 return handler  # it writes to its context by itself, as health's Watch does
-            return handler._replace(**{_slot(handler): _stream(getattr(handler, _slot(handler)), details.method)})
-        return handler._replace(**{_slot(handler): _unary(getattr(handler, _slot(handler)), details.method)})
+            return handler._replace(
+                **{_slot(handler): _stream(getattr(handler, _slot(handler)), details.method)}
+            )
+        return handler._replace(
+            **{_slot(handler): _unary(getattr(handler, _slot(handler)), details.method)}
+        )
 
 
 def _slot(handler: Any) -> str:
@@ -61,12 +65,16 @@ def _unary(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[..., A
             raise
         except Exception:
             log.exception("%s failed", method)
-            await context.abort(grpc.StatusCode.INTERNAL, f"{method} failed; the service's log has the details")
+            await context.abort(
+                grpc.StatusCode.INTERNAL, f"{method} failed; the service's log has the details"
+            )
 
     return handle
 
 
-def _stream(inner: Callable[..., AsyncIterator[Any]], method: str) -> Callable[..., AsyncIterator[Any]]:
+def _stream(
+    inner: Callable[..., AsyncIterator[Any]], method: str
+) -> Callable[..., AsyncIterator[Any]]:
     async def handle(request: Any, context: Any) -> AsyncIterator[Any]:
         try:
             async for response in inner(request, context):
@@ -77,7 +85,9 @@ def _stream(inner: Callable[..., AsyncIterator[Any]], method: str) -> Callable[.
             raise
         except Exception:
             log.exception("%s failed", method)
-            await context.abort(grpc.StatusCode.INTERNAL, f"{method} failed; the service's log has the details")
+            await context.abort(
+                grpc.StatusCode.INTERNAL, f"{method} failed; the service's log has the details"
+            )
 
     return handle
 
@@ -85,12 +95,23 @@ def _stream(inner: Callable[..., AsyncIterator[Any]], method: str) -> Callable[.
 class RpcServer:
     """A running server."""
 
-    def __init__(self, server: grpc.aio.Server, address: str, health: Any, names: Sequence[str]) -> None:
-        self._server, self.address, self._health, self._names = server, address, health, ("", *names)
+    def __init__(
+        self, server: grpc.aio.Server, address: str, health: Any, names: Sequence[str]
+    ) -> None:
+        self._server, self.address, self._health, self._names = (
+            server,
+            address,
+            health,
+            ("", *names),
+        )
 
     async def set_serving(self, serving: bool) -> None:
         """What the health service says of every service here."""
-        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        status = (
+            health_pb2.HealthCheckResponse.SERVING
+            if serving
+            else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
         for name in self._names:
             await self._health.set(name, status)
 
@@ -123,8 +144,12 @@ async def serve(
     liveness: the pulses that health answers from under the name `liveness`.
     """
     guard = [Guard(secret, secret_file)] if secret else []
-    options = dict(_OPTIONS) | {"grpc.max_receive_message_length": most_bytes}  # of two values of a name the first counts
-    options |= {"grpc.http2.min_recv_ping_interval_without_data_ms": _KEEPALIVE_MS // 2}  # else it cuts what is quiet
+    options = dict(_OPTIONS) | {
+        "grpc.max_receive_message_length": most_bytes
+    }  # of two values of a name the first counts
+    options |= {
+        "grpc.http2.min_recv_ping_interval_without_data_ms": _KEEPALIVE_MS // 2
+    }  # else it cuts what is quiet
     if most_calls:
         options |= {"grpc.max_concurrent_streams": most_calls}
     server = grpc.aio.server(interceptors=[*guard, _Errors()], options=list(options.items()))
@@ -145,18 +170,31 @@ async def serve(
     return running
 
 
-async def _bound(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None, patience_s: float) -> int:
+async def _bound(
+    server: grpc.aio.Server,
+    listen: str,
+    credentials: grpc.ServerCredentials | None,
+    patience_s: float,
+) -> int:
     """The port that the server listens on from its start. Raises InvalidInput."""
     end = time.monotonic() + patience_s
     while True:
         try:
-            if port := server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen):
+            if (
+                port := server.add_secure_port(listen, credentials)
+                if credentials
+                else server.add_insecure_port(listen)
+            ):
                 return port
         except RuntimeError:
             pass
         taken = _taken(listen)
         if not taken or time.monotonic() > end:
-            waited = f"the port is in use, and was for {patience_s:g} s" if taken else "the address is not this host's"
+            waited = (
+                f"the port is in use, and was for {patience_s:g} s"
+                if taken
+                else "the address is not this host's"
+            )
             raise InvalidInput(f"cannot listen on {listen}: {waited}; choose another")
         await asyncio.sleep(_LOOK_S)
 
@@ -165,7 +203,9 @@ def _taken(listen: str) -> bool:
     """Whether somebody else has the port; not, where the address itself is wrong."""
     host, _, port = listen.rpartition(":")
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM
+        )[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
@@ -175,7 +215,12 @@ def _taken(listen: str) -> bool:
 
 
 def channel(
-    address: str, *, secret: str = "", root_pem: bytes | None = None, token: str = "", target_name: str = ""
+    address: str,
+    *,
+    secret: str = "",
+    root_pem: bytes | None = None,
+    token: str = "",
+    target_name: str = "",
 ) -> grpc.aio.Channel:
     """A channel that reconnects fast and shows the `secret`. With `root_pem` it speaks TLS and trusts that alone."""
     options = [
@@ -193,7 +238,9 @@ def channel(
         options.append(("grpc.ssl_target_name_override", target_name))
     credentials = grpc.ssl_channel_credentials(root_certificates=root_pem)
     if token:
-        credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
+        credentials = grpc.composite_channel_credentials(
+            credentials, grpc.access_token_call_credentials(token)
+        )
     return grpc.aio.secure_channel(address, credentials, options=options)
 
 

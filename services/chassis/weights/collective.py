@@ -102,7 +102,9 @@ def pieces(manifest: WeightManifest, piece_bytes: int) -> Iterator[WeightSlice]:
     for at, entry in enumerate(entries):
         end = entries[at + 1].offset if at + 1 < len(entries) else manifest.bytes
         if entry.offset + entry.bytes > end:
-            raise InvalidInput(f"tensor {entry.name} of step {manifest.step} lies over the next one")
+            raise InvalidInput(
+                f"tensor {entry.name} of step {manifest.step} lies over the next one"
+            )
         held.append(entry)
         if end - start >= piece_bytes or at + 1 == len(entries):
             yield WeightSlice(start, end - start, tuple(held))
@@ -127,10 +129,18 @@ class Meeting:
                 port = int(listening.getsockname()[1])
                 limit, ranks = timedelta(seconds=STEP_S), workers + 1
                 self._store = dist.TCPStore(  # type: ignore[attr-defined]  # torch's stubs leave it out
-                    host, port, ranks, True, limit, wait_for_workers=False, master_listen_fd=listening.detach()
+                    host,
+                    port,
+                    ranks,
+                    True,
+                    limit,
+                    wait_for_workers=False,
+                    master_listen_fd=listening.detach(),
                 )
         except (OSError, RuntimeError) as error:
-            raise TemporaryError(f"cannot listen at {host} for a hand-over: {_first(error)}") from None
+            raise TemporaryError(
+                f"cannot listen at {host} for a hand-over: {_first(error)}"
+            ) from None
         self.place = Place(host, port, secrets.token_hex(16), transport, ranks, PIECE_BYTES)
         self._wait_s = wait_s
 
@@ -141,8 +151,12 @@ class Meeting:
             if given_up():
                 raise TemporaryError("the node gave up the hand-over")
             if time.monotonic() > deadline:
-                missing = [rank for rank in range(1, self.place.ranks) if not store.check([f"here/{rank}"])]
-                raise TemporaryError(f"rank {missing[0]} did not come to the hand-over in {self._wait_s:g} s")
+                missing = [
+                    rank for rank in range(1, self.place.ranks) if not store.check([f"here/{rank}"])
+                ]
+                raise TemporaryError(
+                    f"rank {missing[0]} did not come to the hand-over in {self._wait_s:g} s"
+                )
             time.sleep(_TICK_S)
 
         def look() -> None:
@@ -163,9 +177,17 @@ def join(place: Place, rank: int) -> "Ranks":
         )
         named = _named(store, place)
         named.set(f"here/{rank}", "")
-        return Ranks(named, place, rank, own_address(place.host, place.port), lambda: named.check([f"here/{rank}"]))
+        return Ranks(
+            named,
+            place,
+            rank,
+            own_address(place.host, place.port),
+            lambda: named.check([f"here/{rank}"]),
+        )
     except (RuntimeError, OSError) as error:
-        raise TemporaryError(f"no hand-over at {place.host}:{place.port}: {_first(error)}") from None
+        raise TemporaryError(
+            f"no hand-over at {place.host}:{place.port}: {_first(error)}"
+        ) from None
 
 
 class Ranks:
@@ -175,14 +197,22 @@ class Ranks:
     one that ends amid one it may say nothing for as long as it may take.
     """
 
-    def __init__(self, store: Any, place: Place, rank: int, address: str, look: Callable[[], object]) -> None:
-        self._limit, self._transport, self._broken = timedelta(seconds=STEP_S), place.transport, False
+    def __init__(
+        self, store: Any, place: Place, rank: int, address: str, look: Callable[[], object]
+    ) -> None:
+        self._limit, self._transport, self._broken = (
+            timedelta(seconds=STEP_S),
+            place.transport,
+            False,
+        )
         self._look = look
         make = _nccl if place.transport == "nccl" else partial(_gloo, address=address)
         try:
             self._group: Any = make(store, rank, place.ranks, self._limit)
         except RuntimeError as error:
-            raise TemporaryError(f"the ranks of a hand-over do not find each other: {_first(error)}") from None
+            raise TemporaryError(
+                f"the ranks of a hand-over do not find each other: {_first(error)}"
+            ) from None
 
     def broadcast(self, flat_B: "torch.Tensor") -> None:
         """Rank 0's bytes, to all."""
@@ -211,7 +241,9 @@ class Ranks:
         try:
             while not work.is_completed():
                 now = time.monotonic()
-                if now > begun + STEP_S:  # NCCL without a watchdog never says that it takes too long
+                if (
+                    now > begun + STEP_S
+                ):  # NCCL without a watchdog never says that it takes too long
                     raise TemporaryError(f"a collective did not end in {STEP_S:g} s")
                 if now > look_at + _LOOK_S:
                     self._look()
@@ -248,7 +280,10 @@ def _gloo(store: Any, rank: int, ranks: int, limit: timedelta, address: str) -> 
     import torch.distributed as dist
 
     options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # its stub lacks it
-    options._timeout, options._devices = limit, [dist.ProcessGroupGloo.create_device(hostname=address)]
+    options._timeout, options._devices = (
+        limit,
+        [dist.ProcessGroupGloo.create_device(hostname=address)],
+    )
     return dist.ProcessGroupGloo(store, rank, ranks, options)
 
 
@@ -266,7 +301,9 @@ def own_address(host: str, port: int) -> str:
             asked.connect(at)
             return str(asked.getsockname()[0])
     except OSError as error:
-        raise TemporaryError(f"there is no way to {host} for a hand-over: {_first(error)}") from None
+        raise TemporaryError(
+            f"there is no way to {host} for a hand-over: {_first(error)}"
+        ) from None
 
 
 def _first(error: Exception) -> str:

@@ -57,8 +57,12 @@ class WeightManifest:
     bytes: int
     tensors: tuple[TensorEntry, ...]
     aliases: Mapping[str, str]
-    canary: Mapping[str, Any] | None = None  # what the weights say of a few tokens (services/learner/model/canary.py)
-    adapter: Mapping[str, Any] | None = None  # PEFT's configuration, where the tensors are a LoRA adapter of the model's own
+    canary: Mapping[str, Any] | None = (
+        None  # what the weights say of a few tokens (services/learner/model/canary.py)
+    )
+    adapter: Mapping[str, Any] | None = (
+        None  # PEFT's configuration, where the tensors are a LoRA adapter of the model's own
+    )
 
     @property
     def version(self) -> PolicyVersion:
@@ -92,7 +96,9 @@ def from_json(text: str, path: Path) -> WeightManifest:
         tensors = tuple(TensorEntry(**{**t, "shape": tuple(t["shape"])}) for t in data["tensors"])
         digest, size = bytes.fromhex(data["digest"]), int(data["bytes"])
         aliases, said = data["aliases"], (data.get("canary"), data.get("adapter"))
-        manifest = WeightManifest(path, data["epoch"], data["step"], digest, size, tensors, aliases, *said)
+        manifest = WeightManifest(
+            path, data["epoch"], data["step"], digest, size, tensors, aliases, *said
+        )
         _check(manifest)
         return manifest
     except InvalidInput:  # a ValueError too, and says it better
@@ -104,13 +110,23 @@ def from_json(text: str, path: Path) -> WeightManifest:
 def _check(manifest: WeightManifest) -> None:
     names = {t.name for t in manifest.tensors}
     for t in manifest.tensors:
-        if t.dtype not in WIDTHS or min(t.shape, default=0) < 0 or t.bytes != _count(t.shape) * WIDTHS[t.dtype]:
-            raise InvalidInput(f"tensor {t.name} of {manifest.path} has shape {t.shape}, {t.dtype} and {t.bytes} bytes")
+        if (
+            t.dtype not in WIDTHS
+            or min(t.shape, default=0) < 0
+            or t.bytes != _count(t.shape) * WIDTHS[t.dtype]
+        ):
+            raise InvalidInput(
+                f"tensor {t.name} of {manifest.path} has shape {t.shape}, {t.dtype} and {t.bytes} bytes"
+            )
         if t.offset < 0 or t.offset % ALIGN_BYTES or t.offset + t.bytes > manifest.bytes:
-            raise InvalidInput(f"tensor {t.name} lies at {t.offset}, outside {manifest.path} of {manifest.bytes} bytes")
+            raise InvalidInput(
+                f"tensor {t.name} lies at {t.offset}, outside {manifest.path} of {manifest.bytes} bytes"
+            )
     missing = sorted(set(manifest.aliases.values()) - names)
     if missing:
-        raise InvalidInput(f"{manifest.path} names {missing[0]!r} as a tied tensor but does not hold it")
+        raise InvalidInput(
+            f"{manifest.path} names {missing[0]!r} as a tied tensor but does not hold it"
+        )
 
 
 def _count(shape: Iterable[int]) -> int:
@@ -153,7 +169,9 @@ def write(
     try:
         with (lock.recycled(spare, aside, size) if spare else None) or open(aside, "w+b") as file:
             digest = _fill(file, entries, tensors, size)
-        manifest = WeightManifest(path, epoch, step, digest, size, entries, aliases, canary, adapter)
+        manifest = WeightManifest(
+            path, epoch, step, digest, size, entries, aliases, canary, adapter
+        )
         _publish(aside, path)
         text = folder / f".{name}.json.{os.getpid()}"
         text.write_text(manifest.to_json())
@@ -168,7 +186,9 @@ def size_of(tensors: Mapping[str, "torch.Tensor"], dtype: str = "bfloat16") -> i
     return _layout(tensors, dtype)[2]
 
 
-def _layout(tensors: Mapping[str, "torch.Tensor"], dtype: str) -> tuple[tuple[TensorEntry, ...], dict[str, str], int]:
+def _layout(
+    tensors: Mapping[str, "torch.Tensor"], dtype: str
+) -> tuple[tuple[TensorEntry, ...], dict[str, str], int]:
     entries: list[TensorEntry] = []
     aliases: dict[str, str] = {}
     stored: dict[tuple[int, tuple[int, ...]], str] = {}
@@ -187,7 +207,9 @@ def _layout(tensors: Mapping[str, "torch.Tensor"], dtype: str) -> tuple[tuple[Te
     return tuple(entries), aliases, offset
 
 
-def _fill(file: BinaryIO, entries: Iterable[TensorEntry], tensors: Mapping[str, "torch.Tensor"], size: int) -> bytes:
+def _fill(
+    file: BinaryIO, entries: Iterable[TensorEntry], tensors: Mapping[str, "torch.Tensor"], size: int
+) -> bytes:
     """Copies the tensors to their places; the digest of the whole."""
     if not size:
         return blake3().digest()
@@ -198,11 +220,15 @@ def _fill(file: BinaryIO, entries: Iterable[TensorEntry], tensors: Mapping[str, 
 
 def reserve(file: BinaryIO, size: int) -> "mmap":
     """Makes a file `size` > 0 bytes long and maps it. Raises OSError where there is no room."""
-    os.posix_fallocate(file.fileno(), 0, size)  # now: a full disk is an error here and not a signal in the middle of a copy
+    os.posix_fallocate(
+        file.fileno(), 0, size
+    )  # now: a full disk is an error here and not a signal in the middle of a copy
     return _MAPS.shared(file, size)
 
 
-def _copy(memory: "mmap", entries: Iterable[TensorEntry], tensors: Mapping[str, "torch.Tensor"]) -> None:
+def _copy(
+    memory: "mmap", entries: Iterable[TensorEntry], tensors: Mapping[str, "torch.Tensor"]
+) -> None:
     import torch
 
     with torch.no_grad():
@@ -258,11 +284,15 @@ def open_verified(manifest_path: Path) -> WeightManifest:
     with lock.present(manifest_path):
         size = manifest.path.stat().st_size
         if size != manifest.bytes:
-            raise InvalidInput(f"{manifest.path} holds {size} bytes, its manifest says {manifest.bytes}; fetch it again")
+            raise InvalidInput(
+                f"{manifest.path} holds {size} bytes, its manifest says {manifest.bytes}; fetch it again"
+            )
         found = hasher().update(_map(manifest) if size else b"").digest()
     if found != manifest.digest:
         said = manifest.digest.hex()[:16]
-        raise InvalidInput(f"{manifest.path} digests to {found.hex()[:16]} instead of {said}; fetch it again")
+        raise InvalidInput(
+            f"{manifest.path} digests to {found.hex()[:16]} instead of {said}; fetch it again"
+        )
     return manifest
 
 
@@ -284,7 +314,11 @@ def read_flat(manifest: WeightManifest) -> "torch.Tensor":
     """The bytes of the mapped file, uint8 [bytes]."""
     import torch
 
-    return torch.frombuffer(_map(manifest), dtype=torch.uint8) if manifest.bytes else torch.zeros(0, dtype=torch.uint8)
+    return (
+        torch.frombuffer(_map(manifest), dtype=torch.uint8)
+        if manifest.bytes
+        else torch.zeros(0, dtype=torch.uint8)
+    )
 
 
 def _map(manifest: WeightManifest) -> "mmap":

@@ -12,7 +12,9 @@ from banyan.errors import NotFound
 
 def recycled(spare: Path, aside: Path, size: int) -> BinaryIO | None:
     """The file of a version that is wanted no more, under the name `aside` and locked; None if it cannot be had."""
-    spare.with_suffix(".json").unlink(missing_ok=True)  # first: whoever locks it from now on finds no manifest
+    spare.with_suffix(".json").unlink(
+        missing_ok=True
+    )  # first: whoever locks it from now on finds no manifest
     with contextlib.suppress(FileNotFoundError):
         file = open(spare, "r+b")  # noqa: SIM115  closed by who writes it
         status = os.fstat(file.fileno())
@@ -53,4 +55,6 @@ def present(manifest_path: Path) -> Iterator[None]:
 
 
 def _gone(manifest_path: Path) -> NotFound:
-    return NotFound(f"there are no weights at {manifest_path} any more; fetch the newest policy instead")
+    return NotFound(
+        f"there are no weights at {manifest_path} any more; fetch the newest policy instead"
+    )

@@ -39,7 +39,10 @@ class Maps:
                 self._drop([key])
             if key not in self._held:
                 # Opened anew: a duplicate, which a mapping has too, would share and outlive the lock of who writes the file.
-                anew = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDWR if flags & mmap.MAP_SHARED else os.O_RDONLY)
+                anew = os.open(
+                    f"/proc/self/fd/{file.fileno()}",
+                    os.O_RDWR if flags & mmap.MAP_SHARED else os.O_RDONLY,
+                )
                 self._held[key] = anew, mmap.mmap(anew, size, flags=flags)
             self._held.move_to_end(key)
             self._drop(list(self._held)[: -self._limit])

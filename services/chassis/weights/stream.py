@@ -46,9 +46,17 @@ def words_of(buffer: object) -> Words:
 class Encoding:
     """The stream of a version; with `old_W`, of what changed since the version `parent`. `changed`: words so far."""
 
-    def __init__(self, manifest: WeightManifest, new_W: Words, parent: bytes = b"", old_W: Words | None = None) -> None:
+    def __init__(
+        self,
+        manifest: WeightManifest,
+        new_W: Words,
+        parent: bytes = b"",
+        old_W: Words | None = None,
+    ) -> None:
         if old_W is not None and len(old_W) != len(new_W):
-            raise InvalidInput(f"a version of {new_W.nbytes} bytes has no changes to one of {old_W.nbytes}")
+            raise InvalidInput(
+                f"a version of {new_W.nbytes} bytes has no changes to one of {old_W.nbytes}"
+            )
         self._header = Header(manifest, b"" if old_W is None else parent)
         self._new_W, self._old_W, self.changed = new_W, old_W, 0
 
@@ -57,7 +65,9 @@ class Encoding:
         yield MAGIC + _LENGTH.pack(len(header)) + header
         for start in range(0, len(self._new_W), BLOCK_WORDS):
             block = slice(start, start + BLOCK_WORDS)
-            record = delta.encode(self._new_W[block], None if self._old_W is None else self._old_W[block])
+            record = delta.encode(
+                self._new_W[block], None if self._old_W is None else self._old_W[block]
+            )
             self.changed += delta.changed(record)
             yield _LENGTH.pack(len(record)) + record
 
@@ -74,7 +84,9 @@ class Records:
         self._held += piece
         if not self._begun and len(self._held) >= len(MAGIC):
             if not self._held.startswith(MAGIC):
-                raise InvalidInput(f"weights begin with {bytes(self._held[: len(MAGIC)])!r}, not with {MAGIC!r}")
+                raise InvalidInput(
+                    f"weights begin with {bytes(self._held[: len(MAGIC)])!r}, not with {MAGIC!r}"
+                )
             del self._held[: len(MAGIC)]
             self._begun = True
         found: list[bytes] = []
@@ -114,7 +126,9 @@ def read_header(record: bytes, path: Path) -> Header:
         raise InvalidInput(f"the header of the weights for {path} is unusable: {error!r}") from None
     manifest = file.from_json(said, path)
     if manifest.bytes % file.ALIGN_BYTES:
-        raise InvalidInput(f"weights of {manifest.bytes} bytes for {path}: no multiple of {file.ALIGN_BYTES}")
+        raise InvalidInput(
+            f"weights of {manifest.bytes} bytes for {path}: no multiple of {file.ALIGN_BYTES}"
+        )
     return Header(manifest, parent)
 
 

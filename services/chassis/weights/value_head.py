@@ -35,7 +35,9 @@ class ValueHead(nn.Module):
 
     def logits(self, state_N_H: torch.Tensor) -> torch.Tensor:
         """log q/(1 − q) of each state."""
-        found: torch.Tensor = self.down(nn.functional.gelu(self.up(self.norm(state_N_H.float()))))[:, 0]
+        found: torch.Tensor = self.down(nn.functional.gelu(self.up(self.norm(state_N_H.float()))))[
+            :, 0
+        ]
         return found
 
     def forward(self, state_N_H: torch.Tensor) -> torch.Tensor:
@@ -59,7 +61,9 @@ def tensors(head: ValueHead) -> dict[str, torch.Tensor]:
 def read(held: Mapping[str, torch.Tensor], like: torch.Tensor, source: Path) -> ValueHead | None:
     """The head among the tensors of a weight file, for a model with the output layer `like`; None where there is none, or
     none that may be heard yet. Raises InvalidInput where it is unusable."""
-    found = {name.removeprefix(HEAD): tensor for name, tensor in held.items() if name.startswith(HEAD)}
+    found = {
+        name.removeprefix(HEAD): tensor for name, tensor in held.items() if name.startswith(HEAD)
+    }
     if not found:
         return None
     try:
@@ -67,7 +71,11 @@ def read(held: Mapping[str, torch.Tensor], like: torch.Tensor, source: Path) -> 
         head = ValueHead(size, width, len(found[_RAW]))
         head.load_state_dict(found)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise InvalidInput(f"the learned head in {source} is unusable: {' '.join(str(error).split())}") from None
+        raise InvalidInput(
+            f"the learned head in {source} is unusable: {' '.join(str(error).split())}"
+        ) from None
     if size != like.shape[1]:
-        raise InvalidInput(f"the learned head in {source} reads states of {size} numbers, the model's have {like.shape[1]}")
+        raise InvalidInput(
+            f"the learned head in {source} reads states of {size} numbers, the model's have {like.shape[1]}"
+        )
     return head.to(like.device).requires_grad_(False) if bool(head.heard) else None

@@ -27,14 +27,20 @@ def read(labels: Mapping[str, str]) -> Link:
         version = _version("", labels)
         parent = _version("parent_", labels) if "parent_step" in labels else None
     except (KeyError, ValueError) as error:
-        raise InvalidInput(f"labels {dict(labels)!r} name no version of weights: {error!r}") from None
+        raise InvalidInput(
+            f"labels {dict(labels)!r} name no version of weights: {error!r}"
+        ) from None
     if parent is not None and (parent.epoch, parent.step) >= (version.epoch, version.step):
         raise InvalidInput(f"{version.name} cannot follow {parent.name}")
     return Link(version, parent)
 
 
 def _labels(prefix: str, version: PolicyVersion) -> dict[str, str]:
-    numbers = {"epoch": str(version.epoch), "step": str(version.step), "digest": version.digest.hex()}
+    numbers = {
+        "epoch": str(version.epoch),
+        "step": str(version.step),
+        "digest": version.digest.hex(),
+    }
     return {prefix + name: value for name, value in numbers.items()}
 
 

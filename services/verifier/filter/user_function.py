@@ -27,13 +27,17 @@ class UserFunction:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise InvalidInput(f"{self.name} is a {type(self.function).__name__}, not a function; {_WANTED}")
+            raise InvalidInput(
+                f"{self.name} is a {type(self.function).__name__}, not a function; {_WANTED}"
+            )
         self.version = _version(self.function)
 
     def check(self, row: Row) -> None:
         """Raises InvalidInput if the function cannot be called with a completion and this row. Does not call it."""
         if inspect.iscoroutinefunction(self.function) or inspect.isgeneratorfunction(self.function):
-            raise InvalidInput(f"{self.name} is a coroutine or a generator, not a plain function; {_WANTED}")
+            raise InvalidInput(
+                f"{self.name} is a coroutine or a generator, not a plain function; {_WANTED}"
+            )
         try:
             signature = inspect.signature(self.function)
         except ValueError:
@@ -42,7 +46,9 @@ class UserFunction:
             signature.bind("", **row)
         except TypeError as error:
             fields = ", ".join(map(str, row))
-            raise InvalidInput(f"{self.name}{signature} cannot take a row with {fields}: {error}; {_WANTED}") from None
+            raise InvalidInput(
+                f"{self.name}{signature} cannot take a row with {fields}: {error}; {_WANTED}"
+            ) from None
 
     def score(self, completion: str, row: Row) -> Scored | Unscorable:
         """What the function returns; UNSCORABLE where that is not a finite number. What it raises is the caller's."""
@@ -52,7 +58,9 @@ class UserFunction:
         if isinstance(value, (Scored, Unscorable)):
             return value
         if not isinstance(value, Real) or not math.isfinite(float(value)):
-            return Unscorable(f"NOT_A_NUMBER: {self.name} returned {value!r:.80}; it must return a finite number")
+            return Unscorable(
+                f"NOT_A_NUMBER: {self.name} returned {value!r:.80}; it must return a finite number"
+            )
         return Scored(float(value))
 
 
@@ -66,5 +74,7 @@ class UserGroupFunction(UserFunction):
 
 def _version(function: Callable[..., Any]) -> str:
     source = inspect.getsourcefile(function)
-    data = Path(source).read_bytes() if source and Path(source).is_file() else repr(function).encode()
+    data = (
+        Path(source).read_bytes() if source and Path(source).is_file() else repr(function).encode()
+    )
     return hashlib.blake2b(data, digest_size=6).hexdigest()

@@ -68,7 +68,13 @@ def _stream(kept: bytearray) -> io.TextIOWrapper:
     return io.TextIOWrapper(raw, "utf-8", "replace", write_through=True)
 
 
-def run(scorer: Scorer | GroupScorer, request: Mapping[str, Any], reply: int, keep: Confinement, folder: str) -> None:
+def run(
+    scorer: Scorer | GroupScorer,
+    request: Mapping[str, Any],
+    reply: int,
+    keep: Confinement,
+    folder: str,
+) -> None:
     """Scores and ends the process."""
     printed = bytearray()
     try:
@@ -79,7 +85,9 @@ def run(scorer: Scorer | GroupScorer, request: Mapping[str, Any], reply: int, ke
         except BaseException as error:
             # The scorer may raise what it likes, SystemExit included: all of it is its answer.
             message = {"unscorable": _said(error)}
-        frames.write(reply, message | ({"printed": printed.decode("utf-8", "replace")} if printed else {}))
+        frames.write(
+            reply, message | ({"printed": printed.decode("utf-8", "replace")} if printed else {})
+        )
     finally:
         os._exit(0)  # whatever happened: what follows is the warm child's
 
@@ -90,7 +98,9 @@ def outcome(scorer: Any, request: Mapping[str, Any]) -> dict[str, Any]:
         return _said_of(scorer.score(request["completion"], request["row"]))
     results = list(scorer.score_group(request["completions"], request["row"]))
     if len(results) != len(request["completions"]):
-        return {"unscorable": f"EXCEPTION: {len(results)} scores for {len(request['completions'])} completions"}
+        return {
+            "unscorable": f"EXCEPTION: {len(results)} scores for {len(request['completions'])} completions"
+        }
     return {"group": [_said_of(result) for result in results]}
 
 
@@ -100,8 +110,13 @@ def _said_of(result: object) -> dict[str, Any]:
     if not isinstance(result, Scored) or not math.isfinite(result.value):
         return {"unscorable": f"NOT_A_NUMBER: the scorer gave {result!r:.80}"}
     if len(result.parts) > _MOST_PARTS:
-        return {"unscorable": f"TOO_LARGE: the scorer gave {len(result.parts)} parts; at most {_MOST_PARTS} are kept"}
-    said = {"value": float(result.value), "parts": {str(k): float(v) for k, v in result.parts.items()}}
+        return {
+            "unscorable": f"TOO_LARGE: the scorer gave {len(result.parts)} parts; at most {_MOST_PARTS} are kept"
+        }
+    said = {
+        "value": float(result.value),
+        "parts": {str(k): float(v) for k, v in result.parts.items()},
+    }
     return said if result.repair is None else said | {"repair": _repair(result.repair)}
 
 

@@ -19,7 +19,16 @@ from banyan.errors import InvalidInput
 from banyan.plugins import GroupScorer, Scorer
 from services.verifier.filter.user_function import UserFunction, UserGroupFunction
 from services.verifier.sandbox import attempt, frames, guard, limits
-from services.verifier.sandbox.confinement import folders, isolation, kernel, landlock, processes, reachable, readable, trial
+from services.verifier.sandbox.confinement import (
+    folders,
+    isolation,
+    kernel,
+    landlock,
+    processes,
+    reachable,
+    readable,
+    trial,
+)
 
 _REAP_S = 2.0
 _REASON_CHARACTERS = 500
@@ -30,7 +39,9 @@ def main(*, isolated: bool) -> None:
     """Serve one parent until it closes the pipe. isolated: this is the first process of a process namespace."""
     requests, replies = _private_channel()
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # its memory is not the attempts' to read where both have one user
+    kernel.prctl(
+        kernel.PR_SET_DUMPABLE, 0
+    )  # its memory is not the attempts' to read where both have one user
     opening = frames.read(requests)
     if opening is None:
         return
@@ -73,7 +84,9 @@ class Forks:
         self._allowed, self._isolated = allowed, isolated
         missing = trial.missing()
         self._scorer = _scorer(opening)
-        self._readable = readable.of(_module(self._scorer, opening["name"]), allowed.readable, allowed.withheld)
+        self._readable = readable.of(
+            _module(self._scorer, opening["name"]), allowed.readable, allowed.withheld
+        )
         self._user = None
         if os.geteuid() == 0:
             if reachable.make_reachable((*self._readable.roots, os.getcwd())):
@@ -82,15 +95,24 @@ class Forks:
                 missing.append("another user, for whom the interpreter's folders can be reached")
         if missing and not allowed.unconfined:
             raise InvalidInput(trial.refusal(missing))
-        self._notices = [*self._readable.notices, *(f"scores run without {what}, as was allowed" for what in missing)]
+        self._notices = [
+            *self._readable.notices,
+            *(f"scores run without {what}, as was allowed" for what in missing),
+        ]
         paths = self._readable
         self._reading = landlock.reading(paths.paths, paths.listable, os.getcwd())
         self._filtered = trial.SECCOMP not in missing
-        self._apart = self._user not in (None, isolation.NOBODY) or (isolated and self._user is None)
+        self._apart = self._user not in (None, isolation.NOBODY) or (
+            isolated and self._user is None
+        )
 
     def ready(self) -> dict[str, Any]:
         """The first word to the parent."""
-        return {"version": str(self._scorer.version), "apart": self._apart, "notices": self._notices}
+        return {
+            "version": str(self._scorer.version),
+            "apart": self._apart,
+            "notices": self._notices,
+        }
 
     def attempted(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request. With {"spent"} this child left more behind than it could clear away."""
@@ -141,11 +163,17 @@ class Forks:
 def _told(message: dict[str, Any] | None, ended: processes.Ended) -> dict[str, Any]:
     """The attempt's own word, or how it ended without one."""
     if message is not None:
-        return {"timeout": True, "processes": ended.count} if message == {"timeout": True} else message
+        return (
+            {"timeout": True, "processes": ended.count} if message == {"timeout": True} else message
+        )
     if os.WIFSIGNALED(ended.status) and os.WTERMSIG(ended.status) == signal.SIGXCPU:
         return {"timeout": True, "processes": ended.count}
     signalled = os.WIFSIGNALED(ended.status)
-    return {"died": f"signal {os.WTERMSIG(ended.status)}" if signalled else f"status {os.WEXITSTATUS(ended.status)}"}
+    return {
+        "died": f"signal {os.WTERMSIG(ended.status)}"
+        if signalled
+        else f"status {os.WEXITSTATUS(ended.status)}"
+    }
 
 
 def _module(scorer: Scorer | GroupScorer, name: str) -> str:
@@ -171,9 +199,15 @@ def _answer(reply: int, deadline: float) -> dict[str, Any] | None:
 def _parsed(body: bytes) -> dict[str, Any]:
     try:
         message = frames.parse(body)
-        frames.pack(message)  # what a completion wrote itself may hold what cannot be said on, such as NaN
+        frames.pack(
+            message
+        )  # what a completion wrote itself may hold what cannot be said on, such as NaN
     except InvalidInput as error:
-        return {"unscorable": f"EXCEPTION: the scorer's answer cannot be read: {error}"[:_REASON_CHARACTERS]}
+        return {
+            "unscorable": f"EXCEPTION: the scorer's answer cannot be read: {error}"[
+                :_REASON_CHARACTERS
+            ]
+        }
     return message
 
 

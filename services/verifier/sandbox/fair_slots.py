@@ -18,7 +18,9 @@ class FairSlots:
     def __init__(self, slots: int) -> None:
         self._free = slots
         self._held: Counter[str] = Counter()
-        self._waiting: dict[str, deque[_Turn]] = {}  # runs in the order of their turns; none is empty
+        self._waiting: dict[
+            str, deque[_Turn]
+        ] = {}  # runs in the order of their turns; none is empty
 
     @contextlib.asynccontextmanager
     async def slot(self, run_id: str) -> AsyncIterator[None]:
@@ -53,7 +55,9 @@ class FairSlots:
 
     def _serve(self) -> None:
         while self._free and self._waiting:
-            run_id = min(self._waiting, key=lambda waiting: self._held[waiting])  # of equals the first in order
+            run_id = min(
+                self._waiting, key=lambda waiting: self._held[waiting]
+            )  # of equals the first in order
             turns = self._waiting.pop(run_id)
             turn = turns.popleft()
             if turns:

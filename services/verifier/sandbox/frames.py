@@ -23,7 +23,9 @@ def pack(message: dict[str, Any]) -> bytes:
 def checked(size: int) -> int:
     """The size of a frame's body. Raises InvalidInput over the limit."""
     if size > MAX_BYTES:
-        raise InvalidInput(f"a completion and its row of {size} bytes are over the scorer's limit of {MAX_BYTES}")
+        raise InvalidInput(
+            f"a completion and its row of {size} bytes are over the scorer's limit of {MAX_BYTES}"
+        )
     return size
 
 

@@ -36,7 +36,9 @@ class Limits:
 
 def parsed(message: Mapping[str, Any]) -> Limits:
     """Limits from JSON, which knows no tuples."""
-    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in message.items()}
+    given: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in message.items()
+    }
     return Limits(**given)
 
 

@@ -14,7 +14,9 @@ _NAME_CHARACTERS = 64
 REASON_CHARACTERS = 500
 
 
-def outcomes(answer: Mapping[str, Any], count: int, deadline_s: float, scorer: str = "") -> list[Scored | Unscorable]:
+def outcomes(
+    answer: Mapping[str, Any], count: int, deadline_s: float, scorer: str = ""
+) -> list[Scored | Unscorable]:
     """One for each completion; what is said of the whole group holds for all of it. scorer: whose answer, for the log."""
     each = answer.get("group")
     if isinstance(each, list) and len(each) == count and all(isinstance(one, dict) for one in each):
@@ -28,7 +30,10 @@ def _outcome(answer: Mapping[str, Any], deadline_s: float, scorer: str) -> Score
     if "unscorable" in answer:
         return sound(Unscorable(str(answer["unscorable"])))
     try:
-        value, parts = float(answer["value"]), {str(k): float(v) for k, v in answer["parts"].items()}
+        value, parts = (
+            float(answer["value"]),
+            {str(k): float(v) for k, v in answer["parts"].items()},
+        )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return Unscorable("NOT_A_NUMBER: the scorer's answer holds no number")
     try:
@@ -39,7 +44,9 @@ def _outcome(answer: Mapping[str, Any], deadline_s: float, scorer: str) -> Score
 
 def _late(answer: Mapping[str, Any], deadline_s: float) -> str:
     processes = answer.get("processes")
-    many = f", and had {processes} processes" if isinstance(processes, int) and processes > 1 else ""
+    many = (
+        f", and had {processes} processes" if isinstance(processes, int) and processes > 1 else ""
+    )
     return f"TIMEOUT: the scorer gave no answer in {deadline_s:g} s{many}"
 
 
@@ -57,13 +64,17 @@ def sound(outcome: Scored | Unscorable, scorer: str = "") -> Scored | Unscorable
     if isinstance(outcome, Unscorable):
         return Unscorable(plain(outcome.reason, REASON_CHARACTERS), outcome.retry)
     if len(outcome.parts) > MOST_PARTS:
-        return Unscorable(f"TOO_LARGE: the scorer gave {len(outcome.parts)} parts; at most {MOST_PARTS} are kept")
+        return Unscorable(
+            f"TOO_LARGE: the scorer gave {len(outcome.parts)} parts; at most {MOST_PARTS} are kept"
+        )
     parts = {plain(name, _NAME_CHARACTERS): part for name, part in outcome.parts.items()}
     if not all(map(math.isfinite, (outcome.value, *parts.values()))):
         return Unscorable(f"NOT_A_NUMBER: the scorer gave {_shown(outcome.value, parts)}")
     if max(map(abs, (outcome.value, *parts.values()))) > MOST_REWARD:
         shown = _shown(outcome.value, parts)
-        return Unscorable(f"TOO_LARGE: the scorer gave {shown}; rewards lie within ±{MOST_REWARD:g}")
+        return Unscorable(
+            f"TOO_LARGE: the scorer gave {shown}; rewards lie within ±{MOST_REWARD:g}"
+        )
     return Scored(outcome.value, parts, _sendable(outcome.repair, scorer))
 
 

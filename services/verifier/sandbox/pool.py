@@ -71,9 +71,15 @@ class Lane:
         self._version = worker.version
         keep = False
         try:
-            async with contextlib.nullcontext() if worker.apart or not self._limits.processes else self._turns.slot(run_id):
+            async with (
+                contextlib.nullcontext()
+                if worker.apart or not self._limits.processes
+                else self._turns.slot(run_id)
+            ):
                 answer = await worker.score(request)
-            if "printed" in answer:  # quoted: a completion may be in it, which must not pass for a line of the log
+            if (
+                "printed" in answer
+            ):  # quoted: a completion may be in it, which must not pass for a line of the log
                 log.info("scorer %s printed %r", self._spec.name, str(answer["printed"])[:_PRINTED])
             keep = worker.calls < _CALLS and not worker.spent and not self._closed
             found = outcomes(answer, count, self._limits.deadline_s, self._spec.name)
@@ -107,26 +113,41 @@ class Pool:
         self._lanes: dict[bytes, Lane] = {}
         self._turns = FairSlots(1)  # of scores whose processes the kernel would count together
 
-    async def score(self, spec: ScorerSpec, completion: str, row: Mapping[str, Any], *, run_id: str = "") -> Verdict:
+    async def score(
+        self, spec: ScorerSpec, completion: str, row: Mapping[str, Any], *, run_id: str = ""
+    ) -> Verdict:
         """A verdict on a completion. Raises InvalidInput if the scorer cannot be loaded."""
-        return (await (await self._lane(spec)).score({"completion": completion, "row": dict(row)}, run_id))[0]
+        return (
+            await (await self._lane(spec)).score(
+                {"completion": completion, "row": dict(row)}, run_id
+            )
+        )[0]
 
     async def score_group(
-        self, spec: ScorerSpec, completions: Sequence[str], row: Mapping[str, Any], *, run_id: str = ""
+        self,
+        spec: ScorerSpec,
+        completions: Sequence[str],
+        row: Mapping[str, Any],
+        *,
+        run_id: str = "",
     ) -> list[Verdict]:
         """A verdict on each completion of a group. Raises InvalidInput if the scorer cannot be loaded."""
         request = {"completions": list(completions), "row": dict(row)}
         return await (await self._lane(spec)).score(request, run_id, len(completions))
 
     async def _lane(self, spec: ScorerSpec) -> Lane:
-        lane = self._lanes.pop(spec.key, None) or Lane(spec, limits_of(spec, self._limits), self._width, self._turns)
+        lane = self._lanes.pop(spec.key, None) or Lane(
+            spec, limits_of(spec, self._limits), self._width, self._turns
+        )
         self._lanes[spec.key] = lane  # last is latest used
         await self._evict(lane)
         return lane
 
     async def _evict(self, but: Lane) -> None:
         while len(self._lanes) > self._most:
-            key = next((k for k, lane in self._lanes.items() if lane is not but and not lane.busy), None)
+            key = next(
+                (k for k, lane in self._lanes.items() if lane is not but and not lane.busy), None
+            )
             if key is None:
                 return  # all are at work; the next call looks again
             await self._lanes.pop(key).close()

@@ -34,13 +34,17 @@ class ScorerSpec:
     name: str
     settings: Mapping[str, Any]
     group: bool = False  # it scores all completions of a group together
-    withheld: tuple[str, ...] = ()  # files of the task that the scorer's process may not read, beside its own row
+    withheld: tuple[
+        str, ...
+    ] = ()  # files of the task that the scorer's process may not read, beside its own row
     unconfined: bool = False  # whether to score where the machine cannot confine a score
 
     @cached_property
     def key(self) -> bytes:
         """Equal for equal specs. Made once: it is asked for at each score."""
-        return canonical([self.name, dict(self.settings), self.group, list(self.withheld), self.unconfined])
+        return canonical(
+            [self.name, dict(self.settings), self.group, list(self.withheld), self.unconfined]
+        )
 
 
 class ChildDied(TemporaryError):
@@ -60,7 +64,9 @@ class Worker:
         self.calls = 0
 
     @classmethod
-    async def start(cls, spec: ScorerSpec, limits: Limits, row: Mapping[str, Any] | None = None) -> "Worker":
+    async def start(
+        cls, spec: ScorerSpec, limits: Limits, row: Mapping[str, Any] | None = None
+    ) -> "Worker":
         """A child that has imported the scorer. Raises InvalidInput if it cannot be, ChildDied if the child cannot run.
 
         With a row, a scorer that cannot be called with one like it is refused, too; it is not called.
@@ -74,7 +80,12 @@ class Worker:
             withheld=(*limits.withheld, *_found(spec.withheld)),
             unconfined=limits.unconfined or spec.unconfined,
         )
-        opening = {**told, "row": None if row is None else dict(row), "path": sys.path, "limits": asdict(limits)}
+        opening = {
+            **told,
+            "row": None if row is None else dict(row),
+            "path": sys.path,
+            "limits": asdict(limits),
+        }
         try:
             ready = await worker._ask(opening, START_S)
         except BaseException:
@@ -107,10 +118,14 @@ class Worker:
         except TimeoutError:
             raise ChildDied(f"the scorer's child gave no answer in {deadline_s:.0f} s") from None
         except (asyncio.IncompleteReadError, OSError):
-            with contextlib.suppress(TimeoutError):  # its pipe closes a moment before its status is known
+            with contextlib.suppress(
+                TimeoutError
+            ):  # its pipe closes a moment before its status is known
                 async with asyncio.timeout(1.0):
                     await self._process.wait()
-            raise ChildDied(f"the scorer's child ended with status {self._process.returncode}") from None
+            raise ChildDied(
+                f"the scorer's child ended with status {self._process.returncode}"
+            ) from None
 
     async def _exchange(self, frame: bytes) -> dict[str, Any]:
         writer, reader = self._process.stdin, self._process.stdout
@@ -118,7 +133,9 @@ class Worker:
         writer.write(frame)
         await writer.drain()
         header = await reader.readexactly(frames.HEADER.size)
-        return frames.parse(await reader.readexactly(frames.checked(frames.HEADER.unpack(header)[0])))
+        return frames.parse(
+            await reader.readexactly(frames.checked(frames.HEADER.unpack(header)[0]))
+        )
 
     async def close(self) -> None:
         """End the child, and with it what it was scoring: its guard kills all of it once our end of the pipe is closed."""
@@ -149,12 +166,23 @@ async def _launched(folder: str) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
     command = (sys.executable, "-I", "-m", "services.verifier.sandbox.child")
     return await asyncio.create_subprocess_exec(
-        *command, stdin=pipe, stdout=pipe, cwd=folder, env=_environment(folder), start_new_session=True
+        *command,
+        stdin=pipe,
+        stdout=pipe,
+        cwd=folder,
+        env=_environment(folder),
+        start_new_session=True,
     )
 
 
 def _environment(folder: str) -> dict[str, str]:
     """Only what an interpreter needs: no addresses, no credentials, no settings of the service."""
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **torch_environment.SETTINGS}
-    plain = {"PATH": "/usr/bin:/bin", "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+    plain = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": folder,
+        "TMPDIR": folder,
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+    }
     return {**plain, **threads, "PYTHONDONTWRITEBYTECODE": "1"}

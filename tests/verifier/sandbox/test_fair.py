@@ -97,7 +97,9 @@ async def test_a_waiter_that_is_cancelled_takes_no_slot_with_it_and_leaves_nothi
 
 
 @pytest.mark.parametrize("cancelled_first", [True, False])
-async def test_a_waiter_that_is_cancelled_as_it_is_served_gives_its_slot_on(cancelled_first: bool) -> None:
+async def test_a_waiter_that_is_cancelled_as_it_is_served_gives_its_slot_on(
+    cancelled_first: bool,
+) -> None:
     """Both in one step of the loop, before the waiter runs."""
     scores = Scores(1)
     await scores.wait("a1", "b1", "c1")
@@ -142,12 +144,16 @@ def _started(monkeypatch: pytest.MonkeyPatch, apart: bool) -> list[Worker]:
     return children
 
 
-@pytest.mark.parametrize(("turns", "most"), [(False, 4), (True, 3)])  # of A's scores that end in two deadlines, and a bit
+@pytest.mark.parametrize(
+    ("turns", "most"), [(False, 4), (True, 3)]
+)  # of A's scores that end in two deadlines, and a bit
 async def test_a_run_does_not_wait_for_the_slow_scores_of_another_with_the_same_scorer(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, turns: bool, most: int
 ) -> None:
     children = _started(monkeypatch, apart=not turns)
-    assert await asyncio.gather(*(_outcome(pool, "quick", B) for _ in range(2))) == [Scored(1.0)] * 2  # children are warm
+    assert (
+        await asyncio.gather(*(_outcome(pool, "quick", B) for _ in range(2))) == [Scored(1.0)] * 2
+    )  # children are warm
     slow = [asyncio.create_task(_outcome(pool, "sleep", A)) for _ in range(6)]
     await asyncio.sleep(0.1)
     assert await _outcome(pool, "quick", B) == Scored(1.0)
@@ -175,7 +181,9 @@ class _Scoring:
         self.runs.append(run_id)
         return Verdict("1", Scored(1.0))
 
-    async def score_group(self, spec: Any, completions: Any, row: Any, *, run_id: str) -> list[Verdict]:
+    async def score_group(
+        self, spec: Any, completions: Any, row: Any, *, run_id: str
+    ) -> list[Verdict]:
         return [await self.score(spec, text, row, run_id=run_id) for text in completions]
 
 

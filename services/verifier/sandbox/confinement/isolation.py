@@ -13,7 +13,10 @@ from pathlib import Path
 from services.verifier.sandbox.confinement import kernel
 
 NOBODY = 65534
-_ROOMS = ((0x70000000, 1 << 28), (60_000, 5_000))  # unused by distributions; the second in containers that map 65,536
+_ROOMS = (
+    (0x70000000, 1 << 28),
+    (60_000, 5_000),
+)  # unused by distributions; the second in containers that map 65,536
 
 
 def enter() -> bool:

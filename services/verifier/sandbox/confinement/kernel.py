@@ -9,8 +9,19 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 MACHINE = platform.machine()
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
-CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x00020000, 0x08000000, 0x10000000, 0x20000000
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = (
+    1,
+    4,
+    22,
+    36,
+    38,
+)
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = (
+    0x00020000,
+    0x08000000,
+    0x10000000,
+    0x20000000,
+)
 _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
 
 
@@ -19,7 +30,10 @@ _NONE = ctypes.c_ulong(0)
 
 def prctl(option: int, first: int, second: object = _NONE) -> None:
     """prctl(2). Raises OSError."""
-    _check(_libc.prctl(ctypes.c_int(option), ctypes.c_ulong(first), second, _NONE, _NONE), f"prctl {option}")
+    _check(
+        _libc.prctl(ctypes.c_int(option), ctypes.c_ulong(first), second, _NONE, _NONE),
+        f"prctl {option}",
+    )
 
 
 def syscall(number: int, *arguments: object) -> int:
@@ -46,12 +60,17 @@ def own_mounts() -> None:
 
 def mount_empty(folder: str) -> None:
     """Puts an empty folder in memory over a folder."""
-    _check(_libc.mount(b"none", folder.encode(), b"tmpfs", 0, b"mode=755,size=1m"), f"mount {folder}")
+    _check(
+        _libc.mount(b"none", folder.encode(), b"tmpfs", 0, b"mode=755,size=1m"), f"mount {folder}"
+    )
 
 
 def mount_bind(source: str, target: str) -> None:
     """Shows a file or folder at a second place."""
-    _check(_libc.mount(source.encode(), target.encode(), None, _MS_BIND | _MS_REC, None), f"bind {target}")
+    _check(
+        _libc.mount(source.encode(), target.encode(), None, _MS_BIND | _MS_REC, None),
+        f"bind {target}",
+    )
 
 
 def _check(result: int, what: str) -> int:

@@ -16,7 +16,13 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
-_ALL_BY_VERSION = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
+_ALL_BY_VERSION = {
+    1: (1 << 13) - 1,
+    2: (1 << 14) - 1,
+    3: (1 << 15) - 1,
+    4: (1 << 15) - 1,
+    5: (1 << 16) - 1,
+}
 SIGNALS_SINCE = 6  # version from which a domain keeps signals in
 
 
@@ -35,7 +41,9 @@ def reading(readable: Iterable[str], listable: Iterable[str], workspace: str) ->
     known = version()
     if known < 1:
         return None
-    refer = _REFER if known >= 2 else 0  # handled here too: a domain that does not name it refuses it
+    refer = (
+        _REFER if known >= 2 else 0
+    )  # handled here too: a domain that does not name it refuses it
     rules = _ruleset(struct.pack("<Q", _READ | refer))
     for path in readable:
         _allow(rules, path, _READ)
@@ -57,7 +65,9 @@ def restrict_writing(writable: Iterable[str], *, network: bool) -> None:
     changes = _ALL_BY_VERSION[max(1, min(known, 5))] & ~_READ
     tcp = 0 if network else 3  # bind and connect
     scopes = 3  # abstract sockets and signals to processes outside
-    rules = _ruleset(struct.pack("<QQQ", changes, tcp, scopes)[: 8 if known < 4 else 16 if known < 6 else 24])
+    rules = _ruleset(
+        struct.pack("<QQQ", changes, tcp, scopes)[: 8 if known < 4 else 16 if known < 6 else 24]
+    )
     try:
         for path in writable:
             _allow(rules, path, changes)
@@ -67,7 +77,9 @@ def restrict_writing(writable: Iterable[str], *, network: bool) -> None:
 
 
 def _ruleset(attributes: bytes) -> int:
-    return kernel.syscall(_CREATE, ctypes.c_char_p(attributes), ctypes.c_size_t(len(attributes)), ctypes.c_uint(0))
+    return kernel.syscall(
+        _CREATE, ctypes.c_char_p(attributes), ctypes.c_size_t(len(attributes)), ctypes.c_uint(0)
+    )
 
 
 def _allow(rules: int, path: str, access: int) -> None:
@@ -79,6 +91,8 @@ def _allow(rules: int, path: str, access: int) -> None:
         access &= _OF_FILES
     rule = struct.pack("<Qi", access, handle)
     try:
-        kernel.syscall(_ADD, ctypes.c_int(rules), ctypes.c_int(1), ctypes.c_char_p(rule), ctypes.c_uint(0))
+        kernel.syscall(
+            _ADD, ctypes.c_int(rules), ctypes.c_int(1), ctypes.c_char_p(rule), ctypes.c_uint(0)
+        )
     finally:
         os.close(handle)

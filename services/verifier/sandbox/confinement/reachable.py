@@ -39,7 +39,9 @@ def _closed_above(path: Path) -> Path | None:
 def _cover(gate: Path, wanted: list[Path]) -> None:
     handles = {path.resolve(): os.open(path, os.O_PATH) for path in wanted}
     kernel.mount_empty(str(gate))
-    for path, handle in sorted(handles.items(), key=lambda shown: len(shown[0].parts)):  # outer folders first
+    for path, handle in sorted(
+        handles.items(), key=lambda shown: len(shown[0].parts)
+    ):  # outer folders first
         if path.exists():  # a folder above it was shown already
             continue
         _place(path, is_folder=stat.S_ISDIR(os.fstat(handle).st_mode))

@@ -19,14 +19,47 @@ from pathlib import Path
 from types import ModuleType
 
 _SYSTEM = (
-    *("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/share", "/usr/include"),
+    *(
+        "/usr/bin",
+        "/usr/lib",
+        "/usr/lib32",
+        "/usr/lib64",
+        "/usr/libexec",
+        "/usr/share",
+        "/usr/include",
+    ),
     *("/usr/local/bin", "/usr/local/lib", "/usr/local/include"),
-    *("/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/null", "/dev/zero"),
+    *(
+        "/lib",
+        "/lib64",
+        "/bin",
+        "/etc/ld.so.cache",
+        "/etc/localtime",
+        "/dev/urandom",
+        "/dev/null",
+        "/dev/zero",
+    ),
 )
 _SITES = ("site-packages", "dist-packages")
 _CODE = tuple(importlib.machinery.all_suffixes())
-_KEYS = (".env", ".pem", ".key", ".p12", ".pfx", ".creds", ".nk", ".jwt", ".ppk", ".jks", ".keystore", ".kdbx")
-_KEPT = re.compile(r"id_(rsa|dsa|ecdsa|ed25519)|kubeconfig|(credentials?|secrets?)(\.(json|ya?ml|toml|ini|txt))?", re.ASCII)
+_KEYS = (
+    ".env",
+    ".pem",
+    ".key",
+    ".p12",
+    ".pfx",
+    ".creds",
+    ".nk",
+    ".jwt",
+    ".ppk",
+    ".jks",
+    ".keystore",
+    ".kdbx",
+)
+_KEPT = re.compile(
+    r"id_(rsa|dsa|ecdsa|ed25519)|kubeconfig|(credentials?|secrets?)(\.(json|ya?ml|toml|ini|txt))?",
+    re.ASCII,
+)
 MOST = 10_000  # entries of a module's folder that are looked at; beyond them only code is readable
 _DEEPEST = 32
 
@@ -54,7 +87,9 @@ def of(module: str, named: Iterable[str], withheld: Iterable[str]) -> Readable:
         walk.root(folder)
     inside = [file for file in files if not any(_within(file, folder) for folder in folders)]
     operator = [path for path in named if Path(path).exists()]
-    paths = dict.fromkeys([*(p for p in system if os.path.exists(p)), *walk.paths, *inside, *operator])
+    paths = dict.fromkeys(
+        [*(p for p in system if os.path.exists(p)), *walk.paths, *inside, *operator]
+    )
     roots = dict.fromkeys([*interpreter(), *folders, *map(os.path.dirname, inside), *operator])
     return Readable(tuple(paths), tuple(walk.listable), tuple(roots), tuple(walk.notices))
 
@@ -62,13 +97,19 @@ def of(module: str, named: Iterable[str], withheld: Iterable[str]) -> Readable:
 def interpreter() -> list[str]:
     """Standard library, installed packages and programs of this interpreter; no folder that is only on the search path."""
     prefixes = dict.fromkeys((sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix))
-    parts = [os.path.join(prefix, part) for prefix in prefixes for part in ("bin", "lib", "lib64", "share", "pyvenv.cfg")]
+    parts = [
+        os.path.join(prefix, part)
+        for prefix in prefixes
+        for part in ("bin", "lib", "lib64", "share", "pyvenv.cfg")
+    ]
     named = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     sites = [path for path in sys.path if os.path.basename(path.rstrip("/")) in _SITES]
     return [path for path in dict.fromkeys([*parts, *named, *sites]) if os.path.exists(path)]
 
 
-def imported(module: str, loaded: Mapping[str, ModuleType], known: Iterable[str]) -> tuple[list[str], list[str]]:
+def imported(
+    module: str, loaded: Mapping[str, ModuleType], known: Iterable[str]
+) -> tuple[list[str], list[str]]:
     """Folders and files of loaded modules that do not lie in what is known: whole packages, the folder of the scorer's own
     module, and single files of all others."""
     known = {os.path.realpath(path) for path in known}
@@ -79,7 +120,11 @@ def imported(module: str, loaded: Mapping[str, ModuleType], known: Iterable[str]
         file = getattr(one, "__file__", None)
         top = loaded.get(name.partition(".")[0])
         # torch has modules whose file is a bare name.
-        if not isinstance(file, str) or not os.path.isabs(file) or _below(real(os.path.dirname(file)), known):
+        if (
+            not isinstance(file, str)
+            or not os.path.isabs(file)
+            or _below(real(os.path.dirname(file)), known)
+        ):
             continue
         if packages := _package(top):
             folders.update(dict.fromkeys(packages))
@@ -93,7 +138,9 @@ def imported(module: str, loaded: Mapping[str, ModuleType], known: Iterable[str]
 def _package(module: ModuleType | None) -> list[str]:
     if module is None or module.__name__ == "__main__":
         return []
-    return [os.path.abspath(path) for path in getattr(module, "__path__", ()) if os.path.isdir(path)]
+    return [
+        os.path.abspath(path) for path in getattr(module, "__path__", ()) if os.path.isdir(path)
+    ]
 
 
 def _below(folder: str, known: Set[str]) -> bool:
@@ -140,7 +187,9 @@ class _Walk:
         """Whether all of a folder may be read, and what of it may."""
         whole, paths = True, list[str]()
         try:
-            entries = sorted(os.scandir(folder), key=lambda entry: (entry.is_dir(), entry.name))  # code of the folder first
+            entries = sorted(
+                os.scandir(folder), key=lambda entry: (entry.is_dir(), entry.name)
+            )  # code of the folder first
         except OSError:
             return False, []
         for entry in entries:
@@ -169,11 +218,19 @@ class _Walk:
         if (found.st_dev, found.st_ino) in self._withheld:
             return False
         if stat.S_ISDIR(found.st_mode):
-            return found.st_mode & 0o005 == 0o005 or os.path.exists(os.path.join(entry.path, "__init__.py"))
-        return stat.S_ISREG(found.st_mode) and (entry.name.endswith(_CODE) or bool(found.st_mode & 0o004))
+            return found.st_mode & 0o005 == 0o005 or os.path.exists(
+                os.path.join(entry.path, "__init__.py")
+            )
+        return stat.S_ISREG(found.st_mode) and (
+            entry.name.endswith(_CODE) or bool(found.st_mode & 0o004)
+        )
 
     def _link(self, entry: "os.DirEntry[str]") -> None:
         """A module may be a link, as in a mounted ConfigMap. What else a link leads to has a place of its own, or is not the
         folder's."""
-        if entry.name.endswith(_CODE) and entry.is_file() and not self._withheld.intersection(_inodes(entry.path)):
+        if (
+            entry.name.endswith(_CODE)
+            and entry.is_file()
+            and not self._withheld.intersection(_inodes(entry.path))
+        ):
             self.paths.append(entry.path)

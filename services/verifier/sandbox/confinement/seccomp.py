@@ -17,13 +17,29 @@ _CLONE_THREAD = 0x00010000
 _CLONE_NEW = 0x7E020000  # all CLONE_NEW* that clone knows: mounts, cgroups, names, IPC, users, processes, network
 _ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
-_OWNERS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: a file that signals any process of the user
-_MARKS = (1024, 1026, 1036, 1038)  # F_SETLEASE, F_NOTIFY, F_SET_RW_HINT, F_SET_FILE_RW_HINT: a word that stays with a file
+_OWNERS = (
+    8,
+    10,
+    15,
+)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: a file that signals any process of the user
+_MARKS = (
+    1024,
+    1026,
+    1036,
+    1038,
+)  # F_SETLEASE, F_NOTIFY, F_SET_RW_HINT, F_SET_FILE_RW_HINT: a word that stays with a file
 # What a file may be asked: TCGETS, TCGETS2, FIONREAD, FIONBIO, TIOCGWINSZ, FIONCLEX, FIOCLEX, FICLONERANGE, FICLONE.
 # Others change flags, projects and versions of files that are open for reading only, or name whom a file signals.
 _ASKED = (0x5401, 0x802C542A, 0x541B, 0x5421, 0x5413, 0x5450, 0x5451, 0x4020940D, 0x40049409)
-_OF_SOCKETS = (0x890B, 0x89FF)  # with the network; below are FIOSETOWN and SIOCSPGRP, which name whom a socket signals
-_UNIX, _STREAM, _SEQPACKET = 1, 1, 5  # connected pairs; a datagram's end may send to any socket that has a name
+_OF_SOCKETS = (
+    0x890B,
+    0x89FF,
+)  # with the network; below are FIOSETOWN and SIOCSPGRP, which name whom a socket signals
+_UNIX, _STREAM, _SEQPACKET = (
+    1,
+    1,
+    5,
+)  # connected pairs; a datagram's end may send to any socket that has a name
 
 
 def apply(*, network: bool, processes: bool, signals: bool, modes: bool) -> bool:
@@ -35,7 +51,9 @@ def apply(*, network: bool, processes: bool, signals: bool, modes: bool) -> bool
     if kernel.MACHINE not in _ARCHES:
         return False
     signals = signals and processes
-    _install(program(kernel.MACHINE, network=network, processes=processes, signals=signals, modes=modes))
+    _install(
+        program(kernel.MACHINE, network=network, processes=processes, signals=signals, modes=modes)
+    )
     return True
 
 
@@ -65,7 +83,11 @@ def program(machine: str, *, network: bool, processes: bool, signals: bool, mode
 
 
 def _clone(number: int, *, threads_only: bool) -> list[bytes]:
-    inner = [_step(_LOAD, _FIRST_ARGUMENT_AT), _step(_JUMP_SET, _CLONE_NEW, 0, 1), _refuse(errno.EPERM)]
+    inner = [
+        _step(_LOAD, _FIRST_ARGUMENT_AT),
+        _step(_JUMP_SET, _CLONE_NEW, 0, 1),
+        _refuse(errno.EPERM),
+    ]
     if threads_only:
         inner += [_step(_JUMP_SET, _CLONE_THREAD, 1, 0), _refuse(errno.EPERM)]
     inner.append(_step(_RETURN, _ALLOW))

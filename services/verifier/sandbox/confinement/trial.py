@@ -19,7 +19,9 @@ def missing() -> list[str]:
         finally:
             os._exit(found)
     found = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    return [name for bit, name in ((1, LANDLOCK), (2, SECCOMP)) if found & bit or not 0 <= found < 4]
+    return [
+        name for bit, name in ((1, LANDLOCK), (2, SECCOMP)) if found & bit or not 0 <= found < 4
+    ]
 
 
 def _tried() -> int:
@@ -34,7 +36,9 @@ def _tried() -> int:
     except OSError:
         found |= 1
     try:
-        found |= 0 if seccomp.apply(network=False, processes=False, signals=False, modes=False) else 2
+        found |= (
+            0 if seccomp.apply(network=False, processes=False, signals=False, modes=False) else 2
+        )
     except OSError:
         found |= 2
     return found
@@ -44,7 +48,11 @@ def summary() -> str:
     """What confines scores on this machine. Raises OSError with what is missing, and what to do."""
     if names := missing():
         raise OSError(refusal(names))
-    turns = "each scorer's processes have a namespace" if isolation.possible() else "scorers that start processes take turns"
+    turns = (
+        "each scorer's processes have a namespace"
+        if isolation.possible()
+        else "scorers that start processes take turns"
+    )
     return f"Landlock {landlock.version()} and seccomp filters; {turns}"
 
 
