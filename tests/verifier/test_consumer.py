@@ -16,7 +16,7 @@ from banyan.v1 import (
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.rpc import rpc
-from services.verifier import consumer
+from services.verifier import worker_loop
 from services.verifier.publisher import BusPublisher
 from tests.verifier.stand_ins import RUN, RunStore, TreeStore, World
 
@@ -257,9 +257,9 @@ async def test_what_a_killed_verifier_had_taken_comes_again_within_seconds(world
 
     assert await waits() == 30.0
     async with world.verifier():
-        await eventually(lambda: settled_at(waits, consumer.ACK_WAIT_S))
+        await eventually(lambda: settled_at(waits, worker_loop.ACK_WAIT_S))
     assert (
-        3 * consumer._PROGRESS_S < consumer.ACK_WAIT_S <= 5.0
+        3 * worker_loop.PROGRESS_S < worker_loop.ACK_WAIT_S <= 5.0
     )  # and what takes longer does not come twice
 
 

@@ -12,7 +12,7 @@ from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis.messaging import subjects
 from services.chassis.rpc import rpc
-from services.verifier import groups
+from services.verifier import worker_loop
 from services.verifier.groups import DURABLE, GroupConsumer, GroupHandler, GrowthEnd
 from services.verifier.publisher import BusPublisher
 from services.verifier.sandbox.limits import Limits
@@ -280,17 +280,17 @@ async def test_what_a_killed_verifier_had_taken_comes_again_within_seconds(store
     )  # as it was made before
     assert await ack_wait(store) == 30.0
     async with verifier(store):
-        await eventually(lambda: waits(store, groups._ACK_WAIT_S))
+        await eventually(lambda: waits(store, worker_loop.ACK_WAIT_S))
     assert (
-        3 * groups._PROGRESS_S < groups._ACK_WAIT_S <= 5.0
+        3 * worker_loop.PROGRESS_S < worker_loop.ACK_WAIT_S <= 5.0
     )  # and what takes longer does not come twice
 
 
 async def test_a_group_that_a_killed_verifier_had_taken_is_scored_by_the_next(
     store, eventually, monkeypatch
 ):
-    monkeypatch.setattr(groups, "_ACK_WAIT_S", 1.0)
-    monkeypatch.setattr(groups, "_PROGRESS_S", 0.3)
+    monkeypatch.setattr(worker_loop, "ACK_WAIT_S", 1.0)
+    monkeypatch.setattr(worker_loop, "PROGRESS_S", 0.3)
     spec = store.forge.spec(
         7, 0, 1, score_deadline_ms=600_000, **VOTE
     )  # the store reminds of it after minutes
@@ -298,7 +298,7 @@ async def test_a_group_that_a_killed_verifier_had_taken_is_scored_by_the_next(
         await grow(store, spec, ["3", "4", "3", "5"])
         await eventually(lambda: counted(store, spec, None, 2))
         await asyncio.sleep(
-            2 * groups._ACK_WAIT_S
+            2 * worker_loop.ACK_WAIT_S
         )  # it says that it is at it, so that nobody else is given it
         assert await redelivered(store) == 0
     async with verifier(store):

@@ -197,5 +197,5 @@ async def test_leaves_and_groups_are_scored_for_their_run() -> None:
     scoring, leaf = _Scoring(), ts.LeafTranscript(run_id=A, scorers=["x"], row_json="{}")
     around: Any = SimpleNamespace(scorers=scorers), SimpleNamespace(publish=publish), scoring, "v"
     await LeafHandler(*around).score(leaf)
-    await GroupHandler(*around)._one("x", {"x": SPEC}, [leaf])
+    await GroupHandler(*around)._score_with("x", {"x": SPEC}, [leaf])
     assert scoring.runs == [A, A]
