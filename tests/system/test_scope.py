@@ -18,7 +18,7 @@ from banyan.plugins import Repair, Scored
 
 class Mend:
     '''Right is what holds a 7. What does not is right for its first half, and a 7 should follow.'''
-    name, version, safe = "mend", "1", False
+    name, version = "mend", "1"
     def score(self, completion, row):
         if "7" in completion:
             return Scored(1.0)

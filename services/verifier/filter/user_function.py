@@ -23,7 +23,6 @@ class UserFunction:
     function: Callable[..., Any]
     name: str
     version: str = field(init=False)
-    safe: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         if not callable(self.function):

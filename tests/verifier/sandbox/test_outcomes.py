@@ -173,7 +173,7 @@ async def test_another_plugin_under_our_name_is_not_run_here(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     class Impostor:
-        safe, name, version = True, "number", "1"
+        name, version = "number", "1"
 
     monkeypatch.setattr(registry, "build", lambda axis, name, settings: Impostor())
     outcome = (
