@@ -93,7 +93,7 @@ def short_windows(model: PreTrainedModel) -> Iterator[None]:
 def _holders(model: PreTrainedModel) -> list[Any]:
     """Return the model's configs and modules, each once."""
     modules = list(model.modules())
-    configs = [model.config, model.config.get_text_config()]
+    configs: list[Any] = [model.config, model.config.get_text_config()]
     configs += [getattr(module, "config", None) for module in modules]
     by_id = {id(holder): holder for holder in (*configs, *modules) if holder is not None}
     return list(by_id.values())

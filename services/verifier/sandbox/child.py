@@ -1,8 +1,9 @@
 """The warm child of one scorer: imports it once, then forks a confined process for every score.
 
-`python -I -m services.verifier.sandbox.child`, frames on stdin and stdout. What a scorer changes in memory ends with its
-process, so no completion can reach the score of another. Only this file's code ever runs in the warm process, beside
-the import of the scorer, which is its owner's code and not the model's.
+`python -I -m services.verifier.sandbox.child`, frames on stdin and stdout. What a scorer changes
+in memory ends with its process, so no completion can reach the score of another. Only this file's
+code ever runs in the warm process, beside the import of the scorer, which is its owner's code and
+not the model's.
 """
 
 import contextlib
@@ -48,7 +49,8 @@ def main(*, isolated: bool) -> None:
     try:
         lane = Forks(opening, limits.parsed(opening["limits"]), isolated)
     except BaseException as error:
-        # Importing the user's module runs the user's code: whatever it raises is named to the parent.
+        # Importing the user's module runs the user's code: whatever it raises is named to the
+        # parent.
         said = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
         frames.write(replies, {"refused": said})
         return

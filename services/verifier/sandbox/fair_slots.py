@@ -11,8 +11,8 @@ _Turn = asyncio.Future[None]
 class FairSlots:
     """A bounded number of slots. A freed one goes to a run that holds the fewest; of such runs, to each in turn.
 
-    The fewest, because turns alone would leave all slots to the run with the longest scores: each of its turns lasts longer.
-    Nothing is kept of a run that neither waits nor holds a slot.
+    The fewest, because turns alone would leave all slots to the run with the longest scores: each
+    of its turns lasts longer. Nothing is kept of a run that neither waits nor holds a slot.
     """
 
     def __init__(self, slots: int) -> None:

@@ -1,7 +1,8 @@
 """The process between the verifier and a warm child: it outlives both by a moment, and takes all that they started along.
 
-A verifier that is killed cannot clean up, and a signal at the parent's death reaches a child and not that child's children.
-So the guard waits for the verifier's end of the pipe to close, or for the child to end, and then kills everything below.
+A verifier that is killed cannot clean up, and a signal at the parent's death reaches a child and
+not that child's children. So the guard waits for the verifier's end of the pipe to close, or for
+the child to end, and then kills everything below.
 """
 
 import os

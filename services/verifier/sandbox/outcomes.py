@@ -59,7 +59,8 @@ def _repair(said: Any) -> Repair | None:
 def sound(outcome: Scored | Unscorable, scorer: str = "") -> Scored | Unscorable:
     """The outcome as it can be sent: finite numbers within limits, few parts, short names and reasons, all of it UTF-8.
 
-    A repair that cannot be sent is left out, since a cut one would teach something else; the log names its scorer.
+    A repair that cannot be sent is left out, since a cut one would teach something else; the log
+    names its scorer.
     """
     if isinstance(outcome, Unscorable):
         return Unscorable(plain(outcome.reason, REASON_CHARACTERS), outcome.retry)

@@ -69,7 +69,8 @@ class Worker:
     ) -> "Worker":
         """A child that has imported the scorer. Raises InvalidInput if it cannot be, ChildDied if the child cannot run.
 
-        With a row, a scorer that cannot be called with one like it is refused, too; it is not called.
+        With a row, a scorer that cannot be called with one like it is refused, too; it is not
+        called.
         """
         folder = tempfile.mkdtemp(prefix="banyan-scorer-")
         os.chmod(folder, 0o711)  # attempts enter their own folder below it, whoever they run as

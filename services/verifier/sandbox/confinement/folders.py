@@ -10,7 +10,8 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def remove(folder: str, most: int = 1 << 62) -> bool:
     """Remove a folder and what is in it, up to `most` entries. Whether nothing is left. Nobody else may write there then.
 
-    Folders are moved to the top before they are emptied, so that no path grows too long, and no handle is kept by depth.
+    Folders are moved to the top before they are emptied, so that no path grows too long, and no
+    handle is kept by depth.
     """
     try:
         top = os.open(folder, _FLAGS)

@@ -1,9 +1,10 @@
 """Process and IPC namespaces, and users, that a scorer's children have for themselves.
 
-In a process namespace nothing outlives its first process, nothing outside can be seen or signalled, and all of it ends
-with one call. Root makes one as it is, others inside a user namespace, where the kernel lets them. Where it does not, the
-guard and the warm child kill what a score started one by one, and scores that may start processes take turns: the kernel's
-limit of processes counts all that a user has.
+In a process namespace nothing outlives its first process, nothing outside can be seen or
+signalled, and all of it ends with one call. Root makes one as it is, others inside a user
+namespace, where the kernel lets them. Where it does not, the guard and the warm child kill what a
+score started one by one, and scores that may start processes take turns: the kernel's limit of
+processes counts all that a user has.
 """
 
 import os

@@ -1,7 +1,8 @@
 """Landlock domains: which files may be read, which folder written, no TCP, no signals to outside, as the kernel knows it.
 
-Two domains are stacked, and what either refuses is refused. That of reading is prepared once for all scores of a child,
-however many files it names; that of writing is made for each score and names its folder.
+Two domains are stacked, and what either refuses is refused. That of reading is prepared once for
+all scores of a child, however many files it names; that of writing is made for each score and
+names its folder.
 """
 
 import ctypes
@@ -36,7 +37,8 @@ def version() -> int:
 
 def reading(readable: Iterable[str], listable: Iterable[str], workspace: str) -> int | None:
     """Prepare a domain in which `readable` and all below may be read, names below `listable` listed, and files of
-    `workspace` read and moved. The handle, to be given to `restrict`; None where the kernel has no Landlock. Raises OSError.
+    `workspace` read and moved. The handle, to be given to `restrict`; None where the kernel has
+    no Landlock. Raises OSError.
     """
     known = version()
     if known < 1:

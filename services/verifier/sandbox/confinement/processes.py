@@ -19,7 +19,8 @@ class Ended:
 def end(process: int, *, alone: bool, within_s: float) -> Ended:
     """Kill `process` and everything below this process, which adopts orphans, until nothing is left or the time is over.
 
-    alone: this is the first process of a process namespace, so that all others are killed by one call.
+    alone: this is the first process of a process namespace, so that all others are killed by one
+    call.
     """
     status, count, deadline = 0, 0, time.monotonic() + within_s
     while True:

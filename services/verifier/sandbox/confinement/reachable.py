@@ -1,7 +1,7 @@
 """Makes folders reachable for a user without rights, in mounts of this process alone.
 
-A virtual environment below root's home cannot be entered by `nobody`, so a scorer could not import lazily. Such a home
-is covered by an empty folder in which only what is needed is shown.
+A virtual environment below root's home cannot be entered by `nobody`, so a scorer could not
+import lazily. Such a home is covered by an empty folder in which only what is needed is shown.
 """
 
 import os

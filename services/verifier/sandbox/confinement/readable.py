@@ -1,9 +1,10 @@
 """The files that a score may read: the interpreter, modules that are imported, and the folder of the scorer's own module.
 
-Such a folder is the user's, and may be that of a whole project. Left out of it are hidden files and folders (.env, .git, a
-state folder), what others may not read, files named like keys, and what the caller withholds (the task's rows, credentials).
-A folder in which nothing is left out is one entry; otherwise its files are named one by one, because Landlock allows by
-hierarchy and takes nothing back.
+Such a folder is the user's, and may be that of a whole project. Left out of it are hidden files
+and folders (.env, .git, a state folder), what others may not read, files named like keys, and
+what the caller withholds (the task's rows, credentials). A folder in which nothing is left out is
+one entry; otherwise its files are named one by one, because Landlock allows by hierarchy and
+takes nothing back.
 """
 
 import functools

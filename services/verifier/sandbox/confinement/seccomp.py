@@ -28,8 +28,9 @@ _MARKS = (
     1036,
     1038,
 )  # F_SETLEASE, F_NOTIFY, F_SET_RW_HINT, F_SET_FILE_RW_HINT: a word that stays with a file
-# What a file may be asked: TCGETS, TCGETS2, FIONREAD, FIONBIO, TIOCGWINSZ, FIONCLEX, FIOCLEX, FICLONERANGE, FICLONE.
-# Others change flags, projects and versions of files that are open for reading only, or name whom a file signals.
+# What a file may be asked: TCGETS, TCGETS2, FIONREAD, FIONBIO, TIOCGWINSZ, FIONCLEX, FIOCLEX,
+# FICLONERANGE, FICLONE. Others change flags, projects and versions of files that are open for
+# reading only, or name whom a file signals.
 _ASKED = (0x5401, 0x802C542A, 0x541B, 0x5421, 0x5413, 0x5450, 0x5451, 0x4020940D, 0x40049409)
 _OF_SOCKETS = (
     0x890B,
@@ -45,8 +46,8 @@ _UNIX, _STREAM, _SEQPACKET = (
 def apply(*, network: bool, processes: bool, signals: bool, modes: bool) -> bool:
     """Install the filter for this process and its descendants, for good. False on a machine that it does not know.
 
-    signals: whether they may be sent; not where nothing else keeps them within the score. modes: whether modes and times of
-    files may be changed; not where the user has other files.
+    signals: whether they may be sent; not where nothing else keeps them within the score. modes:
+    whether modes and times of files may be changed; not where the user has other files.
     """
     if kernel.MACHINE not in _ARCHES:
         return False

@@ -6,7 +6,8 @@ Numbers = tuple[int, int]  # x86_64, aarch64
 MACHINES = ("x86_64", "aarch64")
 LAST_KNOWN = 462  # mseal, Linux 6.10; newer calls answer ENOSYS, as on an older kernel
 
-# Modes and times of every file that the user owns, which Landlock does not cover. Left to a user that owns nothing else.
+# Modes and times of every file that the user owns, which Landlock does not cover. Left to a user
+# that owns nothing else.
 MODES: dict[str, Numbers] = {
     "chmod": (90, 0),
     "fchmod": (91, 52),
@@ -17,7 +18,8 @@ MODES: dict[str, Numbers] = {
     "futimesat": (261, 0),
     "utimensat": (280, 88),
 }
-# Other attributes, which Landlock does not cover either, nor truncation by path before its version 3.
+# Other attributes, which Landlock does not cover either, nor truncation by path before its
+# version 3.
 ATTRIBUTES: dict[str, Numbers] = {
     "chown": (92, 0),
     "fchown": (93, 55),
@@ -31,7 +33,8 @@ ATTRIBUTES: dict[str, Numbers] = {
     "fremovexattr": (199, 16),
     "truncate": (76, 45),
 }
-# What outlives a process and belongs to no folder: a word from one score to the next, and memory that nobody counts.
+# What outlives a process and belongs to no folder: a word from one score to the next, and memory
+# that nobody counts.
 SHARED: dict[str, Numbers] = {
     "shmget": (29, 194),
     "shmat": (30, 196),
