@@ -28,7 +28,7 @@ async def probe(
     group: bool = False,
     unconfined: bool = False,
 ) -> None:
-    """Import a scorer in a child. Raise InvalidInput if that fails, or if a call with the row would."""
+    """Import a scorer in a child. Raise InvalidInput if that fails, or it cannot take the row."""
     spec = ScorerSpec(name, settings, group, unconfined=unconfined)
     try:
         worker = await Worker.start(spec, settings_reader.read(Settings).limits, row)

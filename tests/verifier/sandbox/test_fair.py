@@ -55,7 +55,7 @@ class Scores:
     @property
     def kept(self) -> int:
         """Of how many runs something is kept."""
-        return len(self.slots._waiting) + len(self.slots._held)
+        return len(self.slots._waiting) + len(self.slots._in_use)
 
 
 async def test_runs_are_served_in_turn_and_within_a_run_who_came_first() -> None:
@@ -111,7 +111,7 @@ async def test_a_waiter_that_is_cancelled_as_it_is_served_gives_its_slot_on(
     await asyncio.wait([scores._tasks["b1"]])
     await asyncio.sleep(0)
     assert scores.served == ["a1", "c1"]
-    assert scores.slots._held == {"c": 1} and not scores.slots._waiting
+    assert scores.slots._in_use == {"c": 1} and not scores.slots._waiting
 
 
 async def test_a_score_that_fails_gives_its_slot_back() -> None:
@@ -120,7 +120,7 @@ async def test_a_score_that_fails_gives_its_slot_back() -> None:
         with pytest.raises(ValueError, match="bad"):
             async with slots.slot("a"):
                 raise ValueError("bad")
-    assert not slots._held
+    assert not slots._in_use
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ async def test_a_run_does_not_wait_for_the_slow_scores_of_another_with_the_same_
         task.cancel()
     await asyncio.wait(slow)
     (lane,) = pool._lanes.values()
-    assert not lane._room._held and not lane._room._waiting and not lane.busy
+    assert not lane._slots._in_use and not lane._slots._waiting and not lane.busy
 
 
 async def _outcome(pool: Pool, completion: str, run_id: str) -> Any:
