@@ -58,7 +58,7 @@ class Unscorable:
 
 
 # Scorers of one completion that are Banyan's own pure code, by the classes that their names must lead to: they alone run
-# without the verifier's sandbox. A plugin that calls itself safe is not believed.
+# without the verifier's sandbox, whatever a plugin says of itself.
 UNCONFINED: Mapping[str, str] = {
     "number": "methods.filter.number:Number",
     "steps": "methods.filter.steps:Steps",
@@ -71,11 +71,10 @@ def unconfined(name: str, scorer: object) -> bool:
 
 
 class Scorer(Protocol):
-    """Scores one completion. `safe` is a remark of its author; where it runs is decided by `UNCONFINED` alone."""
+    """Scores one completion. `UNCONFINED` alone decides where it runs."""
 
     name: str
     version: str
-    safe: bool
 
     def score(self, completion: Transcript, row: Row) -> Scored | Unscorable:
         """The score of a completion of a row's prompt."""
@@ -90,7 +89,6 @@ class GroupScorer(Protocol):
 
     name: str
     version: str
-    safe: bool
 
     def score_group(self, completions: Sequence[Transcript], row: Row) -> Sequence[Scored | Unscorable]:
         """One score for each completion, in their order."""

@@ -12,48 +12,59 @@ from banyan.v1 import events_pb2, tree_pb2, treestore_service_pb2
 from services.chassis.messaging import consumer as pull
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
-from services.verifier import consumer
+from services.verifier import worker_loop
 from services.verifier.consumer import LeafConsumer
 from services.verifier.groups import GroupConsumer
-from services.verifier.share import MOST_BYTES, MOST_WAITING, Share, again_s
+from services.verifier.share import (
+    MAX_WAITING,
+    MAX_WAITING_BYTES,
+    Share,
+    refusal_delay_s,
+)
 
 SLOW, FAST, MOST = "slow-1", "fast-1", 4
 
 
 class Job:
-    def __init__(self, leaves: int = 1, size: int = 10) -> None:
-        self.leaves, self.bytes = leaves, size
+    def __init__(self, weight: int = 1, size: int = 10) -> None:
+        self.weight, self.bytes = weight, size
 
 
 def test_a_share_begins_up_to_its_bound_and_goes_on_as_what_is_under_way_ends() -> None:
-    share: Share[Job] = Share(4)
+    share: Share[Job] = Share(max_under_way=4)
     jobs = [Job(3), Job(3), Job(1)]
     assert all(share.offer(job) for job in jobs)
-    assert share.begin() == jobs[:2]  # below the bound another message is begun, however many leaves it has
+    assert (
+        share.begin() == jobs[:2]
+    )  # below the bound another message is begun, however many leaves it has
     assert not share.begin()
-    share.done(3)
+    share.release(3)
     assert share.begin() == jobs[2:]
-    share.done(4)
-    assert share.idle and share.held == 0
+    share.release(4)
+    assert share.idle and share.waiting_bytes == 0
 
 
 def test_what_a_share_has_no_room_for_comes_again_later_each_time() -> None:
-    share: Share[Job] = Share(1)
-    assert all(share.offer(Job()) for _ in range(MOST_WAITING))
+    share: Share[Job] = Share(max_under_way=1)
+    assert all(share.offer(Job()) for _ in range(MAX_WAITING))
     assert not share.offer(Job())
-    large: Share[Job] = Share(1)
-    assert large.offer(Job(size=2 * MOST_BYTES))  # alone, it is taken whatever its size
+    large: Share[Job] = Share(max_under_way=1)
+    assert large.offer(Job(size=2 * MAX_WAITING_BYTES))  # alone, it is taken whatever its size
     assert not large.offer(Job())
-    assert [again_s(attempt) for attempt in (1, 2, 3, 20)] == [2.0, 4.0, 8.0, 30.0]
+    assert [refusal_delay_s(attempt) for attempt in (1, 2, 3, 20)] == [2.0, 4.0, 8.0, 30.0]
 
 
 class Store:
     """Has every leaf."""
 
-    async def read_leaves(self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float) -> list[Any]:
+    async def read_leaves(
+        self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float
+    ) -> list[Any]:
         return [
             treestore_service_pb2.LeafTranscript(
-                key=treestore_service_pb2.LeafKey(tree_id=leaf.tree_id, leaf=leaf.leaf, claim_epoch=leaf.claim_epoch),
+                key=treestore_service_pb2.LeafKey(
+                    tree_id=leaf.tree_id, leaf=leaf.leaf, claim_epoch=leaf.claim_epoch
+                ),
                 run_id=leaf.run_id,
             )
             for leaf in leaves
@@ -115,8 +126,10 @@ async def _running(consumer: Any, handler: Handler) -> AsyncIterator[None]:
         await asyncio.wait_for(task, 15)
 
 
-async def test_a_slow_scorer_holds_up_the_scores_of_its_own_run_alone(bus: Bus, eventually: Any) -> None:
-    handler, backlog = Handler(), MOST_WAITING + 40  # more than the share of its run holds
+async def test_a_slow_scorer_holds_up_the_scores_of_its_own_run_alone(
+    bus: Bus, eventually: Any
+) -> None:
+    handler, backlog = Handler(), MAX_WAITING + 40  # more than the share of its run holds
     for number in range(backlog):
         await _say(bus, SLOW, number)
     async with _running(LeafConsumer(bus, Store(), handler, MOST), handler):  # type: ignore[arg-type]
@@ -133,11 +146,13 @@ async def test_what_waits_where_a_verifier_stops_is_another_ones_at_once(
     bus: Bus, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not when the wait for its acknowledgement is over, though the first's last request may still be open at the broker."""
-    monkeypatch.setattr(consumer, "ACK_WAIT_S", 60.0)
+    monkeypatch.setattr(worker_loop, "ACK_WAIT_S", 60.0)
 
     async def lingering(subscription: Any, batch: int, timeout_s: float) -> list[Any]:
         found = await ready(subscription, batch, timeout_s)
-        await subscription._nc.publish(subscription._nms, b'{"batch": 1, "expires": 30000000000}', subscription._deliver)
+        await subscription._nc.publish(
+            subscription._nms, b'{"batch": 1, "expires": 30000000000}', subscription._deliver
+        )
         return found
 
     ready = pull.ready

@@ -273,7 +273,7 @@ def test_tensors_that_overlap_are_refused() -> None:
 
 
 def test_nccl_carries_between_accelerators_that_differ(monkeypatch: Any) -> None:
-    monkeypatch.setattr(handover, "_id", lambda at: "abc"[at])
+    monkeypatch.setattr(handover, "_device_id", lambda at: "abc"[at])
     first, second = torch.device("cuda", 0), torch.device("cuda", 1)
     assert handover.choose(first, ["b", "c"]) == handover.choose(second, ["a"]) == "nccl"
     assert handover.choose(first, ["b", "a"]) == handover.choose(first, []) == "gloo"
@@ -312,8 +312,6 @@ def test_a_collective_that_never_ends_is_given_up(monkeypatch: Any) -> None:
 
     monkeypatch.setattr(handover, "STEP_S", 0.3)
     ranks = object.__new__(handover.Ranks)
-    ranks._look, ranks._broken, ranks._limit = (lambda: None), False, timedelta(seconds=1)
-    with pytest.raises(
-        TemporaryError, match=r"the hand-over broke: a collective did not end in 0.3 s"
-    ):
-        ranks._ended(Never())
+    ranks._check, ranks._broken, ranks._limit = (lambda: None), False, timedelta(seconds=1)
+    with pytest.raises(TemporaryError, match=r"the hand-over broke: a collective did not end in 0.3 s"):
+        ranks._wait(Never())

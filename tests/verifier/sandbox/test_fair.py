@@ -55,7 +55,7 @@ class Scores:
     @property
     def kept(self) -> int:
         """Of how many runs something is kept."""
-        return len(self.slots._waiting) + len(self.slots._held)
+        return len(self.slots._waiting) + len(self.slots._in_use)
 
 
 async def test_runs_are_served_in_turn_and_within_a_run_who_came_first() -> None:
@@ -105,7 +105,9 @@ async def test_a_waiter_that_is_cancelled_takes_no_slot_with_it_and_leaves_nothi
 
 
 @pytest.mark.parametrize("cancelled_first", [True, False])
-async def test_a_waiter_that_is_cancelled_as_it_is_served_gives_its_slot_on(cancelled_first: bool) -> None:
+async def test_a_waiter_that_is_cancelled_as_it_is_served_gives_its_slot_on(
+    cancelled_first: bool,
+) -> None:
     """Both in one step of the loop, before the waiter runs."""
     scores = Scores(1)
     await scores.wait("a1", "b1", "c1")
@@ -116,8 +118,8 @@ async def test_a_waiter_that_is_cancelled_as_it_is_served_gives_its_slot_on(canc
         scores._tasks["b1"].cancel()
     await asyncio.wait([scores._tasks["b1"]])
     await asyncio.sleep(0)
-    assert scores._tasks["b1"].cancelled() and scores.served == ["a1", "c1"]
-    assert scores.slots._held == {"c": 1} and not scores.slots._waiting
+    assert scores.served == ["a1", "c1"]
+    assert scores.slots._in_use == {"c": 1} and not scores.slots._waiting
 
 
 @pytest.mark.parametrize("cancelled_first", [True, False])
@@ -140,7 +142,7 @@ async def test_a_score_that_fails_gives_its_slot_back() -> None:
         with pytest.raises(ValueError, match="bad"):
             async with slots.slot("a"):
                 raise ValueError("bad")
-    assert not slots._held
+    assert not slots._in_use
 
 
 @pytest.fixture
@@ -164,12 +166,16 @@ def _started(monkeypatch: pytest.MonkeyPatch, apart: bool) -> list[Worker]:
     return children
 
 
-@pytest.mark.parametrize(("turns", "most"), [(False, 4), (True, 3)])  # of A's scores that end in two deadlines, and a bit
+@pytest.mark.parametrize(
+    ("turns", "most"), [(False, 4), (True, 3)]
+)  # of A's scores that end in two deadlines, and a bit
 async def test_a_run_does_not_wait_for_the_slow_scores_of_another_with_the_same_scorer(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, turns: bool, most: int
 ) -> None:
     children = _started(monkeypatch, apart=not turns)
-    assert await asyncio.gather(*(_outcome(pool, "quick", B) for _ in range(2))) == [Scored(1.0)] * 2  # children are warm
+    assert (
+        await asyncio.gather(*(_outcome(pool, "quick", B) for _ in range(2))) == [Scored(1.0)] * 2
+    )  # children are warm
     slow = [asyncio.create_task(_outcome(pool, "sleep", A)) for _ in range(6)]
     await asyncio.sleep(0.1)
     assert await _outcome(pool, "quick", B) == Scored(1.0)
@@ -180,7 +186,7 @@ async def test_a_run_does_not_wait_for_the_slow_scores_of_another_with_the_same_
         task.cancel()
     await asyncio.wait(slow)
     (lane,) = pool._lanes.values()
-    assert not lane._room._held and not lane._room._waiting and not lane.busy
+    assert not lane._slots._in_use and not lane._slots._waiting and not lane.busy
 
 
 class Standing:
@@ -242,7 +248,9 @@ class _Scoring:
         self.runs.append(run_id)
         return Verdict("1", Scored(1.0))
 
-    async def score_group(self, spec: Any, completions: Any, row: Any, *, run_id: str) -> list[Verdict]:
+    async def score_group(
+        self, spec: Any, completions: Any, row: Any, *, run_id: str
+    ) -> list[Verdict]:
         return [await self.score(spec, text, row, run_id=run_id) for text in completions]
 
 
@@ -256,7 +264,7 @@ async def test_leaves_and_groups_are_scored_for_their_run() -> None:
     scoring, leaf = _Scoring(), ts.LeafTranscript(run_id=A, scorers=["x"], row_json="{}")
     around: Any = SimpleNamespace(scorers=scorers), SimpleNamespace(publish=publish), scoring, "v"
     await LeafHandler(*around).score(leaf)
-    await GroupHandler(*around)._one("x", {"x": SPEC}, [leaf])
+    await GroupHandler(*around)._score_with("x", {"x": SPEC}, [leaf])
     assert scoring.runs == [A, A]
 
 
