@@ -33,9 +33,15 @@ async def run(stop: asyncio.Event) -> None:
     """The node until `stop`, a drain, or (joined) the end of the run."""
     given = settings.read(Settings)
     root = given.store_tls_root.read_bytes() if given.store_tls_root else None
-    secret = "" if given.joined else given.secret  # a joined node's own secret opens its own port only
+    secret = (
+        "" if given.joined else given.secret
+    )  # a joined node's own secret opens its own port only
     channel = rpc.channel(
-        given.store, secret=secret, root_pem=root, token=given.store_token, target_name=given.store_tls_name
+        given.store,
+        secret=secret,
+        root_pem=root,
+        token=given.store_token,
+        target_name=given.store_tls_name,
     )
     bus = await _bus(given)
     try:
@@ -53,17 +59,20 @@ async def run(stop: asyncio.Event) -> None:
 
 def _weights(given: Settings, recipe: Recipe, channel: grpc.aio.Channel, bus: Bus) -> Source:
     folder, resources = given.state / "weights" / given.node_id, recipe.resources
-    if (
-        given.joined
-    ):  # it may not read the object store; and whatever a far host says of its paths, this host's are not meant
+    if given.joined:  # it may not read the object store; and whatever a far host says of its paths, this host's are not meant
         return Weights(folder, WeightServer(channel).fetch, local=False)
     if resources.weights == "nccl":
         workers = collective.workers(resources)
         return Handed(folder, HandOvers(given.node_id, workers, given.secret).ask, workers)
     fetch = WeightServer(secret=given.secret).fetch
     if resources.weights == "nats":
-        rebuilder = Rebuilder(Bucket(bus.client, subjects.weights_bucket(given.run)), asker(bus, given.run, given.node_id))
-        return Weights(folder, fetch if resources.weights_fallback == "fetch" else None, rebuilder=rebuilder)
+        rebuilder = Rebuilder(
+            Bucket(bus.client, subjects.weights_bucket(given.run)),
+            asker(bus, given.run, given.node_id),
+        )
+        return Weights(
+            folder, fetch if resources.weights_fallback == "fetch" else None, rebuilder=rebuilder
+        )
     return Weights(folder, fetch)
 
 
@@ -84,7 +93,14 @@ async def _bus(given: Settings) -> Bus:
     )
 
 
-async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, weights: Source, stop: asyncio.Event) -> None:
+async def _serve(
+    given: Settings,
+    recipe: Recipe,
+    store: GrpcStore,
+    bus: Bus,
+    weights: Source,
+    stop: asyncio.Event,
+) -> None:
     plan = NodeConfig(
         run_id=given.run,
         node_id=given.node_id,
@@ -98,12 +114,25 @@ async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, we
     )
     if recipe.resources.engine == "torch":  # vLLM places its threads itself
         torch_environment.bind(os.environ, given.threads)
-    thread = EngineThread(maker(recipe, given.threads), lockstep=recipe.deterministic, before_step=_settling(given, recipe))
+    thread = EngineThread(
+        maker(recipe, given.threads),
+        lockstep=recipe.deterministic,
+        before_step=_settling(given, recipe),
+    )
     queue = await subscriptions.assignments(bus, given.run, given.growth_consumer)
     files = None if recipe.resources.engine == "scripted" else weights
     spare = recipe.control.redundancy > 0 or recipe.control.stale_groups == "drop"
     closings = subscriptions.closed_events(bus, given.run) if spare and not given.joined else None
-    node = Node(plan, store, bus, queue, thread, files, subscriptions.policy_events(bus, given.run), closings)
+    node = Node(
+        plan,
+        store,
+        bus,
+        queue,
+        thread,
+        files,
+        subscriptions.policy_events(bus, given.run),
+        closings,
+    )
     liveness = Liveness()
     liveness.add(thread.pulse, *node.pulses)
     server = await rpc.serve(

@@ -61,11 +61,15 @@ class Store(Protocol):
         """Ends a claim without an attempt being counted."""
         ...
 
-    async def ingested(self, tree_id: bytes, epoch: int, segments: Sequence[bytes], deadline_s: float) -> Ingested:
+    async def ingested(
+        self, tree_id: bytes, epoch: int, segments: Sequence[bytes], deadline_s: float
+    ) -> Ingested:
         """Waits until segments and TreeGrown are stored, or the deadline."""
         ...
 
-    async def awaited(self, tree_id: bytes, epoch: int, known: int, round: int | None, deadline_s: float) -> Awaited:
+    async def awaited(
+        self, tree_id: bytes, epoch: int, known: int, round: int | None, deadline_s: float
+    ) -> Awaited:
         """What came for a tree, once there are more scores than `known`, a room of a later round than `round` (None: rooms
         do not count), or the deadline has passed."""
         ...
@@ -91,7 +95,13 @@ class Log(Protocol):
     """Where events go."""
 
     async def publish(
-        self, subject: str, message: Message, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+        self,
+        subject: str,
+        message: Message,
+        msg_id: str,
+        *,
+        traceparent: str = "",
+        deadline_s: float = 30.0,
     ) -> int:
         """Publishes and waits for the ack."""
         ...

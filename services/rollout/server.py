@@ -36,7 +36,9 @@ class RolloutServer(rollout_service_pb2_grpc.RolloutServiceServicer):
         """Samples continuations of a prefix, each as it ends."""
         sampling = segments.sampling_from_wire(request.sampling)
         if not 1 <= request.branches <= _MOST_BRANCHES or not request.tokens:
-            raise InvalidInput(f"Expand needs 1..{_MOST_BRANCHES} branches and a prefix, got {request.branches} branches")
+            raise InvalidInput(
+                f"Expand needs 1..{_MOST_BRANCHES} branches and a prefix, got {request.branches} branches"
+            )
         asked = self._requests(np.array(request.tokens, np.int32), sampling, request.branches)
         ended: asyncio.Queue[Sampled] = asyncio.Queue(len(asked))
         self._node.visitors.update({r.key: ended for r in asked})
@@ -92,7 +94,9 @@ class RolloutServer(rollout_service_pb2_grpc.RolloutServiceServicer):
             draining=self._node.draining,
         )
 
-    async def Drain(self, request: rollout_service_pb2.DrainRequest, context: Any) -> rollout_service_pb2.DrainResponse:
+    async def Drain(
+        self, request: rollout_service_pb2.DrainRequest, context: Any
+    ) -> rollout_service_pb2.DrainResponse:
         """Hands the trees back; then the node ends."""
         returned = await self._node.drain(request.deadline_ms / 1000 or self._node.plan.drain_s)
         return rollout_service_pb2.DrainResponse(returned=returned)
@@ -106,4 +110,6 @@ class RolloutServer(rollout_service_pb2_grpc.RolloutServiceServicer):
 
 def adder(server: RolloutServer) -> Callable[[grpc.aio.Server], None]:
     """What puts the service onto a gRPC server."""
-    return lambda grpc_server: rollout_service_pb2_grpc.add_RolloutServiceServicer_to_server(server, grpc_server)
+    return lambda grpc_server: rollout_service_pb2_grpc.add_RolloutServiceServicer_to_server(
+        server, grpc_server
+    )

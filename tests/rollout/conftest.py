@@ -29,7 +29,9 @@ class Letters:
     eos = frozenset({1})
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> IntTokens:
-        return np.array([2 + ord(c) % (VOCABULARY - 2) for m in messages for c in m["content"]], np.int32)
+        return np.array(
+            [2 + ord(c) % (VOCABULARY - 2) for m in messages for c in m["content"]], np.int32
+        )
 
     def decode(self, tokens: IntTokens) -> str:
         return "".join(chr(ord("a") + int(t) % 26) for t in tokens if int(t) not in self.eos)
@@ -65,26 +67,36 @@ def llama() -> PreTrainedModel:
 def make_engine(llama: PreTrainedModel) -> Callable[..., TorchEngine]:
     """Engines on the tiny model; `eos=False` lets every segment run to its limit."""
 
-    def make(model: PreTrainedModel | None = None, eos: bool = False, **limits: int | bool) -> TorchEngine:
+    def make(
+        model: PreTrainedModel | None = None, eos: bool = False, **limits: int | bool
+    ) -> TorchEngine:
         tokenizer = Letters()
         if not eos:
             tokenizer.eos = frozenset()
-        return TorchEngine(Forward(model or llama), tokenizer, Limits(**limits), PolicyVersion(1, 0, b"p0"))  # type: ignore[arg-type]
+        return TorchEngine(
+            Forward(model or llama), tokenizer, Limits(**limits), PolicyVersion(1, 0, b"p0")
+        )  # type: ignore[arg-type]
 
     return make
 
 
 def prompt(length: int, seed: int = 0) -> IntTokens:
     """A random prompt."""
-    return np.random.default_rng(1000 * seed + length).integers(2, VOCABULARY, length).astype(np.int32)
+    return (
+        np.random.default_rng(1000 * seed + length).integers(2, VOCABULARY, length).astype(np.int32)
+    )
 
 
-def ask(key: object, prefix: IntTokens, draw_key: int = 1, keep: bool = False, **sampling: object) -> Request:
+def ask(
+    key: object, prefix: IntTokens, draw_key: int = 1, keep: bool = False, **sampling: object
+) -> Request:
     """A request."""
     return Request(key, prefix, draw_key, Sampling(**{"max_new_tokens": 8, **sampling}), keep)  # type: ignore[arg-type]
 
 
-def finish(engine: Engine, requests: Iterable[Request] = (), most_steps: int = 20_000) -> dict[object, Sampled]:
+def finish(
+    engine: Engine, requests: Iterable[Request] = (), most_steps: int = 20_000
+) -> dict[object, Sampled]:
     """Submits, steps until all is done, and returns what ended by key."""
     for request in requests:
         engine.submit(request)
@@ -98,7 +110,9 @@ def finish(engine: Engine, requests: Iterable[Request] = (), most_steps: int = 2
     raise AssertionError(f"not done after {most_steps} steps: {engine.stats()}")
 
 
-def forced(model: PreTrainedModel, prefix: IntTokens, tokens: IntTokens, temperature: float = 1.0) -> np.ndarray:
+def forced(
+    model: PreTrainedModel, prefix: IntTokens, tokens: IntTokens, temperature: float = 1.0
+) -> np.ndarray:
     """Log-probs of `tokens` after `prefix` by one plain pass with transformers' own attention."""
     own = model.config._attn_implementation
     model.set_attn_implementation("eager")

@@ -21,7 +21,9 @@ ENDLESS: Mapping[str, Any] = {"chain": {"": {"a": 0.5, "b": 0.5}}}
 ENDING: Mapping[str, Any] = {"chain": {"": {"a": 0.45, "b": 0.4, "": 0.15}}}
 
 
-def spec(policy: str, settings: Mapping[str, Any], max_tokens: int = 16, seed: int = 5, **more: Any) -> GrowSpec:
+def spec(
+    policy: str, settings: Mapping[str, Any], max_tokens: int = 16, seed: int = 5, **more: Any
+) -> GrowSpec:
     """A tree's assignment."""
     return GrowSpec(
         tree_id=seed.to_bytes(32, "little"),
@@ -36,7 +38,9 @@ def spec(policy: str, settings: Mapping[str, Any], max_tokens: int = 16, seed: i
     )
 
 
-def engine(settings: Mapping[str, Any] = ENDING, step: int = 0, max_branches: int = 64) -> ScriptedEngine:
+def engine(
+    settings: Mapping[str, Any] = ENDING, step: int = 0, max_branches: int = 64
+) -> ScriptedEngine:
     """A scripted engine."""
     return build(dict(settings), PolicyVersion(1, step, b"p%d" % step), max_branches)
 
@@ -49,7 +53,9 @@ def grow(
     most_steps: int = 10_000,
 ) -> tuple[Grower, bool]:
     """Grows a tree to its end or for so many engine steps; whether it came to its end."""
-    grower = Grower(given, tree or Tree(given.tree_id), with_engine.tokenizer, "test", leaves=dict(leaves or {}))
+    grower = Grower(
+        given, tree or Tree(given.tree_id), with_engine.tokenizer, "test", leaves=dict(leaves or {})
+    )
     step = grower.start()
     for _ in range(most_steps):
         for request in step.requests:
@@ -86,4 +92,6 @@ class Failing:
         if len(view.tree.segments) > self.after:
             raise ZeroDivisionError("in a user's policy")
         sampling = replace(view.sampling, max_new_tokens=view.max_path_tokens)
-        return Plan(tuple(Expansion(Branch(view.root.id, len(view.root), i), sampling) for i in range(4)))
+        return Plan(
+            tuple(Expansion(Branch(view.root.id, len(view.root), i), sampling) for i in range(4))
+        )

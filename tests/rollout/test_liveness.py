@@ -40,7 +40,13 @@ class Hangs:
     """A call that is answered a few times, each after 100 s on the clock, and then never."""
 
     def __init__(self, clock: Clock, answer: Any = None, error: Exception | None = None) -> None:
-        self.clock, self._answer, self._error, self.calls, self.hanging = clock, answer, error, 0, asyncio.Event()
+        self.clock, self._answer, self._error, self.calls, self.hanging = (
+            clock,
+            answer,
+            error,
+            0,
+            asyncio.Event(),
+        )
 
     async def __call__(self, *_: object, **__: object) -> Any:
         self.calls += 1
@@ -72,7 +78,9 @@ async def test_a_publisher_that_hangs_is_late_and_one_with_nothing_to_send_or_no
         assert made.pulse.late.startswith("sending: a try")
 
 
-async def test_a_publisher_rests_once_all_is_sent(monkeypatch: pytest.MonkeyPatch, eventually: Any) -> None:
+async def test_a_publisher_rests_once_all_is_sent(
+    monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
     monkeypatch.setattr(publisher, "_REST_S", 0.01)
     clock, sent = Clock(), asyncio.Event()
     made = Publisher(SimpleNamespace(publish=Hangs(clock)))  # type: ignore[arg-type]
@@ -123,12 +131,16 @@ async def test_what_ended_and_is_not_passed_on_is_late_unless_the_broker_is_away
             assert not node._passed.late  # nothing ends any more, and who is away makes no work
 
 
-async def test_a_large_segment_says_each_time_that_the_store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_segment_says_each_time_that_the_store_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(blobs, "_AGAIN_S", 0.01)
     monkeypatch.setattr(blobs, "MAX_MESSAGE_BYTES", 0)
     clock, away = Clock(), list[int]()
     put = Hangs(clock, error=TemporaryError("away"))
-    grown = messages.events_pb2.SegmentsGrown(segments=[messages.events_pb2.GrownSegment(claim_epoch=1)])
+    grown = messages.events_pb2.SegmentsGrown(
+        segments=[messages.events_pb2.GrownSegment(claim_epoch=1)]
+    )
     made = Blobs(SimpleNamespace(put_blob=put), lambda: away.append(put.calls))  # type: ignore[arg-type]
     task = asyncio.ensure_future(made.light(messages.Event("s", grown, "id", "")))
     await asyncio.wait_for(put.hanging.wait(), 10)
@@ -162,14 +174,21 @@ async def test_renewals_that_hang_are_late_and_an_engine_that_loads_for_hours_is
         return SimpleNamespace(steps=0)
 
     live = SimpleNamespace(
-        started=False, finishing=False, touched=float("inf"), epoch=1, spec=SimpleNamespace(tree_id=b"t"), delivery=None
+        started=False,
+        finishing=False,
+        touched=float("inf"),
+        epoch=1,
+        spec=SimpleNamespace(tree_id=b"t"),
+        delivery=None,
     )
 
     async def in_progress() -> None:
         return None
 
     live.delivery = SimpleNamespace(in_progress=in_progress)
-    made = LeaseRenewer(SimpleNamespace(renew=renew), SimpleNamespace(stats=stats), [live], None, 1.0)  # type: ignore[arg-type]
+    made = LeaseRenewer(
+        SimpleNamespace(renew=renew), SimpleNamespace(stats=stats), [live], None, 1.0
+    )  # type: ignore[arg-type]
     made.pulse._clock = clock
     async with beside(made.run()):
         await asyncio.wait_for(asked.wait(), 10)
@@ -182,7 +201,9 @@ async def test_renewals_that_hang_are_late_and_an_engine_that_loads_for_hours_is
         assert made.pulse.late.startswith("claims: renewals")
 
 
-async def test_a_look_at_the_policies_that_hangs_is_late(nats_server: Any, tmp_path: Path, eventually: Any) -> None:
+async def test_a_look_at_the_policies_that_hangs_is_late(
+    nats_server: Any, tmp_path: Path, eventually: Any
+) -> None:
     clock = Clock()
     async with world(nats_server.url, tmp_path / "state") as w:
         await w.begin()
@@ -192,7 +213,9 @@ async def test_a_look_at_the_policies_that_hangs_is_late(nats_server: Any, tmp_p
             node.refresher.look = look  # type: ignore[method-assign]
             node._looked._clock = clock
             for step in (1, 2, 3, 4):  # each says look again
-                await w.bus.publish(subjects.train(RUN, "policy"), messages.events_pb2.PolicyPublished(), str(step))
+                await w.bus.publish(
+                    subjects.train(RUN, "policy"), messages.events_pb2.PolicyPublished(), str(step)
+                )
                 await eventually(lambda step=step: look.calls >= step)
             assert look.hanging.is_set() and not node._looked.late
             clock.now += 181.0

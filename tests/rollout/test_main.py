@@ -19,14 +19,30 @@ from tests.liveness import answers_for
 from tests.rollout.growing import TREEPO
 from tests.rollout.world import RUN, World, world
 
-LOOPS = ("engine", "taking trees", "starting trees", "passing on", "policies", "sending", "claims", "presence")
+LOOPS = (
+    "engine",
+    "taking trees",
+    "starting trees",
+    "passing on",
+    "policies",
+    "sending",
+    "claims",
+    "presence",
+)
 
 
 @contextlib.asynccontextmanager
 async def process(w: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
     """The node n1 of the world's run; its address."""
     address, stop = f"127.0.0.1:{free_port()}", asyncio.Event()
-    told = {"NATS": w.url, "STORE": w.address, "LISTEN": address, "RUN": RUN, "NODE_ID": "n1", "THREADS": "1"}
+    told = {
+        "NATS": w.url,
+        "STORE": w.address,
+        "LISTEN": address,
+        "RUN": RUN,
+        "NODE_ID": "n1",
+        "THREADS": "1",
+    }
     for name, value in {**told, "STATE": str(folder)}.items():
         monkeypatch.setenv(f"BANYAN_{name}", value)
     running = asyncio.create_task(service.run(stop))
@@ -37,8 +53,12 @@ async def process(w: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> As
         await asyncio.wait_for(running, 30)
 
 
-async def test_health_answers_for_the_engine_and_each_loop(nats_server: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(thread, "_LOOK_S", 600.0)  # the node's own look at the engine, which would end it
+async def test_health_answers_for_the_engine_and_each_loop(
+    nats_server: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(
+        thread, "_LOOK_S", 600.0
+    )  # the node's own look at the engine, which would end it
     async with world(nats_server.url, tmp_path / "state") as w:
         await w.begin()
         async with process(w, tmp_path, monkeypatch) as address:
@@ -72,12 +92,20 @@ async def test_a_node_says_that_it_begins_before_it_claims(
     async with world(nats_server.url, tmp_path / "state") as w:
         await w.begin()
         await w.policy(0)
-        (opened,) = await w.open(1, {"segment": 3, "max_depth": 4, "width": 8}, TREEPO, max_new_tokens=12)
+        (opened,) = await w.open(
+            1, {"segment": 3, "max_depth": 4, "width": 8}, TREEPO, max_new_tokens=12
+        )
         queue = await service.subscriptions.assignments(w.bus, RUN)
-        (delivery,) = await queue.fetch(1, 10.0)  # the one before it, which is dead: nothing is said to the broker any more
+        (delivery,) = await queue.fetch(
+            1, 10.0
+        )  # the one before it, which is dead: nothing is said to the broker any more
         assert delivery.data
-        await rpc.call(w.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=opened, node_id="n1", ticket=1))
+        await rpc.call(
+            w.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=opened, node_id="n1", ticket=1)
+        )
         async with process(w, tmp_path, monkeypatch):
             (tree,) = await w.grown([opened], 10.0)
         assert tree.claim_epoch == 2
-    assert heard.count("n1 begins") == 1 and heard.index("n1 begins") < heard.index("n1 claims"), heard
+    assert heard.count("n1 begins") == 1 and heard.index("n1 begins") < heard.index("n1 claims"), (
+        heard
+    )

@@ -49,11 +49,21 @@ class World:
         """A run whose engine has these resources."""
         changed = self.recipe.resources.model_copy(update={"engine": "scripted", **resources})
         deterministic = bool(resources.get("deterministic"))
-        self.recipe = self.recipe.model_copy(update={"resources": changed, "deterministic": deterministic})
-        self.epoch = (await rpc.call(self.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g"))).epoch
-        run = rs.Run(run_id=RUN, recipe_json=self.recipe.model_dump_json(), state=rs.RUN_STATE_TRAINING)
-        await rpc.call(self.runs.PutRun, rs.PutRunRequest(run=run, request_id="r", gateway_epoch=self.epoch))
-        await rpc.call(self.runs.TakeLearnerEpoch, rs.TakeLearnerEpochRequest(run_id=RUN, learner_id="l"))
+        self.recipe = self.recipe.model_copy(
+            update={"resources": changed, "deterministic": deterministic}
+        )
+        self.epoch = (
+            await rpc.call(self.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g"))
+        ).epoch
+        run = rs.Run(
+            run_id=RUN, recipe_json=self.recipe.model_dump_json(), state=rs.RUN_STATE_TRAINING
+        )
+        await rpc.call(
+            self.runs.PutRun, rs.PutRunRequest(run=run, request_id="r", gateway_epoch=self.epoch)
+        )
+        await rpc.call(
+            self.runs.TakeLearnerEpoch, rs.TakeLearnerEpochRequest(run_id=RUN, learner_id="l")
+        )
 
     async def policy(self, step: int) -> None:
         """The learner publishes a policy."""
@@ -72,15 +82,23 @@ class World:
         **more: Any,
     ) -> list[bytes]:
         """The gateway opens the trees first..count-1."""
-        generate = {"name": policy, "settings": dict(settings or {"width": 4}), "max_new_tokens": max_new_tokens}
+        generate = {
+            "name": policy,
+            "settings": dict(settings or {"width": 4}),
+            "max_new_tokens": max_new_tokens,
+        }
         specs = [self._spec(ordinal, generate, more) for ordinal in range(first, count)]
         for spec in specs:
-            opened = events_pb2.TreesOpened(trees=[events_pb2.TreeOpened(spec=spec, gateway_epoch=self.epoch)])
+            opened = events_pb2.TreesOpened(
+                trees=[events_pb2.TreeOpened(spec=spec, gateway_epoch=self.epoch)]
+            )
             await self.bus.publish(subjects.lineage(RUN, "opened"), opened, spec.tree_id.hex())
         return [spec.tree_id for spec in specs]
 
     @staticmethod
-    def _spec(ordinal: int, generate: Mapping[str, Any], more: Mapping[str, Any]) -> tree_pb2.TreeSpec:
+    def _spec(
+        ordinal: int, generate: Mapping[str, Any], more: Mapping[str, Any]
+    ) -> tree_pb2.TreeSpec:
         group, row = f"{RUN}/train/{ordinal}", {"n": ordinal}
         return tree_pb2.TreeSpec(
             run_id=RUN,
@@ -101,7 +119,9 @@ class World:
 
     async def state(self, tree: bytes) -> tree_pb2.Tree:
         """A tree as the store has it."""
-        answer: ts.GetTreeResponse = await rpc.call(self.trees.GetTree, ts.GetTreeRequest(tree_id=tree))
+        answer: ts.GetTreeResponse = await rpc.call(
+            self.trees.GetTree, ts.GetTreeRequest(tree_id=tree)
+        )
         return answer.tree
 
     async def grown(self, ids: Sequence[bytes], deadline_s: float = 20.0) -> list[tree_pb2.Tree]:
@@ -112,7 +132,9 @@ class World:
             if all(s is not None and s.state in _GROWN for s in states):
                 return [s for s in states if s is not None]
             await asyncio.sleep(0.02)
-        raise AssertionError(f"not grown after {deadline_s} s: {[s and (s.state, len(s.segments)) for s in states]}")
+        raise AssertionError(
+            f"not grown after {deadline_s} s: {[s and (s.state, len(s.segments)) for s in states]}"
+        )
 
     async def _or_none(self, tree: bytes) -> tree_pb2.Tree | None:
         try:
@@ -126,7 +148,9 @@ class World:
         stop, own = asyncio.Event(), await Bus.connect(self.url, name)
         thread = EngineThread(maker(self.recipe, 1), lockstep=self.recipe.deterministic)
         await thread.start()
-        made = NodeConfig(run_id=RUN, node_id=name, max_branches=64, lockstep=self.recipe.deterministic, **plan)
+        made = NodeConfig(
+            run_id=RUN, node_id=name, max_branches=64, lockstep=self.recipe.deterministic, **plan
+        )
         store = GrpcStore(rpc.channel(self.address), RUN, name)
         queue = await subscriptions.assignments(own, RUN)
         heard = subscriptions.policy_events(own, RUN), subscriptions.closed_events(own, RUN)

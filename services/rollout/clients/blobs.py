@@ -29,9 +29,14 @@ class Blobs:
     async def light(self, event: Event) -> Event:
         """The event, light enough for the log. What the store refuses stays out of it: the store will say what it lacks."""
         message = event.message
-        if not isinstance(message, events_pb2.SegmentsGrown) or message.ByteSize() <= MAX_MESSAGE_BYTES:
+        if (
+            not isinstance(message, events_pb2.SegmentsGrown)
+            or message.ByteSize() <= MAX_MESSAGE_BYTES
+        ):
             return event
-        small = events_pb2.SegmentsGrown(run_id=message.run_id, node_id=message.node_id, plans=message.plans)
+        small = events_pb2.SegmentsGrown(
+            run_id=message.run_id, node_id=message.node_id, plans=message.plans
+        )
         for grown in message.segments:
             if (named := await self._named(grown)) is not None:
                 small.segments.append(named)
@@ -53,4 +58,6 @@ class Blobs:
                 return None
             else:
                 stub = tree_pb2.Segment(id=segment.id, tree_id=segment.tree_id)
-                return events_pb2.GrownSegment(segment=stub, claim_epoch=grown.claim_epoch, blob=blake(data))
+                return events_pb2.GrownSegment(
+                    segment=stub, claim_epoch=grown.claim_epoch, blob=blake(data)
+                )

@@ -14,7 +14,9 @@ _Claim = ts.ClaimTreeResponse | None  # None: ask again
 class Claims:
     """A node's claims, each with its own answer."""
 
-    def __init__(self, call: Callable[[ts.ClaimTreesRequest], Awaitable[ts.ClaimTreesResponse]]) -> None:
+    def __init__(
+        self, call: Callable[[ts.ClaimTreesRequest], Awaitable[ts.ClaimTreesResponse]]
+    ) -> None:
         self._call = call
         self._together = Batcher[ts.ClaimTreeRequest, _Claim](self._send, _MOST)
 
@@ -43,7 +45,9 @@ def refusal(reason: str, detail: str) -> NotFound | Refused:
 class Renewals:
     """Renewals that are asked for together go to the store in one call, and there into one transaction."""
 
-    def __init__(self, call: Callable[[ts.RenewClaimsRequest], Awaitable[ts.RenewClaimsResponse]]) -> None:
+    def __init__(
+        self, call: Callable[[ts.RenewClaimsRequest], Awaitable[ts.RenewClaimsResponse]]
+    ) -> None:
         self._call = call
         self._together = Batcher[ts.RenewClaimRequest, None](self._send, _MOST)
 
@@ -53,4 +57,7 @@ class Renewals:
 
     async def _send(self, requests: Sequence[ts.RenewClaimRequest]) -> list[BanyanError | None]:
         response = await self._call(ts.RenewClaimsRequest(claims=requests))
-        return [refusal(outcome.refused, outcome.detail) if outcome.refused else None for outcome in response.outcomes]
+        return [
+            refusal(outcome.refused, outcome.detail) if outcome.refused else None
+            for outcome in response.outcomes
+        ]

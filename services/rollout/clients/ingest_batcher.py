@@ -15,9 +15,14 @@ _TURN_MS = 1000  # of a call: a tree that the store lacks holds up those that en
 class Ingests:
     """A node's waits, each with its own answer and its own deadline."""
 
-    def __init__(self, call: Callable[[ts.AwaitTreesIngestedRequest], Awaitable[ts.AwaitTreesIngestedResponse]]) -> None:
+    def __init__(
+        self,
+        call: Callable[[ts.AwaitTreesIngestedRequest], Awaitable[ts.AwaitTreesIngestedResponse]],
+    ) -> None:
         self._call = call
-        self._together = Batcher[ts.AwaitIngestedRequest, ts.AwaitIngestedResponse](self._send, _MOST)
+        self._together = Batcher[ts.AwaitIngestedRequest, ts.AwaitIngestedResponse](
+            self._send, _MOST
+        )
 
     async def ask(self, request: ts.AwaitIngestedRequest) -> ts.AwaitIngestedResponse:
         """What the store has of a tree, once it has all, lost some of it for good, or `deadline_ms` is over.
@@ -31,6 +36,12 @@ class Ingests:
             if whole or answer.refused or time.monotonic() >= end:
                 return answer
 
-    async def _send(self, requests: Sequence[ts.AwaitIngestedRequest]) -> list[ts.AwaitIngestedResponse | BanyanError]:
-        response = await self._call(ts.AwaitTreesIngestedRequest(trees=requests, deadline_ms=_TURN_MS))
-        return [o.answer if not o.refused else refusal(o.refused, o.detail) for o in response.outcomes]
+    async def _send(
+        self, requests: Sequence[ts.AwaitIngestedRequest]
+    ) -> list[ts.AwaitIngestedResponse | BanyanError]:
+        response = await self._call(
+            ts.AwaitTreesIngestedRequest(trees=requests, deadline_ms=_TURN_MS)
+        )
+        return [
+            o.answer if not o.refused else refusal(o.refused, o.detail) for o in response.outcomes
+        ]

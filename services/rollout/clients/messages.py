@@ -47,7 +47,10 @@ def segments(
     """SegmentsGrown of segments with their claims, as few messages as the limit allows. Parents stay before children, and
     plans behind the segments that caused them. A segment that is too large for any message has one of its own."""
     message, size = events_pb2.SegmentsGrown(run_id=run_id, node_id=node_id), FRAMING_BYTES
-    grown = (events_pb2.GrownSegment(segment=wire.segment_to_wire(s), claim_epoch=epoch) for s, epoch in made)
+    grown = (
+        events_pb2.GrownSegment(segment=wire.segment_to_wire(s), claim_epoch=epoch)
+        for s, epoch in made
+    )
     said: list[events_pb2.GrownSegment | events_pb2.GrownPlan] = [*grown, *plans]
     for part in said:
         if size > FRAMING_BYTES and size + part.ByteSize() > MAX_MESSAGE_BYTES:
@@ -66,14 +69,21 @@ def _grown_segments(message: events_pb2.SegmentsGrown, traceparent: str) -> Even
     # Claims are in the id: the same segment sampled again under a new claim is another event.
     keys = [g.segment.id + _u32(g.claim_epoch) for g in message.segments]
     keys += [p.tree_id + _u32(p.plan.claim_epoch) + _u32(p.plan.number) for p in message.plans]
-    return Event(subjects.lineage(message.run_id, "segment"), message, f"segments-{blake(*sorted(keys)).hex()}", traceparent)
+    return Event(
+        subjects.lineage(message.run_id, "segment"),
+        message,
+        f"segments-{blake(*sorted(keys)).hex()}",
+        traceparent,
+    )
 
 
 def _u32(number: int) -> bytes:
     return number.to_bytes(4, "little")
 
 
-def leaf(run_id: str, tree_id: bytes, epoch: int, mark: LeafMark, completion: str, traceparent: str = "") -> Event:
+def leaf(
+    run_id: str, tree_id: bytes, epoch: int, mark: LeafMark, completion: str, traceparent: str = ""
+) -> Event:
     """LeavesFinished of one leaf."""
     message = events_pb2.LeafFinished(
         run_id=run_id,
@@ -84,7 +94,12 @@ def leaf(run_id: str, tree_id: bytes, epoch: int, mark: LeafMark, completion: st
         completion=completion,
     )
     name = f"leaf-{tree_id.hex()}-{epoch}-{mark.leaf.segment.hex()}-{mark.leaf.end}"
-    return Event(subjects.lineage(run_id, "leaf"), events_pb2.LeavesFinished(leaves=[message]), name, traceparent)
+    return Event(
+        subjects.lineage(run_id, "leaf"),
+        events_pb2.LeavesFinished(leaves=[message]),
+        name,
+        traceparent,
+    )
 
 
 def merged(batch: Sequence[Event]) -> list[tuple[Event, list[Event]]]:
@@ -95,7 +110,11 @@ def merged(batch: Sequence[Event]) -> list[tuple[Event, list[Event]]]:
     kinds: dict[type[Message], list[Event]] = {kind: [] for kind in _ORDER}
     for event in batch:
         kinds[type(event.message)].append(event)
-    return [(_joined(part), part) for kind, most in _ORDER.items() for part in chunked(kinds[kind], _size, most)]
+    return [
+        (_joined(part), part)
+        for kind, most in _ORDER.items()
+        for part in chunked(kinds[kind], _size, most)
+    ]
 
 
 def _size(event: Event) -> int:
@@ -113,7 +132,10 @@ def _joined(part: Sequence[Event]) -> Event:
             if field.is_repeated:
                 getattr(joined, field.name).extend(value)
     traces = {event.traceparent for event in part}
-    subject, name = part[0].subject, f"joined-{blake(*sorted(e.msg_id.encode() for e in part)).hex()}"
+    subject, name = (
+        part[0].subject,
+        f"joined-{blake(*sorted(e.msg_id.encode() for e in part)).hex()}",
+    )
     return Event(subject, joined, name, traces.pop() if len(traces) == 1 else "")
 
 
@@ -136,4 +158,6 @@ def grown(
         inside=[wire.leaf_to_wire(one) for one in inside],
     )
     trees = events_pb2.TreesGrown(trees=[message])
-    return Event(subjects.lineage(run_id, "grown"), trees, f"grown-{tree_id.hex()}-{epoch}", traceparent)
+    return Event(
+        subjects.lineage(run_id, "grown"), trees, f"grown-{tree_id.hex()}-{epoch}", traceparent
+    )

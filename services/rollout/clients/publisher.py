@@ -17,7 +17,9 @@ from services.rollout.timeouts import first
 
 log = logging.getLogger(__name__)
 
-_MOST_EVENTS = 4096  # then the engine's segments wait; a broker that is away is back-pressure, not loss
+_MOST_EVENTS = (
+    4096  # then the engine's segments wait; a broker that is away is back-pressure, not loss
+)
 _AT_ONCE = 256
 _TRY_S = 30.0
 _REST_S = 2.0
@@ -67,7 +69,9 @@ class Publisher:
                 self._due.clear()
             dones = {id(event): done for event, done in waiting}
             sends = messages.merged([event for event, _ in waiting])
-            await asyncio.gather(*(self._send(event, [dones[id(part)] for part in parts]) for event, parts in sends))
+            await asyncio.gather(
+                *(self._send(event, [dones[id(part)] for part in parts]) for event, parts in sends)
+            )
 
     async def _send(self, event: Event, dones: Sequence[asyncio.Event | None]) -> None:
         await self._publish(event)
@@ -78,10 +82,16 @@ class Publisher:
 
     async def _publish(self, event: Event) -> None:
         while True:
-            self.pulse.beat("a try", _SEND_S)  # a broker that is away is no hang, however long it is
+            self.pulse.beat(
+                "a try", _SEND_S
+            )  # a broker that is away is no hang, however long it is
             try:
                 await self._bus.publish(
-                    event.subject, event.message, event.msg_id, traceparent=event.traceparent, deadline_s=_TRY_S
+                    event.subject,
+                    event.message,
+                    event.msg_id,
+                    traceparent=event.traceparent,
+                    deadline_s=_TRY_S,
                 )
                 return
             except DeadlineMissed as error:
@@ -95,4 +105,6 @@ class Publisher:
             async with asyncio.timeout(deadline_s):
                 await self._queue.join()
         except TimeoutError:
-            raise DeadlineMissed(f"{self._queue.qsize()} events were not sent within {deadline_s:.0f} s") from None
+            raise DeadlineMissed(
+                f"{self._queue.qsize()} events were not sent within {deadline_s:.0f} s"
+            ) from None

@@ -36,7 +36,9 @@ _POLICIES = 64  # more than are ever wanted: the newest, or one that trees ask f
 class GrpcStore:
     """Calls of one node of one run."""
 
-    def __init__(self, channel: grpc.aio.Channel, run_id: str, node_id: str, joined: bool = False) -> None:
+    def __init__(
+        self, channel: grpc.aio.Channel, run_id: str, node_id: str, joined: bool = False
+    ) -> None:
         self._trees = treestore_service_pb2_grpc.TreeStoreServiceStub(channel)
         self._runs = runstore_service_pb2_grpc.RunStoreServiceStub(channel)
         self._run_id, self._node_id, self._joined = run_id, node_id, joined
@@ -46,7 +48,9 @@ class GrpcStore:
     async def run(self) -> runstore_service_pb2.Run:
         """The run."""
         request = runstore_service_pb2.ReadRunRequest(run_id=self._run_id)
-        answer: runstore_service_pb2.ReadRunResponse = await rpc.call(self._runs.ReadRun, request, _CALL_S, _PATIENCE_S)
+        answer: runstore_service_pb2.ReadRunResponse = await rpc.call(
+            self._runs.ReadRun, request, _CALL_S, _PATIENCE_S
+        )
         return answer.run
 
     async def policies(self) -> list[Published]:
@@ -67,7 +71,10 @@ class GrpcStore:
 
     async def _claimed(self, tree_id: bytes, epoch: int) -> list[tree_pb2.Segment]:
         """The segments of a tree that is too large for an answer."""
-        request, found = treestore_service_pb2.StreamClaimedRequest(tree_id=tree_id, epoch=epoch), list[tree_pb2.Segment]()
+        request, found = (
+            treestore_service_pb2.StreamClaimedRequest(tree_id=tree_id, epoch=epoch),
+            list[tree_pb2.Segment](),
+        )
         try:
             async for part in self._trees.StreamClaimed(request, timeout=_FETCH_S):
                 found.extend(part.segments)
@@ -78,14 +85,18 @@ class GrpcStore:
     async def _claim_trees(self, request: treestore_service_pb2.ClaimTreesRequest) -> Any:
         return await rpc.call(self._trees.ClaimTrees, request, _CALL_S, _PATIENCE_S)
 
-    async def _await_ingested(self, request: treestore_service_pb2.AwaitTreesIngestedRequest) -> Any:
+    async def _await_ingested(
+        self, request: treestore_service_pb2.AwaitTreesIngestedRequest
+    ) -> Any:
         return await rpc.call(self._trees.AwaitTreesIngested, request, _CALL_S, _PATIENCE_S)
 
     async def put_blob(self, tree_id: bytes, epoch: int, data: bytes) -> None:
         """Sends a blob in pieces."""
 
         def attempt(_: None, timeout: float, metadata: tuple[tuple[str, str], ...]) -> Any:
-            return self._trees.PutBlob(_pieces(tree_id, epoch, data), timeout=timeout, metadata=metadata)
+            return self._trees.PutBlob(
+                _pieces(tree_id, epoch, data), timeout=timeout, metadata=metadata
+            )
 
         await rpc.call(attempt, None, _BLOB_S)
 
@@ -99,21 +110,37 @@ class GrpcStore:
 
     async def give_back(self, tree_id: bytes, epoch: int, reason: str) -> None:
         """Ends a claim."""
-        request = treestore_service_pb2.ReturnTreeRequest(tree_id=tree_id, epoch=epoch, reason=reason)
+        request = treestore_service_pb2.ReturnTreeRequest(
+            tree_id=tree_id, epoch=epoch, reason=reason
+        )
         await rpc.call(self._trees.ReturnTree, request, _CALL_S, _CALL_S)
 
-    async def ingested(self, tree_id: bytes, epoch: int, segments: Sequence[bytes], deadline_s: float) -> Ingested:
+    async def ingested(
+        self, tree_id: bytes, epoch: int, segments: Sequence[bytes], deadline_s: float
+    ) -> Ingested:
         """Waits for the store."""
         request = treestore_service_pb2.AwaitIngestedRequest(
-            tree_id=tree_id, epoch=epoch, segment_ids=segments, grown=True, deadline_ms=int(1000 * deadline_s)
+            tree_id=tree_id,
+            epoch=epoch,
+            segment_ids=segments,
+            grown=True,
+            deadline_ms=int(1000 * deadline_s),
         )
         answer = await self._ingests.ask(request)
-        return Ingested(frozenset(answer.missing), answer.grown, tuple(r.reason for r in answer.refused))
+        return Ingested(
+            frozenset(answer.missing), answer.grown, tuple(r.reason for r in answer.refused)
+        )
 
-    async def awaited(self, tree_id: bytes, epoch: int, known: int, round: int | None, deadline_s: float) -> Awaited:
+    async def awaited(
+        self, tree_id: bytes, epoch: int, known: int, round: int | None, deadline_s: float
+    ) -> Awaited:
         """Waits for scores and room."""
         request = treestore_service_pb2.AwaitScoresRequest(
-            tree_id=tree_id, epoch=epoch, known=known, deadline_ms=int(1000 * deadline_s), room_known=round
+            tree_id=tree_id,
+            epoch=epoch,
+            known=known,
+            deadline_ms=int(1000 * deadline_s),
+            room_known=round,
         )
         answer = await rpc.call(self._trees.AwaitScores, request, deadline_s + _CALL_S, _PATIENCE_S)
         return Awaited(list(answer.scores), answer.room if answer.HasField("room") else None)
@@ -128,13 +155,21 @@ class GrpcStore:
 
     def _member(self, trees: int, **said: bool) -> runstore_service_pb2.PutMemberRequest:
         member = runstore_service_pb2.Member(
-            node_id=self._node_id, run_id=self._run_id, host=socket.gethostname(), joined=self._joined, trees=trees
+            node_id=self._node_id,
+            run_id=self._run_id,
+            host=socket.gethostname(),
+            joined=self._joined,
+            trees=trees,
         )
         return runstore_service_pb2.PutMemberRequest(member=member, **said)
 
 
-def _pieces(tree_id: bytes, epoch: int, data: bytes) -> Iterator[treestore_service_pb2.PutBlobRequest]:
-    yield treestore_service_pb2.PutBlobRequest(tree_id=tree_id, epoch=epoch, digest=blake(data), size=len(data))
+def _pieces(
+    tree_id: bytes, epoch: int, data: bytes
+) -> Iterator[treestore_service_pb2.PutBlobRequest]:
+    yield treestore_service_pb2.PutBlobRequest(
+        tree_id=tree_id, epoch=epoch, digest=blake(data), size=len(data)
+    )
     for start in range(0, len(data), _PIECE_BYTES):
         yield treestore_service_pb2.PutBlobRequest(chunk=data[start : start + _PIECE_BYTES])
 
@@ -145,12 +180,16 @@ class WeightServer:
     def __init__(self, through: grpc.aio.Channel | None = None, secret: str = "") -> None:
         self._through, self._secret = through, secret
 
-    async def fetch(self, published: Published, offset: int) -> AsyncIterator[learner_service_pb2.FetchWeightsResponse]:
+    async def fetch(
+        self, published: Published, offset: int
+    ) -> AsyncIterator[learner_service_pb2.FetchWeightsResponse]:
         """A policy's bytes from an offset on. Raises BanyanError."""
         channel = self._through or rpc.channel(published.address, secret=self._secret)
         try:
             stub = learner_service_pb2_grpc.LearnerServiceStub(channel)
-            request = learner_service_pb2.FetchWeightsRequest(digest=published.policy.digest, offset=offset)
+            request = learner_service_pb2.FetchWeightsRequest(
+                digest=published.policy.digest, offset=offset
+            )
             async for piece in stub.FetchWeights(request, timeout=_FETCH_S):
                 yield piece
         except grpc.RpcError as error:
@@ -174,9 +213,14 @@ class HandOvers:
         try:
             stub = learner_service_pb2_grpc.LearnerServiceStub(channel)
             request = learner_service_pb2.HandOverRequest(
-                digest=published.policy.digest, node_id=self._node_id, workers=self._workers, devices=devices
+                digest=published.policy.digest,
+                node_id=self._node_id,
+                workers=self._workers,
+                devices=devices,
             )
-            async for said in stub.HandOver(request, timeout=_FETCH_S + published.bytes / SLOWEST_B_S):
+            async for said in stub.HandOver(
+                request, timeout=_FETCH_S + published.bytes / SLOWEST_B_S
+            ):
                 yield said
         except grpc.RpcError as error:
             raise error_of(error, f"a hand-over of weights from {published.address}") from None

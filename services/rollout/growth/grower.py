@@ -12,7 +12,18 @@ from types import MappingProxyType
 
 from banyan import order, reward
 from banyan.draws import Draws, branch_key
-from banyan.plugins import Branch, Expansion, GrowthBudget, GrowthView, LeafMark, News, Plan, Planner, Repaired, Rewards
+from banyan.plugins import (
+    Branch,
+    Expansion,
+    GrowthBudget,
+    GrowthView,
+    LeafMark,
+    News,
+    Plan,
+    Planner,
+    Repaired,
+    Rewards,
+)
 from banyan.segment import Finish, IntTokens, Kind, Origin, Segment
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
@@ -37,7 +48,9 @@ class GrowthStep:
     aborts: tuple[Branch, ...] = ()
     grown: tuple[Leaf, ...] | None = None
     plans: Sequence[tree_pb2.PlanRecord] = ()  # the plan that followed, for the log
-    inside: tuple[Leaf, ...] = ()  # of a grown tree: places that were marked, are no leaves, and that paths go on from
+    inside: tuple[
+        Leaf, ...
+    ] = ()  # of a grown tree: places that were marked, are no leaves, and that paths go on from
 
 
 @dataclass(slots=True)
@@ -60,16 +73,30 @@ class Grower:
     _view: GrowthView = field(init=False)  # changes with what it shows; a policy cannot change it
     _planner: Planner | None = None  # of this room
     _marked: set[Leaf] = field(default_factory=set)  # by this planner
-    _paths: dict[bytes, order.Path] = field(default_factory=dict)  # of segments, as far as they were asked for
+    _paths: dict[bytes, order.Path] = field(
+        default_factory=dict
+    )  # of segments, as far as they were asked for
     _log: PlanLog = field(init=False)
     _seen: ViewDigest = field(init=False)  # what the view holds, kept as it changes
 
     def __post_init__(self) -> None:
-        flying, leaves, rewards = self.in_flight.keys(), MappingProxyType(self.leaves), MappingProxyType(self.rewards)
-        path, sampling, repairs = self.spec.max_path_tokens, self.spec.sampling, MappingProxyType(self.repairs)
-        self._view = GrowthView(self.tree, self.spec.seed, path, flying, leaves, rewards, sampling, repairs)
+        flying, leaves, rewards = (
+            self.in_flight.keys(),
+            MappingProxyType(self.leaves),
+            MappingProxyType(self.rewards),
+        )
+        path, sampling, repairs = (
+            self.spec.max_path_tokens,
+            self.spec.sampling,
+            MappingProxyType(self.repairs),
+        )
+        self._view = GrowthView(
+            self.tree, self.spec.seed, path, flying, leaves, rewards, sampling, repairs
+        )
         self._seen = view_digest.parts(self._view)
-        self._log = PlanLog(self.claim, list(self.tree.segments), list(self.leaves), room=self.given)
+        self._log = PlanLog(
+            self.claim, list(self.tree.segments), list(self.leaves), room=self.given
+        )
         room = GrowthBudget(step=self.spec.min_step)
         self._room = plan_log.given(room, self.given) if self.given is not None else room
 
@@ -100,14 +127,20 @@ class Grower:
     def scored(self, scores: Sequence[tree_pb2.ScoredLeaf]) -> GrowthStep:
         """Takes all scores that the store has of the tree."""
         found = rewards_from_wire(scores, self.spec.scorers)
-        new = {leaf: value for leaf, value in found.items() if leaf in self.leaves and leaf not in self.rewards}
+        new = {
+            leaf: value
+            for leaf, value in found.items()
+            if leaf in self.leaves and leaf not in self.rewards
+        }
         return self._rewarded(new, repairs.of_scores(scores, new, self.tree, self.tokenizer))
 
     def unscored(self) -> GrowthStep:
         """No more scores will come: leaves without a reward have none for the policy either."""
         return self._rewarded(dict.fromkeys(self.leaves))
 
-    def _rewarded(self, found: Rewards, repaired: Mapping[Leaf, Repaired] = MappingProxyType({})) -> GrowthStep:
+    def _rewarded(
+        self, found: Rewards, repaired: Mapping[Leaf, Repaired] = MappingProxyType({})
+    ) -> GrowthStep:
         new = {leaf: value for leaf, value in found.items() if leaf not in self.rewards}
         self.rewards |= new
         self.repairs |= repaired
@@ -159,7 +192,9 @@ class Grower:
     def completion(self, leaf: Leaf) -> str:
         """The path's text after the prompt, decoded as one."""
         assert self.tree.root is not None
-        return self.tokenizer.decode(self.tree.prefix_tokens(leaf.segment, leaf.end)[len(self.tree.root) :])
+        return self.tokenizer.decode(
+            self.tree.prefix_tokens(leaf.segment, leaf.end)[len(self.tree.root) :]
+        )
 
     # -- planning --
 
@@ -175,7 +210,9 @@ class Grower:
         seen = self._seen.sum
         self._log.fresh += [segment.id for segment in news.segments]
         self._log.gone += news.gone
-        plan = planned(partial(self._asked, news), self.tree, self.spec.said, self.spec.max_path_tokens)
+        plan = planned(
+            partial(self._asked, news), self.tree, self.spec.said, self.spec.max_path_tokens
+        )
         wanted = {e.branch: e for e in plan.expansions if self._missing(e.branch)}
         requests = self._requests(wanted.values())
         self._marked.update(mark.leaf for mark in plan.leaves)
@@ -184,12 +221,18 @@ class Grower:
         for mark in marks:
             self.leaves[mark.leaf] = mark.reason
             self._seen.leaf(mark.leaf, mark.reason)
-        aborts = tuple(branch for branch, _ in plan.prunes if branch in self.in_flight and branch not in self._pruned)
+        aborts = tuple(
+            branch
+            for branch, _ in plan.prunes
+            if branch in self.in_flight and branch not in self._pruned
+        )
         self._pruned.update(aborts)
         self._over = plan.done and not self.in_flight
         prunes = [(branch, end) for branch, end in plan.prunes if branch in aborts]
         digest = partial(view_digest.digest, self._view, seen, self._room)
-        records = self._log.record(digest, list(wanted.values()), marks, prunes, plan.done, plan.dropped)
+        records = self._log.record(
+            digest, list(wanted.values()), marks, prunes, plan.done, plan.dropped
+        )
         grown, inside = (self._grown(), self._inside()) if self._over else (None, ())
         return GrowthStep(requests, tuple(news.segments), marks, aborts, grown, records, inside)
 
@@ -207,11 +250,18 @@ class Grower:
     def _inside(self) -> tuple[Leaf, ...]:
         """Places that were put before scorers, and that paths to leaves go on from."""
         taken_back = self.leaves.keys() - self._marked
-        above = {segment.id: (segment.parent, segment.fork) for segment in self.tree} if taken_back else {}
+        above = (
+            {segment.id: (segment.parent, segment.fork) for segment in self.tree}
+            if taken_back
+            else {}
+        )
         return tuple(sorted(reward.inner(taken_back, self._marked, above)))
 
     def _missing(self, branch: Branch) -> bool:
-        return branch not in self.in_flight and self.tree.at(branch.parent, branch.fork, branch.ordinal) is None
+        return (
+            branch not in self.in_flight
+            and self.tree.at(branch.parent, branch.fork, branch.ordinal) is None
+        )
 
     def _requests(self, wanted: Iterable[Expansion]) -> tuple[Request, ...]:
         """Requests at one place share their prefix."""
@@ -228,7 +278,9 @@ class Grower:
         self.in_flight[branch] = expansion
         self._seen.flying(branch, 1)
         if self._ends(expansion.forced):
-            sampling = replace(sampling, max_new_tokens=1)  # only to hear of the forced tokens: nothing follows an end
+            sampling = replace(
+                sampling, max_new_tokens=1
+            )  # only to hear of the forced tokens: nothing follows an end
         most = len(expansion.forced) + sampling.max_new_tokens
         return Request(
             key=self.key(branch),
@@ -255,14 +307,20 @@ class Grower:
     def _root(self) -> Segment:
         tokens = self.tokenizer.encode_chat(self.spec.messages)
         text = "\n".join(str(m.get("content", "")) for m in self.spec.messages)
-        return Segment(self.spec.tree_id, b"", 0, 0, Kind.PROMPT, tokens, text=text, producer=self.producer)
+        return Segment(
+            self.spec.tree_id, b"", 0, 0, Kind.PROMPT, tokens, text=text, producer=self.producer
+        )
 
     def _segments(self, expansion: Expansion, one: Sampled) -> list[Segment]:
         """What a branch became, parents first: nothing, a segment, or one of forced tokens and what was sampled after."""
         branch, given = expansion.branch, len(expansion.forced)
         if len(one.tokens_T) < max(1, given):
             return []
-        finish, made, ends = self._finish(branch, one), list[Segment](), self._ends(expansion.forced)
+        finish, made, ends = (
+            self._finish(branch, one),
+            list[Segment](),
+            self._ends(expansion.forced),
+        )
         for start, stop in pieces.spans(given, given if ends else len(one.tokens_T)):
             forced = start < given
             at = Branch(made[-1].id, given, 0) if made else branch
@@ -276,7 +334,9 @@ class Grower:
                     origin=expansion.origin if forced else Origin.NONE,
                     tokens_T=one.tokens_T[start:stop],
                     logprobs_T=one.logprobs_T[start:stop],
-                    sampled_logprobs_T=pieces.sampled(one, start, stop, forced, expansion.sampling.truncated),
+                    sampled_logprobs_T=pieces.sampled(
+                        one, start, stop, forced, expansion.sampling.truncated
+                    ),
                     policy=one.policy.digest,
                     sampling=expansion.sampling,
                     finish=finish if not forced else Finish.STOP if ends else Finish.BOUNDARY,
@@ -284,7 +344,9 @@ class Grower:
                     policy_step=one.policy.step,
                     producer=self.producer,
                     text=self.tokenizer.decode(one.tokens_T[start:stop]),
-                    cached_tokens=self.tree.prefix_length(branch.parent, branch.fork) + given if made else one.cached_tokens,
+                    cached_tokens=self.tree.prefix_length(branch.parent, branch.fork) + given
+                    if made
+                    else one.cached_tokens,
                     entropies_T=one.entropies_T[start:stop],
                     signals=one.signals[start:stop],
                 )

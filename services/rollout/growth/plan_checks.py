@@ -40,7 +40,9 @@ def _checked(plan: object, tree: Tree, longest: int) -> Plan:
         _check_mark(mark, tree)
     for pruned in _all(plan.prunes, tuple, "prunes"):
         if len(pruned) != 2 or not isinstance(pruned[0], Branch) or not _whole(pruned[1], 0):
-            raise InvalidInput(f"a plan's prunes are pairs of a Branch and the tokens to keep of it, got {pruned!r:.100}")
+            raise InvalidInput(
+                f"a plan's prunes are pairs of a Branch and the tokens to keep of it, got {pruned!r:.100}"
+            )
     _all(plan.dropped, Leaf, "dropped")
     if not isinstance(plan.done, bool | np.bool_):
         raise InvalidInput(f"a plan's done is true or false, got {plan.done!r:.100}")
@@ -53,7 +55,9 @@ def _all(values: Any, kind: type[T], name: str) -> Collection[T]:
         raise InvalidInput(f"a plan's {name} are a tuple, got {values!r:.100}")
     for value in values:
         if not isinstance(value, kind):
-            raise InvalidInput(f"a plan's {name} are each of kind {kind.__name__}, got {value!r:.100}")
+            raise InvalidInput(
+                f"a plan's {name} are each of kind {kind.__name__}, got {value!r:.100}"
+            )
     return values
 
 
@@ -67,11 +71,17 @@ def _check_expansion(expansion: Expansion, tree: Tree) -> None:
         raise InvalidInput(f"an expansion is of a Branch, got {branch!r:.100}")
     _check_place(branch.parent, branch.fork, 0, tree, "a branch leaves")
     if not _whole(branch.ordinal, 0) or branch.ordinal > _MOST_ORDINAL:
-        raise InvalidInput(f"a branch has ordinal {branch.ordinal!r}; ordinals are whole numbers from 0 on")
+        raise InvalidInput(
+            f"a branch has ordinal {branch.ordinal!r}; ordinals are whole numbers from 0 on"
+        )
     if why := _unusable(expansion.sampling):
         raise InvalidInput(f"{_said(branch)} asks for {why}")
-    if not isinstance(expansion.forced, tuple) or not all(_whole(token, 0) for token in expansion.forced):
-        raise InvalidInput(f"{_said(branch)} has forced {expansion.forced!r:.100}; they are a tuple of token ids")
+    if not isinstance(expansion.forced, tuple) or not all(
+        _whole(token, 0) for token in expansion.forced
+    ):
+        raise InvalidInput(
+            f"{_said(branch)} has forced {expansion.forced!r:.100}; they are a tuple of token ids"
+        )
     if not isinstance(expansion.signals, Wanted) or not isinstance(expansion.origin, Origin):
         said = f"signals {expansion.signals!r:.100} and origin {expansion.origin!r:.50}"
         raise InvalidInput(f"{_said(branch)} has {said}; they are a Wanted and an Origin")
@@ -81,8 +91,12 @@ def _check_length(expansion: Expansion, tree: Tree, longest: int) -> None:
     branch, forced, new = expansion.branch, len(expansion.forced), expansion.sampling.max_new_tokens
     before = tree.prefix_length(branch.parent, branch.fork) - len(tree.root or ())
     if before + forced + new > longest:
-        behind = f"behind {before} tokens of its path" + (f" and {forced} forced ones" if forced else "")
-        raise InvalidInput(f"{_said(branch)} asks for {new} new tokens {behind}; a path holds {longest} (max_path_tokens)")
+        behind = f"behind {before} tokens of its path" + (
+            f" and {forced} forced ones" if forced else ""
+        )
+        raise InvalidInput(
+            f"{_said(branch)} asks for {new} new tokens {behind}; a path holds {longest} (max_path_tokens)"
+        )
 
 
 @lru_cache(256)  # a plan has few of them for all its branches
@@ -101,7 +115,11 @@ def _unusable(sampling: Sampling) -> str:
         return f"top_k {s.top_k!r}; it must be a whole number from 0 on"
     if not _whole(s.seed, 0) or s.seed >= 1 << 64:
         return f"seed {s.seed!r}; it must be a whole number from 0 to 2^64 - 1"
-    return "" if all(isinstance(text, str) and text for text in s.stop) else f"stop {s.stop!r:.100}; they are texts"
+    return (
+        ""
+        if all(isinstance(text, str) and text for text in s.stop)
+        else f"stop {s.stop!r:.100}; they are texts"
+    )
 
 
 def _check_mark(mark: LeafMark, tree: Tree) -> None:
@@ -117,7 +135,9 @@ def _check_place(segment_id: bytes, tokens: int, least: int, tree: Tree, what: s
     segment = tree.segments.get(segment_id) if isinstance(segment_id, bytes) else None
     if segment is None:
         if not isinstance(segment_id, bytes):
-            raise InvalidInput(f"{what} segment {segment_id!r:.60}; a segment is named by its id, in bytes")
+            raise InvalidInput(
+                f"{what} segment {segment_id!r:.60}; a segment is named by its id, in bytes"
+            )
         raise InvalidInput(f"{what} segment {segment_id[:6].hex()}, which the tree does not have")
     if not _whole(tokens, least) or tokens > len(segment):
         at = f"{what} behind {tokens!r} tokens of segment {segment_id[:6].hex()}"
@@ -125,4 +145,6 @@ def _check_place(segment_id: bytes, tokens: int, least: int, tree: Tree, what: s
 
 
 def _said(branch: Branch) -> str:
-    return f"branch {branch.ordinal} behind {branch.fork} tokens of segment {branch.parent[:6].hex()}"
+    return (
+        f"branch {branch.ordinal} behind {branch.fork} tokens of segment {branch.parent[:6].hex()}"
+    )

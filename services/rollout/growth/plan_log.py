@@ -48,7 +48,10 @@ class PlanLog:
         dropped: Sequence[Leaf] = (),
     ) -> list[tree_pb2.PlanRecord]:
         """The records of a plan, more than one where it is large; none if nothing in it was new, or the log is full."""
-        if not (expansions or marks or prunes or dropped or (done and not self._done)) or self._full:
+        if (
+            not (expansions or marks or prunes or dropped or (done and not self._done))
+            or self._full
+        ):
             return []
         plan = tree_pb2.PlanRecord(
             claim_epoch=self.claim,
@@ -58,10 +61,15 @@ class PlanLog:
             gone=[_ref(branch) for branch in self.gone],
             found=[segments.leaf_to_wire(leaf) for leaf in self.found],
             expansions=[_expansion(expansion) for expansion in expansions],
-            leaves=[tree_pb2.PlannedLeaf(leaf=segments.leaf_to_wire(mark.leaf), reason=mark.reason) for mark in marks],
+            leaves=[
+                tree_pb2.PlannedLeaf(leaf=segments.leaf_to_wire(mark.leaf), reason=mark.reason)
+                for mark in marks
+            ],
             prunes=[tree_pb2.PlannedPrune(branch=_ref(branch), end=end) for branch, end in prunes],
             done=done,
-            rewards=[_reward(leaf, value, self.repairs.get(leaf)) for leaf, value in self.rewards.items()],
+            rewards=[
+                _reward(leaf, value, self.repairs.get(leaf)) for leaf, value in self.rewards.items()
+            ],
             room=self.room,
             room_lapsed=self.lapsed,
             dropped=[segments.leaf_to_wire(leaf) for leaf in dropped],
@@ -74,13 +82,19 @@ class PlanLog:
         if over or max(sizes) > _PLAN_BYTES or self._bytes + sum(sizes) > _CLAIM_BYTES:
             self._full = True  # a gap could not be replayed, so this is the end
             return [tree_pb2.PlanRecord(claim_epoch=self.claim, number=self._number, full=True)]
-        self._number, self._bytes, self._done = self._number + len(parts), self._bytes + sum(sizes), done
+        self._number, self._bytes, self._done = (
+            self._number + len(parts),
+            self._bytes + sum(sizes),
+            done,
+        )
         self.fresh, self.found, self.gone, self.rewards, self.repairs = [], [], [], {}, {}
         self.room, self.lapsed = None, False
         return parts
 
 
-@lru_cache(256)  # a plan names the same few of them for all its branches; a message that takes one copies it
+@lru_cache(
+    256
+)  # a plan names the same few of them for all its branches; a message that takes one copies it
 def _sampling(sampling: Sampling) -> tree_pb2.SamplingParams:
     return segments.sampling_to_wire(sampling)
 
@@ -97,7 +111,9 @@ def _reward(leaf: Leaf, value: float | None, repair: Repaired | None) -> tree_pb
     planned = tree_pb2.PlannedReward(leaf=segments.leaf_to_wire(leaf), value=value)
     if repair is not None:
         place = segments.leaf_to_wire(repair.place)
-        said = tree_pb2.PlannedRepair(place=place, tokens=repair.tokens, step=repair.step, steps=repair.steps)
+        said = tree_pb2.PlannedRepair(
+            place=place, tokens=repair.tokens, step=repair.step, steps=repair.steps
+        )
         planned.repair.CopyFrom(said)
     return planned
 
@@ -118,7 +134,9 @@ def _expansion(expansion: Expansion) -> tree_pb2.PlannedExpansion:
     )
 
 
-def views(spec: GrowSpec, whole: Tree, records: Sequence[tree_pb2.PlanRecord]) -> Iterator[GrowthView]:
+def views(
+    spec: GrowSpec, whole: Tree, records: Sequence[tree_pb2.PlanRecord]
+) -> Iterator[GrowthView]:
     """The view of each plan of one claim, made from the stored tree. Raises KeyError where the tree lacks a segment."""
     seen = Tree(spec.tree_id)
     flying: set[Branch] = set()
@@ -132,12 +150,30 @@ def views(spec: GrowSpec, whole: Tree, records: Sequence[tree_pb2.PlanRecord]) -
             flying.discard(Branch(segment.parent, segment.fork, segment.ordinal))
         flying -= {_branch(ref) for ref in record.gone}
         leaves |= {segments.leaf_from_wire(leaf): "" for leaf in record.found}
-        rewards |= {segments.leaf_from_wire(r.leaf): r.value if r.HasField("value") else None for r in record.rewards}
-        repairs |= {segments.leaf_from_wire(r.leaf): _repair(r.repair) for r in record.rewards if r.HasField("repair")}
+        rewards |= {
+            segments.leaf_from_wire(r.leaf): r.value if r.HasField("value") else None
+            for r in record.rewards
+        }
+        repairs |= {
+            segments.leaf_from_wire(r.leaf): _repair(r.repair)
+            for r in record.rewards
+            if r.HasField("repair")
+        }
         most, sampling = spec.max_path_tokens, spec.sampling
-        yield GrowthView(seen, spec.seed, most, frozenset(flying), dict(leaves), dict(rewards), sampling, dict(repairs))
+        yield GrowthView(
+            seen,
+            spec.seed,
+            most,
+            frozenset(flying),
+            dict(leaves),
+            dict(rewards),
+            sampling,
+            dict(repairs),
+        )
         flying |= {_branch(planned.branch) for planned in record.expansions}
-        leaves |= {segments.leaf_from_wire(planned.leaf): planned.reason for planned in record.leaves}
+        leaves |= {
+            segments.leaf_from_wire(planned.leaf): planned.reason for planned in record.leaves
+        }
 
 
 def rooms(spec: GrowSpec, records: Sequence[tree_pb2.PlanRecord]) -> Iterator[GrowthBudget]:

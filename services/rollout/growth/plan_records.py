@@ -30,7 +30,11 @@ def parts(plan: tree_pb2.PlanRecord, most: int) -> list[tree_pb2.PlanRecord]:
             getattr(made[-1], name).append(item)
             size += cost
     for at, part in enumerate(made):
-        part.claim_epoch, part.number, part.view_digest = plan.claim_epoch, plan.number + at, plan.view_digest
+        part.claim_epoch, part.number, part.view_digest = (
+            plan.claim_epoch,
+            plan.number + at,
+            plan.view_digest,
+        )
         part.more = at + 1 < len(made)
     made[-1].done = plan.done
     return made

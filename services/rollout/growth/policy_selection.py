@@ -37,7 +37,10 @@ def newest(policies: Sequence[Published]) -> Published | None:
 
 
 def wanted(
-    policies: Sequence[Published], loaded: PolicyVersion | None, live: Sequence[GrowSpec], pending: Sequence[GrowSpec]
+    policies: Sequence[Published],
+    loaded: PolicyVersion | None,
+    live: Sequence[GrowSpec],
+    pending: Sequence[GrowSpec],
 ) -> Published | None:
     """The policy to load now; None to stay.
 
@@ -45,7 +48,9 @@ def wanted(
     for an older one exactly gets it when nothing is live.
     """
     best = newest(policies)
-    if best is None or (loaded is not None and not all(spec.allows(best.policy.step) for spec in live)):
+    if best is None or (
+        loaded is not None and not all(spec.allows(best.policy.step) for spec in live)
+    ):
         return None
     first = pending[0] if pending else None
     if first is not None and not live and not first.allows(best.policy.step):

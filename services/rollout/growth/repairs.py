@@ -24,7 +24,9 @@ def of_scores(
     return found
 
 
-def placed(tree: Tree, tokenizer: Tokenizer, leaf: Leaf, repair: tree_pb2.Repair) -> Repaired | None:
+def placed(
+    tree: Tree, tokenizer: Tokenizer, leaf: Leaf, repair: tree_pb2.Repair
+) -> Repaired | None:
     """A repair in tokens; None where the completion is not as long as it says, or nothing is put in.
 
     As many whole tokens are kept as lie in the characters that are right; what is left of these is put in again.
@@ -37,7 +39,11 @@ def placed(tree: Tree, tokenizer: Tokenizer, leaf: Leaf, repair: tree_pb2.Repair
     kept = _kept(tokens_T, text, repair.keep, tokenizer)
     said = text[len(tokenizer.decode(tokens_T[:kept])) : repair.keep] + repair.text
     forced = tuple(tokenizer.encode(said).tolist())
-    return Repaired(_place(tree, leaf, len(tree.root) + kept), forced, repair.step, repair.steps) if forced else None
+    return (
+        Repaired(_place(tree, leaf, len(tree.root) + kept), forced, repair.step, repair.steps)
+        if forced
+        else None
+    )
 
 
 def _kept(tokens_T: IntTokens, text: str, keep: int, tokenizer: Tokenizer) -> int:
@@ -48,7 +54,9 @@ def _kept(tokens_T: IntTokens, text: str, keep: int, tokenizer: Tokenizer) -> in
 
     counts = range(len(tokens_T) + 1)
     kept = bisect_right(counts, keep, key=said) - 1
-    while kept and not text.startswith(tokenizer.decode(tokens_T[:kept])):  # ends within a character of several tokens
+    while kept and not text.startswith(
+        tokenizer.decode(tokens_T[:kept])
+    ):  # ends within a character of several tokens
         kept -= 1
     return bisect_left(counts, said(kept), hi=kept, key=said)
 

@@ -6,7 +6,9 @@ from services.rollout.engines.port import NO_ROOM
 
 DRAIN, POLICY = "drain", "policy"
 UNFIT = "UNABLE: the engine of this node does not compute with the policy that it was given"
-NO_PLUGIN = Reason.NO_PLUGIN  # reason of an InvalidInput: this node lacks the tree policy, another may have it
+NO_PLUGIN = (
+    Reason.NO_PLUGIN
+)  # reason of an InvalidInput: this node lacks the tree policy, another may have it
 _HERE_ONLY = frozenset({NO_PLUGIN, NO_ROOM})
 
 
@@ -27,4 +29,8 @@ def here(error: Exception) -> str:
 
 def failed(error: Exception) -> str:
     """Of what a tree policy or a chat template raised: both are pure, so they raise it on every node."""
-    return f"UNUSABLE: {error}" if isinstance(error, InvalidInput) else f"UNUSABLE: {type(error).__name__}: {error}"
+    return (
+        f"UNUSABLE: {error}"
+        if isinstance(error, InvalidInput)
+        else f"UNUSABLE: {type(error).__name__}: {error}"
+    )

@@ -58,13 +58,17 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
             top_k=int(generate.get("top_k", 0)),
             max_new_tokens=int(generate["max_new_tokens"]),
             stop=tuple(generate.get("stop", ())),
-            bias=tuple((int(token), float(added)) for token, added in generate.get("logit_bias", ())),
+            bias=tuple(
+                (int(token), float(added)) for token, added in generate.get("logit_bias", ())
+            ),
             seed=spec.seed,
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InvalidInput) and error.reason == NO_PLUGIN:
             raise
-        raise InvalidInput(f"tree {spec.tree_id.hex()[:12]} cannot be grown: its spec is unusable: {error!r}") from None
+        raise InvalidInput(
+            f"tree {spec.tree_id.hex()[:12]} cannot be grown: its spec is unusable: {error!r}"
+        ) from None
     return GrowSpec(
         tree_id=spec.tree_id,
         run_id=spec.run_id,

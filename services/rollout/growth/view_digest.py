@@ -33,7 +33,9 @@ class ViewDigest:
 
     def leaf(self, leaf: Leaf, reason: str) -> None:
         """A leaf was marked."""
-        self._change(b"l", packed(leaf.segment) + struct.pack("<I", leaf.end) + packed(reason.encode()), 1)
+        self._change(
+            b"l", packed(leaf.segment) + struct.pack("<I", leaf.end) + packed(reason.encode()), 1
+        )
 
     def reward(self, leaf: Leaf, value: float | None, repair: Repaired | None = None) -> None:
         """A leaf's reward came, with how its path could be put right if that is known; or it will not come."""
@@ -61,12 +63,20 @@ def parts(view: GrowthView) -> ViewDigest:
     return found
 
 
-def digest(view: GrowthView, sum_of_parts: int | None = None, room: GrowthBudget | None = None) -> bytes:
+def digest(
+    view: GrowthView, sum_of_parts: int | None = None, room: GrowthBudget | None = None
+) -> bytes:
     """BLAKE2b-256 of a view's numbers, the room that control gave if it did, and the sum of its parts, which is made here
     where it is not given."""
     total = parts(view).sum if sum_of_parts is None else sum_of_parts
     numbers = struct.pack("<QQ", view.seed, view.max_path_tokens)
-    return blake(b"banyan.view.v2", numbers, _sampling(view.sampling), total.to_bytes(32, "little"), _given(room))
+    return blake(
+        b"banyan.view.v2",
+        numbers,
+        _sampling(view.sampling),
+        total.to_bytes(32, "little"),
+        _given(room),
+    )
 
 
 @lru_cache(256)

@@ -104,6 +104,8 @@ class Trees:
     def free(self) -> int:
         """Trees to take now: enough to keep every branch busy, with some that wait for those that end. The next ones are
         taken for as wide as the last. Trees that wait for room may wait for those that are not taken yet."""
-        used = sum(max(1, live.spec.width) for live in self if not (live.finishing or live.lacks_room))
+        used = sum(
+            max(1, live.spec.width) for live in self if not (live.finishing or live.lacks_room)
+        )
         room = -(-(self._max_branches + self._max_branches // 2 - used) // self._width)
         return max(0, min(room, self._most_trees - len(self)))

@@ -36,7 +36,13 @@ class TreeClaimer:
         node_id: str,
         fit: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._queue, self._store, self._tokenizer, self._node_id, self._fit = queue, store, tokenizer, node_id, fit
+        self._queue, self._store, self._tokenizer, self._node_id, self._fit = (
+            queue,
+            store,
+            tokenizer,
+            node_id,
+            fit,
+        )
 
     async def close(self) -> None:
         """Takes nothing more."""
@@ -55,7 +61,9 @@ class TreeClaimer:
         try:
             assignment = events_pb2.GrowTree.FromString(delivery.data)
         except DecodeError:
-            log.error("an assignment of %d bytes cannot be read; it is thrown away", len(delivery.data))
+            log.error(
+                "an assignment of %d bytes cannot be read; it is thrown away", len(delivery.data)
+            )
             await delivery.term()
             return None
         span = telemetry.start(
@@ -84,7 +92,11 @@ class TreeClaimer:
         return await self._live(assignment, claim, delivery, span)
 
     async def _live(
-        self, assignment: events_pb2.GrowTree, claim: Claim, delivery: Delivery, span: telemetry.Span
+        self,
+        assignment: events_pb2.GrowTree,
+        claim: Claim,
+        delivery: Delivery,
+        span: telemetry.Span,
     ) -> ActiveTree | None:
         try:
             spec = specs.from_wire(claim.tree.spec)
@@ -94,7 +106,9 @@ class TreeClaimer:
             await self._refuse(assignment.tree_id, claim.epoch, return_reasons.invalid(error))
             await delivery.ack()
             return None
-        return ActiveTree(spec, grower, claim.epoch, delivery, span, assignment.wave, assignment.wave_size)
+        return ActiveTree(
+            spec, grower, claim.epoch, delivery, span, assignment.wave, assignment.wave_size
+        )
 
     async def _refuse(self, tree_id: bytes, epoch: int, why: str) -> None:
         try:

@@ -25,7 +25,9 @@ _MOST_AGAIN = 5
 class TreeCompleter:
     """Waits for the store, tree by tree."""
 
-    def __init__(self, store: Store, publisher: Publisher, trees: Trees, run_id: str, node_id: str) -> None:
+    def __init__(
+        self, store: Store, publisher: Publisher, trees: Trees, run_id: str, node_id: str
+    ) -> None:
         self._store, self._publisher, self._trees = store, publisher, trees
         self._blobs = Blobs(store)
         self._run_id, self._node_id = run_id, node_id
@@ -59,7 +61,9 @@ class TreeCompleter:
         attempt = 0
         while self._trees.holds(live):
             try:
-                answer = await self._store.ingested(live.spec.tree_id, live.epoch, [s.id for s in live.segments], _WAIT_S)
+                answer = await self._store.ingested(
+                    live.spec.tree_id, live.epoch, [s.id for s in live.segments], _WAIT_S
+                )
             except TemporaryError as error:
                 log.warning("the store does not answer: %s", error)
                 await asyncio.sleep(_AGAIN_S)
@@ -70,15 +74,26 @@ class TreeCompleter:
             except NotFound as error:
                 await self._let_go(live, str(error), ack=True)
                 return
-            except BanyanError as error:  # perhaps over another tree that was asked for with this one
-                log.error("the store does not say whether it has tree %s: %s", live.spec.tree_id.hex()[:12], error)
+            except (
+                BanyanError
+            ) as error:  # perhaps over another tree that was asked for with this one
+                log.error(
+                    "the store does not say whether it has tree %s: %s",
+                    live.spec.tree_id.hex()[:12],
+                    error,
+                )
                 await asyncio.sleep(_AGAIN_S)
                 continue
             if await self._settled(live, answer):
                 return
             attempt += 1
-            if attempt > _MOST_AGAIN:  # whatever the store has against it, a new claim counts as an attempt
-                log.error("the store does not take tree %s; its claim is given up", live.spec.tree_id.hex()[:12])
+            if (
+                attempt > _MOST_AGAIN
+            ):  # whatever the store has against it, a new claim counts as an attempt
+                log.error(
+                    "the store does not take tree %s; its claim is given up",
+                    live.spec.tree_id.hex()[:12],
+                )
                 self._trees.forget(live)
                 await live.delivery.nak(_AGAIN_S)
                 return
@@ -108,7 +123,9 @@ class TreeCompleter:
             await self._publisher.put((await self._blobs.light(event)).again(attempt))
         sent = asyncio.Event()
         for event in live.told:
-            await self._publisher.put(event.again(attempt), sent if event is live.told[-1] else None)
+            await self._publisher.put(
+                event.again(attempt), sent if event is live.told[-1] else None
+            )
         self._publisher.hurry()
         await sent.wait()
 
@@ -118,7 +135,9 @@ class TreeCompleter:
             await self._store.give_back(live.spec.tree_id, live.epoch, reason)
         except Refused as error:
             await self._let_go(live, str(error), ack=error.reason != Reason.STALE_EPOCH)
-        except BanyanError as error:  # the claim runs out by itself; a tree that is unknown is nobody's
+        except (
+            BanyanError
+        ) as error:  # the claim runs out by itself; a tree that is unknown is nobody's
             await self._let_go(live, str(error), ack=isinstance(error, NotFound))
         else:
             await self._let_go(live, reason, ack=True)

@@ -16,4 +16,6 @@ class NodeConfig:
     policy_wait_s: float = 30.0
     segment_deadline_s: float = 120.0
     drain_s: float = 8.0
-    refresh_s: float = 0.0  # that running branches may go on when a new policy comes; 0 cuts them at once
+    refresh_s: float = (
+        0.0  # that running branches may go on when a new policy comes; 0 cuts them at once
+    )

@@ -27,7 +27,14 @@ Drop = Callable[[ActiveTree, str, bool], Awaitable[None]]
 class LeaseRenewer:
     """Renews what progresses. `drop(live, why, ack)` lets a tree go that the store gave to somebody else."""
 
-    def __init__(self, store: Store, thread: EngineThread, trees: Trees, drop: Drop, segment_deadline_s: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        thread: EngineThread,
+        trees: Trees,
+        drop: Drop,
+        segment_deadline_s: float,
+    ) -> None:
         self._store, self._thread, self._trees, self._drop = store, thread, trees, drop
         self._deadline_s = segment_deadline_s
         self._steps = 0
@@ -49,7 +56,9 @@ class LeaseRenewer:
     async def once(self) -> None:
         """One round."""
         self.pulse.rest()  # the engine has a pulse of its own
-        steps = (await self._thread.stats()).steps  # vLLM says of its tokens only when their segment ends
+        steps = (
+            await self._thread.stats()
+        ).steps  # vLLM says of its tokens only when their segment ends
         moved, self._steps = steps > self._steps, steps
         now = time.monotonic()
         for live in self._trees:

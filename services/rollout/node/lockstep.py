@@ -25,7 +25,9 @@ class Lockstep:
     `give_up` hands back each tree of a turn that could not be carried out: what it grew here is told to nobody.
     """
 
-    def __init__(self, growing: Callable[[], Sequence[ActiveTree]], act: Act, give_up: GiveUp) -> None:
+    def __init__(
+        self, growing: Callable[[], Sequence[ActiveTree]], act: Act, give_up: GiveUp
+    ) -> None:
         self._growing, self._act, self._give_up = growing, act, give_up
         self._works: dict[ActiveTree, Work] = {}
         self._changed = asyncio.Event()

@@ -60,7 +60,8 @@ class Node:
         thread: EngineThread,
         weights: Source | None,
         triggers: AsyncIterator[object],
-        closings: AsyncIterator[object] | None = None,  # where trees may be given up while they grow
+        closings: AsyncIterator[object]
+        | None = None,  # where trees may be given up while they grow
     ) -> None:
         self.plan, self._store, self._thread, self._triggers = plan, store, thread, triggers
         self._closings = closings
@@ -70,9 +71,15 @@ class Node:
         self.draining = False
         self.visitors: dict[Key, asyncio.Queue[Sampled]] = {}
         self._publisher, self._spans = Publisher(bus, self._excuse), Spans()
-        self._teller = EventReporter(plan, self._publisher, Blobs(store, self._excuse), self._spans, self._grown)
-        self._taker = TreeClaimer(queue, store, lambda: thread.tokenizer, plan.node_id, lambda: self.refresher.fit)
-        self._finisher = TreeCompleter(store, self._publisher, self.trees, plan.run_id, plan.node_id)
+        self._teller = EventReporter(
+            plan, self._publisher, Blobs(store, self._excuse), self._spans, self._grown
+        )
+        self._taker = TreeClaimer(
+            queue, store, lambda: thread.tokenizer, plan.node_id, lambda: self.refresher.fit
+        )
+        self._finisher = TreeCompleter(
+            store, self._publisher, self.trees, plan.run_id, plan.node_id
+        )
         self._keeper = LeaseRenewer(store, thread, self.trees, self._drop, plan.segment_deadline_s)
         self._presence = Heartbeat(store, self.trees, plan.joined)
         self._scores = ScoreWaits(store, self._act, self.trees.holds, self._give_up_here)
@@ -80,7 +87,11 @@ class Node:
         self._again = asyncio.Event()
         self._drained = asyncio.Event()
         self._taking: asyncio.Task[None] | None = None
-        self._taken, self._started, self._passed = Pulse("taking trees"), Pulse("starting trees"), Pulse("passing on")
+        self._taken, self._started, self._passed = (
+            Pulse("taking trees"),
+            Pulse("starting trees"),
+            Pulse("passing on"),
+        )
         self._looked = Pulse("policies")
         own = self._taken, self._started, self._passed, self._looked
         self.pulses = *own, self._publisher.pulse, self._keeper.pulse, self._presence.pulse
@@ -89,9 +100,19 @@ class Node:
         """Until `stop`, a Drain call, or for a joined node the end of the run; then hands its trees back and leaves."""
         endings = stop.wait(), self._drained.wait(), self._presence.over.wait()
         await self.refresher.look()
-        sending, taking = asyncio.create_task(self._publisher.run()), asyncio.create_task(self._take())
+        sending, taking = (
+            asyncio.create_task(self._publisher.run()),
+            asyncio.create_task(self._take()),
+        )
         self._taking = taking
-        loops = [self._pump(), self._start(), self._watch(), self._keeper.run(), self._presence.run(), self._thread.watch()]
+        loops = [
+            self._pump(),
+            self._start(),
+            self._watch(),
+            self._keeper.run(),
+            self._presence.run(),
+            self._thread.watch(),
+        ]
         if self._closings is not None:
             loops.append(self._hear_closings(self._closings))
         try:
@@ -118,7 +139,9 @@ class Node:
                 await first(self.trees.changed, _TICK_S)
                 continue
             for live in await self._taker.take(self.trees.free):
-                if (old := self.trees.put(live)) is not None:  # redelivered here: the new claim fences the old one
+                if (
+                    old := self.trees.put(live)
+                ) is not None:  # redelivered here: the new claim fences the old one
                     await self._cut(old)
                     old.span.end()
             self._again.set()
@@ -130,7 +153,10 @@ class Node:
             self._started.beat("a look at what may start", _START_S)
             await first(self._again, _TICK_S)
             self._again.clear()
-            specs = [live.spec for live in self.trees.growing], [live.spec for live in self.trees.pending]
+            specs = (
+                [live.spec for live in self.trees.growing],
+                [live.spec for live in self.trees.pending],
+            )
             cut = await self.refresher.refresh(*specs)
             await self._digest(cut)
             if not self.refresher.fit:
@@ -196,7 +222,9 @@ class Node:
     async def _pump(self) -> None:
         while True:
             batch = await self._thread.batches()
-            with self._passed.during("what ended in a step", _PASS_S):  # meanwhile the engine waits, and excuses itself
+            with self._passed.during(
+                "what ended in a step", _PASS_S
+            ):  # meanwhile the engine waits, and excuses itself
                 await self._digest(batch, turn=True)
 
     def _excuse(self) -> None:
@@ -232,13 +260,17 @@ class Node:
             return None
 
     async def _act(self, live: ActiveTree, work: Work) -> None:
-        await (self._turns.take(live, work) if self.plan.lockstep else self._act_all([(live, work)]))
+        await (
+            self._turns.take(live, work) if self.plan.lockstep else self._act_all([(live, work)])
+        )
 
     async def _act_all(self, works: Sequence[tuple[ActiveTree, Work]]) -> None:
         steps = [(live, self._grow(live, work)) for live, work in works]
         await self._carry_out([(live, step) for live, step in steps if step is not None])
 
-    async def _carry_out(self, steps: Sequence[tuple[ActiveTree, GrowthStep]], turn: bool = False) -> None:
+    async def _carry_out(
+        self, steps: Sequence[tuple[ActiveTree, GrowthStep]], turn: bool = False
+    ) -> None:
         """Requests first, so that the engine has work while events are sent."""
         requests = [r for _, step in steps for r in step.requests]
         if requests and not self.draining:
@@ -248,7 +280,9 @@ class Node:
         await self._teller.tell(steps)
         for live, step in steps:
             if step.aborts:
-                await self._digest(await self._thread.abort([live.grower.key(b) for b in step.aborts]))
+                await self._digest(
+                    await self._thread.abort([live.grower.key(b) for b in step.aborts])
+                )
             if self._scores.due(live):
                 self.trees.changed.set()  # there may be place for others
                 self._finisher.spawn(self._scores.wait(live))
@@ -322,6 +356,11 @@ class Node:
                     self.trees.changed.clear()
                     await first(self.trees.changed, _TICK_S)
         except (TimeoutError, BanyanError) as error:
-            log.warning("drain ended after %.1f s with %d trees left: %r", time.monotonic() - begun, len(self.trees), error)
+            log.warning(
+                "drain ended after %.1f s with %d trees left: %r",
+                time.monotonic() - begun,
+                len(self.trees),
+                error,
+            )
         self._drained.set()
         return returned

@@ -22,9 +22,13 @@ log = logging.getLogger(__name__)
 
 _CALL_S = 20.0
 _AGAIN_S = 1.0
-_ROUNDS = 2.0  # score deadlines: control waits one for the others of a round, and may be away for a while
+_ROUNDS = (
+    2.0  # score deadlines: control waits one for the others of a round, and may be away for a while
+)
 _ANY = (1 << 32) - 1  # scores known, of a policy that does not need them
-_OVER = frozenset({Reason.STALE_EPOCH, Reason.NOT_GROWING})  # whoever keeps the claim lets the tree go
+_OVER = frozenset(
+    {Reason.STALE_EPOCH, Reason.NOT_GROWING}
+)  # whoever keeps the claim lets the tree go
 Act = Callable[[ActiveTree, Callable[[], GrowthStep]], Awaitable[None]]
 GiveUp = Callable[[ActiveTree, Exception], None]
 
@@ -35,7 +39,9 @@ class ScoreWaits:
     `give_up` hands a tree back when its wait ends by an unexpected error: nobody else would ever go on with it.
     """
 
-    def __init__(self, store: Store, act: Act, held: Callable[[ActiveTree], bool], give_up: GiveUp) -> None:
+    def __init__(
+        self, store: Store, act: Act, held: Callable[[ActiveTree], bool], give_up: GiveUp
+    ) -> None:
         self._store, self._act, self._held, self._give_up = store, act, held, give_up
 
     def due(self, live: ActiveTree) -> bool:
@@ -70,7 +76,11 @@ class ScoreWaits:
         if scores:
             log.warning("tree %s goes on without scores that did not come", tree)
         else:
-            log.warning("tree %s ends with %d leaves: control gave it no room", tree, len(live.grower.leaves))
+            log.warning(
+                "tree %s ends with %d leaves: control gave it no room",
+                tree,
+                len(live.grower.leaves),
+            )
         await self._act(live, live.grower.unscored if scores else live.grower.unroomed)
 
     async def _look(self, live: ActiveTree, known: int, deadline_s: float) -> int:
@@ -79,7 +89,9 @@ class ScoreWaits:
         least = known if getattr(policy, "needs_scores", False) else _ANY
         round = grower.round if getattr(policy, "needs_room", False) else None
         try:
-            came = await self._store.awaited(live.spec.tree_id, live.epoch, least, round, deadline_s)
+            came = await self._store.awaited(
+                live.spec.tree_id, live.epoch, least, round, deadline_s
+            )
         except BanyanError as error:  # it may pass, and if not the wait ends at its deadline
             if error.reason in _OVER:
                 raise
@@ -88,7 +100,12 @@ class ScoreWaits:
             return known
         if len(came.scores) > least and self._held(live):
             await self._act(live, partial(grower.scored, came.scores))
-        if round is not None and came.room is not None and came.room.round > round and self._held(live):
+        if (
+            round is not None
+            and came.room is not None
+            and came.room.round > round
+            and self._held(live)
+        ):
             await self._act(live, partial(grower.roomed, came.room))
         return max(known, len(came.scores))
 

@@ -32,8 +32,12 @@ class Spans:
             key = live.grower.key(Branch(segment.parent, segment.fork, segment.ordinal))
             tokens = len(segment)
             if segment.parent:
-                prefix = sum(end for _, end in live.grower.tree.pieces(segment.parent, segment.fork))
-                telemetry.count("banyan.tokens.sampled", tokens if segment.kind is Kind.POLICY else 0)
+                prefix = sum(
+                    end for _, end in live.grower.tree.pieces(segment.parent, segment.fork)
+                )
+                telemetry.count(
+                    "banyan.tokens.sampled", tokens if segment.kind is Kind.POLICY else 0
+                )
                 telemetry.count("banyan.tokens.cached", segment.cached_tokens)
                 telemetry.count("banyan.tokens.prefilled", prefix - segment.cached_tokens)
             telemetry.start(

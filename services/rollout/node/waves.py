@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from services.rollout.node.active_trees import ActiveTree
 
-WAVE_WAIT_S = 5.0  # after the last arrival; a wave that a dead node left in part is never whole again
+WAVE_WAIT_S = (
+    5.0  # after the last arrival; a wave that a dead node left in part is never whole again
+)
 
 
 def startable(pending: Sequence[ActiveTree], now: float) -> list[list[ActiveTree]]:
@@ -12,7 +14,11 @@ def startable(pending: Sequence[ActiveTree], now: float) -> list[list[ActiveTree
     waves: dict[str, list[ActiveTree]] = {}
     for live in pending:
         waves.setdefault(live.wave, []).append(live)
-    return [sorted(trees, key=lambda live: live.spec.order) for _, trees in sorted(waves.items()) if _whole(trees, now)]
+    return [
+        sorted(trees, key=lambda live: live.spec.order)
+        for _, trees in sorted(waves.items())
+        if _whole(trees, now)
+    ]
 
 
 def _whole(trees: Sequence[ActiveTree], now: float) -> bool:

@@ -29,10 +29,16 @@ def stage(recipe: Recipe, policy: Any, settings: dict[str, Any] | None = None) -
     scored = bool(getattr(policy, "needs_scores", False))
     if settings:
         if scored and "accuracy" not in settings:
-            raise InvalidInput(f"generate.policy {recipe.generate.policy} waits for scores; set engine_settings.accuracy")
+            raise InvalidInput(
+                f"generate.policy {recipe.generate.policy} waits for scores; set engine_settings.accuracy"
+            )
         return Stage(settings, SUM if "accuracy" in settings else _GO, "resources.engine_settings")
     if scored:
-        return Stage({"accuracy": _ACCURACY}, SUM, f"answers to {SUM[0]['content']}, {_ACCURACY:g} of them right")
+        return Stage(
+            {"accuracy": _ACCURACY},
+            SUM,
+            f"answers to {SUM[0]['content']}, {_ACCURACY:g} of them right",
+        )
     most, toy = recipe.generate.max_new_tokens, getattr(policy, "toy", "")
     if toy == "one_fork":
         at = max(1, most // 2)

@@ -53,7 +53,9 @@ def simulate(recipe: Recipe) -> dict[str, Any]:
         "script": stage(recipe, policy, given).words,
     }
     if getattr(policy, "needs_scores", False) and not given:
-        by_accuracy = {f"{p:g}": sum(g.leaves for g in _grove(recipe, {"accuracy": p})) for p in _ACCURACIES}
+        by_accuracy = {
+            f"{p:g}": sum(g.leaves for g in _grove(recipe, {"accuracy": p})) for p in _ACCURACIES
+        }
         found["leaves_by_accuracy"] = by_accuracy
     return found
 
@@ -63,7 +65,9 @@ def _grove(recipe: Recipe, settings: dict[str, Any]) -> list[Growth]:
     for index in range(recipe.generate.trees):
         if time.monotonic() - begun > _MOST_S:
             trees = f"{len(grown)} of {recipe.generate.trees} trees are grown after {_MOST_S:g} s"
-            raise InvalidInput(f"{trees}: --set generate.trees to fewer, or generate.max_new_tokens to less")
+            raise InvalidInput(
+                f"{trees}: --set generate.trees to fewer, or generate.max_new_tokens to less"
+            )
         grown.append(grow(recipe, index, dict(settings)))
     return grown
 
@@ -71,16 +75,30 @@ def _grove(recipe: Recipe, settings: dict[str, Any]) -> list[Growth]:
 def forks(tree: Tree) -> int:
     """Places behind the prompt at which paths part."""
     root = tree.root
-    places = Counter((s.parent, s.fork) for s in tree if s.parent and root is not None and s.parent != root.id)
-    return sum(count > 1 or fork < len(tree.segments[parent]) for (parent, fork), count in places.items())
+    places = Counter(
+        (s.parent, s.fork) for s in tree if s.parent and root is not None and s.parent != root.id
+    )
+    return sum(
+        count > 1 or fork < len(tree.segments[parent]) for (parent, fork), count in places.items()
+    )
 
 
 def grow(recipe: Recipe, index: int = 0, settings: dict[str, Any] | None = None) -> Growth:
     """One tree of the recipe's policy, on its own stage if there are no settings."""
     policy = registry.build("generate", recipe.generate.policy, recipe.generate.settings)
     given = stage(recipe, policy, settings)
-    engine = build(given.settings, PolicyVersion(0, 0, b"scripted"), recipe.resources.max_branches, sleep=lambda _: None)
-    grower = Grower(_spec(recipe, index, given.prompt), Tree(index.to_bytes(4, "little")), engine.tokenizer, "simulate")
+    engine = build(
+        given.settings,
+        PolicyVersion(0, 0, b"scripted"),
+        recipe.resources.max_branches,
+        sleep=lambda _: None,
+    )
+    grower = Grower(
+        _spec(recipe, index, given.prompt),
+        Tree(index.to_bytes(4, "little")),
+        engine.tokenizer,
+        "simulate",
+    )
     leaves = _run(grower, engine, recipe)
     root = grower.tree.root
     assert root is not None
@@ -95,8 +113,12 @@ def _scores(grower: Grower) -> list[tree_pb2.ScoredLeaf]:
         text = grower.completion(leaf).strip()
         said = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=float(text == RIGHT))
         if text != RIGHT:
-            keep = next((at for at, digit in enumerate(RIGHT) if text[at : at + 1] != digit), len(RIGHT))
-            said.repair.CopyFrom(tree_pb2.Repair(keep=keep, text=RIGHT[keep:], step=keep + 1, steps=len(RIGHT)))
+            keep = next(
+                (at for at, digit in enumerate(RIGHT) if text[at : at + 1] != digit), len(RIGHT)
+            )
+            said.repair.CopyFrom(
+                tree_pb2.Repair(keep=keep, text=RIGHT[keep:], step=keep + 1, steps=len(RIGHT))
+            )
         scored.append(tree_pb2.ScoredLeaf(leaf=leaf_to_wire(leaf), scorer="simulate", score=said))
     return scored
 
@@ -115,7 +137,15 @@ def _spec(recipe: Recipe, index: int, prompt: tuple[dict[str, str], ...]) -> Gro
     policy = registry.build("generate", generate.policy, generate.settings)
     tree_id = index.to_bytes(4, "little")
     return GrowSpec(
-        tree_id, recipe.name, seed, prompt, policy, generate.max_new_tokens, sampling, (0, index), name=generate.policy
+        tree_id,
+        recipe.name,
+        seed,
+        prompt,
+        policy,
+        generate.max_new_tokens,
+        sampling,
+        (0, index),
+        name=generate.policy,
     )
 
 
@@ -128,11 +158,15 @@ def _room(recipe: Recipe) -> tree_pb2.TreeRoom:
 def _run(grower: Grower, engine: ScriptedEngine, recipe: Recipe) -> tuple[Leaf, ...]:
     leaves = _grown(grower, engine, recipe, time.monotonic() + _MOST_S)
     if not leaves:
-        raise InvalidInput(f"{grower.spec.said}: the tree is done and has no leaf; a plan must mark its paths' ends")
+        raise InvalidInput(
+            f"{grower.spec.said}: the tree is done and has no leaf; a plan must mark its paths' ends"
+        )
     return leaves
 
 
-def _grown(grower: Grower, engine: ScriptedEngine, recipe: Recipe, deadline: float) -> tuple[Leaf, ...]:
+def _grown(
+    grower: Grower, engine: ScriptedEngine, recipe: Recipe, deadline: float
+) -> tuple[Leaf, ...]:
     step = grower.start()
     for _ in range(_MOST_STEPS):
         for request in step.requests:
@@ -154,5 +188,9 @@ def _grown(grower: Grower, engine: ScriptedEngine, recipe: Recipe, deadline: flo
         if grower.lacks_scores:
             step = grower.scored(_scores(grower))
         else:
-            step = grower.roomed(_room(recipe)) if grower.lacks_room else grower.ended(engine.step())
-    raise InvalidInput(f"{grower.spec.said}: it never says that its tree is done; it has {len(grower.leaves)} leaves")
+            step = (
+                grower.roomed(_room(recipe)) if grower.lacks_room else grower.ended(engine.step())
+            )
+    raise InvalidInput(
+        f"{grower.spec.said}: it never says that its tree is done; it has {len(grower.leaves)} leaves"
+    )

@@ -33,7 +33,9 @@ def workers(resources: Resources) -> int:
     sizes = {name: more.get(name, 1) for name in _SIZES}
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 1:
-            raise InvalidInput(f"resources.engine_settings.arguments.{name} {size!r} must be a whole number of at least 1")
+            raise InvalidInput(
+                f"resources.engine_settings.arguments.{name} {size!r} must be a whole number of at least 1"
+            )
     return math.prod(sizes.values())
 
 
@@ -72,7 +74,9 @@ class Handed:
                 if not sent.cancelled() and (error := sent.exception()) is not None:
                     log.warning("the learner says of the hand-over: %s", error)
 
-    async def _invited(self, published: Published, said: AsyncGenerator[learner_service_pb2.HandOverResponse, None]) -> Path:
+    async def _invited(
+        self, published: Published, said: AsyncGenerator[learner_service_pb2.HandOverResponse, None]
+    ) -> Path:
         try:
             first = await asyncio.wait_for(anext(said), _INVITED_S)
         except (TimeoutError, StopAsyncIteration):
@@ -95,7 +99,9 @@ class Handed:
             path.write_text(first.manifest_json)
             collective.write(path, place)
         except OSError as error:
-            raise TemporaryError(f"cannot write to {self._folder}: {error.strerror or error}; is there room?") from None
+            raise TemporaryError(
+                f"cannot write to {self._folder}: {error.strerror or error}; is there room?"
+            ) from None
         return path
 
 

@@ -38,7 +38,9 @@ def asker(bus: Bus, run_id: str, node_id: str) -> Ask:
     async def ask(published: Published, reason: str) -> None:
         policy = published.policy
         named = policy_to_wire(policy)
-        wanted = events_pb2.WeightsWanted(run_id=run_id, node_id=node_id, policy=named, reason=reason)
+        wanted = events_pb2.WeightsWanted(
+            run_id=run_id, node_id=node_id, policy=named, reason=reason
+        )
         await notices.publish(bus.client, subjects.weights_wanted(run_id), wanted)
 
     return ask
@@ -68,7 +70,11 @@ class Rebuilder:
         Raises NotFound or InvalidInput, having asked; TemporaryError where NATS is away.
         """
         try:
-            return await self._write(published, part, {digest: path for path, digest in checked.items() if path.is_file()})
+            return await self._write(
+                published,
+                part,
+                {digest: path for path, digest in checked.items() if path.is_file()},
+            )
         except BanyanError as error:
             part.unlink(missing_ok=True)
             if isinstance(error, PermanentError):
@@ -80,31 +86,47 @@ class Rebuilder:
         begun = chain[0][1].parent
         try:
             if begun is not None:
-                await asyncio.to_thread(shutil.copyfile, at_hand[begun.digest].with_suffix(".bin"), part)
+                await asyncio.to_thread(
+                    shutil.copyfile, at_hand[begun.digest].with_suffix(".bin"), part
+                )
             with _words(part, published.bytes, anew=begun is None) as (memory, words_W):
-                appliers = [await self._apply(found, _Applier(link, words_W, part)) for found, link in chain]
+                appliers = [
+                    await self._apply(found, _Applier(link, words_W, part)) for found, link in chain
+                ]
                 digest = await asyncio.to_thread(_digest, memory)
         except OSError as error:
-            raise TemporaryError(f"cannot write weights to {part}: {error.strerror or error}; is there room?") from None
+            raise TemporaryError(
+                f"cannot write weights to {part}: {error.strerror or error}; is there room?"
+            ) from None
         if digest != published.policy.digest:
             said = published.policy.digest.hex()[:16]
-            raise InvalidInput(f"weights of step {published.policy.step} rebuild to {digest.hex()[:16]} instead of {said}")
+            raise InvalidInput(
+                f"weights of step {published.policy.step} rebuild to {digest.hex()[:16]} instead of {said}"
+            )
         return appliers[-1].manifest_text()
 
-    async def _chain(self, published: Published, at_hand: Mapping[bytes, Path]) -> list[tuple[Object, Link]]:
+    async def _chain(
+        self, published: Published, at_hand: Mapping[bytes, Path]
+    ) -> list[tuple[Object, Link]]:
         """The objects to apply, oldest first, back to a whole version or to one at hand."""
         policy = published.policy
         wanted: PolicyVersion | None = policy
         found: list[tuple[Object, Link]] = []
         while wanted is not None and (not found or wanted.digest not in at_hand):
             if len(found) == _LONGEST:
-                raise InvalidInput(f"the chain of step {policy.step} has more than {_LONGEST} links")
+                raise InvalidInput(
+                    f"the chain of step {policy.step} has more than {_LONGEST} links"
+                )
             item = await self._objects.find(wanted.name)
             link = versions.read(item.labels)
             if link.version != wanted:
-                raise NotFound(f"object {wanted.name} holds weights {link.version.digest.hex()[:12]}, not those of its name")
+                raise NotFound(
+                    f"object {wanted.name} holds weights {link.version.digest.hex()[:12]}, not those of its name"
+                )
             if item.size > _STREAM_SHARE * published.bytes + stream.MOST_BYTES:
-                raise InvalidInput(f"object {wanted.name} has {item.size} bytes for weights of {published.bytes}")
+                raise InvalidInput(
+                    f"object {wanted.name} has {item.size} bytes for weights of {published.bytes}"
+                )
             found.append((item, link))
             wanted = link.parent
         return found[::-1]
@@ -152,7 +174,9 @@ class _Applier:
         if manifest.version != link.version or header.parent != parent:
             raise InvalidInput(f"{link.version.name} holds a version that its labels do not name")
         if manifest.bytes != self._size:
-            raise InvalidInput(f"{link.version.name} is of {manifest.bytes} bytes where the policy has {self._size}")
+            raise InvalidInput(
+                f"{link.version.name} is of {manifest.bytes} bytes where the policy has {self._size}"
+            )
         return header
 
 
@@ -161,7 +185,9 @@ def _words(part: Path, size: int, anew: bool) -> Iterator[tuple[memoryview, Word
     """A file's bytes to change in place, and the same as words; zeros if `anew`."""
     with open(part, "w+b" if anew else "r+b") as file:
         if anew and size:
-            os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error here, and not a signal later
+            os.posix_fallocate(
+                file.fileno(), 0, size
+            )  # a full disk is an error here, and not a signal later
         if (found := os.fstat(file.fileno()).st_size) != size:
             raise InvalidInput(f"the version before has {found} bytes where the policy has {size}")
         if not size:

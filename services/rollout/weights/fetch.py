@@ -31,7 +31,13 @@ class Weights:
     With a `rebuilder` nothing is read in place, and `fetch` is what the recipe lets it fall back to, if it does.
     """
 
-    def __init__(self, folder: Path, fetch: Fetch | None, local: bool = True, rebuilder: Rebuilder | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        fetch: Fetch | None,
+        local: bool = True,
+        rebuilder: Rebuilder | None = None,
+    ) -> None:
         self._folder, self._fetch, self._rebuilder = folder, fetch, rebuilder
         self._local = local and rebuilder is None
         self._checked: dict[Path, bytes] = {}
@@ -54,9 +60,13 @@ class Weights:
         try:
             manifest = await asyncio.to_thread(weightfile.open_verified, path)
             if manifest.digest != digest:
-                raise InvalidInput(f"{path} holds weights {manifest.digest.hex()[:12]}, not {digest.hex()[:12]}")
+                raise InvalidInput(
+                    f"{path} holds weights {manifest.digest.hex()[:12]}, not {digest.hex()[:12]}"
+                )
         except InvalidInput:
-            if path.parent == self._folder:  # what was fetched is worth nothing; the next try begins anew
+            if (
+                path.parent == self._folder
+            ):  # what was fetched is worth nothing; the next try begins anew
                 path.unlink(missing_ok=True)
                 path.with_suffix(".bin").unlink(missing_ok=True)
             raise
@@ -86,7 +96,10 @@ class Weights:
     def _has(target: Path, digest: bytes) -> bool:
         """Whether the policy was fetched before. What a host that lost power left of a manifest is none."""
         try:
-            return target.is_file() and weightfile.from_json(target.read_text(), target).digest == digest
+            return (
+                target.is_file()
+                and weightfile.from_json(target.read_text(), target).digest == digest
+            )
         except (InvalidInput, UnicodeDecodeError):
             return False
 
@@ -100,16 +113,22 @@ class Weights:
             except BanyanError as error:
                 if self._fetch is None:
                     raise
-                log.warning("%s; fetching it from the learner, as resources.weights_fallback says", error)
+                log.warning(
+                    "%s; fetching it from the learner, as resources.weights_fallback says", error
+                )
                 telemetry.count("banyan.weights.fallbacks")
         assert self._fetch is not None, "weights come from somewhere"
         part = stem.with_suffix(".part")
-        for other in self._folder.glob("*.part"):  # of transfers that broke and were overtaken by newer policies
+        for other in self._folder.glob(
+            "*.part"
+        ):  # of transfers that broke and were overtaken by newer policies
             if other != part:
                 other.unlink()
         text, total = await self._receive(self._fetch, published, part)
         if not text or part.stat().st_size != total:
-            raise NotFound(f"weights of step {published.policy.step} from {published.address} came without an end")
+            raise NotFound(
+                f"weights of step {published.policy.step} from {published.address} came without an end"
+            )
         return part, text
 
     async def _receive(self, fetch: Fetch, published: Published, part: Path) -> tuple[str, int]:
@@ -119,7 +138,9 @@ class Weights:
             at = file.tell()
             async for piece in fetch(published, at):
                 if piece.offset != at:
-                    raise InvalidInput(f"weights came from byte {piece.offset} on where {at} was asked for")
+                    raise InvalidInput(
+                        f"weights came from byte {piece.offset} on where {at} was asked for"
+                    )
                 text, total = piece.manifest_json or text, piece.total
                 await asyncio.to_thread(file.write, piece.data)
                 at += len(piece.data)

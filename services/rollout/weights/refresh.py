@@ -29,7 +29,12 @@ class Refresher:
     """
 
     def __init__(
-        self, store: Store, thread: EngineThread, weights: Source | None, node_id: str, drain_s: float = 0.0
+        self,
+        store: Store,
+        thread: EngineThread,
+        weights: Source | None,
+        node_id: str,
+        drain_s: float = 0.0,
     ) -> None:
         self._store, self._thread, self._weights, self._node_id = store, thread, weights, node_id
         self._drain_s, self._unproven = drain_s, 0
@@ -52,7 +57,9 @@ class Refresher:
 
         Raises what the engine said, once no update could be proven for UNFIT_S.
         """
-        target = policy_selection.wanted(self._known, self.loaded if self.fit else None, live, pending)
+        target = policy_selection.wanted(
+            self._known, self.loaded if self.fit else None, live, pending
+        )
         if target is None or time.monotonic() < self._not_before:
             return []
         try:
@@ -72,23 +79,40 @@ class Refresher:
     async def _load(self, target: Published) -> list[Sampled]:
         step, begun = target.policy.step, time.monotonic()
         with telemetry.span(
-            "rollout.refresh", banyan_node=self._node_id, banyan_policy_step=step, banyan_bytes=target.bytes
+            "rollout.refresh",
+            banyan_node=self._node_id,
+            banyan_policy_step=step,
+            banyan_bytes=target.bytes,
         ):
             async with contextlib.AsyncExitStack() as stack:
-                path = await stack.enter_async_context(self._weights.held(target)) if self._weights is not None else None
+                path = (
+                    await stack.enter_async_context(self._weights.held(target))
+                    if self._weights is not None
+                    else None
+                )
                 cut = await self._take(target, path)
         self.loaded, self._unfit_since = target.policy, 0.0
         telemetry.count("banyan.weights.bytes", target.bytes)
         await self._count_unproven()
         took = time.monotonic() - begun
-        log.info("policy step %d (epoch %d) loaded in %.3f s; %d branches cut", step, target.policy.epoch, took, len(cut))
+        log.info(
+            "policy step %d (epoch %d) loaded in %.3f s; %d branches cut",
+            step,
+            target.policy.epoch,
+            took,
+            len(cut),
+        )
         return cut
 
     async def _take(self, target: Published, weights: Path | None) -> list[Sampled]:
         """Lets running branches end, for a while, and loads; the segments that were cut."""
         if self._drain_s and not await self._thread.drain(self._drain_s):
             step = target.policy.step
-            log.info("policy step %d waited %.1f s for running branches; the rest is cut", step, self._drain_s)
+            log.info(
+                "policy step %d waited %.1f s for running branches; the rest is cut",
+                step,
+                self._drain_s,
+            )
         try:
             return await self._thread.load(target.policy, weights, target.bytes)
         except BanyanError:

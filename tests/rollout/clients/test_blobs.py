@@ -71,7 +71,9 @@ async def test_a_node_sends_what_is_large_as_blobs(small, monkeypatch) -> None: 
     await small.begin(**SLOW)
     await small.policy(0)
     async with small.node():
-        opened = await small.open(2, TREE, "methods.generate.treepo.policy:TreePO", max_new_tokens=12)
+        opened = await small.open(
+            2, TREE, "methods.generate.treepo.policy:TreePO", max_new_tokens=12
+        )
         for tree in await small.grown(opened):
             assert len(tree.leaves) == 8 and len(ids(tree)) == len(tree.segments)
 
@@ -91,7 +93,9 @@ class _Store:
 
 
 @pytest.mark.parametrize("refusal", [None, InvalidInput("over the limit of 5")])
-async def test_a_store_that_is_away_is_waited_for_and_one_that_refuses_is_not(refusal, monkeypatch) -> None:
+async def test_a_store_that_is_away_is_waited_for_and_one_that_refuses_is_not(
+    refusal, monkeypatch
+) -> None:
     monkeypatch.setattr(blobs, "_AGAIN_S", 0.0)
     root = Segment(b"t" * 32, b"", 0, 0, Kind.PROMPT, np.arange(3, dtype=np.int32))
     large = replace(_large(root))

@@ -22,7 +22,9 @@ async def test_each_has_its_own_refusal_and_what_comes_later_is_asked_for_again(
         for index, claim in enumerate(request.claims):
             number = claim.tree_id[0]
             if number in (1, 2):
-                response.outcomes.add(refused="NOT_FOUND" if number == 1 else "OTHER_RUN", detail="no")
+                response.outcomes.add(
+                    refused="NOT_FOUND" if number == 1 else "OTHER_RUN", detail="no"
+                )
             elif index and number > 3:
                 response.outcomes.add(refused="LATER")
             else:
@@ -30,7 +32,9 @@ async def test_each_has_its_own_refusal_and_what_comes_later_is_asked_for_again(
         return response
 
     claims = Claims(call)
-    answers = await asyncio.wait_for(asyncio.gather(*(claims.ask(ask(n)) for n in range(1, 8)), return_exceptions=True), 5)
+    answers = await asyncio.wait_for(
+        asyncio.gather(*(claims.ask(ask(n)) for n in range(1, 8)), return_exceptions=True), 5
+    )
     assert isinstance(answers[0], NotFound)
     assert isinstance(answers[1], Refused) and answers[1].reason == "OTHER_RUN"
     assert [answer.epoch for answer in answers[2:]] == [3, 4, 5, 6, 7]  # type: ignore[union-attr]
@@ -45,5 +49,7 @@ async def test_a_store_that_does_not_answer_is_a_temporary_error(answers: int | 
         return ts.ClaimTreesResponse()
 
     claims = Claims(call)
-    found = await asyncio.wait_for(asyncio.gather(*(claims.ask(ask(n)) for n in (1, 2)), return_exceptions=True), 5)
+    found = await asyncio.wait_for(
+        asyncio.gather(*(claims.ask(ask(n)) for n in (1, 2)), return_exceptions=True), 5
+    )
     assert all(isinstance(error, TemporaryError) for error in found)

@@ -11,7 +11,9 @@ Request, Response = ts.AwaitTreesIngestedRequest, ts.AwaitTreesIngestedResponse
 
 def ask(number: int, deadline_ms: int = 5000) -> ts.AwaitIngestedRequest:
     ids = [bytes([number]) * 32]
-    return ts.AwaitIngestedRequest(tree_id=ids[0], epoch=1, segment_ids=ids, grown=True, deadline_ms=deadline_ms)
+    return ts.AwaitIngestedRequest(
+        tree_id=ids[0], epoch=1, segment_ids=ids, grown=True, deadline_ms=deadline_ms
+    )
 
 
 class Store:
@@ -26,7 +28,9 @@ class Store:
         response = Response()
         for number in self.calls[-1]:
             if number < 5:
-                response.outcomes.add(refused="NOT_FOUND" if number == 1 else "STALE_EPOCH", detail="no")
+                response.outcomes.add(
+                    refused="NOT_FOUND" if number == 1 else "STALE_EPOCH", detail="no"
+                )
             else:
                 there = number >= 10 or len(self.calls) >= self.comes_at
                 missing = [] if there else [bytes([number]) * 32]
@@ -37,10 +41,14 @@ class Store:
 async def test_trees_that_end_together_are_one_call_each_with_its_own_answer() -> None:
     store = Store()
     ingests = Ingests(store.call)
-    answers = await asyncio.gather(*(ingests.ask(ask(n)) for n in (1, 2, 10, 11)), return_exceptions=True)
+    answers = await asyncio.gather(
+        *(ingests.ask(ask(n)) for n in (1, 2, 10, 11)), return_exceptions=True
+    )
     assert isinstance(answers[0], NotFound)
     assert isinstance(answers[1], Refused) and answers[1].reason == "STALE_EPOCH"
-    assert all(isinstance(answer, ts.AwaitIngestedResponse) and answer.grown for answer in answers[2:])
+    assert all(
+        isinstance(answer, ts.AwaitIngestedResponse) and answer.grown for answer in answers[2:]
+    )
     assert store.calls == [[1, 2, 10, 11]]
 
 

@@ -30,7 +30,9 @@ class Forcing:
         place = Branch(view.root.id, len(view.root), 0)
         run = run_at(view, place)
         if run is None:
-            first = Expansion(place, replace(view.sampling, max_new_tokens=3), FORCED, Wanted(top=2, semantic=2))
+            first = Expansion(
+                place, replace(view.sampling, max_new_tokens=3), FORCED, Wanted(top=2, semantic=2)
+            )
             return Plan((first, *continuations(view)))
         return Plan(leaves=(LeafMark(Leaf(run.last.id, len(run.last)), "end"),), done=True)
 
@@ -43,9 +45,13 @@ def grower(tree: Tree | None = None) -> Grower:
 def answer(request: Request, tokens: int, finish: Finish) -> Sampled:
     """What an engine returns: `tokens` in all, the forced ones first."""
     lp = -np.arange(1, tokens + 1, dtype=np.float32)
-    top = Signals(np.arange(2 * tokens).reshape(tokens, 2), -np.ones((tokens, 2)), np.full(tokens, 0.5))
+    top = Signals(
+        np.arange(2 * tokens).reshape(tokens, 2), -np.ones((tokens, 2)), np.full(tokens, 0.5)
+    )
     ids = np.array([*request.forced, 1, 2, 3], np.int32)[:tokens]
-    return Sampled(request.key, ids, lp, finish, POLICY, entropies_T=lp + 9, cached_tokens=5, signals=top)
+    return Sampled(
+        request.key, ids, lp, finish, POLICY, entropies_T=lp + 9, cached_tokens=5, signals=top
+    )
 
 
 def test_forced_tokens_are_a_segment_of_their_own() -> None:
@@ -54,19 +60,29 @@ def test_forced_tokens_are_a_segment_of_their_own() -> None:
     assert request.forced == FORCED and request.signals == Wanted(2, 2)
     step = one.ended([answer(request, 5, Finish.BOUNDARY)])
     forced, after = step.segments
-    assert (forced.kind, forced.origin, forced.finish) == (Kind.FORCED, Origin.BRANCH, Finish.BOUNDARY)
+    assert (forced.kind, forced.origin, forced.finish) == (
+        Kind.FORCED,
+        Origin.BRANCH,
+        Finish.BOUNDARY,
+    )
     assert forced.tokens_T.tolist() == [7, 9] and forced.logprobs_T.tolist() == [-1, -2]
     assert forced.sampled_logprobs_T.tolist() == [0, 0] and forced.policy == POLICY.digest
     assert (after.parent, after.fork, after.ordinal, after.kind) == (forced.id, 2, 0, Kind.POLICY)
     assert after.tokens_T.tolist() == [1, 2, 3] and not len(after.sampled_logprobs_T)
-    assert after.signals.top_ids_T_K.tolist() == [[4, 5], [6, 7], [8, 9]] and after.entropies_T.tolist() == [6, 5, 4]
+    assert after.signals.top_ids_T_K.tolist() == [
+        [4, 5],
+        [6, 7],
+        [8, 9],
+    ] and after.entropies_T.tolist() == [6, 5, 4]
     assert (forced.cached_tokens, after.cached_tokens) == (5, len(one.tree.root) + 2)
     assert step.grown == (Leaf(after.id, 3),)
     for segment in step.segments:
         again = segments.segment_from_wire(segments.segment_to_wire(segment))
         assert again.id == segment.id
         for name in ("top_ids_T_K", "top_logprobs_T_K", "semantic_T"):
-            assert getattr(again.signals, name).tobytes() == getattr(segment.signals, name).tobytes()
+            assert (
+                getattr(again.signals, name).tobytes() == getattr(segment.signals, name).tobytes()
+            )
 
 
 @pytest.mark.parametrize("tokens", [2, 3])
@@ -97,7 +113,11 @@ def test_a_tree_whose_store_has_only_the_forced_segment_asks_for_the_rest() -> N
     assert root is not None
     again = grower(Tree(root.tree_id, [root, forced]))
     (rest,) = again.start().requests
-    assert rest.prefix_P[-2:].tolist() == [7, 9] and rest.sampling.max_new_tokens == 3 and not rest.forced
+    assert (
+        rest.prefix_P[-2:].tolist() == [7, 9]
+        and rest.sampling.max_new_tokens == 3
+        and not rest.forced
+    )
 
 
 def test_plans_with_forced_tokens_are_logged_and_made_again() -> None:
@@ -117,5 +137,8 @@ def test_nothing_follows_a_forced_end() -> None:
     assert request.sampling.max_new_tokens == 1
     step = one.ended([answer(request, 3, Finish.BOUNDARY)])
     (forced,) = step.segments
-    assert (forced.kind, forced.finish) == (Kind.FORCED, Finish.STOP) and forced.tokens_T.tolist() == [*FORCED]
+    assert (forced.kind, forced.finish) == (
+        Kind.FORCED,
+        Finish.STOP,
+    ) and forced.tokens_T.tolist() == [*FORCED]
     assert step.grown == (Leaf(forced.id, 2),)

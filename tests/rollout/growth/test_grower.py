@@ -49,7 +49,10 @@ def test_a_full_binary_tree_samples_what_its_closed_form_says(depth):
 
 
 def test_the_prefix_cache_hits_what_the_tree_shares():
-    grower, _ = grow(spec(TREEPO, {"segment": 4, "max_depth": 4, "width": 16}, 16), given_engine := engine(ENDLESS))
+    grower, _ = grow(
+        spec(TREEPO, {"segment": 4, "max_depth": 4, "width": 16}, 16),
+        given_engine := engine(ENDLESS),
+    )
     stats, prompt = given_engine.stats(), len(grower.tree.root)
     assert stats.prefilled_tokens == prompt  # everything else was sampled here and kept
     branches = sum(1 for s in grower.tree if s.kind is Kind.POLICY)
@@ -75,10 +78,16 @@ def test_a_treepo_tree_has_exactly_w_leaves_within_its_limits(treepo, max_tokens
     grower, _ = grow(spec(TREEPO, treepo, max_tokens, seed), engine(chain))
     assert len(grower.leaves) == treepo["width"]
     for leaf in grower.leaves:
-        assert 1 <= path_tokens(grower, leaf) <= min(max_tokens, treepo["segment"] * treepo["max_depth"])
+        assert (
+            1
+            <= path_tokens(grower, leaf)
+            <= min(max_tokens, treepo["segment"] * treepo["max_depth"])
+        )
     ended = {leaf.segment for leaf in grower.leaves}
     for segment in grower.tree:
-        assert segment.id in ended or grower.tree.children.get(segment.id), "no segment leads nowhere"
+        assert segment.id in ended or grower.tree.children.get(segment.id), (
+            "no segment leads nowhere"
+        )
 
 
 @settings(max_examples=60, deadline=None)
@@ -88,7 +97,12 @@ def test_an_interrupted_tree_grows_into_the_same_tree(treepo, seed, rng, max_bra
     whole, _ = grow(given_spec, engine(ENDING))
     tree = Tree(given_spec.tree_id)
     for _ in range(30):
-        grower, done = grow(given_spec, engine(ENDING, max_branches=max_branches), tree, most_steps=rng.randint(1, 6))
+        grower, done = grow(
+            given_spec,
+            engine(ENDING, max_branches=max_branches),
+            tree,
+            most_steps=rng.randint(1, 6),
+        )
         if done:
             break
         tree = survivors(grower.tree, rng)
@@ -113,7 +127,9 @@ def test_a_plan_asked_twice_is_the_same_plan(treepo, seed, rng):
     assert len(narrow.leaves) <= 2
 
 
-@pytest.mark.parametrize("policy,settings_", [(IID, {"width": 4}), (TREEPO, {"segment": 4, "width": 6, "max_depth": 3})])
+@pytest.mark.parametrize(
+    "policy,settings_", [(IID, {"width": 4}), (TREEPO, {"segment": 4, "width": 6, "max_depth": 3})]
+)
 def test_what_a_new_policy_cuts_goes_on_as_new_segments(policy, settings_):
     given_spec = spec(policy, settings_, 12)
     running = engine(ENDLESS)
@@ -123,7 +139,11 @@ def test_what_a_new_policy_cuts_goes_on_as_new_segments(policy, settings_):
         for request in step.requests:
             running.submit(request)
         turns += 1
-        cut = running.load(PolicyVersion(1, turns // 2, b"q%d" % (turns // 2)), None) if turns % 2 == 0 else []
+        cut = (
+            running.load(PolicyVersion(1, turns // 2, b"q%d" % (turns // 2)), None)
+            if turns % 2 == 0
+            else []
+        )
         step = grower.ended(cut or running.step())
     assert len(grower.leaves) == settings_.get("width")
     aborted = [s for s in grower.tree if s.finish is Finish.ABORTED]
@@ -142,7 +162,9 @@ def test_a_fallback_may_fork_inside_a_finished_segment():
     treepo = {"segment": 6, "max_depth": 3, "width": 10, "fallback": "argmin_logprob"}
     grower, _ = grow(spec(TREEPO, treepo, 18, 11), engine(chain))
     assert len(grower.leaves) == 10
-    assert any(s.parent and s.fork not in (0, len(grower.tree.segments[s.parent])) for s in grower.tree)
+    assert any(
+        s.parent and s.fork not in (0, len(grower.tree.segments[s.parent])) for s in grower.tree
+    )
 
 
 class Pruner:
@@ -177,7 +199,9 @@ def test_leaves_that_the_store_knows_are_not_announced_again():
     given_spec = spec(IID, {"width": 3}, 6)
     whole, _ = grow(given_spec, engine(ENDING))
     known = list(whole.leaves)[:2]
-    grower = Grower(given_spec, whole.tree, engine().tokenizer, "test", leaves=dict.fromkeys(known, ""))
+    grower = Grower(
+        given_spec, whole.tree, engine().tokenizer, "test", leaves=dict.fromkeys(known, "")
+    )
     step = grower.start()
     assert [m.leaf for m in step.leaves] == [leaf for leaf in whole.leaves if leaf not in known]
     assert set(step.grown) == set(whole.leaves) and not step.requests and not step.segments
@@ -190,7 +214,9 @@ def test_the_logical_order_is_that_of_the_tree():
     paths = order.paths(grower.tree)
     assert places == [tuple(number for pair in paths[s.id] for number in pair) for s in grower.tree]
     assert all(
-        grower._order(s.id)[: len(grower._order(s.parent))] == grower._order(s.parent) for s in grower.tree if s.parent
+        grower._order(s.id)[: len(grower._order(s.parent))] == grower._order(s.parent)
+        for s in grower.tree
+        if s.parent
     )
 
 

@@ -20,21 +20,41 @@ from tests.methods.generate.test_planners import ANY, SEEDS
 from tests.rollout.growing import ENDING, IID, TREEPO, engine, spec, survivors
 from tests.rollout.node.test_node import SLOW, small  # noqa: F401
 
-TREE = {"segment": 3, "max_depth": 4, "width": 9, "fallback": "random", "budget": "logprob_weighted"}
+TREE = {
+    "segment": 3,
+    "max_depth": 4,
+    "width": 9,
+    "fallback": "random",
+    "budget": "logprob_weighted",
+}
 
 
 def _replayed(given_spec, whole, records):
     """Replays the records of one claim; each view must be the one that was logged, each plan the one that was executed. In
     what order a plan names things is nobody's concern."""
     plans = list(plan_records.plans(records))
-    seen = zip(plans, plan_log.views(given_spec, whole, records), plan_log.rooms(given_spec, records), strict=True)
+    seen = zip(
+        plans,
+        plan_log.views(given_spec, whole, records),
+        plan_log.rooms(given_spec, records),
+        strict=True,
+    )
     for record, view, room in seen:
-        assert view_digest.digest(view, room=room) == record.view_digest, f"the view of plan {record.number} is another"
+        assert view_digest.digest(view, room=room) == record.view_digest, (
+            f"the view of plan {record.number} is another"
+        )
         plan = given_spec.policy.plan(view, room, Draws(given_spec.seed))
-        new = {e.branch: e for e in plan.expansions if e.branch not in view.in_flight and not _there(view, e)}
+        new = {
+            e.branch: e
+            for e in plan.expansions
+            if e.branch not in view.in_flight and not _there(view, e)
+        }
         assert _bytes(plan_log._expansion(e) for e in new.values()) == _bytes(record.expansions)
         marks = {(m.leaf, m.reason) for m in plan.leaves if m.leaf not in view.leaves}
-        assert marks == {(segments.leaf_from_wire(p.leaf), p.reason) for p in record.leaves} and plan.done == record.done
+        assert (
+            marks == {(segments.leaf_from_wire(p.leaf), p.reason) for p in record.leaves}
+            and plan.done == record.done
+        )
 
 
 def _bytes(messages):
@@ -71,7 +91,9 @@ def _told(grower: Grower) -> GrowthStep:
         score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=float(right))
         if not right:
             score.repair.CopyFrom(tree_pb2.Repair(keep=1, text="b", step=2, steps=3))
-        said.append(tree_pb2.ScoredLeaf(leaf=segments.leaf_to_wire(leaf), scorer="number", score=score))
+        said.append(
+            tree_pb2.ScoredLeaf(leaf=segments.leaf_to_wire(leaf), scorer="number", score=score)
+        )
     return grower.scored(said)
 
 
@@ -107,9 +129,15 @@ def test_a_plan_that_is_too_large_for_a_record_goes_on_in_the_next_ones() -> Non
     grower, records, done = _grown(given_spec, Tree(given_spec.tree_id), 1, 1000, branches=2048)
     assert done and len(grower.leaves) == 2000 and records[-1].done
     assert max(record.ByteSize() for record in records) <= plan_log._PLAN_BYTES
-    assert [record.number for record in records] == list(range(len(records))) and not any(r.full for r in records)
+    assert [record.number for record in records] == list(range(len(records))) and not any(
+        r.full for r in records
+    )
     plans = list(plan_records.plans(records))
-    assert len(plans[0].expansions) == 2000 and sum(len(plan.leaves) for plan in plans) == 2000 and len(plans) < len(records)
+    assert (
+        len(plans[0].expansions) == 2000
+        and sum(len(plan.leaves) for plan in plans) == 2000
+        and len(plans) < len(records)
+    )
     _replayed(given_spec, grower.tree, records)
     assert list(plan_records.plans(records[:1])) == [], "half a plan is none"
 
@@ -146,7 +174,12 @@ def test_another_view_has_another_digest() -> None:
     assert len(digests) == len(records) >= 2
     view = next(plan_log.views(given_spec, grower.tree, records))
     more = Leaf(view.root.id, len(view.root))
-    for change in ({"seed": 9}, {"max_path_tokens": 7}, {"leaves": {more: ""}}, {"leaves": {more: "stop"}}):
+    for change in (
+        {"seed": 9},
+        {"max_path_tokens": 7},
+        {"leaves": {more: ""}},
+        {"leaves": {more: "stop"}},
+    ):
         from dataclasses import replace
 
         assert view_digest.digest(replace(view, **change)) not in digests
@@ -171,7 +204,9 @@ async def test_a_large_plan_is_stored_in_parts(small) -> None:  # noqa: F811
     async with small.node():
         (tree_id,) = await small.open(1, {"width": 1200}, IID, max_new_tokens=2)
         await small.grown([tree_id])
-    stored = (await rpc.call(small.trees.GetTree, ts.GetTreeRequest(tree_id=tree_id, plans=True))).tree
+    stored = (
+        await rpc.call(small.trees.GetTree, ts.GetTreeRequest(tree_id=tree_id, plans=True))
+    ).tree
     records = list(stored.plans)
     assert records[0].more and records[-1].done and not any(record.full for record in records)
     assert len(next(plan_records.plans(records)).expansions) == 1200

@@ -45,13 +45,23 @@ class Own:
         odd = {
             "prunes": {"prunes": 5},
             "done": {"done": "no"},
-            "seed": {"expansions": (Expansion(Branch(*place, 0), Sampling(max_new_tokens=8, seed=-1)),)},
+            "seed": {
+                "expansions": (Expansion(Branch(*place, 0), Sampling(max_new_tokens=8, seed=-1)),)
+            },
             "a prune": {"prunes": ((Branch(*place, 0), "x"),)},
             "dropped": {"dropped": ("a",)},
             "expansions": {"expansions": ("a", 3)},
             "a reason": {"leaves": (LeafMark(Leaf(*place), 5),)},  # type: ignore[arg-type]
-            "temperature": {"expansions": (Expansion(Branch(*place, 0), Sampling(float("nan"), max_new_tokens=8)),)},
-            "top_p": {"expansions": (Expansion(Branch(*place, 0), Sampling(top_p=-1.0, max_new_tokens=8)),)},
+            "temperature": {
+                "expansions": (
+                    Expansion(Branch(*place, 0), Sampling(float("nan"), max_new_tokens=8)),
+                )
+            },
+            "top_p": {
+                "expansions": (
+                    Expansion(Branch(*place, 0), Sampling(top_p=-1.0, max_new_tokens=8)),
+                )
+            },
             "forced": {"expansions": (Expansion(Branch(*place, 0), sampling, forced=(-3,)),)},
             "no sampling": {"expansions": (Expansion(Branch(*place, 0), None),)},  # type: ignore[arg-type]
             "a name": {"expansions": (Expansion(Branch("x", 0, 0), sampling),)},  # type: ignore[arg-type]
@@ -62,9 +72,17 @@ class Own:
             return Plan((change[self.wrong],))
         there = [view.tree.at(b.parent, b.fork, b.ordinal) for b in branches]
         if None in there:
-            return Plan(tuple(Expansion(b, sampling) for b, s in zip(branches, there, strict=True) if s is None))
+            return Plan(
+                tuple(
+                    Expansion(b, sampling)
+                    for b, s in zip(branches, there, strict=True)
+                    if s is None
+                )
+            )
         beyond = 9 if self.wrong == "beyond" else 0
-        return Plan(leaves=tuple(LeafMark(Leaf(s.id, len(s) + beyond), "length") for s in there), done=True)
+        return Plan(
+            leaves=tuple(LeafMark(Leaf(s.id, len(s) + beyond), "length") for s in there), done=True
+        )
 
 
 def recipe(wrong: str) -> Recipe:
@@ -73,7 +91,11 @@ def recipe(wrong: str) -> Recipe:
             "name": "own",
             "model": "none",
             "task": {"name": "arithmetic"},
-            "generate": {"policy": f"{__name__}:Own", "settings": {"wrong": wrong}, "max_new_tokens": 8},
+            "generate": {
+                "policy": f"{__name__}:Own",
+                "settings": {"wrong": wrong},
+                "max_new_tokens": 8,
+            },
             "resources": {"engine": "scripted"},
         }
     )
@@ -97,7 +119,10 @@ def test_a_policy_that_answers_well_is_carried_out() -> None:
         ("length", "asks for -5 new tokens"),
         ("a float", "asks for 1000000000.0 new tokens"),
         ("long", "asks for 9 new tokens behind 0 tokens of its path; a path holds 8"),
-        ("long, forced", "asks for 8 new tokens behind 0 tokens of its path and 1 forced ones; a path holds 8"),
+        (
+            "long, forced",
+            "asks for 8 new tokens behind 0 tokens of its path and 1 forced ones; a path holds 8",
+        ),
         ("prunes", "prunes are a tuple, got 5"),
         ("a prune", "prunes are pairs of a Branch and the tokens to keep of it, got"),
         ("dropped", "dropped are each of kind Leaf, got 'a'"),

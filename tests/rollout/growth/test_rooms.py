@@ -84,7 +84,9 @@ class Verifier:
     async def once(self) -> None:
         for place, tree in enumerate(self.trees):
             state = await self.world._or_none(tree)
-            for segment in [s for s in (state.segments if state else ()) if s.parent and s.id not in self.scored]:
+            for segment in [
+                s for s in (state.segments if state else ()) if s.parent and s.id not in self.scored
+            ]:
                 leaf = tree_pb2.LeafRef(segment=segment.id, end=len(segment.tokens) // 4)
                 ask = ts.ReadLeavesRequest(leaves=[ts.LeafKey(tree_id=tree, leaf=leaf)])
                 if (await rpc.call(self.world.trees.ReadLeaves, ask)).transcripts:
@@ -94,8 +96,12 @@ class Verifier:
     async def say(self, tree, leaf, value) -> None:
         said = tree_pb2.ScoredLeaf(leaf=leaf, scorer="number", scorer_version="1")
         said.score.CopyFrom(tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value))
-        message = events_pb2.LeavesScored(scores=[events_pb2.LeafScored(run_id=RUN, tree_id=tree, scored=said)])
-        await self.world.bus.publish(subjects.lineage(RUN, "score"), message, f"s-{leaf.segment.hex()}")
+        message = events_pb2.LeavesScored(
+            scores=[events_pb2.LeafScored(run_id=RUN, tree_id=tree, scored=said)]
+        )
+        await self.world.bus.publish(
+            subjects.lineage(RUN, "score"), message, f"s-{leaf.segment.hex()}"
+        )
 
     @contextlib.asynccontextmanager
     async def running(self):
@@ -132,7 +138,9 @@ async def test_the_budget_is_spent_where_the_spread_is(small) -> None:
             states = await small.grown(trees)
     leaves = [len(state.leaves) for state in states]
     assert sum(leaves) == 3 * 6 and leaves[0] > max(leaves[1:]) and min(leaves) >= 2
-    assert [state.room.leaves for state in states] == leaves and all(state.room.final for state in states)
+    assert [state.room.leaves for state in states] == leaves and all(
+        state.room.final for state in states
+    )
     answer = await rpc.call(small.trees.GetTree, ts.GetTreeRequest(tree_id=trees[0], plans=True))
     said = [plan.room.leaves for plan in answer.tree.plans if plan.HasField("room")]
     assert said == sorted(said) and said[-1] == leaves[0]
@@ -152,14 +160,18 @@ async def test_a_second_gateway_goes_on_between_rounds(small, eventually) -> Non
     async with small.node():
         trees = await small.open(2, SMALL, ROUNDS)
         verifier = Verifier(small, trees, right)
-        async with running(first):  # dies after its first round: nothing is scored, so there is no second
+        async with running(
+            first
+        ):  # dies after its first round: nothing is scored, so there is no second
             await eventually(lambda: _leaves(small, trees, [2, 2]), 10, "first leaves")
             await verifier.once()
             await eventually(lambda: _is(rounds_of(small, trees), {1}), 10, "the first round")
         small.epoch += 1
         await rpc.call(small.runs.TakeGatewayEpoch, _epoch())
         async with verifier.running():
-            await eventually(lambda: _waits(small, trees), 10, "all leaves of the first round are scored")
+            await eventually(
+                lambda: _waits(small, trees), 10, "all leaves of the first round are scored"
+            )
             with pytest.raises(Refused, match="gateway epoch"):
                 await first.look()  # it was only slow: it decides the same, and is refused
             assert await rounds_of(small, trees) == {1}

@@ -66,7 +66,9 @@ def _live(grower: Any = None) -> ActiveTree:
     return live
 
 
-async def test_a_store_that_never_takes_a_tree_is_not_asked_for_ever(eventually, monkeypatch) -> None:
+async def test_a_store_that_never_takes_a_tree_is_not_asked_for_ever(
+    eventually, monkeypatch
+) -> None:
     """A segment that the store buried would keep the tree alive here for good."""
     monkeypatch.setattr(module, "_WAIT_S", 0.01)
     trees, store, publisher = Trees(8, 8), Store(), Publisher(Bus())  # type: ignore[arg-type]
@@ -98,7 +100,9 @@ async def test_what_the_store_lacks_is_published_again_under_ids_that_the_broker
         async def ingested(self, *args: object) -> Ingested:
             self.asked += 1
             return (
-                Ingested(frozenset({live.segments[0].id}), False, ()) if self.asked < 3 else Ingested(frozenset(), True, ())
+                Ingested(frozenset({live.segments[0].id}), False, ())
+                if self.asked < 3
+                else Ingested(frozenset(), True, ())
             )
 
     trees, publisher = Trees(8, 8), Publisher(bus)
@@ -115,12 +119,17 @@ async def test_what_the_store_lacks_is_published_again_under_ids_that_the_broker
             trees.changed.clear()
     assert live.delivery.said == ["ack"]  # type: ignore[attr-defined]
     info = await bus._js.stream_info(subjects.LINEAGE, subjects_filter=">")
-    assert info.state.subjects == {subjects.lineage("r", "segment"): 3, subjects.lineage("r", "grown"): 3}
+    assert info.state.subjects == {
+        subjects.lineage("r", "segment"): 3,
+        subjects.lineage("r", "grown"): 3,
+    }
     sending.cancel()
     await bus.close()
 
 
-async def test_an_error_over_another_tree_is_asked_again_and_an_unknown_tree_let_go(eventually, monkeypatch) -> None:
+async def test_an_error_over_another_tree_is_asked_again_and_an_unknown_tree_let_go(
+    eventually, monkeypatch
+) -> None:
     """Trees are asked for together: what the store has against one must not leave the others held for ever."""
     monkeypatch.setattr(module, "_AGAIN_S", 0.01)
 
@@ -135,7 +144,10 @@ async def test_an_error_over_another_tree_is_asked_again_and_an_unknown_tree_let
                 raise answer
             return answer  # type: ignore[no-any-return]
 
-    for answers in ([PermanentError("AwaitTreesIngested failed"), Ingested(frozenset(), True, ())], [NotFound("no tree")]):
+    for answers in (
+        [PermanentError("AwaitTreesIngested failed"), Ingested(frozenset(), True, ())],
+        [NotFound("no tree")],
+    ):
         trees, store, live = Trees(8, 8), Answers(answers), _live()
         trees.put(live)
         live.grown.set()
@@ -154,14 +166,18 @@ async def test_an_error_over_another_tree_is_asked_again_and_an_unknown_tree_let
         (Refused("it is over", "NOT_GROWING"), ["ack"]),
     ],
 )
-async def test_a_tree_that_cannot_be_handed_back_ends_no_node(error: BanyanError, said: list[str]) -> None:
+async def test_a_tree_that_cannot_be_handed_back_ends_no_node(
+    error: BanyanError, said: list[str]
+) -> None:
     class Refuses(Store):
         async def give_back(self, *args: object) -> None:
             raise error
 
     trees, live = Trees(8, 8), _live()
     trees.put(live)
-    await TreeCompleter(Refuses(), Publisher(Bus()), trees, "r", "n").give_back(live, "the node ends")  # type: ignore[arg-type]
+    await TreeCompleter(Refuses(), Publisher(Bus()), trees, "r", "n").give_back(
+        live, "the node ends"
+    )  # type: ignore[arg-type]
     assert len(trees) == 0 and live.delivery.said == said  # type: ignore[attr-defined]
 
 
@@ -185,7 +201,9 @@ async def test_a_tree_that_progresses_is_kept_while_the_store_is_away() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 0])
-async def test_a_tree_is_kept_while_the_engine_computes_though_no_segment_of_it_ends(steps: int) -> None:
+async def test_a_tree_is_kept_while_the_engine_computes_though_no_segment_of_it_ends(
+    steps: int,
+) -> None:
     """vLLM counts a segment's tokens when it ends, which may take longer than the deadline."""
     trees, live, taken = Trees(8, 8), _live(), 0
     live.started, live.grower = True, SimpleNamespace(in_flight={"branch": 1})  # type: ignore[assignment]

@@ -18,7 +18,9 @@ from tests.rollout.growing import TREEPO
 from tests.rollout.world import RUN, World, ids, world
 
 SLOW = {"engine_settings": {"chain": {"": {"a": 0.5, "b": 0.5}}, "latency_s": 0.03}}
-LONG = {"engine_settings": {**SLOW["engine_settings"], "latency_s": 0.2}}  # still at work when its first segments are stored
+LONG = {
+    "engine_settings": {**SLOW["engine_settings"], "latency_s": 0.2}
+}  # still at work when its first segments are stored
 PLAN, FAILING = "tests.rollout.growing:Failing", {"after": 2}
 TREE = {"segment": 3, "max_depth": 4, "width": 8}
 
@@ -54,7 +56,9 @@ async def test_the_completion_of_a_leaf_is_its_path_without_the_prompt(small):
         (opened,) = await small.open(1, TREE, TREEPO, max_new_tokens=12)
         (tree,) = await small.grown([opened])
         keys = [ts.LeafKey(tree_id=opened, leaf=leaf) for leaf in tree.leaves]
-        answer = await rpc.call(small.trees.ReadLeaves, ts.ReadLeavesRequest(leaves=keys, deadline_ms=1000))
+        answer = await rpc.call(
+            small.trees.ReadLeaves, ts.ReadLeavesRequest(leaves=keys, deadline_ms=1000)
+        )
         texts = {s.id: (s.text, s.parent) for s in tree.segments}
         assert len(answer.transcripts) == 8
         for transcript in answer.transcripts:
@@ -118,7 +122,10 @@ class FakeDelivery:
     def __init__(self, run_id, tree):
         from banyan.v1 import events_pb2
 
-        self.data, self.said = events_pb2.GrowTree(run_id=run_id, tree_id=tree, ticket=1).SerializeToString(), []
+        self.data, self.said = (
+            events_pb2.GrowTree(run_id=run_id, tree_id=tree, ticket=1).SerializeToString(),
+            [],
+        )
 
     async def ack(self):
         self.said.append("ack")
@@ -163,7 +170,9 @@ async def test_a_stale_claim_is_dropped_here(small, eventually):
     async with small.node() as node:
         (opened,) = await small.open(1, {"width": 4}, max_new_tokens=500)
         await eventually(lambda: len(node.trees.growing) == 1)
-        await rpc.call(small.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=opened, node_id="thief", ticket=1))
+        await rpc.call(
+            small.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=opened, node_id="thief", ticket=1)
+        )
         await node._keeper.once()
         assert len(node.trees) == 0
         await eventually(lambda: idle(node), 5, "the engine to be idle")
@@ -177,7 +186,11 @@ async def test_a_tree_that_its_group_can_do_without_is_stopped_at_once(small, ev
         (kept,) = await small.open(2, {"width": 4}, max_new_tokens=2000, first=1)
         await eventually(lambda: len(node.trees.growing) == 2)
         await small.policy(1)  # a batch may not take group 0 any more
-        await eventually(lambda: [live.spec.tree_id for live in node.trees] == [kept], 5, "long before the next renewal")
+        await eventually(
+            lambda: [live.spec.tree_id for live in node.trees] == [kept],
+            5,
+            "long before the next renewal",
+        )
         dropped = await small.state(stale)
         assert (dropped.state, dropped.reason) == (tree_pb2.TREE_STATE_DROPPED, "STALE")
         await eventually(lambda: only(node, 4), 5, "the engine to have its branches stopped")
@@ -220,7 +233,9 @@ async def test_a_tree_waits_for_its_policy_and_is_given_back_if_it_does_not_come
     async with small.node(policy_wait_s=0.5) as node:
         (opened,) = await small.open(1, min_step=1)
         await eventually(lambda: len(node.trees.pending) == 1)
-        await eventually(lambda: claims(small, opened, 2), 15, "the tree to be given back and claimed again")
+        await eventually(
+            lambda: claims(small, opened, 2), 15, "the tree to be given back and claimed again"
+        )
         await small.policy(1)
         (tree,) = await small.grown([opened])
         assert {s.policy.step for s in tree.segments if s.parent} == {1}
@@ -240,8 +255,12 @@ async def test_a_new_policy_cuts_what_runs_unless_a_tree_forbids_it(small, event
         await eventually(lambda: sampled(node, 9), 10)
         await small.policy(1)
         (tree,) = await small.grown([free])
-        assert {s.policy.step for s in tree.segments if s.parent} == {0, 1} and len(tree.leaves) == 3
-        exact = await small.open(2, {"width": 3}, max_new_tokens=30, first=1, min_step=1, max_step=1)
+        assert {s.policy.step for s in tree.segments if s.parent} == {0, 1} and len(
+            tree.leaves
+        ) == 3
+        exact = await small.open(
+            2, {"width": 3}, max_new_tokens=30, first=1, min_step=1, max_step=1
+        )
         await eventually(lambda: len(node.trees.growing) == 1)
         await small.policy(2)
         (tree,) = await small.grown(exact)
@@ -253,14 +272,24 @@ async def test_a_tree_that_no_node_can_grow_is_dropped_at_once_with_the_reason(s
     await small.begin()
     await small.policy(0)
     async with small.node() as node:
-        spec, plan = await small.open(1, {"width": 4, "colour": "red"}), await small.open(2, FAILING, PLAN, first=1)
+        spec, plan = (
+            await small.open(1, {"width": 4, "colour": "red"}),
+            await small.open(2, FAILING, PLAN, first=1),
+        )
 
         async def dropped(tree, why):
             state = await small._or_none(tree)
-            return state and state.state == tree_pb2.TREE_STATE_DROPPED and why in state.reason and state.claim_epoch == 1
+            return (
+                state
+                and state.state == tree_pb2.TREE_STATE_DROPPED
+                and why in state.reason
+                and state.claim_epoch == 1
+            )
 
         await eventually(lambda: dropped(spec[0], "UNUSABLE: tree"))
-        await eventually(lambda: dropped(plan[0], f"UNUSABLE: generate.policy {PLAN}: ZeroDivisionError"))
+        await eventually(
+            lambda: dropped(plan[0], f"UNUSABLE: generate.policy {PLAN}: ZeroDivisionError")
+        )
         await eventually(lambda: len(node.trees) == 0)
         (good,) = await small.open(3, first=2)
         await small.grown([good])
@@ -272,14 +301,19 @@ async def test_a_tree_that_only_this_node_cannot_grow_goes_back_to_the_queue(sma
     async with small.node() as node:
         (opened,) = await small.open(1, {}, "nowhere.at_all:policy")
         await eventually(lambda: claims(small, opened, 3), 20)
-        assert len(node.trees) == 0 and (await small.state(opened)).state == tree_pb2.TREE_STATE_GROWING
+        assert (
+            len(node.trees) == 0
+            and (await small.state(opened)).state == tree_pb2.TREE_STATE_GROWING
+        )
         (good,) = await small.open(2, first=1)
         await small.grown([good])
 
 
 async def test_a_wave_starts_whole_and_in_order_and_repeats_to_the_bit(tmp_path):
     seen = []
-    for attempt, last in enumerate((5, 0)):  # the tree that comes late differs; the segments must not
+    for attempt, last in enumerate(
+        (5, 0)
+    ):  # the tree that comes late differs; the segments must not
         server = NatsServer(tmp_path / f"nats{attempt}")
         try:
             async with world(server.url, tmp_path / f"state{attempt}") as w:
@@ -319,11 +353,20 @@ async def test_the_service_expands_checks_and_drains(small):
         request = ro.RolloutServiceExpandRequest(tokens=prefix, branches=3, sampling=sampling)
         parts = [p async for p in stub.Expand(request)]
         assert sorted(p.branch for p in parts) == [0, 1, 2] and all(len(p.text) == 5 for p in parts)
-        check = ro.LogProbsRequest(tokens=prefix + list(parts[0].tokens), first=len(prefix), temperature=1.0)
+        check = ro.LogProbsRequest(
+            tokens=prefix + list(parts[0].tokens), first=len(prefix), temperature=1.0
+        )
         answer = await rpc.call(stub.LogProbs, check)
-        assert list(answer.logprobs) == pytest.approx(list(parts[0].logprobs), abs=1e-6) and answer.policy.step == 3
+        assert (
+            list(answer.logprobs) == pytest.approx(list(parts[0].logprobs), abs=1e-6)
+            and answer.policy.step == 3
+        )
         status = await rpc.call(stub.GetStatus, ro.RolloutServiceGetStatusRequest())
-        assert (status.node_id, status.run_id, status.policy.step) == ("n1", RUN, 3) and status.sampled_tokens >= 15
+        assert (status.node_id, status.run_id, status.policy.step) == (
+            "n1",
+            RUN,
+            3,
+        ) and status.sampled_tokens >= 15
         with pytest.raises(grpc.aio.AioRpcError, match=r"1\.\.256 branches"):
             _ = [p async for p in stub.Expand(ro.RolloutServiceExpandRequest(tokens=prefix))]
         await rpc.call(stub.Drain, ro.DrainRequest(deadline_ms=3000))

@@ -46,7 +46,9 @@ async def running(made: Heartbeat):
         task.cancel()
 
 
-@pytest.mark.parametrize("state", [rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED])
+@pytest.mark.parametrize(
+    "state", [rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED]
+)
 async def test_a_joined_node_sees_the_end(store, state, eventually) -> None:
     made = Heartbeat(store, Trees(4, 4), joined=True)
     async with running(made):
@@ -69,7 +71,9 @@ async def test_a_joined_node_that_hears_nothing_says_so(store, monkeypatch) -> N
         await asyncio.wait_for(Heartbeat(store, Trees(4, 4), joined=True).run(), 5.0)
 
 
-async def test_a_launched_node_leaves_the_end_to_its_launcher(store, monkeypatch, eventually) -> None:
+async def test_a_launched_node_leaves_the_end_to_its_launcher(
+    store, monkeypatch, eventually
+) -> None:
     monkeypatch.setattr(heartbeat, "EVERY_S", 0.01)
     monkeypatch.setattr(heartbeat, "GONE_S", 0.0)
     store.state = rs.RUN_STATE_SUCCEEDED

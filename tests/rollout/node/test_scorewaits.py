@@ -17,7 +17,9 @@ class Store:
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
 
-    async def awaited(self, tree_id: bytes, epoch: int, known: int, round: int | None, deadline_s: float) -> Awaited:
+    async def awaited(
+        self, tree_id: bytes, epoch: int, known: int, round: int | None, deadline_s: float
+    ) -> Awaited:
         assert round is None, "a policy that does not grow by rooms is not woken by them"
         if self.errors:
             raise self.errors.pop(0)
@@ -26,11 +28,18 @@ class Store:
 
 def waiting(deadline_s: float = 30.0) -> SimpleNamespace:
     grower = SimpleNamespace(
-        waits=True, lacks_scores=True, lacks_room=False, round=0, scored=lambda scores: scores, unscored=lambda: "none"
+        waits=True,
+        lacks_scores=True,
+        lacks_room=False,
+        round=0,
+        scored=lambda scores: scores,
+        unscored=lambda: "none",
     )
     policy = SimpleNamespace(needs_scores=True)
     spec = SimpleNamespace(tree_id=b"t", score_deadline_s=deadline_s, policy=policy)
-    return SimpleNamespace(grower=grower, spec=spec, epoch=1, awaiting=False, finishing=False, touched=0.0)
+    return SimpleNamespace(
+        grower=grower, spec=spec, epoch=1, awaiting=False, finishing=False, touched=0.0
+    )
 
 
 async def wait(store: Store, live: SimpleNamespace, act=None) -> tuple[list, list]:

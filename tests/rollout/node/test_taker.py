@@ -63,10 +63,14 @@ async def test_a_later_claim_is_in_the_trees_trace_and_links_to_the_first(spans)
         for live in await taker.take(1):
             live.span.end()
     first, second = spans.get_finished_spans()
-    assert [s.name for s in (first, second)] == ["rollout.grow"] * 2, "a claim of nothing is no span"
+    assert [s.name for s in (first, second)] == ["rollout.grow"] * 2, (
+        "a claim of nothing is no span"
+    )
     assert {s.context.trace_id for s in (first, second)} == {int("a" * 32, 16)}
     assert {s.parent.span_id for s in (first, second)} == {int("b" * 16, 16)}
-    assert not first.links and [link.context.span_id for link in second.links] == [first.context.span_id]
+    assert not first.links and [link.context.span_id for link in second.links] == [
+        first.context.span_id
+    ]
     assert [s.attributes["banyan.claim_epoch"] for s in (first, second)] == [1, 2]
 
 

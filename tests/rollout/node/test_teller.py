@@ -51,6 +51,9 @@ async def test_who_hurries(of, grown, hurried):
     spans = SimpleNamespace(ended=lambda live, segments: None)
     teller = EventReporter(plan, publisher, Blobs(), spans, lambda live: None)  # type: ignore[arg-type]
     await teller.tell(
-        [(live(), GrowthStep(segments=(segment(0, 3),))), (of, GrowthStep(segments=(segment(1, 3),), grown=grown))]
+        [
+            (live(), GrowthStep(segments=(segment(0, 3),))),
+            (of, GrowthStep(segments=(segment(1, 3),), grown=grown)),
+        ]
     )
     assert (publisher.events, publisher.hurried) == (1 + (grown is not None), hurried)

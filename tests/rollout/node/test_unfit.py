@@ -27,7 +27,9 @@ async def distrusted(node, w):
     return opened
 
 
-async def test_its_trees_go_to_another_and_it_takes_none_until_an_update_is_proven(small, eventually):
+async def test_its_trees_go_to_another_and_it_takes_none_until_an_update_is_proven(
+    small, eventually
+):
     await small.begin(**SLOW)
     await small.policy(0)
     async with small.node("unfit") as unfit:
@@ -35,14 +37,24 @@ async def test_its_trees_go_to_another_and_it_takes_none_until_an_update_is_prov
         opened = await distrusted(unfit, small)
         await eventually(lambda: len(unfit.trees.growing) == 1)
         await small.policy(1)
-        await eventually(lambda: not unfit.refresher.fit and not len(unfit.trees), 10, "the tree to be handed back")
+        await eventually(
+            lambda: not unfit.refresher.fit and not len(unfit.trees),
+            10,
+            "the tree to be handed back",
+        )
         async with small.node("fit"):
             (tree,) = await small.grown([opened])
-            assert "fit" in {s.producer for s in tree.segments} and tree.claim_epoch == 2 and len(tree.leaves) == 4
+            assert (
+                "fit" in {s.producer for s in tree.segments}
+                and tree.claim_epoch == 2
+                and len(tree.leaves) == 4
+            )
             await small.grown(await small.open(2, first=1))
             assert unfit.trees.grown == 0
         unfit._thread._command(lambda engine: delattr(engine, "load"))
-        await eventually(lambda: unfit.refresher.fit and unfit.refresher.loaded.step == 1, 10, "a proof")
+        await eventually(
+            lambda: unfit.refresher.fit and unfit.refresher.loaded.step == 1, 10, "a proof"
+        )
         (again,) = await small.grown(await small.open(3, first=2))
         assert {s.producer for s in again.segments} == {"unfit"} and ids(again)
 
