@@ -1,4 +1,4 @@
-"""A loop of a node that hangs is late; one that waits for work, or for a broker that is away, is not."""
+"""A loop that hangs is late; one that waits for work, or for a broker that is away, is not."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from services.rollout.clients import blobs, messages, publisher
 from services.rollout.clients.blobs import Blobs
 from services.rollout.clients.publisher import Publisher
 from services.rollout.node import heartbeat, lease_renewal
-from services.rollout.node.active_trees import Trees
+from services.rollout.node.active_trees import ActiveTrees
 from services.rollout.node.heartbeat import Heartbeat
 from services.rollout.node.lease_renewal import LeaseRenewer
 from tests.liveness import Clock
@@ -37,7 +37,7 @@ async def beside(loop: Awaitable[None]) -> AsyncIterator[None]:
 
 
 class Hangs:
-    """A call that is answered a few times, each after 100 s on the clock, and then never."""
+    """A call that is answered three times, each after 100 s on the clock, and then never."""
 
     def __init__(self, clock: Clock, answer: Any = None, error: Exception | None = None) -> None:
         self.clock, self._answer, self._error, self.calls, self.hanging = (
@@ -66,7 +66,8 @@ async def test_a_publisher_that_hangs_is_late_and_one_with_nothing_to_send_or_no
     monkeypatch.setattr(publisher, "_REST_S", 0.01)
     clock, away, sent = Clock(), list[str](), asyncio.Event()
     publish = Hangs(clock, error=DeadlineMissed("the broker is away"))
-    made = Publisher(SimpleNamespace(publish=publish), lambda: away.append(made.pulse.late))  # type: ignore[arg-type]
+    bus: Any = SimpleNamespace(publish=publish)
+    made = Publisher(bus, lambda: away.append(made.pulse.late))
     made.pulse._clock = clock
     async with beside(made.run()):
         clock.now += 1e6
@@ -93,7 +94,7 @@ async def test_a_publisher_rests_once_all_is_sent(
         assert sent.is_set() and not made.pulse.late
 
 
-async def test_what_ended_and_is_not_passed_on_is_late_unless_the_broker_is_away(
+async def test_segments_that_are_not_passed_on_are_late_unless_the_broker_is_away(
     nats_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
     clock, hanging, goes_on = Clock(), asyncio.Event(), asyncio.Event()
@@ -101,48 +102,50 @@ async def test_what_ended_and_is_not_passed_on_is_late_unless_the_broker_is_away
         await w.begin()
         await w.policy(0)
         async with w.node() as node:
-            digest = node._digest
+            receive = node.executor.receive
+            passing, starting = node._pump_pulse, node._starter.pulse
 
-            async def hangs(batch: Any, turn: bool = False) -> None:
-                if turn:
+            async def hang(samples: Any, is_turn: bool = False) -> None:
+                if is_turn:
                     hanging.set()
                     await goes_on.wait()
-                await digest(batch, turn)
+                await receive(samples, is_turn)
 
-            monkeypatch.setattr(node, "_digest", hangs)
-            node._passed._clock = node._started._clock = clock
+            monkeypatch.setattr(node.executor, "receive", hang)
+            passing._clock = starting._clock = clock
             clock.now += 1e6
-            assert not node._passed.late  # nothing ends
+            assert not passing.late  # nothing ends
             opened = await w.open(1)
             await asyncio.wait_for(hanging.wait(), 10)
-            await eventually(lambda: node._started._state[2] < clock.now + 1801)
+            await eventually(lambda: starting._state[2] < clock.now + 1801)
             clock.now += 3601.0
-            assert node._passed.late.startswith("passing on: what ended")
-            node._publisher._away()  # the broker has taken nothing
-            assert not node._passed.late
+            assert passing.late.startswith("passing on: what ended")
+            node._publisher._on_away()  # the broker has taken nothing
+            assert not passing.late
             clock.now += 3601.0
-            node._teller._blobs._away()  # the store has taken nothing
-            assert not node._passed.late and not node._started.late
+            node.executor._reporter._blobs._on_away()  # the store has taken nothing
+            assert not passing.late and not starting.late
             goes_on.set()
             await w.grown(opened)
             await eventually(lambda: not len(node.trees))
-            node._publisher._away()
+            node._publisher._on_away()
             clock.now += 1e6
-            assert not node._passed.late  # nothing ends any more, and who is away makes no work
+            assert not passing.late  # nothing ends any more, so there is no deadline
 
 
-async def test_a_large_segment_says_each_time_that_the_store_is_away(
+async def test_a_large_segment_reports_each_time_that_the_store_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(blobs, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(blobs, "_RETRY_S", 0.01)
     monkeypatch.setattr(blobs, "MAX_MESSAGE_BYTES", 0)
     clock, away = Clock(), list[int]()
     put = Hangs(clock, error=TemporaryError("away"))
     grown = messages.events_pb2.SegmentsGrown(
         segments=[messages.events_pb2.GrownSegment(claim_epoch=1)]
     )
-    made = Blobs(SimpleNamespace(put_blob=put), lambda: away.append(put.calls))  # type: ignore[arg-type]
-    task = asyncio.ensure_future(made.light(messages.Event("s", grown, "id", "")))
+    store: Any = SimpleNamespace(put_blob=put)
+    made = Blobs(store, lambda: away.append(put.calls))
+    task = asyncio.ensure_future(made.lighten(messages.Event("s", grown, "id", "")))
     await asyncio.wait_for(put.hanging.wait(), 10)
     task.cancel()
     assert away == [1, 2, 3]
@@ -152,7 +155,8 @@ async def test_a_presence_that_hangs_is_late(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(heartbeat, "EVERY_S", 0.001)
     clock = Clock()
     present = Hangs(clock)
-    made = Heartbeat(SimpleNamespace(present=present), Trees(4, 4), joined=False)  # type: ignore[arg-type]
+    store: Any = SimpleNamespace(present=present)
+    made = Heartbeat(store, ActiveTrees(4, 4), joined=False)
     made.pulse._clock = clock
     async with beside(made.run()):
         await asyncio.wait_for(present.hanging.wait(), 10)
@@ -161,7 +165,7 @@ async def test_a_presence_that_hangs_is_late(monkeypatch: pytest.MonkeyPatch) ->
         assert made.pulse.late
 
 
-async def test_renewals_that_hang_are_late_and_an_engine_that_loads_for_hours_is_not_theirs(
+async def test_renewals_that_hang_are_late_but_not_while_the_engine_loads(
     monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
     monkeypatch.setattr(lease_renewal, "EVERY_S", 0.001)
@@ -173,22 +177,25 @@ async def test_renewals_that_hang_are_late_and_an_engine_that_loads_for_hours_is
         await loads.wait()
         return SimpleNamespace(steps=0)
 
-    live = SimpleNamespace(
-        started=False,
-        finishing=False,
-        touched=float("inf"),
-        epoch=1,
-        spec=SimpleNamespace(tree_id=b"t"),
-        delivery=None,
-    )
-
     async def in_progress() -> None:
         return None
 
-    live.delivery = SimpleNamespace(in_progress=in_progress)
+    tree = SimpleNamespace(
+        is_growing=False,
+        is_finishing=False,
+        progressed_at=float("inf"),
+        epoch=1,
+        spec=SimpleNamespace(tree_id=b"t"),
+        delivery=SimpleNamespace(in_progress=in_progress),
+    )
+    trees, nothing = [tree], None
     made = LeaseRenewer(
-        SimpleNamespace(renew=renew), SimpleNamespace(stats=stats), [live], None, 1.0
-    )  # type: ignore[arg-type]
+        SimpleNamespace(renew=renew),  # type: ignore[arg-type]
+        SimpleNamespace(stats=stats),  # type: ignore[arg-type]
+        trees,  # type: ignore[arg-type]
+        executor=nothing,  # type: ignore[arg-type]
+        segment_deadline_s=1.0,
+    )
     made.pulse._clock = clock
     async with beside(made.run()):
         await asyncio.wait_for(asked.wait(), 10)
@@ -201,7 +208,7 @@ async def test_renewals_that_hang_are_late_and_an_engine_that_loads_for_hours_is
         assert made.pulse.late.startswith("claims: renewals")
 
 
-async def test_a_look_at_the_policies_that_hangs_is_late(
+async def test_a_poll_of_the_policies_that_hangs_is_late(
     nats_server: Any, tmp_path: Path, eventually: Any
 ) -> None:
     clock = Clock()
@@ -209,14 +216,14 @@ async def test_a_look_at_the_policies_that_hangs_is_late(
         await w.begin()
         await w.policy(0)
         async with w.node() as node:
-            look = Hangs(clock)
-            node.refresher.look = look  # type: ignore[method-assign]
-            node._looked._clock = clock
-            for step in (1, 2, 3, 4):  # each says look again
+            poll, pulse = Hangs(clock), node._watch.pulse
+            node.refresher.poll = poll  # type: ignore[method-assign]
+            pulse._clock = clock
+            for step in (1, 2, 3, 4):  # each event triggers a poll
                 await w.bus.publish(
                     subjects.train(RUN, "policy"), messages.events_pb2.PolicyPublished(), str(step)
                 )
-                await eventually(lambda step=step: look.calls >= step)
-            assert look.hanging.is_set() and not node._looked.late
+                await eventually(lambda step=step: poll.calls >= step)
+            assert poll.hanging.is_set() and not pulse.late
             clock.now += 181.0
-            assert node._looked.late
+            assert pulse.late

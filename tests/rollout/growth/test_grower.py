@@ -209,12 +209,13 @@ def test_leaves_that_the_store_knows_are_not_announced_again():
 
 def test_the_logical_order_is_that_of_the_tree():
     grower, _ = grow(spec(TREEPO, {"segment": 2, "max_depth": 3, "width": 6}, 6), engine(ENDLESS))
-    places = [grower._order(s.id) for s in grower.tree]
+    places = [grower._requests.logical_place(s.id) for s in grower.tree]
     assert len(set(places)) == len(places)
     paths = order.paths(grower.tree)
     assert places == [tuple(number for pair in paths[s.id] for number in pair) for s in grower.tree]
     assert all(
-        grower._order(s.id)[: len(grower._order(s.parent))] == grower._order(s.parent)
+        grower._requests.logical_place(s.id)[: len(grower._requests.logical_place(s.parent))]
+        == grower._requests.logical_place(s.parent)
         for s in grower.tree
         if s.parent
     )

@@ -1,4 +1,4 @@
-"""A node over a real treestore, nats-server and gRPC: claims, resumption, lost messages, policies, drain."""
+"""A node on a real treestore and nats-server: claims, resumption, lost messages, policies, drain."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from banyan.v1 import rollout_service_pb2 as ro
-from banyan.v1 import rollout_service_pb2_grpc, tree_pb2
+from banyan.v1 import events_pb2, rollout_service_pb2_grpc, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis.messaging import subjects
 from services.chassis.rpc import rpc
@@ -69,7 +69,7 @@ async def test_the_completion_of_a_leaf_is_its_path_without_the_prompt(small):
 
 
 async def test_another_node_goes_on_where_a_dead_one_stopped(small, eventually):
-    """The node is cut off in the middle: nothing is handed back. The next claim resumes and fences it."""
+    """A node that is cut off returns nothing. The next claim resumes the tree and fences it."""
     await small.begin(**LONG)
     await small.policy(0)
     async with small.node("dead") as dead:
@@ -79,10 +79,8 @@ async def test_another_node_goes_on_where_a_dead_one_stopped(small, eventually):
         await asyncio.wait([dead.task])
     before = ids(await small.state(opened))
     async with small.node("heir") as heir:
-        # The broker gives the assignment out again only after ack_wait; claiming by hand is the same without the wait.
-        taken = await heir._taker._take(FakeDelivery(RUN, opened))
-        heir.trees.put(taken)
-        heir._again.set()
+        # The broker redelivers the assignment only after ack_wait: claim it by hand.
+        heir.trees.put(await heir._claimer.claim_one(FakeDelivery(RUN, opened)))
         (tree,) = await small.grown([opened])
         assert tree.claim_epoch == 2 and before <= ids(tree) and len(tree.leaves) == 8
         places = [(s.parent, s.fork, s.ordinal) for s in tree.segments]
@@ -115,29 +113,25 @@ async def some_segments(w: World, tree: bytes, count: int) -> bool:
 
 
 class FakeDelivery:
-    """An assignment that no broker knows of."""
+    """An assignment that no broker knows."""
 
     traceparent = ""
 
     def __init__(self, run_id, tree):
-        from banyan.v1 import events_pb2
-
-        self.data, self.said = (
-            events_pb2.GrowTree(run_id=run_id, tree_id=tree, ticket=1).SerializeToString(),
-            [],
-        )
+        assignment = events_pb2.GrowTree(run_id=run_id, tree_id=tree, ticket=1)
+        self.data, self.answers = assignment.SerializeToString(), []
 
     async def ack(self):
-        self.said.append("ack")
+        self.answers.append("ack")
 
     async def nak(self, delay_s):
-        self.said.append("nak")
+        self.answers.append("nak")
 
     async def in_progress(self):
-        self.said.append("in_progress")
+        self.answers.append("in_progress")
 
     async def term(self):
-        self.said.append("term")
+        self.answers.append("term")
 
 
 class Lossy:
@@ -173,7 +167,7 @@ async def test_a_stale_claim_is_dropped_here(small, eventually):
         await rpc.call(
             small.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=opened, node_id="thief", ticket=1)
         )
-        await node._keeper.once()
+        await node._renewer.renew_progressing()
         assert len(node.trees) == 0
         await eventually(lambda: idle(node), 5, "the engine to be idle")
 

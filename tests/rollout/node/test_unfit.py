@@ -1,4 +1,4 @@
-"""A node whose engine does not compute with the policy that it was given: it is out of service, and says so at the end."""
+"""A node whose engine does not compute with its policy is out of service, and finally ends."""
 
 import pytest
 import pytest_asyncio
@@ -21,7 +21,7 @@ async def small(nats_server, tmp_path):
 
 
 async def distrusted(node, w):
-    """From the next policy on; a tree that older policies may sample is growing."""
+    """Let the engine refuse the next policy, while a tree grows by the present one."""
     (opened,) = await w.open(1, {"width": 4}, max_new_tokens=60)
     node._thread._command(lambda engine: setattr(engine, "load", refuse))
     return opened

@@ -109,7 +109,7 @@ def test_a_policy_that_answers_well_is_carried_out() -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ("raises", r"RuntimeError: boom \(.*test_planned.py, line \d+\)"),
+        ("raises", r"RuntimeError: boom \(.*test_plan_checks.py, line \d+\)"),
         ("no plan", "answers with a Plan, this one with 42"),
         ("no leaf", "is done and has no leaf"),
         ("the prompt", "a leaf ends in the prompt"),

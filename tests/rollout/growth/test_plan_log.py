@@ -1,4 +1,4 @@
-"""Logged plans: each is made again, the same, from the stored tree (DESIGN 6)."""
+"""Logged plans: the same plan is made again from the stored tree."""
 
 import random
 
@@ -15,7 +15,9 @@ from banyan.wire import segments
 from services.chassis.rpc import rpc
 from services.rollout.growth import plan_log, plan_records, view_digest
 from services.rollout.growth import spec as specs
+from services.rollout.growth.grants import BudgetGrant
 from services.rollout.growth.grower import Grower, GrowthStep
+from services.rollout.growth.scores import LeafScore, TextRepair
 from tests.methods.generate.test_planners import ANY, SEEDS
 from tests.rollout.growing import ENDING, IID, TREEPO, engine, spec, survivors
 from tests.rollout.node.test_node import SLOW, small  # noqa: F401
@@ -30,26 +32,29 @@ TREE = {
 
 
 def _replayed(given_spec, whole, records):
-    """Replays the records of one claim; each view must be the one that was logged, each plan the one that was executed. In
-    what order a plan names things is nobody's concern."""
-    plans = list(plan_records.plans(records))
-    seen = zip(
-        plans,
+    """Replay the records of one claim.
+
+    Each view must be the one that was logged, each plan the one that was executed. The order within
+    a plan does not matter.
+    """
+    replay = zip(
+        plan_records.plans(records),
         plan_log.views(given_spec, whole, records),
-        plan_log.rooms(given_spec, records),
+        plan_log.budgets(given_spec, records),
         strict=True,
     )
-    for record, view, room in seen:
-        assert view_digest.digest(view, room=room) == record.view_digest, (
+    for record, view, budget in replay:
+        assert view_digest.digest(view, budget=budget) == record.view_digest, (
             f"the view of plan {record.number} is another"
         )
-        plan = given_spec.policy.plan(view, room, Draws(given_spec.seed))
+        plan = given_spec.policy.plan(view, budget, Draws(given_spec.seed))
         new = {
             e.branch: e
             for e in plan.expansions
             if e.branch not in view.in_flight and not _there(view, e)
         }
-        assert _bytes(plan_log._expansion(e) for e in new.values()) == _bytes(record.expansions)
+        logged = _bytes(record.expansions)
+        assert _bytes(map(plan_log.expansion_to_wire, new.values())) == logged
         marks = {(m.leaf, m.reason) for m in plan.leaves if m.leaf not in view.leaves}
         assert (
             marks == {(segments.leaf_from_wire(p.leaf), p.reason) for p in record.leaves}
@@ -67,7 +72,7 @@ def _there(view, expansion: Expansion) -> bool:
 
 
 def _grown(given_spec, tree, claim, most_steps, leaves=(), branches=3):
-    """Grows under one claim; the grower, its records, and whether it is done."""
+    """Grow under one claim; return the grower, its records, and whether the tree is done."""
     one = engine(ENDING, max_branches=branches)
     grower = Grower(given_spec, tree, one.tokenizer, "n", claim, dict.fromkeys(leaves, ""))
     records, step = [], grower.start()
@@ -77,24 +82,20 @@ def _grown(given_spec, tree, claim, most_steps, leaves=(), branches=3):
             one.submit(request)
         if step.grown is not None:
             return grower, records, True
-        step = _told(grower) if grower.waits else grower.ended(one.step())
+        step = _answered(grower) if grower.waits else grower.ended(one.step())
     return grower, records, False
 
 
-def _told(grower: Grower) -> GrowthStep:
-    """What the policy waits for: rewards, some with a repair, and then all the room there is."""
+def _answered(grower: Grower) -> GrowthStep:
+    """Give the tree policy rewards, some with a repair, and then a final growth budget."""
     if not grower.lacks_scores:
-        return grower.roomed(tree_pb2.TreeRoom(leaves=7, final=True, round=1))
-    said = []
+        return grower.budget_granted(BudgetGrant(leaves=7, final=True, round=1))
+    scores = []
     for leaf in grower.leaves:
-        right = key(1, "reward", leaf.segment, leaf.end) % 3 == 0
-        score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=float(right))
-        if not right:
-            score.repair.CopyFrom(tree_pb2.Repair(keep=1, text="b", step=2, steps=3))
-        said.append(
-            tree_pb2.ScoredLeaf(leaf=segments.leaf_to_wire(leaf), scorer="number", score=score)
-        )
-    return grower.scored(said)
+        is_right = key(1, "reward", leaf.segment, leaf.end) % 3 == 0
+        repair = None if is_right else TextRepair(keep=1, text="b", step=2, steps=3)
+        scores.append(LeafScore(leaf, "number", float(is_right), repair))
+    return grower.scored(scores)
 
 
 @pytest.mark.parametrize("seed", range(8))
