@@ -137,7 +137,7 @@ class Log(Protocol):
 
 
 class Delivery(Protocol):
-    """One delivery of an assignment."""
+    """A delivery of an assignment."""
 
     @property
     def data(self) -> bytes: ...

@@ -46,24 +46,28 @@ def engine(
 
 
 def grow(
-    given: GrowSpec,
-    with_engine: ScriptedEngine,
+    assignment: GrowSpec,
+    scripted: ScriptedEngine,
     tree: Tree | None = None,
     leaves: Mapping[Leaf, str] | None = None,
     most_steps: int = 10_000,
 ) -> tuple[Grower, bool]:
     """Grow a tree to its end, or for some engine steps; return whether it came to its end."""
     grower = Grower(
-        given, tree or Tree(given.tree_id), with_engine.tokenizer, "test", leaves=dict(leaves or {})
+        assignment,
+        tree or Tree(assignment.tree_id),
+        scripted.tokenizer,
+        "test",
+        leaves=dict(leaves or {}),
     )
     step = grower.start()
     for _ in range(most_steps):
         for request in step.requests:
-            with_engine.submit(request)
+            scripted.submit(request)
         if step.grown is not None:
             assert set(step.grown) == set(grower.leaves)
             return grower, True
-        step = grower.ended(with_engine.step())
+        step = grower.ended(scripted.step())
     assert most_steps < 10_000, "the tree is never grown"
     return grower, step.grown is not None
 

@@ -17,13 +17,13 @@ def fail(*_):
 
 @pytest_asyncio.fixture
 async def small(nats_server, tmp_path):
-    async with world(nats_server.url, tmp_path / "state") as made:
-        yield made
+    async with world(nats_server.url, tmp_path / "state") as w:
+        yield w
 
 
 async def segments(w: World, trees: list[bytes]) -> int:
-    found = [await w._or_none(tree) for tree in trees]
-    return sum(len(tree.segments) for tree in found if tree is not None)
+    states = [await w._or_none(tree) for tree in trees]
+    return sum(len(tree.segments) for tree in states if tree is not None)
 
 
 async def grow_until_it_dies(w: World, eventually) -> list[bytes]:
@@ -31,13 +31,13 @@ async def grow_until_it_dies(w: World, eventually) -> list[bytes]:
     with pytest.raises(RuntimeError, match="the accelerator is gone"):
         async with w.node("dying") as dying:
             opened = await w.open(TREES, TREE, TREEPO, max_new_tokens=12)
-            await eventually(lambda: some(w, opened), 15, "some segments")
+            await eventually(lambda: have_segments(w, opened), 15, "some segments")
             dying._thread._command(lambda engine: setattr(engine, "step", fail))
             await eventually(lambda: over(dying), 10, "the node's end")
     return opened
 
 
-async def some(w: World, opened: list[bytes]) -> bool:
+async def have_segments(w: World, opened: list[bytes]) -> bool:
     return await segments(w, opened) >= 3 * TREES
 
 

@@ -67,16 +67,16 @@ async def test_a_publisher_that_hangs_is_late_and_one_with_nothing_to_send_or_no
     clock, away, sent = Clock(), list[str](), asyncio.Event()
     publish = Hangs(clock, error=DeadlineMissed("the broker is away"))
     bus: Any = SimpleNamespace(publish=publish)
-    made = Publisher(bus, lambda: away.append(made.pulse.late))
-    made.pulse._clock = clock
-    async with beside(made.run()):
+    loop = Publisher(bus, lambda: away.append(loop.pulse.late))
+    loop.pulse._clock = clock
+    async with beside(loop.run()):
         clock.now += 1e6
-        assert not made.pulse.late
-        await made.put(LEAF, sent)
+        assert not loop.pulse.late
+        await loop.put(LEAF, sent)
         await asyncio.wait_for(publish.hanging.wait(), 10)
-        assert away == ["", "", ""] and not made.pulse.late  # 300 s without a broker
+        assert away == ["", "", ""] and not loop.pulse.late  # 300 s without a broker
         clock.now += 121.0
-        assert made.pulse.late.startswith("sending: a try")
+        assert loop.pulse.late.startswith("sending: a try")
 
 
 async def test_a_publisher_rests_once_all_is_sent(
@@ -84,14 +84,14 @@ async def test_a_publisher_rests_once_all_is_sent(
 ) -> None:
     monkeypatch.setattr(publisher, "_REST_S", 0.01)
     clock, sent = Clock(), asyncio.Event()
-    made = Publisher(SimpleNamespace(publish=Hangs(clock)))  # type: ignore[arg-type]
-    made.pulse._clock = clock
-    async with beside(made.run()):
-        await made.put(LEAF, sent)
-        await made.flush(10.0)
+    loop = Publisher(SimpleNamespace(publish=Hangs(clock)))  # type: ignore[arg-type]
+    loop.pulse._clock = clock
+    async with beside(loop.run()):
+        await loop.put(LEAF, sent)
+        await loop.flush(10.0)
         await asyncio.sleep(0.01)
         clock.now += 1e6
-        assert sent.is_set() and not made.pulse.late
+        assert sent.is_set() and not loop.pulse.late
 
 
 async def test_segments_that_are_not_passed_on_are_late_unless_the_broker_is_away(
@@ -144,8 +144,8 @@ async def test_a_large_segment_reports_each_time_that_the_store_is_away(
         segments=[messages.events_pb2.GrownSegment(claim_epoch=1)]
     )
     store: Any = SimpleNamespace(put_blob=put)
-    made = Blobs(store, lambda: away.append(put.calls))
-    task = asyncio.ensure_future(made.lighten(messages.Event("s", grown, "id", "")))
+    loop = Blobs(store, lambda: away.append(put.calls))
+    task = asyncio.ensure_future(loop.lighten(messages.Event("s", grown, "id", "")))
     await asyncio.wait_for(put.hanging.wait(), 10)
     task.cancel()
     assert away == [1, 2, 3]
@@ -156,13 +156,13 @@ async def test_a_presence_that_hangs_is_late(monkeypatch: pytest.MonkeyPatch) ->
     clock = Clock()
     present = Hangs(clock)
     store: Any = SimpleNamespace(present=present)
-    made = Heartbeat(store, ActiveTrees(4, 4), joined=False)
-    made.pulse._clock = clock
-    async with beside(made.run()):
+    loop = Heartbeat(store, ActiveTrees(4, 4), joined=False)
+    loop.pulse._clock = clock
+    async with beside(loop.run()):
         await asyncio.wait_for(present.hanging.wait(), 10)
-        assert not made.pulse.late
+        assert not loop.pulse.late
         clock.now += 121.0
-        assert made.pulse.late
+        assert loop.pulse.late
 
 
 async def test_renewals_that_hang_are_late_but_not_while_the_engine_loads(
@@ -189,23 +189,23 @@ async def test_renewals_that_hang_are_late_but_not_while_the_engine_loads(
         delivery=SimpleNamespace(in_progress=in_progress),
     )
     trees, nothing = [tree], None
-    made = LeaseRenewer(
+    loop = LeaseRenewer(
         SimpleNamespace(renew=renew),  # type: ignore[arg-type]
         SimpleNamespace(stats=stats),  # type: ignore[arg-type]
         trees,  # type: ignore[arg-type]
         executor=nothing,  # type: ignore[arg-type]
         segment_deadline_s=1.0,
     )
-    made.pulse._clock = clock
-    async with beside(made.run()):
+    loop.pulse._clock = clock
+    async with beside(loop.run()):
         await asyncio.wait_for(asked.wait(), 10)
         clock.now += 1e6
-        assert not made.pulse.late
+        assert not loop.pulse.late
         loads.set()
         await asyncio.wait_for(renew.hanging.wait(), 10)
-        assert not made.pulse.late
+        assert not loop.pulse.late
         clock.now += 3601.0
-        assert made.pulse.late.startswith("claims: renewals")
+        assert loop.pulse.late.startswith("claims: renewals")
 
 
 async def test_a_poll_of_the_policies_that_hangs_is_late(

@@ -35,7 +35,7 @@ LOOPS = (
 async def process(w: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
     """Run the node n1 of the world's run within the block; provide its address."""
     address, stop = f"127.0.0.1:{free_port()}", asyncio.Event()
-    told = {
+    environment = {
         "NATS": w.url,
         "STORE": w.address,
         "LISTEN": address,
@@ -43,7 +43,7 @@ async def process(w: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> As
         "NODE_ID": "n1",
         "THREADS": "1",
     }
-    for name, value in {**told, "STATE": str(folder)}.items():
+    for name, value in {**environment, "STATE": str(folder)}.items():
         monkeypatch.setenv(f"BANYAN_{name}", value)
     running = asyncio.create_task(service.run(stop))
     try:
@@ -67,7 +67,7 @@ async def test_health_answers_for_the_engine_and_each_loop(
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Calls of the store, in order."""
+    """Provide the calls of the store, in order."""
     calls: list[str] = []
     put, claim = Control.PutMember, Lineage.ClaimTrees
 

@@ -53,7 +53,7 @@ class Event:
 def segments(
     run_id: str,
     node_id: str,
-    made: Iterable[tuple[Segment, int]],
+    claimed: Iterable[tuple[Segment, int]],
     traceparent: str = "",
     plans: Iterable[events_pb2.GrownPlan] = (),
 ) -> Iterator[Event]:
@@ -62,13 +62,13 @@ def segments(
     Parents stay before children, and plans after the segments that caused them. A segment that is
     too large for any message has one of its own.
 
-    made: segments with the epochs of their claims.
+    claimed: segments with the epochs of their claims.
     """
     message = events_pb2.SegmentsGrown(run_id=run_id, node_id=node_id)
     size = FRAMING_BYTES
     parts: list[events_pb2.GrownSegment | events_pb2.GrownPlan] = [
         events_pb2.GrownSegment(segment=wire.segment_to_wire(segment), claim_epoch=epoch)
-        for segment, epoch in made
+        for segment, epoch in claimed
     ]
     parts += plans
     for part in parts:

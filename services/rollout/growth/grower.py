@@ -63,7 +63,7 @@ class GrowthStep:
 
 @dataclass(slots=True)
 class Grower:
-    """One tree under one claim.
+    """The growth of one tree under one claim.
 
     spec: assignment of the tree.
     tree: the tree so far; the grower adds to it.

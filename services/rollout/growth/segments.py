@@ -1,4 +1,4 @@
-"""Segments of a tree, made from the samples of an engine: forced tokens first, then policy tokens."""
+"""Segments of a tree, made from an engine's samples: forced tokens first, then policy tokens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -34,7 +34,7 @@ _NEXT = {
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class ActiveTree:
-    """One tree under one claim of this node.
+    """A tree under one claim of this node.
 
     spec: its assignment.
     grower: its growth.

@@ -37,7 +37,7 @@ class EventReporter:
 
     async def report(self, steps: Sequence[tuple[ActiveTree, GrowthStep]]) -> None:
         """Queue the events of steps: the segments of all trees first, in as few messages as fit."""
-        made = [(segment, tree.epoch) for tree, step in steps for segment in step.segments]
+        claimed = [(segment, tree.epoch) for tree, step in steps for segment in step.segments]
         for tree, step in steps:
             tree.segments += step.segments
             self._spans.ended(tree, step.segments)
@@ -48,7 +48,7 @@ class EventReporter:
         ]
         run_id, node_id = self._config.run_id, self._config.node_id
         traceparent = steps[0][0].traceparent if steps else ""
-        for event in messages.segments(run_id, node_id, made, traceparent, plans):
+        for event in messages.segments(run_id, node_id, claimed, traceparent, plans):
             await self._publisher.put(await self._blobs.lighten(event))
         for tree, step in steps:
             await self._report_ends(tree, step)

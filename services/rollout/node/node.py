@@ -45,7 +45,7 @@ _PASS_S = 3600.0  # branches are stopped, which may wait behind a load: 165 GB a
 
 
 class Node:
-    """One node of one run.
+    """A node of one run.
 
     config: configuration of the node.
     store: the tree store.

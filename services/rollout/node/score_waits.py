@@ -118,9 +118,8 @@ class ScoreWaits:
             return known
         if len(news.scores) > least and self._trees.holds(tree):
             await self._actor.act(tree, partial(grower.scored, news.scores))
-        grant = news.grant
-        is_new_grant = round is not None and grant is not None and grant.round > round
-        if is_new_grant and self._trees.holds(tree):
+        grant = news.grant if round is not None else None
+        if grant is not None and grant.round > grower.round and self._trees.holds(tree):
             await self._actor.act(tree, partial(grower.budget_granted, grant))
         return max(known, len(news.scores))
 

@@ -91,7 +91,7 @@ class StepExecutor:
         await self.act_all([(tree, change)])
 
     async def act_all(self, changes: Sequence[tuple[ActiveTree, Change]]) -> None:
-        """Make changes to trees, but not to finishing ones; execute the steps that follow as one."""
+        """Make changes to trees that are not finishing; execute the steps that follow as one."""
         steps = []
         for tree, change in changes:
             step = self._advance(tree, change) if not tree.is_finishing else None

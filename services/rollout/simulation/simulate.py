@@ -31,7 +31,7 @@ _MOST_S = 30.0  # of a tree, and for beginning the last of a group
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """One grown tree and its cost.
+    """A grown tree and its cost.
 
     tree: the tree.
     leaves: number of its leaves.

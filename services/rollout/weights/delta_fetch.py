@@ -57,7 +57,7 @@ class Objects(Protocol):
         """Return the description of an object."""
         ...
 
-    def read(self, found: Object) -> AsyncGenerator[bytes, None]:
+    def read(self, item: Object) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of an object."""
         ...
 

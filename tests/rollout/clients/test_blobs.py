@@ -56,12 +56,12 @@ async def test_a_large_segment_goes_by_digest(small) -> None:  # noqa: F811
     claim = await store.claim(tree_id, 1)
     root = _root(tree_id)
     large = _large(root)
-    made = [(root, claim.epoch), (large, claim.epoch)]
+    claimed = [(root, claim.epoch), (large, claim.epoch)]
     with pytest.raises(InvalidInput, match="limit"):
-        for event in messages.segments(RUN, "n1", made):
+        for event in messages.segments(RUN, "n1", claimed):
             await small.bus.publish(event.subject, event.message, event.msg_id)
     for attempt in range(2):  # missing events are published again
-        for event in messages.segments(RUN, "n1", made):
+        for event in messages.segments(RUN, "n1", claimed):
             light = (await Blobs(store).lighten(event)).again(attempt)
             assert light.message.ByteSize() < 1000
             await small.bus.publish(light.subject, light.message, light.msg_id)

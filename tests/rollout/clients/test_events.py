@@ -36,22 +36,22 @@ def grew(number, tokens):
     """Return the event of a segment with a plan."""
     record = tree_pb2.PlanRecord(claim_epoch=1, number=number)
     plan = events_pb2.GrownPlan(tree_id=bytes(32), plan=record)
-    made = [(segment(number, tokens), 1)]
-    return next(messages.segments("run", "node", made, f"00-{number}", [plan]))
+    claimed = [(segment(number, tokens), 1)]
+    return next(messages.segments("run", "node", claimed, f"00-{number}", [plan]))
 
 
 def test_segments_of_a_step_are_one_message():
-    made = [(segment(i, 8), 3) for i in range(64)]
-    (event,) = messages.segments("run", "node", made, "00-trace")
+    claimed = [(segment(i, 8), 3) for i in range(64)]
+    (event,) = messages.segments("run", "node", claimed, "00-trace")
     assert event.subject == "lineage.run.segment" and event.traceparent == "00-trace"
     read = [segments.segment_from_wire(grown.segment).id for grown in event.message.segments]
-    assert read == [segment.id for segment, _ in made]
+    assert read == [segment.id for segment, _ in claimed]
     assert {grown.claim_epoch for grown in event.message.segments} == {3}
 
 
 def test_large_steps_are_split_below_the_limit_and_lose_nothing():
-    made = [(segment(i, 9_000), 1) for i in range(40)]
-    events = list(messages.segments("run", "node", made))
+    claimed = [(segment(i, 9_000), 1) for i in range(40)]
+    events = list(messages.segments("run", "node", claimed))
     assert len(events) > 4 and len({event.msg_id for event in events}) == len(events)
     assert all(event.message.ByteSize() <= MAX_MESSAGE_BYTES for event in events)
     ordinals = [grown.segment.ordinal for event in events for grown in event.message.segments]
@@ -59,10 +59,10 @@ def test_large_steps_are_split_below_the_limit_and_lose_nothing():
 
 
 def test_ids_depend_on_content_and_claim_not_on_order():
-    made = [(segment(i, 8), 1) for i in range(3)]
-    (forwards,) = messages.segments("run", "n", made)
-    (backwards,) = messages.segments("run", "n", made[::-1])
-    (other_claim,) = messages.segments("run", "n", [(segment, 2) for segment, _ in made])
+    claimed = [(segment(i, 8), 1) for i in range(3)]
+    (forwards,) = messages.segments("run", "n", claimed)
+    (backwards,) = messages.segments("run", "n", claimed[::-1])
+    (other_claim,) = messages.segments("run", "n", [(segment, 2) for segment, _ in claimed])
     assert forwards.msg_id == backwards.msg_id != other_claim.msg_id
     assert forwards.again(1).msg_id not in (forwards.msg_id, forwards.again(2).msg_id)
 
@@ -80,8 +80,8 @@ def test_leaves_and_ends():
 def test_events_merge_into_few_messages_segments_first():
     leaves = [leaf(number) for number in range(100)]
     end, other = (messages.grown("run", "node", tree * 32, 1, []) for tree in (b"t", b"u"))
-    (made,) = messages.segments("run", "node", [(segment(0, 8), 1)])
-    sends = messages.merged([*leaves[:50], end, *leaves[50:], other, made])
+    (claimed,) = messages.segments("run", "node", [(segment(0, 8), 1)])
+    sends = messages.merged([*leaves[:50], end, *leaves[50:], other, claimed])
     kinds = [send.subject.split(".")[-1] for send, _ in sends]
     assert kinds == ["segment", "leaf", "leaf", "grown"]
     assert [len(parts) for _, parts in sends] == [1, 64, 36, 2]

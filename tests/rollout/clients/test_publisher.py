@@ -32,7 +32,7 @@ def leaf(number):
 
 @pytest.fixture
 async def sending(monkeypatch):
-    """A publisher whose rest is longer than any test, and its log."""
+    """Provide a publisher whose rest is longer than any test, and its log."""
     monkeypatch.setattr(publisher, "_REST_S", 600.0)
     bus = Bus()
     publisher_ = Publisher(bus)

@@ -40,10 +40,10 @@ def recipe(trees: int, rollouts: int = 6, **control):
 
 @pytest_asyncio.fixture
 async def small(nats_server, tmp_path):
-    async with world(nats_server.url, tmp_path / "state") as made:
-        await made.begin()
-        await made.policy(0)
-        yield made
+    async with world(nats_server.url, tmp_path / "state") as w:
+        await w.begin()
+        await w.policy(0)
+        yield w
 
 
 def gateway(w: World, trees: int, **control) -> BudgetRounds:
@@ -200,8 +200,8 @@ async def test_another_node_goes_on_with_trees_that_wait(small, eventually) -> N
     assert ids(before) < ids(state) and len(state.leaves) == 6
 
 
-async def _is(found, expected) -> bool:
-    return await found == expected
+async def _is(pending, expected) -> bool:
+    return await pending == expected
 
 
 async def _leaves(w: World, trees, counts) -> bool:

@@ -1,4 +1,4 @@
-"""What a tree policy may answer, and what is said of an answer that no tree can hold."""
+"""Plans of tree policies, and the refusal of those that no tree can hold."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from services.rollout.simulation.simulate import simulate
 
 @dataclass(frozen=True)
 class Own:
-    """Four samples of eight tokens; `wrong` says what is wrong with its plans."""
+    """A tree policy of four samples of eight tokens; `wrong` names the fault of its plans."""
 
     wrong: str = ""
 
@@ -101,13 +101,13 @@ def recipe(wrong: str) -> Recipe:
     )
 
 
-def test_a_policy_that_answers_well_is_carried_out() -> None:
-    found = simulate(recipe(""))
-    assert (found["leaves"], found["sampled_tokens"], found["saved"]) == (4, 32, 0.0)
+def test_a_good_plan_is_carried_out() -> None:
+    counts = simulate(recipe(""))
+    assert (counts["leaves"], counts["sampled_tokens"], counts["saved"]) == (4, 32, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "message"),
     [
         ("raises", r"RuntimeError: boom \(.*test_plan_checks.py, line \d+\)"),
         ("no plan", "answers with a Plan, this one with 42"),
@@ -138,7 +138,9 @@ def test_a_policy_that_answers_well_is_carried_out() -> None:
         ("beyond", "a leaf ends behind 17 tokens of segment .*, which has 8; it must be 1 to 8"),
     ],
 )
-def test_a_policy_that_does_not_is_named_with_what_it_did(wrong: str, says: str) -> None:
-    with pytest.raises(InvalidInput, match=f"generate.policy {__name__}:Own: .*{says}") as caught:
+def test_a_bad_plan_is_refused_by_the_name_of_its_policy(wrong: str, message: str) -> None:
+    with pytest.raises(
+        InvalidInput, match=f"generate.policy {__name__}:Own: .*{message}"
+    ) as caught:
         simulate(recipe(wrong))
     assert return_reasons.failed(caught.value).startswith("UNUSABLE: generate.policy")

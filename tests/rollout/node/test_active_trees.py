@@ -29,7 +29,7 @@ PATHS = {
 def tree(state: TreeState = PENDING, number: int = 0, width: int = 1, **grower: Any) -> ActiveTree:
     spec: Any = SimpleNamespace(tree_id=bytes([number]) * 32, width=width)
     delivery: Any = None
-    made = ActiveTree(
+    active = ActiveTree(
         spec=spec,
         grower=SimpleNamespace(**{"lacks_budget": False, **grower}),  # type: ignore[arg-type]
         epoch=1,
@@ -37,20 +37,20 @@ def tree(state: TreeState = PENDING, number: int = 0, width: int = 1, **grower: 
         span=Span(),
     )
     for step in PATHS[state]:
-        made.enter(step)
-    return made
+        active.enter(step)
+    return active
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(TreeState, TreeState)))
 def test_a_tree_changes_its_state_only_as_allowed(before: TreeState, after: TreeState) -> None:
-    made = tree(before)
+    active = tree(before)
     if (before, after) in ALLOWED:
-        made.enter(after)
-        assert made.state is after
+        active.enter(after)
+        assert active.state is after
     else:
         with pytest.raises(RuntimeError, match=f"is {before.value}: it cannot become"):
-            made.enter(after)
-        assert made.state is before
+            active.enter(after)
+        assert active.state is before
 
 
 def test_trees_are_listed_by_their_state() -> None:
@@ -82,9 +82,9 @@ def test_a_new_claim_replaces_the_one_before() -> None:
     ],
 )
 def test_finishing_trees_and_those_without_a_budget_leave_their_place(
-    held: list[ActiveTree], free: int
+    present: list[ActiveTree], free: int
 ) -> None:
-    trees = ActiveTrees(max_branches=8, most_trees=12 if not held else 10)
-    for each in held:
+    trees = ActiveTrees(max_branches=8, most_trees=12 if not present else 10)
+    for each in present:
         trees.put(each)
     assert trees.free == free

@@ -1,4 +1,4 @@
-"""A node on a real treestore and nats-server: claims, resumption, lost messages, policies, drain."""
+"""A node on a real treestore and nats-server: claims, resumption, losses, policies, drain."""
 
 import asyncio
 
@@ -6,8 +6,8 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from banyan.v1 import rollout_service_pb2 as ro
 from banyan.v1 import events_pb2, rollout_service_pb2_grpc, tree_pb2
+from banyan.v1 import rollout_service_pb2 as ro
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis.messaging import subjects
 from services.chassis.rpc import rpc
@@ -27,8 +27,8 @@ TREE = {"segment": 3, "max_depth": 4, "width": 8}
 
 @pytest_asyncio.fixture
 async def small(nats_server, tmp_path):
-    async with world(nats_server.url, tmp_path / "state") as made:
-        yield made
+    async with world(nats_server.url, tmp_path / "state") as w:
+        yield w
 
 
 async def queue_is_empty(w: World) -> bool:
@@ -101,15 +101,15 @@ async def test_a_node_that_dies_has_its_trees_again_as_it_begins(small, eventual
         await asyncio.wait([dead.task])
     before = ids(await small.state(opened))
     await GrpcStore(small.channel, RUN, "n1").begin()
-    async with small.node() as again:
+    async with small.node() as restarted:
         (tree,) = await small.grown([opened], 10.0)
         assert tree.claim_epoch == 2 and before <= ids(tree) and len(tree.leaves) == 8
-        await eventually(lambda: len(again.trees) == 0)
+        await eventually(lambda: len(restarted.trees) == 0)
 
 
 async def some_segments(w: World, tree: bytes, count: int) -> bool:
-    found = await w._or_none(tree)
-    return found is not None and len(found.segments) >= count
+    stored = await w._or_none(tree)
+    return stored is not None and len(stored.segments) >= count
 
 
 class FakeDelivery:
@@ -237,8 +237,8 @@ async def test_a_tree_waits_for_its_policy_and_is_given_back_if_it_does_not_come
 
 
 async def claims(w, tree, count):
-    found = await w._or_none(tree)
-    return found is not None and found.claim_epoch >= count
+    stored = await w._or_none(tree)
+    return stored is not None and stored.claim_epoch >= count
 
 
 async def test_a_new_policy_cuts_what_runs_unless_a_tree_forbids_it(small, eventually):
@@ -304,17 +304,17 @@ async def test_a_tree_that_only_this_node_cannot_grow_goes_back_to_the_queue(sma
 
 
 async def test_a_wave_starts_whole_and_in_order_and_repeats_to_the_bit(tmp_path):
-    seen = []
+    runs = []
     for attempt, last in enumerate(
         (5, 0)
     ):  # the tree that comes late differs; the segments must not
         server = NatsServer(tmp_path / f"nats{attempt}")
         try:
             async with world(server.url, tmp_path / f"state{attempt}") as w:
-                seen.append(await wave(w, last))
+                runs.append(await wave(w, last))
         finally:
             server.stop()
-    assert seen[0] == seen[1]
+    assert runs[0] == runs[1]
 
 
 async def wave(w, last):

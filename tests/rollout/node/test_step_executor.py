@@ -68,15 +68,15 @@ class Rig:
         tree_id = bytes([number]) * 32
         spec: Any = SimpleNamespace(tree_id=tree_id, width=1)
         methods = {"waits": False, "in_flight": {}, "key": lambda branch: (tree_id, 1, branch)}
-        made = ActiveTree(
+        tree = ActiveTree(
             spec=spec,
             grower=SimpleNamespace(**methods | grower),  # type: ignore[arg-type]
             epoch=1,
             delivery=SimpleNamespace(ack=self._ack),  # type: ignore[arg-type]
             span=Span(),
         )
-        self.trees.put(made)
-        return made
+        self.trees.put(tree)
+        return tree
 
     async def _ack(self) -> None:
         self.engine.commands.append("ack")

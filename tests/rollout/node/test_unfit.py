@@ -16,8 +16,8 @@ def refuse(policy, weights):
 
 @pytest_asyncio.fixture
 async def small(nats_server, tmp_path):
-    async with world(nats_server.url, tmp_path / "state") as made:
-        yield made
+    async with world(nats_server.url, tmp_path / "state") as w:
+        yield w
 
 
 async def distrusted(node, w):
@@ -55,8 +55,8 @@ async def test_its_trees_go_to_another_and_it_takes_none_until_an_update_is_prov
         await eventually(
             lambda: unfit.refresher.fit and unfit.refresher.loaded.step == 1, 10, "a proof"
         )
-        (again,) = await small.grown(await small.open(3, first=2))
-        assert {s.producer for s in again.segments} == {"unfit"} and ids(again)
+        (regrown,) = await small.grown(await small.open(3, first=2))
+        assert {s.producer for s in regrown.segments} == {"unfit"} and ids(regrown)
 
 
 async def test_it_ends_where_no_update_can_be_proven(small, eventually, monkeypatch):
