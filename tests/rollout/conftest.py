@@ -97,7 +97,8 @@ def ask(
     key: object, prefix: IntTokens, draw_key: int = 1, keep: bool = False, **sampling: object
 ) -> Request:
     """Return a request."""
-    return Request(key, prefix, draw_key, Sampling(**{"max_new_tokens": 8, **sampling}), keep)  # type: ignore[arg-type]
+    settings = Sampling(**{"max_new_tokens": 8, **sampling})  # type: ignore[arg-type]
+    return Request(key, prefix, draw_key, settings, keep)
 
 
 def finish(

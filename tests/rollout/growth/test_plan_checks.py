@@ -15,6 +15,43 @@ from services.rollout.growth import return_reasons
 from services.rollout.simulation.simulate import simulate
 
 
+def _odd_plans(place: tuple[bytes, int]) -> dict[str, dict[str, Any]]:
+    """Return the fields of bad plans, by their faults. A `place` is the end of the prompt."""
+    (root_id, end), branch = place, Branch(*place, 0)
+    eight = Sampling(max_new_tokens=8)
+
+    def expansion(branch: Any = branch, sampling: Any = eight, **more: Any) -> dict[str, Any]:
+        return {"expansions": (Expansion(branch, sampling, **more),)}
+
+    def sampled(**sampling: Any) -> dict[str, Any]:
+        return expansion(sampling=Sampling(**{"max_new_tokens": 8, **sampling}))
+
+    reason: Any = 5
+    return {
+        "no leaf": {"done": True},
+        "the prompt": {"leaves": (LeafMark(Leaf(*place), "stop"),), "done": True},
+        "parent": expansion(Branch(b"x" * 32, 0, 0)),
+        "fork": expansion(Branch(root_id, end + 1, 0)),
+        "ordinal": expansion(Branch(*place, -1)),
+        "length": sampled(max_new_tokens=-5),
+        "long": sampled(max_new_tokens=9),
+        "long, forced": expansion(forced=(5,)),
+        "a float": sampled(max_new_tokens=1e9),
+        "prunes": {"prunes": 5},
+        "done": {"done": "no"},
+        "seed": sampled(seed=-1),
+        "a prune": {"prunes": ((branch, "x"),)},
+        "dropped": {"dropped": ("a",)},
+        "expansions": {"expansions": ("a", 3)},
+        "a reason": {"leaves": (LeafMark(Leaf(*place), reason),)},
+        "temperature": sampled(temperature=float("nan")),
+        "top_p": sampled(top_p=-1.0),
+        "forced": expansion(forced=(-3,)),
+        "no sampling": expansion(sampling=None),
+        "a name": expansion(Branch("x", 0, 0)),  # type: ignore[arg-type]
+    }
+
+
 @dataclass(frozen=True)
 class Own:
     """A tree policy of four samples of eight tokens; `wrong` names the fault of its plans."""
@@ -22,67 +59,23 @@ class Own:
     wrong: str = ""
 
     def plan(self, view: Any, room: Any, rng: Any) -> Any:
-        root, sampling = view.root, Sampling(max_new_tokens=8)
-        place = root.id, len(root)
+        place = (view.root.id, len(view.root))
+        odd = _odd_plans(place)
         if self.wrong == "raises":
             raise RuntimeError("boom")
         if self.wrong == "no plan":
             return 42
-        if self.wrong == "no leaf":
-            return Plan(done=True)
-        if self.wrong == "the prompt":
-            return Plan(leaves=(LeafMark(Leaf(*place), "stop"),), done=True)
-        branches = [Branch(*place, i) for i in range(4)]
-        change = {
-            "parent": Expansion(Branch(b"x" * 32, 0, 0), sampling),
-            "fork": Expansion(Branch(root.id, len(root) + 1, 0), sampling),
-            "ordinal": Expansion(Branch(*place, -1), sampling),
-            "length": Expansion(Branch(*place, 0), Sampling(max_new_tokens=-5)),
-            "long": Expansion(Branch(*place, 0), Sampling(max_new_tokens=9)),
-            "long, forced": Expansion(Branch(*place, 0), sampling, forced=(5,)),
-            "a float": Expansion(Branch(*place, 0), Sampling(max_new_tokens=1e9)),  # type: ignore[arg-type]
-        }
-        odd = {
-            "prunes": {"prunes": 5},
-            "done": {"done": "no"},
-            "seed": {
-                "expansions": (Expansion(Branch(*place, 0), Sampling(max_new_tokens=8, seed=-1)),)
-            },
-            "a prune": {"prunes": ((Branch(*place, 0), "x"),)},
-            "dropped": {"dropped": ("a",)},
-            "expansions": {"expansions": ("a", 3)},
-            "a reason": {"leaves": (LeafMark(Leaf(*place), 5),)},  # type: ignore[arg-type]
-            "temperature": {
-                "expansions": (
-                    Expansion(Branch(*place, 0), Sampling(float("nan"), max_new_tokens=8)),
-                )
-            },
-            "top_p": {
-                "expansions": (
-                    Expansion(Branch(*place, 0), Sampling(top_p=-1.0, max_new_tokens=8)),
-                )
-            },
-            "forced": {"expansions": (Expansion(Branch(*place, 0), sampling, forced=(-3,)),)},
-            "no sampling": {"expansions": (Expansion(Branch(*place, 0), None),)},  # type: ignore[arg-type]
-            "a name": {"expansions": (Expansion(Branch("x", 0, 0), sampling),)},  # type: ignore[arg-type]
-        }
         if self.wrong in odd:
-            return Plan(**odd[self.wrong])  # type: ignore[arg-type]
-        if self.wrong in change:
-            return Plan((change[self.wrong],))
-        there = [view.tree.at(b.parent, b.fork, b.ordinal) for b in branches]
-        if None in there:
-            return Plan(
-                tuple(
-                    Expansion(b, sampling)
-                    for b, s in zip(branches, there, strict=True)
-                    if s is None
-                )
-            )
+            return Plan(**odd[self.wrong])
+        branches = [Branch(*place, ordinal) for ordinal in range(4)]
+        segments = [view.tree.at(b.parent, b.fork, b.ordinal) for b in branches]
+        if None in segments:
+            sampling = Sampling(max_new_tokens=8)
+            pairs = zip(branches, segments, strict=True)
+            return Plan(tuple(Expansion(b, sampling) for b, segment in pairs if segment is None))
         beyond = 9 if self.wrong == "beyond" else 0
-        return Plan(
-            leaves=tuple(LeafMark(Leaf(s.id, len(s) + beyond), "length") for s in there), done=True
-        )
+        ends = [Leaf(segment.id, len(segment) + beyond) for segment in segments]
+        return Plan(leaves=tuple(LeafMark(end, "length") for end in ends), done=True)
 
 
 def recipe(wrong: str) -> Recipe:

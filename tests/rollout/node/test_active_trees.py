@@ -71,7 +71,7 @@ def test_a_new_claim_replaces_the_one_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "free"),
+    ("present", "free"),
     [
         ([], 12),  # 12 branches for trees of one
         ([tree(GROWING, width=4)], 2),  # 8 branches for trees of four

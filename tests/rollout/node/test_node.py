@@ -1,4 +1,4 @@
-"""A node on a real treestore and nats-server: claims, resumption, losses, policies, drain."""
+"""A node on a real treestore and nats-server: claims, resumption, losses, drain, service."""
 
 import asyncio
 
@@ -13,15 +13,12 @@ from services.chassis.messaging import subjects
 from services.chassis.rpc import rpc
 from services.rollout.clients.treestore import GrpcStore
 from services.rollout.server import NAME, RolloutServer, adder
-from tests.conftest import NatsServer, wait_until
 from tests.rollout.growing import TREEPO
 from tests.rollout.world import RUN, World, ids, world
 
 SLOW = {"engine_settings": {"chain": {"": {"a": 0.5, "b": 0.5}}, "latency_s": 0.03}}
-LONG = {
-    "engine_settings": {**SLOW["engine_settings"], "latency_s": 0.2}
-}  # still at work when its first segments are stored
-PLAN, FAILING = "tests.rollout.growing:Failing", {"after": 2}
+# An engine that still works when its first segments are stored.
+LONG = {"engine_settings": {**SLOW["engine_settings"], "latency_s": 0.2}}
 TREE = {"segment": 3, "max_depth": 4, "width": 8}
 
 
@@ -219,118 +216,6 @@ async def test_a_drain_hands_trees_back_with_all_that_was_sampled(small, eventua
 
 async def sampled(node, tokens):
     return (await node._thread.stats()).sampled_tokens >= tokens
-
-
-async def test_a_tree_waits_for_its_policy_and_is_given_back_if_it_does_not_come(small, eventually):
-    await small.begin()
-    await small.policy(0)
-    async with small.node(policy_wait_s=0.5) as node:
-        (opened,) = await small.open(1, min_step=1)
-        await eventually(lambda: len(node.trees.pending) == 1)
-        await eventually(
-            lambda: claims(small, opened, 2), 15, "the tree to be given back and claimed again"
-        )
-        await small.policy(1)
-        (tree,) = await small.grown([opened])
-        assert {s.policy.step for s in tree.segments if s.parent} == {1}
-        assert node.refresher.loaded.step == 1
-
-
-async def claims(w, tree, count):
-    stored = await w._or_none(tree)
-    return stored is not None and stored.claim_epoch >= count
-
-
-async def test_a_new_policy_cuts_what_runs_unless_a_tree_forbids_it(small, eventually):
-    await small.begin(**SLOW)
-    await small.policy(0)
-    async with small.node() as node:
-        (free,) = await small.open(1, {"width": 3}, max_new_tokens=30)
-        await eventually(lambda: sampled(node, 9), 10)
-        await small.policy(1)
-        (tree,) = await small.grown([free])
-        assert {s.policy.step for s in tree.segments if s.parent} == {0, 1} and len(
-            tree.leaves
-        ) == 3
-        exact = await small.open(
-            2, {"width": 3}, max_new_tokens=30, first=1, min_step=1, max_step=1
-        )
-        await eventually(lambda: len(node.trees.growing) == 1)
-        await small.policy(2)
-        (tree,) = await small.grown(exact)
-        assert {s.policy.step for s in tree.segments if s.parent} == {1}
-        await eventually(lambda: node.refresher.loaded.step == 2)
-
-
-async def test_a_tree_that_no_node_can_grow_is_dropped_at_once_with_the_reason(small, eventually):
-    await small.begin()
-    await small.policy(0)
-    async with small.node() as node:
-        spec, plan = (
-            await small.open(1, {"width": 4, "colour": "red"}),
-            await small.open(2, FAILING, PLAN, first=1),
-        )
-
-        async def dropped(tree, why):
-            state = await small._or_none(tree)
-            return (
-                state
-                and state.state == tree_pb2.TREE_STATE_DROPPED
-                and why in state.reason
-                and state.claim_epoch == 1
-            )
-
-        await eventually(lambda: dropped(spec[0], "UNUSABLE: tree"))
-        await eventually(
-            lambda: dropped(plan[0], f"UNUSABLE: generate.policy {PLAN}: ZeroDivisionError")
-        )
-        await eventually(lambda: len(node.trees) == 0)
-        (good,) = await small.open(3, first=2)
-        await small.grown([good])
-
-
-async def test_a_tree_that_only_this_node_cannot_grow_goes_back_to_the_queue(small, eventually):
-    await small.begin()
-    await small.policy(0)
-    async with small.node() as node:
-        (opened,) = await small.open(1, {}, "nowhere.at_all:policy")
-        await eventually(lambda: claims(small, opened, 3), 20)
-        assert (
-            len(node.trees) == 0
-            and (await small.state(opened)).state == tree_pb2.TREE_STATE_GROWING
-        )
-        (good,) = await small.open(2, first=1)
-        await small.grown([good])
-
-
-async def test_a_wave_starts_whole_and_in_order_and_repeats_to_the_bit(tmp_path):
-    runs = []
-    for attempt, last in enumerate(
-        (5, 0)
-    ):  # the tree that comes late differs; the segments must not
-        server = NatsServer(tmp_path / f"nats{attempt}")
-        try:
-            async with world(server.url, tmp_path / f"state{attempt}") as w:
-                runs.append(await wave(w, last))
-        finally:
-            server.stop()
-    assert runs[0] == runs[1]
-
-
-async def wave(w, last):
-    await w.begin(deterministic=True)
-    await w.policy(0)
-    more = {"max_new_tokens": 12, "wave": "w", "wave_size": 6}
-    async with w.node() as node:
-        opened = []
-        for ordinal in (o for o in range(6) if o != last):
-            opened += await w.open(ordinal + 1, TREE, TREEPO, first=ordinal, **more)
-        await wait_until(lambda: len(node.trees.pending) == 5)
-        assert not node.trees.growing, "five of six are not a wave"
-        opened += await w.open(last + 1, TREE, TREEPO, first=last, **more)
-        grown = {tree.spec.group_ordinal: ids(tree) for tree in await w.grown(opened)}
-        steps = (await node._thread.stats()).steps
-    return grown, steps
 
 
 async def test_the_service_expands_checks_and_drains(small):

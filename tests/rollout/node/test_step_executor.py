@@ -185,7 +185,8 @@ async def test_a_finishing_tree_is_not_changed() -> None:
 
 async def test_branches_that_a_plan_prunes_are_stopped() -> None:
     rig = Rig()
-    await rig.executor.start([rig.tree(start=lambda: GrowthStep(aborts=("branch",)))])  # type: ignore[arg-type]
+    branches: Any = ("branch",)
+    await rig.executor.start([rig.tree(start=lambda: GrowthStep(aborts=branches))])
     assert ("abort", [request(0).key]) in rig.engine.commands
 
 
