@@ -23,10 +23,10 @@ from services.chassis.weights import collective, file
 from services.learner import server
 from services.learner.weights.collective import HandOverServer
 from services.learner.weights.folder import WeightFolder
-from services.rollout.clients.treestore import HandOvers
+from services.rollout.clients.learner import HandOverClient
 from services.rollout.engines.vllm_engine.receive import Received
 from services.rollout.growth.policy_selection import Published
-from services.rollout.weights.collective import Handed
+from services.rollout.weights.collective import CollectiveWeights
 
 AMID_BYTES = 64 << 20
 DEAD = 9  # exit status of a worker that dies amid the receiving
@@ -70,8 +70,8 @@ class Learner:
             manifest.bytes,
         )
 
-    def node(self, folder: Path, workers: int = 1) -> Handed:
-        return Handed(folder, HandOvers(folder.name, workers).ask, workers)
+    def node(self, folder: Path, workers: int = 1) -> CollectiveWeights:
+        return CollectiveWeights(folder, HandOverClient(folder.name, workers).hand_over, workers)
 
 
 @contextlib.asynccontextmanager

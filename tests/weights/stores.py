@@ -20,11 +20,10 @@ from services.chassis.process import process
 from services.chassis.rpc import rpc
 from services.learner import server
 from services.learner.weights.folder import WeightFolder
-from services.learner.weights.object_store import ObjectStoreWeights
-from services.learner.weights.outlet import FolderOnly, Outlet
-from services.rollout.clients.treestore import WeightServer
+from services.learner.weights.object_store import FolderOnly, ObjectStoreWeights, Outlet
+from services.rollout.clients.learner import WeightClient
 from services.rollout.growth.policy_selection import Published
-from services.rollout.weights.delta_fetch import Rebuilder, asker
+from services.rollout.weights.delta_fetch import Rebuilder, whole_requester
 from services.rollout.weights.fetch import Weights
 
 RUN = "run-1"
@@ -78,11 +77,11 @@ class Site:
 
 
 def weights_of(kind: str, folder: Path, bus: Bus | None, fallback: bool = False) -> Weights:
-    fetch = WeightServer().fetch
+    fetch = WeightClient().fetch
     if kind != "nats":
         return Weights(folder, fetch, local=kind == "file")
     assert bus is not None
-    rebuilder = Rebuilder(Bucket(bus.client, subjects.weights_bucket(RUN)), asker(bus, RUN, "node"))
+    rebuilder = Rebuilder(Bucket(bus.client, subjects.weights_bucket(RUN)), whole_requester(bus, RUN, "node"))
     return Weights(folder, fetch if fallback else None, rebuilder=rebuilder)
 
 

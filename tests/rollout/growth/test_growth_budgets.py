@@ -1,8 +1,10 @@
-"""Trees that grow by rooms, through a real store: the budget, silence, deaths of gateway and node between rounds."""
+"""Trees that grow by growth budgets, on a real store.
+
+The budget is spent, control is silent, gateway or node dies between rounds.
+"""
 
 import asyncio
 import contextlib
-from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
@@ -16,8 +18,6 @@ from services.chassis.messaging import subjects
 from services.chassis.rpc import rpc
 from services.gateway.allocation.budget_rounds import BudgetRounds
 from services.gateway.clients.treestore import RpcStore
-from services.rollout.growth.grower import GrowthStep
-from services.rollout.node.lockstep import Lockstep
 from tests.rollout.node.test_node import FakeDelivery
 from tests.rollout.world import RUN, World, ids, world
 
@@ -40,31 +40,31 @@ def recipe(trees: int, rollouts: int = 6, **control):
 
 @pytest_asyncio.fixture
 async def small(nats_server, tmp_path):
-    async with world(nats_server.url, tmp_path / "state") as made:
-        await made.begin()
-        await made.policy(0)
-        yield made
+    async with world(nats_server.url, tmp_path / "state") as w:
+        await w.begin()
+        await w.policy(0)
+        yield w
 
 
 def gateway(w: World, trees: int, **control) -> BudgetRounds:
-    """What drives rooms in a gateway that has the world's epoch."""
+    """Return the driver of growth budgets in a gateway that has the world's epoch."""
     store = RpcStore(w.channel)
     store.epoch = w.epoch
     return BudgetRounds(store, recipe(trees, **control), RUN)
 
 
 @contextlib.asynccontextmanager
-async def running(budget_rounds: BudgetRounds):
-    """It looks after every piece of news."""
+async def running(rounds: BudgetRounds):
+    """Poll after every piece of news, within the block."""
     news = asyncio.Event()
 
-    async def look() -> None:
+    async def poll() -> None:
         while True:
             await news.wait()
             news.clear()
-            await budget_rounds.reconcile()
+            await rounds.look()
 
-    tasks = [asyncio.create_task(budget_rounds.subscribe(news.set)), asyncio.create_task(look())]
+    tasks = [asyncio.create_task(rounds.hear(news.set)), asyncio.create_task(poll())]
     try:
         yield
     finally:
@@ -76,7 +76,7 @@ async def running(budget_rounds: BudgetRounds):
 
 
 class Verifier:
-    """Scores all leaves that there are; `value` of a tree and the place of a leaf."""
+    """A verifier of all leaves; `value` gives a score by tree and place of the leaf."""
 
     def __init__(self, w: World, trees, value) -> None:
         self.world, self.trees, self.value, self.scored = w, trees, value, set()
@@ -84,18 +84,24 @@ class Verifier:
     async def once(self) -> None:
         for place, tree in enumerate(self.trees):
             state = await self.world._or_none(tree)
-            for segment in [s for s in (state.segments if state else ()) if s.parent and s.id not in self.scored]:
+            segments = [s for s in state.segments if s.parent] if state else []
+            for segment in segments:
+                if segment.id in self.scored:
+                    continue
                 leaf = tree_pb2.LeafRef(segment=segment.id, end=len(segment.tokens) // 4)
-                ask = ts.ReadLeavesRequest(leaves=[ts.LeafKey(tree_id=tree, leaf=leaf)])
-                if (await rpc.call(self.world.trees.ReadLeaves, ask)).transcripts:
-                    await self.say(tree, leaf, self.value(place, segment.ordinal))
+                request = ts.ReadLeavesRequest(leaves=[ts.LeafKey(tree_id=tree, leaf=leaf)])
+                if (await rpc.call(self.world.trees.ReadLeaves, request)).transcripts:
+                    await self.publish(tree, leaf, self.value(place, segment.ordinal))
                     self.scored.add(segment.id)
 
-    async def say(self, tree, leaf, value) -> None:
-        said = tree_pb2.ScoredLeaf(leaf=leaf, scorer="number", scorer_version="1")
-        said.score.CopyFrom(tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value))
-        message = events_pb2.LeavesScored(scores=[events_pb2.LeafScored(run_id=RUN, tree_id=tree, scored=said)])
-        await self.world.bus.publish(subjects.lineage(RUN, "score"), message, f"s-{leaf.segment.hex()}")
+    async def publish(self, tree, leaf, value) -> None:
+        score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value)
+        scored = tree_pb2.ScoredLeaf(leaf=leaf, scorer="number", scorer_version="1", score=score)
+        message = events_pb2.LeavesScored(
+            scores=[events_pb2.LeafScored(run_id=RUN, tree_id=tree, scored=scored)]
+        )
+        subject = subjects.lineage(RUN, "score")
+        await self.world.bus.publish(subject, message, f"s-{leaf.segment.hex()}")
 
     @contextlib.asynccontextmanager
     async def running(self):
@@ -112,17 +118,17 @@ class Verifier:
 
 
 def right(place: int, ordinal: int) -> float:
-    """The first tree is right every other time, the others never."""
+    """Score the first tree as right every other time, the others never."""
     return float(place == 0 and ordinal % 2 == 0)
 
 
-async def room_of(w: World, tree: bytes) -> tree_pb2.TreeRoom:
+async def budget_of(w: World, tree: bytes) -> tree_pb2.TreeRoom:
     state = await w._or_none(tree)
     return state.room if state else tree_pb2.TreeRoom()
 
 
 async def rounds_of(w: World, trees) -> set[int]:
-    return {(await room_of(w, tree)).round for tree in trees}
+    return {(await budget_of(w, tree)).round for tree in trees}
 
 
 async def test_the_budget_is_spent_where_the_spread_is(small) -> None:
@@ -132,13 +138,15 @@ async def test_the_budget_is_spent_where_the_spread_is(small) -> None:
             states = await small.grown(trees)
     leaves = [len(state.leaves) for state in states]
     assert sum(leaves) == 3 * 6 and leaves[0] > max(leaves[1:]) and min(leaves) >= 2
-    assert [state.room.leaves for state in states] == leaves and all(state.room.final for state in states)
+    assert [state.room.leaves for state in states] == leaves and all(
+        state.room.final for state in states
+    )
     answer = await rpc.call(small.trees.GetTree, ts.GetTreeRequest(tree_id=trees[0], plans=True))
-    said = [plan.room.leaves for plan in answer.tree.plans if plan.HasField("room")]
-    assert said == sorted(said) and said[-1] == leaves[0]
+    grants = [plan.room.leaves for plan in answer.tree.plans if plan.HasField("room")]
+    assert grants == sorted(grants) and grants[-1] == leaves[0]
 
 
-async def test_a_tree_that_control_is_silent_about_ends_with_what_it_has(small) -> None:
+async def test_a_tree_ends_with_its_leaves_if_control_is_silent(small) -> None:
     async with small.node():
         (tree,) = await small.open(1, SMALL, ROUNDS, score_deadline_ms=400)
         (state,) = await small.grown([tree])
@@ -152,16 +160,20 @@ async def test_a_second_gateway_goes_on_between_rounds(small, eventually) -> Non
     async with small.node():
         trees = await small.open(2, SMALL, ROUNDS)
         verifier = Verifier(small, trees, right)
-        async with running(first):  # dies after its first round: nothing is scored, so there is no second
+        async with running(
+            first
+        ):  # dies after its first round: nothing is scored, so there is no second
             await eventually(lambda: _leaves(small, trees, [2, 2]), 10, "first leaves")
             await verifier.once()
             await eventually(lambda: _is(rounds_of(small, trees), {1}), 10, "the first round")
         small.epoch += 1
         await rpc.call(small.runs.TakeGatewayEpoch, _epoch())
         async with verifier.running():
-            await eventually(lambda: _waits(small, trees), 10, "all leaves of the first round are scored")
+            await eventually(
+                lambda: _waits(small, trees), 10, "all leaves of the first round are scored"
+            )
             with pytest.raises(Refused, match="gateway epoch"):
-                await first.reconcile()  # it was only slow: it decides the same, and is refused
+                await first.look()  # it was only slow, decides the same, and is refused
             assert await rounds_of(small, trees) == {1}
             async with running(gateway(small, 2)):
                 states = await small.grown(trees)
@@ -170,11 +182,11 @@ async def test_a_second_gateway_goes_on_between_rounds(small, eventually) -> Non
 
 
 async def test_another_node_goes_on_with_trees_that_wait(small, eventually) -> None:
-    budget_rounds = gateway(small, 1)
+    rounds = gateway(small, 1)
     async with small.node("dead") as dead:
         (tree,) = await small.open(1, SMALL, ROUNDS)
         verifier = Verifier(small, [tree], right)
-        async with running(budget_rounds):
+        async with running(rounds):
             await eventually(lambda: _leaves(small, [tree], [2]), 10, "first leaves")
             await verifier.once()
             await eventually(lambda: _leaves(small, [tree], [4]), 10, "leaves of the first round")
@@ -182,15 +194,14 @@ async def test_another_node_goes_on_with_trees_that_wait(small, eventually) -> N
         await asyncio.wait([dead.task])
     before = await small.state(tree)
     assert before.room.round == 1 and before.room.leaves == 4
-    async with small.node("heir") as heir, running(budget_rounds), verifier.running():
-        heir.trees.put(await heir._taker._take(FakeDelivery(RUN, tree)))
-        heir._again.set()
+    async with small.node("heir") as heir, running(rounds), verifier.running():
+        heir.trees.put(await heir._claimer.claim_one(FakeDelivery(RUN, tree)))
         (state,) = await small.grown([tree])
     assert ids(before) < ids(state) and len(state.leaves) == 6
 
 
-async def _is(found, expected) -> bool:
-    return await found == expected
+async def _is(pending, expected) -> bool:
+    return await pending == expected
 
 
 async def _leaves(w: World, trees, counts) -> bool:
@@ -205,49 +216,3 @@ async def _waits(w: World, trees) -> bool:
 
 def _epoch():
     return rs.TakeGatewayEpochRequest(gateway_id="second")
-
-
-async def test_in_lockstep_trees_go_on_together_in_their_order() -> None:
-    lives = [_Live(n) for n in range(3)]
-    growing, acted = list(lives), []
-
-    async def act(works) -> None:
-        acted.append([(live.number, work().requests) for live, work in works])
-
-    turns = Lockstep(lambda: growing, act, lambda live, error: None)
-    tasks = [asyncio.create_task(turns.take(live, GrowthStep)) for live in (lives[2], lives[0])]
-    await asyncio.sleep(0)
-    assert not acted, "the second has nothing yet"
-    async with asyncio.timeout(5):
-        await turns.take(lives[1], GrowthStep)
-        await asyncio.gather(*tasks)
-    assert acted == [[(0, ()), (1, ()), (2, ())]]
-    waits = asyncio.create_task(turns.take(lives[0], GrowthStep))
-    await asyncio.sleep(0)
-    growing[:] = lives[:1]  # the others ended
-    async with asyncio.timeout(5):
-        await waits
-    assert acted[1:] == [[(0, ())]]
-
-
-async def test_a_turn_that_cannot_be_carried_out_gives_up_all_of_its_trees() -> None:
-    lives = [_Live(n) for n in range(3)]
-    growing, given_up = list(lives), []
-
-    async def act(works) -> None:
-        growing.remove(lives[1])  # it was given up alone, for what its policy raised
-        raise Refused("the log takes nothing")
-
-    def give_up(live, error) -> None:
-        given_up.append((live.number, str(error)))
-        growing.remove(live)
-
-    turns = Lockstep(lambda: growing, act, give_up)
-    async with asyncio.timeout(5):
-        await asyncio.gather(*(turns.take(live, GrowthStep) for live in lives))
-    assert given_up == [(0, "the log takes nothing"), (2, "the log takes nothing")]
-
-
-class _Live:
-    def __init__(self, number: int) -> None:
-        self.number, self.spec = number, SimpleNamespace(order=(number, 0))

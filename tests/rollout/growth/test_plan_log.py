@@ -1,6 +1,7 @@
-"""Logged plans: each is made again, the same, from the stored tree (DESIGN 6)."""
+"""Logged plans: the same plan is made again from the stored tree."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,26 +16,51 @@ from banyan.wire import segments
 from services.chassis.rpc import rpc
 from services.rollout.growth import plan_log, plan_records, view_digest
 from services.rollout.growth import spec as specs
+from services.rollout.growth.grants import BudgetGrant
 from services.rollout.growth.grower import Grower, GrowthStep
+from services.rollout.growth.scores import LeafScore, TextRepair
 from tests.methods.generate.test_planners import ANY, SEEDS
 from tests.rollout.growing import ENDING, IID, TREEPO, engine, spec, survivors
 from tests.rollout.node.test_node import SLOW, small  # noqa: F401
 
-TREE = {"segment": 3, "max_depth": 4, "width": 9, "fallback": "random", "budget": "logprob_weighted"}
+TREE = {
+    "segment": 3,
+    "max_depth": 4,
+    "width": 9,
+    "fallback": "random",
+    "budget": "logprob_weighted",
+}
 
 
-def _replayed(given_spec, whole, records):
-    """Replays the records of one claim; each view must be the one that was logged, each plan the one that was executed. In
-    what order a plan names things is nobody's concern."""
-    plans = list(plan_records.plans(records))
-    seen = zip(plans, plan_log.views(given_spec, whole, records), plan_log.rooms(given_spec, records), strict=True)
-    for record, view, room in seen:
-        assert view_digest.digest(view, room=room) == record.view_digest, f"the view of plan {record.number} is another"
-        plan = given_spec.policy.plan(view, room, Draws(given_spec.seed))
-        new = {e.branch: e for e in plan.expansions if e.branch not in view.in_flight and not _there(view, e)}
-        assert _bytes(plan_log._expansion(e) for e in new.values()) == _bytes(record.expansions)
+def _replayed(assignment, whole, records):
+    """Replay the records of one claim.
+
+    Each view must be the one that was logged, each plan the one that was executed. The order within
+    a plan does not matter.
+    """
+    replay = zip(
+        plan_records.plans(records),
+        plan_log.views(assignment, whole, records),
+        plan_log.budgets(assignment, records),
+        strict=True,
+    )
+    for record, view, budget in replay:
+        assert view_digest.digest(view, budget=budget) == record.view_digest, (
+            f"the view of plan {record.number} is another"
+        )
+        plan = assignment.policy.plan(view, budget, Draws(assignment.seed))
+        new = {
+            e.branch: e
+            for e in plan.expansions
+            if e.branch not in view.in_flight and not _there(view, e)
+        }
+        logged = _bytes(record.expansions)
+        assert _bytes(map(plan_log.expansion_to_wire, new.values())) == logged
         marks = {(m.leaf, m.reason) for m in plan.leaves if m.leaf not in view.leaves}
-        assert marks == {(segments.leaf_from_wire(p.leaf), p.reason) for p in record.leaves} and plan.done == record.done
+        assert (
+            marks == {(segments.leaf_from_wire(p.leaf), p.reason) for p in record.leaves}
+            and plan.done == record.done
+        )
 
 
 def _bytes(messages):
@@ -46,109 +72,110 @@ def _there(view, expansion: Expansion) -> bool:
     return view.tree.at(branch.parent, branch.fork, branch.ordinal) is not None
 
 
-def _grown(given_spec, tree, claim, most_steps, leaves=(), branches=3):
-    """Grows under one claim; the grower, its records, and whether it is done."""
-    one = engine(ENDING, max_branches=branches)
-    grower = Grower(given_spec, tree, one.tokenizer, "n", claim, dict.fromkeys(leaves, ""))
+def _grown(assignment, tree, claim, most_steps, leaves=(), branches=3):
+    """Grow under one claim; return the grower, its records, and whether the tree is done."""
+    scripted = engine(ENDING, max_branches=branches)
+    grower = Grower(assignment, tree, scripted.tokenizer, "n", claim, dict.fromkeys(leaves, ""))
     records, step = [], grower.start()
     for _ in range(most_steps):
         records += step.plans
         for request in step.requests:
-            one.submit(request)
+            scripted.submit(request)
         if step.grown is not None:
             return grower, records, True
-        step = _told(grower) if grower.waits else grower.ended(one.step())
+        step = _answered(grower) if grower.waits else grower.ended(scripted.step())
     return grower, records, False
 
 
-def _told(grower: Grower) -> GrowthStep:
-    """What the policy waits for: rewards, some with a repair, and then all the room there is."""
+def _answered(grower: Grower) -> GrowthStep:
+    """Give the tree policy rewards, some with a repair, and then a final growth budget."""
     if not grower.lacks_scores:
-        return grower.roomed(tree_pb2.TreeRoom(leaves=7, final=True, round=1))
-    said = []
+        return grower.budget_granted(BudgetGrant(leaves=7, final=True, round=1))
+    scores = []
     for leaf in grower.leaves:
-        right = key(1, "reward", leaf.segment, leaf.end) % 3 == 0
-        score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=float(right))
-        if not right:
-            score.repair.CopyFrom(tree_pb2.Repair(keep=1, text="b", step=2, steps=3))
-        said.append(tree_pb2.ScoredLeaf(leaf=segments.leaf_to_wire(leaf), scorer="number", score=score))
-    return grower.scored(said)
+        is_right = key(1, "reward", leaf.segment, leaf.end) % 3 == 0
+        repair = None if is_right else TextRepair(keep=1, text="b", step=2, steps=3)
+        scores.append(LeafScore(leaf, "number", float(is_right), repair))
+    return grower.scored(scores)
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("policy", [IID, TREEPO])
 def test_a_logged_plan_is_the_plan_of_its_view(policy, seed) -> None:
     settings = TREE if policy == TREEPO else {"width": 6}
-    given_spec, rng = spec(policy, settings, 12, seed), random.Random(seed)
-    first, records, _ = _grown(given_spec, Tree(given_spec.tree_id), 1, rng.randint(1, 25))
-    whole = Tree(given_spec.tree_id)
+    assignment, rng = spec(policy, settings, 12, seed), random.Random(seed)
+    first, records, _ = _grown(assignment, Tree(assignment.tree_id), 1, rng.randint(1, 25))
+    whole = Tree(assignment.tree_id)
     for segment in first.tree:
         whole.add(segment)
     assert [r.number for r in records] == list(range(len(records))) and records
-    _replayed(given_spec, whole, records)
+    _replayed(assignment, whole, records)
     left = survivors(first.tree, rng)  # another node goes on with what the store has
     known = [leaf for leaf in first.leaves if leaf.segment in left.segments]
-    again, more, done = _grown(given_spec, left, 2, 1000, known)
+    resumed, more, done = _grown(assignment, left, 2, 1000, known)
     assert done and (more[-1].done if more else True)
-    _replayed(given_spec, again.tree, more)
+    _replayed(assignment, resumed.tree, more)
 
 
 @settings(max_examples=120, deadline=None)
 @given(ANY, SEEDS)
 def test_the_plans_of_every_policy_are_made_again(policy, seed) -> None:
-    given_spec = spec(*policy, 12, seed)
-    grower, records, done = _grown(given_spec, Tree(given_spec.tree_id), 1, 1000)
+    assignment = spec(*policy, 12, seed)
+    grower, records, done = _grown(assignment, Tree(assignment.tree_id), 1, 1000)
     assert done and records[-1].done
-    _replayed(given_spec, grower.tree, records)
+    _replayed(assignment, grower.tree, records)
 
 
 def test_a_plan_that_is_too_large_for_a_record_goes_on_in_the_next_ones() -> None:
-    given_spec = spec(IID, {"width": 2000}, 3)
-    grower, records, done = _grown(given_spec, Tree(given_spec.tree_id), 1, 1000, branches=2048)
+    assignment = spec(IID, {"width": 2000}, 3)
+    grower, records, done = _grown(assignment, Tree(assignment.tree_id), 1, 1000, branches=2048)
     assert done and len(grower.leaves) == 2000 and records[-1].done
     assert max(record.ByteSize() for record in records) <= plan_log._PLAN_BYTES
-    assert [record.number for record in records] == list(range(len(records))) and not any(r.full for r in records)
+    assert [record.number for record in records] == list(range(len(records)))
+    assert not any(record.full for record in records)
     plans = list(plan_records.plans(records))
-    assert len(plans[0].expansions) == 2000 and sum(len(plan.leaves) for plan in plans) == 2000 and len(plans) < len(records)
-    _replayed(given_spec, grower.tree, records)
+    assert len(plans[0].expansions) == 2000 and len(plans) < len(records)
+    assert sum(len(plan.leaves) for plan in plans) == 2000
+    _replayed(assignment, grower.tree, records)
     assert list(plan_records.plans(records[:1])) == [], "half a plan is none"
 
 
 def test_a_branch_that_ended_without_a_token_is_asked_for_again_and_logged() -> None:
-    given_spec = spec(IID, {"width": 3}, 6)
-    one = engine(ENDING)
-    grower = Grower(given_spec, Tree(given_spec.tree_id), one.tokenizer, "n", 1)
+    assignment = spec(IID, {"width": 3}, 6)
+    scripted = engine(ENDING)
+    grower = Grower(assignment, Tree(assignment.tree_id), scripted.tokenizer, "n", 1)
     step = grower.start()
     for request in step.requests:
-        one.submit(request)
-    cut = one.abort(step.requests[1].key)
+        scripted.submit(request)
+    cut = scripted.abort(step.requests[1].key)
     assert cut is not None and not len(cut.tokens_T)
-    records = [*step.plans, *(again := grower.ended([cut])).plans]
-    assert len(again.requests) == 1 and len(records) == 2 and len(records[1].gone) == 1
-    _replayed(given_spec, grower.tree, records)
+    next_step = grower.ended([cut])
+    records = [*step.plans, *next_step.plans]
+    assert len(next_step.requests) == 1 and len(records) == 2 and len(records[1].gone) == 1
+    _replayed(assignment, grower.tree, records)
 
 
 def test_the_log_is_bounded_has_no_gap_and_says_where_it_ends(monkeypatch) -> None:
-    given_spec = spec(TREEPO, TREE, 12, 3)
-    _, all_records, _ = _grown(given_spec, Tree(given_spec.tree_id), 1, 1000)
+    assignment = spec(TREEPO, TREE, 12, 3)
+    _, all_records, _ = _grown(assignment, Tree(assignment.tree_id), 1, 1000)
     monkeypatch.setattr(plan_log, "_CLAIM_BYTES", sum(r.ByteSize() for r in all_records[:3]))
-    grower, records, done = _grown(given_spec, Tree(given_spec.tree_id), 1, 1000)
+    grower, records, done = _grown(assignment, Tree(assignment.tree_id), 1, 1000)
     assert done and records[:3] == all_records[:3]
     assert records[3:] == [tree_pb2.PlanRecord(claim_epoch=1, number=3, full=True)]
     assert plain_data.plan(records[3])["full"] and not plain_data.plan(records[2])["full"]
-    _replayed(given_spec, grower.tree, records)
+    _replayed(assignment, grower.tree, records)
 
 
 def test_another_view_has_another_digest() -> None:
-    given_spec = spec(IID, {"width": 3}, 6)
-    grower, records, _ = _grown(given_spec, Tree(given_spec.tree_id), 1, 1000)
+    assignment = spec(IID, {"width": 3}, 6)
+    grower, records, _ = _grown(assignment, Tree(assignment.tree_id), 1, 1000)
     digests = {r.view_digest for r in records}
     assert len(digests) == len(records) >= 2
-    view = next(plan_log.views(given_spec, grower.tree, records))
+    view = next(plan_log.views(assignment, grower.tree, records))
     more = Leaf(view.root.id, len(view.root))
-    for change in ({"seed": 9}, {"max_path_tokens": 7}, {"leaves": {more: ""}}, {"leaves": {more: "stop"}}):
-        from dataclasses import replace
-
+    leaves = ({more: ""}, {more: "stop"})
+    changes = [{"seed": 9}, {"max_path_tokens": 7}, *({"leaves": marked} for marked in leaves)]
+    for change in changes:
         assert view_digest.digest(replace(view, **change)) not in digests
 
 
@@ -171,7 +198,8 @@ async def test_a_large_plan_is_stored_in_parts(small) -> None:  # noqa: F811
     async with small.node():
         (tree_id,) = await small.open(1, {"width": 1200}, IID, max_new_tokens=2)
         await small.grown([tree_id])
-    stored = (await rpc.call(small.trees.GetTree, ts.GetTreeRequest(tree_id=tree_id, plans=True))).tree
+    request = ts.GetTreeRequest(tree_id=tree_id, plans=True)
+    stored = (await rpc.call(small.trees.GetTree, request)).tree
     records = list(stored.plans)
     assert records[0].more and records[-1].done and not any(record.full for record in records)
     assert len(next(plan_records.plans(records)).expansions) == 1200
