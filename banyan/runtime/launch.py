@@ -21,7 +21,11 @@ _PACKAGES = ("methods", "services")
 def take_names() -> None:
     """Import our other packages from where this one lies, before any folder is searched for their names."""
     for name in _PACKAGES:
-        spec = None if name in sys.modules else PathFinder.find_spec(name, [str(Path(__file__).parents[2])])
+        spec = (
+            None
+            if name in sys.modules
+            else PathFinder.find_spec(name, [str(Path(__file__).parents[2])])
+        )
         if spec is not None and spec.loader is not None:
             sys.modules[name] = package = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(package)

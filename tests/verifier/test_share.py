@@ -229,11 +229,15 @@ class Told:
 
 def _leaves(number: int) -> events_pb2.LeavesFinished:
     place = tree_pb2.LeafRef(segment=number.to_bytes(32, "big"), end=3)
-    return events_pb2.LeavesFinished(leaves=[events_pb2.LeafFinished(run_id=SLOW, tree_id=b"t" * 32, leaf=place)])
+    return events_pb2.LeavesFinished(
+        leaves=[events_pb2.LeafFinished(run_id=SLOW, tree_id=b"t" * 32, leaf=place)]
+    )
 
 
 def _ended(number: int) -> events_pb2.TreesGrown:
-    return events_pb2.TreesGrown(trees=[events_pb2.TreeGrown(run_id=SLOW, tree_id=number.to_bytes(32, "big"))])
+    return events_pb2.TreesGrown(
+        trees=[events_pb2.TreeGrown(run_id=SLOW, tree_id=number.to_bytes(32, "big"))]
+    )
 
 
 @pytest.mark.parametrize("kind", ["leaf", "grown"])
@@ -242,8 +246,14 @@ async def test_at_its_end_a_consumer_takes_no_more_then_gives_back_what_waits_th
 ) -> None:
     handler, stop, waiting = Handler(), asyncio.Event(), 2 if kind == "leaf" else 0
     say = _leaves if kind == "leaf" else _ended
-    played: Any = Played(subjects.lineage(SLOW, kind), [say(number) for number in range(MOST + waiting)])
-    one: Any = LeafConsumer(played, Store(), handler, MOST) if kind == "leaf" else GroupConsumer(played, handler)  # type: ignore[arg-type]
+    played: Any = Played(
+        subjects.lineage(SLOW, kind), [say(number) for number in range(MOST + waiting)]
+    )
+    one: Any = (
+        LeafConsumer(played, Store(), handler, MOST)
+        if kind == "leaf"
+        else GroupConsumer(played, handler)
+    )  # type: ignore[arg-type]
     running = asyncio.create_task(one.run(stop))
     await eventually(lambda: handler.begun[SLOW] == MOST)
     one.pulse._clock = lambda: 1e12

@@ -81,7 +81,9 @@ def weights_of(kind: str, folder: Path, bus: Bus | None, fallback: bool = False)
     if kind != "nats":
         return Weights(folder, fetch, local=kind == "file")
     assert bus is not None
-    rebuilder = Rebuilder(Bucket(bus.client, subjects.weights_bucket(RUN)), whole_requester(bus, RUN, "node"))
+    rebuilder = Rebuilder(
+        Bucket(bus.client, subjects.weights_bucket(RUN)), whole_requester(bus, RUN, "node")
+    )
     return Weights(folder, fetch if fallback else None, rebuilder=rebuilder)
 
 

@@ -313,5 +313,7 @@ def test_a_collective_that_never_ends_is_given_up(monkeypatch: Any) -> None:
     monkeypatch.setattr(handover, "STEP_S", 0.3)
     ranks = object.__new__(handover.Ranks)
     ranks._check, ranks._broken, ranks._limit = (lambda: None), False, timedelta(seconds=1)
-    with pytest.raises(TemporaryError, match=r"the hand-over broke: a collective did not end in 0.3 s"):
+    with pytest.raises(
+        TemporaryError, match=r"the hand-over broke: a collective did not end in 0.3 s"
+    ):
         ranks._wait(Never())

@@ -16,7 +16,9 @@ def remembered(state: Path, folders: Sequence[Path]) -> list[str]:
         earlier = [str(folder) for folder in json.loads((state / _FILE).read_text())]
     except (OSError, ValueError, TypeError):
         earlier = []
-    return list(dict.fromkeys([*map(str, folders), *(f for f in earlier if Path(f).is_dir())]))[:_MOST]
+    return list(dict.fromkeys([*map(str, folders), *(f for f in earlier if Path(f).is_dir())]))[
+        :_MOST
+    ]
 
 
 def keep(state: Path, folders: Sequence[str]) -> None:

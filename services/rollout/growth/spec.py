@@ -71,11 +71,9 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
     try:
         generate = GenerateSpec.from_json(spec.generate_json)
         messages = tuple(json.loads(spec.messages_json))
-        name = generate["name"]
-        settings = generate.get("settings", {})
-        _find(name)
-        tree_policy = registry.build("generate", name, settings)
-        sampling = _sampling(generate, spec.seed)
+        _find(generate.name)
+        tree_policy = registry.build("generate", generate.name, generate.settings)
+        sampling = generate.sampling(spec.seed)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InvalidInput) and error.reason == NO_PLUGIN:
             raise
@@ -98,20 +96,7 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
         score_deadline_s=spec.score_deadline_ms / 1000,
         width=width_of(tree_policy),
         spare=spec.group_take > 0 or spec.HasField("last_step"),
-        name=name,
-    )
-
-
-def _sampling(generate: Mapping[str, Any], seed: int) -> Sampling:
-    bias = generate.get("logit_bias", ())
-    return Sampling(
-        temperature=float(generate.get("temperature", 1.0)),
-        top_p=float(generate.get("top_p", 1.0)),
-        top_k=int(generate.get("top_k", 0)),
-        max_new_tokens=int(generate["max_new_tokens"]),
-        stop=tuple(generate.get("stop", ())),
-        bias=tuple((int(token), float(added)) for token, added in bias),
-        seed=seed,
+        name=generate.name,
     )
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from banyan.errors import InvalidInput
 from banyan.v1 import runstore_service_pb2 as rs
@@ -63,7 +63,7 @@ def facts(
     began_ms: start of the store; time before it does not count as waiting
     """
     blocks = sorted({ordinal // request.block for ordinal in _growing(connection, request.run_id)})
-    trees: list[Row[Any]] = []
+    trees: list[Any] = []
     for block in blocks:
         span = {"first": block * request.block, "stop": (block + 1) * request.block}
         trees += connection.execute(_OF_BLOCK, {"run_id": request.run_id, **span}).all()
@@ -71,7 +71,7 @@ def facts(
 
 
 def _facts(
-    connection: Connection, trees: Sequence[Row[Any]], now_ms: int, began_ms: int
+    connection: Connection, trees: Sequence[Any], now_ms: int, began_ms: int
 ) -> list[rs.RoomFacts]:
     growing = [tree.tree_id for tree in trees if tree.state == GROWING]
     tree_ids = [tree.tree_id for tree in trees]

@@ -22,9 +22,9 @@ def outcomes(
     scorer: name of the scorer, for the log.
     """
     items = answer.get("group")
-    is_group = isinstance(items, list) and len(items) == count
-    if is_group and all(isinstance(item, dict) for item in items):
-        return [_outcome(item, deadline_s, scorer) for item in items]
+    if isinstance(items, list) and len(items) == count:
+        if all(isinstance(item, dict) for item in items):
+            return [_outcome(item, deadline_s, scorer) for item in items]
     return [_outcome(answer, deadline_s, scorer)] * count
 
 

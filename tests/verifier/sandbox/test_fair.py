@@ -123,7 +123,9 @@ async def test_a_waiter_that_is_cancelled_as_it_is_served_gives_its_slot_on(
 
 
 @pytest.mark.parametrize("cancelled_first", [True, False])
-async def test_a_waiter_that_is_cancelled_as_it_is_served_costs_its_run_no_turn(cancelled_first: bool) -> None:
+async def test_a_waiter_that_is_cancelled_as_it_is_served_costs_its_run_no_turn(
+    cancelled_first: bool,
+) -> None:
     scores = Scores(1)
     await scores.wait("a1", "b1", "b2", "c1", "a2")
     if cancelled_first:
@@ -212,7 +214,11 @@ class Standing:
     ids=["counted together", "counted apart", "no processes"],
 )
 async def test_scores_whose_processes_are_counted_together_take_turns_run_by_run_whatever_their_scorer(
-    monkeypatch: pytest.MonkeyPatch, eventually: Any, apart: bool, processes: int, at_once: list[str]
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Any,
+    apart: bool,
+    processes: int,
+    at_once: list[str],
 ) -> None:
     begun, go = list[str](), asyncio.Semaphore(0)
 
@@ -224,7 +230,9 @@ async def test_scores_whose_processes_are_counted_together_take_turns_run_by_run
     for run_id, text, settings in ((A, "a1", {}), (A, "a2", {}), (B, "b1", {"of": "another"})):
         spec = ScorerSpec("rewards:stands", settings)
         tasks.append(asyncio.create_task(_outcome(pool, text, run_id, spec)))
-        await eventually(lambda: len(begun) + sum(map(len, pool._turns._waiting.values())) == len(tasks))
+        await eventually(
+            lambda: len(begun) + sum(map(len, pool._turns._waiting.values())) == len(tasks)
+        )
     assert begun == at_once
     for number in range(1, 4):
         await eventually(lambda number=number: len(begun) >= number)
@@ -268,15 +276,24 @@ async def test_leaves_and_groups_are_scored_for_their_run() -> None:
     assert scoring.runs == [A, A]
 
 
-async def test_a_scorer_that_is_at_work_does_not_give_way(monkeypatch: pytest.MonkeyPatch, eventually: Any) -> None:
+async def test_a_scorer_that_is_at_work_does_not_give_way(
+    monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
     begun, go = list[str](), asyncio.Semaphore(0)
 
     async def start(*_: Any) -> Any:
         return Standing(True, begun, go)
 
     monkeypatch.setattr(Worker, "start", start)
-    pool, other, third = Pool(Limits(), lanes=1), ScorerSpec("rewards:other", {}), ScorerSpec("rewards:third", {})
-    tasks = [asyncio.create_task(_outcome(pool, text, A, spec)) for text, spec in (("a1", SPEC), ("a2", other))]
+    pool, other, third = (
+        Pool(Limits(), lanes=1),
+        ScorerSpec("rewards:other", {}),
+        ScorerSpec("rewards:third", {}),
+    )
+    tasks = [
+        asyncio.create_task(_outcome(pool, text, A, spec))
+        for text, spec in (("a1", SPEC), ("a2", other))
+    ]
     await eventually(lambda: len(begun) == 2)
     assert list(pool._lanes) == [SPEC.key, other.key]  # more than there is room for
     for _ in range(3):
