@@ -116,7 +116,7 @@ async def grow(store: Store, spec: tree_pb2.TreeSpec, texts: list[str]) -> None:
         forge.segments(root, *leaves, epoch=epoch),
         *(forge.leaf(leaf, epoch=epoch) for leaf in leaves),
     ]
-    await store.say(*said, forge.grown(spec.tree_id, *leaves, epoch=epoch))
+    await store.publish(*said, forge.grown(spec.tree_id, *leaves, epoch=epoch))
 
 
 async def scores(store: Store, tree_id: bytes) -> list[tuple[str, float, float]]:
@@ -171,8 +171,8 @@ async def grow_silently(
     await store.publish(store.forge.opened(spec, store.epoch))
     epoch, root = await store.claim(spec.tree_id), store.forge.root(spec)
     leaves = [store.forge.child(root, n, text=text) for n, text in enumerate(texts)]
-    await store.say(store.forge.segments(root, *leaves, epoch=epoch))
-    await store.say(*(store.forge.leaf(leaf, epoch=epoch) for leaf in leaves))
+    await store.publish(store.forge.segments(root, *leaves, epoch=epoch))
+    await store.publish(*(store.forge.leaf(leaf, epoch=epoch) for leaf in leaves))
     return events_pb2.TreesGrown.FromString(
         store.forge.grown(spec.tree_id, *leaves, epoch=epoch).data
     ).trees[0]
@@ -252,8 +252,8 @@ async def test_a_verifier_that_was_killed_in_between_leaves_nothing_undone_or_do
         )
         tree = (await rpc.call(store.trees.GetTree, ts.GetTreeRequest(tree_id=spec.tree_id))).tree
         again.leaves.extend(tree.leaves)
-        await store.say(
-            store.forge.item("grown", events_pb2.TreesGrown(trees=[again])), again="again"
+        await store.publish(
+            store.forge.item("grown", events_pb2.TreesGrown(trees=[again])), prefix="again"
         )
         await eventually(lambda: counted(store, spec, None, 4))
     assert await scores(store, spec.tree_id) == [("majority", v, 0.5) for v in (1.0, 0.0, 1.0, 0.0)]

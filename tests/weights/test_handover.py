@@ -212,7 +212,7 @@ async def test_a_learner_waits_for_workers_but_not_for_ever(
     with pytest.raises(TemporaryError, match=r"no hand-over|do not find|broke"):
         async with source.node(tmp_path / "node", 2).held(source.publish()) as path:
             try:
-                async for _ in source.node(tmp_path / "more", 2)._ask(source.publish(1), []):
+                async for _ in source.node(tmp_path / "more", 2)._hand_over(source.publish(1), []):
                     pass
             except BanyanError as error:
                 errors.append(str(error))

@@ -81,11 +81,13 @@ def test_a_binary_tree_of_depth_four_saves_more_than_half():
     assert result["saved"] == pytest.approx(0.53125)
 
 
-def test_a_simulation_that_would_not_end_says_what_to_make_smaller():
+def test_a_simulation_that_would_not_end_says_what_to_make_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.rollout.simulation.simulate._MOST_TOKENS", 20_000)
     generate = {"policy": "iid", "settings": {"width": 4}, "max_new_tokens": 1_000_000}
-    with pytest.raises(
-        InvalidInput, match=r"a simulation ends at 500000; generate\.max_new_tokens is 1000000"
-    ):
+    says = r"a simulation ends at 20000; generate\.max_new_tokens is 1000000"
+    with pytest.raises(InvalidInput, match=says):
         simulate(resolve({**BASE, "generate": generate}))
 
 
