@@ -126,7 +126,7 @@ async def test_a_whole_version_that_cannot_be_read_is_said_and_asked_for_less(
     with monkeypatch.context() as patch:
         patch.setattr(outlet, "_send", broken)
         for _ in range(20):
-            await made.node()._rebuilder._ask(published, "it is not there\nERROR forged")
+            await made.node()._rebuilder._request_whole(published, "it is not there\nERROR forged")
         async with asyncio.timeout(10.0):
             while "are not sent whole" not in caplog.text:
                 await asyncio.sleep(0.02)
@@ -298,6 +298,6 @@ async def test_asking_again_and_again_sends_no_more_than_a_tenth_of_the_time(mad
 
     made.bucket.put = counted  # type: ignore[method-assign]
     for _ in range(200):
-        await node._rebuilder._ask(published, "I say so")
+        await node._rebuilder._request_whole(published, "I say so")
     await asyncio.sleep(0.2)
     assert 1 <= sent <= 5

@@ -181,7 +181,7 @@ async def test_a_learner_waits_for_workers_but_not_for_ever(made: Learner, tmp_p
     with pytest.raises(TemporaryError, match=r"no hand-over|do not find|broke"):
         async with made.node(tmp_path / "node", 2).held(made.publish()) as path:
             try:
-                async for _ in made.node(tmp_path / "more", 2)._ask(made.publish(1), []):
+                async for _ in made.node(tmp_path / "more", 2)._hand_over(made.publish(1), []):
                     pass
             except BanyanError as error:
                 said.append(str(error))
