@@ -34,7 +34,7 @@ from services.chassis.messaging.object_store import Bucket
 from services.chassis.process import nats_server
 from services.chassis.rpc import rpc
 from services.chassis.weights.file import WeightManifest
-from services.learner.weights.collective import Hands
+from services.learner.weights.collective import HandOverServer
 from services.learner.weights.folder import WeightFolder
 from services.learner.weights.object_store import ObjectStoreWeights
 from services.rollout.clients.learner import HandOverClient, WeightClient
@@ -189,7 +189,7 @@ async def learning(recipe: Recipe, folder: Path, nats_url: str) -> AsyncIterator
     servicer.learner = SimpleNamespace(weights=learner.weights)
     add = learner_service_pb2_grpc.add_LearnerServiceServicer_to_server
     serving = await rpc.serve("127.0.0.1:0", [lambda s: add(servicer, s)], [server.SERVICE])
-    learner.address, servicer.hands = serving.address, Hands(learner.weights, torch.device("cpu"), DRAIN_S)
+    learner.address, servicer.hand_overs = serving.address, HandOverServer(learner.weights, torch.device("cpu"), DRAIN_S)
     try:
         yield learner
     finally:

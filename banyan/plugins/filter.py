@@ -25,9 +25,13 @@ class Repair:
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str) or not self.text:
-            raise ValueError(f"a repair's text is {self.text!r:.60}; give 1 to {MOST_REPAIR} characters")
+            raise ValueError(
+                f"a repair's text is {self.text!r:.60}; give 1 to {MOST_REPAIR} characters"
+            )
         if not 0 <= self.keep <= _MOST_COUNTED or not 1 <= self.step <= self.steps <= _MOST_COUNTED:
-            raise ValueError(f"a repair keeps {self.keep} characters, and is of step {self.step} of {self.steps}")
+            raise ValueError(
+                f"a repair keeps {self.keep} characters, and is of step {self.step} of {self.steps}"
+            )
 
     def unsendable(self) -> str:
         """Why no message can carry its text; empty if one can. Not an error of its score, which may well be right."""
@@ -58,7 +62,7 @@ class Unscorable:
 
 
 # Scorers of one completion that are Banyan's own pure code, by the classes that their names must lead to: they alone run
-# without the verifier's sandbox. A plugin that calls itself safe is not believed.
+# without the verifier's sandbox, whatever a plugin says of itself.
 UNCONFINED: Mapping[str, str] = {
     "number": "methods.filter.number:Number",
     "steps": "methods.filter.steps:Steps",
@@ -71,11 +75,10 @@ def unconfined(name: str, scorer: object) -> bool:
 
 
 class Scorer(Protocol):
-    """Scores one completion. `safe` is a remark of its author; where it runs is decided by `UNCONFINED` alone."""
+    """Scores one completion. `UNCONFINED` alone decides where it runs."""
 
     name: str
     version: str
-    safe: bool
 
     def score(self, completion: Transcript, row: Row) -> Scored | Unscorable:
         """The score of a completion of a row's prompt."""
@@ -90,8 +93,9 @@ class GroupScorer(Protocol):
 
     name: str
     version: str
-    safe: bool
 
-    def score_group(self, completions: Sequence[Transcript], row: Row) -> Sequence[Scored | Unscorable]:
+    def score_group(
+        self, completions: Sequence[Transcript], row: Row
+    ) -> Sequence[Scored | Unscorable]:
         """One score for each completion, in their order."""
         ...

@@ -28,7 +28,6 @@ class Number:
 
     name: str = field(default="number", init=False)
     version: str = field(default="1", init=False)
-    safe: bool = field(default=True, init=False)
 
     def score(self, completion: str, row: Row) -> Scored | Unscorable:
         """1 or 0; UNSCORABLE where the row holds no number to compare with."""

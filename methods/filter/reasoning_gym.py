@@ -31,7 +31,6 @@ class ReasoningGym:
 
     name: str = field(default="reasoning-gym", init=False)
     version: str = field(default_factory=lambda: f"{importlib.metadata.version('reasoning-gym')}+2", init=False)
-    safe: bool = field(default=False, init=False)
 
     def warm(self, row: Row) -> None:
         """Builds the row's generator, which is data of the task and not of the model, so that forks share it."""

@@ -66,7 +66,9 @@ def test_weights_that_are_none(tmp_path: Path, content: bytes, words: str) -> No
 
 @pytest.mark.parametrize("vocabulary", [{"a": 0, "b": 7}, [["a", -1.0]] * 8])
 @pytest.mark.parametrize("config", [{"vocab_size": 7}, {"text_config": {"vocab_size": 7}}])
-def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, vocabulary: object, config: dict[str, object]) -> None:
+def test_a_tokenizer_of_another_model_is_refused(
+    tmp_path: Path, vocabulary: object, config: dict[str, object]
+) -> None:
     folder = sharded(tmp_path)
     (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}))

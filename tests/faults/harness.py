@@ -48,7 +48,10 @@ def recipe(model: Path, **changes: Any) -> dict[str, Any]:
         "optimise": {"learning_rate": 1e-3, "checkpoint_every": 2},
         "budget": {"steps": STEPS, "minutes": 5.0},
         "eval": {"samples": 1, "max_rows": 6},
-        "resources": {"engine": "scripted", "engine_settings": {"accuracy": 0.5, "latency_s": 0.02}},
+        "resources": {
+            "engine": "scripted",
+            "engine_settings": {"accuracy": 0.5, "latency_s": 0.02},
+        },
     }
     for key, value in changes.items():
         part, _, name = key.partition("__")
@@ -64,17 +67,23 @@ class System:
 
     def __init__(self, supervisor: Supervisor, state: Path) -> None:
         self.supervisor, self.state = supervisor, state
-        self._channel = rpc.channel(supervisor.fleet.state.address("gateway"), secret=supervisor.fleet.state.secret)
+        self._channel = rpc.channel(
+            supervisor.fleet.state.address("gateway"), secret=supervisor.fleet.state.secret
+        )
         self.gateway: Any = gw_grpc.GatewayServiceStub(self._channel)
         self.run_id = ""
 
     async def create(self, data: Mapping[str, Any]) -> str:
-        request = gw.CreateRunRequest(recipe_json=resolve(dict(data)).model_dump_json(), request_id=uuid.uuid4().hex)
+        request = gw.CreateRunRequest(
+            recipe_json=resolve(dict(data)).model_dump_json(), request_id=uuid.uuid4().hex
+        )
         self.run_id = (await rpc.call(self.gateway.CreateRun, request, 60.0, 30.0)).run.run_id
         return self.run_id
 
     async def look(self) -> gw.GetRunResponse:
-        answer: gw.GetRunResponse = await rpc.call(self.gateway.GetRun, gw.GetRunRequest(run_id=self.run_id), 20.0, 60.0)
+        answer: gw.GetRunResponse = await rpc.call(
+            self.gateway.GetRun, gw.GetRunRequest(run_id=self.run_id), 20.0, 60.0
+        )
         return answer
 
     async def reach(self, step: int, deadline_s: float = 120.0) -> None:
@@ -82,8 +91,14 @@ class System:
         end = time.monotonic() + deadline_s
         while time.monotonic() < end:
             seen = await self.look()
-            assert seen.run.state not in OVER or seen.run.state == rs.RUN_STATE_SUCCEEDED, seen.run.cause
-            if seen.progress.HasField("step") and seen.progress.step >= step and seen.run.state >= rs.RUN_STATE_TRAINING:
+            assert seen.run.state not in OVER or seen.run.state == rs.RUN_STATE_SUCCEEDED, (
+                seen.run.cause
+            )
+            if (
+                seen.progress.HasField("step")
+                and seen.progress.step >= step
+                and seen.run.state >= rs.RUN_STATE_TRAINING
+            ):
                 return
             await asyncio.sleep(0.02)
         raise AssertionError(f"step {step} was not reached in {deadline_s} s: {seen.progress}")
@@ -98,10 +113,14 @@ class System:
             if self.supervisor.failure.done():
                 raise AssertionError(str(self.supervisor.failure.result()))
             await asyncio.sleep(0.05)
-        raise AssertionError(f"the run is not over after {deadline_s} s: {seen.run} {seen.progress}")
+        raise AssertionError(
+            f"the run is not over after {deadline_s} s: {seen.run} {seen.progress}"
+        )
 
     def pid(self, service: str) -> int:
-        return next(c.pid for c in self.supervisor.children.values() if c.service == service and c.running)
+        return next(
+            c.pid for c in self.supervisor.children.values() if c.service == service and c.running
+        )
 
     async def kill(self, service: str) -> int:
         """kill -9, once the process is there."""

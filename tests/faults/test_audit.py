@@ -31,7 +31,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 async def _finish(folder: Path) -> tuple[Path, str]:
     async with system(folder / "s") as made:
-        run_id = await made.create(recipe(tiny_model(folder / "model"), budget__steps=MADE, generate__trees=2))
+        run_id = await made.create(
+            recipe(tiny_model(folder / "model"), budget__steps=MADE, generate__trees=2)
+        )
         run = await made.finish()
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
     return folder / "s" / "store.sqlite", run_id
@@ -45,7 +47,10 @@ def damaged(finished: tuple[Path, str], tmp_path: Path) -> Callable[..., list[st
         database, run_id = finished
         shutil.copy(database, tmp_path / "copy.sqlite")
         with sqlite3.connect(tmp_path / "copy.sqlite") as db:
-            changed = [db.execute(statement.replace("RUN", f"'{run_id}'")).rowcount for statement in statements]
+            changed = [
+                db.execute(statement.replace("RUN", f"'{run_id}'")).rowcount
+                for statement in statements
+            ]
         db.close()
         assert all(count > 0 for count in changed), f"{statements} changed {changed} rows"
         return audit(tmp_path / "copy.sqlite", run_id, MADE, *([allowed] if allowed else []))
@@ -228,17 +233,23 @@ def test_damage_is_seen(damaged: Callable[..., list[str]], kind: str) -> None:
     assert any(words in line for line in found), found
 
 
-def test_rows_that_were_thrown_away_cannot_be_counted_again(damaged: Callable[..., list[str]]) -> None:
+def test_rows_that_were_thrown_away_cannot_be_counted_again(
+    damaged: Callable[..., list[str]],
+) -> None:
     assert damaged("insert into counts (run_id, name, count) values (RUN, 'thrown_away', 3)") == []
 
 
-def test_an_index_that_disagrees_with_its_table_is_seen(finished: tuple[Path, str], tmp_path: Path) -> None:
+def test_an_index_that_disagrees_with_its_table_is_seen(
+    finished: tuple[Path, str], tmp_path: Path
+) -> None:
     """A page of the file that holds zeros, as after a power loss."""
     database, run_id = finished
     shutil.copy(database, tmp_path / "copy.sqlite")
     with sqlite3.connect(database) as db:
         (size,) = db.execute("pragma page_size").fetchone()
-        (page,) = db.execute("select rootpage from sqlite_master where name = 'ix_trees_run_state'").fetchone()
+        (page,) = db.execute(
+            "select rootpage from sqlite_master where name = 'ix_trees_run_state'"
+        ).fetchone()
     db.close()
     with (tmp_path / "copy.sqlite").open("r+b") as file:
         file.seek((page - 1) * size)
@@ -247,14 +258,18 @@ def test_an_index_that_disagrees_with_its_table_is_seen(finished: tuple[Path, st
     assert word.startswith("database: ")
 
 
-def test_what_the_caller_allows_is_forgiven_by_its_reason_alone(damaged: Callable[..., list[str]]) -> None:
+def test_what_the_caller_allows_is_forgiven_by_its_reason_alone(
+    damaged: Callable[..., list[str]],
+) -> None:
     refused = _REFUSED
     assert damaged(refused, allowed=Allowed(refused=["STALE_EPOCH"])) == []
     assert damaged(refused, allowed=Allowed(refused=["ORDINAL_TAKEN"], late=["STALE_EPOCH"])) != []
     assert damaged("update runs set learner_epoch = 2", allowed=Allowed(successors=True)) == []
 
 
-def test_a_score_that_came_for_a_dropped_tree_is_forgiven_but_not_the_drop(damaged: Callable[..., list[str]]) -> None:
+def test_a_score_that_came_for_a_dropped_tree_is_forgiven_but_not_the_drop(
+    damaged: Callable[..., list[str]],
+) -> None:
     """Late scores are what a dropped tree leaves; that the tree was dropped is said of the tree."""
     tree = "(select min(tree_id) from trees)"
     late = f"insert into late (digest, tree_id, reason, payload) values (x'01', {tree}, 'TREE_DROPPED', x'')"
@@ -265,14 +280,19 @@ def test_a_score_that_came_for_a_dropped_tree_is_forgiven_but_not_the_drop(damag
     assert any("was dropped: REDUNDANT" in line for line in found)
 
 
-def test_a_group_that_a_batch_gave_up_is_no_loss(damaged: Callable[..., list[str]], finished: tuple[Path, str]) -> None:
+def test_a_group_that_a_batch_gave_up_is_no_loss(
+    damaged: Callable[..., list[str]], finished: tuple[Path, str]
+) -> None:
     """The learner may give a group up, with its reason in the batch; without that word it is lost."""
     database, run_id = finished
     group = f"{run_id}/train/0"
     with sqlite3.connect(database) as db:
         (summary,) = db.execute("select summary_json from batches where ordinal = 0").fetchone()
     db.close()
-    left = {**json.loads(summary), "groups": [g for g in json.loads(summary)["groups"] if g["group_id"] != group]}
+    left = {
+        **json.loads(summary),
+        "groups": [g for g in json.loads(summary)["groups"] if g["group_id"] != group],
+    }
     statements = [
         f"delete from batch_trees where tree_id in (select tree_id from trees where group_id = '{group}')",
         f"update trees set state = {DROPPED}, reason = 'ZERO_VARIANCE' where group_id = '{group}'",
@@ -286,5 +306,7 @@ def test_a_group_that_a_batch_gave_up_is_no_loss(damaged: Callable[..., list[str
     ]
     found = damaged(*statements)
     assert len(found) == 2 and all("was dropped: ZERO_VARIANCE" in line for line in found), found
-    told = f"update batches set dropped = '{json.dumps([[group, 'ZERO_VARIANCE']])}' where ordinal = 0"
+    told = (
+        f"update batches set dropped = '{json.dumps([[group, 'ZERO_VARIANCE']])}' where ordinal = 0"
+    )
     assert damaged(*statements, told) == []

@@ -37,7 +37,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def fill(disk: Path) -> Path:
     """Leaves no byte free."""
     filler = disk / "filler"
-    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as out:  # the store may have taken the last byte
+    with (
+        contextlib.suppress(OSError),
+        filler.open("wb", buffering=0) as out,
+    ):  # the store may have taken the last byte
         while True:
             out.write(b"x" * 65536)
     return filler
@@ -63,7 +66,9 @@ async def test_a_learner_killed_while_it_writes_a_checkpoint_goes_on_from_the_la
 ) -> None:
     state = tmp_path / "s"
     async with system(state) as made:
-        run_id = await made.create(recipe(model, optimise={"learning_rate": 1e-3, "checkpoint_every": 1}))
+        run_id = await made.create(
+            recipe(model, optimise={"learning_rate": 1e-3, "checkpoint_every": 1})
+        )
         for step in (2, 4):
             await made.reach(step)
             await _kill_while_writing(made, state / "runs" / run_id / "checkpoints")

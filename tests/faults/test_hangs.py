@@ -31,5 +31,7 @@ async def test_a_stopped_process_is_noticed_whichever_it_is(tmp_path: Path) -> N
         now = {child.service: child for child in made.supervisor.children.values()}
         logs = {service: child.log.read_text() for service, child in now.items()}
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
-    assert {service for service, log in logs.items() if "it hung and was ended" in log} == set(SERVICES)
+    assert {service for service, log in logs.items() if "it hung and was ended" in log} == set(
+        SERVICES
+    )
     assert audit(tmp_path / "s" / "store.sqlite", run_id, STEPS, KILLED) == []

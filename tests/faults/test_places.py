@@ -15,8 +15,12 @@ pytestmark = pytest.mark.faults
 HERE, STEPS = "tests.faults.two_tasks", 3
 
 
-@pytest.mark.parametrize(("advantage", "service"), [("sage-skill", "verifier"), ("mars2", "treestore")])
-async def test_every_tree_waits_for_its_places(tmp_path: Path, advantage: str, service: str) -> None:
+@pytest.mark.parametrize(
+    ("advantage", "service"), [("sage-skill", "verifier"), ("mars2", "treestore")]
+)
+async def test_every_tree_waits_for_its_places(
+    tmp_path: Path, advantage: str, service: str
+) -> None:
     data = recipe(
         tiny_model(tmp_path / "model"),
         generate={"policy": f"{HERE}:TwoTasks", "max_new_tokens": 6},
@@ -42,5 +46,7 @@ async def test_every_tree_waits_for_its_places(tmp_path: Path, advantage: str, s
     assert unscored == 0, "a batch has trees whose places have no score"
     summaries = [json.loads(text) for (text,) in db.execute("select summary_json from batches")]
     db.close()
-    applied = [group for one in summaries for group in one["groups"] if group.get("advantage_max", 0) > 0]
+    applied = [
+        group for one in summaries for group in one["groups"] if group.get("advantage_max", 0) > 0
+    ]
     assert applied, "no group taught anything"

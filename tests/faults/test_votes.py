@@ -37,8 +37,12 @@ def votes(database: Path) -> dict[str, list[tuple[float, float, float]]]:
     return found
 
 
-@pytest.mark.parametrize("services", [("verifier",), ("rollout", "verifier", "treestore", "nats")], ids="-".join)
-async def test_all_leaves_of_a_group_have_one_vote(tmp_path: Path, services: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "services", [("verifier",), ("rollout", "verifier", "treestore", "nats")], ids="-".join
+)
+async def test_all_leaves_of_a_group_have_one_vote(
+    tmp_path: Path, services: tuple[str, ...]
+) -> None:
     async with system(tmp_path / "s") as made:
         run_id = await made.create(recipe(tiny_model(tmp_path / "model"), **VOTE))
         for step, service in enumerate(services, start=1):

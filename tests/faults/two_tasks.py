@@ -28,7 +28,9 @@ class TwoTasks(Growing):
         growth.mark(first.leaf, "task 1")
         await growth.reward(first.leaf)
         growth.drop(first.leaf)
-        growth.end(await growth.run(Expansion(Branch(first.leaf.segment, first.leaf.end, 0), sampling)))
+        growth.end(
+            await growth.run(Expansion(Branch(first.leaf.segment, first.leaf.end, 0), sampling))
+        )
 
 
 def reward(completion: str, **row: Any) -> Scored:

@@ -13,8 +13,8 @@ from services.chassis.process.nats_server import free_port
 from services.chassis.rpc import rpc
 from services.rollout import __main__ as service
 from services.rollout.engines import thread
-from services.treestore.api.run_service import Control
-from services.treestore.api.tree_service import Lineage
+from services.treestore.api.run_service import RunStoreService
+from services.treestore.api.tree_service import TreeStoreService
 from tests.liveness import answers_for
 from tests.rollout.growing import TREEPO
 from tests.rollout.world import RUN, World, world
@@ -69,7 +69,7 @@ async def test_health_answers_for_the_engine_and_each_loop(
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Provide the calls of the store, in order."""
     calls: list[str] = []
-    put, claim = Control.PutMember, Lineage.ClaimTrees
+    put, claim = RunStoreService.PutMember, TreeStoreService.ClaimTrees
 
     async def put_member(self: Any, request: Any, context: Any) -> Any:
         answer = await put(self, request, context)
@@ -80,8 +80,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         calls.extend(f"{each.node_id} claims" for each in request.claims)
         return await claim(self, request, context)
 
-    monkeypatch.setattr(Control, "PutMember", put_member)
-    monkeypatch.setattr(Lineage, "ClaimTrees", claim_trees)
+    monkeypatch.setattr(RunStoreService, "PutMember", put_member)
+    monkeypatch.setattr(TreeStoreService, "ClaimTrees", claim_trees)
     return calls
 
 

@@ -21,7 +21,12 @@ from banyan.runtime import torch_environment
 BANYAN = (sys.executable, "-m", "banyan.cli")
 ROOT = Path(__file__).parents[2]
 _COMMAND = re.compile(r" join (\S+) --token-file (\S+)")
-_QUIET = {"OMP_NUM_THREADS": "1", **torch_environment.SETTINGS, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+_QUIET = {
+    "OMP_NUM_THREADS": "1",
+    **torch_environment.SETTINGS,
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONUNBUFFERED": "1",
+}
 
 
 @dataclass
@@ -35,11 +40,15 @@ class Command:
     def output(self) -> str:
         return self.log.read_text(errors="replace")
 
-    async def says(self, pattern: str | re.Pattern[str], deadline_s: float = 120.0) -> re.Match[str]:
+    async def says(
+        self, pattern: str | re.Pattern[str], deadline_s: float = 120.0
+    ) -> re.Match[str]:
         """Waits until the output matches."""
         end = time.monotonic() + deadline_s
         while (found := re.search(pattern, self.output)) is None:
-            assert self.process.returncode is None, f"it ended with {self.process.returncode}:\n{self.output}"
+            assert self.process.returncode is None, (
+                f"it ended with {self.process.returncode}:\n{self.output}"
+            )
             assert time.monotonic() < end, f"no {pattern!r} in {deadline_s} s:\n{self.output}"
             await asyncio.sleep(0.05)
         return found
@@ -61,13 +70,24 @@ class Command:
 
 @contextlib.asynccontextmanager
 async def command(
-    log: Path, *words: str, prefix: Sequence[str] = (), env: Mapping[str, str] | None = None, cwd: Path = ROOT
+    log: Path,
+    *words: str,
+    prefix: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    cwd: Path = ROOT,
 ) -> AsyncIterator[Command]:
     """`banyan` with these words; killed when the block is left."""
     told = {**os.environ, **_QUIET, **(env or {})}
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
-            *prefix, *BANYAN, *words, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, env=told, cwd=cwd
+            *prefix,
+            *BANYAN,
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=told,
+            cwd=cwd,
         )
     try:
         yield Command(process, log)
@@ -127,12 +147,16 @@ class Training:
 
 
 @contextlib.asynccontextmanager
-async def training(folder: Path, recipe: Mapping[str, Any], listen: str = "127.0.0.1:0") -> AsyncIterator[Training]:
+async def training(
+    folder: Path, recipe: Mapping[str, Any], listen: str = "127.0.0.1:0"
+) -> AsyncIterator[Training]:
     """`banyan train` of a recipe, once it has said how to join."""
     folder.mkdir(parents=True, exist_ok=True)
     file, state = folder / "recipe.yaml", folder / "state"
     file.write_text(yaml.safe_dump(dict(recipe)))
-    async with command(folder / "train.out", "train", str(file), "--listen", listen, "--state", str(state)) as made:
+    async with command(
+        folder / "train.out", "train", str(file), "--listen", listen, "--state", str(state)
+    ) as made:
         address, token_file = (await made.says(_COMMAND)).groups()
         token = Path(token_file).read_text().strip()
         run_id = (await made.says(r"run (\S+):"))[1]
@@ -144,6 +168,8 @@ async def joined(run: Training, folder: Path, *words: str, **more: Any) -> Async
     """`banyan join` of a training, once it is admitted."""
     folder.mkdir(parents=True, exist_ok=True)
     state = ("--state", str(folder / "node"))
-    async with command(folder / "join.out", "join", run.address, "--token", run.token, *state, *words, **more) as made:
+    async with command(
+        folder / "join.out", "join", run.address, "--token", run.token, *state, *words, **more
+    ) as made:
         await made.says(r"joined run")
         yield made

@@ -22,7 +22,9 @@ def follower(made: System) -> int:
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
-async def test_a_run_with_two_ranks_succeeds_though_one_dies(tmp_path: Path, lora: dict[str, int] | None) -> None:
+async def test_a_run_with_two_ranks_succeeds_though_one_dies(
+    tmp_path: Path, lora: dict[str, int] | None
+) -> None:
     async with system(tmp_path / "s") as made:
         changes = {"resources__learner_ranks": 2, "optimise__lora": lora}
         run_id = await made.create(recipe(tiny_model(tmp_path / "model"), **changes))

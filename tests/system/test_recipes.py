@@ -21,8 +21,17 @@ pytestmark = pytest.mark.slow
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 STEPS = 2
 TOKENS = 12  # of a path at most: the model is random and seldom ends by itself
-SETTINGS: dict[str, dict[str, Any]] = {  # a random model is never torn between few tokens: branch all the same
-    "echo": {"width": 8, "rise": 0.0, "entropy_high": 0.0, "confidence": 1.0, "floor": 0.0, "segment": 6},
+SETTINGS: dict[
+    str, dict[str, Any]
+] = {  # a random model is never torn between few tokens: branch all the same
+    "echo": {
+        "width": 8,
+        "rise": 0.0,
+        "entropy_high": 0.0,
+        "confidence": 1.0,
+        "floor": 0.0,
+        "segment": 6,
+    },
     "latr": {"width": 8, "tau_abs": 0.0, "tau_rel": 1.0, "chunk": 2, "ages": [3, 5]},
 }
 
@@ -34,10 +43,21 @@ CONTROL: dict[str, dict[str, Any]] = {  # of a cycle of four groups
 def small(file: Path, tiny: dict[str, Any]) -> dict[str, Any]:
     """The recipe with another model, task, size and budget; how its trees grow and how they are trained stays."""
     data = load(file).model_dump()
-    data["generate"] |= {"max_new_tokens": TOKENS, "settings": data["generate"]["settings"] | SETTINGS.get(file.stem, {})}
+    data["generate"] |= {
+        "max_new_tokens": TOKENS,
+        "settings": data["generate"]["settings"] | SETTINGS.get(file.stem, {}),
+    }
     data["control"] |= {"groups_per_batch": 2} | CONTROL.get(file.stem, {})
     data["optimise"] |= {"checkpoint_every": 1000}
-    parts = ("name", "generate", "control", "replay", "optimise", "seed", "allow_truncated_sampling")
+    parts = (
+        "name",
+        "generate",
+        "control",
+        "replay",
+        "optimise",
+        "seed",
+        "allow_truncated_sampling",
+    )
     kept = {name: data[name] for name in parts}
     return {**tiny, **kept, **filters(load(file), tiny), "budget": {"steps": STEPS, "minutes": 3.0}}
 
@@ -72,10 +92,19 @@ async def test_a_recipe_runs_end_to_end(tmp_path: Path, file: Path) -> None:
     assert audit(database, run.run_id, STEPS) == []
     vote, truth = data["filter"], {data["task"]["reward"]}
     assert scorers(database, 1) == ({vote[0]["name"]} if vote else truth)
-    assert scorers(database, 2) == (truth if vote else set())  # only a vote is measured here, by who knows
+    assert scorers(database, 2) == (
+        truth if vote else set()
+    )  # only a vote is measured here, by who knows
     decided = sqlite3.connect(database).execute("select count(*) from allocations").fetchone()[0]
     assert (decided >= 2 * STEPS) == (data["control"]["curriculum"] != "uniform")
-    reasons = {reason for (reason,) in sqlite3.connect(database).execute("select distinct reason from trees")}
+    reasons = {
+        reason
+        for (reason,) in sqlite3.connect(database).execute("select distinct reason from trees")
+    }
     assert ("REDUNDANT" in reasons) == bool(data["control"]["redundancy"])
-    kinds = {kind for (kind,) in sqlite3.connect(database).execute("select distinct kind from segments")}
-    assert kinds == {int(Kind.PROMPT), int(Kind.POLICY)} | ({int(Kind.FORCED)} if file.stem in SETTINGS else set())
+    kinds = {
+        kind for (kind,) in sqlite3.connect(database).execute("select distinct kind from segments")
+    }
+    assert kinds == {int(Kind.PROMPT), int(Kind.POLICY)} | (
+        {int(Kind.FORCED)} if file.stem in SETTINGS else set()
+    )

@@ -18,7 +18,7 @@ from banyan.plugins import Repair, Scored
 
 class Mend:
     '''Right is what holds a 7. What does not is right for its first half, and a 7 should follow.'''
-    name, version, safe = "mend", "1", False
+    name, version = "mend", "1"
     def score(self, completion, row):
         if "7" in completion:
             return Scored(1.0)
@@ -33,7 +33,11 @@ async def test_failed_answers_are_repaired_and_trained_on(tmp_path: Path) -> Non
     (folder / "mending.py").write_text(MENDING)
     data["task"]["path"] = str(folder / "rows.jsonl")
     data |= {
-        "generate": {"policy": "scope", "settings": {"width": WIDTH, "most": 2}, "max_new_tokens": 12},
+        "generate": {
+            "policy": "scope",
+            "settings": {"width": WIDTH, "most": 2},
+            "max_new_tokens": 12,
+        },
         "filter": [{"name": "mending:Mend"}],
         "optimise": {"loss_settings": {"forced": {"teacher": "shaped"}}, "checkpoint_every": 1000},
         "control": {"groups_per_batch": 2},
@@ -54,9 +58,7 @@ async def test_failed_answers_are_repaired_and_trained_on(tmp_path: Path) -> Non
             "select distinct n from (select count(*) n from leaves l join trees t on t.tree_id = l.tree_id "
             "join batch_trees b on b.tree_id = t.tree_id where l.listed group by t.tree_id)"
         ).fetchall()
-        dropped = (
-            "select count(*) from leaves l join batch_trees b on b.tree_id = l.tree_id where not l.listed and l.finished"
-        )
+        dropped = "select count(*) from leaves l join batch_trees b on b.tree_id = l.tree_id where not l.listed and l.finished"
         (left_out,) = db.execute(dropped).fetchone()
     assert forced == [(int(Kind.FORCED), int(Origin.TEACHER), "7")]
     assert listed == [(WIDTH,)] and left_out > 0, "a repair stands in the place of what failed"

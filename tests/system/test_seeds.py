@@ -31,7 +31,12 @@ async def test_rows_that_failed_are_grown_and_trained_with_examples(tmp_path: Pa
     rooms = {"rooms": "xrpo", "rooms_settings": {"rollouts": 4, "phases": 2}}
     data |= {
         "generate": {"policy": "rounds", "settings": {"start": 2, "most": 8}, "max_new_tokens": 4},
-        "control": {"groups_per_batch": 2, "curriculum": "seeds", "curriculum_settings": {"chars": 60}, **rooms},
+        "control": {
+            "groups_per_batch": 2,
+            "curriculum": "seeds",
+            "curriculum_settings": {"chars": 60},
+            **rooms,
+        },
         "budget": {"steps": STEPS, "minutes": 4.0},
         "eval": {"samples": 0},
     }
@@ -51,8 +56,13 @@ def _openings(database: Path) -> tuple[list[int], list[int]]:
     seeded, plain = [], []
     for data, root in sqlite3.connect(database).execute(query):
         spec = tree_pb2.TreeSpec.FromString(data)
-        messages, row = json.loads(spec.messages_json), int(json.loads(spec.row_json)["prompt"].split()[-1])
-        assert messages[-1]["content"] == f"say {row}" and all(m["content"] in root for m in messages)
+        messages, row = (
+            json.loads(spec.messages_json),
+            int(json.loads(spec.row_json)["prompt"].split()[-1]),
+        )
+        assert messages[-1]["content"] == f"say {row}" and all(
+            m["content"] in root for m in messages
+        )
         examples = [m for m in messages if m["role"] == "assistant"]
         assert len(examples) in (0, 1, 2) and len(messages) == 2 * len(examples) + 1
         (seeded if examples else plain).append(row)

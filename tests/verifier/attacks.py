@@ -315,7 +315,9 @@ def polite(completion, **row):
     """What a scorer may do: it starts a process, and says what that said."""
     import subprocess
 
-    return float(subprocess.run(["/bin/echo", "5"], capture_output=True, check=True, timeout=5).stdout)
+    return float(
+        subprocess.run(["/bin/echo", "5"], capture_output=True, check=True, timeout=5).stdout
+    )
 
 
 def daemon(completion, **row):

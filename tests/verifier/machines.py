@@ -40,9 +40,22 @@ def scored(
     together: bool = False,
 ) -> list[Any]:
     """Outcomes of (module:function, completion), each a value, or a text that says why there is none."""
-    order = {"jobs": list(jobs), "user": user, "lacks": list(lacks), "limits": dict(limits or {}), "spec": dict(spec or {})}
+    order = {
+        "jobs": list(jobs),
+        "user": user,
+        "lacks": list(lacks),
+        "limits": dict(limits or {}),
+        "spec": dict(spec or {}),
+    }
     order |= {"width": width, "together": together, "parent": os.getpid()}
-    done = subprocess.run(command(order), cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command(order),
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
@@ -62,7 +75,12 @@ def scratch(folder: Path) -> Path:
 
 def environment(folder: Path) -> dict[str, str]:
     """Of the script: its own folder and the checkout on the search path, scores beside that folder."""
-    return {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(scratch(folder))}
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{folder}:{ROOT}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TMPDIR": str(scratch(folder)),
+    }
 
 
 def _lack(order: Mapping[str, Any]) -> None:
@@ -70,7 +88,12 @@ def _lack(order: Mapping[str, Any]) -> None:
 
     if order["user"] and os.geteuid() == 0:
         # The interpreter may lie in a home that only root enters.
-        wanted = [sys.base_prefix, sys.prefix, str(ROOT), *(path for path in sys.path if os.path.isdir(path))]
+        wanted = [
+            sys.base_prefix,
+            sys.prefix,
+            str(ROOT),
+            *(path for path in sys.path if os.path.isdir(path)),
+        ]
         assert reachable.make_reachable(wanted)
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -95,7 +118,10 @@ def _filter(rules: Sequence[tuple[int, int | None, int]]) -> bytes:
             code += [struct.pack("<HBBI", 0x15, 0, 1, number)]
         else:
             code += [struct.pack("<HBBI", 0x15, 0, 4, number), struct.pack("<HBBI", 0x20, 0, 0, 16)]
-            code += [struct.pack("<HBBI", 0x15, 1, 0, first), struct.pack("<HBBI", 0x06, 0, 0, 0x7FFF0000)]
+            code += [
+                struct.pack("<HBBI", 0x15, 1, 0, first),
+                struct.pack("<HBBI", 0x06, 0, 0, 0x7FFF0000),
+            ]
         code += [struct.pack("<HBBI", 0x06, 0, 0, 0x00050000 | error)]
     return b"".join([*code, struct.pack("<HBBI", 0x06, 0, 0, 0x7FFF0000)])
 
@@ -109,7 +135,10 @@ async def _score(order: Mapping[str, Any]) -> list[Any]:
 
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # as the service does it
     scoring = Scoring(Pool(Limits(**order["limits"]), width=order["width"]))
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in order["spec"].items()}
+    given = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in order["spec"].items()
+    }
 
     async def one(name: str, completion: str) -> Any:
         outcome = (await scoring.score(ScorerSpec(name, {}, **given), completion, {})).outcome

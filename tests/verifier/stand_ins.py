@@ -68,7 +68,9 @@ class TreeStore(treestore_service_pb2_grpc.TreeStoreServiceServicer):
 
     async def ListTrees(self, request, context):
         [tree_id] = request.filter.tree_ids
-        tree = treestore_service_pb2.TreeSummary(tree_id=tree_id, run_id=RUN, claim_epoch=self.epoch, state=self.state)
+        tree = treestore_service_pb2.TreeSummary(
+            tree_id=tree_id, run_id=RUN, claim_epoch=self.epoch, state=self.state
+        )
         return treestore_service_pb2.ListTreesResponse(trees=[tree])
 
 
@@ -94,8 +96,12 @@ class World:
     async def verifier(self, publisher=None):
         stop, channel = asyncio.Event(), rpc.channel(self.address)
         scoring = Scoring(Pool(Limits(deadline_s=2.0)))
-        handler = LeafHandler(GrpcStore(channel), publisher or BusPublisher(self.bus), scoring, "v1")
-        task = asyncio.create_task(LeafConsumer(self.bus, GrpcStore(channel), handler, 16).run(stop))
+        handler = LeafHandler(
+            GrpcStore(channel), publisher or BusPublisher(self.bus), scoring, "v1"
+        )
+        task = asyncio.create_task(
+            LeafConsumer(self.bus, GrpcStore(channel), handler, 16).run(stop)
+        )
         try:
             yield task
         finally:
@@ -113,11 +119,15 @@ class World:
         segments = [number.to_bytes(32, "big") for number in numbers]
         places = [tree_pb2.LeafRef(segment=segment, end=end) for segment in segments]
         said = [
-            events_pb2.LeafFinished(run_id=RUN, tree_id=b"t" * 32, claim_epoch=epoch, leaf=place, reason="stop")
+            events_pb2.LeafFinished(
+                run_id=RUN, tree_id=b"t" * 32, claim_epoch=epoch, leaf=place, reason="stop"
+            )
             for place in places
         ]
         message = events_pb2.LeavesFinished(leaves=said)
-        await self.bus.publish(subjects.lineage(RUN, "leaf"), message, f"leaf-{numbers}-{end}-{epoch}")
+        await self.bus.publish(
+            subjects.lineage(RUN, "leaf"), message, f"leaf-{numbers}-{end}-{epoch}"
+        )
         return segments
 
     async def collect(self):
@@ -126,7 +136,9 @@ class World:
         while True:
             for delivery in await consumer.fetch(64, 1.0):
                 for event in delivery.decode(events_pb2.LeavesScored).scores:
-                    self.scores.setdefault(event.scored.leaf.segment, []).append((event, delivery.traceparent))
+                    self.scores.setdefault(event.scored.leaf.segment, []).append(
+                        (event, delivery.traceparent)
+                    )
                     self.trees.note(event.scored)
                 await delivery.ack()
 

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.plugins import TreePolicy, width_of
 from banyan.segment import Sampling
 from banyan.v1 import tree_pb2
+from banyan.wire.generate_spec import GenerateSpec
 from services.rollout.growth.return_reasons import NO_PLUGIN
 
 
@@ -69,13 +69,11 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
     the tree policy.
     """
     try:
-        generate: dict[str, Any] = json.loads(spec.generate_json)
+        generate = GenerateSpec.from_json(spec.generate_json)
         messages = tuple(json.loads(spec.messages_json))
-        name = generate["name"]
-        settings = generate.get("settings", {})
-        _find(name)
-        tree_policy = registry.build("generate", name, settings)
-        sampling = _sampling(generate, spec.seed)
+        _find(generate.name)
+        tree_policy = registry.build("generate", generate.name, generate.settings)
+        sampling = generate.sampling(spec.seed)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InvalidInput) and error.reason == NO_PLUGIN:
             raise
@@ -98,20 +96,7 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
         score_deadline_s=spec.score_deadline_ms / 1000,
         width=width_of(tree_policy),
         spare=spec.group_take > 0 or spec.HasField("last_step"),
-        name=name,
-    )
-
-
-def _sampling(generate: Mapping[str, Any], seed: int) -> Sampling:
-    bias = generate.get("logit_bias", ())
-    return Sampling(
-        temperature=float(generate.get("temperature", 1.0)),
-        top_p=float(generate.get("top_p", 1.0)),
-        top_k=int(generate.get("top_k", 0)),
-        max_new_tokens=int(generate["max_new_tokens"]),
-        stop=tuple(generate.get("stop", ())),
-        bias=tuple((int(token), float(added)) for token, added in bias),
-        seed=seed,
+        name=generate.name,
     )
 
 

@@ -86,7 +86,9 @@ async def test_what_a_killed_sender_left_is_cleared(bucket: Bucket, bus: Bus) ->
     assert kept != other
 
 
-async def test_an_object_that_is_replaced_is_the_new_one_and_dropping_the_old_leaves_it(bucket: Bucket) -> None:
+async def test_an_object_that_is_replaced_is_the_new_one_and_dropping_the_old_leaves_it(
+    bucket: Bucket,
+) -> None:
     old = await bucket.put("policy-1-2", pieces(b"old"), {})
     new = await bucket.put("policy-1-2", pieces(b"new"), {})
     await bucket.drop(old)
@@ -121,7 +123,9 @@ async def test_bytes_that_changed_are_refused(bucket: Bucket, bus: Bus) -> None:
         b'{"name":"x","nuid":"a","size":Infinity,"chunks":1,"digest":"SHA-256="}',
     ],
 )
-async def test_what_is_said_of_an_object_may_be_nonsense(bucket: Bucket, bus: Bus, said: bytes) -> None:
+async def test_what_is_said_of_an_object_may_be_nonsense(
+    bucket: Bucket, bus: Bus, said: bytes
+) -> None:
     await bus.client.jetstream().publish(bucket._about("policy-1-2"), said)
     with pytest.raises(InvalidInput):
         await bucket.find("policy-1-2")
@@ -143,7 +147,10 @@ async def test_a_full_bucket_and_one_that_is_not_there_say_so(bucket: Bucket, bu
 
 async def test_a_broker_without_room_is_named(tmp_path: Any, bus: Bus) -> None:
     huge = Bucket(bus.client, "weights-huge-1")
-    with pytest.raises(InvalidInput, match=r"no room for object store .* resources.weights: file, or, .* max_file_store"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"no room for object store .* resources.weights: file, or, .* max_file_store",
+    ):
         await huge.ensure(1 << 40)
     assert server_module.MAX_FILE_STORE == "16GB"
 
@@ -169,7 +176,9 @@ async def test_reading_goes_on_where_it_stopped_when_the_broker_is_killed(
     assert b"".join(got) == DATA
 
 
-async def test_a_broker_that_stays_away_ends_the_wait(nats_server: Any, bucket: Bucket, monkeypatch: Any) -> None:
+async def test_a_broker_that_stays_away_ends_the_wait(
+    nats_server: Any, bucket: Bucket, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(buckets, "_TRY_S", 0.3)
     await bucket.put("policy-1-2", pieces(DATA), {})
     found = await bucket.find("policy-1-2")

@@ -2,6 +2,8 @@
 
 import asyncio
 import dataclasses
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -74,7 +76,9 @@ async def test_a_fetch_after_its_time_ends_nothing_and_asks_once_more(nats_serve
     await bus.close()
 
 
-async def test_what_came_and_was_not_fetched_is_given_back_at_the_end(nats_server, eventually) -> None:
+async def test_what_came_and_was_not_fetched_is_given_back_at_the_end(
+    nats_server, eventually
+) -> None:
     """Somebody else has it at once, not when the wait for an acknowledgement is over."""
     bus = await _bus(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=60.0)
@@ -89,18 +93,25 @@ async def test_what_came_and_was_not_fetched_is_given_back_at_the_end(nats_serve
     found: set[bytes] = set()
     async with asyncio.timeout(20.0):
         while len(found) < 2:
-            found |= {delivery.decode(events_pb2.GrowTree).tree_id for delivery in await other.fetch(8, 1.0)}
+            found |= {
+                delivery.decode(events_pb2.GrowTree).tree_id
+                for delivery in await other.fetch(8, 1.0)
+            }
     await bus.close()
 
 
-async def test_a_killed_broker_comes_back_with_what_it_acknowledged(nats_server, monkeypatch) -> None:
+async def test_a_killed_broker_comes_back_with_what_it_acknowledged(
+    nats_server, monkeypatch
+) -> None:
     monkeypatch.setattr(bus_module, "_ACK_S", 0.5)
     bus = await _bus(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
     for i in range(20):
         await bus.publish(subjects.growth("r"), _grow(str(i)), f"id-{i}")
     nats_server.kill9()
-    waiting = asyncio.create_task(bus.publish(subjects.growth("r"), _grow("late"), "id-late", deadline_s=20.0))
+    waiting = asyncio.create_task(
+        bus.publish(subjects.growth("r"), _grow("late"), "id-late", deadline_s=20.0)
+    )
     nats_server.restart()
     await waiting
     seen: set[bytes] = set()
@@ -114,7 +125,9 @@ async def test_a_killed_broker_comes_back_with_what_it_acknowledged(nats_server,
     await bus.close()
 
 
-async def test_who_waits_for_a_broker_that_was_started_again_gets_what_comes_then(nats_server, monkeypatch) -> None:
+async def test_who_waits_for_a_broker_that_was_started_again_gets_what_comes_then(
+    nats_server, monkeypatch
+) -> None:
     """Who waits is known to a broker while it lives: the request must be made anew."""
     monkeypatch.setattr(bus_module, "_ACK_S", 0.5)
     bus = await _bus(nats_server)
@@ -141,7 +154,9 @@ async def test_a_listener_gets_the_last_of_each_subject_then_new_ones(nats_serve
         async for delivery in bus.listen(subjects.TRAIN, [subjects.train("r", "policy")]):
             heard.append(delivery.decode(events_pb2.PolicyPublished).batch_ordinal)
             if len(heard) == 1:
-                await bus.publish(subjects.train("r", "policy"), events_pb2.PolicyPublished(batch_ordinal=9), "p9")
+                await bus.publish(
+                    subjects.train("r", "policy"), events_pb2.PolicyPublished(batch_ordinal=9), "p9"
+                )
             if len(heard) == 2:
                 return
 
@@ -164,7 +179,9 @@ async def test_a_buried_message_is_a_dead_letter_and_never_comes_again(nats_serv
     await bus.close()
 
 
-async def test_a_message_that_is_too_large_for_a_letter_is_buried_without_its_bytes(nats_server) -> None:
+async def test_a_message_that_is_too_large_for_a_letter_is_buried_without_its_bytes(
+    nats_server,
+) -> None:
     """Whoever cannot bury it would meet it again, and so would the next that is started."""
     bus = await _bus(nats_server)
     await bus.client.publish(subjects.growth("r"), bytes((1 << 20) - 4200))
@@ -176,11 +193,17 @@ async def test_a_message_that_is_too_large_for_a_letter_is_buried_without_its_by
     dead = await bus.consumer(subjects.DEAD, "dead", ["dead.>"])
     (letter,) = await dead.fetch(1, 2.0)
     body = letter.decode(events_pb2.DeadLetter)
-    assert not body.payload and body.reason.startswith("no message") and "fit into no letter" in body.reason
+    assert (
+        not body.payload
+        and body.reason.startswith("no message")
+        and "fit into no letter" in body.reason
+    )
     await bus.close()
 
 
-async def test_a_message_that_the_broker_would_cut_the_line_for_is_refused_here(nats_server) -> None:
+async def test_a_message_that_the_broker_would_cut_the_line_for_is_refused_here(
+    nats_server,
+) -> None:
     """The limit counts headers too; a message just below it is not tried for ever."""
     bus = await Bus.connect(nats_server.url, "test")
     await bus.ensure_streams()
@@ -188,7 +211,12 @@ async def test_a_message_that_the_broker_would_cut_the_line_for_is_refused_here(
     with pytest.raises(InvalidInput, match="split it"):
         await bus.publish(subjects.dead("X"), letter, "large")
     letter.payload = bytes((1 << 20) - 5000)
-    assert await bus.publish(subjects.dead("X"), letter, "largest", traceparent="00-" + "1" * 51, deadline_s=5.0) == 1
+    assert (
+        await bus.publish(
+            subjects.dead("X"), letter, "largest", traceparent="00-" + "1" * 51, deadline_s=5.0
+        )
+        == 1
+    )
     await bus.close()
 
 
@@ -208,7 +236,9 @@ def narrow(tmp_path) -> Iterator[str]:
 async def test_a_broker_without_room_is_said_at_once_with_what_to_change(narrow) -> None:
     bus = await Bus.connect(narrow, "test")
     async with asyncio.timeout(5):
-        with pytest.raises(InvalidInput, match=r"LINEAGE .*10047.* max_file_store .* must be \d+ MiB or more"):
+        with pytest.raises(
+            InvalidInput, match=r"LINEAGE .*10047.* max_file_store .* must be \d+ MiB or more"
+        ):
             await bus.ensure_streams()
     await bus.close()
 
@@ -228,3 +258,61 @@ def test_the_streams_fit_wherever_a_server_starts(tmp_path) -> None:
     """Also those of a folder that was made when all of them had 2 GiB: the server counts them as it starts."""
     assert "max_file_store: 16GB" in server_module.write_config(tmp_path, "127.0.0.1:1").read_text()
     assert subjects.RESERVED <= 3 << 30 and len(subjects.STREAMS) * (2 << 30) < 16_000_000_000
+
+
+async def test_what_comes_as_a_consumer_closes_is_somebody_elses_and_never_here(
+    nats_server, monkeypatch
+) -> None:
+    """The request that is open still asks for nothing more once what was sent before is here."""
+    bus = await _bus(nats_server)
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=60.0)
+    assert await consumer.fetch(1, 0.05) == []
+    held, flush = consumer._subscription, bus.client.flush
+
+    async def late(timeout: float) -> None:
+        await flush(timeout)
+        await bus.publish(subjects.growth("r"), _grow("late"), "id-late")
+
+    await held._nc.publish(held._nms, b'{"batch": 2, "expires": 30000000000}', held._deliver)
+    monkeypatch.setattr(bus.client, "flush", late)
+    await consumer.close()
+    monkeypatch.undo()
+    assert held._sub._id not in bus.client._subs  # nothing of it is kept
+    (delivery,) = await consumer.fetch(1, 10.0)  # which asks anew
+    assert delivery.decode(events_pb2.GrowTree).tree_id == b"late" and delivery.attempts == 1
+    await bus.close()
+
+
+async def test_a_stop_beside_a_broker_that_stands_still_leaves_the_connection_as_it_was(
+    nats_server,
+) -> None:
+    """What is under way at a stop is still published: the answer may come when nobody waits for it any more."""
+    bus = await _bus(nats_server)
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
+    assert await consumer.fetch(1, 0.05) == []
+    os.kill(nats_server.process.pid, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(5.0):
+            await consumer.close()
+    finally:
+        os.kill(nats_server.process.pid, signal.SIGCONT)
+    assert await bus.publish(subjects.growth("r"), _grow("a"), "id-a", deadline_s=5.0)
+    await bus.close()
+
+
+async def test_a_stop_beside_a_broker_that_takes_nothing_has_a_deadline(nats_server) -> None:
+    """What waits to be written is more than the client holds: it makes everybody wait for the broker."""
+    bus = await _bus(nats_server)
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
+    assert await consumer.fetch(1, 0.05) == []
+    os.kill(nats_server.process.pid, signal.SIGSTOP)
+    try:
+        for _ in range(200):
+            waiting = asyncio.ensure_future(bus.client.publish("x", bytes(500_000)))
+            if not (await asyncio.wait([waiting], timeout=1.0))[0]:
+                break
+        assert not waiting.done()
+        for stop in (consumer.close, bus.close):
+            assert (await asyncio.wait([asyncio.ensure_future(stop())], timeout=6.0))[0], stop
+    finally:
+        os.kill(nats_server.process.pid, signal.SIGCONT)

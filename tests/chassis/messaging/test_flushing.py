@@ -32,10 +32,14 @@ async def _hears_after(server, giving_up: Callable[[Client], Awaitable[None]]) -
     return True
 
 
-async def test_a_wait_that_is_given_up_does_not_end_the_hearing(nats_server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_wait_that_is_given_up_does_not_end_the_hearing(
+    nats_server, caplog: pytest.LogCaptureFixture
+) -> None:
     assert await _hears_after(nats_server, lambda client: flushed(client, 5.0))
     assert not caplog.records
-    assert not await _hears_after(nats_server, lambda client: client.flush(5)), "nats-py mended it: flushed() may go"
+    assert not await _hears_after(nats_server, lambda client: client.flush(5)), (
+        "nats-py mended it: flushed() may go"
+    )
 
 
 async def test_a_wait_has_a_deadline(nats_server) -> None:

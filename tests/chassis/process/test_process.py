@@ -32,10 +32,17 @@ process.main("verifier", run, orphan_s=0.3)
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(InvalidInput("no"), 2), (NotReady("not this model"), 2), (TemporaryError("later"), 1), (Refused("stale"), 1)],
+    [
+        (InvalidInput("no"), 2),
+        (NotReady("not this model"), 2),
+        (TemporaryError("later"), 1),
+        (Refused("stale"), 1),
+    ],
 )
 def test_what_no_start_can_cure_is_not_started_again(error: BanyanError, status: int) -> None:
-    assert process.exit_status(error) == status  # the supervisor gives up after two of status 2, after eight of others
+    assert (
+        process.exit_status(error) == status
+    )  # the supervisor gives up after two of status 2, after eight of others
 
 
 def alive(pid: int) -> bool:
@@ -46,7 +53,9 @@ def alive(pid: int) -> bool:
 
 
 def test_an_orphan_that_waits_for_something_ends() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     os.kill(pid, signal.SIGTERM)  # its launcher lives and has a patience of its own

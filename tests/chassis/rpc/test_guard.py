@@ -38,7 +38,9 @@ async def guarded():
         lambda s: pb_grpc.add_LearnerServiceServicer_to_server(Learner(), s),
         lambda s: ts_grpc.add_TreeStoreServiceServicer_to_server(Store(), s),
     ]
-    server = await rpc.serve("127.0.0.1:0", adders, ["x"], secret=SECRET, secret_file="/state/secret")
+    server = await rpc.serve(
+        "127.0.0.1:0", adders, ["x"], secret=SECRET, secret_file="/state/secret"
+    )
     yield server
     await server.stop(0)
 
@@ -86,14 +88,19 @@ async def test_without_it_none_is_answered_and_the_message_names_the_file(guarde
 async def test_bytes_and_repeated_keys_do_not_get_past_it(guarded) -> None:
     async with rpc.channel(guarded.address) as channel:
         status = pb_grpc.LearnerServiceStub(channel).GetStatus
-        for metadata in ((("banyan-secret", ""),), (("banyan-secret", "x"), ("banyan-secret", SECRET))):
+        for metadata in (
+            (("banyan-secret", ""),),
+            (("banyan-secret", "x"), ("banyan-secret", SECRET)),
+        ):
             with pytest.raises(Refused, match="/state/secret"):
                 await rpc.call(status, pb.LearnerServiceGetStatusRequest(), metadata=metadata)
 
 
 async def test_probes_need_no_secret(guarded) -> None:
     async with rpc.channel(guarded.address) as channel:
-        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+        answer = await health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(), timeout=5
+        )
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 

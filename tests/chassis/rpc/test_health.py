@@ -59,7 +59,9 @@ def test_an_operation_that_ends_by_an_error_has_ended() -> None:
     assert not pulse.late
 
 
-def test_all_that_are_late_are_named_and_each_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_all_that_are_late_are_named_and_each_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock, liveness = Clock(), Liveness()
     one, other, fine = (Pulse(name, clock) for name in ("one", "other", "fine"))
     liveness.add(one, other, fine)
@@ -70,11 +72,17 @@ def test_all_that_are_late_are_named_and_each_is_logged_once(caplog: pytest.LogC
     liveness.drop(other)
     assert [said.partition(":")[0] for said in liveness.late()] == ["one"]
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["one", "other"]
+    one.beat("work", 1.0)
+    assert not liveness.late()
+    clock.now += 2.0
+    assert liveness.late() and len(caplog.records) == 3  # it is late a second time
 
 
 async def _status(address: str, service: str) -> int:
     async with rpc.channel(address) as channel:
-        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+        answer = await health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(service=service), timeout=5
+        )
         return int(answer.status)
 
 

@@ -28,7 +28,9 @@ def versions(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     at = rng.random(words) < share
     at[draw(st.integers(0, words - 1))] = True
     kinds = {"ulp": [1, 65535], "any": list(range(65536)), "ends": [0, 1, 32767, 32768, 65535]}
-    new[at] += rng.choice(kinds[draw(st.sampled_from(sorted(kinds)))], int(at.sum())).astype(np.uint16)
+    new[at] += rng.choice(kinds[draw(st.sampled_from(sorted(kinds)))], int(at.sum())).astype(
+        np.uint16
+    )
     return old, new
 
 
@@ -94,8 +96,12 @@ HOSTILE = {
     "what cannot be inflated": packed(SPARSE | GAPS_DEFLATED, 1, b"\7\7\7", b"\2\0"),
     "a bomb": packed(SPARSE | GAPS_DEFLATED, 1, deflate(b"\xff" * (1 << 24)), b"\2\0"),
     "a bomb of moves": packed(SPARSE | MOVES_DEFLATED, 1, b"\1", deflate(bytes(1 << 24))),
-    "a deflated part without an end": packed(SPARSE | GAPS_DEFLATED, 1, deflate(b"\1")[:-1], b"\2\0"),
-    "a deflated part with more behind it": packed(SPARSE | GAPS_DEFLATED, 1, deflate(b"\1") + b"x", b"\2\0"),
+    "a deflated part without an end": packed(
+        SPARSE | GAPS_DEFLATED, 1, deflate(b"\1")[:-1], b"\2\0"
+    ),
+    "a deflated part with more behind it": packed(
+        SPARSE | GAPS_DEFLATED, 1, deflate(b"\1") + b"x", b"\2\0"
+    ),
 }
 
 
@@ -110,10 +116,14 @@ def test_a_hostile_record_is_refused_and_changes_nothing(name: str) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 15), st.integers(0, 120), st.integers(0, 60))
-def test_any_bytes_are_applied_within_the_block_or_refused(body: bytes, kind: int, count: int, gaps: int) -> None:
+def test_any_bytes_are_applied_within_the_block_or_refused(
+    body: bytes, kind: int, count: int, gaps: int
+) -> None:
     words = block(102)
     guard = words[100:].copy()
-    record = struct.pack("<BIII", kind, count, min(gaps, len(body)), max(0, len(body) - gaps)) + body
+    record = (
+        struct.pack("<BIII", kind, count, min(gaps, len(body)), max(0, len(body) - gaps)) + body
+    )
     try:
         delta.apply(record, words[:100])
     except InvalidInput:

@@ -42,7 +42,9 @@ def test_mappings_of_files_that_are_gone_and_too_many_are_let_go(tmp_path: Path)
             file.write(name.encode() * 100)
             file.flush()
             maps.private(file, 100)
-        assert len(os.listdir("/proc/self/fd")) - open_before <= 4  # Python keeps one more for each mapping
+        assert (
+            len(os.listdir("/proc/self/fd")) - open_before <= 4
+        )  # Python keeps one more for each mapping
     (tmp_path / "c").unlink()
     with open(tmp_path / "d", "rb") as file:
         assert maps.private(file, 100)[:1] == b"d"

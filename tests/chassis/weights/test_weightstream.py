@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from banyan.errors import InvalidInput
 from services.chassis.weights.delta import BLOCK_WORDS
 from services.chassis.weights.file import WeightManifest
-from services.chassis.weights.stream import MAGIC, MOST_BYTES, Blocks, Encoding, Header, Records, read_header
+from services.chassis.weights.stream import (
+    MAGIC,
+    MOST_BYTES,
+    Blocks,
+    Encoding,
+    Header,
+    Records,
+    read_header,
+)
 
 PATH = Path("policy-1-2.bin")
 

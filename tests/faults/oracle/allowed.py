@@ -9,8 +9,12 @@ class Allowed:
     """Each field names reasons, by their first word; none is allowed by default, so an undisturbed run has nothing of it."""
 
     unscorable: Collection[str] = ()  # of scores
-    dropped: Collection[str] = ()  # of trees that no batch gave up and that the recipe does not give up
-    refused: Collection[str] = ()  # of events that came under a claim that was over, or after their tree's end
+    dropped: Collection[
+        str
+    ] = ()  # of trees that no batch gave up and that the recipe does not give up
+    refused: Collection[
+        str
+    ] = ()  # of events that came under a claim that was over, or after their tree's end
     late: Collection[str] = ()  # of scores
     dead: Collection[str] = ()  # of dead letters
     successors: bool = False  # more than one learner: later epochs, abandoned policies

@@ -14,7 +14,11 @@ from banyan.v1 import tree_pb2
 from banyan.wire.segments import sampling_from_wire
 from tests.faults.oracle.allowed import Allowed
 
-CLOSED, CONSUMED, DROPPED = tree_pb2.TREE_STATE_CLOSED, tree_pb2.TREE_STATE_CONSUMED, tree_pb2.TREE_STATE_DROPPED
+CLOSED, CONSUMED, DROPPED = (
+    tree_pb2.TREE_STATE_CLOSED,
+    tree_pb2.TREE_STATE_CONSUMED,
+    tree_pb2.TREE_STATE_DROPPED,
+)
 SCORED, UNSCORABLE = tree_pb2.SCORE_STATE_SCORED, tree_pb2.SCORE_STATE_UNSCORABLE
 _SAMPLED = tree_pb2.SEGMENT_KIND_POLICY
 
@@ -35,7 +39,10 @@ def segments(db: sqlite3.Connection) -> Iterator[str]:
             yield f"segment {short(row['id'])} does not re-hash"
         if row["length"] * 4 != len(row["tokens"]):
             yield f"segment {short(row['id'])} has {len(row['tokens'])} bytes of tokens for a length of {row['length']}"
-    heads = {row["id"]: row for row in db.execute("select id, tree_id, parent, fork, length from segments")}
+    heads = {
+        row["id"]: row
+        for row in db.execute("select id, tree_id, parent, fork, length from segments")
+    }
     for head in heads.values():
         parent = heads.get(head["parent"])
         if head["parent"] and (parent is None or parent["tree_id"] != head["tree_id"]):
@@ -46,7 +53,9 @@ def segments(db: sqlite3.Connection) -> Iterator[str]:
     for head in heads.values():
         if head["tree_id"] not in trees:
             yield f"segment {short(head['id'])} is of no tree"
-    for row in db.execute("select count(*) times from segments group by tree_id, parent, fork, ordinal having times > 1"):
+    for row in db.execute(
+        "select count(*) times from segments group by tree_id, parent, fork, ordinal having times > 1"
+    ):
         yield f"{row['times']} segments at one place"
 
 
@@ -124,6 +133,9 @@ def _given(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
         (run_id, CLOSED, CONSUMED),
     )
     for row in rows:
-        found, asked = given[(row["tree_id"], row["segment"], row["end"])], json.loads(row["scorers"])
+        found, asked = (
+            given[(row["tree_id"], row["segment"], row["end"])],
+            json.loads(row["scorers"]),
+        )
         if sorted(found) != sorted(asked):
             yield f"leaf {short(row['segment'])}:{row['end']} has scores of {sorted(found)}, asked were {sorted(asked)}"

@@ -27,7 +27,9 @@ def run(db: sqlite3.Connection, run_id: str, steps: int, allowed: Allowed) -> It
 
 def batches(db: sqlite3.Connection, run_id: str, steps: int) -> Iterator[str]:
     """As many batches as steps, gapless; each has every tree of its groups, and no tree is in two."""
-    rows = db.execute("select * from batches where run_id = ? order by ordinal", (run_id,)).fetchall()
+    rows = db.execute(
+        "select * from batches where run_id = ? order by ordinal", (run_id,)
+    ).fetchall()
     ordinals = [row["ordinal"] for row in rows]
     if ordinals != list(range(steps)):
         yield f"batches {ordinals}, expected 0..{steps - 1}"
@@ -86,12 +88,17 @@ def _summary(batch: sqlite3.Row) -> Iterator[str]:
         yield f"the summary of batch {batch['ordinal']} lacks groups {sorted(missing)}"
     for group in groups:
         numbers = [group.get(key) for key in ("advantage_min", "advantage_max")]
-        if group.get("scored") and not all(isinstance(n, float) and math.isfinite(n) for n in numbers):
+        if group.get("scored") and not all(
+            isinstance(n, float) and math.isfinite(n) for n in numbers
+        ):
             yield f"batch {batch['ordinal']} gave group {group['group_id']} advantages {numbers}"
 
 
 def _uses(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
-    uses = db.execute("select tree_id, count(*) times from batch_trees where run_id = ? group by tree_id", (run_id,))
+    uses = db.execute(
+        "select tree_id, count(*) times from batch_trees where run_id = ? group by tree_id",
+        (run_id,),
+    )
     for row in uses:
         if row["times"] > 1:
             yield f"tree {short(row['tree_id'])} is in {row['times']} batches"
@@ -114,7 +121,10 @@ def policies(db: sqlite3.Connection, run_id: str, steps: int, allowed: Allowed) 
         yield from _announced(row)
         if row["abandoned"] and not allowed.successors:
             yield f"policy {row['step']} of epoch {row['learner_epoch']} was abandoned"
-    path = sorted((row for row in rows if not row["abandoned"]), key=lambda row: (row["step"], row["learner_epoch"]))
+    path = sorted(
+        (row for row in rows if not row["abandoned"]),
+        key=lambda row: (row["step"], row["learner_epoch"]),
+    )
     newest = {row["step"]: row for row in path}
     if list(newest) != list(range(steps + 1)):
         yield f"policies of steps {list(newest)}, expected 0..{steps}"
@@ -136,6 +146,8 @@ def _announced(row: sqlite3.Row) -> Iterator[str]:
     said = events_pb2.PolicyPublished.FromString(row["published"])
     batch = said.batch_ordinal if said.HasField("batch_ordinal") else -1
     told = (said.run_id, said.policy.learner_epoch, said.policy.step, said.policy.digest, batch)
-    stored = tuple(row[key] for key in ("run_id", "learner_epoch", "step", "digest", "batch_ordinal"))
+    stored = tuple(
+        row[key] for key in ("run_id", "learner_epoch", "step", "digest", "batch_ordinal")
+    )
     if told != stored or len(row["digest"]) != 32:
         yield f"policy {row['step']} of epoch {row['learner_epoch']} and digest {short(row['digest'])} is not what was told"

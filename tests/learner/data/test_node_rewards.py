@@ -27,7 +27,7 @@ from services.rollout.clients import messages
 from services.rollout.engines.scripted.engine import build
 from services.rollout.growth import scores as leaf_scores
 from services.rollout.growth.grower import Grower, GrowthStep
-from services.treestore.ingest.transaction import Item
+from services.treestore.ingest.item import Item
 from services.treestore.queries import trees
 from services.treestore.storage import schema
 from services.treestore.storage.database import Database

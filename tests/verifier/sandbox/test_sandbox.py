@@ -80,7 +80,9 @@ async def test_what_a_scorer_prints_is_logged_up_to_a_length(pool, caplog):
     caplog.set_level("INFO")
     assert await score(pool, "prints_much", "7\nfake line") == Scored(1.0)
     said = [r.getMessage() for r in caplog.records if "printed" in r.getMessage()]
-    assert len(said) == 1 and said[0].startswith("scorer rewards:prints_much printed '7\\nfake line\\nxxx")
+    assert len(said) == 1 and said[0].startswith(
+        "scorer rewards:prints_much printed '7\\nfake line\\nxxx"
+    )
     assert 2_000 < len(said[0]) < 2_100
 
 
@@ -125,7 +127,9 @@ async def test_nothing_that_a_scorer_started_outlives_it(pool, eventually):
 def _running(argument: str) -> bool:
     for folder in Path("/proc").iterdir():
         try:
-            if folder.name.isdigit() and argument.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
+            if folder.name.isdigit() and argument.encode() in (
+                folder / "cmdline"
+            ).read_bytes().split(b"\0"):
                 return True
         except OSError:
             continue
@@ -200,7 +204,9 @@ async def test_a_module_that_fails_to_import_is_named(pool, tmp_path, monkeypatc
 
 
 async def test_too_large_a_completion_is_unscorable(pool):
-    outcome = (await Scoring(pool).score(ScorerSpec("rewards:exact", {}), "x" * (17 << 20), {"answer": 1})).outcome
+    outcome = (
+        await Scoring(pool).score(ScorerSpec("rewards:exact", {}), "x" * (17 << 20), {"answer": 1})
+    ).outcome
     assert isinstance(outcome, Unscorable)
     assert "limit" in outcome.reason
 
@@ -274,11 +280,15 @@ print(len(os.read(reply, 1000)) > 0, os.waitstatus_to_exitcode(os.waitpid(proces
 def test_an_attempt_whose_parent_is_gone_does_not_begin(tmp_path, parent, said):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-c", ORPHAN, parent]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30
+    )
     assert done.stdout.strip() == said, done.stderr
 
 
-async def test_the_folders_of_scores_may_lie_where_only_their_owner_goes(pool, monkeypatch, tmp_path):
+async def test_the_folders_of_scores_may_lie_where_only_their_owner_goes(
+    pool, monkeypatch, tmp_path
+):
     """TMPDIR in a home that is closed to others, as root's is."""
     tmp_path.chmod(0o700)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

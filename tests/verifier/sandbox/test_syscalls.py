@@ -12,7 +12,14 @@ HEADERS = {
     "aarch64": "/usr/include/asm-generic/unistd.h",  # the table of all newer architectures
 }
 FAMILIES = (
-    *(syscalls.MODES, syscalls.NEVER, syscalls.OWN, syscalls.NETWORK, syscalls.STARTS, syscalls.SIGNALS),
+    *(
+        syscalls.MODES,
+        syscalls.NEVER,
+        syscalls.OWN,
+        syscalls.NETWORK,
+        syscalls.STARTS,
+        syscalls.SIGNALS,
+    ),
     {"clone": syscalls.CLONE, "clone3": syscalls.CLONE3, "fcntl": syscalls.FCNTL},
 )
 
@@ -32,5 +39,11 @@ def test_each_call_has_the_number_that_the_kernel_gives_it(machine: str) -> None
     assert len(numbers) > 250
     said = {name: pair[column] for family in FAMILIES for name, pair in family.items()}
     wrong = {name: number for name, number in said.items() if number != numbers.get(name, 0)}
-    newer = {name for name, number in wrong.items() if name not in numbers and number > max(numbers.values())}
-    assert {name: (number, numbers.get(name)) for name, number in wrong.items() if name not in newer} == {}
+    newer = {
+        name
+        for name, number in wrong.items()
+        if name not in numbers and number > max(numbers.values())
+    }
+    assert {
+        name: (number, numbers.get(name)) for name, number in wrong.items() if name not in newer
+    } == {}
