@@ -55,16 +55,16 @@ def gateway(w: World, trees: int, **control) -> BudgetRounds:
 
 @contextlib.asynccontextmanager
 async def running(rounds: BudgetRounds):
-    """Poll after every piece of news, within the block."""
+    """Reconcile after every piece of news, within the block."""
     news = asyncio.Event()
 
-    async def poll() -> None:
+    async def reconcile() -> None:
         while True:
             await news.wait()
             news.clear()
-            await rounds.look()
+            await rounds.reconcile()
 
-    tasks = [asyncio.create_task(rounds.hear(news.set)), asyncio.create_task(poll())]
+    tasks = [asyncio.create_task(rounds.subscribe(news.set)), asyncio.create_task(reconcile())]
     try:
         yield
     finally:
@@ -173,7 +173,7 @@ async def test_a_second_gateway_goes_on_between_rounds(small, eventually) -> Non
                 lambda: _waits(small, trees), 10, "all leaves of the first round are scored"
             )
             with pytest.raises(Refused, match="gateway epoch"):
-                await first.look()  # it was only slow, decides the same, and is refused
+                await first.reconcile()  # it was only slow, decides the same, and is refused
             assert await rounds_of(small, trees) == {1}
             async with running(gateway(small, 2)):
                 states = await small.grown(trees)
