@@ -150,7 +150,8 @@ async def test_a_whole_version_that_cannot_be_read_is_said_and_asked_for_less(
     with monkeypatch.context() as patch:
         patch.setattr(outlet, "_send", broken)
         for _ in range(20):
-            await store_site.node()._rebuilder._request_whole(published, "it is not there\nERROR forged")
+            rebuilder = store_site.node()._rebuilder
+            await rebuilder._request_whole(published, "it is not there\nERROR forged")
         async with asyncio.timeout(10.0):
             while "are not sent whole" not in caplog.text:
                 await asyncio.sleep(0.02)

@@ -55,16 +55,16 @@ def gateway(w: World, trees: int, **control) -> BudgetRounds:
 
 @contextlib.asynccontextmanager
 async def running(rounds: BudgetRounds):
-    """Poll after every piece of news, within the block."""
+    """Reconcile after every piece of news, within the block."""
     news = asyncio.Event()
 
-    async def poll() -> None:
+    async def reconcile() -> None:
         while True:
             await news.wait()
             news.clear()
             await rounds.reconcile()
 
-    tasks = [asyncio.create_task(rounds.subscribe(news.set)), asyncio.create_task(poll())]
+    tasks = [asyncio.create_task(rounds.subscribe(news.set)), asyncio.create_task(reconcile())]
     try:
         yield
     finally:

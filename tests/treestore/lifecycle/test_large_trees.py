@@ -52,7 +52,7 @@ async def test_in_parts_it_is_the_same_tree(
     parted.tree.claim_epoch = whole.tree.claim_epoch
     assert parted.tree == whole.tree and len(whole.tree.segments) == 4
     with pytest.raises(Refused, match="is over"):
-        await node._claimed(tree_id, whole.epoch)
+        await node._stream_claimed(tree_id, whole.epoch)
 
 
 @pytest.mark.slow
