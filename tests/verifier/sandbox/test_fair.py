@@ -105,7 +105,7 @@ async def test_a_waiter_that_is_cancelled_as_it_is_served_gives_its_slot_on(
     await scores.wait("a1", "b1", "c1")
     if cancelled_first:
         scores._tasks["b1"].cancel()
-    scores.slots._give_back("a")
+    scores.slots._release("a")
     if not cancelled_first:
         scores._tasks["b1"].cancel()
     await asyncio.wait([scores._tasks["b1"]])
