@@ -1,4 +1,4 @@
-"""What a score may not do, tried as root, as another user, and as another user where no namespace can be made (a pod)."""
+"""Attacks of a score, as root, as another user, and as another user without namespaces (a pod)."""
 
 import os
 import shutil
@@ -20,7 +20,8 @@ MACHINES: dict[str, dict[str, Any]] = {
     "user": {"user": True},
     "pod": {"user": True, "lacks": ["namespaces"]},
 }
-# Each got through as root or as another user before; `owner`, `parents_…` and `niceness` reach other processes of the user.
+# Each got through as root or as another user before; `owner`, `parents_…` and `niceness` reach
+# other processes of the user.
 REFUSED = (
     *("chmod", "fchmod", "chown", "utime", "setxattr", "truncate"),
     *("shm", "msg", "sem", "mq", "keyring"),
@@ -54,7 +55,7 @@ ALLOWED = {
 
 
 def project(folder: Path) -> Path:
-    """A project's folder as users have it: the scorer's module beside secrets, rows and data."""
+    """Make a project's folder as users have it: the module beside secrets, rows and data."""
     (folder / ".banyan").mkdir(parents=True)
     (folder / "data").mkdir()
     shutil.copy(Path(__file__).parents[1] / "attacks.py", folder)
@@ -77,7 +78,7 @@ def project(folder: Path) -> Path:
 
 
 def owned(folder: Path, user: bool) -> Path:
-    """The folder as that of who scores: as another user, all files are that user's."""
+    """Give the folder to the user that scores."""
     for path in (folder, *folder.rglob("*")) if user and ROOT else ():
         os.chown(path, machines.NOBODY, machines.NOBODY)
     return folder
@@ -87,7 +88,7 @@ def owned(folder: Path, user: bool) -> Path:
 def tried(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], Path]:
-    """What came of all attempts, one after the other in one lane, and the folder afterwards."""
+    """Return the outcomes of all attacks, made in one lane, and the folder afterwards."""
     how = MACHINES[request.param]
     folder = owned(project(tmp_path_factory.mktemp("project") / "p"), "user" in how)
     words = [*REFUSED, *WITHHELD, *ALLOWED, "copies", "capabilities"]
@@ -128,7 +129,7 @@ def test_what_a_scorer_needs_it_has(tried: tuple[dict[str, Any], Path], word: st
 def test_modes_of_its_own_files_are_left_to_a_user_that_has_no_others(
     tried: tuple[dict[str, Any], Path],
 ) -> None:
-    """So root's verifiers can score what compiles; elsewhere chmod would reach every file of the verifier's user."""
+    """So root's verifiers can score compilers; elsewhere chmod reaches all files of the user."""
     own = tried[1].stat().st_uid == 0
     assert tried[0]["copies"] == 1.0 if own else "Operation not permitted" in tried[0]["copies"]
 
@@ -193,7 +194,7 @@ async def test_a_daemon_ends_with_a_verifier_that_is_killed(
 
 
 def _running(argument: str) -> bool:
-    """Whether /bin/sleep runs with this argument, which is this test's own."""
+    """Return True if /bin/sleep runs with this argument, which is this test's own."""
     for folder in Path("/proc").iterdir():
         try:
             if (
