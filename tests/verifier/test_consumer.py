@@ -18,7 +18,7 @@ from services.chassis.messaging.bus import Bus
 from services.chassis.rpc import rpc
 from services.verifier import worker_loop
 from services.verifier.publisher import BusPublisher
-from tests.verifier.stand_ins import RUN, RunStore, TreeStore, World
+from tests.verifier.fake_stores import RUN, RunStore, TreeStore, World
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import machines
+import scoring_process
 
 sys.path.pop(0)
 ROOT = os.geteuid() == 0
@@ -80,7 +80,7 @@ def project(folder: Path) -> Path:
 def owned(folder: Path, user: bool) -> Path:
     """Give the folder to the user that scores."""
     for path in (folder, *folder.rglob("*")) if user and ROOT else ():
-        os.chown(path, machines.NOBODY, machines.NOBODY)
+        os.chown(path, scoring_process.NOBODY, scoring_process.NOBODY)
     return folder
 
 
@@ -93,7 +93,7 @@ def tried(
     folder = owned(project(tmp_path_factory.mktemp("project") / "p"), "user" in how)
     words = [*REFUSED, *WITHHELD, *ALLOWED, "copies", "capabilities"]
     jobs = [("attacks:attack", word) for word in words]
-    found = machines.scored(
+    found = scoring_process.scored(
         jobs, folder, limits={"deadline_s": 10.0}, spec={"withheld": ["rows.jsonl"]}, **how
     )
     return dict(zip(words, found, strict=True)), folder
@@ -141,7 +141,7 @@ def test_a_score_has_no_capabilities(tried: tuple[dict[str, Any], Path]) -> None
 def test_the_folder_is_as_it_was_and_nothing_of_a_score_stays(
     tried: tuple[dict[str, Any], Path],
 ) -> None:
-    assert not list(machines.scratch(tried[1]).iterdir())
+    assert not list(scoring_process.scratch(tried[1]).iterdir())
     found = (tried[1] / "open.txt").stat()
     assert (found.st_mode & 0o777, found.st_size) == (0o644, 4) and not os.listxattr(
         tried[1] / "open.txt"
@@ -158,7 +158,7 @@ def test_a_bomb_hits_its_own_score_alone_and_within_its_deadline(
         ("attacks:attack", word)
         for word in ["polite"] * 4 + ["bomb"] + ["polite"] * 10 + ["bomb"] + ["polite"] * 4
     ]
-    found = machines.scored(jobs, folder, limits={"deadline_s": 2.0}, together=True, **how)
+    found = scoring_process.scored(jobs, folder, limits={"deadline_s": 2.0}, together=True, **how)
     bombs = [outcome for outcome in found if outcome != 5.0]
     assert [outcome[:44] for outcome in bombs] == [
         "TIMEOUT: the scorer gave no answer in 2 s, a"
@@ -180,7 +180,7 @@ async def test_a_daemon_ends_with_a_verifier_that_is_killed(
     }
     order |= {"limits": {"deadline_s": 60.0}, "spec": {}, "width": 1, "together": False}
     verifier = subprocess.Popen(
-        machines.command(order), cwd=folder, env=machines.environment(folder)
+        scoring_process.command(order), cwd=folder, env=scoring_process.environment(folder)
     )
     try:
         await eventually(lambda: _running(mark), 20.0, "the daemon's start")
@@ -189,7 +189,7 @@ async def test_a_daemon_ends_with_a_verifier_that_is_killed(
         verifier.wait(10)
     await eventually(lambda: not _running(mark), 5.0, "the daemon's end")
     await eventually(
-        lambda: not list(machines.scratch(folder).iterdir()), 5.0, "the end of its folder"
+        lambda: not list(scoring_process.scratch(folder).iterdir()), 5.0, "the end of its folder"
     )
 
 
@@ -215,8 +215,10 @@ def test_a_machine_that_cannot_confine_scores_nothing_unless_it_is_allowed(
 ) -> None:
     folder = project(tmp_path / "p")
     jobs = [("attacks:attack", "polite")]
-    refused = machines.scored(jobs, folder, lacks=[lacking])
+    refused = scoring_process.scored(jobs, folder, lacks=[lacking])
     assert f"this machine cannot confine scorers: it lacks {named}" in refused[0]
     assert "allow_unconfined_scorers: true" in refused[0]
-    assert machines.scored(jobs, folder, lacks=[lacking], spec={"unconfined": True}) == [5.0]
-    assert machines.scored(jobs, folder, lacks=[lacking], limits={"unconfined": True}) == [5.0]
+    assert scoring_process.scored(jobs, folder, lacks=[lacking], spec={"unconfined": True}) == [5.0]
+    assert scoring_process.scored(jobs, folder, lacks=[lacking], limits={"unconfined": True}) == [
+        5.0
+    ]
