@@ -1,4 +1,4 @@
-"""A real embedded system whose processes a test may kill: scripted engine, a tiny random model, a few steps."""
+"""A real embedded system for fault tests: scripted engine, a tiny random model, a few steps."""
 
 import asyncio
 import contextlib
@@ -24,21 +24,28 @@ STEPS = 6
 
 
 def tiny_model(folder: Path, vocab: int = 256) -> Path:
-    """A Llama of a few thousand weights, randomly initialised with a fixed seed."""
+    """Write a Llama of a few thousand weights, random with a fixed seed."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=vocab, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=512, eos_token_id=2, bos_token_id=1,
-    )  # fmt: skip
+        vocab_size=vocab,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        eos_token_id=2,
+        bos_token_id=1,
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
 
 
 def recipe(model: Path, **changes: Any) -> dict[str, Any]:
-    """A run of a few steps on the scripted engine, slow enough to be killed in the middle."""
+    """Return a run of a few steps on the scripted engine, slow enough to be killed midway."""
     base: dict[str, Any] = {
         "name": "faults",
         "model": str(model),
@@ -87,7 +94,7 @@ class System:
         return answer
 
     async def reach(self, step: int, deadline_s: float = 120.0) -> None:
-        """Waits until the run has made `step` steps."""
+        """Wait until the run has made `step` steps."""
         end = time.monotonic() + deadline_s
         while time.monotonic() < end:
             seen = await self.look()
@@ -104,7 +111,7 @@ class System:
         raise AssertionError(f"step {step} was not reached in {deadline_s} s: {seen.progress}")
 
     async def finish(self, deadline_s: float = 180.0) -> rs.Run:
-        """Waits until the run is over."""
+        """Wait until the run is over."""
         end = time.monotonic() + deadline_s
         while time.monotonic() < end:
             seen = await self.look()
@@ -123,7 +130,7 @@ class System:
         )
 
     async def kill(self, service: str) -> int:
-        """kill -9, once the process is there."""
+        """Send SIGKILL to a service's process once it runs; return its pid."""
         end = time.monotonic() + 30
         while time.monotonic() < end:
             with contextlib.suppress(StopIteration):

@@ -1,4 +1,4 @@
-"""Disks and checkpoints: the store's disk is full for a while; the learner dies while it writes a checkpoint."""
+"""Disks and checkpoints: the store's disk is full for a while; a learner dies while writing."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Leaves no byte free."""
+    """Fill a disk to the last byte."""
     filler = disk / "filler"
     with (
         contextlib.suppress(OSError),
@@ -78,7 +78,7 @@ async def test_a_learner_killed_while_it_writes_a_checkpoint_goes_on_from_the_la
 
 
 async def _kill_while_writing(made, folder: Path) -> None:
-    """Kills the learner at the first sight of a checkpoint that has no manifest yet."""
+    """Kill the learner as soon as there is a checkpoint without a manifest."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         torn = [p for p in folder.glob("*") if p.is_dir() and not (p / "manifest.json").exists()]

@@ -1,4 +1,4 @@
-"""Stops (SIGSTOP) any one process in the middle of a run: it is noticed and started again, and the run finishes clean."""
+"""SIGSTOP of any process during a run: it is noticed and restarted, and the run finishes clean."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""kill -9 of any one process in the middle of a run: the run finishes, and SQL says that nothing was lost or doubled."""
+"""SIGKILL of any process during a run: it finishes, and nothing in the store is lost or doubled."""
 
 from pathlib import Path
 

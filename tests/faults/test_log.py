@@ -1,4 +1,4 @@
-"""The log misbehaves: every message comes twice, or all of NATS is wiped between two starts."""
+"""Faults of the log: every message comes twice, or all of NATS is wiped between two starts."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def _double(state: Path, address: str, doubled: list[str]) -> None:
-    """Publishes every message again under another message id, so that the broker's dedupe window does not help."""
+    """Publish every message again under another id, so that the broker does not recognise it."""
     client = await nats.connect(
         f"nats://{address}", user_credentials=str(state / "nats" / "services.creds")
     )

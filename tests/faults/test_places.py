@@ -1,4 +1,4 @@
-"""Runs whose estimators need rewards of places inside paths: such scores arrive, and nothing is lost in a kill."""
+"""Rewards of places inside paths: such scores arrive, and a kill loses none of them."""
 
 import json
 import sqlite3
@@ -38,7 +38,8 @@ async def test_every_tree_waits_for_its_places(
     assert audit(database, run.run_id, STEPS) == []
     db = sqlite3.connect(database)
     (unscored,) = db.execute(
-        "select count(*) from trees t join batch_trees b on b.tree_id = t.tree_id where (select count(*) from leaves l"
+        "select count(*) from trees t join batch_trees b on b.tree_id = t.tree_id where"
+        " (select count(*) from leaves l"
         " join scores s on s.tree_id = l.tree_id and s.segment = l.segment and s.end = l.end"
         " where l.tree_id = t.tree_id and not l.listed and s.state = 1) <> ?",
         (TwoTasks.width,),

@@ -1,4 +1,4 @@
-"""Runs whose trees grow by rooms: the budget of every block is spent and never exceeded, whoever is killed meanwhile."""
+"""Growth budgets: the budget of every block is spent and never exceeded, also under kills."""
 
 import sqlite3
 from pathlib import Path
@@ -32,9 +32,10 @@ def by_rooms(model: Path, **changes: Any) -> dict[str, Any]:
 
 
 def leaves_of(database: Path) -> dict[int, int]:
-    """Leaves of each training group that was grown, by ordinal; each has what its room says, and no more will come."""
+    """Return the leaves of each grown training group, by ordinal; each has used its budget."""
     rows = sqlite3.connect(database).execute(
-        "select g.ordinal, t.leaves, r.leaves, r.final, t.reason from trees t join groups g on g.group_id = t.group_id "
+        "select g.ordinal, t.leaves, r.leaves, r.final, t.reason from trees t join groups g on"
+        " g.group_id = t.group_id "
         "join rooms r on r.tree_id = t.tree_id where t.purpose = 1"
     )
     found = {

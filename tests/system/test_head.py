@@ -1,6 +1,6 @@
-"""A learned head through all five services: trained by the learner, published with the weights, loaded by the node.
+"""A value head through all five services: trained, published with the weights, loaded by the node.
 
-The score that comes back in the stored trees is what the learner's own head says of its own state.
+The score in the stored trees is the output of the learner's own head for its own state.
 """
 
 import sqlite3
@@ -23,7 +23,7 @@ STEPS, COLD, WIDTH, DETECT = 6, 2, 8, 3
 
 
 def asking(folder: Path, dtype: str) -> dict[str, Any]:
-    """A run with real weights whose rollouts are pruned by its head."""
+    """Return a run with real weights whose rollouts are pruned by its head."""
     data = torch_recipe(folder)
     data["task"]["path"] = str(folder / "rows.jsonl")
     data["generate"] = {
@@ -68,7 +68,7 @@ async def test_the_score_in_the_stored_trees_is_that_of_the_learners_head(
 
 
 def _policies(database: Path) -> tuple[dict[int, dict[str, float]], dict[int, bytes]]:
-    """Metrics, and digest of the weights, of each step's policy."""
+    """Return the metrics and weight digest of each step's policy."""
     rows = sqlite3.connect(database).execute("select published from policies where not abandoned")
     found = [events_pb2.PolicyPublished.FromString(row) for (row,) in rows]
     return {p.policy.step: dict(p.metrics) for p in found}, {
@@ -77,8 +77,11 @@ def _policies(database: Path) -> tuple[dict[int, dict[str, float]], dict[int, by
 
 
 def _heard(database: Path) -> dict[bytes, np.ndarray]:
-    """By policy: what its head said where rollouts were judged."""
-    query = "select policy_digest, signals from segments where kind = ? and finish = ? and length(signals) > 0"
+    """Return by policy the head's outputs at the places where rollouts were judged."""
+    query = (
+        "select policy_digest, signals from segments where kind = ? and finish = ? and"
+        " length(signals) > 0"
+    )
     found: dict[bytes, list[float]] = {}
     for digest, signals in sqlite3.connect(database).execute(
         query, (int(Kind.POLICY), int(Finish.BOUNDARY))

@@ -1,4 +1,4 @@
-"""Joining from another process and from another network: work is shared, nothing is lost, errors are one message."""
+"""Joining from another process and another network: shared work, no losses, one-line errors."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def waiting(model: Path, **changes: Any) -> dict[str, Any]:
-    """A run whose time is the engine's waiting, not computing: 8 prompts a step, one after the other in each node."""
+    """Return a run that waits for its engine instead of computing: 8 prompts a step."""
     slow = {
         "engine": "scripted",
         "max_branches": 4,
@@ -142,7 +142,7 @@ async def test_a_node_outlives_the_gateway_and_the_broker(
 
 
 def patient(model: Path) -> dict[str, Any]:
-    """A run of two steps whose trees take more than a second each."""
+    """Return a run of two steps whose trees take more than a second each."""
     slow = {
         "engine": "scripted",
         "max_branches": 4,
@@ -152,9 +152,10 @@ def patient(model: Path) -> dict[str, Any]:
 
 
 def just_begun(run: Training) -> list[Any]:
-    """Trees in a joined node's hands that have their prompt and nothing more."""
+    """Return the trees of a joined node that have their prompt and nothing more."""
     return run.rows(
-        "select tree_id from trees where claim_node not in ('', 'rollout-0') and segments <= 1 and closed_ms = 0"
+        "select tree_id from trees where claim_node not in ('', 'rollout-0') and segments <= 1"
+        " and closed_ms = 0"
     )
 
 
@@ -274,7 +275,10 @@ async def test_a_joined_node_samples_from_weights_that_came_over_the_wire(
         training(folder, torch_recipe(folder)) as run,
         joined(run, tmp_path / "node", "--threads", "1") as node,
     ):
-        query = "select distinct policy_step, policy_digest from segments where producer not in ('', 'rollout-0')"
+        query = (
+            "select distinct policy_step, policy_digest from segments where producer not in"
+            " ('', 'rollout-0')"
+        )
         await eventually(
             lambda: len([s for s, _ in run.rows(query) if s > 0]) >= 2,
             240.0,
@@ -304,7 +308,10 @@ async def test_a_joined_node_samples_from_weights_that_came_over_the_wire(
 
 @pytest.fixture
 def network() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """A network namespace with a wire to this host: this host's address on it, and the command that runs inside."""
+    """Make a network namespace with a link to this host.
+
+    Yield this host's address on it, and the command prefix that runs inside.
+    """
     with joined_network() as made:
         yield made.address, made.inside
 

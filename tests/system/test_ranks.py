@@ -1,4 +1,4 @@
-"""A whole run whose learner has two ranks; one of them dies in the middle, and the run succeeds all the same."""
+"""A run whose learner has two ranks: one of them dies, and the run succeeds nevertheless."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 def follower(made: System) -> int:
-    """The rank that the learner's process has started."""
+    """Return the pid of the rank that the learner's process has started."""
     tasks = Path(f"/proc/{made.pid('learner')}/task").glob("*/children")
     (pid,) = [int(child) for path in tasks for child in path.read_text().split()]
     return pid

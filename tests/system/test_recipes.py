@@ -1,4 +1,4 @@
-"""Each recipe through all five services: grown, scored, trained on; on a tiny random model and the user's reward."""
+"""Each recipe through all five services, on a tiny random model and a user's reward."""
 
 import sqlite3
 from pathlib import Path
@@ -41,7 +41,7 @@ CONTROL: dict[str, dict[str, Any]] = {  # of a cycle of four groups
 
 
 def small(file: Path, tiny: dict[str, Any]) -> dict[str, Any]:
-    """The recipe with another model, task, size and budget; how its trees grow and how they are trained stays."""
+    """Return the recipe with another model, task, size and budget, but its own methods."""
     data = load(file).model_dump()
     data["generate"] |= {
         "max_new_tokens": TOKENS,
@@ -63,7 +63,7 @@ def small(file: Path, tiny: dict[str, Any]) -> dict[str, Any]:
 
 
 def filters(recipe: Recipe, tiny: dict[str, Any]) -> dict[str, Any]:
-    """The task's own reward; a vote stays a vote, on texts, as a random model says few numbers."""
+    """Return the task's own reward; a vote stays a vote, but on texts: models write few numbers."""
     if not group_scorers.scorers(recipe.filter):
         return {"filter": [], "eval": {"samples": 0}}
     vote = {"name": recipe.filter[0].name, "settings": {"extract": "text"}}
@@ -72,8 +72,11 @@ def filters(recipe: Recipe, tiny: dict[str, Any]) -> dict[str, Any]:
 
 
 def scorers(database: Path, purpose: int) -> set[str]:
-    """Who scored the leaves of training (1) or of evaluations (2)."""
-    joined = "select distinct s.scorer from scores s join trees t on t.tree_id = s.tree_id where t.purpose = ?"
+    """Return the scorers of the leaves of training (1) or of evaluations (2)."""
+    joined = (
+        "select distinct s.scorer from scores s join trees t on t.tree_id = s.tree_id where"
+        " t.purpose = ?"
+    )
     return {scorer for (scorer,) in sqlite3.connect(database).execute(joined, (purpose,))}
 
 

@@ -1,4 +1,4 @@
-"""Repaired failures through all five services: scored with a repair, put right in the tree, and trained on."""
+"""Repaired failures through all five services: scored, repaired in the tree, trained on."""
 
 import sqlite3
 from pathlib import Path
@@ -55,10 +55,14 @@ async def test_failed_answers_are_repaired_and_trained_on(tmp_path: Path) -> Non
             "select distinct kind, origin, text from segments where kind = ?", (int(Kind.FORCED),)
         ).fetchall()
         listed = db.execute(
-            "select distinct n from (select count(*) n from leaves l join trees t on t.tree_id = l.tree_id "
+            "select distinct n from (select count(*) n from leaves l join trees t on t.tree_id"
+            " = l.tree_id "
             "join batch_trees b on b.tree_id = t.tree_id where l.listed group by t.tree_id)"
         ).fetchall()
-        dropped = "select count(*) from leaves l join batch_trees b on b.tree_id = l.tree_id where not l.listed and l.finished"
+        dropped = (
+            "select count(*) from leaves l join batch_trees b on b.tree_id = l.tree_id where"
+            " not l.listed and l.finished"
+        )
         (left_out,) = db.execute(dropped).fetchone()
     assert forced == [(int(Kind.FORCED), int(Origin.TEACHER), "7")]
     assert listed == [(WIDTH,)] and left_out > 0, "a repair stands in the place of what failed"

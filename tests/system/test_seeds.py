@@ -1,4 +1,4 @@
-"""Problems that nobody solved come back with solved ones in front, through all five services, while trees grow by rooms."""
+"""Unsolved problems come back with solved ones as examples, while trees grow by budgets."""
 
 import json
 import sqlite3
@@ -18,7 +18,8 @@ STEPS = 6
 REWARD = """
 def reward(completion, prompt, **row):
     right = int(prompt.split()[-1]) % 2 == 0 and len(completion) > 0
-    return float(right) * (1.0 + len(completion) % 2)  # answers to one problem differ, so that a step learns
+    # Answers to one problem differ, so that a step learns.
+    return float(right) * (1.0 + len(completion) % 2)
 """
 
 
@@ -51,8 +52,11 @@ async def test_rows_that_failed_are_grown_and_trained_with_examples(tmp_path: Pa
 
 
 def _openings(database: Path) -> tuple[list[int], list[int]]:
-    """Rows that were opened with examples, and without, in order; each tree's root holds what was asked."""
-    query = "select t.spec, s.text from trees t join segments s on s.tree_id = t.tree_id and s.parent = x'' order by t.n"
+    """Return rows opened with examples and without, in order; each root holds its prompt."""
+    query = (
+        "select t.spec, s.text from trees t join segments s on s.tree_id = t.tree_id and"
+        " s.parent = x'' order by t.n"
+    )
     seeded, plain = [], []
     for data, root in sqlite3.connect(database).execute(query):
         spec = tree_pb2.TreeSpec.FromString(data)

@@ -1,4 +1,4 @@
-"""One trace: a prompt's spans from all five services, with right parents and links, at a real OTLP receiver."""
+"""One trace: a prompt's spans from all five services, with their parents and links, over OTLP."""
 
 import asyncio
 from collections import defaultdict
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 class Receiver(
     trace_service_pb2_grpc.TraceServiceServicer, metrics_service_pb2_grpc.MetricsServiceServicer
 ):
-    """Keeps spans as (service, span) and the names of metrics."""
+    """A receiver that keeps spans as (service, span), and the names of metrics."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[str, Any]] = []

@@ -1,4 +1,4 @@
-"""`banyan train` as a person uses it: the same seed twice, Ctrl-C and --resume, a reward function that fails."""
+"""`banyan train` as a person uses it: one seed twice, Ctrl-C and --resume, a failing reward."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ Facts = tuple[list[bytes], list[tuple[int, bytes]]]
 
 
 def facts(state: Path) -> Facts:
-    """All segment ids, and the digest of each step's policy in force."""
+    """Return all segment ids, and the digest of each step's policy in force."""
     database = sqlite3.connect(f"file:{state / 'store.sqlite'}?mode=ro", uri=True)
     segments = [row[0] for row in database.execute("select id from segments order by id")]
     policies = database.execute(
@@ -38,7 +38,7 @@ def facts(state: Path) -> Facts:
 async def deterministic_run(
     folder: Path, state: Path, steps: int = 4, kills: Sequence[tuple[int, float]] = ()
 ) -> Facts:
-    """A run with real weights. kills: after a step so many seconds, and then the learner dies."""
+    """Make a run with real weights. kills: (step, seconds after it) of kills of the learner."""
     changes: dict[str, Any] = {"deterministic": True, "budget": {"steps": steps, "minutes": 5.0}}
     data = yaml.safe_load((folder / "recipe.yaml").read_text()) | changes
     async with system(state, {"PYTHONPATH": str(folder)}) as made:
@@ -53,7 +53,7 @@ async def deterministic_run(
 
 
 def with_rows(folder: Path) -> Path:
-    """The folder of a recipe whose rows are found from everywhere."""
+    """Return the folder of a recipe whose path of rows is absolute."""
     data = torch_recipe(folder)
     data["task"]["path"] = str(folder / "rows.jsonl")
     (folder / "recipe.yaml").write_text(yaml.safe_dump(data))
@@ -72,7 +72,7 @@ async def test_one_seed_gives_the_same_ids_and_weights_also_when_the_learner_die
 
 
 async def test_a_learner_that_dies_at_any_moments_makes_the_same_weights(tmp_path: Path) -> None:
-    """Three times in one run, at moments drawn evenly over the time that a step takes."""
+    """Three times in one run, at moments drawn evenly over the duration of a step."""
     folder, steps = with_rows(tmp_path / "recipe"), 5
     first = await deterministic_run(folder, tmp_path / "first", steps)
     rng = random.Random(17)

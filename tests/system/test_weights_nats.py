@@ -1,4 +1,4 @@
-"""A run whose weights go out through NATS: its own nodes rebuild them, joined ones fetch, and no store is left of it."""
+"""Weights through NATS: own nodes rebuild them, joined ones fetch them, and no bucket is left."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ def sampled(run: Training, ours: bool) -> set[tuple[int, bytes]]:
 
 
 async def ready(run: Training, service: str) -> int:
-    """The pid of a service's process, once it is up: it may be on its way back from the last kill."""
+    """Return the pid of a service's process once it runs, perhaps after a restart."""
     async with asyncio.timeout(120.0):
         while True:
             for process in await run.ask("ps"):

@@ -18,7 +18,7 @@ from services.chassis.messaging.bus import Bus
 from services.chassis.rpc import rpc
 from services.verifier import worker_loop
 from services.verifier.publisher import BusPublisher
-from tests.verifier.stand_ins import RUN, RunStore, TreeStore, World
+from tests.verifier.fake_stores import RUN, RunStore, TreeStore, World
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ async def test_a_leaf_delivered_twice_is_one_score_on_the_log(world, eventually)
 async def test_a_score_that_is_owed_still_when_its_leaf_comes_again_is_one_message(
     world, eventually
 ):
-    """The store has not read the score yet, so the leaf is scored again: the broker knows the second score by its id."""
+    """The store has not ingested the score, so the leaf is scored again under the same id."""
     world.trees.completions[(1).to_bytes(32, "big")] = "7"
     world.trees.ingests = False
     async with world.verifier():
@@ -119,7 +119,7 @@ async def test_a_score_that_is_owed_still_when_its_leaf_comes_again_is_one_messa
 
 
 class FailsAtFirst:
-    """A broker that cannot be reached for the first score of one leaf."""
+    """A publisher that fails at the first score of one leaf."""
 
     def __init__(self, bus, segment):
         self._publisher, self._segment, self.failed = BusPublisher(bus), segment, 0

@@ -1,4 +1,4 @@
-"""Whole groups: ends of growth from a real nats-server, leaves from a real treestore, votes back on the log."""
+"""Whole groups: ends of growth from a real broker, leaves from a real treestore, votes logged."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ async def store(nats_server, tmp_path):
 
 
 class Broken(BusPublisher):
-    """Publishes so many scores, and then never again: a verifier that is killed in between."""
+    """A publisher that hangs after so many scores: a verifier that is killed in between."""
 
     def __init__(self, bus, most):
         super().__init__(bus)
@@ -62,7 +62,7 @@ class Broken(BusPublisher):
 
 
 class Counting(BusPublisher):
-    """Counts the scores that it publishes."""
+    """A publisher that counts its scores."""
 
     published = 0
 
@@ -72,7 +72,7 @@ class Counting(BusPublisher):
 
 
 class Failing(BusPublisher):
-    """Fails at the second score as a broker does that does not answer in time, and works ever after."""
+    """A publisher that misses the deadline of the second score, and works otherwise."""
 
     asked = 0
 
@@ -106,7 +106,7 @@ async def verifier(store: Store, publisher=None):
 
 
 async def grow(store: Store, spec: tree_pb2.TreeSpec, texts: list[str]) -> None:
-    """A grown tree with an answer on each branch."""
+    """Grow a tree with an answer on each branch."""
     forge = store.forge
     await store.publish(forge.opened(spec, store.epoch))
     epoch = await store.claim(spec.tree_id)
@@ -142,7 +142,7 @@ async def redelivered(store: Store) -> int:
 
 
 async def comes_again(store: Store) -> bool:
-    """Whether a message, and no other, was delivered more than once and is not acknowledged."""
+    """Return True if one message, and no other, was redelivered and is not acknowledged."""
     info = await store.bus._js.consumer_info(subjects.LINEAGE, DURABLE)
     return (info.num_redelivered, info.num_pending, info.num_ack_pending) == (1, 0, 1)
 
@@ -167,8 +167,8 @@ async def test_a_group_is_voted_on_once_all_its_trees_are_grown(store, eventuall
 async def grow_silently(
     store: Store, spec: tree_pb2.TreeSpec, texts: list[str]
 ) -> events_pb2.TreeGrown:
-    """All of a tree but its end, which is returned."""
-    await store.publish(store.forge.opened(spec, store.epoch))
+    """Publish all of a tree except its end, which is returned."""
+    await store.say(store.forge.opened(spec, store.epoch))
     epoch, root = await store.claim(spec.tree_id), store.forge.root(spec)
     leaves = [store.forge.child(root, n, text=text) for n, text in enumerate(texts)]
     await store.publish(store.forge.segments(root, *leaves, epoch=epoch))
@@ -246,7 +246,8 @@ async def test_a_verifier_that_was_killed_in_between_leaves_nothing_undone_or_do
         await grow(store, spec, ["3", "4", "3", "5"])
         await eventually(lambda: counted(store, spec, None, 2))
     async with verifier(store):
-        # What the first one held comes again at its ack wait; the store's reminder does not have to be waited for here.
+        # What the first one held comes again at its ack wait; the store's reminder does not have
+        # to be waited for here.
         again = events_pb2.TreeGrown(
             run_id=store.forge.run_id, tree_id=spec.tree_id, claim_epoch=1, node_id="node-1"
         )
@@ -262,7 +263,7 @@ async def test_a_verifier_that_was_killed_in_between_leaves_nothing_undone_or_do
 
 
 async def test_an_end_of_which_a_score_was_not_published_comes_again(store, eventually):
-    """Nobody says it again: what is acknowledged is lost until the store's reminder, after half of the scores' time."""
+    """Acknowledged, it would be lost until the store's reminder, after half of the deadline."""
     spec, failing = store.forge.spec(6, 0, 1, score_deadline_ms=600_000, **VOTE), Failing(store.bus)
     async with verifier(store, failing):
         await grow(store, spec, ["3", "4", "3", "5"])

@@ -1,4 +1,4 @@
-"""The verifier answers for both of its consumers."""
+"""The verifier's health service answers for both of its consumers."""
 
 import asyncio
 from pathlib import Path

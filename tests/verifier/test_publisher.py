@@ -1,4 +1,4 @@
-"""Scores that wait together: one message a run, under an id that follows from those of its scores."""
+"""Scores that wait together: one message per run, with an id derived from those of its scores."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from services.verifier.publisher import BusPublisher
 
 
 class _Bus:
-    """Keeps messages; the broker does not take those of the run `away`."""
+    """A bus that keeps messages, and fails for those of the run `away`."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, list[str], str, str]] = []
@@ -48,7 +48,7 @@ async def test_scores_that_wait_go_out_by_run_and_each_hears_of_its_own() -> Non
 
 
 async def test_a_large_score_takes_none_of_its_neighbours_along() -> None:
-    """Messages are split by bytes: what one message cannot hold goes out in several, and the broker refuses no neighbour."""
+    """Messages are split by size, so that the broker refuses none of the others."""
 
     class _Narrow(_Bus):
         async def publish(

@@ -1,4 +1,4 @@
-"""Two runs beside each other: the slow scorer of one, or its long backlog, does not hold up the scores of the other."""
+"""Two runs side by side: a slow scorer or a long backlog of one does not delay the other."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ def test_what_a_share_has_no_room_for_comes_again_later_each_time() -> None:
 
 
 class Store:
-    """Has every leaf."""
+    """A store that has every leaf."""
 
     async def read_leaves(
         self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float
@@ -72,7 +72,7 @@ class Store:
 
 
 class Handler:
-    """Scores of one run wait until the test lets them go."""
+    """A handler that holds the scores of one run until the test lets them go."""
 
     def __init__(self) -> None:
         self.begun: Counter[str] = Counter()
@@ -145,7 +145,7 @@ async def test_a_slow_scorer_holds_up_the_scores_of_its_own_run_alone(
 async def test_what_waits_where_a_verifier_stops_is_another_ones_at_once(
     bus: Bus, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not when the wait for its acknowledgement is over, though the first's last request may still be open at the broker."""
+    """Not only after the ack wait, though the first one's last request may still be open."""
     monkeypatch.setattr(worker_loop, "ACK_WAIT_S", 60.0)
 
     async def lingering(subscription: Any, batch: int, timeout_s: float) -> list[Any]:

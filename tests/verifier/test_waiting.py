@@ -1,4 +1,4 @@
-"""Leaves that the store lacks, or that cannot be scored now: retries, dead letters and log lines."""
+"""Leaves that the store lacks, or that cannot be scored now: retries, dead letters, log lines."""
 
 import logging
 from dataclasses import dataclass, field

@@ -215,7 +215,7 @@ def join(place: Place, rank: int) -> "Ranks":
 
 
 class Ranks:
-    """All ranks of a transfer. Collectives raise TemporaryError if one of them is gone or late.
+    """The ranks of a transfer. Collectives raise TemporaryError if one of them is gone or late.
 
     check: raises if nobody is left to wait for. gloo notices a connection that ends between two
     broadcasts; of one that ends during a broadcast it may say nothing until its time limit.

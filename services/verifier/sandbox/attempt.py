@@ -1,4 +1,4 @@
-"""One score in a process forked for it: confine, run the scorer, answer with one frame, exit."""
+"""A score in a process forked for it: confine, run the scorer, answer with one frame, exit."""
 
 import io
 import math

@@ -86,7 +86,7 @@ def _scorer(opening: dict[str, Any]) -> Scorer | GroupScorer:
 
 
 class Forks:
-    """One imported scorer, and a confined fork of this process for each score."""
+    """An imported scorer, and a confined fork of this process for each score."""
 
     def __init__(self, opening: dict[str, Any], allowed: limits.Limits, isolated: bool) -> None:
         self._allowed, self._isolated = allowed, isolated

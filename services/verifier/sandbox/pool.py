@@ -107,10 +107,9 @@ class Lane:
 
 
 class Pool:
-    """All children of a verifier.
+    """The children of all scorers of a verifier.
 
-    width: children of a scorer.
-    lanes: scorers that keep children.
+    width: children of a scorer. lanes: scorers that keep children.
 
     Scores on request count as a run of their own, named "".
     """

@@ -1,4 +1,4 @@
-"""The bus against a real nats-server: acknowledged once, pulled until acked, alive after the broker is killed."""
+"""The bus against a real nats-server: acknowledged once, pulled until acked, alive after a kill."""
 
 import asyncio
 import dataclasses
@@ -66,7 +66,7 @@ async def test_a_fetch_gives_what_is_there_at_once_and_no_more_than_asked(nats_s
 
 
 async def test_a_fetch_after_its_time_ends_nothing_and_asks_once_more(nats_server) -> None:
-    """A process that stood still (SIGSTOP, no memory) between a fetch's beginning and its question is late, not wrong."""
+    """A process that was suspended (SIGSTOP, no memory) before its request is late, not wrong."""
     bus = await _bus(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
     assert await consumer.fetch(1, -5.0) == []
@@ -79,7 +79,7 @@ async def test_a_fetch_after_its_time_ends_nothing_and_asks_once_more(nats_serve
 async def test_what_came_and_was_not_fetched_is_given_back_at_the_end(
     nats_server, eventually
 ) -> None:
-    """Somebody else has it at once, not when the wait for an acknowledgement is over."""
+    """Another consumer receives it at once, not after the wait for an acknowledgement."""
     bus = await _bus(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=60.0)
     assert await consumer.fetch(1, 0.05) == []
@@ -128,7 +128,7 @@ async def test_a_killed_broker_comes_back_with_what_it_acknowledged(
 async def test_who_waits_for_a_broker_that_was_started_again_gets_what_comes_then(
     nats_server, monkeypatch
 ) -> None:
-    """Who waits is known to a broker while it lives: the request must be made anew."""
+    """A broker forgets pull requests when it ends, so the request must be renewed."""
     monkeypatch.setattr(bus_module, "_ACK_S", 0.5)
     bus = await _bus(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
@@ -182,7 +182,7 @@ async def test_a_buried_message_is_a_dead_letter_and_never_comes_again(nats_serv
 async def test_a_message_that_is_too_large_for_a_letter_is_buried_without_its_bytes(
     nats_server,
 ) -> None:
-    """Whoever cannot bury it would meet it again, and so would the next that is started."""
+    """Otherwise it would come again and again, also to the next process."""
     bus = await _bus(nats_server)
     await bus.client.publish(subjects.growth("r"), bytes((1 << 20) - 4200))
     await bus.client.flush()
@@ -204,7 +204,7 @@ async def test_a_message_that_is_too_large_for_a_letter_is_buried_without_its_by
 async def test_a_message_that_the_broker_would_cut_the_line_for_is_refused_here(
     nats_server,
 ) -> None:
-    """The limit counts headers too; a message just below it is not tried for ever."""
+    """The limit includes headers; a message just below it is not tried forever."""
     bus = await Bus.connect(nats_server.url, "test")
     await bus.ensure_streams()
     letter = events_pb2.DeadLetter(payload=bytes((1 << 20) - 20))
@@ -222,7 +222,7 @@ async def test_a_message_that_the_broker_would_cut_the_line_for_is_refused_here(
 
 @pytest.fixture
 def narrow(tmp_path) -> Iterator[str]:
-    """A broker whose streams may take 1 GB together."""
+    """Start a broker whose streams may have 1 GB together."""
     address = f"127.0.0.1:{server_module.free_port()}"
     config = server_module.write_config(tmp_path / "narrow", address)
     config.write_text(config.read_text().replace(server_module.MAX_FILE_STORE, "1GB"))
@@ -255,7 +255,7 @@ async def test_streams_of_other_limits_get_those_of_today(nats_server) -> None:
 
 
 def test_the_streams_fit_wherever_a_server_starts(tmp_path) -> None:
-    """Also those of a folder that was made when all of them had 2 GiB: the server counts them as it starts."""
+    """Also those of a folder from when each had 2 GiB: the server counts them as it starts."""
     assert "max_file_store: 16GB" in server_module.write_config(tmp_path, "127.0.0.1:1").read_text()
     assert subjects.RESERVED <= 3 << 30 and len(subjects.STREAMS) * (2 << 30) < 16_000_000_000
 

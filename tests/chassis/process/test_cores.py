@@ -1,4 +1,4 @@
-"""A process's threads follow what its launcher writes: between two steps, once a change, whatever the file holds."""
+"""The threads of a process follow its launcher's file, once a change, whatever the file holds."""
 
 import contextlib
 import os

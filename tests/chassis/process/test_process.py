@@ -1,4 +1,4 @@
-"""A process that cannot end by itself does not outlive the one that launched it for long."""
+"""A process that cannot stop does not outlive its launcher for long."""
 
 import os
 import signal
@@ -15,7 +15,8 @@ from services.chassis.process import process
 PARENT = """
 import os, subprocess, sys, time
 env = dict(os.environ, BANYAN_PARENT=str(os.getpid()))
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=env, stdout=subprocess.PIPE, text=True)
+command = [sys.executable, "-c", sys.argv[1]]
+child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 print(child.stdout.readline().strip(), flush=True)
 time.sleep(60)
 """

@@ -1,4 +1,4 @@
-"""What telemetry makes of what others send."""
+"""Telemetry and the malformed headers of others."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Liveness by progress: pulses with deadlines, and what the health service makes of them."""
+"""Liveness by progress: pulses with deadlines, and the health service's answers."""
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc

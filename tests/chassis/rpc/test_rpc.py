@@ -1,4 +1,4 @@
-"""gRPC: errors keep their class and reason across the wire; a port in use is one clear error; calls wait with a limit."""
+"""gRPC: errors keep class and reason, a port in use is one clear error, calls have deadlines."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ from services.chassis.rpc import rpc
 
 
 class Learner(pb_grpc.LearnerServiceServicer):
-    """Fails as it is told."""
+    """A learner that fails on request."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error

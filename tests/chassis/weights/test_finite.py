@@ -1,4 +1,4 @@
-"""Weights with NaN or an infinity in them are refused by name as a model is loaded, by the learner and by a node."""
+"""Weights with NaN or infinities are refused by name as a model is loaded, on learner and node."""
 
 from collections.abc import Callable
 from pathlib import Path

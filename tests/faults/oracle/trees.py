@@ -1,4 +1,4 @@
-"""Trees, groups and sums of a finished run: how each ended, and that what was added up is what the rows add up to."""
+"""Trees, groups and sums of a finished run: how each tree ended, and that all sums are right."""
 
 import json
 import math
@@ -16,7 +16,10 @@ _GROUP_CLOSED, _GROUP_CONSUMED, _GROUP_DROPPED = 2, 3, 4
 
 
 def trees(db: sqlite3.Connection, run_id: str, allowed: Allowed) -> Iterator[str]:
-    """Every opened tree is closed, or consumed by a batch, or dropped by whom may; its own sums are those of its rows."""
+    """Check that every opened tree is closed, consumed, or dropped for an allowed reason.
+
+    Its own sums must be those of its rows.
+    """
     given_up = _given_up(db, run_id)
     held = {
         row["tree_id"]
@@ -27,7 +30,10 @@ def trees(db: sqlite3.Connection, run_id: str, allowed: Allowed) -> Iterator[str
         if row["state"] not in (CLOSED, CONSUMED, DROPPED):
             yield f"{name} is still in state {tree_pb2.TreeState.Name(row['state'])}"
         if (row["state"] == CONSUMED) != (row["tree_id"] in held):
-            yield f"{name} is in state {tree_pb2.TreeState.Name(row['state'])}, but in {int(row['tree_id'] in held)} batches"
+            yield (
+                f"{name} is in state {tree_pb2.TreeState.Name(row['state'])}, but in"
+                f" {int(row['tree_id'] in held)} batches"
+            )
         if (
             row["state"] == CLOSED and row["purpose"] == TRAIN
         ):  # no tree is opened that no batch can take any more
@@ -56,13 +62,13 @@ def trees(db: sqlite3.Connection, run_id: str, allowed: Allowed) -> Iterator[str
 
 
 def _given_up(db: sqlite3.Connection, run_id: str) -> dict[str, str]:
-    """Why batches gave groups up, by group."""
+    """Return the reasons of groups that batches dropped, by group."""
     rows = db.execute("select dropped from batches where run_id = ?", (run_id,))
     return {group: reason for row in rows for group, reason in json.loads(row["dropped"])}
 
 
 def _may(db: sqlite3.Connection, row: sqlite3.Row, allowed: Allowed) -> bool:
-    """Whether the recipe or the caller lets the tree be dropped for its reason."""
+    """Return True if the recipe or the caller allows the tree to be dropped for its reason."""
     (text,) = db.execute(
         "select recipe_json from runs where run_id = ?", (row["run_id"],)
     ).fetchone()
@@ -89,7 +95,8 @@ def _closed(db: sqlite3.Connection, row: sqlite3.Row, name: str) -> Iterator[str
     if not _equal(row["mean_reward"], math.fsum(rewards) / len(rewards) if rewards else None):
         yield f"{name} has a mean reward of {row['mean_reward']}, its scores say {rewards}"
     sums = db.execute(
-        "select count(*), coalesce(sum(length * (kind = ?)), 0), coalesce(sum(length * (kind = ?)), 0)"
+        "select count(*), coalesce(sum(length * (kind = ?)), 0), coalesce(sum(length * (kind ="
+        " ?)), 0)"
         " from segments where tree_id = ?",
         (tree_pb2.SEGMENT_KIND_POLICY, tree_pb2.SEGMENT_KIND_PROMPT, row["tree_id"]),
     ).fetchone()
@@ -99,10 +106,11 @@ def _closed(db: sqlite3.Connection, row: sqlite3.Row, name: str) -> Iterator[str
 
 
 def _rewards(db: sqlite3.Connection, row: sqlite3.Row) -> Mapping[tuple[bytes, int], float]:
-    """Reward of each listed leaf that all scorers could score: the mean of what they say."""
+    """Return the reward of each listed leaf with all its scores: the mean of them."""
     said = defaultdict(list)
     given = db.execute(
-        "select s.segment, s.end, s.state, s.value from scores s join leaves l on l.tree_id = s.tree_id"
+        "select s.segment, s.end, s.state, s.value from scores s join leaves l on l.tree_id ="
+        " s.tree_id"
         " and l.segment = s.segment and l.end = s.end and l.listed where s.tree_id = ?",
         (row["tree_id"],),
     )
@@ -122,7 +130,7 @@ def _equal(a: float | None, b: float | None) -> bool:
 
 
 def groups(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
-    """Every group has all its trees, and counts them right; it is consumed where its trees are."""
+    """Check that every group has all its trees, correct counts, and the state of its trees."""
     states = defaultdict(list)
     for row in db.execute(
         "select group_id, tree_index, state from trees where run_id = ?", (run_id,)
@@ -139,7 +147,10 @@ def groups(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
             ended[DROPPED],
         )
         if counts != found or sorted(index for index, _ in members) != list(range(row["size"])):
-            yield f"group {row['group_id']} counts {counts} trees of size, opened, done and dropped, and has {found}"
+            yield (
+                f"group {row['group_id']} counts {counts} trees of size, opened, done and"
+                f" dropped, and has {found}"
+            )
         if row["state"] != _state(ended):
             yield f"group {row['group_id']} is in state {row['state']}, its trees in {dict(ended)}"
     for group_id in states:
@@ -161,7 +172,7 @@ def _state(ended: Mapping[int, int]) -> int:
 
 
 def tallies(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
-    """The sums of each label that progress, curves and evaluations are told from."""
+    """Check the sums of each label, from which progress, curves and evaluations are made."""
     rows = {
         row["label"]: row for row in db.execute("select * from tallies where run_id = ?", (run_id,))
     }
@@ -193,4 +204,7 @@ def tallies(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
         for key in keys:
             told = rows[label][key] if label in rows else None
             if not _equal(told, found[label][key]):
-                yield f"tally of {label or 'training'!r} has {key} {told}, the rows say {found[label][key]}"
+                yield (
+                    f"tally of {label or 'training'!r} has {key} {told}, the rows say"
+                    f" {found[label][key]}"
+                )

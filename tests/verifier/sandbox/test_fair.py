@@ -22,7 +22,7 @@ SPEC = ScorerSpec("rewards:sleeps_if_told", {})
 
 
 class Scores:
-    """Scores named by run and number ("a1"), each of which holds a slot until the test ends it."""
+    """Scores named by run and number ("a1"), each with a slot until the test ends it."""
 
     def __init__(self, slots: int) -> None:
         self.slots = FairSlots(slots)
@@ -54,7 +54,7 @@ class Scores:
 
     @property
     def kept(self) -> int:
-        """Of how many runs something is kept."""
+        """Number of runs of which state is kept."""
         return len(self.slots._waiting) + len(self.slots._in_use)
 
 
@@ -69,7 +69,7 @@ async def test_runs_are_served_in_turn_and_within_a_run_who_came_first() -> None
 
 
 async def test_a_freed_slot_goes_to_a_run_that_holds_the_fewest() -> None:
-    """A run with long scores keeps one slot of two; it does not take the other in each of its turns."""
+    """A run with long scores keeps one slot of two, and does not get the other at each turn."""
     scores = Scores(2)
     await scores.wait("a1", "a2", "a3", "a4", "b1", "b2", "b3")
     await scores.end("a1", "b1", "b2", "b3")
@@ -108,7 +108,7 @@ async def test_a_waiter_that_is_cancelled_takes_no_slot_with_it_and_leaves_nothi
 async def test_a_waiter_that_is_cancelled_as_it_is_served_gives_its_slot_on(
     cancelled_first: bool,
 ) -> None:
-    """Both in one step of the loop, before the waiter runs."""
+    """Both happen in one step of the loop, before the waiter runs."""
     scores = Scores(1)
     await scores.wait("a1", "b1", "c1")
     if cancelled_first:
@@ -156,7 +156,10 @@ async def pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pool]:
 
 
 def _started(monkeypatch: pytest.MonkeyPatch, apart: bool) -> list[Worker]:
-    """All children that are started from here on. Not apart: as in a pod, where scores take turns."""
+    """Return a list of all children started from here on.
+
+    Not apart: as in a pod, where scores take turns.
+    """
     start, children = Worker.start, []
 
     async def started(*given: Any) -> Worker:
@@ -247,7 +250,7 @@ async def _outcome(pool: Pool, completion: str, run_id: str, spec: ScorerSpec = 
 
 
 class _Scoring:
-    """Notes for whom it is asked."""
+    """A scoring that records the runs of its calls."""
 
     def __init__(self) -> None:
         self.runs: list[str] = []

@@ -1,4 +1,4 @@
-"""What the verifier makes of what a child says, and of what its own scorers say: it can always be sent."""
+"""Outcomes from a child's answer, and from the verifier's own scorers: always fit to be sent."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ REPAIR = {"keep": 1, "text": "so", "step": 1, "steps": 2}
 
 
 def one(answer: dict[str, Any]) -> Scored | Unscorable:
-    """The outcome of a child's answer, which can be sent."""
+    """Return the outcome of a child's answer, which must be fit to be sent."""
     (outcome,) = outcomes(answer, 1, 4.0)
     assert to_wire(outcome).ByteSize() < 16_384 * 4 + 8_192
     return outcome
@@ -79,7 +79,7 @@ def test_an_answer_that_is_none_is_a_verdict(answer: dict[str, Any]) -> None:
 def test_a_repair_that_cannot_be_sent_is_left_out_and_its_value_stays(
     text: str, why: str, caplog: Any
 ) -> None:
-    """A cut one would teach something else."""
+    """A repair that is cut would teach something else."""
     (outcome,) = outcomes(
         {"value": 0.25, "parts": {"p": 1.0}, "repair": {**REPAIR, "text": text}}, 1, 4.0, "mend\n"
     )
@@ -110,7 +110,7 @@ async def test_our_own_scorers_are_checked_too(caplog: Any) -> None:
 
 
 def test_a_tag_is_found_in_linear_time() -> None:
-    """64 kB of tags that never close took seconds; the time of twice as much is at most about twice as long."""
+    """64 kB of tags that never close once took seconds."""
 
     def took(count: int) -> float:
         text = "<answer>" * count
@@ -162,7 +162,7 @@ async def test_long_texts_of_a_group_do_not_hold_the_loop() -> None:
 
 
 def test_the_list_of_those_that_run_unconfined_is_one() -> None:
-    """A tree policy and the verifier trust the same scorers, by their classes and not by their names or words."""
+    """A tree policy and the verifier trust the same scorers, by class and not by name."""
     assert listed.UNCONFINED == UNCONFINED
     for name in UNCONFINED:
         assert unconfined(name, registry.build("filter", name, {}))

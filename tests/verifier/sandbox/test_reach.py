@@ -1,4 +1,4 @@
-"""What lies in a home that only root enters is shown to a user without rights: folders, files, and one inside another."""
+"""Paths in a home that only root may enter, mounted for a user without rights."""
 
 import json
 import os
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def seen(shown: Sequence[Path], asked: Sequence[Path]) -> list[str]:
-    """What `nobody` reads of `asked` once `shown` is shown to it."""
+    """Return what `nobody` reads of `asked` once `shown` is reachable for it."""
     order = json.dumps([[str(path) for path in shown], [str(path) for path in asked], NOBODY])
     done = subprocess.run(
         [sys.executable, "-c", _SHOW, order], capture_output=True, text=True, timeout=60
@@ -44,7 +44,7 @@ def seen(shown: Sequence[Path], asked: Sequence[Path]) -> list[str]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home that only its owner enters, with a checkout whose environment lies in it, and a secret beside."""
+    """Make a home that only its owner may enter, with a checkout, its environment, and a secret."""
     home = tmp_path / "home"
     for name in (
         "checkout/venv/lib/module.py",

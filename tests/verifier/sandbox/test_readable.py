@@ -1,4 +1,4 @@
-"""Which files of a module's folder a score may read, by their names, rights and places."""
+"""The files of a module's folder that a score may read, by name, rights and place."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from services.verifier.settings import Settings
 
 
 def module(monkeypatch: pytest.MonkeyPatch, name: str, file: Path, package: bool = False) -> None:
-    """A loaded module of a file that is there."""
+    """Load a module of a file that exists."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("")
     made = ModuleType(name)
@@ -22,7 +22,7 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, file: Path, package: bool
 
 
 def below(folder: Path, name: str, withheld: tuple[str, ...] = ()) -> set[str]:
-    """What may be read in a folder, relative to it; "." for all."""
+    """Return the readable paths in a folder, relative to it; "." for all of it."""
     found = readable.of(name, (), withheld)
     return {
         str(Path(path).relative_to(folder))
@@ -112,7 +112,7 @@ def test_a_scorer_in_a_package_reads_its_package_alone(
 
 
 def test_a_link_is_followed_to_code_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a ConfigMap is mounted: files are links into a hidden folder."""
+    """As in a mounted ConfigMap: files are links into a hidden folder."""
     module(monkeypatch, "own_rewards", tmp_path / "m" / "..data" / "own_rewards.py")
     put(tmp_path, "m/..data/helper.py", "m/..data/secret.txt", "elsewhere.txt")
     put(tmp_path, "withheld.py")
@@ -156,7 +156,7 @@ def test_no_folder_is_readable_because_it_is_on_the_search_path(
 def test_a_module_without_a_place_opens_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torch.classes says that its file is _classes.py: that is no reason to open the working folder, or torch's."""
+    """The file of torch.classes is "_classes.py": it must open no folder, not even torch's."""
     module(monkeypatch, "own_package", tmp_path / "own_package" / "__init__.py", package=True)
     known = [str(tmp_path / "own_package")]
     odd = ModuleType("own_package.odd")

@@ -1,4 +1,4 @@
-"""reasoning-gym's scorers in the sandbox: gold answers, known break-outs, and constants that must not pay."""
+"""reasoning-gym's scorers in the sandbox: gold answers, known break-outs, constant answers."""
 
 from pathlib import Path
 
@@ -75,7 +75,8 @@ def _break_outs(stem):
     yield file, f"__import__('builtins').open('{file}', 'w')"
 
 
-# Plain text that the generators' own scorers reward, or compute the reward of: (dataset, answer made of its row).
+# Plain text that the generators' own scorers reward, or compute the reward of: (dataset, answer
+# made of its row).
 FORGED = {
     "string_insertion": lambda row: "oracle_answer",
     "spiral_matrix": lambda row: "oracle_answer.split()",
@@ -106,7 +107,7 @@ async def test_plain_text_that_is_evaluated_earns_nothing(pool, dataset):
 
 @pytest.mark.parametrize("dataset", EVAL)
 async def test_right_answers_are_read_as_before(pool, dataset):
-    """Gold answers of many rows, but for the few that only state the question again."""
+    """Gold answers of many rows, except the few that only repeat the question."""
     scored = [row for row in rows(dataset, 12) if "Integral(" not in row["answer"]]
     assert len(scored) >= 8
     for row in scored:

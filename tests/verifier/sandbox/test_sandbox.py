@@ -88,7 +88,7 @@ async def test_what_a_scorer_prints_is_logged_up_to_a_length(pool, caplog):
 
 @pytest.mark.parametrize(("text", "times"), [("x", 16_385), ("x", 17 << 20), ("\ud83d", 1)])
 async def test_a_repair_that_cannot_be_sent_costs_no_value(pool, caplog, text, times):
-    """Also one that no frame of the child could hold."""
+    """Also one that is too large for a frame of the child."""
     assert await score(pool, "mends", text="so", times=1) == Scored(0.25, {}, Repair(0, "so", 1, 1))
     assert not caplog.records
     assert await score(pool, "mends", text=text, times=times) == Scored(0.25)
@@ -119,7 +119,7 @@ async def test_a_user_function_may_start_processes_but_not_without_end(pool):
 
 
 async def test_nothing_that_a_scorer_started_outlives_it(pool, eventually):
-    seconds = f"77777.{os.getpid()}{time.time_ns()}"  # of this test alone: other sessions test on this machine, too
+    seconds = f"77777.{os.getpid()}{time.time_ns()}"  # of this test alone
     assert await score(pool, "daemon", seconds) == Scored(1.0)
     await eventually(lambda: not _running(seconds), 5.0, "the daemon's end")
 
@@ -155,13 +155,13 @@ async def test_the_operator_may_allow_the_network_to_user_functions(monkeypatch)
 
 @pytest.mark.skipif(not ROOT, reason="only root can give a process another user")
 async def test_a_root_verifier_scores_as_users_that_nobody_else_is(pool):
-    """Each warm child's attempts are a user of their own: the kernel counts processes by user."""
+    """Each warm child's attempts have a user of their own: the kernel counts processes by user."""
     users = {(await score(pool, function)).value for function in ("user", "user_group")}
     assert len(users) == 2 and min(users) >= 60_000
 
 
 async def test_a_user_function_cannot_kill_its_verifier(pool):
-    """It may not, or where it has a process namespace of its own, there is no such process."""
+    """It may not, or in a process namespace of its own the process does not exist."""
     said = (await score(pool, "kills", str(os.getpid()))).reason
     assert "PermissionError" in said or "ProcessLookupError" in said
 
@@ -212,7 +212,7 @@ async def test_too_large_a_completion_is_unscorable(pool):
 
 
 def warm(child):
-    """Process id of a guard's warm child."""
+    """Return the process id of a guard's warm child."""
     (found,) = processes.below(child._process.pid)
     return found
 

@@ -1,4 +1,4 @@
-"""The numbers of refused calls are those of the kernel's own headers: a wrong one refuses another call, and says nothing."""
+"""The numbers of refused calls against the kernel's own headers: a wrong one passes silently."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ FAMILIES = (
 
 
 def known(header: Path) -> dict[str, int]:
-    """Names and numbers of a header."""
+    """Return the names and numbers of a header."""
     found = re.findall(r"^#define __NR(?:3264)?_(\w+)\s+(\d+)$", header.read_text(), re.MULTILINE)
     return {name: int(number) for name, number in found}
 

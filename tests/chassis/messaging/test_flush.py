@@ -1,4 +1,4 @@
-"""A wait for the broker that is given up leaves the connection as it was."""
+"""A cancelled flush leaves the connection as it was."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from services.chassis.messaging.flush import flushed
 
 
 async def _hears_after(server, giving_up: Callable[[Client], Awaitable[None]]) -> bool:
-    """Whether a client still gets messages once waits of its were given up at several moments."""
+    """Return True if a client still receives messages after cancelled flushes."""
     bus = await Bus.connect(server.url, "test")
     heard = await bus.client.subscribe("x")
     for turns in range(8):

@@ -1,4 +1,4 @@
-"""Mappings are used again while their file lives, show what is in it now, and are let go of when it is gone."""
+"""Mappings are reused while their file lives, show its content, and end with it."""
 
 import fcntl
 import os

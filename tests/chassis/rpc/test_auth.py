@@ -1,4 +1,4 @@
-"""The secret at the ports: with it every shape of call works, without it none but the health service answers."""
+"""The secret of the ports: with it every kind of call works, without it the health service only."""
 
 import grpc
 import pytest
@@ -54,7 +54,7 @@ def _reflect():
 
 
 async def _every_shape(channel):
-    """One call of each shape, each by itself."""
+    """Make one call of each kind, and yield the results."""
     learner, store = pb_grpc.LearnerServiceStub(channel), ts_grpc.TreeStoreServiceStub(channel)
     info = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
     yield lambda: rpc.call(learner.GetStatus, pb.LearnerServiceGetStatusRequest())

@@ -1,4 +1,4 @@
-"""Stand-ins of treestore and run store for a verifier's consumer, and all that is around it."""
+"""Fakes of treestore and run store for a verifier's consumer, with everything around it."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ RECIPE = {"name": "test", "model": "tiny", "task": {"name": "arithmetic"}}
 
 
 class TreeStore(treestore_service_pb2_grpc.TreeStoreServiceServicer):
-    """The answers of a treestore, from what the test put in."""
+    """A treestore that answers from the test's data."""
 
     def __init__(self):
         self.completions = {}
@@ -43,7 +43,7 @@ class TreeStore(treestore_service_pb2_grpc.TreeStoreServiceServicer):
         self.ingests = True
 
     def note(self, scored):
-        """A score was ingested."""
+        """Record that a score was ingested."""
         if self.ingests:
             self.scored.add((scored.leaf.segment, scored.scorer))
 
@@ -75,7 +75,7 @@ class TreeStore(treestore_service_pb2_grpc.TreeStoreServiceServicer):
 
 
 class RunStore(runstore_service_pb2_grpc.RunStoreServiceServicer):
-    """One run."""
+    """A run store with one run."""
 
     def __init__(self):
         self.recipe = json.dumps(RECIPE)
@@ -86,7 +86,7 @@ class RunStore(runstore_service_pb2_grpc.RunStoreServiceServicer):
 
 
 class World:
-    """Everything around a verifier's consumer."""
+    """Broker, stores and verifier of a test."""
 
     def __init__(self, bus, trees, runs, address):
         self.bus, self.trees, self.runs, self.address = bus, trees, runs, address
@@ -115,7 +115,7 @@ class World:
         return segment
 
     async def leaves(self, *numbers, end=3, epoch=1):
-        """One message of several leaves; their segments."""
+        """Publish one message of several leaves; return their segments."""
         segments = [number.to_bytes(32, "big") for number in numbers]
         places = [tree_pb2.LeafRef(segment=segment, end=end) for segment in segments]
         said = [

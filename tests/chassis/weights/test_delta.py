@@ -1,4 +1,4 @@
-"""What changed between two versions of weights: exact for any two, small where little moved, refused where it is hostile."""
+"""Changes between two versions of weights: exact, small after small steps, safe when hostile."""
 
 import struct
 import zlib
@@ -48,7 +48,10 @@ def test_any_two_versions_round_trip(pair: tuple[np.ndarray, np.ndarray]) -> Non
 
 
 def test_gaps_and_moves_by_hand() -> None:
-    """Words 2, 3 and 700 of 1,000 move by +1, -1 and +3: gaps 2, 0, 696 = 255 + 255 + 186; zigzag 2, 1, 6."""
+    """Words 2, 3 and 700 of 1,000 move by +1, -1 and +3.
+
+    The gaps are 2, 0 and 696 = 255 + 255 + 186, the zigzag 2, 1 and 6.
+    """
     old = np.zeros(1000, np.uint16)
     new = old.copy()
     new[2], new[3], new[700] = 1, 65535, 3

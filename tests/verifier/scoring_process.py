@@ -1,7 +1,7 @@
-"""Scores in a process of its own: as root or as another user, and on a kernel that lacks something.
+"""Scoring in a process of its own, as root or another user, on a kernel that lacks a feature.
 
-A script of two steps: it gives up what it is to lack, then scores the jobs in its argument and prints what came of them.
-What lacks is refused by a real seccomp filter, as in a container.
+A script of two steps: it gives up the features to lack, then scores the jobs in its argument and
+prints the outcomes. A real seccomp filter refuses the missing features, as in a container.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def scored(
     width: int = 2,
     together: bool = False,
 ) -> list[Any]:
-    """Outcomes of (module:function, completion), each a value, or a text that says why there is none."""
+    """Return the outcomes of (module:function, completion): values, or reasons without one."""
     order = {
         "jobs": list(jobs),
         "user": user,
@@ -61,12 +61,12 @@ def scored(
 
 
 def command(order: Mapping[str, Any]) -> list[str]:
-    """What starts the script."""
+    """Return the command that starts the script."""
     return [*_PYTHON, "lack", json.dumps(order)]
 
 
 def scratch(folder: Path) -> Path:
-    """Where the folders of scores lie, for any user."""
+    """Make the folder of the scores' folders, open to any user."""
     made = folder.parent / "scratch"
     made.mkdir(exist_ok=True)
     made.chmod(0o1777)
@@ -74,7 +74,7 @@ def scratch(folder: Path) -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Of the script: its own folder and the checkout on the search path, scores beside that folder."""
+    """Return the script's variables: its folder and the checkout on the search path."""
     return {
         **os.environ,
         "PYTHONPATH": f"{folder}:{ROOT}",

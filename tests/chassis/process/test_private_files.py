@@ -1,4 +1,4 @@
-"""Folders that nobody but their owner enters, wherever they lie."""
+"""Folders that only their owner may enter, wherever they are."""
 
 import os
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_a_folder_is_its_owners_when_made_and_when_found(tmp_path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's folder")
 @pytest.mark.parametrize("kind", ["folder", "link"])
 def test_what_another_user_put_where_all_may_write_is_not_used(tmp_path, kind) -> None:
-    """As in /dev/shm and /tmp: the name is known before we come."""
+    """As in /dev/shm and /tmp, where the name is known in advance."""
     tmp_path.chmod(0o1777)
     there = tmp_path / "banyan-run"
     if kind == "folder":

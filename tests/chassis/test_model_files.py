@@ -1,4 +1,4 @@
-"""Whole and broken model folders: each fault is named with its file."""
+"""Complete and broken model folders: each fault is named with its file."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.cli.folders import safetensors, whole_model
 
 
 def sharded(folder: Path) -> Path:
-    """The same in two shards with an index."""
+    """Split the weights of a folder into two shards with an index."""
     folder.mkdir(exist_ok=True)
     model = Path(whole_model(folder))
     (model / "model.safetensors").unlink()

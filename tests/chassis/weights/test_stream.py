@@ -1,4 +1,4 @@
-"""A version as a stream: the same from any pieces, refused if it is cut, longer, another format, or says more than it is."""
+"""A version as a stream: equal from any pieces, refused if cut, too long or malformed."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""What is asked for together: one call, each its own answer, and nobody waits for an answer that cannot come."""
+"""Coalesced requests: one call, an answer for each caller, and no caller waits in vain."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Other:
 
 
 async def asked(together: Batcher[int, int], *items: int) -> list[asyncio.Task[int]]:
-    """Askers that wait already."""
+    """Start callers and return them once they wait."""
     tasks = [asyncio.create_task(together.ask(item)) for item in items]
     for _ in range(3):
         await asyncio.sleep(0)

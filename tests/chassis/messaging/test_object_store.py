@@ -1,4 +1,4 @@
-"""Object stores against a real nats-server: whole or not there, read as NATS' own, alive after the broker is killed."""
+"""Object stores against a real nats-server: complete or missing, compatible, resumable."""
 
 import asyncio
 import os
