@@ -79,7 +79,7 @@ class Unscorable:
 
 
 # Scorers of single completions that are Banyan's own pure code, with the classes that their names
-# must lead to. They alone run without the verifier's sandbox, whatever `safe` a plugin declares.
+# must lead to. They alone run without the verifier's sandbox, whatever a plugin declares.
 UNCONFINED: Mapping[str, str] = {
     "number": "methods.filter.number:Number",
     "steps": "methods.filter.steps:Steps",
@@ -92,14 +92,10 @@ def unconfined(name: str, scorer: object) -> bool:
 
 
 class Scorer(Protocol):
-    """Scorer of single completions.
-
-    `safe` is a remark of its author; `UNCONFINED` alone decides where it runs.
-    """
+    """Scorer of single completions. `UNCONFINED` alone decides where it runs."""
 
     name: str
     version: str
-    safe: bool
 
     def score(self, completion: Transcript, row: Row) -> Scored | Unscorable:
         """Return the score of a completion of a row's prompt."""
@@ -115,7 +111,6 @@ class GroupScorer(Protocol):
 
     name: str
     version: str
-    safe: bool
 
     def score_group(
         self, completions: Sequence[Transcript], row: Row

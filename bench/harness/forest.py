@@ -10,10 +10,9 @@ from banyan.draws import key
 from banyan.plugins import Scored, TreePolicy
 from banyan.segment import Kind, Sampling
 from banyan.tree import Leaf, Tree
-from banyan.v1 import tree_pb2
-from banyan.wire.segments import leaf_to_wire
 from methods.filter.number import Number, given
 from services.rollout.growth.grower import Grower, GrowthStep
+from services.rollout.growth.scores import LeafScore
 from services.rollout.growth.spec import GrowSpec
 
 MODEL = "SmolLM2-135M-Instruct"
@@ -128,14 +127,14 @@ class Forest:
         sampling = Sampling(1.0, 1.0, 0, self._longest, (), drawn)
         policy = jobs[j].policy()
         return GrowSpec(
-            _id(*place),
-            "bench",
-            drawn,
-            prompts[p].messages,
-            policy,
-            self._longest,
-            sampling,
-            (p, t),
+            tree_id=_id(*place),
+            run_id="bench",
+            seed=drawn,
+            messages=prompts[p].messages,
+            policy=policy,
+            max_path_tokens=self._longest,
+            sampling=sampling,
+            order=(p, t),
         )
 
 
@@ -197,7 +196,7 @@ def _run(
             if tree_id in open_trees
         }
         steps |= {
-            t: growers[t].scored(_said(growers[t], rows[t]))
+            t: growers[t].scored(_scores(growers[t], rows[t]))
             for t in open_trees - set(steps)
             if growers[t].waits
         }
@@ -213,13 +212,7 @@ def _carry_out(engine: Any, grower: Grower, step: GrowthStep) -> bool:
     return _carry_out(engine, grower, grower.ended(cut)) if cut else step.grown is not None
 
 
-def _said(grower: Grower, row: Mapping[str, Any]) -> list[tree_pb2.ScoredLeaf]:
-    state = tree_pb2.SCORE_STATE_SCORED
+def _scores(grower: Grower, row: Mapping[str, Any]) -> list[LeafScore]:
     return [
-        tree_pb2.ScoredLeaf(
-            leaf=leaf_to_wire(leaf),
-            scorer="number",
-            score=tree_pb2.Score(state=state, value=_score(grower.completion(leaf), row)),
-        )
-        for leaf in grower.leaves
+        LeafScore(leaf, "number", _score(grower.completion(leaf), row)) for leaf in grower.leaves
     ]

@@ -34,7 +34,6 @@ class Majority:
 
     name: str = field(default="majority", init=False)
     version: str = field(default="2", init=False)
-    safe: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         if self.extract not in EXTRACTORS:

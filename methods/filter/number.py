@@ -32,7 +32,6 @@ class Number:
 
     name: str = field(default="number", init=False)
     version: str = field(default="1", init=False)
-    safe: bool = field(default=True, init=False)
 
     def score(self, completion: str, row: Row) -> Scored | Unscorable:
         """Return 1 or 0; UNSCORABLE if the row holds no number to compare with."""

@@ -34,7 +34,6 @@ class ReasoningGym:
     version: str = field(
         default_factory=lambda: f"{importlib.metadata.version('reasoning-gym')}+2", init=False
     )
-    safe: bool = field(default=False, init=False)
 
     def warm(self, row: Row) -> None:
         """Build the row's generator, which is data of the task, so that forks share it."""

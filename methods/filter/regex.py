@@ -21,7 +21,6 @@ class Regex:
 
     name: str = field(default="regex", init=False)
     version: str = field(default="1", init=False)
-    safe: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         try:

@@ -28,7 +28,6 @@ class Steps:
 
     name: str = field(default="steps", init=False)
     version: str = field(default="1", init=False)
-    safe: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.delimiter, str) or not self.delimiter:

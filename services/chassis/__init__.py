@@ -1,1 +1,1 @@
-"""What every service is bolted to: settings, logging, telemetry, the bus, gRPC, and the process itself."""
+"""The chassis of every service: settings, logging, telemetry, messaging, gRPC, weights, process."""

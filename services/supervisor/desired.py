@@ -104,7 +104,7 @@ class DesiredProcesses:
                 if name not in self._desired:
                     keeper.wanted.discard(name)
                     await keeper.children[name].stop(grace_s(keeper.children[name]))
-                    with contextlib.suppress(OSError):  # the process is gone: nobody reads it
+                    with contextlib.suppress(OSError):  # the process that read it has ended
                         self._fleet.state.threads(name).unlink()
                 elif (worker := await self._worker(self._desired[name])) and name in self._desired:
                     await keeper.keep(worker)

@@ -130,7 +130,7 @@ def threads_for(
     cores = max(1, (cores or len(os.sched_getaffinity(0))) // max(1, runs))
     if max_staleness == 0:
         learner, nodes = cores, cores
-    else:  # a thread for each node before the learner has its second
+    else:  # each node gets a thread before the learner gets its second
         learner = max(1, min(cores // 2, cores - rollout_nodes))
         nodes = cores - learner
     return learner if service == "learner" else max(1, nodes // rollout_nodes)

@@ -3,7 +3,8 @@
 import asyncio
 
 from services.chassis.messaging.bus import Bus
-from services.chassis.process import process, settings
+from services.chassis.process import process
+from services.chassis.process import settings as settings_reader
 from services.chassis.rpc import rpc
 from services.chassis.rpc.health import Liveness
 from services.verifier.consumer import LeafConsumer
@@ -19,34 +20,36 @@ from services.verifier.store import GrpcStore
 
 
 async def run(stop: asyncio.Event) -> None:
-    """The verifier until `stop`: one server, one consumer, one pool of children."""
-    given = settings.read(Settings)
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # its memory is not a scorer's to read where both run as one user
-    scoring = Scoring(Pool(given.limits, width=given.children, lanes=given.scorers))
-    bus = await Bus.connect(given.nats, "verifier", creds=given.nats_creds)
-    channel = rpc.channel(given.store, secret=given.secret)
+    """Run the verifier until `stop`: a server, two consumers, a pool of children."""
+    settings = settings_reader.read(Settings)
+    # A scorer that runs as the same user must not read this process's memory.
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    scoring = Scoring(Pool(settings.limits, width=settings.children, lanes=settings.scorers))
+    bus = await Bus.connect(settings.nats, "verifier", creds=settings.nats_creds)
+    channel = rpc.channel(settings.store, secret=settings.secret)
     liveness = Liveness()
     server = await rpc.serve(
-        given.listen,
-        [adder(VerifierServer(scoring, given.concurrency))],
+        settings.listen,
+        [adder(VerifierServer(scoring, settings.concurrency))],
         [NAME],
-        secret=given.secret,
-        secret_file=given.secret_file,
+        secret=settings.secret,
+        secret_file=settings.secret_file,
         liveness=liveness,
     )
     try:
         await bus.ensure_streams()
         store = GrpcStore(channel)
         publisher = BusPublisher(bus)
-        handler = LeafHandler(store, publisher, scoring, given.verifier_id)
-        groups = GroupHandler(store, publisher, scoring, given.verifier_id)
-        health = asyncio.create_task(_tell_health(server, bus))
+        leaf_handler = LeafHandler(store, publisher, scoring, settings.verifier_id)
+        group_handler = GroupHandler(store, publisher, scoring, settings.verifier_id)
+        leaves = LeafConsumer(bus, store, leaf_handler, settings.concurrency)
+        groups = GroupConsumer(bus, group_handler)
+        liveness.add(leaves.pulse, groups.pulse)
+        readiness = asyncio.create_task(_update_readiness(server, bus))
         try:
-            consumers = LeafConsumer(bus, store, handler, given.concurrency), GroupConsumer(bus, groups)
-            liveness.add(*(consumer.pulse for consumer in consumers))
-            await asyncio.gather(*(consumer.run(stop) for consumer in consumers))
+            await asyncio.gather(leaves.run(stop), groups.run(stop))
         finally:
-            health.cancel()
+            readiness.cancel()
     finally:
         await server.stop()
         await scoring.close()
@@ -54,8 +57,8 @@ async def run(stop: asyncio.Event) -> None:
         await bus.close()
 
 
-async def _tell_health(server: rpc.RpcServer, bus: Bus) -> None:
-    """Ready means that leaves can come and scores can go."""
+async def _update_readiness(server: rpc.RpcServer, bus: Bus) -> None:
+    """Keep the server ready while leaves can arrive and scores can be published."""
     while True:
         await server.set_serving(bus.connected)
         await asyncio.sleep(1.0)

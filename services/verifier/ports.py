@@ -1,4 +1,4 @@
-"""What the verifier needs from outside."""
+"""The ports of the verifier: the store that it reads, the publisher that it writes to."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,35 +13,50 @@ Group = treestore_service_pb2.ReadGroupResponse
 
 @dataclass(frozen=True, slots=True)
 class TreeStanding:
-    """Where a tree stands: the claim in force, and whether it still takes scores."""
+    """The standing of a tree.
+
+    claim_epoch: epoch of the claim in force.
+    over: the tree takes no more scores.
+    """
 
     claim_epoch: int
     over: bool
 
 
 class Store(Protocol):
-    """The treestore, as the verifier reads it. Every call has a deadline and raises TemporaryError when it runs out."""
+    """The treestore, as the verifier reads it.
 
-    async def read_leaves(self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float) -> list[Transcript]:
-        """Transcripts of the leaves that the store accepted; waits for the others until the deadline."""
+    Every call has a deadline, and raises TemporaryError once it has passed.
+    """
+
+    async def read_leaves(
+        self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float
+    ) -> list[Transcript]:
+        """Return transcripts of the leaves that the store accepted.
+
+        Wait for the others until the deadline.
+        """
         ...
 
     async def standing(self, tree_id: bytes) -> TreeStanding | None:
-        """Where a tree stands; None if the store does not know it."""
+        """Return the standing of a tree; None if the store does not know it."""
         ...
 
     async def read_group(self, tree_id: bytes, claim_epoch: int, deadline_s: float) -> Group:
-        """The group of a tree whose growth ended under this claim; waits for that end until the deadline."""
+        """Return the group of a tree whose growth ended under this claim.
+
+        Wait for that end until the deadline.
+        """
         ...
 
     async def scorers(self, run_id: str) -> Mapping[str, ScorerSpec]:
-        """The scorers of a run's recipe by name."""
+        """Return the scorers of a run's recipe by name."""
         ...
 
 
 class Publisher(Protocol):
-    """Where scores go."""
+    """The destination of scores."""
 
     async def publish(self, scored: events_pb2.LeafScored, msg_id: str, traceparent: str) -> None:
-        """Returns when the broker has it."""
+        """Publish a score; return once the broker has acknowledged it."""
         ...

@@ -1,10 +1,10 @@
-"""Whether a user's scorer can be loaded and called, found out in a child process with a deadline, before a run is begun."""
+"""Checks before a run begins: load a user's scorer in a child process with a deadline."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from banyan.errors import InvalidInput
-from services.chassis.process import settings as reader
+from services.chassis.process import settings as settings_reader
 from services.verifier.filter import UNCONFINED, UNCONFINED_GROUPS
 from services.verifier.sandbox.confinement import trial
 from services.verifier.sandbox.worker import ChildDied, ScorerSpec, Worker
@@ -12,10 +12,12 @@ from services.verifier.settings import Settings
 
 
 def check_confinement(names: Iterable[str]) -> None:
-    """Raises InvalidInput where one of these scorers needs a sandbox that this machine does not have."""
-    needing = [name for name in names if name not in UNCONFINED and name not in UNCONFINED_GROUPS]
-    if needing and not reader.read(Settings).allow_unconfined_scorers and (missing := trial.missing()):
-        raise InvalidInput(f"scorer {needing[0]!r}: {trial.refusal(missing)}")
+    """Raise InvalidInput if a scorer needs a sandbox that this machine does not have."""
+    confined = [name for name in names if name not in UNCONFINED and name not in UNCONFINED_GROUPS]
+    if not confined or settings_reader.read(Settings).allow_unconfined_scorers:
+        return
+    if missing := trial.missing():
+        raise InvalidInput(f"scorer {confined[0]!r}: {trial.refusal(missing)}")
 
 
 async def probe(
@@ -26,12 +28,13 @@ async def probe(
     group: bool = False,
     unconfined: bool = False,
 ) -> None:
-    """Imports a scorer aside. Raises InvalidInput where it cannot be imported, or called with a row like this one."""
+    """Import a scorer in a child. Raise InvalidInput if that fails, or it cannot take the row."""
     spec = ScorerSpec(name, settings, group, unconfined=unconfined)
     try:
-        worker = await Worker.start(spec, reader.read(Settings).limits, row)
+        worker = await Worker.start(spec, settings_reader.read(Settings).limits, row)
     except ChildDied as error:
         raise InvalidInput(
-            f"scorer {name!r} cannot be loaded: {error}; what does its module do when it is imported?"
+            f"scorer {name!r} cannot be loaded: {error};"
+            " what does its module do when it is imported?"
         ) from None
     await worker.close()

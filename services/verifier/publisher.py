@@ -1,4 +1,4 @@
-"""Scores onto the log: those that are ready while the broker answers for others go out in one message."""
+"""The publisher of scores: those that are ready while the broker answers share the next message."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from services.chassis.messaging.batcher import Batcher
 from services.chassis.messaging.bus import Bus
 from services.chassis.messaging.chunks import chunked
 
-_MOST = 256  # scores of a message
-_FRAME_BYTES = 8  # of a score in a message beside the score itself
+_MAX_SCORES = 256  # of a message
+_FRAMING_BYTES = 8  # of a score in a message, beside the score itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,35 +23,39 @@ class _Score:
 
 
 def _size(score: _Score) -> int:
-    return score.event.ByteSize() + _FRAME_BYTES
+    return score.event.ByteSize() + _FRAMING_BYTES
 
 
 class BusPublisher:
-    """Publishes scores; a message holds those of one run, as many as it has room for."""
+    """Publishes scores in messages of one run each, as large as a message may be."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._together = Batcher[_Score, None](self._send, _MOST)
+        self._batcher = Batcher[_Score, None](self._send, _MAX_SCORES)
 
     async def publish(self, scored: events_pb2.LeafScored, msg_id: str, traceparent: str) -> None:
-        """Returns when the broker has it. Raises what the broker's answer was."""
-        await self._together.ask(_Score(scored, msg_id, traceparent))
+        """Publish a score; return once the broker has acknowledged it. Raise the broker's error."""
+        await self._batcher.ask(_Score(scored, msg_id, traceparent))
 
     async def _send(self, scores: Sequence[_Score]) -> list[BanyanError | None]:
-        failed: dict[int, BanyanError] = {}
+        errors: dict[int, BanyanError] = {}
         for run_id in dict.fromkeys(score.event.run_id for score in scores):
-            of_run = [score for score in scores if score.event.run_id == run_id]
-            for part in chunked(of_run, _size, _MOST):
+            scores_of_run = [score for score in scores if score.event.run_id == run_id]
+            for chunk in chunked(scores_of_run, _size, _MAX_SCORES):
                 try:
-                    await self._publish(run_id, part)
+                    await self._publish(run_id, chunk)
                 except BanyanError as error:
-                    failed |= {id(score): error for score in part}
-        return [failed.get(id(score)) for score in scores]
+                    errors |= {id(score): error for score in chunk}
+        return [errors.get(id(score)) for score in scores]
 
     async def _publish(self, run_id: str, scores: Sequence[_Score]) -> None:
         message = events_pb2.LeavesScored(scores=[score.event for score in scores])
         ids = sorted({score.msg_id for score in scores})
+        joined_id = f"scores-{blake(*(msg_id.encode() for msg_id in ids)).hex()}"
         traces = {score.traceparent for score in scores}
-        msg_id = ids[0] if len(ids) == 1 else f"scores-{blake(*(i.encode() for i in ids)).hex()}"
-        trace = traces.pop() if len(traces) == 1 else ""
-        await self._bus.publish(subjects.lineage(run_id, "score"), message, msg_id, traceparent=trace)
+        await self._bus.publish(
+            subjects.lineage(run_id, "score"),
+            message,
+            ids[0] if len(ids) == 1 else joined_id,
+            traceparent=traces.pop() if len(traces) == 1 else "",
+        )

@@ -1,4 +1,4 @@
-"""Decides where a scorer runs, and asks it: our own pure code here, everything else in a child process."""
+"""Scoring with any scorer: Banyan's own pure code in this process, everything else in a child."""
 
 import asyncio
 import time
@@ -16,49 +16,66 @@ from services.verifier.sandbox.pool import Pool, Verdict
 from services.verifier.sandbox.worker import ScorerSpec
 
 R = TypeVar("R")
-_SCORERS = 256  # of our own that are kept, by settings
-_SHORT = 65_536  # characters that are scored in the event loop: about a millisecond
+_MAX_SCORERS = 256  # scorers of our own that are kept, by settings
+_SHORT_TEXT = 65_536  # characters scored on the event loop: about a millisecond
 
 
 class Scoring:
-    """Scores completions. Never raises on what a scorer or a completion does; that is a verdict."""
+    """Scores completions. A fault of a scorer or a completion is a verdict, never an exception."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._made: dict[bytes, Any] = {}
+        self._scorers: dict[bytes, Any] = {}
 
-    async def score(self, spec: ScorerSpec, completion: str, row: Mapping[str, Any], *, run_id: str = "") -> Verdict:
-        """The scorer's verdict; UNSCORABLE(EXCEPTION) where there is none. run_id: whose it is, "" for no run's."""
+    async def score(
+        self, spec: ScorerSpec, completion: str, row: Mapping[str, Any], *, run_id: str = ""
+    ) -> Verdict:
+        """Return the scorer's verdict; UNSCORABLE(EXCEPTION) if the scorer does not exist.
+
+        run_id: run that the score is for; "" for none.
+        """
         began = time.monotonic()
         try:
             verdict = await self._score(spec, completion, row, run_id)
         except InvalidInput as error:
-            verdict = Verdict("", sound(Unscorable(f"EXCEPTION: {error}")))
+            verdict = exception_verdict(error)
         _count(spec, verdict)
-        telemetry.observe("banyan.score.duration", time.monotonic() - began, banyan_scorer=spec.name)
+        _observe_duration(spec, began)
         return verdict
 
-    async def _score(self, spec: ScorerSpec, completion: str, row: Mapping[str, Any], run_id: str) -> Verdict:
+    async def _score(
+        self, spec: ScorerSpec, completion: str, row: Mapping[str, Any], run_id: str
+    ) -> Verdict:
         if spec.name in UNCONFINED_GROUPS:
-            raise InvalidInput(f"scorer {spec.name!r} scores whole groups; it has nothing to say of one completion")
+            raise InvalidInput(
+                f"scorer {spec.name!r} scores whole groups; it has nothing to say of one completion"
+            )
         if spec.name not in UNCONFINED:
             return await self._pool.score(spec, completion, row, run_id=run_id)
-        scorer: Scorer = self._built(spec)
-        outcome = await _aside(len(completion), lambda: scorer.score(completion, row))
+        scorer: Scorer = self._own_scorer(spec)
+        outcome = await _call(len(completion), lambda: scorer.score(completion, row))
         return Verdict(scorer.version, sound(outcome, spec.name))
 
     async def score_group(
-        self, spec: ScorerSpec, completions: Sequence[str], row: Mapping[str, Any], *, run_id: str = ""
+        self,
+        spec: ScorerSpec,
+        completions: Sequence[str],
+        row: Mapping[str, Any],
+        *,
+        run_id: str = "",
     ) -> list[Verdict]:
-        """A verdict on each completion of a group, scored together. run_id: whose they are, "" for no run's."""
+        """Return a verdict on each completion of a group, scored together.
+
+        run_id: run that the scores are for; "" for none.
+        """
         began = time.monotonic()
         try:
             verdicts = await self._score_group(spec, completions, row, run_id)
         except InvalidInput as error:
-            verdicts = [Verdict("", sound(Unscorable(f"EXCEPTION: {error}")))] * len(completions)
+            verdicts = [exception_verdict(error)] * len(completions)
         for verdict in verdicts:
             _count(spec, verdict)
-        telemetry.observe("banyan.score.duration", time.monotonic() - began, banyan_scorer=spec.name)
+        _observe_duration(spec, began)
         return verdicts
 
     async def _score_group(
@@ -66,31 +83,42 @@ class Scoring:
     ) -> list[Verdict]:
         if spec.name not in UNCONFINED_GROUPS:
             return await self._pool.score_group(spec, completions, row, run_id=run_id)
-        scorer: GroupScorer = self._built(spec)
-        outcomes = await _aside(sum(map(len, completions)), lambda: scorer.score_group(completions, row))
+        scorer: GroupScorer = self._own_scorer(spec)
+        characters = sum(map(len, completions))
+        outcomes = await _call(characters, lambda: scorer.score_group(completions, row))
         return [Verdict(scorer.version, sound(outcome, spec.name)) for outcome in outcomes]
 
-    def _built(self, spec: ScorerSpec) -> Any:
-        """Our own scorer with these settings, made once. Raises InvalidInput, also where another plugin took its name."""
-        if spec.key not in self._made:
-            made = registry.build("filter", spec.name, spec.settings)
-            if type(made) is not registry.find("filter", {**UNCONFINED, **UNCONFINED_GROUPS}[spec.name]):
+    def _own_scorer(self, spec: ScorerSpec) -> Any:
+        """Return Banyan's own scorer with these settings, built once.
+
+        Raise InvalidInput if it cannot be built, or if another plugin has taken its name.
+        """
+        if spec.key not in self._scorers:
+            scorer = registry.build("filter", spec.name, spec.settings)
+            listed = {**UNCONFINED, **UNCONFINED_GROUPS}[spec.name]
+            if type(scorer) is not registry.find("filter", listed):
                 raise InvalidInput(
-                    f"scorer {spec.name!r} is {type(made).__module__}, not Banyan's own; register another name"
+                    f"scorer {spec.name!r} is {type(scorer).__module__}, not Banyan's own;"
+                    " register another name"
                 )
-            if len(self._made) >= _SCORERS:
-                self._made.pop(next(iter(self._made)))
-            self._made[spec.key] = made
-        return self._made[spec.key]
+            if len(self._scorers) >= _MAX_SCORERS:
+                self._scorers.pop(next(iter(self._scorers)))
+            self._scorers[spec.key] = scorer
+        return self._scorers[spec.key]
 
     async def close(self) -> None:
-        """Ends all children."""
+        """End all children."""
         await self._pool.close()
 
 
-async def _aside(characters: int, score: Callable[[], R]) -> R:
-    """What a scorer of ours says; of long texts in a thread, so that nothing else waits for it."""
-    return score() if characters <= _SHORT else await asyncio.to_thread(score)
+def exception_verdict(error: InvalidInput) -> Verdict:
+    """Return the verdict on a completion that could not be scored at all."""
+    return Verdict("", sound(Unscorable(f"EXCEPTION: {error}")))
+
+
+async def _call(characters: int, score: Callable[[], R]) -> R:
+    """Call a scorer of our own, in a thread if the texts are long, so that nothing else waits."""
+    return score() if characters <= _SHORT_TEXT else await asyncio.to_thread(score)
 
 
 def _count(spec: ScorerSpec, verdict: Verdict) -> None:
@@ -98,12 +126,22 @@ def _count(spec: ScorerSpec, verdict: Verdict) -> None:
     telemetry.count("banyan.scores", banyan_scorer=spec.name, banyan_reason=state)
 
 
+def _observe_duration(spec: ScorerSpec, began: float) -> None:
+    duration_s = time.monotonic() - began
+    telemetry.observe("banyan.score.duration", duration_s, banyan_scorer=spec.name)
+
+
 def to_wire(outcome: Scored | Unscorable) -> tree_pb2.Score:
-    """Message of an outcome."""
+    """Return the message of an outcome."""
     if isinstance(outcome, Scored):
-        state = tree_pb2.SCORE_STATE_SCORED
-        return tree_pb2.Score(state=state, value=outcome.value, parts=dict(outcome.parts), repair=_repair(outcome.repair))
-    return tree_pb2.Score(state=tree_pb2.SCORE_STATE_UNSCORABLE, reason=plain(outcome.reason, REASON_CHARACTERS))
+        return tree_pb2.Score(
+            state=tree_pb2.SCORE_STATE_SCORED,
+            value=outcome.value,
+            parts=dict(outcome.parts),
+            repair=_repair(outcome.repair),
+        )
+    reason = plain(outcome.reason, REASON_CHARACTERS)
+    return tree_pb2.Score(state=tree_pb2.SCORE_STATE_UNSCORABLE, reason=reason)
 
 
 def _repair(repair: Repair | None) -> tree_pb2.Repair | None:

@@ -1,4 +1,4 @@
-"""The verifier's gRPC side: scoring on request, and which scorers there are."""
+"""The gRPC service of the verifier: scoring on request, and the list of scorers."""
 
 import asyncio
 import contextlib
@@ -27,9 +27,16 @@ class VerifierServer(verifier_service_pb2_grpc.VerifierServiceServicer):
         self._scoring = scoring
         self._concurrency = concurrency
 
-    async def Score(self, requests: AsyncIterator[pb.ScoreRequest], context: Any) -> AsyncIterator[pb.ScoreResponse]:
-        """Answers in the order in which scores are done; reads no more requests than it may score at once."""
-        answers: asyncio.Queue[pb.ScoreResponse | BaseException | None] = asyncio.Queue(self._concurrency)
+    async def Score(
+        self, requests: AsyncIterator[pb.ScoreRequest], context: Any
+    ) -> AsyncIterator[pb.ScoreResponse]:
+        """Answer in the order in which scores are done.
+
+        No more requests are read than may be scored at once.
+        """
+        answers: asyncio.Queue[pb.ScoreResponse | BaseException | None] = asyncio.Queue(
+            self._concurrency
+        )
         reading = asyncio.create_task(self._read(requests, answers))
         try:
             while (answer := await answers.get()) is not None:
@@ -42,28 +49,35 @@ class VerifierServer(verifier_service_pb2_grpc.VerifierServiceServicer):
                 await reading
 
     async def _read(
-        self, requests: AsyncIterator[pb.ScoreRequest], answers: "asyncio.Queue[pb.ScoreResponse | BaseException | None]"
+        self,
+        requests: AsyncIterator[pb.ScoreRequest],
+        answers: "asyncio.Queue[pb.ScoreResponse | BaseException | None]",
     ) -> None:
-        room = asyncio.Semaphore(self._concurrency)
+        slots = asyncio.Semaphore(self._concurrency)
         try:
             async with asyncio.TaskGroup() as group:
                 async for request in requests:
-                    await room.acquire()
-                    group.create_task(self._answer(request, room, answers))
+                    await slots.acquire()
+                    group.create_task(self._answer(request, slots, answers))
             await answers.put(None)
         except BaseExceptionGroup as error:
             await answers.put(error.exceptions[0])
         except BanyanError as error:
             await answers.put(error)
 
-    async def _answer(self, request: pb.ScoreRequest, room: asyncio.Semaphore, answers: "asyncio.Queue[Any]") -> None:
+    async def _answer(
+        self, request: pb.ScoreRequest, slots: asyncio.Semaphore, answers: "asyncio.Queue[Any]"
+    ) -> None:
         try:
             verdict = await self._verdict(request)
-            score = to_wire(verdict.outcome)
-            response = pb.ScoreResponse(request_id=request.request_id, score=score, scorer_version=verdict.version)
+            response = pb.ScoreResponse(
+                request_id=request.request_id,
+                score=to_wire(verdict.outcome),
+                scorer_version=verdict.version,
+            )
             await answers.put(response)
         finally:
-            room.release()
+            slots.release()
 
     async def _verdict(self, request: pb.ScoreRequest) -> Verdict:
         try:
@@ -71,36 +85,45 @@ class VerifierServer(verifier_service_pb2_grpc.VerifierServiceServicer):
         except ValueError as error:
             return Verdict("", Unscorable(f"EXCEPTION: row_json is not JSON: {error}"))
         if not isinstance(row, dict):
-            return Verdict("", Unscorable(f"EXCEPTION: row_json is {type(row).__name__}, not an object"))
+            kind = type(row).__name__
+            return Verdict("", Unscorable(f"EXCEPTION: row_json is {kind}, not an object"))
         return await self._scoring.score(ScorerSpec(request.scorer, {}), request.completion, row)
 
-    async def ListScorers(self, request: pb.ListScorersRequest, context: Any) -> pb.ListScorersResponse:
-        """The scorers that are registered; any module:function beside them."""
+    async def ListScorers(
+        self, request: pb.ListScorersRequest, context: Any
+    ) -> pb.ListScorersResponse:
+        """List the registered scorers; any module:function can be named beside them."""
         return pb.ListScorersResponse(scorers=registry.names("filter"))
 
-    async def OpenEnvironment(self, request: pb.OpenEnvironmentRequest, context: Any) -> pb.OpenEnvironmentResponse:
-        """Not in this version."""
+    async def OpenEnvironment(
+        self, request: pb.OpenEnvironmentRequest, context: Any
+    ) -> pb.OpenEnvironmentResponse:
+        """Raise NotReady: not in this version."""
         _no_environments()
 
     async def Step(self, request: pb.StepRequest, context: Any) -> pb.StepResponse:
-        """Not in this version."""
+        """Raise NotReady: not in this version."""
         _no_environments()
 
     async def Fork(self, request: pb.ForkRequest, context: Any) -> pb.ForkResponse:
-        """Not in this version."""
+        """Raise NotReady: not in this version."""
         _no_environments()
 
-    async def CloseEnvironment(self, request: pb.CloseEnvironmentRequest, context: Any) -> pb.CloseEnvironmentResponse:
-        """Not in this version."""
+    async def CloseEnvironment(
+        self, request: pb.CloseEnvironmentRequest, context: Any
+    ) -> pb.CloseEnvironmentResponse:
+        """Raise NotReady: not in this version."""
         _no_environments()
 
 
 def _no_environments() -> NoReturn:
-    raise NotReady("the verifier has no environments in this version; score whole completions with Score")
+    raise NotReady(
+        "the verifier has no environments in this version; score whole completions with Score"
+    )
 
 
 def adder(server: VerifierServer) -> Any:
-    """What the chassis calls to put the service on a server."""
+    """Return the function that adds the service to a gRPC server."""
 
     def add(to: grpc.aio.Server) -> None:
         verifier_service_pb2_grpc.add_VerifierServiceServicer_to_server(server, to)

@@ -1,4 +1,4 @@
-"""One run's share of a verifier: so much at once, so much that waits, and the rest comes again."""
+"""The share of one run in a worker loop: bounded work under way, bounded waiting, no more."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -6,63 +6,80 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Sized(Protocol):
-    """Something that waits: how many scores it owes, and how many bytes it holds."""
+    """A job that can wait.
+
+    weight: units of work, for example leaves.
+    bytes: memory that it holds while it waits.
+    """
 
     @property
-    def leaves(self) -> int: ...
+    def weight(self) -> int: ...
 
     @property
     def bytes(self) -> int: ...
 
 
 J = TypeVar("J", bound=Sized)
-MOST_WAITING = 64  # messages of a run, so that it goes on without a turn of the broker's
-MOST_BYTES = 8 << 20
-_AGAIN_S = 2.0
-_LATEST_AGAIN_S = 30.0
+MAX_WAITING = 64  # messages of a run, so that it goes on without a round trip to the broker
+MAX_WAITING_BYTES = 8 << 20
+_FIRST_DELAY_S = 2.0
+_LONGEST_DELAY_S = 30.0
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Share(Generic[J]):
-    """The messages of one run. No other run waits for them: each has as much.
+    """The jobs of one run. Each run has a share of the same size, so that none waits for another.
 
-    most: leaves under way below which more messages are begun.
+    max_under_way: weight under way below which more jobs begin.
+    max_waiting: jobs that wait beyond those.
+    under_way: weight of the jobs that have begun.
+    waiting: jobs that have not begun, in order.
+    waiting_bytes: memory of the waiting jobs.
     """
 
-    most: int
+    max_under_way: int
+    max_waiting: int = MAX_WAITING
     under_way: int = 0
     waiting: deque[J] = field(default_factory=deque)
-    held: int = 0  # bytes that wait
+    waiting_bytes: int = 0
 
     def offer(self, job: J) -> bool:
-        """Whether there is room for it; it waits then."""
-        full = len(self.waiting) >= MOST_WAITING or self.held + job.bytes > MOST_BYTES
-        if self.waiting and full:
+        """Add a job to those that wait; return False if the share is full.
+
+        A job for which nothing waits and a place is free is taken whatever its size.
+        """
+        crowded = len(self.waiting) >= self.max_waiting
+        too_large = self.waiting_bytes + job.bytes > MAX_WAITING_BYTES
+        next_in_line = not self.waiting and self.under_way < self.max_under_way
+        if (crowded or too_large) and not next_in_line:
             return False
         self.waiting.append(job)
-        self.held += job.bytes
+        self.waiting_bytes += job.bytes
         return True
 
     def begin(self) -> list[J]:
-        """What is to be begun now, in order; it is under way from here on."""
+        """Return the jobs that may begin now, in order, and count them as under way."""
         begun: list[J] = []
-        while self.waiting and self.under_way < self.most:
+        while self.waiting and self.under_way < self.max_under_way:
             job = self.waiting.popleft()
-            self.held -= job.bytes
-            self.under_way += job.leaves
+            self.waiting_bytes -= job.bytes
+            self.under_way += job.weight
             begun.append(job)
         return begun
 
-    def done(self, leaves: int) -> None:
-        """Gives the room of what was under way back."""
-        self.under_way -= leaves
+    def release(self, weight: int) -> None:
+        """Return the places of jobs that have ended."""
+        self.under_way -= weight
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of the run is here."""
+        """True if no job of the run waits or is under way."""
         return not self.under_way and not self.waiting
 
 
-def again_s(attempts: int) -> float:
-    """When a message for which there is no room comes again: later each time, since a slow run's backlog may be long."""
-    return min(_AGAIN_S * 2.0 ** min(attempts - 1, 8), _LATEST_AGAIN_S)
+def refusal_delay_s(attempts: int) -> float:
+    """Return the delay in seconds until a refused message is delivered again.
+
+    It doubles with each attempt, because the backlog of a slow run may be long.
+    """
+    return min(_FIRST_DELAY_S * 2.0 ** min(attempts - 1, 8), _LONGEST_DELAY_S)

@@ -1,4 +1,4 @@
-"""The treestore over gRPC, with recipes cached: they never change during a run."""
+"""The treestore over gRPC. Recipes are cached: they never change during a run."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from services.verifier.sandbox.worker import ScorerSpec
 
 _OVER = (tree_pb2.TREE_STATE_CLOSED, tree_pb2.TREE_STATE_CONSUMED, tree_pb2.TREE_STATE_DROPPED)
 _CALL_S = 10.0
-_RUNS = 256
+_MAX_RUNS = 256  # recipes in the cache
 
 
 class GrpcStore:
@@ -33,24 +33,34 @@ class GrpcStore:
         self._runs = runstore_service_pb2_grpc.RunStoreServiceStub(channel)
         self._specs: dict[str, Mapping[str, ScorerSpec]] = {}
 
-    async def read_leaves(self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float) -> list[Transcript]:
-        """Transcripts of the leaves that the store accepted."""
+    async def read_leaves(
+        self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float
+    ) -> list[Transcript]:
+        """Return transcripts of the leaves that the store accepted."""
         keys = [
-            treestore_service_pb2.LeafKey(tree_id=leaf.tree_id, leaf=leaf.leaf, claim_epoch=leaf.claim_epoch)
+            treestore_service_pb2.LeafKey(
+                tree_id=leaf.tree_id, leaf=leaf.leaf, claim_epoch=leaf.claim_epoch
+            )
             for leaf in leaves
         ]
-        request = treestore_service_pb2.ReadLeavesRequest(leaves=keys, deadline_ms=int(1000 * deadline_s))
+        request = treestore_service_pb2.ReadLeavesRequest(
+            leaves=keys, deadline_ms=int(1000 * deadline_s)
+        )
         response = await rpc.call(self._trees.ReadLeaves, request, deadline_s + _CALL_S)
         return list(response.transcripts)
 
     async def standing(self, tree_id: bytes) -> TreeStanding | None:
-        """Where a tree stands."""
-        request = treestore_service_pb2.ListTreesRequest(filter=treestore_service_pb2.TreeFilter(tree_ids=[tree_id]))
-        found = (await rpc.call(self._trees.ListTrees, request, _CALL_S)).trees
-        return TreeStanding(found[0].claim_epoch, found[0].state in _OVER) if found else None
+        """Return the standing of a tree; None if the store does not know it."""
+        request = treestore_service_pb2.ListTreesRequest(
+            filter=treestore_service_pb2.TreeFilter(tree_ids=[tree_id])
+        )
+        trees = (await rpc.call(self._trees.ListTrees, request, _CALL_S)).trees
+        if not trees:
+            return None
+        return TreeStanding(claim_epoch=trees[0].claim_epoch, over=trees[0].state in _OVER)
 
     async def read_group(self, tree_id: bytes, claim_epoch: int, deadline_s: float) -> Group:
-        """The group of a tree whose growth ended under this claim."""
+        """Return the group of a tree whose growth ended under this claim."""
         request = treestore_service_pb2.ReadGroupRequest(
             tree_id=tree_id, claim_epoch=claim_epoch, deadline_ms=int(1000 * deadline_s)
         )
@@ -58,32 +68,32 @@ class GrpcStore:
         return response
 
     async def scorers(self, run_id: str) -> Mapping[str, ScorerSpec]:
-        """The scorers of a run's recipe by name."""
+        """Return the scorers of a run's recipe by name."""
         if run_id not in self._specs:
             request = runstore_service_pb2.ReadRunRequest(run_id=run_id)
             run = (await rpc.call(self._runs.ReadRun, request, _CALL_S)).run
-            if len(self._specs) >= _RUNS:
+            if len(self._specs) >= _MAX_RUNS:
                 self._specs.pop(next(iter(self._specs)))
             self._specs[run_id] = specs_of(run.recipe_json)
         return self._specs[run_id]
 
 
 def specs_of(recipe_json: str) -> dict[str, ScorerSpec]:
-    """The scorers of a recipe by name. Raises InvalidInput."""
+    """Return the scorers of a recipe by name. Raise InvalidInput if it is malformed."""
     try:
         recipe = Recipe.model_validate_json(recipe_json)
     except ValueError as error:
         raise InvalidInput(f"the stored recipe is not one: {error}") from None
     settings = {f.name: f.settings for f in (*recipe.filter, *recipe.eval.filter)}
-    together = group_scorers.scorers(recipe.filter)
+    names_of_groups = group_scorers.scorers(recipe.filter)
     names = (*recipe.scorers, *recipe.eval_scorers)
-    rows = (recipe.task.path,) if recipe.task.name == "file" else ()
+    task_files = (recipe.task.path,) if recipe.task.name == "file" else ()
     return {
         name: ScorerSpec(
             name=name,
             settings=settings.get(name, {}),
-            group=name in together,
-            withheld=rows,
+            group=name in names_of_groups,
+            withheld=task_files,
             unconfined=recipe.allow_unconfined_scorers,
         )
         for name in names
@@ -91,11 +101,13 @@ def specs_of(recipe_json: str) -> dict[str, ScorerSpec]:
 
 
 def row_of(transcript: Transcript) -> dict[str, object]:
-    """The task's row of a transcript. Raises InvalidInput."""
+    """Return the task's row of a transcript. Raise InvalidInput if it is not a JSON object."""
+    tree = transcript.key.tree_id.hex()[:12]
     try:
         row = json.loads(transcript.row_json)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"the row of tree {transcript.key.tree_id.hex()[:12]} is not JSON: {error}") from None
+        raise InvalidInput(f"the row of tree {tree} is not JSON: {error}") from None
     if not isinstance(row, dict):
-        raise InvalidInput(f"the row of tree {transcript.key.tree_id.hex()[:12]} is {type(row).__name__}, not an object")
+        kind = type(row).__name__
+        raise InvalidInput(f"the row of tree {tree} is {kind}, not an object")
     return row

@@ -25,7 +25,13 @@ from services.learner.packing import packing
 from services.learner.training.trainer_thread import TorchThread
 from services.rollout.engines.factory import maker
 from services.rollout.engines.port import Request
-from services.rollout.engines.torch_engine import attention, cascade_attention, forward, loading, paged_attention
+from services.rollout.engines.torch_engine import (
+    attention,
+    cascade_attention,
+    forward,
+    loading,
+    paged_attention,
+)
 from services.rollout.engines.torch_engine import attention_check as of_engine
 from services.rollout.engines.torch_engine.kv.kv_budget import Limits, Memory
 from services.rollout.engines.torch_engine.scheduling.limits import check

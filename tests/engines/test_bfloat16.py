@@ -18,7 +18,18 @@ from services.rollout.engines.torch_engine.forward import Forward
 from services.rollout.engines.torch_engine.kv.kv_budget import Limits
 from services.rollout.engines.vllm_engine import start
 from tests.engines.conftest import TORCH, VLLM
-from tests.engines.rig import BASE, BRANCHES, KV_TOKENS, OTHER, ask, finish, model, of, prompt, taught
+from tests.engines.rig import (
+    BASE,
+    BRANCHES,
+    KV_TOKENS,
+    OTHER,
+    ask,
+    finish,
+    model,
+    of,
+    prompt,
+    taught,
+)
 from tests.system.tiny import byte_tokenizer
 
 RATIO, ERRORS = 1.5, 3.0

@@ -9,7 +9,18 @@ import torch
 from banyan.errors import InvalidInput
 from banyan.segment import Finish
 from banyan.signals import Wanted
-from tests.engines.rig import BASE, OTHER, TOLERANCE, VOCABULARY, ask, finish, gap, of, prompt, taught
+from tests.engines.rig import (
+    BASE,
+    OTHER,
+    TOLERANCE,
+    VOCABULARY,
+    ask,
+    finish,
+    gap,
+    of,
+    prompt,
+    taught,
+)
 
 LARGE = 0.1  # nats: a fault shows at least so much
 

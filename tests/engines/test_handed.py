@@ -15,7 +15,18 @@ from banyan.recipe import Resources
 from services.chassis.weights import collective, file
 from services.rollout.engines.vllm_engine import start
 from tests.engines.conftest import HAS_VLLM
-from tests.engines.rig import BASE, OTHER, TOLERANCE, Rig, ask, finish, gap, model, model_folder, prompt
+from tests.engines.rig import (
+    BASE,
+    OTHER,
+    TOLERANCE,
+    Rig,
+    ask,
+    finish,
+    gap,
+    model,
+    model_folder,
+    prompt,
+)
 from tests.weights.handovers import Learner, learner
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -91,7 +91,7 @@ async def refreshed(rig, drain_s, path=None, length=LENGTH, begun=0):
             while (stats := await thread.stats()).running < len(running) or tokens(stats, cold) < begun:
                 await asyncio.sleep(0)
             store.published = announced(new)
-            await refresher.look()
+            await refresher.poll()
             loading = asyncio.create_task(refresher.refresh([], []))
             await asyncio.sleep(0)
             thread.submit(later)

@@ -16,7 +16,18 @@ from banyan.signals import Wanted
 from services.rollout.engines import canary, factory
 from services.rollout.engines.vllm_engine import params
 from tests.engines.conftest import HAS_VLLM
-from tests.engines.rig import BASE, OTHER, TOLERANCE, ask, finish, gap, of, prompt, taught, with_canary
+from tests.engines.rig import (
+    BASE,
+    OTHER,
+    TOLERANCE,
+    ask,
+    finish,
+    gap,
+    of,
+    prompt,
+    taught,
+    with_canary,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

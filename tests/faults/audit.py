@@ -1,4 +1,4 @@
-"""The oracle of every fault test: reads the store's SQL after a run, never a log, and says all that is wrong."""
+"""The oracle of every fault test: it reads the store's SQL after a run and lists all faults."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -7,8 +7,12 @@ from pathlib import Path
 from tests.faults.oracle import counts, lineage, steps, trees
 from tests.faults.oracle.allowed import NOTHING, Allowed
 
-_DROPPED_TREE = f"reason = 'TREE_DROPPED' and tree_id in (select tree_id from trees where state = {lineage.DROPPED})"
-_KEPT = {  # What came for a tree that was dropped is no fault of its own: whether it might be dropped is asked of the tree.
+_DROPPED_TREE = (
+    "reason = 'TREE_DROPPED' and tree_id in (select tree_id from trees where state ="
+    f" {lineage.DROPPED})"
+)
+# Rows about a dropped tree are no fault of their own; the drop itself is checked with the tree.
+_KEPT = {
     "refused": f"where not ({_DROPPED_TREE})",
     "late": f"where not ({_DROPPED_TREE})",
     "dead": "",
@@ -17,9 +21,10 @@ _QUEUES = ("parked", "outbox", "blobs")
 
 
 def audit(database: Path, run_id: str, made: int, allowed: Allowed = NOTHING) -> list[str]:
-    """Everything that breaks a promise in the store of a run that succeeded with `made` steps; empty if nothing does.
+    """Return the broken promises in the store of a run that succeeded with `made` steps.
 
-    By default nothing is forgiven that a fault may cause; a caller who injects faults says in `allowed` what they may leave.
+    By default no consequence of a fault is forgiven; a caller who injects faults states in
+    `allowed` what they may leave.
     """
     db = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
     db.row_factory = sqlite3.Row
@@ -51,7 +56,7 @@ def _wrong(db: sqlite3.Connection, run_id: str, made: int, allowed: Allowed) -> 
 
 
 def _queues(db: sqlite3.Connection, allowed: Allowed) -> Iterator[str]:
-    """Queues are empty, and what was refused, came late or is dead may be so."""
+    """Yield queues that are not empty, and refused, late or dead rows that are not allowed."""
     for table in _QUEUES:
         (left,) = db.execute(f"select count(*) from {table}").fetchone()
         if left:

@@ -1,4 +1,4 @@
-"""A real embedded system whose processes a test may kill: scripted engine, a tiny random model, a few steps."""
+"""A real embedded system for fault tests: scripted engine, a tiny random model, a few steps."""
 
 import asyncio
 import contextlib
@@ -24,21 +24,28 @@ STEPS = 6
 
 
 def tiny_model(folder: Path, vocab: int = 256) -> Path:
-    """A Llama of a few thousand weights, randomly initialised with a fixed seed."""
+    """Write a Llama of a few thousand weights, random with a fixed seed."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=vocab, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=512, eos_token_id=2, bos_token_id=1,
-    )  # fmt: skip
+        vocab_size=vocab,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        eos_token_id=2,
+        bos_token_id=1,
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
 
 
 def recipe(model: Path, **changes: Any) -> dict[str, Any]:
-    """A run of a few steps on the scripted engine, slow enough to be killed in the middle."""
+    """Return a run of a few steps on the scripted engine, slow enough to be killed midway."""
     base: dict[str, Any] = {
         "name": "faults",
         "model": str(model),
@@ -48,7 +55,10 @@ def recipe(model: Path, **changes: Any) -> dict[str, Any]:
         "optimise": {"learning_rate": 1e-3, "checkpoint_every": 2},
         "budget": {"steps": STEPS, "minutes": 5.0},
         "eval": {"samples": 1, "max_rows": 6},
-        "resources": {"engine": "scripted", "engine_settings": {"accuracy": 0.5, "latency_s": 0.02}},
+        "resources": {
+            "engine": "scripted",
+            "engine_settings": {"accuracy": 0.5, "latency_s": 0.02},
+        },
     }
     for key, value in changes.items():
         part, _, name = key.partition("__")
@@ -64,32 +74,44 @@ class System:
 
     def __init__(self, supervisor: Supervisor, state: Path) -> None:
         self.supervisor, self.state = supervisor, state
-        self._channel = rpc.channel(supervisor.fleet.state.address("gateway"), secret=supervisor.fleet.state.secret)
+        self._channel = rpc.channel(
+            supervisor.fleet.state.address("gateway"), secret=supervisor.fleet.state.secret
+        )
         self.gateway: Any = gw_grpc.GatewayServiceStub(self._channel)
         self.run_id = ""
 
     async def create(self, data: Mapping[str, Any]) -> str:
-        request = gw.CreateRunRequest(recipe_json=resolve(dict(data)).model_dump_json(), request_id=uuid.uuid4().hex)
+        request = gw.CreateRunRequest(
+            recipe_json=resolve(dict(data)).model_dump_json(), request_id=uuid.uuid4().hex
+        )
         self.run_id = (await rpc.call(self.gateway.CreateRun, request, 60.0, 30.0)).run.run_id
         return self.run_id
 
     async def look(self) -> gw.GetRunResponse:
-        answer: gw.GetRunResponse = await rpc.call(self.gateway.GetRun, gw.GetRunRequest(run_id=self.run_id), 20.0, 60.0)
+        answer: gw.GetRunResponse = await rpc.call(
+            self.gateway.GetRun, gw.GetRunRequest(run_id=self.run_id), 20.0, 60.0
+        )
         return answer
 
     async def reach(self, step: int, deadline_s: float = 120.0) -> None:
-        """Waits until the run has made `step` steps."""
+        """Wait until the run has made `step` steps."""
         end = time.monotonic() + deadline_s
         while time.monotonic() < end:
             seen = await self.look()
-            assert seen.run.state not in OVER or seen.run.state == rs.RUN_STATE_SUCCEEDED, seen.run.cause
-            if seen.progress.HasField("step") and seen.progress.step >= step and seen.run.state >= rs.RUN_STATE_TRAINING:
+            assert seen.run.state not in OVER or seen.run.state == rs.RUN_STATE_SUCCEEDED, (
+                seen.run.cause
+            )
+            if (
+                seen.progress.HasField("step")
+                and seen.progress.step >= step
+                and seen.run.state >= rs.RUN_STATE_TRAINING
+            ):
                 return
             await asyncio.sleep(0.02)
         raise AssertionError(f"step {step} was not reached in {deadline_s} s: {seen.progress}")
 
     async def finish(self, deadline_s: float = 180.0) -> rs.Run:
-        """Waits until the run is over."""
+        """Wait until the run is over."""
         end = time.monotonic() + deadline_s
         while time.monotonic() < end:
             seen = await self.look()
@@ -98,13 +120,17 @@ class System:
             if self.supervisor.failure.done():
                 raise AssertionError(str(self.supervisor.failure.result()))
             await asyncio.sleep(0.05)
-        raise AssertionError(f"the run is not over after {deadline_s} s: {seen.run} {seen.progress}")
+        raise AssertionError(
+            f"the run is not over after {deadline_s} s: {seen.run} {seen.progress}"
+        )
 
     def pid(self, service: str) -> int:
-        return next(c.pid for c in self.supervisor.children.values() if c.service == service and c.running)
+        return next(
+            c.pid for c in self.supervisor.children.values() if c.service == service and c.running
+        )
 
     async def kill(self, service: str) -> int:
-        """kill -9, once the process is there."""
+        """Send SIGKILL to a service's process once it runs; return its pid."""
         end = time.monotonic() + 30
         while time.monotonic() < end:
             with contextlib.suppress(StopIteration):

@@ -1,4 +1,4 @@
-"""Disks and checkpoints: the store's disk is full for a while; the learner dies while it writes a checkpoint."""
+"""Disks and checkpoints: the store's disk is full for a while; a learner dies while writing."""
 
 import asyncio
 import contextlib
@@ -35,9 +35,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Leaves no byte free."""
+    """Fill a disk to the last byte."""
     filler = disk / "filler"
-    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as out:  # the store may have taken the last byte
+    with (
+        contextlib.suppress(OSError),
+        filler.open("wb", buffering=0) as out,
+    ):  # the store may have taken the last byte
         while True:
             out.write(b"x" * 65536)
     return filler
@@ -63,7 +66,9 @@ async def test_a_learner_killed_while_it_writes_a_checkpoint_goes_on_from_the_la
 ) -> None:
     state = tmp_path / "s"
     async with system(state) as made:
-        run_id = await made.create(recipe(model, optimise={"learning_rate": 1e-3, "checkpoint_every": 1}))
+        run_id = await made.create(
+            recipe(model, optimise={"learning_rate": 1e-3, "checkpoint_every": 1})
+        )
         for step in (2, 4):
             await made.reach(step)
             await _kill_while_writing(made, state / "runs" / run_id / "checkpoints")
@@ -73,7 +78,7 @@ async def test_a_learner_killed_while_it_writes_a_checkpoint_goes_on_from_the_la
 
 
 async def _kill_while_writing(made, folder: Path) -> None:
-    """Kills the learner at the first sight of a checkpoint that has no manifest yet."""
+    """Kill the learner as soon as there is a checkpoint without a manifest."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         torn = [p for p in folder.glob("*") if p.is_dir() and not (p / "manifest.json").exists()]

@@ -1,4 +1,4 @@
-"""Stops (SIGSTOP) any one process in the middle of a run: it is noticed and started again, and the run finishes clean."""
+"""SIGSTOP of any process during a run: it is noticed and restarted, and the run finishes clean."""
 
 import os
 import signal
@@ -31,5 +31,7 @@ async def test_a_stopped_process_is_noticed_whichever_it_is(tmp_path: Path) -> N
         now = {child.service: child for child in made.supervisor.children.values()}
         logs = {service: child.log.read_text() for service, child in now.items()}
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
-    assert {service for service, log in logs.items() if "it hung and was ended" in log} == set(SERVICES)
+    assert {service for service, log in logs.items() if "it hung and was ended" in log} == set(
+        SERVICES
+    )
     assert audit(tmp_path / "s" / "store.sqlite", run_id, STEPS, KILLED) == []

@@ -1,4 +1,4 @@
-"""kill -9 of any one process in the middle of a run: the run finishes, and SQL says that nothing was lost or doubled."""
+"""SIGKILL of any process during a run: it finishes, and nothing in the store is lost or doubled."""
 
 from pathlib import Path
 
@@ -25,7 +25,9 @@ async def test_an_undisturbed_run_is_clean(tmp_path: Path, model: Path) -> None:
     assert audit(tmp_path / "s" / "store.sqlite", run_id, STEPS) == []
 
 
-@pytest.mark.parametrize("service", ["gateway", "rollout", "verifier", "treestore", "learner", "nats"])
+@pytest.mark.parametrize(
+    "service", ["gateway", "rollout", "verifier", "treestore", "learner", "nats"]
+)
 async def test_a_killed_process_loses_nothing(tmp_path: Path, model: Path, service: str) -> None:
     async with system(tmp_path / "s") as made:
         run_id = await made.create(recipe(model))
@@ -40,7 +42,9 @@ async def test_a_killed_process_loses_nothing(tmp_path: Path, model: Path, servi
 async def test_every_process_killed_once_in_one_run(tmp_path: Path, model: Path) -> None:
     async with system(tmp_path / "s") as made:
         run_id = await made.create(recipe(model, budget={"steps": 8, "minutes": 5.0}))
-        for step, service in enumerate(("rollout", "treestore", "learner", "nats", "verifier", "gateway"), start=1):
+        for step, service in enumerate(
+            ("rollout", "treestore", "learner", "nats", "verifier", "gateway"), start=1
+        ):
             await made.reach(step)
             await made.kill(service)
         run = await made.finish()
@@ -48,7 +52,9 @@ async def test_every_process_killed_once_in_one_run(tmp_path: Path, model: Path)
     assert audit(tmp_path / "s" / "store.sqlite", run_id, 8, KILLED) == []
 
 
-async def test_a_learner_killed_before_its_first_checkpoint_replays_every_batch(tmp_path: Path, model: Path) -> None:
+async def test_a_learner_killed_before_its_first_checkpoint_replays_every_batch(
+    tmp_path: Path, model: Path
+) -> None:
     async with system(tmp_path / "s") as made:
         run_id = await made.create(recipe(model, optimise__checkpoint_every=1000))
         await made.reach(3)

@@ -1,4 +1,4 @@
-"""The log misbehaves: every message comes twice, or all of NATS is wiped between two starts."""
+"""Faults of the log: every message comes twice, or all of NATS is wiped between two starts."""
 
 import asyncio
 import contextlib
@@ -22,13 +22,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def _double(state: Path, address: str, doubled: list[str]) -> None:
-    """Publishes every message again under another message id, so that the broker's dedupe window does not help."""
-    client = await nats.connect(f"nats://{address}", user_credentials=str(state / "nats" / "services.creds"))
+    """Publish every message again under another id, so that the broker does not recognise it."""
+    client = await nats.connect(
+        f"nats://{address}", user_credentials=str(state / "nats" / "services.creds")
+    )
     subscription = await client.subscribe(">")
     async for message in subscription.messages:
-        if message.subject.split(".")[0] not in ("lineage", "growth", "train") or "Doubled" in (message.headers or {}):
+        if message.subject.split(".")[0] not in ("lineage", "growth", "train") or "Doubled" in (
+            message.headers or {}
+        ):
             continue
-        headers = dict(message.headers or {}) | {"Nats-Msg-Id": f"again-{len(doubled)}", "Doubled": "1"}
+        headers = dict(message.headers or {}) | {
+            "Nats-Msg-Id": f"again-{len(doubled)}",
+            "Doubled": "1",
+        }
         await client.publish(message.subject, message.data, headers=headers)
         doubled.append(message.subject)
 
@@ -36,7 +43,9 @@ async def _double(state: Path, address: str, doubled: list[str]) -> None:
 async def test_every_message_twice_has_the_effect_of_once(tmp_path: Path, model: Path) -> None:
     doubled: list[str] = []
     async with system(tmp_path / "s") as made:
-        doubler = asyncio.create_task(_double(tmp_path / "s", made.supervisor.fleet.state.address("nats"), doubled))
+        doubler = asyncio.create_task(
+            _double(tmp_path / "s", made.supervisor.fleet.state.address("nats"), doubled)
+        )
         run_id = await made.create(recipe(model))
         run = await made.finish()
         doubler.cancel()
@@ -45,7 +54,9 @@ async def test_every_message_twice_has_the_effect_of_once(tmp_path: Path, model:
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
     kinds = {subject.split(".")[-1] for subject in doubled}
     assert {"opened", "segment", "leaf", "grown", "score", "closed", "batch", "policy"} <= kinds
-    twice_claimed = Allowed(refused=["STALE_EPOCH"])  # an assignment that comes twice is claimed twice
+    twice_claimed = Allowed(
+        refused=["STALE_EPOCH"]
+    )  # an assignment that comes twice is claimed twice
     assert audit(tmp_path / "s" / "store.sqlite", run_id, STEPS, twice_claimed) == []
 
 

@@ -1,4 +1,4 @@
-"""Runs whose estimators need rewards of places inside paths: such scores arrive, and nothing is lost in a kill."""
+"""Rewards of places inside paths: such scores arrive, and a kill loses none of them."""
 
 import json
 import sqlite3
@@ -15,8 +15,12 @@ pytestmark = pytest.mark.faults
 HERE, STEPS = "tests.faults.two_tasks", 3
 
 
-@pytest.mark.parametrize(("advantage", "service"), [("sage-skill", "verifier"), ("mars2", "treestore")])
-async def test_every_tree_waits_for_its_places(tmp_path: Path, advantage: str, service: str) -> None:
+@pytest.mark.parametrize(
+    ("advantage", "service"), [("sage-skill", "verifier"), ("mars2", "treestore")]
+)
+async def test_every_tree_waits_for_its_places(
+    tmp_path: Path, advantage: str, service: str
+) -> None:
     data = recipe(
         tiny_model(tmp_path / "model"),
         generate={"policy": f"{HERE}:TwoTasks", "max_new_tokens": 6},
@@ -34,7 +38,8 @@ async def test_every_tree_waits_for_its_places(tmp_path: Path, advantage: str, s
     assert audit(database, run.run_id, STEPS) == []
     db = sqlite3.connect(database)
     (unscored,) = db.execute(
-        "select count(*) from trees t join batch_trees b on b.tree_id = t.tree_id where (select count(*) from leaves l"
+        "select count(*) from trees t join batch_trees b on b.tree_id = t.tree_id where"
+        " (select count(*) from leaves l"
         " join scores s on s.tree_id = l.tree_id and s.segment = l.segment and s.end = l.end"
         " where l.tree_id = t.tree_id and not l.listed and s.state = 1) <> ?",
         (TwoTasks.width,),
@@ -42,5 +47,7 @@ async def test_every_tree_waits_for_its_places(tmp_path: Path, advantage: str, s
     assert unscored == 0, "a batch has trees whose places have no score"
     summaries = [json.loads(text) for (text,) in db.execute("select summary_json from batches")]
     db.close()
-    applied = [group for one in summaries for group in one["groups"] if group.get("advantage_max", 0) > 0]
+    applied = [
+        group for one in summaries for group in one["groups"] if group.get("advantage_max", 0) > 0
+    ]
     assert applied, "no group taught anything"

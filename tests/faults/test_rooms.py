@@ -1,4 +1,4 @@
-"""Runs whose trees grow by rooms: the budget of every block is spent and never exceeded, whoever is killed meanwhile."""
+"""Growth budgets: the budget of every block is spent and never exceeded, also under kills."""
 
 import sqlite3
 from pathlib import Path
@@ -32,12 +32,17 @@ def by_rooms(model: Path, **changes: Any) -> dict[str, Any]:
 
 
 def leaves_of(database: Path) -> dict[int, int]:
-    """Leaves of each training group that was grown, by ordinal; each has what its room says, and no more will come."""
+    """Return the leaves of each grown training group, by ordinal; each has used its budget."""
     rows = sqlite3.connect(database).execute(
-        "select g.ordinal, t.leaves, r.leaves, r.final, t.reason from trees t join groups g on g.group_id = t.group_id "
+        "select g.ordinal, t.leaves, r.leaves, r.final, t.reason from trees t join groups g on"
+        " g.group_id = t.group_id "
         "join rooms r on r.tree_id = t.tree_id where t.purpose = 1"
     )
-    found = {ordinal: (grown, given, final) for ordinal, grown, given, final, reason in rows if not reason}
+    found = {
+        ordinal: (grown, given, final)
+        for ordinal, grown, given, final, reason in rows
+        if not reason
+    }
     assert found and all(grown == given and final for grown, given, final in found.values()), found
     return {ordinal: grown for ordinal, (grown, _, _) in found.items()}
 
@@ -46,13 +51,17 @@ def check(state: Path, run: rs.Run, allowed: Allowed = NOTHING) -> None:
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
     assert audit(state / "store.sqlite", run.run_id, STEPS, allowed) == []
     leaves = leaves_of(state / "store.sqlite")
-    blocks = [[leaves.get(o, 0) for o in range(b, b + BLOCK)] for b in range(0, BLOCK * STEPS, BLOCK)]
+    blocks = [
+        [leaves.get(o, 0) for o in range(b, b + BLOCK)] for b in range(0, BLOCK * STEPS, BLOCK)
+    ]
     assert [sum(block) for block in blocks] == [BLOCK * ROLLOUTS] * STEPS, blocks
     assert any(len(set(block)) > 1 for block in blocks), "some prompts got more than others"
 
 
 @pytest.mark.parametrize("service", ["", "gateway", "rollout", "treestore"])
-async def test_the_budget_is_spent_whoever_is_killed(tmp_path: Path, model: Path, service: str) -> None:
+async def test_the_budget_is_spent_whoever_is_killed(
+    tmp_path: Path, model: Path, service: str
+) -> None:
     async with system(tmp_path / "s") as made:
         await made.create(by_rooms(model))
         if service:

@@ -1,4 +1,4 @@
-"""A running system of all five services: none of its ports takes a call from who cannot read the secret."""
+"""A system of all five services: none of its ports accepts a call without the secret."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ CALLS = {
 
 
 async def _said(address: str, method: str, secret: str) -> str:
-    """The reason of the refusal; empty for an answer."""
+    """Return the reason of a refusal; empty for an answer."""
     async with rpc.channel(address, secret=secret) as channel:
         try:
             await rpc.call(channel.unary_unary(method), b"", 10.0, 10.0)

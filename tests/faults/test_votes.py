@@ -1,4 +1,4 @@
-"""kill -9 while groups are voted on: every leaf is scored once, and all leaves of a group by the same vote."""
+"""SIGKILL while groups are voted on: every leaf is scored once, a group by the same vote."""
 
 import json
 import sqlite3
@@ -24,9 +24,10 @@ VOTE: dict[str, Any] = {
 
 
 def votes(database: Path) -> dict[str, list[tuple[float, float, float]]]:
-    """Value, majority_ratio and label_hash of each leaf of a group."""
+    """Return value, majority_ratio and label_hash of each leaf of a group."""
     joined = (
-        "select t.group_id, s.state, s.value, s.parts, s.scorer from scores s join trees t on t.tree_id = s.tree_id "
+        "select t.group_id, s.state, s.value, s.parts, s.scorer from scores s join trees t on"
+        " t.tree_id = s.tree_id "
         "where t.purpose = 1"
     )
     found: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
@@ -37,8 +38,12 @@ def votes(database: Path) -> dict[str, list[tuple[float, float, float]]]:
     return found
 
 
-@pytest.mark.parametrize("services", [("verifier",), ("rollout", "verifier", "treestore", "nats")], ids="-".join)
-async def test_all_leaves_of_a_group_have_one_vote(tmp_path: Path, services: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "services", [("verifier",), ("rollout", "verifier", "treestore", "nats")], ids="-".join
+)
+async def test_all_leaves_of_a_group_have_one_vote(
+    tmp_path: Path, services: tuple[str, ...]
+) -> None:
     async with system(tmp_path / "s") as made:
         run_id = await made.create(recipe(tiny_model(tmp_path / "model"), **VOTE))
         for step, service in enumerate(services, start=1):

@@ -1,4 +1,4 @@
-"""A tree policy that scores a place inside each path, and a scorer that says whether a skill was used (SAGE)."""
+"""A tree policy that scores a place inside each path, and a scorer that rewards skills (SAGE)."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from methods.generate.cuts import upto
 
 @dataclass(frozen=True)
 class TwoTasks(Growing):
-    """Two tasks in a row on each path: the end of the first is scored where it is, and is no leaf of the tree."""
+    """Two tasks in a row on each path: the end of the first is scored, but no leaf of the tree."""
 
     width: int = 4
     tokens: int = 3
@@ -28,9 +28,11 @@ class TwoTasks(Growing):
         growth.mark(first.leaf, "task 1")
         await growth.reward(first.leaf)
         growth.drop(first.leaf)
-        growth.end(await growth.run(Expansion(Branch(first.leaf.segment, first.leaf.end, 0), sampling)))
+        growth.end(
+            await growth.run(Expansion(Branch(first.leaf.segment, first.leaf.end, 0), sampling))
+        )
 
 
 def reward(completion: str, **row: Any) -> Scored:
-    """1 for every other text, so that paths differ; a skill was used where the text is long."""
+    """Return 1 for every other text, so that paths differ; long texts have used a skill."""
     return Scored(float(sum(completion.encode()) % 2), {"used": float(len(completion) > 3)})

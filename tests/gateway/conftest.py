@@ -13,9 +13,7 @@ from tests.gateway.memory_store import MemoryLog, MemoryStore
 
 
 def make_recipe(**parts: Any) -> Recipe:
-    """Return a recipe of the arithmetic task with small numbers, merged with `parts` one level
-    deep.
-    """
+    """Return a recipe of the arithmetic task with small numbers; `parts` are merged into it."""
     data: dict[str, Any] = {
         "name": "tiny",
         "model": "none",

@@ -226,7 +226,7 @@ class MemoryLog(Log):
         self.store, self.lose, self.hold = store, False, False
         self.messages = 0
         self.sent: list[events_pb2.TreeOpened] = []
-        self.held: list[events_pb2.TreeOpened] = []
+        self.kept: list[events_pb2.TreeOpened] = []
 
     async def publish(
         self,
@@ -242,7 +242,7 @@ class MemoryLog(Log):
         self.messages += 1
         self.sent += trees
         if self.hold:
-            self.held += trees
+            self.kept += trees
         elif not self.lose:
             for tree in trees:
                 self.store.ingest(tree)

@@ -113,8 +113,8 @@ async def test_a_run_in_which_nothing_was_ever_applied_is_no_success(
 ) -> None:
     recipe = recipe_of(task={"holdout": 0.0}, budget={"steps": 3}, control={"groups_per_batch": 2})
     driver = await driver_of(store, bus, recipe)
-    said, why = UNTAUGHT[name]
-    store.metrics = {"applied": 0.0, **said}
+    metrics, why = UNTAUGHT[name]
+    store.metrics = {"applied": 0.0, **metrics}
     await until_over(store, bus, recipe, driver)
     assert store.moves[-1] == ("FAILED", f"none of the 3 steps changed the weights: {why}")
     assert not store.saved

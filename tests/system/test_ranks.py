@@ -1,4 +1,4 @@
-"""A whole run whose learner has two ranks; one of them dies in the middle, and the run succeeds all the same."""
+"""A run whose learner has two ranks: one of them dies, and the run succeeds nevertheless."""
 
 import os
 import signal
@@ -15,14 +15,16 @@ pytestmark = pytest.mark.slow
 
 
 def follower(made: System) -> int:
-    """The rank that the learner's process has started."""
+    """Return the pid of the rank that the learner's process has started."""
     tasks = Path(f"/proc/{made.pid('learner')}/task").glob("*/children")
     (pid,) = [int(child) for path in tasks for child in path.read_text().split()]
     return pid
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
-async def test_a_run_with_two_ranks_succeeds_though_one_dies(tmp_path: Path, lora: dict[str, int] | None) -> None:
+async def test_a_run_with_two_ranks_succeeds_though_one_dies(
+    tmp_path: Path, lora: dict[str, int] | None
+) -> None:
     async with system(tmp_path / "s") as made:
         changes = {"resources__learner_ranks": 2, "optimise__lora": lora}
         run_id = await made.create(recipe(tiny_model(tmp_path / "model"), **changes))

@@ -1,4 +1,4 @@
-"""Repaired failures through all five services: scored with a repair, put right in the tree, and trained on."""
+"""Repaired failures through all five services: scored, repaired in the tree, trained on."""
 
 import sqlite3
 from pathlib import Path
@@ -18,7 +18,7 @@ from banyan.plugins import Repair, Scored
 
 class Mend:
     '''Right is what holds a 7. What does not is right for its first half, and a 7 should follow.'''
-    name, version, safe = "mend", "1", False
+    name, version = "mend", "1"
     def score(self, completion, row):
         if "7" in completion:
             return Scored(1.0)
@@ -33,7 +33,11 @@ async def test_failed_answers_are_repaired_and_trained_on(tmp_path: Path) -> Non
     (folder / "mending.py").write_text(MENDING)
     data["task"]["path"] = str(folder / "rows.jsonl")
     data |= {
-        "generate": {"policy": "scope", "settings": {"width": WIDTH, "most": 2}, "max_new_tokens": 12},
+        "generate": {
+            "policy": "scope",
+            "settings": {"width": WIDTH, "most": 2},
+            "max_new_tokens": 12,
+        },
         "filter": [{"name": "mending:Mend"}],
         "optimise": {"loss_settings": {"forced": {"teacher": "shaped"}}, "checkpoint_every": 1000},
         "control": {"groups_per_batch": 2},
@@ -51,11 +55,13 @@ async def test_failed_answers_are_repaired_and_trained_on(tmp_path: Path) -> Non
             "select distinct kind, origin, text from segments where kind = ?", (int(Kind.FORCED),)
         ).fetchall()
         listed = db.execute(
-            "select distinct n from (select count(*) n from leaves l join trees t on t.tree_id = l.tree_id "
+            "select distinct n from (select count(*) n from leaves l join trees t on t.tree_id"
+            " = l.tree_id "
             "join batch_trees b on b.tree_id = t.tree_id where l.listed group by t.tree_id)"
         ).fetchall()
         dropped = (
-            "select count(*) from leaves l join batch_trees b on b.tree_id = l.tree_id where not l.listed and l.finished"
+            "select count(*) from leaves l join batch_trees b on b.tree_id = l.tree_id where"
+            " not l.listed and l.finished"
         )
         (left_out,) = db.execute(dropped).fetchone()
     assert forced == [(int(Kind.FORCED), int(Origin.TEACHER), "7")]

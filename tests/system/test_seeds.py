@@ -1,4 +1,4 @@
-"""Problems that nobody solved come back with solved ones in front, through all five services, while trees grow by rooms."""
+"""Unsolved problems come back with solved ones as examples, while trees grow by budgets."""
 
 import json
 import sqlite3
@@ -18,7 +18,8 @@ STEPS = 6
 REWARD = """
 def reward(completion, prompt, **row):
     right = int(prompt.split()[-1]) % 2 == 0 and len(completion) > 0
-    return float(right) * (1.0 + len(completion) % 2)  # answers to one problem differ, so that a step learns
+    # Answers to one problem differ, so that a step learns.
+    return float(right) * (1.0 + len(completion) % 2)
 """
 
 
@@ -31,7 +32,12 @@ async def test_rows_that_failed_are_grown_and_trained_with_examples(tmp_path: Pa
     rooms = {"rooms": "xrpo", "rooms_settings": {"rollouts": 4, "phases": 2}}
     data |= {
         "generate": {"policy": "rounds", "settings": {"start": 2, "most": 8}, "max_new_tokens": 4},
-        "control": {"groups_per_batch": 2, "curriculum": "seeds", "curriculum_settings": {"chars": 60}, **rooms},
+        "control": {
+            "groups_per_batch": 2,
+            "curriculum": "seeds",
+            "curriculum_settings": {"chars": 60},
+            **rooms,
+        },
         "budget": {"steps": STEPS, "minutes": 4.0},
         "eval": {"samples": 0},
     }
@@ -46,13 +52,21 @@ async def test_rows_that_failed_are_grown_and_trained_with_examples(tmp_path: Pa
 
 
 def _openings(database: Path) -> tuple[list[int], list[int]]:
-    """Rows that were opened with examples, and without, in order; each tree's root holds what was asked."""
-    query = "select t.spec, s.text from trees t join segments s on s.tree_id = t.tree_id and s.parent = x'' order by t.n"
+    """Return rows opened with examples and without, in order; each root holds its prompt."""
+    query = (
+        "select t.spec, s.text from trees t join segments s on s.tree_id = t.tree_id and"
+        " s.parent = x'' order by t.n"
+    )
     seeded, plain = [], []
     for data, root in sqlite3.connect(database).execute(query):
         spec = tree_pb2.TreeSpec.FromString(data)
-        messages, row = json.loads(spec.messages_json), int(json.loads(spec.row_json)["prompt"].split()[-1])
-        assert messages[-1]["content"] == f"say {row}" and all(m["content"] in root for m in messages)
+        messages, row = (
+            json.loads(spec.messages_json),
+            int(json.loads(spec.row_json)["prompt"].split()[-1]),
+        )
+        assert messages[-1]["content"] == f"say {row}" and all(
+            m["content"] in root for m in messages
+        )
         examples = [m for m in messages if m["role"] == "assistant"]
         assert len(examples) in (0, 1, 2) and len(messages) == 2 * len(examples) + 1
         (seeded if examples else plain).append(row)

@@ -1,4 +1,4 @@
-"""One trace: a prompt's spans from all five services, with right parents and links, at a real OTLP receiver."""
+"""One trace: a prompt's spans from all five services, with their parents and links, over OTLP."""
 
 import asyncio
 from collections import defaultdict
@@ -17,8 +17,10 @@ from tests.faults.harness import recipe, system, tiny_model
 pytestmark = pytest.mark.slow
 
 
-class Receiver(trace_service_pb2_grpc.TraceServiceServicer, metrics_service_pb2_grpc.MetricsServiceServicer):
-    """Keeps spans as (service, span) and the names of metrics."""
+class Receiver(
+    trace_service_pb2_grpc.TraceServiceServicer, metrics_service_pb2_grpc.MetricsServiceServicer
+):
+    """A receiver that keeps spans as (service, span), and the names of metrics."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[str, Any]] = []
@@ -30,8 +32,14 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer, metrics_service_pb2_
                 self.metrics |= {m.name for scope in resource.scope_metrics for m in scope.metrics}
             return metrics_service_pb2.ExportMetricsServiceResponse()
         for resource in request.resource_spans:
-            service = next(a.value.string_value for a in resource.resource.attributes if a.key == "service.name")
-            self.spans += [(service, span) for scope in resource.scope_spans for span in scope.spans]
+            service = next(
+                a.value.string_value
+                for a in resource.resource.attributes
+                if a.key == "service.name"
+            )
+            self.spans += [
+                (service, span) for scope in resource.scope_spans for span in scope.spans
+            ]
         return trace_service_pb2.ExportTraceServiceResponse()
 
 
@@ -42,7 +50,10 @@ async def test_a_prompts_life_is_one_trace(tmp_path: Path, monkeypatch: pytest.M
     metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(receiver, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    otel = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", "OTEL_EXPORTER_OTLP_INSECURE": "true"}
+    otel = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+        "OTEL_EXPORTER_OTLP_INSECURE": "true",
+    }
     async with system(tmp_path / "s", otel) as made:
         await made.create(recipe(tiny_model(tmp_path / "m"), budget={"steps": 2, "minutes": 3.0}))
         run = await made.finish()
@@ -70,16 +81,27 @@ def check_spans(spans: list[tuple[str, Any]]) -> None:
 
 def check_tree(trace: list[Any], by_id: dict[bytes, Any]) -> None:
     names = {span.name for span in trace}
-    wanted = {"gateway.open", "rollout.grow", "rollout.segment", "verifier.score", "treestore.ingest", "learner.consume"}
+    wanted = {
+        "gateway.open",
+        "rollout.grow",
+        "rollout.segment",
+        "verifier.score",
+        "treestore.ingest",
+        "learner.consume",
+    }
     assert wanted <= names, wanted - names
     (root,) = [span for span in trace if not span.parent_span_id]
     assert root.name == "gateway.open"
     parents = {"rollout.segment": "rollout.grow"}
     for span in trace:
         if span is not root:
-            assert by_id[span.parent_span_id].name == parents.get(span.name, "gateway.open"), span.name
+            assert by_id[span.parent_span_id].name == parents.get(span.name, "gateway.open"), (
+                span.name
+            )
             assert span.start_time_unix_nano <= span.end_time_unix_nano
     (consume,) = [span for span in trace if span.name == "learner.consume"]
     batch = by_id[consume.links[0].span_id]
     assert batch.name == "learner.batch" and batch.trace_id != root.trace_id
-    assert any(link.trace_id == root.trace_id for link in batch.links), "the batch does not link the tree"
+    assert any(link.trace_id == root.trace_id for link in batch.links), (
+        "the batch does not link the tree"
+    )

@@ -1,4 +1,4 @@
-"""`banyan train` as a person uses it: the same seed twice, Ctrl-C and --resume, a reward function that fails."""
+"""`banyan train` as a person uses it: one seed twice, Ctrl-C and --resume, a failing reward."""
 
 import asyncio
 import random
@@ -25,16 +25,20 @@ Facts = tuple[list[bytes], list[tuple[int, bytes]]]
 
 
 def facts(state: Path) -> Facts:
-    """All segment ids, and the digest of each step's policy in force."""
+    """Return all segment ids, and the digest of each step's policy in force."""
     database = sqlite3.connect(f"file:{state / 'store.sqlite'}?mode=ro", uri=True)
     segments = [row[0] for row in database.execute("select id from segments order by id")]
-    policies = database.execute("select distinct step, digest from policies order by step").fetchall()
+    policies = database.execute(
+        "select distinct step, digest from policies order by step"
+    ).fetchall()
     database.close()
     return segments, policies
 
 
-async def deterministic_run(folder: Path, state: Path, steps: int = 4, kills: Sequence[tuple[int, float]] = ()) -> Facts:
-    """A run with real weights. kills: after a step so many seconds, and then the learner dies."""
+async def deterministic_run(
+    folder: Path, state: Path, steps: int = 4, kills: Sequence[tuple[int, float]] = ()
+) -> Facts:
+    """Make a run with real weights. kills: (step, seconds after it) of kills of the learner."""
     changes: dict[str, Any] = {"deterministic": True, "budget": {"steps": steps, "minutes": 5.0}}
     data = yaml.safe_load((folder / "recipe.yaml").read_text()) | changes
     async with system(state, {"PYTHONPATH": str(folder)}) as made:
@@ -49,14 +53,16 @@ async def deterministic_run(folder: Path, state: Path, steps: int = 4, kills: Se
 
 
 def with_rows(folder: Path) -> Path:
-    """The folder of a recipe whose rows are found from everywhere."""
+    """Return the folder of a recipe whose path of rows is absolute."""
     data = torch_recipe(folder)
     data["task"]["path"] = str(folder / "rows.jsonl")
     (folder / "recipe.yaml").write_text(yaml.safe_dump(data))
     return folder
 
 
-async def test_one_seed_gives_the_same_ids_and_weights_also_when_the_learner_dies(tmp_path: Path) -> None:
+async def test_one_seed_gives_the_same_ids_and_weights_also_when_the_learner_dies(
+    tmp_path: Path,
+) -> None:
     folder = with_rows(tmp_path / "recipe")
     first = await deterministic_run(folder, tmp_path / "first")
     second = await deterministic_run(folder, tmp_path / "second")
@@ -66,7 +72,7 @@ async def test_one_seed_gives_the_same_ids_and_weights_also_when_the_learner_die
 
 
 async def test_a_learner_that_dies_at_any_moments_makes_the_same_weights(tmp_path: Path) -> None:
-    """Three times in one run, at moments drawn evenly over the time that a step takes."""
+    """Three times in one run, at moments drawn evenly over the duration of a step."""
     folder, steps = with_rows(tmp_path / "recipe"), 5
     first = await deterministic_run(folder, tmp_path / "first", steps)
     rng = random.Random(17)
@@ -89,7 +95,9 @@ async def test_ctrl_c_pauses_and_resume_finishes(tmp_path: Path) -> None:
         first.stop(signal.SIGINT)
         assert await first.ends() == 130
         assert "--resume" in first.output and "Traceback" not in first.output
-    async with command(tmp_path / "second.out", "train", "--resume", "--state", str(state)) as second:
+    async with command(
+        tmp_path / "second.out", "train", "--resume", "--state", str(state)
+    ) as second:
         assert await second.ends(180.0) == 0, second.output
     run_id = only_run(state)
     assert audit(state / "store.sqlite", run_id, STEPS, KILLED) == []
@@ -103,13 +111,20 @@ def only_run(state: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"), [("raise KeyError('gold')", "EXCEPTION"), ("return float('nan')", "NOT_A_NUMBER")]
+    ("body", "words"),
+    [("raise KeyError('gold')", "EXCEPTION"), ("return float('nan')", "NOT_A_NUMBER")],
 )
-async def test_a_reward_function_that_fails_ends_the_run_with_its_reason(tmp_path: Path, body: str, words: str) -> None:
+async def test_a_reward_function_that_fails_ends_the_run_with_its_reason(
+    tmp_path: Path, body: str, words: str
+) -> None:
     (tmp_path / "bad_reward.py").write_text(f"def reward(completion, **row):\n    {body}\n")
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"prompt": "{n} + {n}"}}\n' for n in range(10, 30)))
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(f'{{"prompt": "{n} + {n}"}}\n' for n in range(10, 30))
+    )
     task = {"name": "file", "path": "rows.jsonl", "reward": "bad_reward:reward", "holdout": 0.3}
     file = write(tmp_path, recipe(tiny_model(tmp_path / "model"), task=task))
     async with command(tmp_path / "out", "train", file, "--state", str(tmp_path / "state")) as run:
         assert await run.ends(120.0) == 1
-        assert "FAILED" in run.output and words in run.output and "Traceback" not in run.output, run.output
+        assert "FAILED" in run.output and words in run.output and "Traceback" not in run.output, (
+            run.output
+        )

@@ -1,4 +1,4 @@
-"""The store answers for each of its loops, and a loop that hangs is late while one that waits for work is not."""
+"""The store answers for each loop: one that hangs is late, one that waits for work is not."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,8 @@ import pytest
 
 from services.chassis.messaging import subjects
 from services.chassis.rpc.health import Pulse
-from services.treestore.loops.ingester import DeadLetters, Ingester
+from services.treestore.loops.dead_letters import DeadLetters
+from services.treestore.loops.ingester import Ingester
 from services.treestore.loops.maintenance import Maintenance
 from services.treestore.loops.outbox import Outbox
 from tests.liveness import Clock, answers_for
@@ -25,7 +26,7 @@ async def test_health_answers_for_each_loop(nats_server: Any, tmp_path: Path) ->
 
 
 class Turns:
-    """Something asked once a turn: it answers a few turns, 100 s each, and then never again."""
+    """A call that answers a few turns, 100 s each, and then never again."""
 
     def __init__(self, pulse: Callable[[], Pulse], answer: Any) -> None:
         self._pulse, self._answer, self.clock = pulse, answer, Clock()
@@ -37,7 +38,7 @@ class Turns:
             self.hangs.set()
             await asyncio.Event().wait()
         self.clock.now += 100.0
-        self.late += [said] if (said := self._pulse().late) else []
+        self.late += [late] if (late := self._pulse().late) else []
         return self._answer
 
 
@@ -62,7 +63,9 @@ async def test_dead_letters_that_are_fetched_no_more_are_late_and_none_to_fetch_
 
 async def test_letters_whose_transaction_hangs_are_late() -> None:
     write = Turns(lambda: letters.pulse, None)
-    context: Any = SimpleNamespace(now=lambda: 0, settings=None, database=SimpleNamespace(write=write))
+    context: Any = SimpleNamespace(
+        now=lambda: 0, settings=None, database=SimpleNamespace(write=write)
+    )
     letters = DeadLetters(context, None)  # type: ignore[arg-type]
 
     async def many() -> None:
@@ -72,10 +75,14 @@ async def test_letters_whose_transaction_hangs_are_late() -> None:
     await _late_once_it_hangs(many(), write, letters.pulse)
 
 
-async def test_a_sweep_that_hangs_is_late_and_an_idle_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sweep_that_hangs_is_late_and_an_idle_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("services.treestore.loops.maintenance._CHECK_S", 0.001)
     looked = Turns(lambda: keeper.sweeping, False)
-    context: Any = SimpleNamespace(settings=SimpleNamespace(purge_s=100.0))  # nothing is purged in this test
+    context: Any = SimpleNamespace(
+        settings=SimpleNamespace(purge_s=100.0)
+    )  # nothing is purged in this test
     keeper = Maintenance(context, None, None)  # type: ignore[arg-type]
     keeper.check_log = looked  # type: ignore[method-assign]
     await _late_once_it_hangs(keeper.sweep(), looked, keeper.sweeping)
@@ -97,13 +104,17 @@ async def test_each_part_of_a_sweep_has_its_own_time() -> None:
 async def test_a_look_at_deadlines_that_hangs_is_late_and_one_with_nothing_due_is_not() -> None:
     read = Turns(lambda: keeper.pulse, False)
     database = SimpleNamespace(read=read, write=read)
-    context: Any = SimpleNamespace(now=lambda: 0, settings=SimpleNamespace(tick_ms=1), database=database)
+    context: Any = SimpleNamespace(
+        now=lambda: 0, settings=SimpleNamespace(tick_ms=1), database=database
+    )
     keeper = Maintenance(context, None, None)  # type: ignore[arg-type]
     await _late_once_it_hangs(keeper.watch(), read, keeper.pulse)
 
 
 @pytest.mark.parametrize("what", ["queues", "weights"])
-async def test_each_run_that_is_cleared_away_has_its_own_time(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+async def test_each_run_that_is_cleared_away_has_its_own_time(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     runs = [f"r{number}" for number in range(6)]
     over = Turns(lambda: keeper.sweeping, False)
 
@@ -122,7 +133,9 @@ async def test_each_run_that_is_cleared_away_has_its_own_time(monkeypatch: pytes
     keeper = Maintenance(context, bus, None)  # type: ignore[arg-type]
     keeper.sweeping._clock = over.clock
     keeper.sweeping.beat("a look", 180.0)
-    await _late_once_it_hangs(keeper.clear_growth() if what == "queues" else keeper.clear_weights(), over, keeper.sweeping)
+    await _late_once_it_hangs(
+        keeper.clear_growth() if what == "queues" else keeper.clear_weights(), over, keeper.sweeping
+    )
 
 
 async def test_an_ingest_that_fetches_no_more_is_late_and_none_to_fetch_is_not() -> None:
@@ -133,9 +146,11 @@ async def test_an_ingest_that_fetches_no_more_is_late_and_none_to_fetch_is_not()
 
 
 async def test_events_whose_transaction_hangs_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.treestore.loops.ingester.tell", lambda *_: None)
+    monkeypatch.setattr("services.treestore.loops.ingester.publish_outcome", lambda *_: None)
     write = Turns(lambda: ingester.pulse, SimpleNamespace(traceparents={}))
-    context: Any = SimpleNamespace(now=lambda: 0, settings=None, database=SimpleNamespace(write=write))
+    context: Any = SimpleNamespace(
+        now=lambda: 0, settings=None, database=SimpleNamespace(write=write)
+    )
     ingester = Ingester(context, None)  # type: ignore[arg-type]
 
     async def many() -> None:
@@ -145,8 +160,10 @@ async def test_events_whose_transaction_hangs_are_late(monkeypatch: pytest.Monke
     await _late_once_it_hangs(many(), write, ingester.pulse)
 
 
-async def test_an_outbox_that_looks_no_more_is_late_and_an_empty_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.treestore.loops.outbox._LOOK_S", 0.001)
+async def test_an_outbox_that_looks_no_more_is_late_and_an_empty_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.treestore.loops.outbox._POLL_S", 0.001)
     read = Turns(lambda: outbox.pulse, ([], []))
     outbox = Outbox(SimpleNamespace(read=read), None)  # type: ignore[arg-type]
     await _late_once_it_hangs(outbox.run(), read, outbox.pulse)
@@ -166,6 +183,6 @@ async def test_each_part_that_is_published_has_its_own_time() -> None:
 
     async def many() -> None:
         while True:
-            await outbox.drain([row])
+            await outbox.publish_events([row])
 
     await _late_once_it_hangs(many(), published, outbox.pulse)

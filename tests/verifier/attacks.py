@@ -1,4 +1,4 @@
-"""What a completion may try once it runs as code in its own score: 1 where it got through, else what stopped it."""
+"""Attacks by a completion that runs as code in its own score: 1 for a success, else the error."""
 
 import ctypes
 import os
@@ -10,18 +10,18 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def attack(completion, **row):
-    """One of those below, named by the completion's first word; one warm child serves them all."""
+    """Call the function named by the completion's first word; one warm child serves them all."""
     name, _, argument = completion.partition(" ")
     return globals()[name](argument)
 
 
 def reads(completion, **row):
-    """The length of a file beside this module."""
+    """Return the length of a file beside this module."""
     return float(len((HERE / completion).read_bytes()))
 
 
 def imports(completion, **row):
-    """What a module beside this one says, which is imported only now."""
+    """Return the value of a module beside this one, imported only now."""
     return float(__import__(completion).VALUE)
 
 
@@ -61,7 +61,7 @@ def truncate(completion, **row):
 
 
 def capabilities(completion, **row):
-    """How many capabilities this process has; a user namespace's first processes have all."""
+    """Return the number of capabilities; a user namespace's first processes have all."""
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     sets = (ctypes.c_uint32 * 6)()
     _called(libc.capget(header, sets))
@@ -69,7 +69,7 @@ def capabilities(completion, **row):
 
 
 def copies(completion, **row):
-    """What is no attack where the user is the score's own: copying a file's mode with it."""
+    """Copy a file with its mode: no attack where the user is the score's own."""
     import shutil
 
     Path("a").write_text("x")
@@ -113,7 +113,7 @@ def _raw(number, *arguments):
 
 
 def clone_newuser(completion, **row):
-    """clone with CLONE_NEWUSER and SIGCHLD, as fork does it otherwise; by its number on x86_64 or aarch64."""
+    """Call clone with CLONE_NEWUSER and SIGCHLD, by its number on x86_64 or aarch64."""
     number = 56 if os.uname().machine == "x86_64" else 220
     made = _raw(number, 0x10000000 | 17, 0, 0, 0, 0)
     if made == 0:
@@ -122,7 +122,7 @@ def clone_newuser(completion, **row):
 
 
 def clone3(completion, **row):
-    """ENOSYS, so that the C library falls back to what can be seen."""
+    """Call clone3, which must be ENOSYS, so that the C library falls back to clone."""
     arguments = (ctypes.c_uint64 * 11)()
     arguments[0], arguments[4] = 0x10000000, 17
     made = libc.syscall(ctypes.c_long(435), arguments, ctypes.c_long(88))
@@ -144,7 +144,7 @@ def ptrace(completion, **row):
 
 
 def parents_limits(completion, **row):
-    """Limits of the process above, as another of the same user may set them."""
+    """Set limits of the parent process, as another process of the same user may."""
     import resource
 
     resource.prlimit(os.getppid(), resource.RLIMIT_CORE, (0, 0))
@@ -162,7 +162,7 @@ def niceness(completion, **row):
 
 
 def owner(completion, **row):
-    """A signal to the process above, by the owner of a file."""
+    """Send a signal to the parent process by the owner of a file."""
     import fcntl
 
     reader, _writer = os.pipe()
@@ -171,7 +171,7 @@ def owner(completion, **row):
 
 
 def _asked(request, value):
-    """An ioctl on a file that is open for reading alone."""
+    """Make an ioctl on a file that is open for reading alone."""
     import fcntl
 
     with open(HERE / "open.txt") as file:
@@ -180,22 +180,22 @@ def _asked(request, value):
 
 
 def flags(completion, **row):
-    """FS_IOC_SETFLAGS: the mark that backups leave a file out."""
+    """Call FS_IOC_SETFLAGS: the flag that excludes a file from backups."""
     return _asked(0x40086602, (0x40).to_bytes(8, "little"))
 
 
 def project_id(completion, **row):
-    """FS_IOC_FSSETXATTR."""
+    """Call FS_IOC_FSSETXATTR."""
     return _asked(0x401C5820, (0x80).to_bytes(4, "little") + bytes(24))
 
 
 def generation(completion, **row):
-    """FS_IOC_SETVERSION."""
+    """Call FS_IOC_SETVERSION."""
     return _asked(0x40087602, (77).to_bytes(8, "little"))
 
 
 def hint(completion, **row):
-    """F_SET_RW_HINT: stays with the file for the next score."""
+    """Call F_SET_RW_HINT, which stays with the file for the next score."""
     import fcntl
 
     with open(HERE / "open.txt") as file:
@@ -204,7 +204,7 @@ def hint(completion, **row):
 
 
 def lease(completion, **row):
-    """F_SETLEASE: the owner's writes wait for it."""
+    """Call F_SETLEASE: the owner's writes wait for it."""
     import fcntl
 
     with open(HERE / "open.txt") as file:
@@ -213,7 +213,7 @@ def lease(completion, **row):
 
 
 def notified(completion, **row):
-    """F_NOTIFY: a signal when something in the folder changes."""
+    """Call F_NOTIFY: a signal when something in the folder changes."""
     import fcntl
 
     fcntl.fcntl(os.open(HERE, os.O_RDONLY), 1026, 2)
@@ -221,7 +221,7 @@ def notified(completion, **row):
 
 
 def sockets_owner(completion, **row):
-    """A signal to the process above, by FIOSETOWN of a socket."""
+    """Send a signal to the parent process by FIOSETOWN of a socket."""
     import fcntl
     import socket
 
@@ -230,7 +230,7 @@ def sockets_owner(completion, **row):
 
 
 def datagram(completion, **row):
-    """A word to whatever listens on a socket in the file system, such as a machine's log."""
+    """Send a datagram to a socket in the file system, such as a machine's log."""
     import socket
 
     one, _other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -239,7 +239,7 @@ def datagram(completion, **row):
 
 
 def loops(completion, **row):
-    """What is no attack: an event loop has a pair of sockets, and asks them to not block."""
+    """Run an event loop, with its pair of non-blocking sockets: no attack."""
     import asyncio
 
     async def said():
@@ -265,7 +265,7 @@ def fsopen(completion, **row):
 
 
 def newer_call(completion, **row):
-    """A call of a kernel that nobody has looked at yet."""
+    """Make a system call of a kernel newer than the filter."""
     return _called(_raw(463, 0, 0))
 
 
@@ -277,7 +277,7 @@ def deep(completion, **row):
 
 
 def closed_folders(completion, **row):
-    """Folders that their owner may not enter as they are."""
+    """Make folders that their owner may not enter as they are."""
     os.mkdir("a")
     os.makedirs("a/b/c")
     Path("a/b/c/file").write_text("x")
@@ -293,7 +293,7 @@ def many_files(completion, **row):
 
 
 def moves(completion, **row):
-    """What is no attack: files are moved between folders of one's own."""
+    """Move files between folders of the score's own: no attack."""
     os.makedirs("a")
     os.makedirs("b")
     Path("a/x").write_text("x")
@@ -302,7 +302,7 @@ def moves(completion, **row):
 
 
 def bomb(completion, **row):
-    """Forks without end, in every process, and dies never."""
+    """Fork without end in every process, and never end."""
     while True:
         try:
             if os.fork() == 0:
@@ -312,14 +312,16 @@ def bomb(completion, **row):
 
 
 def polite(completion, **row):
-    """What a scorer may do: it starts a process, and says what that said."""
+    """Start a process and return its output, as scorers may."""
     import subprocess
 
-    return float(subprocess.run(["/bin/echo", "5"], capture_output=True, check=True, timeout=5).stdout)
+    return float(
+        subprocess.run(["/bin/echo", "5"], capture_output=True, check=True, timeout=5).stdout
+    )
 
 
 def daemon(completion, **row):
-    """Leaves a process in a session of its own that holds a lock of this folder, then waits."""
+    """Leave a process in a session of its own that works in this folder, then wait."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:

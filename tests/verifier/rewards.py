@@ -1,4 +1,4 @@
-"""Reward functions that do what must not hurt anybody."""
+"""Reward functions that misbehave in ways that must not hurt others."""
 
 import os
 import socket
@@ -36,7 +36,7 @@ def unsayable(completion, **row):
 
 
 def _forged(body):
-    """A completion that took over its score writes the answer itself."""
+    """Write the answer itself, as a completion that took over its score."""
     import stat
 
     pipe = next(n for n in range(3, 64) if _is(n, stat.S_ISFIFO))

@@ -16,9 +16,9 @@ from banyan.v1 import (
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.rpc import rpc
-from services.verifier import consumer
+from services.verifier import worker_loop
 from services.verifier.publisher import BusPublisher
-from tests.verifier.stand_ins import RUN, RunStore, TreeStore, World
+from tests.verifier.fake_stores import RUN, RunStore, TreeStore, World
 
 
 @pytest.fixture
@@ -57,7 +57,11 @@ async def test_each_leaf_gets_one_score_in_its_trees_trace(world, eventually):
         right = int.from_bytes(segment, "big") % 2
         assert event.scored.score.state == tree_pb2.SCORE_STATE_SCORED
         assert event.scored.score.value == float(right)
-        assert (event.scored.scorer, event.scored.scorer_version, event.verifier_id) == ("number", "1", "v1")
+        assert (event.scored.scorer, event.scored.scorer_version, event.verifier_id) == (
+            "number",
+            "1",
+            "v1",
+        )
         assert traceparent.split("-")[1] == "1" * 32
 
 
@@ -97,8 +101,10 @@ async def test_a_leaf_delivered_twice_is_one_score_on_the_log(world, eventually)
     assert len(world.scores[segment]) == 1
 
 
-async def test_a_score_that_is_owed_still_when_its_leaf_comes_again_is_one_message(world, eventually):
-    """The store has not read the score yet, so the leaf is scored again: the broker knows the second score by its id."""
+async def test_a_score_that_is_owed_still_when_its_leaf_comes_again_is_one_message(
+    world, eventually
+):
+    """The store has not ingested the score, so the leaf is scored again under the same id."""
     world.trees.completions[(1).to_bytes(32, "big")] = "7"
     world.trees.ingests = False
     async with world.verifier():
@@ -106,12 +112,14 @@ async def test_a_score_that_is_owed_still_when_its_leaf_comes_again_is_one_messa
             await world.leaf(1, epoch=epoch)
             await eventually(lambda epoch=epoch: world.trees.reads >= epoch)
             await eventually(lambda: settled(world))
-    info = await world.bus._js.stream_info(subjects.LINEAGE, subjects_filter=subjects.lineage(RUN, "score"))
+    info = await world.bus._js.stream_info(
+        subjects.LINEAGE, subjects_filter=subjects.lineage(RUN, "score")
+    )
     assert info.state.subjects == {subjects.lineage(RUN, "score"): 1}
 
 
 class FailsAtFirst:
-    """A broker that cannot be reached for the first score of one leaf."""
+    """A publisher that fails at the first score of one leaf."""
 
     def __init__(self, bus, segment):
         self._publisher, self._segment, self.failed = BusPublisher(bus), segment, 0
@@ -123,13 +131,17 @@ class FailsAtFirst:
         await self._publisher.publish(scored, msg_id, traceparent)
 
 
-async def test_a_message_is_acked_only_when_each_of_its_scores_is_with_the_broker(world, eventually):
+async def test_a_message_is_acked_only_when_each_of_its_scores_is_with_the_broker(
+    world, eventually
+):
     one, other = ((number).to_bytes(32, "big") for number in (1, 2))
     world.trees.completions = {one: "7", other: "8"}
     publisher = FailsAtFirst(world.bus, other)
     async with world.verifier(publisher):
         await world.leaves(1, 2)
-        await eventually(lambda: {one, other} <= world.scores.keys(), what="the score that failed for now")
+        await eventually(
+            lambda: {one, other} <= world.scores.keys(), what="the score that failed for now"
+        )
         await eventually(lambda: settled(world))
     assert publisher.failed == 1 and len(world.scores[one]) == len(world.scores[other]) == 1
 
@@ -177,7 +189,9 @@ async def test_malformed_and_poisonous_leaves_are_buried_and_others_scored(world
     mourning = asyncio.create_task(mourn())
     async with world.verifier():
         await world.bus.publish_bytes(subjects.lineage(RUN, "leaf"), b"\xff\xff\xff", "bad-1")
-        leaf = events_pb2.LeafFinished(run_id=RUN, tree_id=bytes(32), leaf={"segment": bytes(32), "end": 1}, claim_epoch=1)
+        leaf = events_pb2.LeafFinished(
+            run_id=RUN, tree_id=bytes(32), leaf={"segment": bytes(32), "end": 1}, claim_epoch=1
+        )
         many = events_pb2.LeavesFinished(leaves=[leaf] * (subjects.MOST_LEAVES + 1))
         await world.bus.publish(subjects.lineage(RUN, "leaf"), many, "bad-2")
         await world.leaf(5, end=666)
@@ -193,7 +207,9 @@ async def test_malformed_and_poisonous_leaves_are_buried_and_others_scored(world
     info = await world.bus._js.stream_info(subjects.DEAD)
     assert info.state.messages == 3
     letters = await (await world.bus.consumer(subjects.DEAD, "all", ["dead.>"])).fetch(3, 5.0)
-    assert "65 leaves; at most 64" in " ".join(one.decode(events_pb2.DeadLetter).reason for one in letters)
+    assert "65 leaves; at most 64" in " ".join(
+        one.decode(events_pb2.DeadLetter).reason for one in letters
+    )
     assert {letter.service for letter in dead} == {"verifier"}
 
 
@@ -216,7 +232,9 @@ async def test_an_unusable_recipe_or_an_unknown_scorer_is_said_not_waited_for(wo
     assert all("recipe" in e.scored.score.reason for e, _ in world.scores[segment])
 
 
-async def test_a_verifier_stopped_in_the_middle_leaves_the_rest_to_the_next(world, eventually, monkeypatch):
+async def test_a_verifier_stopped_in_the_middle_leaves_the_rest_to_the_next(
+    world, eventually, monkeypatch
+):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     segments = [n.to_bytes(32, "big") for n in range(30)]
     for number, segment in enumerate(segments):
@@ -230,15 +248,19 @@ async def test_a_verifier_stopped_in_the_middle_leaves_the_rest_to_the_next(worl
 
 
 async def test_what_a_killed_verifier_had_taken_comes_again_within_seconds(world, eventually):
-    await world.bus.consumer(subjects.LINEAGE, "verifier", [subjects.lineage("*", "leaf")])  # as it was made before
+    await world.bus.consumer(
+        subjects.LINEAGE, "verifier", [subjects.lineage("*", "leaf")]
+    )  # as it was made before
 
     async def waits():
         return (await world.bus._js.consumer_info(subjects.LINEAGE, "verifier")).config.ack_wait
 
     assert await waits() == 30.0
     async with world.verifier():
-        await eventually(lambda: settled_at(waits, consumer.ACK_WAIT_S))
-    assert 3 * consumer._PROGRESS_S < consumer.ACK_WAIT_S <= 5.0  # and what takes longer does not come twice
+        await eventually(lambda: settled_at(waits, worker_loop.ACK_WAIT_S))
+    assert (
+        3 * worker_loop.PROGRESS_S < worker_loop.ACK_WAIT_S <= 5.0
+    )  # and what takes longer does not come twice
 
 
 async def settled_at(read, wanted):

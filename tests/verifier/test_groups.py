@@ -1,4 +1,4 @@
-"""Whole groups: ends of growth from a real nats-server, leaves from a real treestore, votes back on the log."""
+"""Whole groups: ends of growth from a real broker, leaves from a real treestore, votes logged."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis.messaging import subjects
 from services.chassis.rpc import rpc
-from services.verifier import groups
+from services.verifier import worker_loop
 from services.verifier.groups import DURABLE, GroupConsumer, GroupHandler, GrowthEnd
 from services.verifier.publisher import BusPublisher
 from services.verifier.sandbox.limits import Limits
@@ -37,14 +37,18 @@ async def store(nats_server, tmp_path):
         made.forge.run_id = "vote-00000001"
         run = made.forge.run()
         run.recipe_json = json.dumps(RECIPE)
-        epoch = (await rpc.call(made.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g"))).epoch
-        await rpc.call(made.runs.PutRun, rs.PutRunRequest(run=run, request_id="vote", gateway_epoch=epoch))
+        epoch = (
+            await rpc.call(made.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g"))
+        ).epoch
+        await rpc.call(
+            made.runs.PutRun, rs.PutRunRequest(run=run, request_id="vote", gateway_epoch=epoch)
+        )
         made.epoch = epoch
         yield made
 
 
 class Broken(BusPublisher):
-    """Publishes so many scores, and then never again: a verifier that is killed in between."""
+    """A publisher that hangs after so many scores: a verifier that is killed in between."""
 
     def __init__(self, bus, most):
         super().__init__(bus)
@@ -58,7 +62,7 @@ class Broken(BusPublisher):
 
 
 class Counting(BusPublisher):
-    """Counts the scores that it publishes."""
+    """A publisher that counts its scores."""
 
     published = 0
 
@@ -68,7 +72,7 @@ class Counting(BusPublisher):
 
 
 class Failing(BusPublisher):
-    """Fails at the second score as a broker does that does not answer in time, and works ever after."""
+    """A publisher that misses the deadline of the second score, and works otherwise."""
 
     asked = 0
 
@@ -102,14 +106,17 @@ async def verifier(store: Store, publisher=None):
 
 
 async def grow(store: Store, spec: tree_pb2.TreeSpec, texts: list[str]) -> None:
-    """A grown tree with an answer on each branch."""
+    """Grow a tree with an answer on each branch."""
     forge = store.forge
-    await store.say(forge.opened(spec, store.epoch))
+    await store.publish(forge.opened(spec, store.epoch))
     epoch = await store.claim(spec.tree_id)
     root = forge.root(spec)
     leaves = [forge.child(root, n, text=text) for n, text in enumerate(texts)]
-    said = [forge.segments(root, *leaves, epoch=epoch), *(forge.leaf(leaf, epoch=epoch) for leaf in leaves)]
-    await store.say(*said, forge.grown(spec.tree_id, *leaves, epoch=epoch))
+    said = [
+        forge.segments(root, *leaves, epoch=epoch),
+        *(forge.leaf(leaf, epoch=epoch) for leaf in leaves),
+    ]
+    await store.publish(*said, forge.grown(spec.tree_id, *leaves, epoch=epoch))
 
 
 async def scores(store: Store, tree_id: bytes) -> list[tuple[str, float, float]]:
@@ -135,7 +142,7 @@ async def redelivered(store: Store) -> int:
 
 
 async def comes_again(store: Store) -> bool:
-    """Whether a message, and no other, was delivered more than once and is not acknowledged."""
+    """Return True if one message, and no other, was redelivered and is not acknowledged."""
     info = await store.bus._js.consumer_info(subjects.LINEAGE, DURABLE)
     return (info.num_redelivered, info.num_pending, info.num_ack_pending) == (1, 0, 1)
 
@@ -148,29 +155,37 @@ async def test_a_group_is_voted_on_once_all_its_trees_are_grown(store, eventuall
         assert await scores(store, a.tree_id) == []  # the other tree still grows
         await grow(store, b, ["8", "8.0", "7"])
         await eventually(lambda: counted(store, a, b, 6))
-        assert await scores(store, a.tree_id) == [("majority", v, 0.5) for v in (0.0, 1.0, 0.0)]  # 8: 3 of 6
+        assert await scores(store, a.tree_id) == [
+            ("majority", v, 0.5) for v in (0.0, 1.0, 0.0)
+        ]  # 8: 3 of 6
         assert await scores(store, b.tree_id) == [("majority", v, 0.5) for v in (1.0, 1.0, 0.0)]
         await eventually(lambda: none_left(store))
         tree = (await rpc.call(store.trees.GetTree, ts.GetTreeRequest(tree_id=b.tree_id))).tree
         assert tree.state == tree_pb2.TREE_STATE_CLOSED
 
 
-async def grow_silently(store: Store, spec: tree_pb2.TreeSpec, texts: list[str]) -> events_pb2.TreeGrown:
-    """All of a tree but its end, which is returned."""
+async def grow_silently(
+    store: Store, spec: tree_pb2.TreeSpec, texts: list[str]
+) -> events_pb2.TreeGrown:
+    """Publish all of a tree except its end, which is returned."""
     await store.say(store.forge.opened(spec, store.epoch))
     epoch, root = await store.claim(spec.tree_id), store.forge.root(spec)
     leaves = [store.forge.child(root, n, text=text) for n, text in enumerate(texts)]
-    await store.say(store.forge.segments(root, *leaves, epoch=epoch))
-    await store.say(*(store.forge.leaf(leaf, epoch=epoch) for leaf in leaves))
-    return events_pb2.TreesGrown.FromString(store.forge.grown(spec.tree_id, *leaves, epoch=epoch).data).trees[0]
+    await store.publish(store.forge.segments(root, *leaves, epoch=epoch))
+    await store.publish(*(store.forge.leaf(leaf, epoch=epoch) for leaf in leaves))
+    return events_pb2.TreesGrown.FromString(
+        store.forge.grown(spec.tree_id, *leaves, epoch=epoch).data
+    ).trees[0]
 
 
 async def test_an_end_that_is_not_there_yet_holds_up_no_other_of_its_message(store, eventually):
     spec = store.forge.spec(4, 0, 1, **VOTE)
-    unknown = events_pb2.TreeGrown(run_id=store.forge.run_id, tree_id=b"?" * 32, claim_epoch=1, node_id="node-1")
+    unknown = events_pb2.TreeGrown(
+        run_id=store.forge.run_id, tree_id=b"?" * 32, claim_epoch=1, node_id="node-1"
+    )
     ends = events_pb2.TreesGrown(trees=[unknown, await grow_silently(store, spec, ["3", "4"])])
     async with verifier(store):
-        await store.say(store.forge.item("grown", ends))
+        await store.publish(store.forge.item("grown", ends))
         await eventually(lambda: counted(store, spec, None, 2))
         await eventually(lambda: comes_again(store))  # for the other
 
@@ -178,22 +193,32 @@ async def test_an_end_that_is_not_there_yet_holds_up_no_other_of_its_message(sto
 async def test_trees_of_another_run_are_not_voted_on(store, eventually):
     spec, counting = store.forge.spec(5, 0, 1, **VOTE), Counting(store.bus)
     grown = await grow_silently(store, spec, ["3", "4"])
-    await store.say(store.forge.item("grown", events_pb2.TreesGrown(trees=[grown])))
+    await store.publish(store.forge.item("grown", events_pb2.TreesGrown(trees=[grown])))
     other = store.forge.run()
     other.run_id, other.recipe_json = "other-00000001", json.dumps(RECIPE)
-    await rpc.call(store.runs.PutRun, rs.PutRunRequest(run=other, request_id="other", gateway_epoch=store.epoch))
+    await rpc.call(
+        store.runs.PutRun,
+        rs.PutRunRequest(run=other, request_id="other", gateway_epoch=store.epoch),
+    )
     scoring = Scoring(Pool(Limits(deadline_s=2.0)))
-    handler, ends = GroupHandler(_store(store), counting, scoring, "v1"), [GrowthEnd(spec.tree_id, grown.claim_epoch)]
+    handler, ends = (
+        GroupHandler(_store(store), counting, scoring, "v1"),
+        [GrowthEnd(spec.tree_id, grown.claim_epoch)],
+    )
     assert await handler.handle(other.run_id, ends) and counting.published == 0
     assert await handler.handle(store.forge.run_id, ends) and counting.published == 2
     await scoring.close()
 
 
 async def test_a_message_of_too_many_ends_is_a_dead_letter(store, eventually):
-    one = events_pb2.TreeGrown(run_id=store.forge.run_id, tree_id=b"?" * 32, claim_epoch=1, node_id="node-1")
+    one = events_pb2.TreeGrown(
+        run_id=store.forge.run_id, tree_id=b"?" * 32, claim_epoch=1, node_id="node-1"
+    )
     async with verifier(store):
         await store.bus.publish(
-            subjects.lineage(store.forge.run_id, "grown"), events_pb2.TreesGrown(trees=[one] * 65), "many"
+            subjects.lineage(store.forge.run_id, "grown"),
+            events_pb2.TreesGrown(trees=[one] * 65),
+            "many",
         )
         await eventually(lambda: dead(store))
         await eventually(lambda: none_left(store))
@@ -206,24 +231,31 @@ async def test_trees_that_end_in_one_message_are_voted_on_once(store, eventually
     )
     counting = Counting(store.bus)
     async with verifier(store, counting):
-        await store.say(store.forge.item("grown", ends))
+        await store.publish(store.forge.item("grown", ends))
         await eventually(lambda: counted(store, a, b, 4))
         await eventually(lambda: none_left(store))
     assert counting.published == 4
     assert await scores(store, a.tree_id) == [("majority", v, 0.5) for v in (1.0, 0.0)]
 
 
-async def test_a_verifier_that_was_killed_in_between_leaves_nothing_undone_or_done_twice(store, eventually):
+async def test_a_verifier_that_was_killed_in_between_leaves_nothing_undone_or_done_twice(
+    store, eventually
+):
     spec = store.forge.spec(1, 0, 1, **VOTE)
     async with verifier(store, Broken(store.bus, 2)):
         await grow(store, spec, ["3", "4", "3", "5"])
         await eventually(lambda: counted(store, spec, None, 2))
     async with verifier(store):
-        # What the first one held comes again at its ack wait; the store's reminder does not have to be waited for here.
-        again = events_pb2.TreeGrown(run_id=store.forge.run_id, tree_id=spec.tree_id, claim_epoch=1, node_id="node-1")
+        # What the first one held comes again at its ack wait; the store's reminder does not have
+        # to be waited for here.
+        again = events_pb2.TreeGrown(
+            run_id=store.forge.run_id, tree_id=spec.tree_id, claim_epoch=1, node_id="node-1"
+        )
         tree = (await rpc.call(store.trees.GetTree, ts.GetTreeRequest(tree_id=spec.tree_id))).tree
         again.leaves.extend(tree.leaves)
-        await store.say(store.forge.item("grown", events_pb2.TreesGrown(trees=[again])), again="again")
+        await store.publish(
+            store.forge.item("grown", events_pb2.TreesGrown(trees=[again])), prefix="again"
+        )
         await eventually(lambda: counted(store, spec, None, 4))
     assert await scores(store, spec.tree_id) == [("majority", v, 0.5) for v in (1.0, 0.0, 1.0, 0.0)]
     stats = await rpc.call(store.trees.GetStats, ts.GetStatsRequest(run_id=store.forge.run_id))
@@ -231,7 +263,7 @@ async def test_a_verifier_that_was_killed_in_between_leaves_nothing_undone_or_do
 
 
 async def test_an_end_of_which_a_score_was_not_published_comes_again(store, eventually):
-    """Nobody says it again: what is acknowledged is lost until the store's reminder, after half of the scores' time."""
+    """Acknowledged, it would be lost until the store's reminder, after half of the deadline."""
     spec, failing = store.forge.spec(6, 0, 1, score_deadline_ms=600_000, **VOTE), Failing(store.bus)
     async with verifier(store, failing):
         await grow(store, spec, ["3", "4", "3", "5"])
@@ -244,21 +276,31 @@ async def test_an_end_of_which_a_score_was_not_published_comes_again(store, even
 
 
 async def test_what_a_killed_verifier_had_taken_comes_again_within_seconds(store, eventually):
-    await store.bus.consumer(subjects.LINEAGE, DURABLE, [subjects.lineage("*", "grown")])  # as it was made before
+    await store.bus.consumer(
+        subjects.LINEAGE, DURABLE, [subjects.lineage("*", "grown")]
+    )  # as it was made before
     assert await ack_wait(store) == 30.0
     async with verifier(store):
-        await eventually(lambda: waits(store, groups._ACK_WAIT_S))
-    assert 3 * groups._PROGRESS_S < groups._ACK_WAIT_S <= 5.0  # and what takes longer does not come twice
+        await eventually(lambda: waits(store, worker_loop.ACK_WAIT_S))
+    assert (
+        3 * worker_loop.PROGRESS_S < worker_loop.ACK_WAIT_S <= 5.0
+    )  # and what takes longer does not come twice
 
 
-async def test_a_group_that_a_killed_verifier_had_taken_is_scored_by_the_next(store, eventually, monkeypatch):
-    monkeypatch.setattr(groups, "_ACK_WAIT_S", 1.0)
-    monkeypatch.setattr(groups, "_PROGRESS_S", 0.3)
-    spec = store.forge.spec(7, 0, 1, score_deadline_ms=600_000, **VOTE)  # the store reminds of it after minutes
+async def test_a_group_that_a_killed_verifier_had_taken_is_scored_by_the_next(
+    store, eventually, monkeypatch
+):
+    monkeypatch.setattr(worker_loop, "ACK_WAIT_S", 1.0)
+    monkeypatch.setattr(worker_loop, "PROGRESS_S", 0.3)
+    spec = store.forge.spec(
+        7, 0, 1, score_deadline_ms=600_000, **VOTE
+    )  # the store reminds of it after minutes
     async with verifier(store, Broken(store.bus, 2)):
         await grow(store, spec, ["3", "4", "3", "5"])
         await eventually(lambda: counted(store, spec, None, 2))
-        await asyncio.sleep(2 * groups._ACK_WAIT_S)  # it says that it is at it, so that nobody else is given it
+        await asyncio.sleep(
+            2 * worker_loop.ACK_WAIT_S
+        )  # it says that it is at it, so that nobody else is given it
         assert await redelivered(store) == 0
     async with verifier(store):
         await eventually(lambda: counted(store, spec, None, 4), 5.0)
@@ -268,7 +310,7 @@ async def test_a_tree_that_is_dropped_ends_the_wait_of_the_others(store, eventua
     a, b = (store.forge.spec(2, index, 2, **VOTE) for index in (0, 1))
     async with verifier(store):
         await grow(store, a, ["7", "8", "8"])
-        await store.say(store.forge.opened(b, store.epoch))
+        await store.publish(store.forge.opened(b, store.epoch))
         epoch = await store.claim(b.tree_id)
         give_up = ts.ReturnTreeRequest(tree_id=b.tree_id, epoch=epoch, reason="UNUSABLE: test")
         await rpc.call(store.trees.ReturnTree, give_up)
@@ -278,7 +320,9 @@ async def test_a_tree_that_is_dropped_ends_the_wait_of_the_others(store, eventua
 
 async def test_an_end_that_cannot_be_right_is_a_dead_letter(store, eventually):
     async with verifier(store):
-        await store.bus.publish_bytes(subjects.lineage(store.forge.run_id, "grown"), b"\xff\xff", "broken")
+        await store.bus.publish_bytes(
+            subjects.lineage(store.forge.run_id, "grown"), b"\xff\xff", "broken"
+        )
         await eventually(lambda: dead(store))
         await eventually(lambda: none_left(store))
 

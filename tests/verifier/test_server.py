@@ -39,7 +39,10 @@ async def answers(stub, requests):
 
 async def test_a_stream_of_completions_is_scored(stub):
     row = json.dumps({"answer": 7})
-    requests = [pb.ScoreRequest(request_id=str(i), scorer="number", completion=str(i), row_json=row) for i in range(50)]
+    requests = [
+        pb.ScoreRequest(request_id=str(i), scorer="number", completion=str(i), row_json=row)
+        for i in range(50)
+    ]
     found = await answers(stub, requests)
     assert len(found) == 50
     assert [k for k, a in found.items() if a.score.value == 1.0] == ["7"]
@@ -52,11 +55,18 @@ async def test_what_cannot_be_scored_says_why_and_the_stream_goes_on(stub):
         pb.ScoreRequest(request_id="list", scorer="number", completion="7", row_json="[]"),
         pb.ScoreRequest(request_id="name", scorer="nothing", completion="7", row_json="{}"),
         pb.ScoreRequest(request_id="regex", scorer="regex", completion="7", row_json="{}"),
-        pb.ScoreRequest(request_id="good", scorer="number", completion="7", row_json='{"answer": 7}'),
+        pb.ScoreRequest(
+            request_id="good", scorer="number", completion="7", row_json='{"answer": 7}'
+        ),
     ]
     found = await answers(stub, requests)
     assert found["good"].score.value == 1.0
-    for name, word in (("json", "JSON"), ("list", "object"), ("name", "nothing"), ("regex", "pattern")):
+    for name, word in (
+        ("json", "JSON"),
+        ("list", "object"),
+        ("name", "nothing"),
+        ("regex", "pattern"),
+    ):
         assert found[name].score.state == tree_pb2.SCORE_STATE_UNSCORABLE
         assert word in found[name].score.reason
 
@@ -76,7 +86,9 @@ async def test_the_process_serves_and_stops_cleanly(nats_server, eventually):
     channel = rpc.channel(listen)
     try:
         health = health_pb2_grpc.HealthStub(channel)
-        answer = await rpc.call(health.Check, health_pb2.HealthCheckRequest(service=NAME), patience_s=15)
+        answer = await rpc.call(
+            health.Check, health_pb2.HealthCheckRequest(service=NAME), patience_s=15
+        )
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
         stub = verifier_service_pb2_grpc.VerifierServiceStub(channel)
         request = pb.ScoreRequest(request_id="1", scorer="regex", completion="7", row_json="{}")
@@ -94,14 +106,21 @@ async def test_the_process_serves_and_stops_cleanly(nats_server, eventually):
 async def test_nothing_outlives_a_verifier_that_is_killed(nats_server, eventually, tmp_path):
     listen = f"127.0.0.1:{server_module.free_port()}"
     folder = Path(__file__).parent
-    environment = {**os.environ, "BANYAN_NATS": nats_server.url, "BANYAN_LISTEN": listen, "TMPDIR": str(tmp_path)}
+    environment = {
+        **os.environ,
+        "BANYAN_NATS": nats_server.url,
+        "BANYAN_LISTEN": listen,
+        "TMPDIR": str(tmp_path),
+    }
     environment["PYTHONPATH"] = str(folder)
     process = subprocess.Popen([sys.executable, "-m", "services.verifier"], env=environment)
     channel = rpc.channel(listen)
     try:
         stub = verifier_service_pb2_grpc.VerifierServiceStub(channel)
         await rpc.call(stub.ListScorers, pb.ListScorersRequest(), patience_s=15)
-        request = pb.ScoreRequest(request_id="1", scorer="rewards:sleeps", completion="7", row_json="{}")
+        request = pb.ScoreRequest(
+            request_id="1", scorer="rewards:sleeps", completion="7", row_json="{}"
+        )
         pending = asyncio.create_task(answers(stub, [request]))
         await eventually(lambda: _inside(tmp_path) == 2, 15.0, "a warm child and its attempt")
         process.kill()
@@ -119,7 +138,9 @@ def _inside(folder: Path) -> int:
     count = 0
     for process in Path("/proc").iterdir():
         try:
-            count += process.name.isdigit() and os.readlink(process / "cwd").startswith(f"{folder}/banyan-scorer-")
+            count += process.name.isdigit() and os.readlink(process / "cwd").startswith(
+                f"{folder}/banyan-scorer-"
+            )
         except OSError:
             continue
     return count
@@ -128,10 +149,17 @@ def _inside(folder: Path) -> int:
 def test_a_bad_setting_is_one_line_and_status_2():
     environment = {**os.environ, "BANYAN_CONCURRENCY": "many"}
     done = subprocess.run(
-        [sys.executable, "-m", "services.verifier"], env=environment, capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "services.verifier"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
     )
     assert done.returncode == 2
-    assert done.stderr.strip().splitlines()[-1] == "verifier: BANYAN_CONCURRENCY='many' must be of type int"
+    assert (
+        done.stderr.strip().splitlines()[-1]
+        == "verifier: BANYAN_CONCURRENCY='many' must be of type int"
+    )
 
 
 def test_a_row_that_json_does_not_have_is_named() -> None:

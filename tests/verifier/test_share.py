@@ -1,4 +1,4 @@
-"""Two runs beside each other: the slow scorer of one, or its long backlog, does not hold up the scores of the other."""
+"""Two runs side by side: a slow scorer or a long backlog of one does not delay the other."""
 
 import asyncio
 import contextlib
@@ -12,48 +12,59 @@ from banyan.v1 import events_pb2, tree_pb2, treestore_service_pb2
 from services.chassis.messaging import consumer as pull
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
-from services.verifier import consumer
+from services.verifier import worker_loop
 from services.verifier.consumer import LeafConsumer
 from services.verifier.groups import GroupConsumer
-from services.verifier.share import MOST_BYTES, MOST_WAITING, Share, again_s
+from services.verifier.share import (
+    MAX_WAITING,
+    MAX_WAITING_BYTES,
+    Share,
+    refusal_delay_s,
+)
 
 SLOW, FAST, MOST = "slow-1", "fast-1", 4
 
 
 class Job:
-    def __init__(self, leaves: int = 1, size: int = 10) -> None:
-        self.leaves, self.bytes = leaves, size
+    def __init__(self, weight: int = 1, size: int = 10) -> None:
+        self.weight, self.bytes = weight, size
 
 
 def test_a_share_begins_up_to_its_bound_and_goes_on_as_what_is_under_way_ends() -> None:
-    share: Share[Job] = Share(4)
+    share: Share[Job] = Share(max_under_way=4)
     jobs = [Job(3), Job(3), Job(1)]
     assert all(share.offer(job) for job in jobs)
-    assert share.begin() == jobs[:2]  # below the bound another message is begun, however many leaves it has
+    assert (
+        share.begin() == jobs[:2]
+    )  # below the bound another message is begun, however many leaves it has
     assert not share.begin()
-    share.done(3)
+    share.release(3)
     assert share.begin() == jobs[2:]
-    share.done(4)
-    assert share.idle and share.held == 0
+    share.release(4)
+    assert share.idle and share.waiting_bytes == 0
 
 
 def test_what_a_share_has_no_room_for_comes_again_later_each_time() -> None:
-    share: Share[Job] = Share(1)
-    assert all(share.offer(Job()) for _ in range(MOST_WAITING))
+    share: Share[Job] = Share(max_under_way=1)
+    assert all(share.offer(Job()) for _ in range(MAX_WAITING))
     assert not share.offer(Job())
-    large: Share[Job] = Share(1)
-    assert large.offer(Job(size=2 * MOST_BYTES))  # alone, it is taken whatever its size
+    large: Share[Job] = Share(max_under_way=1)
+    assert large.offer(Job(size=2 * MAX_WAITING_BYTES))  # alone, it is taken whatever its size
     assert not large.offer(Job())
-    assert [again_s(attempt) for attempt in (1, 2, 3, 20)] == [2.0, 4.0, 8.0, 30.0]
+    assert [refusal_delay_s(attempt) for attempt in (1, 2, 3, 20)] == [2.0, 4.0, 8.0, 30.0]
 
 
 class Store:
-    """Has every leaf."""
+    """A store that has every leaf."""
 
-    async def read_leaves(self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float) -> list[Any]:
+    async def read_leaves(
+        self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float
+    ) -> list[Any]:
         return [
             treestore_service_pb2.LeafTranscript(
-                key=treestore_service_pb2.LeafKey(tree_id=leaf.tree_id, leaf=leaf.leaf, claim_epoch=leaf.claim_epoch),
+                key=treestore_service_pb2.LeafKey(
+                    tree_id=leaf.tree_id, leaf=leaf.leaf, claim_epoch=leaf.claim_epoch
+                ),
                 run_id=leaf.run_id,
             )
             for leaf in leaves
@@ -61,7 +72,7 @@ class Store:
 
 
 class Handler:
-    """Scores of one run wait until the test lets them go."""
+    """A handler that holds the scores of one run until the test lets them go."""
 
     def __init__(self) -> None:
         self.begun: Counter[str] = Counter()
@@ -115,8 +126,10 @@ async def _running(consumer: Any, handler: Handler) -> AsyncIterator[None]:
         await asyncio.wait_for(task, 15)
 
 
-async def test_a_slow_scorer_holds_up_the_scores_of_its_own_run_alone(bus: Bus, eventually: Any) -> None:
-    handler, backlog = Handler(), MOST_WAITING + 40  # more than the share of its run holds
+async def test_a_slow_scorer_holds_up_the_scores_of_its_own_run_alone(
+    bus: Bus, eventually: Any
+) -> None:
+    handler, backlog = Handler(), MAX_WAITING + 40  # more than the share of its run holds
     for number in range(backlog):
         await _say(bus, SLOW, number)
     async with _running(LeafConsumer(bus, Store(), handler, MOST), handler):  # type: ignore[arg-type]
@@ -132,12 +145,14 @@ async def test_a_slow_scorer_holds_up_the_scores_of_its_own_run_alone(bus: Bus, 
 async def test_what_waits_where_a_verifier_stops_is_another_ones_at_once(
     bus: Bus, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not when the wait for its acknowledgement is over, though the first's last request may still be open at the broker."""
-    monkeypatch.setattr(consumer, "ACK_WAIT_S", 60.0)
+    """Not only after the ack wait, though the first one's last request may still be open."""
+    monkeypatch.setattr(worker_loop, "ACK_WAIT_S", 60.0)
 
     async def lingering(subscription: Any, batch: int, timeout_s: float) -> list[Any]:
         found = await ready(subscription, batch, timeout_s)
-        await subscription._nc.publish(subscription._nms, b'{"batch": 1, "expires": 30000000000}', subscription._deliver)
+        await subscription._nc.publish(
+            subscription._nms, b'{"batch": 1, "expires": 30000000000}', subscription._deliver
+        )
         return found
 
     ready = pull.ready
@@ -214,11 +229,15 @@ class Told:
 
 def _leaves(number: int) -> events_pb2.LeavesFinished:
     place = tree_pb2.LeafRef(segment=number.to_bytes(32, "big"), end=3)
-    return events_pb2.LeavesFinished(leaves=[events_pb2.LeafFinished(run_id=SLOW, tree_id=b"t" * 32, leaf=place)])
+    return events_pb2.LeavesFinished(
+        leaves=[events_pb2.LeafFinished(run_id=SLOW, tree_id=b"t" * 32, leaf=place)]
+    )
 
 
 def _ended(number: int) -> events_pb2.TreesGrown:
-    return events_pb2.TreesGrown(trees=[events_pb2.TreeGrown(run_id=SLOW, tree_id=number.to_bytes(32, "big"))])
+    return events_pb2.TreesGrown(
+        trees=[events_pb2.TreeGrown(run_id=SLOW, tree_id=number.to_bytes(32, "big"))]
+    )
 
 
 @pytest.mark.parametrize("kind", ["leaf", "grown"])
@@ -227,8 +246,14 @@ async def test_at_its_end_a_consumer_takes_no_more_then_gives_back_what_waits_th
 ) -> None:
     handler, stop, waiting = Handler(), asyncio.Event(), 2 if kind == "leaf" else 0
     say = _leaves if kind == "leaf" else _ended
-    played: Any = Played(subjects.lineage(SLOW, kind), [say(number) for number in range(MOST + waiting)])
-    one: Any = LeafConsumer(played, Store(), handler, MOST) if kind == "leaf" else GroupConsumer(played, handler)  # type: ignore[arg-type]
+    played: Any = Played(
+        subjects.lineage(SLOW, kind), [say(number) for number in range(MOST + waiting)]
+    )
+    one: Any = (
+        LeafConsumer(played, Store(), handler, MOST)
+        if kind == "leaf"
+        else GroupConsumer(played, handler)
+    )  # type: ignore[arg-type]
     running = asyncio.create_task(one.run(stop))
     await eventually(lambda: handler.begun[SLOW] == MOST)
     one.pulse._clock = lambda: 1e12

@@ -1,4 +1,4 @@
-"""Leaves that the store does not have, or that cannot be scored now: when a verifier waits for them, and what it says."""
+"""Leaves that the store lacks, or that cannot be scored now: retries, dead letters, log lines."""
 
 import logging
 from dataclasses import dataclass, field
@@ -9,81 +9,102 @@ import pytest
 
 from banyan.errors import BanyanError, TemporaryError
 from banyan.v1 import events_pb2, tree_pb2, treestore_service_pb2
-from services.verifier.consumer import Job, LeafConsumer
+from services.verifier.consumer import LeafConsumer
 from services.verifier.ports import Transcript, TreeStanding
+from services.verifier.worker_loop import Job
 
-LEAF = events_pb2.LeafFinished(run_id="r", tree_id=b"t" * 32, claim_epoch=1, leaf=tree_pb2.LeafRef(segment=b"s" * 32, end=3))
+LEAF = events_pb2.LeafFinished(
+    run_id="r", tree_id=b"t" * 32, claim_epoch=1, leaf=tree_pb2.LeafRef(segment=b"s" * 32, end=3)
+)
 
 
 @dataclass
 class _Delivery:
     attempts: int = 1
-    said: list[str] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
 
     async def ack(self) -> None:
-        self.said.append("ack")
+        self.answers.append("ack")
 
     async def nak(self, delay_s: float) -> None:
-        self.said.append("nak")
+        self.answers.append("nak")
 
 
 class _Store:
-    """Says that a newer claim is in force; has the leaf from the `has_at`-th look on."""
+    """A store that has the leaf from the `has_at`-th read on."""
 
     def __init__(self, standing: TreeStanding | None, has_at: int) -> None:
-        self._standing, self._has_at, self.looks = standing, has_at, 0
+        self._standing, self._has_at, self.reads = standing, has_at, 0
 
     async def read_leaves(self, leaves: Any, deadline_s: float) -> list[Transcript]:
-        self.looks += 1
-        return [Transcript(run_id="r")] if self.looks >= self._has_at else []
+        self.reads += 1
+        return [Transcript(run_id="r")] if self.reads >= self._has_at else []
 
     async def standing(self, tree_id: bytes) -> TreeStanding | None:
         return self._standing
 
 
-async def _said(store: Any, attempts: int, handler: Any = None) -> list[str]:
+async def _answers(store: Any, attempts: int, handler: Any = None) -> list[str]:
+    """Process one message of one leaf; return the answers to its delivery."""
     delivery = _Delivery(attempts)
 
     async def dead_letter(stream: str, delivery: Any, reason: str, service: str) -> None:
-        delivery.said.append(reason.split(":")[0])
+        delivery.answers.append(reason.split(":")[0])
 
     bus: Any = SimpleNamespace(dead_letter=dead_letter)
-    job: Any = Job(delivery, [LEAF])  # type: ignore[arg-type]
-    await LeafConsumer(bus, store, handler, 8)._score([job])
-    return delivery.said
+    label = f"leaf {LEAF.leaf.segment.hex()[:12]}"
+    job: Any = Job(delivery=delivery, content=[LEAF], weight=1, label=label)  # type: ignore[arg-type]
+    await LeafConsumer(bus, store, handler, 8).process([job])
+    return delivery.answers
 
 
 @pytest.mark.parametrize(
     ("standing", "has_at", "attempts", "expected"),
     [
-        (TreeStanding(2, False), 99, 1, ["ack"]),  # its claim is old: it will never be there
-        (TreeStanding(2, False), 2, 1, ["nak"]),  # it was stored between our look and the next claim
+        (TreeStanding(2, False), 99, 1, ["ack"]),  # its claim is old: it will never be stored
+        (
+            TreeStanding(2, False),
+            2,
+            1,
+            ["nak"],
+        ),  # stored between the first read and the next claim
         (TreeStanding(1, False), 99, 1, ["nak"]),  # on its way
         (None, 99, 47, ["nak"]),
-        (None, 99, 48, ["ABSENT"]),  # nobody opened its tree; it must not take the room of others for ever
+        (
+            None,
+            99,
+            48,
+            ["ABSENT"],
+        ),  # its tree was never opened; it must not occupy a place forever
     ],
 )
-async def test_what_becomes_of_a_leaf_that_is_not_there(standing, has_at, attempts, expected) -> None:
-    assert await _said(_Store(standing, has_at), attempts) == expected
+async def test_a_missing_leaf_is_retried_acked_or_a_dead_letter(
+    standing, has_at, attempts, expected
+) -> None:
+    assert await _answers(_Store(standing, has_at), attempts) == expected
 
 
 class _Has:
-    """Has the leaf."""
+    """A store that has the leaf."""
 
     async def read_leaves(self, leaves: Any, deadline_s: float) -> list[Transcript]:
-        key = treestore_service_pb2.LeafKey(tree_id=LEAF.tree_id, leaf=LEAF.leaf, claim_epoch=LEAF.claim_epoch)
+        key = treestore_service_pb2.LeafKey(
+            tree_id=LEAF.tree_id, leaf=LEAF.leaf, claim_epoch=LEAF.claim_epoch
+        )
         return [Transcript(run_id="r", key=key)]
 
 
-@pytest.mark.parametrize("error", [ValueError("a mistake in the program"), TemporaryError("the broker is away")])
+@pytest.mark.parametrize(
+    "error", [ValueError("a mistake in the program"), TemporaryError("the broker is away")]
+)
 async def test_a_mistake_in_the_program_shows_where_it_was_made_and_the_leaf_comes_again(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def score(transcript: Transcript) -> None:
         raise error
 
-    with caplog.at_level(logging.WARNING, "services.verifier.consumer"):
-        assert await _said(_Has(), 1, SimpleNamespace(score=score)) == ["nak"]
+    with caplog.at_level(logging.WARNING, "services.verifier.worker_loop"):
+        assert await _answers(_Has(), 1, SimpleNamespace(score=score)) == ["nak"]
     (record,) = caplog.records
     assert LEAF.leaf.segment.hex()[:12] in record.getMessage() and str(error) in record.getMessage()
     if isinstance(error, ValueError):
@@ -93,13 +114,13 @@ async def test_a_mistake_in_the_program_shows_where_it_was_made_and_the_leaf_com
 
 
 class _Narrow(_Has):
-    """Answers for one leaf at a time."""
+    """A store whose answers hold one leaf."""
 
     def __init__(self) -> None:
-        self.asked: list[int] = []
+        self.requests: list[int] = []
 
     async def read_leaves(self, leaves: Any, deadline_s: float) -> list[Transcript]:
-        self.asked.append(len(leaves))
+        self.requests.append(len(leaves))
         if len(leaves) > 1:
             raise BanyanError("larger than max", "RESOURCE_EXHAUSTED")
         return await super().read_leaves(leaves, deadline_s)
@@ -107,5 +128,7 @@ class _Narrow(_Has):
 
 async def test_leaves_whose_texts_fill_more_than_an_answer_are_read_in_parts() -> None:
     store: Any = _Narrow()
-    found, refused = await LeafConsumer(SimpleNamespace(), store, None, 8)._read([LEAF] * 5)  # type: ignore[arg-type]
-    assert len(found) == 1 and not refused and store.asked == [5, 2, 1, 1, 3, 1, 2, 1, 1]
+    consumer = LeafConsumer(SimpleNamespace(), store, None, 8)  # type: ignore[arg-type]
+    answer = await consumer._read([LEAF] * 5)
+    assert len(answer.transcripts) == 1 and not answer.refused
+    assert store.requests == [5, 2, 1, 1, 3, 1, 2, 1, 1]

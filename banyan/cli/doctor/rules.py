@@ -96,8 +96,8 @@ RULES: Sequence[DiagnosticRule] = (
     ),
     DiagnosticRule(
         name="mismatch",
-        symptom="training and sampling give the same tokens other probabilities, and not because of their "
-        "age",
+        symptom="training and sampling give the same tokens other probabilities, and not because "
+        "of their age",
         module="optimise",
         check=every(
             above("mismatch_kl", 0.01), below("staleness_mean", 0.5), below("replay_share", 0.05)
@@ -177,7 +177,8 @@ RULES: Sequence[DiagnosticRule] = (
     ),
     DiagnosticRule(
         name="far-from-start",
-        symptom="the policy has gone far from the model that the run began with, and reward does not rise",
+        symptom="the policy has gone far from the model that the run began with, and reward does "
+        "not rise",
         module="optimise",
         check=_FAR,
         levers=(_STAY_NEAR, _SMALLER_STEPS),
@@ -338,8 +339,8 @@ RULES: Sequence[DiagnosticRule] = (
     ),
     DiagnosticRule(
         name="exploration-ends",
-        symptom="entropy has fallen to next to nothing: exploration is nearly over, though reward still "
-        "rises",
+        symptom="entropy has fallen to next to nothing: exploration is nearly over, though reward "
+        "still rises",
         module="generate",
         check=every(_SURE, rises("reward")),
         levers=_EXPLORE,

@@ -1,6 +1,7 @@
-"""What is asked for while a call is under way goes out together in the next: a thousand askers cost a dozen calls.
+"""Coalesce concurrent requests: those that arrive during a call are sent together in the next one.
 
-Every asker gets its own answer or error, whatever becomes of the call, and of the task that makes it.
+Every caller gets its own answer or error, whatever becomes of the call and of the task that makes
+it.
 """
 
 import asyncio
@@ -14,18 +15,24 @@ R = TypeVar("R")
 
 
 class Batcher(Generic[T, R]):
-    """`send` gets up to `most` items and answers each in turn, with a value or an error.
+    """Sends items in batches.
 
-    What waits is bounded by who asks: each call returns with its own answer.
+    `send` gets up to `most` items and returns for each, in order, a value or an error. The queue is
+    bounded by the number of callers, since each waits for its own answer.
     """
 
-    def __init__(self, send: Callable[[Sequence[T]], Awaitable[Sequence[R | BanyanError]]], most: int) -> None:
+    def __init__(
+        self, send: Callable[[Sequence[T]], Awaitable[Sequence[R | BanyanError]]], most: int
+    ) -> None:
         self._send, self._most = send, most
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
         self._sender: asyncio.Task[None] | None = None
 
     async def ask(self, item: T) -> R:
-        """The answer to one item. Raises its own error, or that of the call; TemporaryError if the sender was cancelled."""
+        """Return the answer to one item.
+
+        Raise the item's own error, or that of the call; TemporaryError if the sender was cancelled.
+        """
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, answer))
         if self._sender is None:
@@ -38,39 +45,41 @@ class Batcher(Generic[T, R]):
 
     async def _run(self) -> None:
         while self._waiting:
-            part, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
-            part = [(item, answer) for item, answer in part if not answer.done()]  # the others' askers are gone
-            if part:
-                await self._settle([item for item, _ in part], [answer for _, answer in part])
+            batch = self._waiting[: self._most]
+            self._waiting = self._waiting[self._most :]
+            # Callers that were cancelled meanwhile need no answer.
+            batch = [(item, answer) for item, answer in batch if not answer.done()]
+            if batch:
+                await self._settle([item for item, _ in batch], [answer for _, answer in batch])
 
     async def _settle(self, items: Sequence[T], answers: "Sequence[asyncio.Future[R]]") -> None:
         try:
-            found = await self._send(items)
-            if len(found) != len(items):
-                raise TemporaryError(f"{len(found)} of {len(items)} items were answered")
-        except Exception as error:
+            outcomes = await self._send(items)
+            if len(outcomes) != len(items):
+                raise TemporaryError(f"{len(outcomes)} of {len(items)} items were answered")
+        except Exception as error:  # of any kind: it belongs to the callers, who wait for it
             _fail(answers, error)
         except BaseException:
-            _fail(answers, _ending())
+            _fail(answers, _stopped())
             raise
         else:
-            for answer, outcome in zip(answers, found, strict=True):
+            for answer, outcome in zip(answers, outcomes, strict=True):
                 if isinstance(outcome, BanyanError):
                     _fail([answer], outcome)
                 elif not answer.done():
                     answer.set_result(outcome)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Also where a task was cancelled before it ran, or something came after its last look."""
+        """Begin again if items arrived at the last moment; fail all if the task was cancelled."""
         self._sender = None
         if task.cancelled() or task.exception() is not None:
-            left, self._waiting = self._waiting, []
-            _fail([answer for _, answer in left], _ending())
+            waiting, self._waiting = self._waiting, []
+            _fail([answer for _, answer in waiting], _stopped())
         elif self._waiting:
             self._begin()
 
 
-def _ending() -> TemporaryError:
+def _stopped() -> TemporaryError:
     return TemporaryError("this was not sent: its sender was stopped, as when the process ends")
 
 

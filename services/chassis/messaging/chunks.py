@@ -1,27 +1,29 @@
-"""What goes out together, in as few messages as a message's limits allow."""
+"""The size limits of a message, and items cut into as few messages as those limits allow."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from services.chassis.messaging.bus import MAX_MESSAGE_BYTES
-
+MAX_MESSAGE_BYTES = 512 * 1024  # half of the broker's limit, docs/protocol.md, Grouping and size
+HEADER_BYTES = 4096  # allowance for headers, which count against the broker's limit
+# The broker closes the connection of a sender that exceeds its own limit of 1 MiB.
+BROKER_BYTES = 2 * MAX_MESSAGE_BYTES
 FRAMING_BYTES = 512  # of a message beside its items: run, node and framing
 T = TypeVar("T")
 
 
 def chunked(items: Sequence[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
-    """The items in order, in parts of at most `most` of them and of what a message holds; a larger item is alone.
+    """Yield the items in order, in chunks of at most `most` items that each fit a message.
 
-    size: bytes of an item.
+    An item that is too large for a message is alone in its chunk. size: bytes of an item.
     """
-    part: list[T] = []
-    held = FRAMING_BYTES
+    chunk: list[T] = []
+    chunk_bytes = FRAMING_BYTES
     for item in items:
-        more = size(item)
-        if part and (held + more > MAX_MESSAGE_BYTES or len(part) >= most):
-            yield part
-            part, held = [], FRAMING_BYTES
-        part.append(item)
-        held += more
-    if part:
-        yield part
+        item_bytes = size(item)
+        if chunk and (chunk_bytes + item_bytes > MAX_MESSAGE_BYTES or len(chunk) >= most):
+            yield chunk
+            chunk, chunk_bytes = [], FRAMING_BYTES
+        chunk.append(item)
+        chunk_bytes += item_bytes
+    if chunk:
+        yield chunk

@@ -1,4 +1,4 @@
-"""Pulling from the log by a durable consumer, through reconnects and brokers that lost their files."""
+"""Durable pull consumers that survive reconnects and brokers that have lost their files."""
 
 import asyncio
 import contextlib
@@ -21,16 +21,26 @@ from services.chassis.messaging.flush import flushed
 
 log = logging.getLogger(__name__)
 
-_CLOSE_S = 3.0  # to give back what came
-_ANSWER_S = 1.0  # the broker answers at once; it may be away just now
-_ASK_S = 1.0  # a broker that was started again has forgotten who waits, so it is asked anew this often
-_LEAST_S = 0.05  # a process that stood still beyond its deadline asks once more: the library refuses a wait of nothing
+_CLOSE_S = 3.0  # for returning the messages that arrived
+_ANSWER_S = 1.0  # the broker answers at once, unless it is away just now
+_REQUEST_S = 1.0  # a broker that restarted has forgotten pull requests, so they are renewed
+# A process that was suspended beyond its deadline still makes one request; the library refuses a
+# wait of zero.
+_SHORTEST_S = 0.05
+# Errors of a broker that may have lost a stream or a consumer.
+_LOST = (
+    nats.errors.NoRespondersError,
+    NoStreamResponseError,
+    APIError,
+    ServiceUnavailableError,
+)
 
 
 async def ready(subscription: Any, batch: int, timeout_s: float) -> list[Msg]:
-    """One message as soon as there is one, and up to `batch` that are there with it. Raises TimeoutError if there is none.
+    """Return the first message as soon as it is there, with up to `batch` that are there by then.
 
-    The library's own fetch of many sometimes goes on to wait for others: in runs, every tenth came 0.2 s late (ADR 013).
+    Raise TimeoutError without any. The library's own fetch of many sometimes waits for more: in
+    runs, every tenth came 0.2 s late (ADR 013).
     """
     messages: list[Msg] = await subscription.fetch(1, timeout=timeout_s)
     if batch > 1:
@@ -39,14 +49,19 @@ async def ready(subscription: Any, batch: int, timeout_s: float) -> list[Msg]:
         with contextlib.suppress(TimeoutError, nats.errors.TimeoutError):
             while len(messages) < batch:
                 message = await subscription._sub.next_msg(timeout=_ANSWER_S)
-                if JetStreamContext.is_status_msg(message):  # no more; what is wrong is said by the next fetch
+                if JetStreamContext.is_status_msg(
+                    message
+                ):  # no more; the next fetch reports errors
                     break
                 messages.append(message)
     return messages
 
 
 class Consumer:
-    """A durable pull consumer. `fetch` survives reconnects and a broker that lost its files."""
+    """A durable pull consumer.
+
+    `fetch` survives reconnects, and a broker that has lost its files if `config` is given.
+    """
 
     def __init__(
         self,
@@ -61,56 +76,60 @@ class Consumer:
         self._subscription: Any = None
 
     async def ensure(self) -> None:
-        """Makes the consumer, unless it is there with these settings."""
+        """Create the consumer, unless it exists with these settings."""
         if self._config is not None:
             await self._js.add_consumer(self._stream, self._config)
 
     async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:
-        """Up to `batch` messages; empty after `timeout_s`."""
+        """Return up to `batch` messages; none after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         try:
             if self._subscription is None:
-                self._subscription = await self._js.pull_subscribe_bind(consumer=self._durable, stream=self._stream)
+                self._subscription = await self._js.pull_subscribe_bind(
+                    consumer=self._durable, stream=self._stream
+                )
             return [Delivery(m) for m in await self._ready(batch, deadline)]
         except (TimeoutError, nats.errors.TimeoutError):
             return []
         except (nats.errors.Error, JetStreamError, OSError) as error:
             log.debug("fetching from %s/%s: %s", self._stream, self._durable, error)
-            await self._mend(error)
+            await self._recover(error)
             await asyncio.sleep(min(0.25, max(0.0, deadline - time.monotonic())))
             return []
 
     async def _ready(self, batch: int, deadline: float) -> list[Msg]:
-        """As `ready`, until the deadline."""
-        while (left_s := deadline - time.monotonic()) > _ASK_S:
+        """Call `ready` until the deadline."""
+        while (left_s := deadline - time.monotonic()) > _REQUEST_S:
             with contextlib.suppress(TimeoutError, nats.errors.TimeoutError):
-                return await ready(self._subscription, batch, _ASK_S)
-        return await ready(self._subscription, batch, max(_LEAST_S, left_s))
+                return await ready(self._subscription, batch, _REQUEST_S)
+        return await ready(self._subscription, batch, max(_SHORTEST_S, left_s))
 
     async def close(self) -> None:
-        """Asks for no more, and gives back at once what came and was not fetched."""
+        """Request no more, and return at once the messages that arrived and were not fetched."""
         subscription, self._subscription = self._subscription, None
         if subscription is None:
             return
-        pending, connection, deadline = subscription._sub._pending_queue, subscription._nc, time.monotonic() + _CLOSE_S
+        pending, connection = subscription._sub._pending_queue, subscription._nc
+        deadline = time.monotonic() + _CLOSE_S
         with contextlib.suppress(nats.errors.Error, TimeoutError):
-            # The last request may be open at the broker for an instant more: what is given back would come here again.
+            # The last request may still be open at the broker, and would be answered with the
+            # messages that are returned below.
             await connection._send_unsubscribe(subscription._sub._id)
-            await flushed(connection, _ANSWER_S)  # what was sent before that is here now
+            await flushed(connection, _ANSWER_S)  # messages sent before that are here now
         with contextlib.suppress(nats.errors.Error):
             await subscription.unsubscribe()
-        while not pending.empty() and time.monotonic() < deadline:  # a broker that takes nothing delivers the rest by itself
+        # A broker that takes nothing delivers the rest again by itself.
+        while not pending.empty() and time.monotonic() < deadline:
             message = pending.get_nowait()
-            if message.reply.startswith("$JS.ACK."):  # the rest are the broker's remarks on the request
+            if message.reply.startswith("$JS.ACK."):  # the others are statuses of the request
                 await Delivery(message).nak(0.0)
 
-    async def _mend(self, error: Exception) -> None:
-        """The broker may have lost streams and consumers; they are only transport, so they are made again."""
-        if (
-            isinstance(error, (nats.errors.NoRespondersError, NoStreamResponseError, APIError, ServiceUnavailableError))
-            and self._config
-        ):
-            with contextlib.suppress(nats.errors.Error, JetStreamError, asyncio.TimeoutError, OSError, DeadlineMissed):
+    async def _recover(self, error: Exception) -> None:
+        """Create streams and consumer again if the broker may have lost them."""
+        if self._config and isinstance(error, _LOST):
+            with contextlib.suppress(
+                nats.errors.Error, JetStreamError, asyncio.TimeoutError, OSError, DeadlineMissed
+            ):
                 await self._ensure_streams()
                 await self.ensure()
         if self._subscription is not None:

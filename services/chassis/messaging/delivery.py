@@ -1,5 +1,6 @@
-"""A message taken from the log, and what can be said back about it."""
+"""A delivery of a message from the log, and the answers to it."""
 
+import contextlib
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,7 +15,10 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One delivery. Acks are fire-and-forget: a lost one means a redelivery, which every handler must bear anyway."""
+    """A delivery of a message.
+
+    Answers are not confirmed: a lost one means a redelivery, which every handler must tolerate.
+    """
 
     message: Msg
 
@@ -33,7 +37,7 @@ class Delivery:
 
     @property
     def attempts(self) -> int:
-        """How often it was delivered, this time included."""
+        """Number of deliveries, this one included."""
         return self.message.metadata.num_delivered
 
     @property
@@ -42,38 +46,37 @@ class Delivery:
 
     @property
     def run_id(self) -> str:
-        """Second part of the subject."""
+        """Run that the subject names, its second part; empty if it has none."""
         parts = self.subject.split(".")
         return parts[1] if len(parts) > 1 else ""
 
     def decode(self, cls: type[M]) -> M:
-        """The payload as a message. Raises InvalidInput where the bytes are not one."""
+        """Return the payload as a message. Raise InvalidInput if the bytes are not one."""
         try:
             message = cls()
             message.ParseFromString(self.data)
             return message
         except DecodeError:
-            size = len(self.data)
-            raise InvalidInput(f"{size} bytes on {self.subject} are not a {cls.DESCRIPTOR.full_name}") from None
+            size, name = len(self.data), cls.DESCRIPTOR.full_name
+            raise InvalidInput(f"{size} bytes on {self.subject} are not a {name}") from None
 
     async def ack(self) -> None:
-        await self._say(self.message.ack())
+        await self._answer(self.message.ack())
 
     async def nak(self, delay_s: float) -> None:
-        """Deliver it again after `delay_s` seconds."""
-        await self._say(self.message.nak(delay=delay_s))
+        """Have it delivered again after `delay_s` seconds."""
+        await self._answer(self.message.nak(delay=delay_s))
 
     async def in_progress(self) -> None:
-        await self._say(self.message.in_progress())
+        """Restart the wait for the acknowledgement."""
+        await self._answer(self.message.in_progress())
 
     async def term(self) -> None:
-        """Never deliver it again."""
-        await self._say(self.message.term())
+        """Have it never delivered again."""
+        await self._answer(self.message.term())
 
     @staticmethod
-    async def _say(word: object) -> None:
-        try:
-            await word  # type: ignore[misc]
-        except NatsError:
-            # The connection is down: the broker will deliver the message again.
-            return
+    async def _answer(answer: object) -> None:
+        # Without a connection the answer is lost, and the broker delivers the message again.
+        with contextlib.suppress(NatsError):
+            await answer  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Words on NATS that no stream keeps: said once, heard by who listens just then. Whoever needs an effect says it again."""
+"""Publish and subscribe without persistence: delivery is best effort, senders must retry."""
 
 import contextlib
 import logging
@@ -12,24 +12,25 @@ from nats.aio.client import Client
 log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Message)
-_HELD = 64  # more that come while one is dealt with are dropped
+_MAX_PENDING = 64  # messages that wait while one is processed; more are dropped
 
 
 async def publish(client: Client, subject: str, message: Message) -> None:
-    """Says it, if NATS is there."""
+    """Publish a message if NATS can be reached."""
     with contextlib.suppress(nats.errors.Error):
         await client.publish(subject, message.SerializeToString())
 
 
 async def subscribe(client: Client, subject: str, kind: type[M]) -> AsyncIterator[M]:
-    """What is said from now on, for ever. What cannot be read is dropped."""
-    subscription = await client.subscribe(subject, pending_msgs_limit=_HELD)
+    """Yield messages until cancelled. Drop those that cannot be decoded."""
+    subscription = await client.subscribe(subject, pending_msgs_limit=_MAX_PENDING)
     try:
         async for delivery in subscription.messages:
             try:
                 message = kind.FromString(delivery.data)
             except DecodeError:
-                log.debug("%d bytes on %s are no %s", len(delivery.data), subject, kind.DESCRIPTOR.full_name)
+                name = kind.DESCRIPTOR.full_name
+                log.debug("%d bytes on %s are no %s", len(delivery.data), subject, name)
                 continue
             yield message
     finally:

@@ -1,4 +1,4 @@
-"""Objects of an object store: how they are cut into chunks, and what is said of them. Pure."""
+"""The objects of an object store: chunks of bytes, and the JSON that describes them. Pure."""
 
 import base64
 import hashlib
@@ -9,15 +9,23 @@ from dataclasses import dataclass, field
 
 from banyan.errors import InvalidInput
 
-CHUNK_BYTES = 512 * 1024  # half of what a broker takes in a message
+CHUNK_BYTES = 512 * 1024  # half of the broker's limit of a message
+_DIGEST_PREFIX = "SHA-256="
 
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """What is said of an object. `labels` are its owner's."""
+    """The description of an object.
+
+    nuid: last part of its chunks' subject.
+    size: bytes of all chunks.
+    chunks: number of chunks.
+    digest: SHA-256 of all chunks.
+    labels: the owner's own data.
+    """
 
     name: str
-    nuid: str  # its chunks' last part of the subject
+    nuid: str
     size: int
     chunks: int
     digest: bytes
@@ -25,43 +33,64 @@ class Object:
 
 
 class Chunks:
-    """Pieces of any size, cut into chunks, digested on the way."""
+    """Pieces of any size, cut into chunks and digested on the way."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces: Iterator[bytes] = iter(pieces)
-        self._held = bytearray()
-        self.size, self.count, self.digest = 0, 0, hashlib.sha256()
+        self._buffer = bytearray()
+        self.size, self.count = 0, 0
+        self.digest = hashlib.sha256()
 
     def next(self) -> bytes | None:
-        """The next chunk; None when all are out."""
-        while len(self._held) < CHUNK_BYTES and (piece := next(self._pieces, None)) is not None:
-            self._held += piece
-        chunk = bytes(self._held[:CHUNK_BYTES])
+        """Return the next chunk; None at the end."""
+        while len(self._buffer) < CHUNK_BYTES and (piece := next(self._pieces, None)) is not None:
+            self._buffer += piece
+        chunk = bytes(self._buffer[:CHUNK_BYTES])
         if not chunk:
             return None
-        del self._held[:CHUNK_BYTES]
+        del self._buffer[:CHUNK_BYTES]
         self.digest.update(chunk)
-        self.size, self.count = self.size + len(chunk), self.count + 1
+        self.size += len(chunk)
+        self.count += 1
         return chunk
 
 
-def describe(made: Object, bucket: str) -> bytes:
-    said = {"name": made.name, "bucket": bucket, "nuid": made.nuid, "size": made.size, "chunks": made.chunks}
-    digest = "SHA-256=" + base64.urlsafe_b64encode(made.digest).decode()
-    mtime = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    options = {"max_chunk_size": CHUNK_BYTES}
-    return json.dumps(said | {"digest": digest, "mtime": mtime, "metadata": dict(made.labels), "options": options}).encode()
+def describe(described: Object, bucket: str) -> bytes:
+    """Return the JSON of an object, as NATS' own object stores have it."""
+    digest = base64.urlsafe_b64encode(described.digest).decode()
+    description = {
+        "name": described.name,
+        "bucket": bucket,
+        "nuid": described.nuid,
+        "size": described.size,
+        "chunks": described.chunks,
+        "digest": _DIGEST_PREFIX + digest,
+        "mtime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "metadata": dict(described.labels),
+        "options": {"max_chunk_size": CHUNK_BYTES},
+    }
+    return json.dumps(description).encode()
 
 
 def read(data: bytes, bucket: str) -> Object:
-    """What is said of an object. Raises InvalidInput for what no owner says."""
+    """Return the object that a JSON describes. Raise InvalidInput if the JSON is unusable."""
     try:
-        said = json.loads(data)
-        digest = base64.urlsafe_b64decode(said["digest"].removeprefix("SHA-256="))
-        labels = {str(k): str(v) for k, v in said.get("metadata", {}).items()}
-        found = Object(str(said["name"]), str(said["nuid"]), int(said["size"]), int(said["chunks"]), digest, labels)
+        fields = json.loads(data)
+        parsed = Object(
+            name=str(fields["name"]),
+            nuid=str(fields["nuid"]),
+            size=int(fields["size"]),
+            chunks=int(fields["chunks"]),
+            digest=base64.urlsafe_b64decode(fields["digest"].removeprefix(_DIGEST_PREFIX)),
+            labels={str(key): str(value) for key, value in fields.get("metadata", {}).items()},
+        )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise InvalidInput(f"what object store {bucket} says of an object is unusable: {error!r}") from None
-    if not 0 <= found.chunks <= found.size or not found.nuid.isalnum():
-        raise InvalidInput(f"{found.name} in object store {bucket} cannot have {found.chunks} chunks of {found.size} bytes")
-    return found
+        raise InvalidInput(
+            f"what object store {bucket} says of an object is unusable: {error!r}"
+        ) from None
+    if not 0 <= parsed.chunks <= parsed.size or not parsed.nuid.isalnum():
+        raise InvalidInput(
+            f"{parsed.name} in object store {bucket} cannot have {parsed.chunks} chunks"
+            f" of {parsed.size} bytes"
+        )
+    return parsed

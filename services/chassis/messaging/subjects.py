@@ -1,28 +1,34 @@
-"""The streams of the log and their subjects (DESIGN 4)."""
+"""The streams of the log and their subjects; docs/protocol.md, Streams."""
 
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 
-LINEAGE, GROWTH, TRAIN, SWARM, DEAD = "LINEAGE", "GROWTH", "TRAIN", "SWARM", "DEAD"
+LINEAGE = "LINEAGE"
+GROWTH = "GROWTH"
+TRAIN = "TRAIN"
+SWARM = "SWARM"
+DEAD = "DEAD"
 LINEAGE_KINDS = ("opened", "segment", "leaf", "grown", "score", "closed")
-MOST_LEAVES = 64  # of a message: a verifier answers for all of them together, and takes no more
-MOST_TREES = 64  # of a message that says that trees are grown, or closed; a verifier refuses more
+MOST_LEAVES = 64  # of a message: the verifier acknowledges all of them together, and refuses more
+MOST_TREES = 64  # of a message about the ends of trees; the verifier refuses more
 
-# Bytes at most. The treestore purges what all consumers have taken, so they are never reached in health. The broker counts
-# them as taken from the start, against its `max_file_store`, whatever is in the streams.
+# Size limits in bytes. The treestore purges messages that all consumers have acknowledged, so a
+# healthy system stays far below them. The broker reserves them from the start, against its
+# `max_file_store`, whatever the streams hold.
 _SEGMENTS = 2 << 30
 _SMALL = 256 << 20
 
 
-def _stream(name: str, subjects: list[str], retention: RetentionPolicy, max_bytes: int, **more: object) -> StreamConfig:
+def _stream(
+    name: str, subjects: list[str], retention: RetentionPolicy, max_bytes: int
+) -> StreamConfig:
     return StreamConfig(
         name=name,
         subjects=subjects,
         retention=retention,
         storage=StorageType.FILE,
-        discard=DiscardPolicy.NEW,  # full is back-pressure, reported; old messages are never thrown away unseen
+        discard=DiscardPolicy.NEW,  # a full stream is back-pressure; it never drops old messages
         max_bytes=max_bytes,
         duplicate_window=120,
-        **more,  # type: ignore[arg-type]
     )
 
 
@@ -39,60 +45,69 @@ STREAMS = (
     ),
 )
 _MOST_BYTES = {stream.name: int(stream.max_bytes or 0) for stream in STREAMS}
-RESERVED = sum(int(stream.max_bytes or 0) for stream in STREAMS)
+RESERVED = sum(_MOST_BYTES.values())
 
 
 def most_bytes(stream: str) -> int:
-    """What a stream may hold."""
+    """Return the size limit of a stream in bytes."""
     return _MOST_BYTES[stream]
 
 
 def lineage(run_id: str, kind: str) -> str:
-    """`lineage.<run>.<kind>`; `*` for either matches all."""
+    """Return the subject `lineage.<run>.<kind>`; `*` for either matches all."""
     return f"lineage.{run_id}.{kind}"
 
 
 def run_of(subject: str) -> str:
-    """The run that a subject of the log names; empty where it names none."""
+    """Return the run that a subject of the log names; empty if it names none."""
     words = subject.split(".")
     return words[1] if len(words) > 1 and words[0] in ("lineage", "growth", "train") else ""
 
 
 def growth(run_id: str) -> str:
-    """`growth.<run>`."""
+    """Return the subject `growth.<run>`."""
     return f"growth.{run_id}"
 
 
 def growth_durable(run_id: str) -> str:
-    """Durable consumer of a run's growth queue: one for all its nodes, because a work queue has one per subject."""
+    """Return the durable consumer of a run's growth queue.
+
+    All nodes of the run share it, because a work queue has one consumer per subject.
+    """
     return f"grow-{run_id}"
 
 
 def growth_run(name: str) -> str:
-    """The run of a growth subject or of its durable consumer; empty for other names."""
-    return next((name.removeprefix(p) for p in ("growth.", "grow-") if name.startswith(p)), "")
+    """Return the run of a growth subject or of its durable consumer; empty for other names."""
+    for prefix in ("growth.", "grow-"):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    return ""
 
 
 def train(run_id: str, kind: str) -> str:
-    """`train.<run>.batch` or `train.<run>.policy`."""
+    """Return the subject `train.<run>.batch` or `train.<run>.policy`."""
     return f"train.{run_id}.{kind}"
 
 
 def weights_bucket(run_id: str) -> str:
-    """Object store that a run's weights go out through, where its recipe says so."""
+    """Return the object store of a run's weights, used if its recipe asks for one."""
     return f"weights-{run_id}"
 
 
 def weights_run(bucket: str) -> str:
-    """The run of an object store of weights; empty for other names."""
+    """Return the run of an object store of weights; empty for other names."""
     return bucket.removeprefix("weights-") if bucket.startswith("weights-") else ""
 
 
 def weights_wanted(run_id: str) -> str:
-    """Where a node asks for a whole version. No stream holds it: who needs one asks until it is there."""
+    """Return the subject on which a node asks for a whole version of the weights.
+
+    No stream stores it: a node repeats the request until the version is there.
+    """
     return f"weights.{run_id}.wanted"
 
 
 def dead(stream: str) -> str:
-    """`dead.<stream>`."""
+    """Return the subject `dead.<stream>`."""
     return f"dead.{stream}"

@@ -1,7 +1,8 @@
-"""How long a path may be for its tokens to have rotations of their own: which depend on nothing but their positions.
+"""The longest path up to which a token's rotation depends on its position alone.
 
-longrope and dynamic rotations change for all tokens of a pass when its longest path passes a bound (transformers,
-modeling_rope_utils.py): keys that are cached, rows that are computed together and trees that are trained would differ.
+longrope and dynamic rotations change for all tokens of a pass when its longest path exceeds a bound
+(transformers, modeling_rope_utils.py). Cached keys, branches computed together and trained trees
+would then differ.
 """
 
 from collections.abc import Mapping
@@ -9,15 +10,22 @@ from typing import Any
 
 
 def reach(config: Any) -> int:
-    """Tokens of the longest such path; 0 where rotations never change."""
+    """Return the length of that path in tokens; 0 if rotations never change."""
     text = config.get_text_config()
-    named = getattr(text, "rope_parameters", None) or {}
-    ropes = [rope for rope in named.values() if isinstance(rope, Mapping)] or [named]  # by layer type, or one for all
+    parameters = getattr(text, "rope_parameters", None) or {}
+    by_layer_type = [rope for rope in parameters.values() if isinstance(rope, Mapping)]
+    ropes = by_layer_type or [parameters]
     bounds = [_bound(rope, getattr(text, "max_position_embeddings", None)) for rope in ropes]
     return min((bound for bound in bounds if bound > 0), default=0)
 
 
 def _bound(rope: Mapping[str, Any], longest: Any) -> int:
+    """Return the bound of one kind of rotation; 0 without any."""
     kind = str(rope.get("rope_type", "default"))
-    bound = rope.get("original_max_position_embeddings", longest) if kind == "longrope" else longest
-    return bound if (kind == "longrope" or "dynamic" in kind) and isinstance(bound, int) else 0
+    if kind == "longrope":
+        bound = rope.get("original_max_position_embeddings", longest)
+    elif "dynamic" in kind:
+        bound = longest
+    else:
+        return 0
+    return bound if isinstance(bound, int) else 0

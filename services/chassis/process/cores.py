@@ -1,6 +1,7 @@
-"""Torch threads of a process whose launcher divides the cores anew while it runs: as another run begins or ends.
+"""The torch threads of a process, which its launcher changes as other runs begin or end.
 
-The launcher writes the number into a file of the process's own; the thread that computes looks at it between two steps.
+The launcher writes the number into a file of the process's own; the computing thread reads it
+between two steps.
 """
 
 import logging
@@ -10,26 +11,33 @@ from collections.abc import Callable
 from pathlib import Path
 
 log = logging.getLogger(__name__)
-_MOST = 4096  # as a recipe may ask for (resources.threads); a process that cannot start its threads ends
+_MOST = 4096  # a process that cannot start its threads ends
 _LONGEST = 16  # bytes of a number
 
 
 class CoreShare:
-    """How many threads this process may use. path: where its launcher writes it; None where nobody does."""
+    """The number of threads that this process may use.
+
+    path: file that the launcher writes; None without a launcher.
+    threads: number at the start; None if unknown.
+    """
 
     def __init__(self, path: Path | None, threads: int | None) -> None:
-        self._path, self._threads, self._read = path, threads, (0, 0)
+        self._path, self._threads = path, threads
+        self._last_read = (0, 0)
 
     def changed(self) -> int | None:
-        """The new number, once after it was written; None while it is as it was, or not a number."""
+        """Return the new number, once after each change; None otherwise, or if it is unreadable."""
         if self._path is None:
             return None
         try:
-            found = self._path.stat()
-            written = found.st_ino, found.st_mtime_ns  # two writes may share a clock tick, never a file
-            if written == self._read:
+            status = self._path.stat()
+            # Two writes may share a tick of the clock, but never an inode.
+            version = (status.st_ino, status.st_mtime_ns)
+            if version == self._last_read:
                 return None
-            self._read, threads = written, int(_text(self._path))
+            self._last_read = version
+            threads = int(_text(self._path))
         except (OSError, ValueError):
             return None
         if threads == self._threads or not 1 <= threads <= _MOST:
@@ -39,17 +47,17 @@ class CoreShare:
 
 
 def write(path: Path, threads: int) -> None:
-    """The launcher's side: readers see the old number or the new one. Raises OSError."""
+    """Write the number for a process; readers see the old number or the new one. Raise OSError."""
     path.parent.mkdir(exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
-    partial.unlink(missing_ok=True)  # a pipe would wait for whoever reads it, and a link leads elsewhere
+    partial.unlink(missing_ok=True)  # a pipe would wait for a reader, and a link leads elsewhere
     with partial.open("x") as file:
         file.write(str(threads))
     partial.replace(path)
 
 
 def _text(path: Path) -> bytes:
-    """The beginning of a plain file; it never waits. Raises OSError."""
+    """Read the beginning of a plain file without waiting. Raise OSError."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise FileNotFoundError(f"{path} is no plain file")
@@ -57,13 +65,16 @@ def _text(path: Path) -> bytes:
 
 
 def follow(share: CoreShare) -> Callable[[], None]:
-    """A call that brings torch to the share; for the thread that computes, whose number of threads is its own."""
+    """Return a function that adapts torch to the share, to be called by the computing thread.
+
+    Torch's number of threads is a setting of the calling thread.
+    """
 
     def settle() -> None:
         if (threads := share.changed()) is not None:
             import torch
 
             torch.set_num_threads(threads)
-            log.info("computing with %d threads from now on: the runs that there are divide the cores", threads)
+            log.info("computing with %d threads from now on: the runs divide the cores", threads)
 
     return settle

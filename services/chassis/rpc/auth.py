@@ -1,4 +1,7 @@
-"""The secret at the ports: servers ask every call for it, channels send it with every call. Without one nothing is asked."""
+"""The secret of the ports: servers require it of every call, channels send it with every call.
+
+Without a secret nothing is required.
+"""
 
 import hmac
 from collections.abc import Callable, Sequence
@@ -13,42 +16,52 @@ from banyan.runtime.secret import KEY
 from banyan.wire.status import status_of
 
 UNAUTHENTICATED = Reason.UNAUTHENTICATED
-_OPEN = "/grpc.health.v1.Health/"  # probes have no secret, and learn only that something serves
+_OPEN = "/grpc.health.v1.Health/"  # probes have no secret, and learn only whether it serves
 
 
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses calls without the secret. `where`: the file that holds it, for the message."""
+    """Refuses calls without the secret.
 
-    def __init__(self, secret: str, where: str) -> None:
-        self._secret, self._where = secret.encode(), where
+    path: file that holds the secret, for the message.
+    """
+
+    def __init__(self, secret: str, path: str) -> None:
+        self._secret, self._path = secret.encode(), path
 
     async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
         if details.method.startswith(_OPEN) or self._knows(details.invocation_metadata or ()):
             return await continuation(details)
-        return grpc.stream_stream_rpc_method_handler(self._refuse)  # takes calls of every shape
+        return grpc.stream_stream_rpc_method_handler(self._refuse)  # fits calls of every kind
 
     def _knows(self, metadata: Sequence[Any]) -> bool:
-        shown = next((value for key, value in metadata if key == KEY), "")
-        return hmac.compare_digest(shown if isinstance(shown, bytes) else shown.encode(), self._secret)
+        value = next((value for key, value in metadata if key == KEY), "")
+        sent = value if isinstance(value, bytes) else value.encode()
+        return hmac.compare_digest(sent, self._secret)
 
     async def _refuse(self, requests: Any, context: Any) -> None:
         error = Refused(
-            f"this port answers only who knows its secret: send metadata `{KEY}` with what the file {self._where} holds",
+            f"this port answers only who knows its secret: send metadata `{KEY}`"
+            f" with what the file {self._path} holds",
             UNAUTHENTICATED,
         )
         await context.abort_with_status(status_of(error))
 
 
 def bearers(secret: str) -> list[Any]:
-    """What makes a channel's calls carry the secret: gRPC wants an object for each shape of call."""
-    return [shape(secret) for shape in (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)] if secret else []
+    """Return the interceptors by which a channel sends the secret, one per kind of call."""
+    if not secret:
+        return []
+    kinds = (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)
+    return [kind(secret) for kind in kinds]
 
 
 class _Bearer:
     def __init__(self, secret: str) -> None:
         self._secret = secret
 
-    async def _send(self, continuation: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
+    async def _send(
+        self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
+    ) -> Any:
         metadata = grpc.aio.Metadata(*(details.metadata or ()), (KEY, self._secret))
         return await continuation(details._replace(metadata=metadata), request)
 

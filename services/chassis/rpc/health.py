@@ -1,7 +1,8 @@
-"""Liveness by progress: each loop and thread of a process says until when it will have got on, and health compares.
+"""Liveness by progress: loops and threads declare deadlines, and the health service checks them.
 
-gRPC's health service has two answers here. The empty name is readiness: whether calls make sense. `liveness` is SERVING
-while every pulse is in time; its handler runs on the event loop, so an answer alone shows that the loop turns.
+The health service of gRPC has two answers here. The empty name is readiness: calls make sense now.
+`liveness` is SERVING while every pulse is in time. Its handler runs on the event loop, so that any
+answer proves that the loop runs. See ADR 047.
 """
 
 import contextlib
@@ -16,32 +17,40 @@ from grpc_health.v1 import health_pb2
 
 log = logging.getLogger(__name__)
 
-LIVENESS = "liveness"  # the name to ask the health service for; k8s/ has it in its probes
+LIVENESS = "liveness"  # name in requests to the health service, also in the probes of k8s/
+_RESTING = ("", math.inf, math.inf)
 
 
 class Pulse:
-    """The progress of one loop or thread: what it does, and when that must have ended. Any thread may beat it."""
+    """The progress of a loop or thread: its operation, and the deadline of that.
+
+    Any thread may call it.
+    """
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.name, self._clock = name, clock
-        self._state = ("", math.inf, math.inf)  # what, within which time, until when; replaced as a whole: threads read it
+        # Operation, its time in seconds, its deadline. Replaced as a whole: threads read it.
+        self._state = _RESTING
 
     def beat(self, doing: str, within_s: float) -> None:
-        """Notes progress, and that the next will be within `within_s`: the longest lawful time of what begins now."""
+        """Record progress, and begin an operation that may take `within_s` at most."""
         self._state = (doing, within_s, self._clock() + within_s)
 
     def rest(self) -> None:
-        """Notes that nothing is under way: there is no deadline until the next beat."""
-        self._state = ("", math.inf, math.inf)
+        """Record that nothing is under way: there is no deadline until the next beat."""
+        self._state = _RESTING
 
     def again(self) -> None:
-        """Begins the time of what is under way anew: it waits for something that is known to be away. A rest goes on."""
+        """Restart the time of the operation, which waits for something that is known to be away.
+
+        A rest stays a rest.
+        """
         doing, within_s, _ = self._state
         self.beat(doing, within_s)
 
     @contextlib.contextmanager
     def during(self, doing: str, within_s: float) -> Iterator[None]:
-        """Declares one operation with its deadline; rests when the block ends."""
+        """Declare an operation with its deadline; rest when the block ends."""
         self.beat(doing, within_s)
         try:
             yield
@@ -50,7 +59,7 @@ class Pulse:
 
     @property
     def late(self) -> str:
-        """Description of an overdue operation; empty if there is none."""
+        """Description of the overdue operation; empty without one."""
         doing, _, due = self._state
         over_s = self._clock() - due
         return f"{self.name}: {doing} is {over_s:.0f} s over its deadline" if over_s > 0 else ""
@@ -61,35 +70,36 @@ class Liveness:
 
     def __init__(self) -> None:
         self._pulses: list[Pulse] = []
-        self._told: list[str] = []
+        self._logged: list[str] = []  # names of the pulses that were late at the last call
 
     def add(self, *pulses: Pulse) -> None:
-        """Takes pulses in; each counts from its first beat on."""
+        """Add pulses; each counts from its first beat on."""
         self._pulses += pulses
 
     def drop(self, pulse: Pulse) -> None:
-        """Forgets a pulse whose loop has ended."""
+        """Drop a pulse whose loop has ended."""
         self._pulses.remove(pulse)
 
     def late(self) -> list[str]:
-        """Descriptions of all overdue operations; each is logged when it is first seen."""
-        late = [(pulse.name, said) for pulse in self._pulses if (said := pulse.late)]
-        for name, said in late:
-            if name not in self._told:
-                log.error("%s; health answers NOT_SERVING", said)
-        self._told = [name for name, _ in late]
-        return [said for _, said in late]
+        """Return descriptions of all overdue operations; log each when it becomes overdue."""
+        late = [(pulse.name, pulse.late) for pulse in self._pulses]
+        late = [(name, description) for name, description in late if description]
+        for name, description in late:
+            if name not in self._logged:
+                log.error("%s; health answers NOT_SERVING", description)
+        self._logged = [name for name, _ in late]
+        return [description for _, description in late]
 
 
 class Health(health_aio.HealthServicer):  # type: ignore[misc]  # the library has no types
-    """gRPC's health service with the liveness of this process beside its readiness."""
+    """The health service of gRPC, with the liveness of this process beside its readiness."""
 
     def __init__(self, liveness: Liveness) -> None:
         super().__init__()
         self._liveness = liveness
 
     async def Check(self, request: Any, context: Any) -> Any:
-        """Readiness as it was set; liveness by the pulses."""
+        """Return readiness as it was set, or liveness from the pulses."""
         if request.service != LIVENESS:
             return await super().Check(request, context)
         status = health_pb2.HealthCheckResponse

@@ -1,26 +1,29 @@
-"""The weight file: one policy's tensors as a flat file and a JSON manifest beside it (PROTOCOL 6).
+"""The weight file: a policy's tensors as a flat file with a JSON manifest beside it.
 
-`policy-<epoch>-<step>.bin` holds the tensors one after the other, little-endian, 64-byte aligned, in order of name;
-`policy-<epoch>-<step>.json` says where each one lies and is written last: there is no manifest without its weights.
-The digest is BLAKE3 of the file's bytes (`b3sum` checks it by hand): 5 times as fast as BLAKE2b on one core, and a hand-over
-reads every byte twice (ADR 008).
-Torch is imported only by the functions that make or read tensors.
+`policy-<epoch>-<step>.bin` holds the tensors one after the other in order of name, little-endian
+and 64-byte aligned. `policy-<epoch>-<step>.json` has the place of each and is written last: a
+manifest has its weights. The digest is BLAKE3 of the file's bytes (`b3sum` checks it): 5 times as
+fast as BLAKE2b on one core, and a transfer reads every byte twice (ADR 008; docs/protocol.md,
+Weights). Torch is imported only by the functions that write or read tensors.
 """
 
-import json
+import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from blake3 import blake3
 
 from banyan.errors import InvalidInput
-from banyan.policy import PolicyVersion
 from banyan.runtime import torch_environment
 from services.chassis.process import private_files
 from services.chassis.weights import lock
+from services.chassis.weights.manifest import ALIGN_BYTES as ALIGN_BYTES
+from services.chassis.weights.manifest import WIDTHS as WIDTHS
+from services.chassis.weights.manifest import TensorEntry as TensorEntry
+from services.chassis.weights.manifest import WeightManifest as WeightManifest
+from services.chassis.weights.manifest import from_json as from_json
 from services.chassis.weights.mapping import Maps
 
 if TYPE_CHECKING:
@@ -28,106 +31,20 @@ if TYPE_CHECKING:
 
     import torch
 
-ALIGN_BYTES = 64
-HASH_THREADS = 2  # more would take cores from sampling, and memory gives no more
+HASH_THREADS = 2  # more would take cores from sampling, and are no faster: memory is the limit
 _MAPS = Maps()
-WIDTHS = {"bfloat16": 2, "float32": 4}
-HEAD = "banyan.head."  # before the names of a learned head's tensors: they are float32 always, and none of the model's
-
-
-@dataclass(frozen=True, slots=True)
-class TensorEntry:
-    """Where a tensor lies in the file."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    offset: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class WeightManifest:
-    """What a weight file holds. `aliases` names tied tensors: other name → name that is stored."""
-
-    path: Path  # of the .bin file
-    epoch: int
-    step: int
-    digest: bytes
-    bytes: int
-    tensors: tuple[TensorEntry, ...]
-    aliases: Mapping[str, str]
-    canary: Mapping[str, Any] | None = None  # what the weights say of a few tokens (services/learner/model/canary.py)
-    adapter: Mapping[str, Any] | None = None  # PEFT's configuration, where the tensors are a LoRA adapter of the model's own
-
-    @property
-    def version(self) -> PolicyVersion:
-        """The policy that the file holds."""
-        return PolicyVersion(self.epoch, self.step, self.digest)
-
-    @property
-    def manifest_path(self) -> Path:
-        """The JSON file beside the weights."""
-        return self.path.with_suffix(".json")
-
-    def to_json(self) -> str:
-        """Text of the manifest: what FetchWeights carries in its first piece."""
-        body: dict[str, Any] = {
-            "format": "banyan.weights.v1",
-            "epoch": self.epoch,
-            "step": self.step,
-            "digest": self.digest.hex(),
-        }
-        tensors = [asdict(t) for t in self.tensors]
-        body |= {"bytes": self.bytes, "tensors": tensors, "aliases": dict(self.aliases)}
-        said = {"canary": self.canary, "adapter": self.adapter}
-        body |= {name: dict(value) for name, value in said.items() if value is not None}
-        return json.dumps(body, sort_keys=True)
-
-
-def from_json(text: str, path: Path) -> WeightManifest:
-    """The manifest in a text, for weights that lie (or will lie) at `path`. Raises InvalidInput if it is unusable."""
-    try:
-        data = json.loads(text)
-        tensors = tuple(TensorEntry(**{**t, "shape": tuple(t["shape"])}) for t in data["tensors"])
-        digest, size = bytes.fromhex(data["digest"]), int(data["bytes"])
-        aliases, said = data["aliases"], (data.get("canary"), data.get("adapter"))
-        manifest = WeightManifest(path, data["epoch"], data["step"], digest, size, tensors, aliases, *said)
-        _check(manifest)
-        return manifest
-    except InvalidInput:  # a ValueError too, and says it better
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise InvalidInput(f"weight manifest of {path} is unusable: {error!r}") from None
-
-
-def _check(manifest: WeightManifest) -> None:
-    names = {t.name for t in manifest.tensors}
-    for t in manifest.tensors:
-        if t.dtype not in WIDTHS or min(t.shape, default=0) < 0 or t.bytes != _count(t.shape) * WIDTHS[t.dtype]:
-            raise InvalidInput(f"tensor {t.name} of {manifest.path} has shape {t.shape}, {t.dtype} and {t.bytes} bytes")
-        if t.offset < 0 or t.offset % ALIGN_BYTES or t.offset + t.bytes > manifest.bytes:
-            raise InvalidInput(f"tensor {t.name} lies at {t.offset}, outside {manifest.path} of {manifest.bytes} bytes")
-    missing = sorted(set(manifest.aliases.values()) - names)
-    if missing:
-        raise InvalidInput(f"{manifest.path} names {missing[0]!r} as a tied tensor but does not hold it")
-
-
-def _count(shape: Iterable[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
+# Prefix of a value head's tensors, which are always float32 and no part of the model.
+HEAD = "banyan.head."
 
 
 def hasher() -> "blake3":
-    """A digest of weights. Its threads start here, and may run anywhere, though the one that asks keep to a core."""
+    """Return a digest of weights. Its threads may use all cores, even if the caller is pinned."""
     with torch_environment.roaming():
         return blake3(max_threads=HASH_THREADS)
 
 
 def digest_of(path: Path) -> bytes:
-    """BLAKE3-256 of a file, read through the page cache by HASH_THREADS threads."""
+    """Return the BLAKE3-256 of a file, read through the page cache by HASH_THREADS threads."""
     return hasher().update_mmap(path).digest()
 
 
@@ -142,33 +59,49 @@ def write(
     canary: Mapping[str, Any] | None = None,
     adapter: Mapping[str, Any] | None = None,
 ) -> WeightManifest:
-    """Writes `<name>.bin` and `<name>.json`: preallocated, aside, renamed, the manifest last. Tied tensors are one.
+    """Write `<name>.bin`, then `<name>.json`, each aside and then renamed.
 
-    `spare`: the .bin of a version that is wanted no more. Its pages are written over if nobody holds it, which saves the
-    time to get and to give back as many; else it is removed.
+    Tied tensors are stored once.
+
+    spare: .bin of a version that is no longer needed. Its pages are overwritten if no process reads
+    it, which saves allocating and freeing as many; otherwise it is removed.
     """
     private_files.folder(folder)
     entries, aliases, size = _layout(tensors, dtype)
-    path, aside = folder / f"{name}.bin", folder / f".{name}.bin.{os.getpid()}"
+    path, partial = folder / f"{name}.bin", folder / f".{name}.bin.{os.getpid()}"
     try:
-        with (lock.recycled(spare, aside, size) if spare else None) or open(aside, "w+b") as file:
+        recycled = lock.recycled(spare, partial, size) if spare else None
+        with recycled or open(partial, "w+b") as file:
             digest = _fill(file, entries, tensors, size)
-        manifest = WeightManifest(path, epoch, step, digest, size, entries, aliases, canary, adapter)
-        _publish(aside, path)
-        text = folder / f".{name}.json.{os.getpid()}"
-        text.write_text(manifest.to_json())
-        _publish(text, manifest.manifest_path)
+        manifest = WeightManifest(
+            path=path,
+            epoch=epoch,
+            step=step,
+            digest=digest,
+            bytes=size,
+            tensors=entries,
+            aliases=aliases,
+            canary=canary,
+            adapter=adapter,
+        )
+        _publish(partial, path)
+        partial_manifest = folder / f".{name}.json.{os.getpid()}"
+        partial_manifest.write_text(manifest.to_json())
+        _publish(partial_manifest, manifest.manifest_path)
     finally:
-        aside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     return manifest
 
 
 def size_of(tensors: Mapping[str, "torch.Tensor"], dtype: str = "bfloat16") -> int:
-    """Bytes of the file that `write` makes of these tensors."""
+    """Return the size in bytes of the file that `write` makes of these tensors."""
     return _layout(tensors, dtype)[2]
 
 
-def _layout(tensors: Mapping[str, "torch.Tensor"], dtype: str) -> tuple[tuple[TensorEntry, ...], dict[str, str], int]:
+def _layout(
+    tensors: Mapping[str, "torch.Tensor"], dtype: str
+) -> tuple[tuple[TensorEntry, ...], dict[str, str], int]:
+    """Return the places of the tensors, the aliases of tied ones, and the size of the file."""
     entries: list[TensorEntry] = []
     aliases: dict[str, str] = {}
     stored: dict[tuple[int, tuple[int, ...]], str] = {}
@@ -182,13 +115,15 @@ def _layout(tensors: Mapping[str, "torch.Tensor"], dtype: str) -> tuple[tuple[Te
         stored[key] = name
         kind = "float32" if name.startswith(HEAD) else dtype
         size = tensor.numel() * WIDTHS[kind]
-        entries.append(TensorEntry(name, tuple(tensor.shape), kind, offset, size))
-        offset += -(-size // ALIGN_BYTES) * ALIGN_BYTES
+        entries.append(TensorEntry(name, tuple(tensor.shape), kind, offset=offset, bytes=size))
+        offset += math.ceil(size / ALIGN_BYTES) * ALIGN_BYTES
     return tuple(entries), aliases, offset
 
 
-def _fill(file: BinaryIO, entries: Iterable[TensorEntry], tensors: Mapping[str, "torch.Tensor"], size: int) -> bytes:
-    """Copies the tensors to their places; the digest of the whole."""
+def _fill(
+    file: BinaryIO, entries: Iterable[TensorEntry], tensors: Mapping[str, "torch.Tensor"], size: int
+) -> bytes:
+    """Copy the tensors to their places; return the digest of the file."""
     if not size:
         return blake3().digest()
     memory = reserve(file, size)
@@ -197,12 +132,15 @@ def _fill(file: BinaryIO, entries: Iterable[TensorEntry], tensors: Mapping[str, 
 
 
 def reserve(file: BinaryIO, size: int) -> "mmap":
-    """Makes a file `size` > 0 bytes long and maps it. Raises OSError where there is no room."""
-    os.posix_fallocate(file.fileno(), 0, size)  # now: a full disk is an error here and not a signal in the middle of a copy
+    """Allocate and map `size` > 0 bytes of a file. Raise OSError if the disk is full."""
+    # Here a full disk is an error; during the copy it would be a signal.
+    os.posix_fallocate(file.fileno(), 0, size)
     return _MAPS.shared(file, size)
 
 
-def _copy(memory: "mmap", entries: Iterable[TensorEntry], tensors: Mapping[str, "torch.Tensor"]) -> None:
+def _copy(
+    memory: "mmap", entries: Iterable[TensorEntry], tensors: Mapping[str, "torch.Tensor"]
+) -> None:
     import torch
 
     with torch.no_grad():
@@ -212,62 +150,85 @@ def _copy(memory: "mmap", entries: Iterable[TensorEntry], tensors: Mapping[str, 
 
 
 def cut(flat_B: "torch.Tensor", start: int, entry: TensorEntry) -> "torch.Tensor":
-    """A tensor as a view of a stretch of the file, uint8, that begins at `start` and holds all of it."""
+    """Return a tensor as a view of a stretch of the file, uint8 [bytes].
+
+    start: offset of the stretch, which holds all of the tensor.
+    """
     import torch
 
-    own = flat_B[entry.offset - start : entry.offset - start + entry.bytes]
-    return own.view(getattr(torch, entry.dtype)).view(entry.shape)
+    begin = entry.offset - start
+    own_B = flat_B[begin : begin + entry.bytes]
+    return own_B.view(getattr(torch, entry.dtype)).view(entry.shape)
 
 
 def _view(memory: "mmap", entry: TensorEntry) -> "torch.Tensor":
     import torch
 
-    dtype = getattr(torch, entry.dtype)
-    flat = torch.frombuffer(memory, dtype=dtype, count=_count(entry.shape), offset=entry.offset)
+    dtype, count = getattr(torch, entry.dtype), math.prod(entry.shape)
+    flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=entry.offset)
     return flat.view(entry.shape)
 
 
-def _publish(aside: Path, path: Path) -> None:
+def _publish(partial: Path, path: Path) -> None:
+    """Give a complete file its name, durably."""
     if not in_memory(path.parent):
-        for target in (aside, path.parent):
+        for target in (partial, path.parent):
             handle = os.open(target, os.O_RDONLY)
             try:
                 os.fsync(handle)
             finally:
                 os.close(handle)
-    os.replace(aside, path)
+    os.replace(partial, path)
 
 
 def in_memory(folder: Path) -> bool:
-    """Whether a folder lies on a tmpfs, where fsync promises nothing."""
-    at = str(folder.resolve())
+    """Return True for a folder on a tmpfs, where fsync has no effect."""
+    path = str(folder.resolve())
     mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
-    above = [m for m in mounts if at == m[0] or at.startswith(m[0].rstrip("/") + "/")]
-    return bool(above) and max(above, key=lambda m: len(m[0]))[1] == "tmpfs"
+    above = [
+        (point, kind)
+        for point, kind in mounts
+        if path == point or path.startswith(point.rstrip("/") + "/")
+    ]
+    if not above:
+        return False
+    _, kind = max(above, key=lambda mount: len(mount[0]))
+    return kind == "tmpfs"
 
 
 def read(manifest_path: Path) -> WeightManifest:
-    """The manifest in a file. Raises NotFound, or InvalidInput if it is unusable."""
+    """Return the manifest in a file. Raise NotFound, or InvalidInput if it is unusable."""
     with lock.present(manifest_path):
         return from_json(manifest_path.read_text(), manifest_path.with_suffix(".bin"))
 
 
 def open_verified(manifest_path: Path) -> WeightManifest:
-    """The manifest of weights whose digest was checked. Read once per version: hashing 270 MB takes about 0.05 s."""
+    """Return the manifest of weights after checking their digest. Raise NotFound, InvalidInput.
+
+    To be called once per version: hashing 270 MB takes about 0.05 s.
+    """
     manifest = read(manifest_path)
     with lock.present(manifest_path):
         size = manifest.path.stat().st_size
         if size != manifest.bytes:
-            raise InvalidInput(f"{manifest.path} holds {size} bytes, its manifest says {manifest.bytes}; fetch it again")
-        found = hasher().update(_map(manifest) if size else b"").digest()
-    if found != manifest.digest:
-        said = manifest.digest.hex()[:16]
-        raise InvalidInput(f"{manifest.path} digests to {found.hex()[:16]} instead of {said}; fetch it again")
+            raise InvalidInput(
+                f"{manifest.path} holds {size} bytes, its manifest says {manifest.bytes};"
+                " fetch it again"
+            )
+        digest = hasher().update(_map(manifest) if size else b"").digest()
+    if digest != manifest.digest:
+        actual, expected = digest.hex()[:16], manifest.digest.hex()[:16]
+        raise InvalidInput(
+            f"{manifest.path} digests to {actual} instead of {expected}; fetch it again"
+        )
     return manifest
 
 
 def read_tensors(manifest: WeightManifest) -> dict[str, "torch.Tensor"]:
-    """The tensors as views of the mapped file; they keep the mapping alive. Tied names share one tensor."""
+    """Return the tensors as views of the mapped file, which they keep alive.
+
+    Tied names share a tensor.
+    """
     import torch
 
     tensors: dict[str, Any] = {}
@@ -281,10 +242,12 @@ def read_tensors(manifest: WeightManifest) -> dict[str, "torch.Tensor"]:
 
 
 def read_flat(manifest: WeightManifest) -> "torch.Tensor":
-    """The bytes of the mapped file, uint8 [bytes]."""
+    """Return the bytes of the mapped file, uint8 [bytes]."""
     import torch
 
-    return torch.frombuffer(_map(manifest), dtype=torch.uint8) if manifest.bytes else torch.zeros(0, dtype=torch.uint8)
+    if not manifest.bytes:
+        return torch.zeros(0, dtype=torch.uint8)
+    return torch.frombuffer(_map(manifest), dtype=torch.uint8)
 
 
 def _map(manifest: WeightManifest) -> "mmap":

@@ -1,4 +1,4 @@
-"""Who reads a weight file, and who may write over it: a shared lock to read, an exclusive one to use its pages again."""
+"""Locks of weight files: a shared one to read, an exclusive one to overwrite the pages."""
 
 import contextlib
 import fcntl
@@ -10,14 +10,18 @@ from typing import BinaryIO
 from banyan.errors import NotFound
 
 
-def recycled(spare: Path, aside: Path, size: int) -> BinaryIO | None:
-    """The file of a version that is wanted no more, under the name `aside` and locked; None if it cannot be had."""
-    spare.with_suffix(".json").unlink(missing_ok=True)  # first: whoever locks it from now on finds no manifest
+def recycled(spare: Path, partial: Path, size: int) -> BinaryIO | None:
+    """Return the file of a version that is no longer needed, renamed to `partial` and locked.
+
+    Return None, and remove it, if it is read, linked elsewhere or of another size.
+    """
+    # First the manifest: a reader that locks the file from now on finds none.
+    spare.with_suffix(".json").unlink(missing_ok=True)
     with contextlib.suppress(FileNotFoundError):
-        file = open(spare, "r+b")  # noqa: SIM115  closed by who writes it
+        file = open(spare, "r+b")  # noqa: SIM115  closed by the writer
         status = os.fstat(file.fileno())
         if status.st_nlink == 1 and status.st_size == size and _lock(file, fcntl.LOCK_EX):
-            os.rename(spare, aside)
+            os.rename(spare, partial)
             return file
         file.close()
         spare.unlink(missing_ok=True)
@@ -34,7 +38,7 @@ def _lock(file: BinaryIO, how: int) -> bool:
 
 @contextlib.contextmanager
 def held(manifest_path: Path) -> Iterator[BinaryIO]:
-    """Keeps a version from being written over while it is read; its open .bin. Raises NotFound if it is gone."""
+    """Yield the open .bin of a version, safe from overwriting. Raise NotFound if it is gone."""
     with present(manifest_path):
         file = open(manifest_path.with_suffix(".bin"), "rb")  # noqa: SIM115  closed below
     with file:
@@ -45,7 +49,7 @@ def held(manifest_path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def present(manifest_path: Path) -> Iterator[None]:
-    """Says NotFound where a file of the version is missing: one that is wanted no more may go at any time."""
+    """Raise NotFound for a missing file: a version that is no longer needed may go at any time."""
     try:
         yield
     except FileNotFoundError:
@@ -53,4 +57,6 @@ def present(manifest_path: Path) -> Iterator[None]:
 
 
 def _gone(manifest_path: Path) -> NotFound:
-    return NotFound(f"there are no weights at {manifest_path} any more; fetch the newest policy instead")
+    return NotFound(
+        f"there are no weights at {manifest_path} any more; fetch the newest policy instead"
+    )

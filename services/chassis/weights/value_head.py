@@ -1,8 +1,10 @@
-"""The learned head: the chance that a path will be right, read from the model's last-layer state (ARRoL; card 18).
+"""The value head: the probability that a path will be right, from the last layer's state.
 
-q(h) = σ(W2·GELU(W1·LN(h))); what it says is p, q calibrated by a line through the points (raw, right) of equal-mass bins.
-Who trains it and who asks it compute it here, in float32, from tensors that lie in the policy's weight file under
-`weightfile.HEAD`: so it is published, versioned and digested with the policy.
+q(h) = σ(W2·GELU(W1·LN(h))). The output p is q calibrated by a line through the points (raw,
+right) of equal-mass bins. The idea is ARRoL's (Prune as You Generate; github.com/Hsu1023/ARRoL),
+of which only the abstract is public; the form of the head is our inference (ADR 017). Learner and
+engines compute it here, in float32. Its tensors are in the policy's weight file under the prefix
+`file.HEAD`, so it is published, versioned and digested with the policy.
 """
 
 from collections.abc import Mapping
@@ -18,7 +20,11 @@ _UP, _RAW, _HEARD = "up.weight", "raw_B", "heard"
 
 
 class ValueHead(nn.Module):
-    """The head of a model whose states have `size` numbers. heard: 1 once it has learned enough to be listened to."""
+    """The head of a model whose states have `size` numbers.
+
+    raw_B, right_B: points of the calibration, by bin.
+    heard: 1 once the head has learned enough to be used.
+    """
 
     raw_B: torch.Tensor
     right_B: torch.Tensor
@@ -34,16 +40,17 @@ class ValueHead(nn.Module):
         self.register_buffer(_HEARD, torch.zeros(()))
 
     def logits(self, state_N_H: torch.Tensor) -> torch.Tensor:
-        """log q/(1 − q) of each state."""
-        found: torch.Tensor = self.down(nn.functional.gelu(self.up(self.norm(state_N_H.float()))))[:, 0]
-        return found
+        """Return log q/(1 − q) of each state."""
+        hidden_N_W = nn.functional.gelu(self.up(self.norm(state_N_H.float())))
+        logits_N: torch.Tensor = self.down(hidden_N_W)[:, 0]
+        return logits_N
 
     def forward(self, state_N_H: torch.Tensor) -> torch.Tensor:
-        """p of each state."""
+        """Return p of each state."""
         return self.calibrated(self.logits(state_N_H).sigmoid())
 
     def calibrated(self, raw_N: torch.Tensor) -> torch.Tensor:
-        """p where the head says q; beyond the outer points it is theirs."""
+        """Return p for each q; beyond the outer points, p of the outer point."""
         right = torch.searchsorted(self.raw_B, raw_N, right=True).clamp(1, len(self.raw_B) - 1)
         left = right - 1
         gap = (self.raw_B[right] - self.raw_B[left]).clamp(min=torch.finfo(torch.float32).tiny)
@@ -52,22 +59,34 @@ class ValueHead(nn.Module):
 
 
 def tensors(head: ValueHead) -> dict[str, torch.Tensor]:
-    """Its tensors as they are named in a weight file."""
+    """Return the head's tensors under their names in a weight file."""
     return {HEAD + name: tensor.detach() for name, tensor in head.state_dict().items()}
 
 
-def read(held: Mapping[str, torch.Tensor], like: torch.Tensor, source: Path) -> ValueHead | None:
-    """The head among the tensors of a weight file, for a model with the output layer `like`; None where there is none, or
-    none that may be heard yet. Raises InvalidInput where it is unusable."""
-    found = {name.removeprefix(HEAD): tensor for name, tensor in held.items() if name.startswith(HEAD)}
-    if not found:
+def read(
+    tensors: Mapping[str, torch.Tensor], output_layer: torch.Tensor, source: Path
+) -> ValueHead | None:
+    """Return the head among the tensors of a weight file; None without one that may be used yet.
+
+    Raise InvalidInput if it is unusable, or does not fit the model with this output layer.
+    """
+    state = {
+        name.removeprefix(HEAD): tensor for name, tensor in tensors.items() if name.startswith(HEAD)
+    }
+    if not state:
         return None
     try:
-        width, size = found[_UP].shape
-        head = ValueHead(size, width, len(found[_RAW]))
-        head.load_state_dict(found)
+        width, size = state[_UP].shape
+        head = ValueHead(size, width, bins=len(state[_RAW]))
+        head.load_state_dict(state)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise InvalidInput(f"the learned head in {source} is unusable: {' '.join(str(error).split())}") from None
-    if size != like.shape[1]:
-        raise InvalidInput(f"the learned head in {source} reads states of {size} numbers, the model's have {like.shape[1]}")
-    return head.to(like.device).requires_grad_(False) if bool(head.heard) else None
+        cause = " ".join(str(error).split())
+        raise InvalidInput(f"the learned head in {source} is unusable: {cause}") from None
+    if size != output_layer.shape[1]:
+        raise InvalidInput(
+            f"the learned head in {source} reads states of {size} numbers, the model's have"
+            f" {output_layer.shape[1]}"
+        )
+    if not bool(head.heard):
+        return None
+    return head.to(output_layer.device).requires_grad_(False)

@@ -15,6 +15,7 @@ from banyan.plugins import Allocation
 from banyan.recipe import Recipe
 from banyan.recipe_loader import group_scorers
 from banyan.v1 import tree_pb2
+from banyan.wire.generate_spec import GenerateSpec
 from services.gateway.runs import evaluation
 from services.gateway.runs.evaluation import Evaluation
 from services.gateway.runs.staleness_gate import PolicySteps
@@ -186,15 +187,14 @@ def _json(
     max_new_tokens: int | None = None,
 ) -> str:
     part = recipe.generate
-    fields = {
-        "name": tree_policy,
-        "settings": settings,
-        "max_new_tokens": max_new_tokens or part.max_new_tokens,
-        "temperature": temperature,
-        "top_p": part.top_p,
-        "top_k": part.top_k,
-        "stop": part.stop,
-    }
-    if part.bias:
-        fields["logit_bias"] = part.bias
-    return json.dumps(fields)
+    spec = GenerateSpec(
+        name=tree_policy,
+        max_new_tokens=max_new_tokens or part.max_new_tokens,
+        settings=settings,
+        temperature=temperature,
+        top_p=part.top_p,
+        top_k=part.top_k,
+        stop=tuple(part.stop),
+        logit_bias=part.bias,
+    )
+    return spec.to_json()

@@ -1,7 +1,12 @@
-"""Scorers that the verifier runs in its own process: Banyan's own pure code, listed here by the classes that must be found."""
+"""Scorers that run in the verifier's own process: Banyan's own pure code, listed by class.
+
+A name counts only if it leads to the class listed here. Every other scorer runs in a child process.
+"""
 
 from collections.abc import Mapping
 
-# A plugin that calls itself safe is not believed: it runs in a child process like all others.
-UNCONFINED: Mapping[str, str] = {"number": "methods.filter.number:Number", "steps": "methods.filter.steps:Steps"}
+UNCONFINED: Mapping[str, str] = {
+    "number": "methods.filter.number:Number",
+    "steps": "methods.filter.steps:Steps",
+}
 UNCONFINED_GROUPS: Mapping[str, str] = {"majority": "methods.filter.majority:Majority"}

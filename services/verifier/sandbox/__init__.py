@@ -1,1 +1,1 @@
-"""Scoring that may go wrong in any way, in processes of its own."""
+"""Confined scoring in child processes, which may fail in any way."""

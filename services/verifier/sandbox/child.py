@@ -1,8 +1,9 @@
 """The warm child of one scorer: imports it once, then forks a confined process for every score.
 
-`python -I -m services.verifier.sandbox.child`, frames on stdin and stdout. What a scorer changes in memory ends with its
-process, so no completion can reach the score of another. Only this file's code ever runs in the warm process, beside
-the import of the scorer, which is its owner's code and not the model's.
+`python -I -m services.verifier.sandbox.child`, with frames on stdin and stdout. Changes in memory
+end with the process of a score, so no completion can reach the score of another. The warm process
+runs only the code of this file and the import of the scorer, which is its owner's code and not
+the model's.
 """
 
 import contextlib
@@ -19,35 +20,50 @@ from banyan.errors import InvalidInput
 from banyan.plugins import GroupScorer, Scorer
 from services.verifier.filter.user_function import UserFunction, UserGroupFunction
 from services.verifier.sandbox import attempt, frames, guard, limits
-from services.verifier.sandbox.confinement import folders, isolation, kernel, landlock, processes, reachable, readable, trial
+from services.verifier.sandbox.confinement import (
+    folders,
+    isolation,
+    kernel,
+    landlock,
+    processes,
+    reachable,
+    readable,
+    trial,
+)
 
 _REAP_S = 2.0
 _REASON_CHARACTERS = 500
-_MOST_LEFT = 10_000  # entries of a score's folder that are removed between two scores; with more this child is used up
+# Entries of a score's folder that are removed between two scores; with more the child is replaced.
+_MAX_ENTRIES = 10_000
 
 
 def main(*, isolated: bool) -> None:
-    """Serve one parent until it closes the pipe. isolated: this is the first process of a process namespace."""
+    """Serve one parent until it closes the pipe.
+
+    isolated: this is the first process of a process namespace.
+    """
     requests, replies = _private_channel()
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # its memory is not the attempts' to read where both have one user
+    # Attempts that run as the same user must not read this process's memory.
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     opening = frames.read(requests)
     if opening is None:
         return
     try:
-        lane = Forks(opening, limits.parsed(opening["limits"]), isolated)
+        forks = Forks(opening, limits.parsed(opening["limits"]), isolated)
     except BaseException as error:
-        # Importing the user's module runs the user's code: whatever it raises is named to the parent.
-        said = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
-        frames.write(replies, {"refused": said})
+        # Importing the user's module runs the user's code: any error of it goes to the parent.
+        own = isinstance(error, InvalidInput)
+        reason = str(error) if own else f"{type(error).__name__}: {error}"
+        frames.write(replies, {"refused": reason})
         return
-    frames.write(replies, lane.ready())
+    frames.write(replies, forks.ready())
     while (request := frames.read(requests)) is not None:
-        frames.write(replies, lane.attempted(request))
+        frames.write(replies, forks.attempted(request))
 
 
 def _private_channel() -> tuple[int, int]:
-    """Moves the channel away from stdin and stdout, which print() and input() would touch."""
+    """Move the channel away from stdin and stdout, which print() and input() would use."""
     requests, replies = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -56,24 +72,29 @@ def _private_channel() -> tuple[int, int]:
 
 
 def _scorer(opening: dict[str, Any]) -> Scorer | GroupScorer:
-    sys.path[:0] = [p for p in opening["path"] if p not in sys.path]
-    found = registry.build("filter", opening["name"], opening["settings"])
-    if hasattr(found, "score_group" if opening.get("group") else "score"):
-        return found  # type: ignore[no-any-return]
-    made = (UserGroupFunction if opening.get("group") else UserFunction)(found, opening["name"])
+    """Return the scorer that an opening message names; a plain function is wrapped."""
+    sys.path[:0] = [path for path in opening["path"] if path not in sys.path]
+    scorer = registry.build("filter", opening["name"], opening["settings"])
+    is_group = opening.get("group")
+    if hasattr(scorer, "score_group" if is_group else "score"):
+        return scorer  # type: ignore[no-any-return]
+    wrapper = UserGroupFunction if is_group else UserFunction
+    wrapped = wrapper(scorer, opening["name"])
     if (row := opening.get("row")) is not None:
-        made.check(row)
-    return made
+        wrapped.check(row)
+    return wrapped
 
 
 class Forks:
-    """One imported scorer, and a confined fork of this process for each score."""
+    """An imported scorer, and a confined fork of this process for each score."""
 
     def __init__(self, opening: dict[str, Any], allowed: limits.Limits, isolated: bool) -> None:
         self._allowed, self._isolated = allowed, isolated
         missing = trial.missing()
         self._scorer = _scorer(opening)
-        self._readable = readable.of(_module(self._scorer, opening["name"]), allowed.readable, allowed.withheld)
+        self._readable = readable.of(
+            _module(self._scorer, opening["name"]), allowed.readable, allowed.withheld
+        )
         self._user = None
         if os.geteuid() == 0:
             if reachable.make_reachable((*self._readable.roots, os.getcwd())):
@@ -82,27 +103,36 @@ class Forks:
                 missing.append("another user, for whom the interpreter's folders can be reached")
         if missing and not allowed.unconfined:
             raise InvalidInput(trial.refusal(missing))
-        self._notices = [*self._readable.notices, *(f"scores run without {what}, as was allowed" for what in missing)]
+        self._notices = list(self._readable.notices)
+        self._notices += [f"scores run without {name}, as was allowed" for name in missing]
         paths = self._readable
         self._reading = landlock.reading(paths.paths, paths.listable, os.getcwd())
         self._filtered = trial.SECCOMP not in missing
-        self._apart = self._user not in (None, isolation.NOBODY) or (isolated and self._user is None)
+        has_own_user = self._user not in (None, isolation.NOBODY)
+        self._apart = has_own_user or (isolated and self._user is None)
 
     def ready(self) -> dict[str, Any]:
-        """The first word to the parent."""
-        return {"version": str(self._scorer.version), "apart": self._apart, "notices": self._notices}
+        """Return the first message to the parent."""
+        return {
+            "version": str(self._scorer.version),
+            "apart": self._apart,
+            "notices": self._notices,
+        }
 
     def attempted(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request. With {"spent"} this child left more behind than it could clear away."""
+        """Return the answer to a request.
+
+        With {"spent"} the score left more behind than could be removed: this child is to be ended.
+        """
         warm = getattr(self._scorer, "warm", None)
-        with contextlib.suppress(Exception):  # the attempt meets the same trouble, and reports it
+        with contextlib.suppress(Exception):  # the attempt meets the same error, and reports it
             if warm is not None:
                 warm(request["row"])
         folder = tempfile.mkdtemp(prefix="score-", dir=os.getcwd())
         if self._user is not None:
             os.chown(folder, self._user, self._user)
         answer = self._forked(request, folder)
-        return answer if folders.remove(folder, _MOST_LEFT) else answer | {"spent": True}
+        return answer if folders.remove(folder, _MAX_ENTRIES) else answer | {"spent": True}
 
     def _confinement(self) -> attempt.Confinement:
         if self._user is not None:
@@ -124,28 +154,30 @@ class Forks:
         )
 
     def _forked(self, request: dict[str, Any], folder: str) -> dict[str, Any]:
-        keep = self._confinement()
+        confinement = self._confinement()
         reply, inner = os.pipe()
         process = os.fork()
         if process == 0:
-            attempt.run(self._scorer, request, inner, keep, folder)
+            attempt.run(self._scorer, request, inner, confinement, folder)
         os.close(inner)
         try:
-            message = _answer(reply, time.monotonic() + keep.limits.deadline_s)
+            message = _answer(reply, time.monotonic() + confinement.limits.deadline_s)
         finally:
             os.close(reply)
             ended = processes.end(process, alone=self._isolated, within_s=_REAP_S)
-        return _told(message, ended) | ({} if ended.clean else {"spent": True})
+        answer = _outcome(message, ended)
+        return answer if ended.clean else answer | {"spent": True}
 
 
-def _told(message: dict[str, Any] | None, ended: processes.Ended) -> dict[str, Any]:
-    """The attempt's own word, or how it ended without one."""
+def _outcome(message: dict[str, Any] | None, ended: processes.Ended) -> dict[str, Any]:
+    """Return the attempt's own answer, or how it ended without one."""
+    late = {"timeout": True, "processes": ended.count}
     if message is not None:
-        return {"timeout": True, "processes": ended.count} if message == {"timeout": True} else message
-    if os.WIFSIGNALED(ended.status) and os.WTERMSIG(ended.status) == signal.SIGXCPU:
-        return {"timeout": True, "processes": ended.count}
-    signalled = os.WIFSIGNALED(ended.status)
-    return {"died": f"signal {os.WTERMSIG(ended.status)}" if signalled else f"status {os.WEXITSTATUS(ended.status)}"}
+        return late if message == {"timeout": True} else message
+    if not os.WIFSIGNALED(ended.status):
+        return {"died": f"status {os.WEXITSTATUS(ended.status)}"}
+    number = os.WTERMSIG(ended.status)
+    return late if number == signal.SIGXCPU else {"died": f"signal {number}"}
 
 
 def _module(scorer: Scorer | GroupScorer, name: str) -> str:
@@ -153,10 +185,10 @@ def _module(scorer: Scorer | GroupScorer, name: str) -> str:
 
 
 def _answer(reply: int, deadline: float) -> dict[str, Any] | None:
-    """The attempt's frame, {"timeout"} at the deadline, None where it ended without a whole one."""
+    """Return the attempt's frame, {"timeout"} at the deadline, None if it ended without a frame."""
     data = b""
-    while (left := deadline - time.monotonic()) > 0:
-        if not select.select([reply], [], [], left)[0]:
+    while (left_s := deadline - time.monotonic()) > 0:
+        if not select.select([reply], [], [], left_s)[0]:
             break
         part = os.read(reply, 1 << 16)
         data += part
@@ -171,9 +203,12 @@ def _answer(reply: int, deadline: float) -> dict[str, Any] | None:
 def _parsed(body: bytes) -> dict[str, Any]:
     try:
         message = frames.parse(body)
-        frames.pack(message)  # what a completion wrote itself may hold what cannot be said on, such as NaN
+        # A frame that a completion wrote itself may hold values that cannot be sent on, such as
+        # NaN.
+        frames.pack(message)
     except InvalidInput as error:
-        return {"unscorable": f"EXCEPTION: the scorer's answer cannot be read: {error}"[:_REASON_CHARACTERS]}
+        reason = f"EXCEPTION: the scorer's answer cannot be read: {error}"
+        return {"unscorable": reason[:_REASON_CHARACTERS]}
     return message
 
 

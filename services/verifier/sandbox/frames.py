@@ -1,4 +1,4 @@
-"""What parent and child say to each other: JSON objects behind their length as a little-endian u32, up to a limit."""
+"""Frames between parent and child: JSON objects behind their length, a little-endian u32."""
 
 import json
 import os
@@ -12,7 +12,7 @@ MAX_BYTES = 16 << 20  # a completion and its row; more than any context window
 
 
 def pack(message: dict[str, Any]) -> bytes:
-    """A frame. Raises InvalidInput over the limit, or for what JSON does not have, such as NaN."""
+    """Return a frame. Raise InvalidInput above the limit, or for values outside JSON (NaN)."""
     try:
         body = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -21,14 +21,16 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 def checked(size: int) -> int:
-    """The size of a frame's body. Raises InvalidInput over the limit."""
+    """Return the size of a frame's body. Raise InvalidInput above the limit."""
     if size > MAX_BYTES:
-        raise InvalidInput(f"a completion and its row of {size} bytes are over the scorer's limit of {MAX_BYTES}")
+        raise InvalidInput(
+            f"a completion and its row of {size} bytes are over the scorer's limit of {MAX_BYTES}"
+        )
     return size
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """The object in a frame's body. Raises InvalidInput where there is none."""
+    """Return the object in a frame's body. Raise InvalidInput if the body is anything else."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -39,14 +41,14 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 def read(handle: int) -> dict[str, Any] | None:
-    """The next frame of a blocking pipe; None at its end."""
+    """Return the next frame of a blocking pipe; None at its end."""
     header = _exactly(handle, HEADER.size)
     body = _exactly(handle, checked(HEADER.unpack(header)[0])) if header else None
     return None if body is None else parse(body)
 
 
 def write(handle: int, message: dict[str, Any]) -> None:
-    """Writes a frame to a blocking pipe."""
+    """Write a frame to a blocking pipe."""
     data = memoryview(pack(message))
     while data:
         data = data[os.write(handle, data) :]

@@ -1,7 +1,8 @@
-"""The process between the verifier and a warm child: it outlives both by a moment, and takes all that they started along.
+"""The process between the verifier and a warm child, which kills everything below when either ends.
 
-A verifier that is killed cannot clean up, and a signal at the parent's death reaches a child and not that child's children.
-So the guard waits for the verifier's end of the pipe to close, or for the child to end, and then kills everything below.
+A verifier that is killed cannot clean up, and a signal at the parent's death reaches a child but
+not that child's children. So the guard waits until the verifier's end of the pipe closes or the
+child ends, and then kills everything below.
 """
 
 import os
@@ -14,19 +15,20 @@ _END_S = 5.0
 
 
 def protect() -> bool:
-    """Go on in a child and leave this process behind as its guard. Whether the child has a process namespace of its own.
+    """Continue in a child and leave this process behind as its guard.
 
-    Standard input must be the pipe whose other end the verifier holds.
+    Return True if the child has a process namespace of its own. Standard input must be the pipe
+    whose other end the verifier holds.
     """
     folder = os.getcwd()
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     isolated = isolation.enter()
-    alive, held = os.pipe()
+    alive, open_in_child = os.pipe()
     guard = os.getpid()
     child = os.fork()
     if child:
-        os.close(held)
-        _stand(child, alive, folder)
+        os.close(open_in_child)
+        _stand_guard(child, alive, folder)
     os.close(alive)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() not in (guard, 0):  # 0: the guard is outside the namespace
@@ -34,9 +36,9 @@ def protect() -> bool:
     return isolated
 
 
-def _stand(child: int, alive: int, folder: str) -> None:
+def _stand_guard(child: int, alive: int, folder: str) -> None:
     null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 1)  # the verifier hears of the child's end by this pipe
+    os.dup2(null, 1)  # the pipe must close with the child: the verifier reads its end from it
     wait = select.poll()
     wait.register(0, 0)  # hang-ups alone
     wait.register(alive, 0)

@@ -1,4 +1,4 @@
-"""How much a scoring process may take, and the kernel's limits that say so."""
+"""The limits of a scoring process, and their enforcement by the kernel."""
 
 import os
 import resource
@@ -12,36 +12,40 @@ _THREADS = 64  # of a score that may start no processes
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one scoring. Sent to the child as JSON."""
+    """Limits of one score. Sent to the child as JSON.
+
+    deadline_s: wall-clock time; processor time is limited to one second more.
+    memory_mb: address space beyond the warm child's.
+    file_mb: size of the largest file that may be written.
+    open_files: number of file descriptors.
+    processes: processes and threads; 0 forbids new processes, but not threads.
+    network: allow sockets.
+    readable: folders that may be read beside the interpreter's and the module's.
+    withheld: files and folders unreadable even in the module's folder: rows, credentials.
+    unconfined: score even if the machine cannot confine a score.
+    """
 
     deadline_s: float = 10.0
-    """Wall-clock time of one score; processor time is limited to one second more."""
     memory_mb: int = 1024
-    """Address space beyond what the warm child has."""
     file_mb: int = 16
-    """Largest file that may be written."""
     open_files: int = 64
-    """File descriptors."""
     processes: int = 64
-    """Processes and threads of one score; 0 forbids new processes, not threads."""
     network: bool = False
-    """Whether sockets may be opened."""
     readable: tuple[str, ...] = ()
-    """Folders that may be read beside the interpreter's and the module's."""
     withheld: tuple[str, ...] = ()
-    """Files and folders that may not be read where they lie in the module's folder: rows, credentials."""
     unconfined: bool = False
-    """Whether to score where the machine cannot confine a score."""
 
 
 def parsed(message: Mapping[str, Any]) -> Limits:
-    """Limits from JSON, which knows no tuples."""
-    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in message.items()}
-    return Limits(**given)
+    """Return limits from JSON, which has lists in place of tuples."""
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in message.items()
+    }
+    return Limits(**fields)
 
 
 def apply(limits: Limits, others: int) -> None:
-    """Sets the limits of this process, for good. others: threads that its user has beside it."""
+    """Set the limits of this process irrevocably. others: threads of its user beside its own."""
     most = others + 1 + max(limits.processes, _THREADS)
     _set(resource.RLIMIT_CPU, int(limits.deadline_s) + 1)
     _set(resource.RLIMIT_AS, _address_space() + (limits.memory_mb << 20))
@@ -52,7 +56,7 @@ def apply(limits: Limits, others: int) -> None:
 
 
 def threads_of(user: int) -> int:
-    """Threads of a user's processes, which RLIMIT_NPROC counts together."""
+    """Return the number of threads of a user's processes, which RLIMIT_NPROC counts together."""
     count = 0
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -66,7 +70,7 @@ def _threads(folder: Path, user: int) -> int:
             return 0
         return int((folder / "stat").read_text().rpartition(")")[2].split()[17])
     except (OSError, IndexError, ValueError):
-        return 0  # it ended while we looked
+        return 0  # it has ended meanwhile
 
 
 def _set(what: int, value: int) -> None:

@@ -1,4 +1,4 @@
-"""A child's answer, checked by the parent, because whatever runs in a score may have written it."""
+"""The parent's check of a child's answer, which any code of a score may have written."""
 
 import logging
 import math
@@ -14,11 +14,17 @@ _NAME_CHARACTERS = 64
 REASON_CHARACTERS = 500
 
 
-def outcomes(answer: Mapping[str, Any], count: int, deadline_s: float, scorer: str = "") -> list[Scored | Unscorable]:
-    """One for each completion; what is said of the whole group holds for all of it. scorer: whose answer, for the log."""
-    each = answer.get("group")
-    if isinstance(each, list) and len(each) == count and all(isinstance(one, dict) for one in each):
-        return [_outcome(one, deadline_s, scorer) for one in each]
+def outcomes(
+    answer: Mapping[str, Any], count: int, deadline_s: float, scorer: str = ""
+) -> list[Scored | Unscorable]:
+    """Return one outcome for each completion; an answer about the group applies to all of them.
+
+    scorer: name of the scorer, for the log.
+    """
+    items = answer.get("group")
+    if isinstance(items, list) and len(items) == count:
+        if all(isinstance(item, dict) for item in items):
+            return [_outcome(item, deadline_s, scorer) for item in items]
     return [_outcome(answer, deadline_s, scorer)] * count
 
 
@@ -28,7 +34,8 @@ def _outcome(answer: Mapping[str, Any], deadline_s: float, scorer: str) -> Score
     if "unscorable" in answer:
         return sound(Unscorable(str(answer["unscorable"])))
     try:
-        value, parts = float(answer["value"]), {str(k): float(v) for k, v in answer["parts"].items()}
+        value = float(answer["value"])
+        parts = {str(name): float(part) for name, part in answer["parts"].items()}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return Unscorable("NOT_A_NUMBER: the scorer's answer holds no number")
     try:
@@ -38,40 +45,54 @@ def _outcome(answer: Mapping[str, Any], deadline_s: float, scorer: str) -> Score
 
 
 def _late(answer: Mapping[str, Any], deadline_s: float) -> str:
+    reason = f"TIMEOUT: the scorer gave no answer in {deadline_s:g} s"
     processes = answer.get("processes")
-    many = f", and had {processes} processes" if isinstance(processes, int) and processes > 1 else ""
-    return f"TIMEOUT: the scorer gave no answer in {deadline_s:g} s{many}"
+    if isinstance(processes, int) and processes > 1:
+        return f"{reason}, and had {processes} processes"
+    return reason
 
 
-def _repair(said: Any) -> Repair | None:
-    if said is None:
+def _repair(fields: Any) -> Repair | None:
+    if fields is None:
         return None
-    return Repair(int(said["keep"]), str(said["text"]), int(said["step"]), int(said["steps"]))
+    return Repair(
+        keep=int(fields["keep"]),
+        text=str(fields["text"]),
+        step=int(fields["step"]),
+        steps=int(fields["steps"]),
+    )
 
 
 def sound(outcome: Scored | Unscorable, scorer: str = "") -> Scored | Unscorable:
-    """The outcome as it can be sent: finite numbers within limits, few parts, short names and reasons, all of it UTF-8.
+    """Return the outcome as it can be sent.
 
-    A repair that cannot be sent is left out, since a cut one would teach something else; the log names its scorer.
+    That is finite numbers within limits, few parts, short names and reasons, all of it UTF-8. A
+    repair that cannot be sent is left out, since a cut one would teach something else; the log
+    names its scorer.
     """
     if isinstance(outcome, Unscorable):
         return Unscorable(plain(outcome.reason, REASON_CHARACTERS), outcome.retry)
     if len(outcome.parts) > MOST_PARTS:
-        return Unscorable(f"TOO_LARGE: the scorer gave {len(outcome.parts)} parts; at most {MOST_PARTS} are kept")
+        return Unscorable(
+            f"TOO_LARGE: the scorer gave {len(outcome.parts)} parts; at most {MOST_PARTS} are kept"
+        )
     parts = {plain(name, _NAME_CHARACTERS): part for name, part in outcome.parts.items()}
-    if not all(map(math.isfinite, (outcome.value, *parts.values()))):
+    numbers = (outcome.value, *parts.values())
+    if not all(map(math.isfinite, numbers)):
         return Unscorable(f"NOT_A_NUMBER: the scorer gave {_shown(outcome.value, parts)}")
-    if max(map(abs, (outcome.value, *parts.values()))) > MOST_REWARD:
+    if max(map(abs, numbers)) > MOST_REWARD:
         shown = _shown(outcome.value, parts)
-        return Unscorable(f"TOO_LARGE: the scorer gave {shown}; rewards lie within ±{MOST_REWARD:g}")
+        return Unscorable(
+            f"TOO_LARGE: the scorer gave {shown}; rewards lie within ±{MOST_REWARD:g}"
+        )
     return Scored(outcome.value, parts, _sendable(outcome.repair, scorer))
 
 
 def _sendable(repair: Repair | None, scorer: str) -> Repair | None:
-    why = repair.unsendable() if repair is not None else ""
-    if why:
-        log.warning("a repair of scorer %r is left out, its value stays: %s", scorer, why)
-    return None if why else repair
+    fault = repair.unsendable() if repair is not None else ""
+    if fault:
+        log.warning("a repair of scorer %r is left out, its value stays: %s", scorer, fault)
+    return None if fault else repair
 
 
 def _shown(value: float, parts: Mapping[str, float]) -> str:
@@ -79,5 +100,8 @@ def _shown(value: float, parts: Mapping[str, float]) -> str:
 
 
 def plain(text: str, most: int) -> str:
-    """The beginning of a text, with a question mark for each half of a character, which no message can carry."""
+    """Return the beginning of a text, each lone surrogate replaced by a question mark.
+
+    Messages cannot carry lone surrogates.
+    """
     return text[:most].encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""The parent's end of one warm child: starts it, asks it for scores with a deadline, kills it."""
+"""The parent's end of a warm child: start it, request scores with a deadline, end it."""
 
 import asyncio
 import contextlib
@@ -24,27 +24,34 @@ from services.verifier.sandbox.outcomes import plain
 log = logging.getLogger(__name__)
 START_S = 60.0  # importing the scorer; sympy alone takes seconds on a busy machine
 _VERSION_CHARACTERS = 128
-_GRACE_S = 5.0  # for the child to kill and report what the deadline ended
+_GRACE_S = 5.0  # beyond the deadline, for the child to kill the score and report that
 
 
 @dataclass(frozen=True)
 class ScorerSpec:
-    """Which scorer, with which settings."""
+    """A scorer of a recipe.
+
+    group: it scores all completions of a group together.
+    withheld: files of the task that its process may not read; it gets the row of its completion.
+    unconfined: score even if the machine cannot confine a score.
+    """
 
     name: str
     settings: Mapping[str, Any]
-    group: bool = False  # it scores all completions of a group together
-    withheld: tuple[str, ...] = ()  # files of the task that the scorer's process may not read, beside its own row
-    unconfined: bool = False  # whether to score where the machine cannot confine a score
+    group: bool = False
+    withheld: tuple[str, ...] = ()
+    unconfined: bool = False
 
     @cached_property
     def key(self) -> bytes:
-        """Equal for equal specs. Made once: it is asked for at each score."""
-        return canonical([self.name, dict(self.settings), self.group, list(self.withheld), self.unconfined])
+        """Key that is equal for equal specs; cached, because each score needs it."""
+        return canonical(
+            [self.name, dict(self.settings), self.group, list(self.withheld), self.unconfined]
+        )
 
 
 class ChildDied(TemporaryError):
-    """The child ended or hung without an answer; another one may give it."""
+    """A child that ended or hung without an answer; another child may give it."""
 
     reason = Reason.CHILD_DIED
 
@@ -55,28 +62,38 @@ class Worker:
     def __init__(self, process: asyncio.subprocess.Process, folder: str, limits: Limits) -> None:
         self._process, self._folder, self._limits = process, folder, limits
         self.version = ""
-        self.apart = True  # its scores' processes are counted apart from all others
-        self.spent = False
+        self.apart = True  # the kernel counts its scores' processes apart from all others
+        self.spent = False  # it must be ended
         self.calls = 0
 
     @classmethod
-    async def start(cls, spec: ScorerSpec, limits: Limits, row: Mapping[str, Any] | None = None) -> "Worker":
-        """A child that has imported the scorer. Raises InvalidInput if it cannot be, ChildDied if the child cannot run.
+    async def start(
+        cls, spec: ScorerSpec, limits: Limits, row: Mapping[str, Any] | None = None
+    ) -> "Worker":
+        """Start a child that imports the scorer.
 
-        With a row, a scorer that cannot be called with one like it is refused, too; it is not called.
+        Raise InvalidInput if the import fails, ChildDied if the child cannot run. With a row, also
+        raise InvalidInput if the scorer cannot be called with such a row; it is not called.
         """
         folder = tempfile.mkdtemp(prefix="banyan-scorer-")
-        os.chmod(folder, 0o711)  # attempts enter their own folder below it, whoever they run as
-        worker = cls(await _launched(folder), folder, limits)
-        told = {"name": spec.name, "settings": dict(spec.settings), "group": spec.group}
+        # Attempts of any user must be able to enter their own folder below it.
+        os.chmod(folder, 0o711)
+        worker = cls(await _launch(folder), folder, limits)
         limits = replace(
             limits,
-            withheld=(*limits.withheld, *_found(spec.withheld)),
+            withheld=(*limits.withheld, *_locations(spec.withheld)),
             unconfined=limits.unconfined or spec.unconfined,
         )
-        opening = {**told, "row": None if row is None else dict(row), "path": sys.path, "limits": asdict(limits)}
+        opening = {
+            "name": spec.name,
+            "settings": dict(spec.settings),
+            "group": spec.group,
+            "row": None if row is None else dict(row),
+            "path": sys.path,
+            "limits": asdict(limits),
+        }
         try:
-            ready = await worker._ask(opening, START_S)
+            ready = await worker._request(opening, START_S)
         except BaseException:
             await worker.close()
             raise
@@ -90,16 +107,18 @@ class Worker:
         return worker
 
     async def score(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The child's answer to {completion or completions, row}. Raises ChildDied, after which this worker is of no more
-        use."""
+        """Return the child's answer to {completion or completions, row}.
+
+        Raise ChildDied, after which this worker must be closed.
+        """
         self.calls += 1
-        answer = await self._ask(dict(request), self._limits.deadline_s + _GRACE_S)
+        answer = await self._request(dict(request), self._limits.deadline_s + _GRACE_S)
         self.spent = bool(answer.get("spent"))
         if "died" in answer:
             raise ChildDied(f"the scoring process ended with {answer['died']}")
         return answer
 
-    async def _ask(self, message: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+    async def _request(self, message: dict[str, Any], deadline_s: float) -> dict[str, Any]:
         frame = frames.pack(message)
         try:
             async with asyncio.timeout(deadline_s):
@@ -107,10 +126,13 @@ class Worker:
         except TimeoutError:
             raise ChildDied(f"the scorer's child gave no answer in {deadline_s:.0f} s") from None
         except (asyncio.IncompleteReadError, OSError):
-            with contextlib.suppress(TimeoutError):  # its pipe closes a moment before its status is known
+            # The pipe closes a moment before the status is known.
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self._process.wait()
-            raise ChildDied(f"the scorer's child ended with status {self._process.returncode}") from None
+            raise ChildDied(
+                f"the scorer's child ended with status {self._process.returncode}"
+            ) from None
 
     async def _exchange(self, frame: bytes) -> dict[str, Any]:
         writer, reader = self._process.stdin, self._process.stdout
@@ -118,10 +140,11 @@ class Worker:
         writer.write(frame)
         await writer.drain()
         header = await reader.readexactly(frames.HEADER.size)
-        return frames.parse(await reader.readexactly(frames.checked(frames.HEADER.unpack(header)[0])))
+        (size,) = frames.HEADER.unpack(header)
+        return frames.parse(await reader.readexactly(frames.checked(size)))
 
     async def close(self) -> None:
-        """End the child, and with it what it was scoring: its guard kills all of it once our end of the pipe is closed."""
+        """End the child and its scores, which its guard kills once our end of the pipe closes."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         if not await self._ended(_GRACE_S):
@@ -137,24 +160,38 @@ class Worker:
         return self._process.returncode is not None
 
 
-def _found(paths: Iterable[str]) -> Iterator[str]:
-    """Where these files lie: as they are named, or in a folder in which modules are looked for."""
+def _locations(paths: Iterable[str]) -> Iterator[str]:
+    """Yield the places of these files: as named, or in a folder of the module search path."""
     for path in paths:
         for base in dict.fromkeys(("", *sys.path)):
-            if os.path.exists(at := os.path.abspath(os.path.join(base, os.path.expanduser(path)))):
-                yield at
+            location = os.path.abspath(os.path.join(base, os.path.expanduser(path)))
+            if os.path.exists(location):
+                yield location
 
 
-async def _launched(folder: str) -> asyncio.subprocess.Process:
+async def _launch(folder: str) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
     command = (sys.executable, "-I", "-m", "services.verifier.sandbox.child")
     return await asyncio.create_subprocess_exec(
-        *command, stdin=pipe, stdout=pipe, cwd=folder, env=_environment(folder), start_new_session=True
+        *command,
+        stdin=pipe,
+        stdout=pipe,
+        cwd=folder,
+        env=_environment(folder),
+        start_new_session=True,
     )
 
 
 def _environment(folder: str) -> dict[str, str]:
-    """Only what an interpreter needs: no addresses, no credentials, no settings of the service."""
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **torch_environment.SETTINGS}
-    plain = {"PATH": "/usr/bin:/bin", "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
-    return {**plain, **threads, "PYTHONDONTWRITEBYTECODE": "1"}
+    """Return the variables that an interpreter needs: no addresses, credentials or settings."""
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": folder,
+        "TMPDIR": folder,
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        **torch_environment.SETTINGS,
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }

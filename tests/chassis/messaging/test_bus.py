@@ -1,4 +1,4 @@
-"""The bus against a real nats-server: acknowledged once, pulled until acked, alive after the broker is killed."""
+"""The bus against a real nats-server: acknowledged once, pulled until acked, alive after a kill."""
 
 import asyncio
 import dataclasses
@@ -66,7 +66,7 @@ async def test_a_fetch_gives_what_is_there_at_once_and_no_more_than_asked(nats_s
 
 
 async def test_a_fetch_after_its_time_ends_nothing_and_asks_once_more(nats_server) -> None:
-    """A process that stood still (SIGSTOP, no memory) between a fetch's beginning and its question is late, not wrong."""
+    """A process that was suspended (SIGSTOP, no memory) before its request is late, not wrong."""
     bus = await _bus(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
     assert await consumer.fetch(1, -5.0) == []
@@ -76,8 +76,10 @@ async def test_a_fetch_after_its_time_ends_nothing_and_asks_once_more(nats_serve
     await bus.close()
 
 
-async def test_what_came_and_was_not_fetched_is_given_back_at_the_end(nats_server, eventually) -> None:
-    """Somebody else has it at once, not when the wait for an acknowledgement is over."""
+async def test_what_came_and_was_not_fetched_is_given_back_at_the_end(
+    nats_server, eventually
+) -> None:
+    """Another consumer receives it at once, not after the wait for an acknowledgement."""
     bus = await _bus(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=60.0)
     assert await consumer.fetch(1, 0.05) == []
@@ -91,11 +93,176 @@ async def test_what_came_and_was_not_fetched_is_given_back_at_the_end(nats_serve
     found: set[bytes] = set()
     async with asyncio.timeout(20.0):
         while len(found) < 2:
-            found |= {delivery.decode(events_pb2.GrowTree).tree_id for delivery in await other.fetch(8, 1.0)}
+            found |= {
+                delivery.decode(events_pb2.GrowTree).tree_id
+                for delivery in await other.fetch(8, 1.0)
+            }
     await bus.close()
 
 
-async def test_what_comes_as_a_consumer_closes_is_somebody_elses_and_never_here(nats_server, monkeypatch) -> None:
+async def test_a_killed_broker_comes_back_with_what_it_acknowledged(
+    nats_server, monkeypatch
+) -> None:
+    monkeypatch.setattr(bus_module, "_ACK_S", 0.5)
+    bus = await _bus(nats_server)
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
+    for i in range(20):
+        await bus.publish(subjects.growth("r"), _grow(str(i)), f"id-{i}")
+    nats_server.kill9()
+    waiting = asyncio.create_task(
+        bus.publish(subjects.growth("r"), _grow("late"), "id-late", deadline_s=20.0)
+    )
+    nats_server.restart()
+    await waiting
+    seen: set[bytes] = set()
+    for _ in range(40):
+        for delivery in await consumer.fetch(8, 0.5):
+            seen.add(delivery.decode(events_pb2.GrowTree).tree_id)
+            await delivery.ack()
+        if len(seen) == 21:
+            break
+    assert len(seen) == 21
+    await bus.close()
+
+
+async def test_who_waits_for_a_broker_that_was_started_again_gets_what_comes_then(
+    nats_server, monkeypatch
+) -> None:
+    """A broker forgets pull requests when it ends, so the request must be renewed."""
+    monkeypatch.setattr(bus_module, "_ACK_S", 0.5)
+    bus = await _bus(nats_server)
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
+    assert await consumer.fetch(1, 0.05) == []
+    waiting = asyncio.create_task(consumer.fetch(1, 60.0))
+    await asyncio.wait([waiting], timeout=0.2)
+    nats_server.kill9()
+    nats_server.restart()
+    await bus.publish(subjects.growth("r"), _grow("after"), "id-after", deadline_s=20.0)
+    (delivery,) = await asyncio.wait_for(waiting, 15.0)
+    assert delivery.decode(events_pb2.GrowTree).tree_id == b"after"
+    await bus.close()
+
+
+async def test_a_listener_gets_the_last_of_each_subject_then_new_ones(nats_server) -> None:
+    bus = await _bus(nats_server)
+    for step in range(3):
+        message = events_pb2.PolicyPublished(run_id="r", batch_ordinal=step)
+        await bus.publish(subjects.train("r", "policy"), message, f"p{step}")
+    heard: list[int] = []
+
+    async def listen() -> None:
+        async for delivery in bus.listen(subjects.TRAIN, [subjects.train("r", "policy")]):
+            heard.append(delivery.decode(events_pb2.PolicyPublished).batch_ordinal)
+            if len(heard) == 1:
+                await bus.publish(
+                    subjects.train("r", "policy"), events_pb2.PolicyPublished(batch_ordinal=9), "p9"
+                )
+            if len(heard) == 2:
+                return
+
+    await asyncio.wait_for(listen(), 10.0)
+    assert heard == [2, 9]
+    await bus.close()
+
+
+async def test_a_buried_message_is_a_dead_letter_and_never_comes_again(nats_server) -> None:
+    bus = await _bus(nats_server)
+    await bus.publish(subjects.growth("r"), _grow("bad"), "bad")
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=0.3)
+    (delivery,) = await consumer.fetch(1, 2.0)
+    await bus.dead_letter(subjects.GROWTH, delivery, "no such tree", "rollout")
+    assert await consumer.fetch(1, 0.6) == []
+    dead = await bus.consumer(subjects.DEAD, "dead", ["dead.>"])
+    (letter,) = await dead.fetch(1, 2.0)
+    body = letter.decode(events_pb2.DeadLetter)
+    assert (body.reason, body.service, body.attempts) == ("no such tree", "rollout", 1)
+    await bus.close()
+
+
+async def test_a_message_that_is_too_large_for_a_letter_is_buried_without_its_bytes(
+    nats_server,
+) -> None:
+    """Otherwise it would come again and again, also to the next process."""
+    bus = await _bus(nats_server)
+    await bus.client.publish(subjects.growth("r"), bytes((1 << 20) - 4200))
+    await bus.client.flush()
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=0.3)
+    (delivery,) = await consumer.fetch(1, 2.0)
+    await bus.dead_letter(subjects.GROWTH, delivery, "no message " + "x" * 10_000, "rollout")
+    assert await consumer.fetch(1, 0.6) == []
+    dead = await bus.consumer(subjects.DEAD, "dead", ["dead.>"])
+    (letter,) = await dead.fetch(1, 2.0)
+    body = letter.decode(events_pb2.DeadLetter)
+    assert (
+        not body.payload
+        and body.reason.startswith("no message")
+        and "fit into no letter" in body.reason
+    )
+    await bus.close()
+
+
+async def test_a_message_that_the_broker_would_cut_the_line_for_is_refused_here(
+    nats_server,
+) -> None:
+    """The limit includes headers; a message just below it is not tried forever."""
+    bus = await Bus.connect(nats_server.url, "test")
+    await bus.ensure_streams()
+    letter = events_pb2.DeadLetter(payload=bytes((1 << 20) - 20))
+    with pytest.raises(InvalidInput, match="split it"):
+        await bus.publish(subjects.dead("X"), letter, "large")
+    letter.payload = bytes((1 << 20) - 5000)
+    assert (
+        await bus.publish(
+            subjects.dead("X"), letter, "largest", traceparent="00-" + "1" * 51, deadline_s=5.0
+        )
+        == 1
+    )
+    await bus.close()
+
+
+@pytest.fixture
+def narrow(tmp_path) -> Iterator[str]:
+    """Start a broker whose streams may have 1 GB together."""
+    address = f"127.0.0.1:{server_module.free_port()}"
+    config = server_module.write_config(tmp_path / "narrow", address)
+    config.write_text(config.read_text().replace(server_module.MAX_FILE_STORE, "1GB"))
+    process = server_module.start(config, tmp_path / "log")
+    server_module.await_listening(address, process, tmp_path / "log")
+    yield f"nats://{address}"
+    process.terminate()
+    process.wait(5)
+
+
+async def test_a_broker_without_room_is_said_at_once_with_what_to_change(narrow) -> None:
+    bus = await Bus.connect(narrow, "test")
+    async with asyncio.timeout(5):
+        with pytest.raises(
+            InvalidInput, match=r"LINEAGE .*10047.* max_file_store .* must be \d+ MiB or more"
+        ):
+            await bus.ensure_streams()
+    await bus.close()
+
+
+async def test_streams_of_other_limits_get_those_of_today(nats_server) -> None:
+    bus = await Bus.connect(nats_server.url, "test")
+    for config in subjects.STREAMS:
+        await bus._js.add_stream(dataclasses.replace(config, max_bytes=2 << 30))
+    await bus.publish(subjects.growth("r"), _grow("a"), "id-a")
+    await bus.ensure_streams()
+    info = await bus._js.stream_info(subjects.GROWTH)
+    assert (info.config.max_bytes, info.state.messages) == (256 << 20, 1)
+    await bus.close()
+
+
+def test_the_streams_fit_wherever_a_server_starts(tmp_path) -> None:
+    """Also those of a folder from when each had 2 GiB: the server counts them as it starts."""
+    assert "max_file_store: 16GB" in server_module.write_config(tmp_path, "127.0.0.1:1").read_text()
+    assert subjects.RESERVED <= 3 << 30 and len(subjects.STREAMS) * (2 << 30) < 16_000_000_000
+
+
+async def test_what_comes_as_a_consumer_closes_is_somebody_elses_and_never_here(
+    nats_server, monkeypatch
+) -> None:
     """The request that is open still asks for nothing more once what was sent before is here."""
     bus = await _bus(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=60.0)
@@ -116,7 +283,9 @@ async def test_what_comes_as_a_consumer_closes_is_somebody_elses_and_never_here(
     await bus.close()
 
 
-async def test_a_stop_beside_a_broker_that_stands_still_leaves_the_connection_as_it_was(nats_server) -> None:
+async def test_a_stop_beside_a_broker_that_stands_still_leaves_the_connection_as_it_was(
+    nats_server,
+) -> None:
     """What is under way at a stop is still published: the answer may come when nobody waits for it any more."""
     bus = await _bus(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
@@ -147,140 +316,3 @@ async def test_a_stop_beside_a_broker_that_takes_nothing_has_a_deadline(nats_ser
             assert (await asyncio.wait([asyncio.ensure_future(stop())], timeout=6.0))[0], stop
     finally:
         os.kill(nats_server.process.pid, signal.SIGCONT)
-
-
-async def test_a_killed_broker_comes_back_with_what_it_acknowledged(nats_server, monkeypatch) -> None:
-    monkeypatch.setattr(bus_module, "_ACK_S", 0.5)
-    bus = await _bus(nats_server)
-    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
-    for i in range(20):
-        await bus.publish(subjects.growth("r"), _grow(str(i)), f"id-{i}")
-    nats_server.kill9()
-    waiting = asyncio.create_task(bus.publish(subjects.growth("r"), _grow("late"), "id-late", deadline_s=20.0))
-    nats_server.restart()
-    await waiting
-    seen: set[bytes] = set()
-    for _ in range(40):
-        for delivery in await consumer.fetch(8, 0.5):
-            seen.add(delivery.decode(events_pb2.GrowTree).tree_id)
-            await delivery.ack()
-        if len(seen) == 21:
-            break
-    assert len(seen) == 21
-    await bus.close()
-
-
-async def test_who_waits_for_a_broker_that_was_started_again_gets_what_comes_then(nats_server, monkeypatch) -> None:
-    """Who waits is known to a broker while it lives: the request must be made anew."""
-    monkeypatch.setattr(bus_module, "_ACK_S", 0.5)
-    bus = await _bus(nats_server)
-    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
-    assert await consumer.fetch(1, 0.05) == []
-    waiting = asyncio.create_task(consumer.fetch(1, 60.0))
-    await asyncio.wait([waiting], timeout=0.2)
-    nats_server.kill9()
-    nats_server.restart()
-    await bus.publish(subjects.growth("r"), _grow("after"), "id-after", deadline_s=20.0)
-    (delivery,) = await asyncio.wait_for(waiting, 15.0)
-    assert delivery.decode(events_pb2.GrowTree).tree_id == b"after"
-    await bus.close()
-
-
-async def test_a_listener_gets_the_last_of_each_subject_then_new_ones(nats_server) -> None:
-    bus = await _bus(nats_server)
-    for step in range(3):
-        message = events_pb2.PolicyPublished(run_id="r", batch_ordinal=step)
-        await bus.publish(subjects.train("r", "policy"), message, f"p{step}")
-    heard: list[int] = []
-
-    async def listen() -> None:
-        async for delivery in bus.listen(subjects.TRAIN, [subjects.train("r", "policy")]):
-            heard.append(delivery.decode(events_pb2.PolicyPublished).batch_ordinal)
-            if len(heard) == 1:
-                await bus.publish(subjects.train("r", "policy"), events_pb2.PolicyPublished(batch_ordinal=9), "p9")
-            if len(heard) == 2:
-                return
-
-    await asyncio.wait_for(listen(), 10.0)
-    assert heard == [2, 9]
-    await bus.close()
-
-
-async def test_a_buried_message_is_a_dead_letter_and_never_comes_again(nats_server) -> None:
-    bus = await _bus(nats_server)
-    await bus.publish(subjects.growth("r"), _grow("bad"), "bad")
-    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=0.3)
-    (delivery,) = await consumer.fetch(1, 2.0)
-    await bus.dead_letter(subjects.GROWTH, delivery, "no such tree", "rollout")
-    assert await consumer.fetch(1, 0.6) == []
-    dead = await bus.consumer(subjects.DEAD, "dead", ["dead.>"])
-    (letter,) = await dead.fetch(1, 2.0)
-    body = letter.decode(events_pb2.DeadLetter)
-    assert (body.reason, body.service, body.attempts) == ("no such tree", "rollout", 1)
-    await bus.close()
-
-
-async def test_a_message_that_is_too_large_for_a_letter_is_buried_without_its_bytes(nats_server) -> None:
-    """Whoever cannot bury it would meet it again, and so would the next that is started."""
-    bus = await _bus(nats_server)
-    await bus.client.publish(subjects.growth("r"), bytes((1 << 20) - 4200))
-    await bus.client.flush()
-    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=0.3)
-    (delivery,) = await consumer.fetch(1, 2.0)
-    await bus.dead_letter(subjects.GROWTH, delivery, "no message " + "x" * 10_000, "rollout")
-    assert await consumer.fetch(1, 0.6) == []
-    dead = await bus.consumer(subjects.DEAD, "dead", ["dead.>"])
-    (letter,) = await dead.fetch(1, 2.0)
-    body = letter.decode(events_pb2.DeadLetter)
-    assert not body.payload and body.reason.startswith("no message") and "fit into no letter" in body.reason
-    await bus.close()
-
-
-async def test_a_message_that_the_broker_would_cut_the_line_for_is_refused_here(nats_server) -> None:
-    """The limit counts headers too; a message just below it is not tried for ever."""
-    bus = await Bus.connect(nats_server.url, "test")
-    await bus.ensure_streams()
-    letter = events_pb2.DeadLetter(payload=bytes((1 << 20) - 20))
-    with pytest.raises(InvalidInput, match="split it"):
-        await bus.publish(subjects.dead("X"), letter, "large")
-    letter.payload = bytes((1 << 20) - 5000)
-    assert await bus.publish(subjects.dead("X"), letter, "largest", traceparent="00-" + "1" * 51, deadline_s=5.0) == 1
-    await bus.close()
-
-
-@pytest.fixture
-def narrow(tmp_path) -> Iterator[str]:
-    """A broker whose streams may take 1 GB together."""
-    address = f"127.0.0.1:{server_module.free_port()}"
-    config = server_module.write_config(tmp_path / "narrow", address)
-    config.write_text(config.read_text().replace(server_module.MAX_FILE_STORE, "1GB"))
-    process = server_module.start(config, tmp_path / "log")
-    server_module.await_listening(address, process, tmp_path / "log")
-    yield f"nats://{address}"
-    process.terminate()
-    process.wait(5)
-
-
-async def test_a_broker_without_room_is_said_at_once_with_what_to_change(narrow) -> None:
-    bus = await Bus.connect(narrow, "test")
-    async with asyncio.timeout(5):
-        with pytest.raises(InvalidInput, match=r"LINEAGE .*10047.* max_file_store .* must be \d+ MiB or more"):
-            await bus.ensure_streams()
-    await bus.close()
-
-
-async def test_streams_of_other_limits_get_those_of_today(nats_server) -> None:
-    bus = await Bus.connect(nats_server.url, "test")
-    for config in subjects.STREAMS:
-        await bus._js.add_stream(dataclasses.replace(config, max_bytes=2 << 30))
-    await bus.publish(subjects.growth("r"), _grow("a"), "id-a")
-    await bus.ensure_streams()
-    info = await bus._js.stream_info(subjects.GROWTH)
-    assert (info.config.max_bytes, info.state.messages) == (256 << 20, 1)
-    await bus.close()
-
-
-def test_the_streams_fit_wherever_a_server_starts(tmp_path) -> None:
-    """Also those of a folder that was made when all of them had 2 GiB: the server counts them as it starts."""
-    assert "max_file_store: 16GB" in server_module.write_config(tmp_path, "127.0.0.1:1").read_text()
-    assert subjects.RESERVED <= 3 << 30 and len(subjects.STREAMS) * (2 << 30) < 16_000_000_000

@@ -1,4 +1,4 @@
-"""A process's threads follow what its launcher writes: between two steps, once a change, whatever the file holds."""
+"""The threads of a process follow its launcher's file, once a change, whatever the file holds."""
 
 import contextlib
 import os
@@ -46,7 +46,9 @@ def test_what_is_no_number_of_threads_changes_nothing(tmp_path: Path) -> None:
     assert share.changed() is None and CoreShare(None, None).changed() is None
 
 
-def test_two_writes_in_one_tick_of_the_clock_are_two_and_so_are_two_into_one_file(tmp_path: Path) -> None:
+def test_two_writes_in_one_tick_of_the_clock_are_two_and_so_are_two_into_one_file(
+    tmp_path: Path,
+) -> None:
     file, tick = tmp_path / "share", 10**18
     share = CoreShare(file, 4)
     for threads in (3, 2, 1):
@@ -66,8 +68,12 @@ def test_who_reads_while_it_is_written_has_the_old_number(tmp_path: Path) -> Non
         assert reading.read() == "12" and file.read_text() == "3"
 
 
-@pytest.mark.parametrize("lies", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path), _terabyte])
-def test_what_lies_where_the_number_was_holds_up_no_step(tmp_path: Path, lies: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    "lies", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path), _terabyte]
+)
+def test_what_lies_where_the_number_was_holds_up_no_step(
+    tmp_path: Path, lies: Callable[[Path], None]
+) -> None:
     """The thread that computes looks at it, and would wait at a pipe for ever."""
     lies(tmp_path / "share")
     share, seen = CoreShare(tmp_path / "share", 2), list[int | None]()
@@ -77,8 +83,12 @@ def test_what_lies_where_the_number_was_holds_up_no_step(tmp_path: Path, lies: C
     assert seen == [None]
 
 
-@pytest.mark.parametrize("lies", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path.with_name("elsewhere"))])
-def test_what_lies_where_the_launcher_writes_does_not_hold_it_up(tmp_path: Path, lies: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    "lies", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path.with_name("elsewhere"))]
+)
+def test_what_lies_where_the_launcher_writes_does_not_hold_it_up(
+    tmp_path: Path, lies: Callable[[Path], None]
+) -> None:
     lies(tmp_path / "share.partial")
     thread = threading.Thread(target=_written, args=[tmp_path / "share"], daemon=True)
     thread.start()

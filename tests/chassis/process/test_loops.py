@@ -1,4 +1,4 @@
-"""Loops that end together: the first that ends takes the others along, also one that misses its cancellation."""
+"""Loops that end together: the first to end ends the others, even if one misses a cancellation."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from services.chassis.process.process import cancelled, first_of
 
 
 async def _deaf(misses: int) -> None:
-    """Goes on after `misses` cancellations, as a library does that swallows one which comes with its message."""
+    """Ignore `misses` cancellations, as a library that swallows one together with a message."""
     while True:
         try:
             await asyncio.sleep(3600)

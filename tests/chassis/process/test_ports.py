@@ -1,4 +1,4 @@
-"""Ports that servers keep: none that the kernel may give to an outgoing connection while the server is started again."""
+"""Ports of servers: never one that the kernel may give to an outgoing connection meanwhile."""
 
 import socket
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A process that cannot end by itself does not outlive the one that launched it for long."""
+"""A process that cannot stop does not outlive its launcher for long."""
 
 import os
 import signal
@@ -15,7 +15,8 @@ from services.chassis.process import process
 PARENT = """
 import os, subprocess, sys, time
 env = dict(os.environ, BANYAN_PARENT=str(os.getpid()))
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=env, stdout=subprocess.PIPE, text=True)
+command = [sys.executable, "-c", sys.argv[1]]
+child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 print(child.stdout.readline().strip(), flush=True)
 time.sleep(60)
 """
@@ -32,10 +33,17 @@ process.main("verifier", run, orphan_s=0.3)
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(InvalidInput("no"), 2), (NotReady("not this model"), 2), (TemporaryError("later"), 1), (Refused("stale"), 1)],
+    [
+        (InvalidInput("no"), 2),
+        (NotReady("not this model"), 2),
+        (TemporaryError("later"), 1),
+        (Refused("stale"), 1),
+    ],
 )
 def test_what_no_start_can_cure_is_not_started_again(error: BanyanError, status: int) -> None:
-    assert process.exit_status(error) == status  # the supervisor gives up after two of status 2, after eight of others
+    assert (
+        process.exit_status(error) == status
+    )  # the supervisor gives up after two of status 2, after eight of others
 
 
 def alive(pid: int) -> bool:
@@ -46,7 +54,9 @@ def alive(pid: int) -> bool:
 
 
 def test_an_orphan_that_waits_for_something_ends() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     os.kill(pid, signal.SIGTERM)  # its launcher lives and has a patience of its own

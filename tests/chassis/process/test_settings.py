@@ -19,9 +19,21 @@ class Mine(Settings):
 
 
 def test_fields_are_read_and_typed() -> None:
-    environ = {"BANYAN_RUN": "r", "BANYAN_THREADS": "3", "BANYAN_READ_ONLY": "1", "BANYAN_MINUTES": "", "BANYAN_STATE": "/x"}
+    environ = {
+        "BANYAN_RUN": "r",
+        "BANYAN_THREADS": "3",
+        "BANYAN_READ_ONLY": "1",
+        "BANYAN_MINUTES": "",
+        "BANYAN_STATE": "/x",
+    }
     mine = read(Mine, environ)
-    assert (mine.run, mine.threads, mine.read_only, mine.minutes, mine.state) == ("r", 3, True, None, Path("/x"))
+    assert (mine.run, mine.threads, mine.read_only, mine.minutes, mine.state) == (
+        "r",
+        3,
+        True,
+        None,
+        Path("/x"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,7 +49,9 @@ def test_what_is_wrong_is_named(environ: dict[str, str], message: str) -> None:
         read(Mine, environ)
 
 
-def test_models_that_are_not_there_are_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_are_not_there_are_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InvalidInput, match=r"neither SmolLM2"):
         models.resolve("nowhere")
     with pytest.raises(InvalidInput, match=r"has no config\.json"):

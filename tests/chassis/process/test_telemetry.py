@@ -1,4 +1,4 @@
-"""What telemetry makes of what others send."""
+"""Telemetry and the malformed headers of others."""
 
 import pytest
 
@@ -7,7 +7,13 @@ from services.chassis.process import telemetry
 
 @pytest.mark.parametrize(
     "traceparent",
-    ["", "nonsense", "00-zz-1-01", "00-" + "0" * 32 + "-" + "1" * 16 + "-01", "00-" + "1" * 31 + "-" + "1" * 16 + "-01"],
+    [
+        "",
+        "nonsense",
+        "00-zz-1-01",
+        "00-" + "0" * 32 + "-" + "1" * 16 + "-01",
+        "00-" + "1" * 31 + "-" + "1" * 16 + "-01",
+    ],
 )
 def test_a_traceparent_that_is_none_begins_a_new_trace(traceparent: str, monkeypatch) -> None:
     from opentelemetry.sdk.trace import TracerProvider

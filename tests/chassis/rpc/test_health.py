@@ -1,4 +1,4 @@
-"""Liveness by progress: pulses with deadlines, and what the health service makes of them."""
+"""Liveness by progress: pulses with deadlines, and the health service's answers."""
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -59,7 +59,9 @@ def test_an_operation_that_ends_by_an_error_has_ended() -> None:
     assert not pulse.late
 
 
-def test_all_that_are_late_are_named_and_each_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_all_that_are_late_are_named_and_each_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock, liveness = Clock(), Liveness()
     one, other, fine = (Pulse(name, clock) for name in ("one", "other", "fine"))
     liveness.add(one, other, fine)
@@ -78,7 +80,9 @@ def test_all_that_are_late_are_named_and_each_is_logged_once(caplog: pytest.LogC
 
 async def _status(address: str, service: str) -> int:
     async with rpc.channel(address) as channel:
-        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+        answer = await health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(service=service), timeout=5
+        )
         return int(answer.status)
 
 

@@ -1,4 +1,4 @@
-"""A call on which nothing is said for long stays open: client and server agree on how often may be asked."""
+"""A call that is idle for long stays open: client and server agree on the rate of pings."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""gRPC: errors keep their class and reason across the wire; a port in use is one clear error; calls wait with a limit."""
+"""gRPC: errors keep class and reason, a port in use is one clear error, calls have deadlines."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ from services.chassis.rpc import rpc
 
 
 class Learner(pb_grpc.LearnerServiceServicer):
-    """Fails as it is told."""
+    """A learner that fails on request."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -30,7 +30,9 @@ class Learner(pb_grpc.LearnerServiceServicer):
 
 async def _server(error: Exception | None = None) -> rpc.RpcServer:
     learner = Learner(error)
-    return await rpc.serve("127.0.0.1:0", [lambda s: pb_grpc.add_LearnerServiceServicer_to_server(learner, s)], ["x"])
+    return await rpc.serve(
+        "127.0.0.1:0", [lambda s: pb_grpc.add_LearnerServiceServicer_to_server(learner, s)], ["x"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,9 @@ async def test_an_error_keeps_its_class_message_and_reason(error) -> None:
     server = await _server(error)
     async with rpc.channel(server.address) as channel:
         with pytest.raises(type(error)) as caught:
-            await rpc.call(pb_grpc.LearnerServiceStub(channel).GetStatus, pb.LearnerServiceGetStatusRequest())
+            await rpc.call(
+                pb_grpc.LearnerServiceStub(channel).GetStatus, pb.LearnerServiceGetStatusRequest()
+            )
     assert (str(caught.value), caught.value.reason) == (str(error), error.reason)
     await server.stop(0)
 
@@ -55,7 +59,9 @@ async def test_an_unexpected_error_shows_no_traceback() -> None:
     server = await _server(RuntimeError("secret"))
     async with rpc.channel(server.address) as channel:
         with pytest.raises(Exception, match="log has the details") as caught:
-            await rpc.call(pb_grpc.LearnerServiceStub(channel).GetStatus, pb.LearnerServiceGetStatusRequest())
+            await rpc.call(
+                pb_grpc.LearnerServiceStub(channel).GetStatus, pb.LearnerServiceGetStatusRequest()
+            )
     assert "secret" not in str(caught.value)
     await server.stop(0)
 
@@ -67,7 +73,9 @@ async def test_a_stream_fails_with_its_reason_after_what_it_sent() -> None:
     async with rpc.channel(server.address) as channel:
         seen = []
         with pytest.raises(Exception) as caught:
-            async for piece in pb_grpc.LearnerServiceStub(channel).FetchWeights(pb.FetchWeightsRequest()):
+            async for piece in pb_grpc.LearnerServiceStub(channel).FetchWeights(
+                pb.FetchWeightsRequest()
+            ):
                 seen.append(piece.data)
     assert seen == [b"x"] and isinstance(error_of(caught.value, "x"), NotFound)
     await server.stop(0)
@@ -105,7 +113,9 @@ async def test_a_call_waits_for_a_server_that_comes_up_but_not_for_ever() -> Non
         stub = pb_grpc.LearnerServiceStub(channel)
         with pytest.raises(TemporaryError):
             await rpc.call(stub.GetStatus, pb.LearnerServiceGetStatusRequest(), 1.0, 0.3)
-        waiting = asyncio.create_task(rpc.call(stub.GetStatus, pb.LearnerServiceGetStatusRequest(), 5.0, 20.0))
+        waiting = asyncio.create_task(
+            rpc.call(stub.GetStatus, pb.LearnerServiceGetStatusRequest(), 5.0, 20.0)
+        )
         adder = lambda s: pb_grpc.add_LearnerServiceServicer_to_server(Learner(), s)  # noqa: E731
         server = await rpc.serve(address, [adder], [])
         assert (await waiting).run_id == "r"

@@ -1,4 +1,4 @@
-"""Weights with NaN or an infinity in them are refused by name as a model is loaded, by the learner and by a node."""
+"""Weights with NaN or infinities are refused by name as a model is loaded, on learner and node."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,9 +31,12 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("load", LOADERS)
-def test_a_model_that_is_not_finite_is_refused_as_it_is_loaded(load: Callable[[Path], object], broken: Path) -> None:
+def test_a_model_that_is_not_finite_is_refused_as_it_is_loaded(
+    load: Callable[[Path], object], broken: Path
+) -> None:
     with pytest.raises(
-        InvalidInput, match=rf"tensor {NAME} of .*{broken.name} holds 1 of 2,048 numbers that are not finite"
+        InvalidInput,
+        match=rf"tensor {NAME} of .*{broken.name} holds 1 of 2,048 numbers that are not finite",
     ):
         load(broken)
 

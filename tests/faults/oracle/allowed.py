@@ -1,4 +1,4 @@
-"""What may be found in the store of a finished run beside what its recipe asks for: what injected faults may leave."""
+"""Reasons that the store of a finished run may contain because of injected faults."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -6,17 +6,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Allowed:
-    """Each field names reasons, by their first word; none is allowed by default, so an undisturbed run has nothing of it."""
+    """The allowed reasons of each kind, by their first word. None is allowed by default."""
 
     unscorable: Collection[str] = ()  # of scores
-    dropped: Collection[str] = ()  # of trees that no batch gave up and that the recipe does not give up
-    refused: Collection[str] = ()  # of events that came under a claim that was over, or after their tree's end
+    dropped: Collection[
+        str
+    ] = ()  # of trees that no batch gave up and that the recipe does not give up
+    refused: Collection[
+        str
+    ] = ()  # of events that came under a claim that was over, or after their tree's end
     late: Collection[str] = ()  # of scores
     dead: Collection[str] = ()  # of dead letters
     successors: bool = False  # more than one learner: later epochs, abandoned policies
 
     def reason(self, kind: str, said: str) -> bool:
-        """Whether something of this kind may be there with this reason."""
+        """Return True if this kind may have this reason."""
         words = said.replace(":", " ").split()
         return bool(words) and words[0] in getattr(self, kind)
 

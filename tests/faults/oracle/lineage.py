@@ -1,4 +1,4 @@
-"""Segments, leaves and scores of a finished run: what each must be whatever happened, recomputed from the rows alone."""
+"""Segments, leaves and scores of a finished run, recomputed from the rows alone."""
 
 import json
 import math
@@ -14,7 +14,11 @@ from banyan.v1 import tree_pb2
 from banyan.wire.segments import sampling_from_wire
 from tests.faults.oracle.allowed import Allowed
 
-CLOSED, CONSUMED, DROPPED = tree_pb2.TREE_STATE_CLOSED, tree_pb2.TREE_STATE_CONSUMED, tree_pb2.TREE_STATE_DROPPED
+CLOSED, CONSUMED, DROPPED = (
+    tree_pb2.TREE_STATE_CLOSED,
+    tree_pb2.TREE_STATE_CONSUMED,
+    tree_pb2.TREE_STATE_DROPPED,
+)
 SCORED, UNSCORABLE = tree_pb2.SCORE_STATE_SCORED, tree_pb2.SCORE_STATE_UNSCORABLE
 _SAMPLED = tree_pb2.SEGMENT_KIND_POLICY
 
@@ -24,7 +28,7 @@ def short(key: bytes) -> str:
 
 
 def segments(db: sqlite3.Connection) -> Iterator[str]:
-    """Every id re-hashes, every parent exists in the same tree, no place is taken twice."""
+    """Yield ids that do not re-hash, parents missing from the tree, places occupied twice."""
     for row in db.execute("select * from segments"):
         try:
             again = _segment(row).id
@@ -34,19 +38,30 @@ def segments(db: sqlite3.Connection) -> Iterator[str]:
         if again != row["id"]:
             yield f"segment {short(row['id'])} does not re-hash"
         if row["length"] * 4 != len(row["tokens"]):
-            yield f"segment {short(row['id'])} has {len(row['tokens'])} bytes of tokens for a length of {row['length']}"
-    heads = {row["id"]: row for row in db.execute("select id, tree_id, parent, fork, length from segments")}
+            yield (
+                f"segment {short(row['id'])} has {len(row['tokens'])} bytes of tokens for a"
+                f" length of {row['length']}"
+            )
+    heads = {
+        row["id"]: row
+        for row in db.execute("select id, tree_id, parent, fork, length from segments")
+    }
     for head in heads.values():
         parent = heads.get(head["parent"])
         if head["parent"] and (parent is None or parent["tree_id"] != head["tree_id"]):
             yield f"segment {short(head['id'])} has no parent"
         elif parent is not None and head["fork"] > parent["length"]:
-            yield f"segment {short(head['id'])} forks at {head['fork']} of {parent['length']} tokens"
+            yield (
+                f"segment {short(head['id'])} forks at {head['fork']} of {parent['length']} tokens"
+            )
     trees = {row["tree_id"] for row in db.execute("select tree_id from trees")}
     for head in heads.values():
         if head["tree_id"] not in trees:
             yield f"segment {short(head['id'])} is of no tree"
-    for row in db.execute("select count(*) times from segments group by tree_id, parent, fork, ordinal having times > 1"):
+    for row in db.execute(
+        "select count(*) times from segments group by tree_id, parent, fork, ordinal having"
+        " times > 1"
+    ):
         yield f"{row['times']} segments at one place"
 
 
@@ -68,7 +83,7 @@ def _segment(row: sqlite3.Row) -> Segment:
 
 
 def samples(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
-    """What a policy sampled names a policy that the run stored, by epoch, step and digest."""
+    """Yield samples whose policy the run did not store, by epoch, step and digest."""
     wanted = "select learner_epoch, step, digest from policies where run_id = ?"
     known = {tuple(row) for row in db.execute(wanted, (run_id,))}
     rows = db.execute(
@@ -78,13 +93,17 @@ def samples(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
     )
     for row in rows:
         if tuple(row)[1:] not in known:
-            yield f"segment {short(row['id'])} was sampled by step {row['policy_step']} of no stored policy"
+            yield (
+                f"segment {short(row['id'])} was sampled by step {row['policy_step']} of no"
+                " stored policy"
+            )
 
 
 def leaves(db: sqlite3.Connection) -> Iterator[str]:
-    """Every leaf ends within a segment of its tree."""
+    """Yield leaves that do not end within a segment of their tree."""
     rows = db.execute(
-        "select l.segment, l.end from leaves l left join segments s on s.id = l.segment and s.tree_id = l.tree_id"
+        "select l.segment, l.end from leaves l left join segments s on s.id = l.segment and"
+        " s.tree_id = l.tree_id"
         " where s.id is null or l.end > s.length or l.end < 0"
     )
     for row in rows:
@@ -92,7 +111,9 @@ def leaves(db: sqlite3.Connection) -> Iterator[str]:
 
 
 def scores(db: sqlite3.Connection, run_id: str, allowed: Allowed) -> Iterator[str]:
-    """Every listed leaf of a closed tree has exactly one score of each scorer; each is a number, or allowed to be none."""
+    """Yield leaves of closed trees without exactly one score per scorer, and scores without a
+    number.
+    """
     yield from _given(db, run_id)
     rows = db.execute(
         "select s.* from scores s join trees t on t.tree_id = s.tree_id where t.run_id = ?",
@@ -107,7 +128,8 @@ def scores(db: sqlite3.Connection, run_id: str, allowed: Allowed) -> Iterator[st
         elif row["state"] == SCORED and not math.isfinite(row["value"]):
             yield f"{at} is {row['value']}"
     rows = db.execute(
-        "select c.segment, c.end from scores c left join segments s on s.id = c.segment and s.tree_id = c.tree_id"
+        "select c.segment, c.end from scores c left join segments s on s.id = c.segment and"
+        " s.tree_id = c.tree_id"
         " where s.id is null or c.end > s.length"
     )
     for row in rows:
@@ -119,11 +141,18 @@ def _given(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
     for row in db.execute("select tree_id, segment, end, scorer from scores"):
         given[(row["tree_id"], row["segment"], row["end"])].append(row["scorer"])
     rows = db.execute(
-        "select t.tree_id, l.segment, l.end, t.scorers from trees t join leaves l on l.tree_id = t.tree_id and l.listed"
+        "select t.tree_id, l.segment, l.end, t.scorers from trees t join leaves l on l.tree_id"
+        " = t.tree_id and l.listed"
         " where t.run_id = ? and t.state in (?, ?)",
         (run_id, CLOSED, CONSUMED),
     )
     for row in rows:
-        found, asked = given[(row["tree_id"], row["segment"], row["end"])], json.loads(row["scorers"])
+        found, asked = (
+            given[(row["tree_id"], row["segment"], row["end"])],
+            json.loads(row["scorers"]),
+        )
         if sorted(found) != sorted(asked):
-            yield f"leaf {short(row['segment'])}:{row['end']} has scores of {sorted(found)}, asked were {sorted(asked)}"
+            yield (
+                f"leaf {short(row['segment'])}:{row['end']} has scores of {sorted(found)},"
+                f" asked were {sorted(asked)}"
+            )

@@ -1,4 +1,4 @@
-"""Batches and policies of a finished run: every tree of every batch, and one path of policies from the base to the last."""
+"""Batches and policies of a finished run: the trees of each batch, one path of policies."""
 
 import json
 import math
@@ -14,20 +14,28 @@ _SUCCEEDED = 5
 
 
 def run(db: sqlite3.Connection, run_id: str, steps: int, allowed: Allowed) -> Iterator[str]:
-    """The run's own row says what its batches and policies say."""
+    """Check the run's own row against its batches and policies."""
     found = db.execute("select * from runs where run_id = ?", (run_id,)).fetchone()
     if found is None:
         yield f"there is no run {run_id}"
         return
     if (found["state"], found["step"], found["batches"]) != (_SUCCEEDED, steps, steps):
-        yield f"the run is in state {found['state']} at step {found['step']} with {found['batches']} batches"
+        yield (
+            f"the run is in state {found['state']} at step {found['step']} with"
+            f" {found['batches']} batches"
+        )
     if found["learner_epoch"] != 1 and not allowed.successors:
         yield f"the run had {found['learner_epoch']} learners"
 
 
 def batches(db: sqlite3.Connection, run_id: str, steps: int) -> Iterator[str]:
-    """As many batches as steps, gapless; each has every tree of its groups, and no tree is in two."""
-    rows = db.execute("select * from batches where run_id = ? order by ordinal", (run_id,)).fetchall()
+    """Check that there are as many batches as steps, without gaps.
+
+    Each must have every tree of its groups, and a tree must not be in two.
+    """
+    rows = db.execute(
+        "select * from batches where run_id = ? order by ordinal", (run_id,)
+    ).fetchall()
     ordinals = [row["ordinal"] for row in rows]
     if ordinals != list(range(steps)):
         yield f"batches {ordinals}, expected 0..{steps - 1}"
@@ -55,7 +63,8 @@ def _trees(db: sqlite3.Connection, batch: sqlite3.Row) -> Iterator[str]:
     wanted: list[bytes] = []
     for group_id in json.loads(batch["group_ids"]):
         mine = db.execute(
-            "select tree_id from trees where run_id = ? and group_id = ? and state = ? order by tree_index",
+            "select tree_id from trees where run_id = ? and group_id = ? and state = ? order"
+            " by tree_index",
             (batch["run_id"], group_id, CONSUMED),
         ).fetchall()
         if not mine:
@@ -63,18 +72,24 @@ def _trees(db: sqlite3.Connection, batch: sqlite3.Row) -> Iterator[str]:
         wanted += [row["tree_id"] for row in mine]
     if held != wanted:
         lost, more = set(wanted) - set(held), set(held) - set(wanted)
-        yield f"batch {batch['ordinal']} lacks trees {[*map(short, lost)]}, has {[*map(short, more)]} too, or not in order"
+        yield (
+            f"batch {batch['ordinal']} lacks trees {[*map(short, lost)]}, has"
+            f" {[*map(short, more)]} too, or not in order"
+        )
     late = db.execute(
         "select s.policy_step from batch_trees b join segments s on s.tree_id = b.tree_id"
         " where b.run_id = ? and b.ordinal = ? and s.policy_step > b.ordinal",
         (batch["run_id"], batch["ordinal"]),
     ).fetchone()
     if late is not None:
-        yield f"batch {batch['ordinal']} has what step {late['policy_step']} sampled, which was made of a later one"
+        yield (
+            f"batch {batch['ordinal']} has what step {late['policy_step']} sampled, which was"
+            " made of a later one"
+        )
 
 
 def _summary(batch: sqlite3.Row) -> Iterator[str]:
-    """The learner's word on the batch: each of its groups, with advantages that are numbers."""
+    """Check the learner's summary of a batch: each of its groups, with finite advantages."""
     try:
         said: Mapping[str, Any] = json.loads(batch["summary_json"])
         groups: Sequence[Mapping[str, Any]] = said["groups"]
@@ -86,12 +101,17 @@ def _summary(batch: sqlite3.Row) -> Iterator[str]:
         yield f"the summary of batch {batch['ordinal']} lacks groups {sorted(missing)}"
     for group in groups:
         numbers = [group.get(key) for key in ("advantage_min", "advantage_max")]
-        if group.get("scored") and not all(isinstance(n, float) and math.isfinite(n) for n in numbers):
+        if group.get("scored") and not all(
+            isinstance(n, float) and math.isfinite(n) for n in numbers
+        ):
             yield f"batch {batch['ordinal']} gave group {group['group_id']} advantages {numbers}"
 
 
 def _uses(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
-    uses = db.execute("select tree_id, count(*) times from batch_trees where run_id = ? group by tree_id", (run_id,))
+    uses = db.execute(
+        "select tree_id, count(*) times from batch_trees where run_id = ? group by tree_id",
+        (run_id,),
+    )
     for row in uses:
         if row["times"] > 1:
             yield f"tree {short(row['tree_id'])} is in {row['times']} batches"
@@ -99,28 +119,37 @@ def _uses(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
 
 def _replays(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
     early = db.execute(
-        "select r.tree_id, r.ordinal from batch_replays r left join batch_trees b on b.tree_id = r.tree_id and"
+        "select r.tree_id, r.ordinal from batch_replays r left join batch_trees b on b.tree_id"
+        " = r.tree_id and"
         " b.run_id = r.run_id and b.ordinal < r.ordinal where r.run_id = ? and b.n is null",
         (run_id,),
     )
     for row in early:
-        yield f"batch {row['ordinal']} replays tree {short(row['tree_id'])}, which none before it had"
+        yield (
+            f"batch {row['ordinal']} replays tree {short(row['tree_id'])}, which none before it had"
+        )
 
 
 def policies(db: sqlite3.Connection, run_id: str, steps: int, allowed: Allowed) -> Iterator[str]:
-    """One path of policies from the base model to the last; each row is what was announced."""
+    """Check that there is one path of policies from the base model to the last, as announced."""
     rows = db.execute("select * from policies where run_id = ? order by n", (run_id,)).fetchall()
     for row in rows:
         yield from _announced(row)
         if row["abandoned"] and not allowed.successors:
             yield f"policy {row['step']} of epoch {row['learner_epoch']} was abandoned"
-    path = sorted((row for row in rows if not row["abandoned"]), key=lambda row: (row["step"], row["learner_epoch"]))
+    path = sorted(
+        (row for row in rows if not row["abandoned"]),
+        key=lambda row: (row["step"], row["learner_epoch"]),
+    )
     newest = {row["step"]: row for row in path}
     if list(newest) != list(range(steps + 1)):
         yield f"policies of steps {list(newest)}, expected 0..{steps}"
     for row in path:  # who takes over announces its checkpoint's policy again
         if row["digest"] != newest[row["step"]]["digest"]:
-            yield f"policy {row['step']} of epoch {row['learner_epoch']} has other weights than its successor's"
+            yield (
+                f"policy {row['step']} of epoch {row['learner_epoch']} has other weights than"
+                " its successor's"
+            )
     trained = [row["batch_ordinal"] for step, row in newest.items() if step > 0]
     if trained != list(range(steps)):
         yield f"steps were made from batches {trained}"
@@ -136,6 +165,11 @@ def _announced(row: sqlite3.Row) -> Iterator[str]:
     said = events_pb2.PolicyPublished.FromString(row["published"])
     batch = said.batch_ordinal if said.HasField("batch_ordinal") else -1
     told = (said.run_id, said.policy.learner_epoch, said.policy.step, said.policy.digest, batch)
-    stored = tuple(row[key] for key in ("run_id", "learner_epoch", "step", "digest", "batch_ordinal"))
+    stored = tuple(
+        row[key] for key in ("run_id", "learner_epoch", "step", "digest", "batch_ordinal")
+    )
     if told != stored or len(row["digest"]) != 32:
-        yield f"policy {row['step']} of epoch {row['learner_epoch']} and digest {short(row['digest'])} is not what was told"
+        yield (
+            f"policy {row['step']} of epoch {row['learner_epoch']} and digest"
+            f" {short(row['digest'])} is not what was told"
+        )

@@ -1,4 +1,4 @@
-"""Trees, groups and sums of a finished run: how each ended, and that what was added up is what the rows add up to."""
+"""Trees, groups and sums of a finished run: how each tree ended, and that all sums are right."""
 
 import json
 import math
@@ -16,37 +16,62 @@ _GROUP_CLOSED, _GROUP_CONSUMED, _GROUP_DROPPED = 2, 3, 4
 
 
 def trees(db: sqlite3.Connection, run_id: str, allowed: Allowed) -> Iterator[str]:
-    """Every opened tree is closed, or consumed by a batch, or dropped by whom may; its own sums are those of its rows."""
+    """Check that every opened tree is closed, consumed, or dropped for an allowed reason.
+
+    Its own sums must be those of its rows.
+    """
     given_up = _given_up(db, run_id)
-    held = {row["tree_id"] for row in db.execute("select tree_id from batch_trees where run_id = ?", (run_id,))}
+    held = {
+        row["tree_id"]
+        for row in db.execute("select tree_id from batch_trees where run_id = ?", (run_id,))
+    }
     for row in db.execute("select * from trees where run_id = ?", (run_id,)):
         name = f"tree {short(row['tree_id'])}"
         if row["state"] not in (CLOSED, CONSUMED, DROPPED):
             yield f"{name} is still in state {tree_pb2.TreeState.Name(row['state'])}"
         if (row["state"] == CONSUMED) != (row["tree_id"] in held):
-            yield f"{name} is in state {tree_pb2.TreeState.Name(row['state'])}, but in {int(row['tree_id'] in held)} batches"
-        if row["state"] == CLOSED and row["purpose"] == TRAIN:  # no tree is opened that no batch can take any more
+            yield (
+                f"{name} is in state {tree_pb2.TreeState.Name(row['state'])}, but in"
+                f" {int(row['tree_id'] in held)} batches"
+            )
+        if (
+            row["state"] == CLOSED and row["purpose"] == TRAIN
+        ):  # no tree is opened that no batch can take any more
             yield f"{name} was never trained on"
-        if row["state"] == DROPPED and given_up.get(row["group_id"]) != row["reason"] and not _may(db, row, allowed):
+        if (
+            row["state"] == DROPPED
+            and given_up.get(row["group_id"]) != row["reason"]
+            and not _may(db, row, allowed)
+        ):
             yield f"{name} was dropped: {row['reason'] or 'without a reason'}"
         if row["state"] in (CLOSED, CONSUMED):
             yield from _closed(db, row, name)
         spec = tree_pb2.TreeSpec.FromString(row["spec"])
-        told = (spec.tree_id, spec.run_id, spec.group_id, spec.index, spec.purpose, spec.label, spec.row_digest)
+        told = (
+            spec.tree_id,
+            spec.run_id,
+            spec.group_id,
+            spec.index,
+            spec.purpose,
+            spec.label,
+            spec.row_digest,
+        )
         names = ("tree_id", "run_id", "group_id", "tree_index", "purpose", "label", "row_digest")
         if told != tuple(row[key] for key in names):
             yield f"{name} is not what its spec says"
 
 
 def _given_up(db: sqlite3.Connection, run_id: str) -> dict[str, str]:
-    """Why batches gave groups up, by group."""
+    """Return the reasons of groups that batches dropped, by group."""
     rows = db.execute("select dropped from batches where run_id = ?", (run_id,))
     return {group: reason for row in rows for group, reason in json.loads(row["dropped"])}
 
 
 def _may(db: sqlite3.Connection, row: sqlite3.Row, allowed: Allowed) -> bool:
-    """Whether the recipe or the caller lets the tree be dropped for its reason."""
-    (text,) = db.execute("select recipe_json from runs where run_id = ?", (row["run_id"],)).fetchone()
+    """Return True if the recipe or the caller allows the tree to be dropped for its reason."""
+    (text,) = db.execute(
+        "select recipe_json from runs where run_id = ?", (row["run_id"],)
+    ).fetchone()
     control = json.loads(text)["control"]
     asked = {"REDUNDANT"} if control["redundancy"] else set()
     asked |= {"STALE"} if control["stale_groups"] == "drop" else set()
@@ -57,17 +82,21 @@ def _closed(db: sqlite3.Connection, row: sqlite3.Row, name: str) -> Iterator[str
     if row["grown_epoch"] != row["claim_epoch"]:
         yield f"{name} closed under epoch {row['grown_epoch']} of {row['claim_epoch']}"
     listed = db.execute(
-        "select segment, end from leaves where tree_id = ? and listed order by segment, end", (row["tree_id"],)
+        "select segment, end from leaves where tree_id = ? and listed order by segment, end",
+        (row["tree_id"],),
     ).fetchall()
     if not listed or len(listed) != row["leaves"]:
         yield f"{name} lists {len(listed)} leaves, {row['leaves']} were grown"
-    if row["grown_digest"] != digest.blake(*(leaf["segment"] + leaf["end"].to_bytes(4, "little") for leaf in listed)):
+    if row["grown_digest"] != digest.blake(
+        *(leaf["segment"] + leaf["end"].to_bytes(4, "little") for leaf in listed)
+    ):
         yield f"{name} lists other leaves than were grown"
     rewards = list(_rewards(db, row).values())
     if not _equal(row["mean_reward"], math.fsum(rewards) / len(rewards) if rewards else None):
         yield f"{name} has a mean reward of {row['mean_reward']}, its scores say {rewards}"
     sums = db.execute(
-        "select count(*), coalesce(sum(length * (kind = ?)), 0), coalesce(sum(length * (kind = ?)), 0)"
+        "select count(*), coalesce(sum(length * (kind = ?)), 0), coalesce(sum(length * (kind ="
+        " ?)), 0)"
         " from segments where tree_id = ?",
         (tree_pb2.SEGMENT_KIND_POLICY, tree_pb2.SEGMENT_KIND_PROMPT, row["tree_id"]),
     ).fetchone()
@@ -77,17 +106,22 @@ def _closed(db: sqlite3.Connection, row: sqlite3.Row, name: str) -> Iterator[str
 
 
 def _rewards(db: sqlite3.Connection, row: sqlite3.Row) -> Mapping[tuple[bytes, int], float]:
-    """Reward of each listed leaf that all scorers could score: the mean of what they say."""
+    """Return the reward of each listed leaf with all its scores: the mean of them."""
     said = defaultdict(list)
     given = db.execute(
-        "select s.segment, s.end, s.state, s.value from scores s join leaves l on l.tree_id = s.tree_id"
+        "select s.segment, s.end, s.state, s.value from scores s join leaves l on l.tree_id ="
+        " s.tree_id"
         " and l.segment = s.segment and l.end = s.end and l.listed where s.tree_id = ?",
         (row["tree_id"],),
     )
     for score in given:
-        said[(score["segment"], score["end"])].append(score["value"] if score["state"] == SCORED else None)
+        said[(score["segment"], score["end"])].append(
+            score["value"] if score["state"] == SCORED else None
+        )
     return {
-        leaf: math.fsum(v) / len(v) for leaf, values in said.items() if (v := [x for x in values if x is not None]) == values
+        leaf: math.fsum(v) / len(v)
+        for leaf, values in said.items()
+        if (v := [x for x in values if x is not None]) == values
     }
 
 
@@ -96,23 +130,35 @@ def _equal(a: float | None, b: float | None) -> bool:
 
 
 def groups(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
-    """Every group has all its trees, and counts them right; it is consumed where its trees are."""
+    """Check that every group has all its trees, correct counts, and the state of its trees."""
     states = defaultdict(list)
-    for row in db.execute("select group_id, tree_index, state from trees where run_id = ?", (run_id,)):
+    for row in db.execute(
+        "select group_id, tree_index, state from trees where run_id = ?", (run_id,)
+    ):
         states[row["group_id"]].append((row["tree_index"], row["state"]))
     for row in db.execute("select * from groups where run_id = ?", (run_id,)):
         members = states.pop(row["group_id"], [])
         ended = Counter(state for _, state in members)
         counts = (row["size"], row["opened"], row["done"], row["dropped"])
-        found = (len(members), len(members), ended[CLOSED] + ended[CONSUMED] + ended[DROPPED], ended[DROPPED])
+        found = (
+            len(members),
+            len(members),
+            ended[CLOSED] + ended[CONSUMED] + ended[DROPPED],
+            ended[DROPPED],
+        )
         if counts != found or sorted(index for index, _ in members) != list(range(row["size"])):
-            yield f"group {row['group_id']} counts {counts} trees of size, opened, done and dropped, and has {found}"
+            yield (
+                f"group {row['group_id']} counts {counts} trees of size, opened, done and"
+                f" dropped, and has {found}"
+            )
         if row["state"] != _state(ended):
             yield f"group {row['group_id']} is in state {row['state']}, its trees in {dict(ended)}"
     for group_id in states:
         yield f"group {group_id} has trees and no row"
     labels = defaultdict(list)
-    for row in db.execute("select label, ordinal from groups where run_id = ? order by ordinal", (run_id,)):
+    for row in db.execute(
+        "select label, ordinal from groups where run_id = ? order by ordinal", (run_id,)
+    ):
         labels[row["label"]].append(row["ordinal"])
     for label, ordinals in labels.items():
         if ordinals != list(range(len(ordinals))):
@@ -126,8 +172,10 @@ def _state(ended: Mapping[int, int]) -> int:
 
 
 def tallies(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
-    """The sums of each label that progress, curves and evaluations are told from."""
-    rows = {row["label"]: row for row in db.execute("select * from tallies where run_id = ?", (run_id,))}
+    """Check the sums of each label, from which progress, curves and evaluations are made."""
+    rows = {
+        row["label"]: row for row in db.execute("select * from tallies where run_id = ?", (run_id,))
+    }
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for tree in db.execute("select * from trees where run_id = ?", (run_id,)):
         if tree["closed_ms"] and tree["grown_epoch"]:
@@ -135,13 +183,18 @@ def tallies(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
         if tree["state"] in (CLOSED, CONSUMED):
             rewards = _rewards(db, tree).values()
             found[tree["label"]].update(
-                scored=len(rewards), correct=sum(r >= 1 for r in rewards), reward_sum=math.fsum(rewards)
+                scored=len(rewards),
+                correct=sum(r >= 1 for r in rewards),
+                reward_sum=math.fsum(rewards),
             )
     names = {_GROUP_CLOSED: "closed", _GROUP_CONSUMED: "consumed", _GROUP_DROPPED: "dropped"}
     for group in db.execute("select label, state from groups where run_id = ?", (run_id,)):
         found[group["label"]].update(["groups", "prefix", names.get(group["state"], "open")])
     dropped = {
-        row[0] for row in db.execute("select distinct label from trees where run_id = ? and state = ?", (run_id, DROPPED))
+        row[0]
+        for row in db.execute(
+            "select distinct label from trees where run_id = ? and state = ?", (run_id, DROPPED)
+        )
     }
     for label in found.keys() | rows.keys():
         keys = ["groups", "prefix", "open", "closed", "consumed", "dropped"]
@@ -151,4 +204,7 @@ def tallies(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
         for key in keys:
             told = rows[label][key] if label in rows else None
             if not _equal(told, found[label][key]):
-                yield f"tally of {label or 'training'!r} has {key} {told}, the rows say {found[label][key]}"
+                yield (
+                    f"tally of {label or 'training'!r} has {key} {told}, the rows say"
+                    f" {found[label][key]}"
+                )

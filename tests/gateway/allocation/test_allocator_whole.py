@@ -31,11 +31,11 @@ async def test_a_decision_is_stored_before_its_trees_and_explains_itself(
         assert [(a.ordinal, a.row, a.why) for a in stored] == [
             (i, i, "after 0 batches") for i in range(4)
         ]
-        said = plain_data.allocation(stored[0])
+        shown = plain_data.allocation(stored[0])
         assert (
-            said["settings"] == {"width": 4}
-            and said["trees"] is None
-            and said["why"] == "after 0 batches"
+            shown["settings"] == {"width": 4}
+            and shown["trees"] is None
+            and shown["why"] == "after 0 batches"
         )
         every = lineage.ListTreesRequest(filter=lineage.TreeFilter(run_id=run.run_id))
         before = {t.tree_id for t in (await rpc.call(here.trees.ListTrees, every)).trees}
@@ -48,10 +48,10 @@ async def test_a_decision_is_stored_before_its_trees_and_explains_itself(
             assert refused.value.reason == "STALE_EPOCH"
             newer = RpcStore(plain)
             newer.epoch = 2
-            (held,) = await newer.put_allocations(
+            (stored_first,) = await newer.put_allocations(
                 run.run_id, [runs.GroupAllocation(ordinal=2, row=77)]
             )
-            assert held.row == 2, "what is stored first holds, and is what a newer gateway reads"
+            assert stored_first.row == 2, "the first one stays valid, and a newer gateway reads it"
             outcomes = await newer.read_outcomes(run.run_id, 0, 5)
             assert (len(outcomes.groups), outcomes.next_batch) == (0, 0)
         assert {t.tree_id for t in (await rpc.call(here.trees.ListTrees, every)).trees} == before

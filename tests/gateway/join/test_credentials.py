@@ -100,7 +100,7 @@ async def test_a_node_does_all_that_its_work_needs(secured) -> None:
     assert await work.fetch(1, 1.5) == []  # acked for good: it does not come again after ack_wait
     heard = node.subscribe(subjects.train(RUN, "policy"))
     async with asyncio.timeout(5):
-        await anext(heard)  # it hears from here on
+        await anext(heard)  # it receives from here on
         await service.publish(
             subjects.train(RUN, "policy"), events_pb2.PolicyPublished(bytes=7), "p"
         )
@@ -199,10 +199,10 @@ async def test_a_listener_looks_again_when_its_connection_was_gone(nats_server) 
     heard = bus.subscribe("train.r.policy")
     async with asyncio.timeout(30):
         await anext(heard)
-        again = asyncio.ensure_future(anext(heard))
+        news = asyncio.ensure_future(anext(heard))
         nats_server.kill9()
         nats_server.restart()
-        await again  # what was said meanwhile is looked up in the store
+        await news  # messages lost meanwhile are looked up in the store
     await heard.aclose()
     await bus.close()
 
@@ -227,7 +227,7 @@ async def test_a_node_hears_nobody_elses_inbox(secured) -> None:
     await node._client.flush()
     got: list[bytes] = []
     async with asyncio.timeout(60.0):
-        while not got:  # a connection that is lost under load loses what was said meanwhile
+        while not got:  # a connection lost under load loses messages
             for subject in (
                 "_INBOX.a",
                 "train.other-1.policy",

@@ -85,7 +85,7 @@ class _Peer:
 
 @pytest.mark.parametrize("peer", ["ipv4:10.0.0.7:4000", "ipv6:[2001:db8::1]:4000"])
 async def test_tokens_are_made_on_the_gateways_host_only(store, tmp_path, peer) -> None:
-    servicer = Gateway(store, None, None, None, None, tmp_path)
+    servicer = Gateway(store, None, None, None, join=None, state=tmp_path)
     with pytest.raises(Refused, match="own host only"):
         await servicer.CreateToken(None, _Peer(peer))
 

@@ -32,9 +32,9 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
 async def _filled(secured: Secured) -> Bus:
     service = await secured.service()
     for name in (MINE, OTHER):
-        made = Bucket(service.client, name)
-        await made.ensure(8 << 20)
-        await made.put("policy-1-0", iter([DATA]), {"step": "0"})
+        bucket = Bucket(service.client, name)
+        await bucket.ensure(8 << 20)
+        await bucket.put("policy-1-0", iter([DATA]), {"step": "0"})
     return service
 
 

@@ -1,11 +1,10 @@
-"""A driver over a store in memory: a whole run, and the same trees after a crash at any point."""
+"""A driver over a store in memory: a run from its start to its end."""
 
 from types import SimpleNamespace
 
 import grpc.aio
 import pytest
 
-from banyan.errors import DeadlineMissed, Refused
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as lineage
 from banyan.v1.runstore_service_pb2 import PROCESS_EVENT_GIVEN_UP, ReportProcessRequest
@@ -68,136 +67,10 @@ async def test_nothing_is_opened_before_the_base_policy_is_published(store, bus,
     assert not bus.sent and not store.moves
 
 
-async def test_another_gateway_goes_on_with_the_same_trees(store, bus, recipe_of) -> None:
-    recipe = recipe_of(generate={"trees": 2})
-    passes = 0
-    while not await (await _driver(store, bus, recipe)).reconcile():  # a new process for every pass
-        if not store.policies:
-            store.publish(0)
-        store.finish()
-        store.train(4)
-        passes += 1
-        assert passes < 100, store.moves
-    trained = [t for t in store.trees.values() if t.purpose == TRAIN]
-    assert sorted((t.group_ordinal, t.index) for t in trained) == [
-        (o, i) for o in range(12) for i in range(2)
-    ]
-
-
-async def test_a_group_that_was_opened_by_half_is_completed_by_the_next_gateway(
-    store, bus, recipe_of
-) -> None:
-    recipe = recipe_of(generate={"trees": 2}, eval={"max_rows": 1}, task={"holdout": 0.0})
-    store.publish(0)
-    first = await _driver(store, bus, recipe)
-    await first.reconcile()
-    bus.hold = True
-    await first.reconcile()
-    for opened in bus.held[:5]:  # the broker got five of eight; then the gateway was killed
-        store.ingest(opened)
-    bus.hold = False
-    second = await _driver(store, bus, recipe)
-    await second.reconcile()
-    await second.reconcile()  # the half group held a place until it was whole
-    assert store._groups().opened == 4 and len(store.trees) == 8
-
-
-async def test_what_is_opened_together_is_one_message(store, bus, recipe_of) -> None:
-    recipe = recipe_of(generate={"trees": 2}, task={"holdout": 0.0})
-    store.publish(0)
-    driver = await _driver(store, bus, recipe)
-    await driver.reconcile()
-    await driver.reconcile()
-    assert store._groups().opened == 4 and len(store.trees) == 8
-    assert bus.messages == 1 and len(bus.sent) == 8
-
-
-async def test_large_trees_are_split_below_the_limit_of_a_message(
-    store, bus, recipe_of, monkeypatch
-) -> None:
-    monkeypatch.setattr("services.chassis.messaging.chunks.MAX_MESSAGE_BYTES", 2000)
-    recipe = recipe_of(generate={"trees": 2}, task={"holdout": 0.0})
-    store.publish(0)
-    driver = await _driver(store, bus, recipe)
-    await driver.reconcile()
-    await driver.reconcile()
-    assert store._groups().opened == 4 and len(store.trees) == len(bus.sent) == 8
-    assert 1 < bus.messages < 8
-
-
-async def test_a_publish_that_breaks_off_is_completed_by_the_same_gateway(
-    store, bus, recipe_of, monkeypatch
-) -> None:
-    monkeypatch.setattr("services.chassis.messaging.subjects.MOST_TREES", 1)
-    recipe = recipe_of(generate={"trees": 2}, task={"holdout": 0.0})
-    store.publish(0)
-    driver = await _driver(store, bus, recipe)
-    await driver.reconcile()
-    publish, sent = bus.publish, []
-
-    async def breaks(*args, **more):
-        sent.append(args)
-        if len(sent) == 4:
-            raise DeadlineMissed("no ack from NATS")
-        return await publish(*args, **more)
-
-    monkeypatch.setattr(bus, "publish", breaks)
-    with pytest.raises(DeadlineMissed):
-        await driver.reconcile()
-    assert store._groups().opened == 1
-    await driver.reconcile()
-    await driver.reconcile()
-    assert store._groups().opened == 4 and len(store.trees) == 8
-
-
-async def test_lost_messages_are_sent_again_after_a_while(
-    store, bus, recipe_of, monkeypatch
-) -> None:
-    recipe = recipe_of(task={"holdout": 0.0})
-    store.publish(0)
-    driver = await _driver(store, bus, recipe)
-    bus.lose = True
-    await driver.reconcile()
-    await driver.reconcile()
-    await driver.reconcile()
-    assert len(bus.sent) == 4 and not store.trees
-    bus.lose = False
-    monkeypatch.setattr("services.gateway.runs.tree_publisher.REOPEN_S", 0.0)
-    await driver.reconcile()
-    assert store._groups().opened == 4
-    assert {s.spec.tree_id for s in bus.sent[:4]} == {s.spec.tree_id for s in bus.sent[4:]}
-
-
-async def test_a_deterministic_wave_is_completed_whole_after_a_crash(store, bus, recipe_of) -> None:
-    recipe = recipe_of(deterministic=True, task={"holdout": 0.0})
-    store.publish(0)
-    first = await _driver(store, bus, recipe)
-    await first.reconcile()
-    bus.hold = True
-    await first.reconcile()
-    for opened in bus.held[:2]:
-        store.ingest(opened)
-    bus.hold = False
-    await (await _driver(store, bus, recipe)).reconcile()
-    assert len(store.trees) == 4
-    assert len({t.wave for t in store.trees.values()}) == 1
-    assert {t.wave_size for t in store.trees.values()} == {4}
-
-
-async def test_a_deterministic_run_has_the_same_ids_twice(recipe_of, fresh) -> None:
-    ids = []
-    for _ in range(2):
-        store, bus = fresh()
-        recipe = recipe_of(deterministic=True)
-        await _until_over(store, bus, recipe, await _driver(store, bus, recipe))
-        ids.append(list(store.trees))
-    assert ids[0] == ids[1]
-
-
 async def test_evaluations_during_the_run_hold_training_back(store, bus, recipe_of) -> None:
     recipe = recipe_of(eval={"every": 1, "samples": 0}, control={"max_staleness": 2})
     driver = await _driver(store, bus, recipe)
-    seen = []
+    views = []
     for _ in range(100):
         if await driver.reconcile():
             break
@@ -209,11 +82,11 @@ async def test_evaluations_during_the_run_hold_training_back(store, bus, recipe_
             if t.purpose == EVAL and store.states[t.tree_id] == "open"
         }
         ahead = [t.group_ordinal // 4 for t in store.trees.values() if t.purpose == TRAIN]
-        seen.append((open_evals, store.policies[-1].published.policy.step, max(ahead, default=0)))
+        views.append((open_evals, store.policies[-1].published.policy.step, max(ahead, default=0)))
         store.finish()
         store.train(4)
     assert store.moves[-1][0] == "SUCCEEDED"
-    for labels, step, batch in seen:
+    for labels, step, batch in views:
         for label in labels & {"step-1-greedy", "step-2-greedy"}:
             assert step == int(label.split("-")[1]) and batch < step
     assert {t.label for t in store.trees.values() if t.label.startswith("step")} == {
@@ -334,13 +207,6 @@ async def test_what_does_not_end_long_after_the_time_fails_the_run(store, bus, r
     store.live_ms = 90_000 + 10 * 60_000
     await driver.reconcile()
     assert store.moves[-1][0] == "FAILED" and "did not end in 10 more" in store.moves[-1][1]
-
-
-async def test_a_newer_gateway_stops_this_one(store, bus, recipe_of) -> None:
-    driver = await _driver(store, bus, recipe_of())
-    store.refuse_epoch = True
-    with pytest.raises(Refused, match="newer gateway"):
-        await driver.run()
 
 
 async def test_rows_are_drawn_once_per_epoch(store, bus, recipe_of) -> None:

@@ -55,8 +55,8 @@ async def _create(gateway: Any, recipe: Any, request_id: str = "") -> pb.CreateR
 
 async def test_a_run_is_created_once_per_request(gateway, store, recipe_of) -> None:
     first = await _create(gateway, recipe_of(), "key")
-    again = await _create(gateway, recipe_of(), "key")
-    assert first.run.run_id == again.run.run_id and len(store.runs) == 1
+    second = await _create(gateway, recipe_of(), "key")
+    assert first.run.run_id == second.run.run_id and len(store.runs) == 1
     assert first.run.run_id.startswith("tiny-") and len(first.run.run_id) == len("tiny-") + 8
     assert first.train_rows + first.held_out_rows == 145
     assert len(store.runs[first.run.run_id].held_out) == first.held_out_rows
@@ -219,8 +219,8 @@ async def test_a_model_folder_is_stored_by_its_absolute_path(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = whole_model(tmp_path)
-    made = (await _create(gateway, recipe_of(model=f"./{Path(model).name}"))).run
-    assert json.loads(made.recipe_json)["model"] == model
+    stored = (await _create(gateway, recipe_of(model=f"./{Path(model).name}"))).run
+    assert json.loads(stored.recipe_json)["model"] == model
 
 
 async def test_processes_of_a_run_that_ended_under_another_gateway_are_wanted_no_more(

@@ -36,9 +36,11 @@ class Ageing(World):
 
     def reconcile(self, counts: GroupCounts) -> None:
         for position in range(self.gate.groups_to_open(counts, self.steps)):
-            last = self.gate.steps(counts, position).last
+            ordinal, last = counts.opened + position, self.gate.steps(counts, position).last
             assert last is not None
-            self.opened.setdefault(counts.opened + position, (counts.step, last))
+            # A group that the broker lost is opened anew; any other keeps its first opening.
+            if ordinal not in self.on_the_wire | self.stored.keys():
+                self.opened[ordinal] = (counts.step, last)
         super().reconcile(counts)
 
     def published(self) -> None:

@@ -13,7 +13,8 @@ from services.gateway.tasks.prompt_tokens import PromptTokens
 
 _TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}\n{% if m.role == 'user' %}U {{ m.content | trim }}"
-    "{% else %}S {{ m.content }}{% endif %}\n{% endfor %}\n{% if add_generation_prompt %}A {% endif %}"
+    "{% else %}S {{ m.content }}{% endif %}\n{% endfor %}\n"
+    "{% if add_generation_prompt %}A {% endif %}"
 )
 _MESSAGES = [
     {"role": "system", "content": "be short"},
@@ -34,13 +35,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _config(folder: Path, **more: object) -> None:
-    said = {
+    config = {
         "bos_token": "<s>",
         "unk_token": "[UNK]",
         "tokenizer_class": "PreTrainedTokenizerFast",
         **more,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(said))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
 @pytest.mark.parametrize("template", [_TEMPLATE, None])

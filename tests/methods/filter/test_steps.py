@@ -119,7 +119,7 @@ async def test_a_repair_comes_out_of_a_child_and_is_told(
     (tmp_path / "mending.py").write_text(
         "from banyan.plugins import Repair, Scored\n"
         "class Mend:\n"
-        "    name, version, safe = 'mend', '3', True\n"
+        "    name, version, safe = 'mend', '3', True\n"  # an attribute of older scorers: ignored
         "    def score(self, completion, row):\n"
         "        return Scored(0.25, {'p': 0.5}, Repair(len(completion), row['next'], 2, 4))\n"
         "class Torn(Mend):\n"

@@ -21,6 +21,7 @@ from services.chassis.messaging import subjects
 from services.chassis.rpc import rpc
 from services.rollout.growth import plan_log, view_digest
 from services.rollout.growth.grower import Grower
+from services.rollout.growth.scores import LeafScore
 from tests.rollout.growing import ENDING, engine, spec
 from tests.rollout.node.test_node import FakeDelivery
 from tests.rollout.world import RUN, World, ids, world
@@ -72,36 +73,32 @@ def test_what_could_not_be_scored_takes_no_part() -> None:
 
 def scores(
     grower: Grower, value: float | None, leaves: list[Leaf] | None = None
-) -> list[tree_pb2.ScoredLeaf]:
-    output = tree_pb2.Score(state=tree_pb2.SCORE_STATE_UNSCORABLE, reason="EXCEPTION")
-    if value is not None:
-        output = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value)
+) -> list[LeafScore]:
     return [
-        tree_pb2.ScoredLeaf(leaf=wire.leaf_to_wire(leaf), scorer="number", score=output)
-        for leaf in (grower.leaves if leaves is None else leaves)
+        LeafScore(leaf, "number", value) for leaf in (grower.leaves if leaves is None else leaves)
     ]
 
 
 def started(tree: Tree | None = None) -> tuple[Grower, list[tree_pb2.PlanRecord]]:
     """Return a grower after stage 1, and its records."""
-    actual, item = spec(DARS, SMALL, 9), engine(ENDING)
-    grower = Grower(actual, tree or Tree(actual.tree_id), item.tokenizer, "n")
+    tree_spec, scripted = spec(DARS, SMALL, 9), engine(ENDING)
+    grower = Grower(tree_spec, tree or Tree(tree_spec.tree_id), scripted.tokenizer, "n")
     records, step = [], grower.start()
     while step.requests or grower.in_flight:
         records += step.plans
         for request in step.requests:
-            item.submit(request)
-        step = grower.ended(item.step())
+            scripted.submit(request)
+        step = grower.ended(scripted.step())
     assert step.grown is None
     return grower, [*records, *step.plans]
 
 
 def finished(grower: Grower, requests: tuple) -> tuple[Leaf, ...] | None:
-    item, step = engine(ENDING), None
+    scripted, step = engine(ENDING), None
     for request in requests:
-        item.submit(request)
-    while item.busy:
-        step = grower.ended(item.step())
+        scripted.submit(request)
+    while scripted.busy:
+        step = grower.ended(scripted.step())
     return step.grown if step is not None else None
 
 
@@ -224,8 +221,7 @@ async def test_another_node_goes_on_with_the_scores_that_are_there(small, eventu
     await score(small, tree, await answers(small, tree), 0.0)
     before = ids(await small.state(tree))
     async with small.node("heir") as heir:
-        heir.trees.put(await heir._taker._take(FakeDelivery(RUN, tree)))
-        heir._again.set()
+        heir.trees.put(await heir._claimer.claim_one(FakeDelivery(RUN, tree)))
         (state,) = await small.grown([tree])
         assert before < ids(state) and len(state.leaves) == 8
 

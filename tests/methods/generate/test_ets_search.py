@@ -142,7 +142,6 @@ def test_children_follow_the_head_and_without_one_all_are_equal() -> None:
 class Sevens:
     """Scorer of a path by its share of b's."""
 
-    safe: bool = True
     name = "sevens"
     version = "1"
 

@@ -22,7 +22,7 @@ SPEC = ScorerSpec("rewards:sleeps_if_told", {})
 
 
 class Scores:
-    """Scores named by run and number ("a1"), each of which holds a slot until the test ends it."""
+    """Scores named by run and number ("a1"), each with a slot until the test ends it."""
 
     def __init__(self, slots: int) -> None:
         self.slots = FairSlots(slots)
@@ -54,8 +54,8 @@ class Scores:
 
     @property
     def kept(self) -> int:
-        """Of how many runs something is kept."""
-        return len(self.slots._waiting) + len(self.slots._held)
+        """Number of runs of which state is kept."""
+        return len(self.slots._waiting) + len(self.slots._in_use)
 
 
 async def test_runs_are_served_in_turn_and_within_a_run_who_came_first() -> None:
@@ -69,7 +69,7 @@ async def test_runs_are_served_in_turn_and_within_a_run_who_came_first() -> None
 
 
 async def test_a_freed_slot_goes_to_a_run_that_holds_the_fewest() -> None:
-    """A run with long scores keeps one slot of two; it does not take the other in each of its turns."""
+    """A run with long scores keeps one slot of two, and does not get the other at each turn."""
     scores = Scores(2)
     await scores.wait("a1", "a2", "a3", "a4", "b1", "b2", "b3")
     await scores.end("a1", "b1", "b2", "b3")
@@ -105,28 +105,32 @@ async def test_a_waiter_that_is_cancelled_takes_no_slot_with_it_and_leaves_nothi
 
 
 @pytest.mark.parametrize("cancelled_first", [True, False])
-async def test_a_waiter_that_is_cancelled_as_it_is_served_gives_its_slot_on(cancelled_first: bool) -> None:
-    """Both in one step of the loop, before the waiter runs."""
+async def test_a_waiter_that_is_cancelled_as_it_is_served_gives_its_slot_on(
+    cancelled_first: bool,
+) -> None:
+    """Both happen in one step of the loop, before the waiter runs."""
     scores = Scores(1)
     await scores.wait("a1", "b1", "c1")
     if cancelled_first:
         scores._tasks["b1"].cancel()
-    scores.slots._give_back("a")
+    scores.slots._release("a")
     if not cancelled_first:
         scores._tasks["b1"].cancel()
     await asyncio.wait([scores._tasks["b1"]])
     await asyncio.sleep(0)
-    assert scores._tasks["b1"].cancelled() and scores.served == ["a1", "c1"]
-    assert scores.slots._held == {"c": 1} and not scores.slots._waiting
+    assert scores.served == ["a1", "c1"]
+    assert scores.slots._in_use == {"c": 1} and not scores.slots._waiting
 
 
 @pytest.mark.parametrize("cancelled_first", [True, False])
-async def test_a_waiter_that_is_cancelled_as_it_is_served_costs_its_run_no_turn(cancelled_first: bool) -> None:
+async def test_a_waiter_that_is_cancelled_as_it_is_served_costs_its_run_no_turn(
+    cancelled_first: bool,
+) -> None:
     scores = Scores(1)
     await scores.wait("a1", "b1", "b2", "c1", "a2")
     if cancelled_first:
         scores._tasks["b1"].cancel()
-    scores.slots._give_back("a")
+    scores.slots._release("a")
     if not cancelled_first:
         scores._tasks["b1"].cancel()
     await asyncio.wait([scores._tasks["b1"]])
@@ -140,7 +144,7 @@ async def test_a_score_that_fails_gives_its_slot_back() -> None:
         with pytest.raises(ValueError, match="bad"):
             async with slots.slot("a"):
                 raise ValueError("bad")
-    assert not slots._held
+    assert not slots._in_use
 
 
 @pytest.fixture
@@ -152,7 +156,10 @@ async def pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pool]:
 
 
 def _started(monkeypatch: pytest.MonkeyPatch, apart: bool) -> list[Worker]:
-    """All children that are started from here on. Not apart: as in a pod, where scores take turns."""
+    """Return a list of all children started from here on.
+
+    Not apart: as in a pod, where scores take turns.
+    """
     start, children = Worker.start, []
 
     async def started(*given: Any) -> Worker:
@@ -164,12 +171,16 @@ def _started(monkeypatch: pytest.MonkeyPatch, apart: bool) -> list[Worker]:
     return children
 
 
-@pytest.mark.parametrize(("turns", "most"), [(False, 4), (True, 3)])  # of A's scores that end in two deadlines, and a bit
+@pytest.mark.parametrize(
+    ("turns", "most"), [(False, 4), (True, 3)]
+)  # of A's scores that end in two deadlines, and a bit
 async def test_a_run_does_not_wait_for_the_slow_scores_of_another_with_the_same_scorer(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, turns: bool, most: int
 ) -> None:
     children = _started(monkeypatch, apart=not turns)
-    assert await asyncio.gather(*(_outcome(pool, "quick", B) for _ in range(2))) == [Scored(1.0)] * 2  # children are warm
+    assert (
+        await asyncio.gather(*(_outcome(pool, "quick", B) for _ in range(2))) == [Scored(1.0)] * 2
+    )  # children are warm
     slow = [asyncio.create_task(_outcome(pool, "sleep", A)) for _ in range(6)]
     await asyncio.sleep(0.1)
     assert await _outcome(pool, "quick", B) == Scored(1.0)
@@ -180,7 +191,7 @@ async def test_a_run_does_not_wait_for_the_slow_scores_of_another_with_the_same_
         task.cancel()
     await asyncio.wait(slow)
     (lane,) = pool._lanes.values()
-    assert not lane._room._held and not lane._room._waiting and not lane.busy
+    assert not lane._slots._in_use and not lane._slots._waiting and not lane.busy
 
 
 class Standing:
@@ -206,7 +217,11 @@ class Standing:
     ids=["counted together", "counted apart", "no processes"],
 )
 async def test_scores_whose_processes_are_counted_together_take_turns_run_by_run_whatever_their_scorer(
-    monkeypatch: pytest.MonkeyPatch, eventually: Any, apart: bool, processes: int, at_once: list[str]
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Any,
+    apart: bool,
+    processes: int,
+    at_once: list[str],
 ) -> None:
     begun, go = list[str](), asyncio.Semaphore(0)
 
@@ -218,7 +233,9 @@ async def test_scores_whose_processes_are_counted_together_take_turns_run_by_run
     for run_id, text, settings in ((A, "a1", {}), (A, "a2", {}), (B, "b1", {"of": "another"})):
         spec = ScorerSpec("rewards:stands", settings)
         tasks.append(asyncio.create_task(_outcome(pool, text, run_id, spec)))
-        await eventually(lambda: len(begun) + sum(map(len, pool._turns._waiting.values())) == len(tasks))
+        await eventually(
+            lambda: len(begun) + sum(map(len, pool._turns._waiting.values())) == len(tasks)
+        )
     assert begun == at_once
     for number in range(1, 4):
         await eventually(lambda number=number: len(begun) >= number)
@@ -233,7 +250,7 @@ async def _outcome(pool: Pool, completion: str, run_id: str, spec: ScorerSpec = 
 
 
 class _Scoring:
-    """Notes for whom it is asked."""
+    """A scoring that records the runs of its calls."""
 
     def __init__(self) -> None:
         self.runs: list[str] = []
@@ -242,7 +259,9 @@ class _Scoring:
         self.runs.append(run_id)
         return Verdict("1", Scored(1.0))
 
-    async def score_group(self, spec: Any, completions: Any, row: Any, *, run_id: str) -> list[Verdict]:
+    async def score_group(
+        self, spec: Any, completions: Any, row: Any, *, run_id: str
+    ) -> list[Verdict]:
         return [await self.score(spec, text, row, run_id=run_id) for text in completions]
 
 
@@ -256,19 +275,28 @@ async def test_leaves_and_groups_are_scored_for_their_run() -> None:
     scoring, leaf = _Scoring(), ts.LeafTranscript(run_id=A, scorers=["x"], row_json="{}")
     around: Any = SimpleNamespace(scorers=scorers), SimpleNamespace(publish=publish), scoring, "v"
     await LeafHandler(*around).score(leaf)
-    await GroupHandler(*around)._one("x", {"x": SPEC}, [leaf])
+    await GroupHandler(*around)._score_with("x", {"x": SPEC}, [leaf])
     assert scoring.runs == [A, A]
 
 
-async def test_a_scorer_that_is_at_work_does_not_give_way(monkeypatch: pytest.MonkeyPatch, eventually: Any) -> None:
+async def test_a_scorer_that_is_at_work_does_not_give_way(
+    monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
     begun, go = list[str](), asyncio.Semaphore(0)
 
     async def start(*_: Any) -> Any:
         return Standing(True, begun, go)
 
     monkeypatch.setattr(Worker, "start", start)
-    pool, other, third = Pool(Limits(), lanes=1), ScorerSpec("rewards:other", {}), ScorerSpec("rewards:third", {})
-    tasks = [asyncio.create_task(_outcome(pool, text, A, spec)) for text, spec in (("a1", SPEC), ("a2", other))]
+    pool, other, third = (
+        Pool(Limits(), lanes=1),
+        ScorerSpec("rewards:other", {}),
+        ScorerSpec("rewards:third", {}),
+    )
+    tasks = [
+        asyncio.create_task(_outcome(pool, text, A, spec))
+        for text, spec in (("a1", SPEC), ("a2", other))
+    ]
     await eventually(lambda: len(begun) == 2)
     assert list(pool._lanes) == [SPEC.key, other.key]  # more than there is room for
     for _ in range(3):

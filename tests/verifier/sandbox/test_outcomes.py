@@ -1,4 +1,4 @@
-"""What the verifier makes of what a child says, and of what its own scorers say: it can always be sent."""
+"""Outcomes from a child's answer, and from the verifier's own scorers: always fit to be sent."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ REPAIR = {"keep": 1, "text": "so", "step": 1, "steps": 2}
 
 
 def one(answer: dict[str, Any]) -> Scored | Unscorable:
-    """The outcome of a child's answer, which can be sent."""
+    """Return the outcome of a child's answer, which must be fit to be sent."""
     (outcome,) = outcomes(answer, 1, 4.0)
     assert to_wire(outcome).ByteSize() < 16_384 * 4 + 8_192
     return outcome
@@ -37,7 +37,9 @@ def test_half_a_character_is_a_question_mark_wherever_it_stands() -> None:
 
 def test_a_score_has_few_parts_and_short_names_and_reasons() -> None:
     parts = {f"part {number}": 1.0 for number in range(60_000)}
-    assert one({"value": 1.0, "parts": parts}) == Unscorable("TOO_LARGE: the scorer gave 60000 parts; at most 64 are kept")
+    assert one({"value": 1.0, "parts": parts}) == Unscorable(
+        "TOO_LARGE: the scorer gave 60000 parts; at most 64 are kept"
+    )
     kept = dict(list(parts.items())[:MOST_PARTS])
     assert one({"value": 1.0, "parts": kept}) == Scored(1.0, kept)
     assert one({"value": 1.0, "parts": {"n" * 10_000: 1.0}}) == Scored(1.0, {"n" * 64: 1.0})
@@ -67,11 +69,20 @@ def test_an_answer_that_is_none_is_a_verdict(answer: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("x" * 16_385, "more than 16384 characters"), (HALF, "half a character"), ("so" + HALF, "half a")]
+    ("text", "why"),
+    [
+        ("x" * 16_385, "more than 16384 characters"),
+        (HALF, "half a character"),
+        ("so" + HALF, "half a"),
+    ],
 )
-def test_a_repair_that_cannot_be_sent_is_left_out_and_its_value_stays(text: str, why: str, caplog: Any) -> None:
-    """A cut one would teach something else."""
-    (outcome,) = outcomes({"value": 0.25, "parts": {"p": 1.0}, "repair": {**REPAIR, "text": text}}, 1, 4.0, "mend\n")
+def test_a_repair_that_cannot_be_sent_is_left_out_and_its_value_stays(
+    text: str, why: str, caplog: Any
+) -> None:
+    """A repair that is cut would teach something else."""
+    (outcome,) = outcomes(
+        {"value": 0.25, "parts": {"p": 1.0}, "repair": {**REPAIR, "text": text}}, 1, 4.0, "mend\n"
+    )
     assert outcome == Scored(0.25, {"p": 1.0}) and not to_wire(outcome).HasField("repair")
     (said,) = [record.getMessage() for record in caplog.records]
     assert "scorer 'mend\\n'" in said and why in said
@@ -85,8 +96,13 @@ def test_a_repair_at_its_limit_stays(caplog: Any) -> None:
 async def test_our_own_scorers_are_checked_too(caplog: Any) -> None:
     scoring = Scoring(Pool(Limits()))
     for solution in ([HALF], ["x" * 20_000]):
-        verdict = await scoring.score(ScorerSpec("steps", {}), "8", {"answer": 7, "solution": solution})
-        assert verdict.outcome == Scored(0.0) and "a repair of scorer 'steps' is left out" in caplog.records[-1].getMessage()
+        verdict = await scoring.score(
+            ScorerSpec("steps", {}), "8", {"answer": 7, "solution": solution}
+        )
+        assert (
+            verdict.outcome == Scored(0.0)
+            and "a repair of scorer 'steps' is left out" in caplog.records[-1].getMessage()
+        )
     for name, row in (("number", {"answer": HALF}), ("number", {HALF: 7})):
         verdict = await scoring.score(ScorerSpec(name, {}), "8", row)
         assert isinstance(verdict.outcome, Unscorable) and to_wire(verdict.outcome).reason
@@ -94,7 +110,7 @@ async def test_our_own_scorers_are_checked_too(caplog: Any) -> None:
 
 
 def test_a_tag_is_found_in_linear_time() -> None:
-    """64 kB of tags that never close took seconds; the time of twice as much is at most about twice as long."""
+    """64 kB of tags that never close once took seconds."""
 
     def took(count: int) -> float:
         text = "<answer>" * count
@@ -146,22 +162,28 @@ async def test_long_texts_of_a_group_do_not_hold_the_loop() -> None:
 
 
 def test_the_list_of_those_that_run_unconfined_is_one() -> None:
-    """A tree policy and the verifier trust the same scorers, by their classes and not by their names or words."""
+    """A tree policy and the verifier trust the same scorers, by class and not by name."""
     assert listed.UNCONFINED == UNCONFINED
     for name in UNCONFINED:
         assert unconfined(name, registry.build("filter", name, {}))
     assert not unconfined("number", registry.build("filter", "steps", {}))
 
 
-async def test_another_plugin_under_our_name_is_not_run_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_another_plugin_under_our_name_is_not_run_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     class Impostor:
-        safe, name, version = True, "number", "1"
+        name, version = "number", "1"
 
     monkeypatch.setattr(registry, "build", lambda axis, name, settings: Impostor())
-    outcome = (await Scoring(Pool(Limits())).score(ScorerSpec("number", {}), "7", {"answer": 7})).outcome
+    outcome = (
+        await Scoring(Pool(Limits())).score(ScorerSpec("number", {}), "7", {"answer": 7})
+    ).outcome
     assert isinstance(outcome, Unscorable) and "not Banyan's own" in outcome.reason
 
 
 def test_a_repair_at_its_limit_fits_a_message() -> None:
-    score = to_wire(Scored(1.0, {f"{n:064}": 1.0 for n in range(MOST_PARTS)}, Repair(1, "€" * 16_384, 1, 1)))
+    score = to_wire(
+        Scored(1.0, {f"{n:064}": 1.0 for n in range(MOST_PARTS)}, Repair(1, "€" * 16_384, 1, 1))
+    )
     assert score.ByteSize() < MAX_MESSAGE_BYTES // 4

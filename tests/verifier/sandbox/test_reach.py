@@ -1,4 +1,4 @@
-"""What lies in a home that only root enters is shown to a user without rights: folders, files, and one inside another."""
+"""Paths in a home that only root may enter, mounted for a user without rights."""
 
 import json
 import os
@@ -27,22 +27,31 @@ def read(path):
 print(json.dumps([read(path) for path in asked]))
 """
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has mounts of its own and becomes another user")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root has mounts of its own and becomes another user"
+)
 
 
 def seen(shown: Sequence[Path], asked: Sequence[Path]) -> list[str]:
-    """What `nobody` reads of `asked` once `shown` is shown to it."""
+    """Return what `nobody` reads of `asked` once `shown` is reachable for it."""
     order = json.dumps([[str(path) for path in shown], [str(path) for path in asked], NOBODY])
-    done = subprocess.run([sys.executable, "-c", _SHOW, order], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", _SHOW, order], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home that only its owner enters, with a checkout whose environment lies in it, and a secret beside."""
+    """Make a home that only its owner may enter, with a checkout, its environment, and a secret."""
     home = tmp_path / "home"
-    for name in ("checkout/venv/lib/module.py", "checkout/venv/pyvenv.cfg", "checkout/own.py", "secret"):
+    for name in (
+        "checkout/venv/lib/module.py",
+        "checkout/venv/pyvenv.cfg",
+        "checkout/own.py",
+        "secret",
+    ):
         file = home / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(name)
@@ -54,11 +63,20 @@ def test_a_file_is_shown_as_a_file(home: Path) -> None:
     venv = home / "checkout" / "venv"
     parts = [venv / "lib", venv / "pyvenv.cfg"]
     asked = [venv / "lib" / "module.py", venv / "pyvenv.cfg", home / "secret"]
-    assert seen(parts, asked) == ["checkout/venv/lib/module.py", "checkout/venv/pyvenv.cfg", "FileNotFoundError"]
+    assert seen(parts, asked) == [
+        "checkout/venv/lib/module.py",
+        "checkout/venv/pyvenv.cfg",
+        "FileNotFoundError",
+    ]
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_folder_is_shown_whole_in_whatever_order_what_is_inside_it_was_named(home: Path, turned: bool) -> None:
+def test_a_folder_is_shown_whole_in_whatever_order_what_is_inside_it_was_named(
+    home: Path, turned: bool
+) -> None:
     named = [home / "checkout" / "venv" / "lib", home / "checkout"]
     asked = [home / "checkout" / "own.py", home / "checkout" / "venv" / "lib" / "module.py"]
-    assert seen(named[::-1] if turned else named, asked) == ["checkout/own.py", "checkout/venv/lib/module.py"]
+    assert seen(named[::-1] if turned else named, asked) == [
+        "checkout/own.py",
+        "checkout/venv/lib/module.py",
+    ]

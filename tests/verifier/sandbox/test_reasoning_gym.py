@@ -1,4 +1,4 @@
-"""reasoning-gym's scorers in the sandbox: gold answers, known break-outs, and constants that must not pay."""
+"""reasoning-gym's scorers in the sandbox: gold answers, known break-outs, constant answers."""
 
 from pathlib import Path
 
@@ -43,7 +43,14 @@ def rows(dataset, size=2):
 
 
 async def test_gold_answers_score_1_wrong_ones_less(pool):
-    for dataset in ("countdown", "arc_agi", "chain_sum", "coin_flip", "complex_arithmetic", "game_of_life_halting"):
+    for dataset in (
+        "countdown",
+        "arc_agi",
+        "chain_sum",
+        "coin_flip",
+        "complex_arithmetic",
+        "game_of_life_halting",
+    ):
         row = rows(dataset)[0]
         assert (await pool.score(SPEC, str(row["answer"]), row)).outcome == Scored(1.0)
         tagged = f"I think <answer>{row['answer']}</answer>"
@@ -68,16 +75,25 @@ def _break_outs(stem):
     yield file, f"__import__('builtins').open('{file}', 'w')"
 
 
-# Plain text that the generators' own scorers reward, or compute the reward of: (dataset, answer made of its row).
+# Plain text that the generators' own scorers reward, or compute the reward of: (dataset, answer
+# made of its row).
 FORGED = {
     "string_insertion": lambda row: "oracle_answer",
     "spiral_matrix": lambda row: "oracle_answer.split()",
     "binary_matrix": lambda row: "[line.split() for line in oracle_answer.split(chr(10))]",
-    "n_queens": lambda row: "[line.split() for line in [*entry['metadata']['valid_answers']][0].split(chr(10))]",
+    "n_queens": lambda row: (
+        "[line.split() for line in [*entry['metadata']['valid_answers']][0].split(chr(10))]"
+    ),
     "polynomial_multiplication": lambda row: f"expand({row['metadata']['polynomial_expr']})",
-    "simple_integration": lambda row: f"Integral({row['metadata']['integrand']}, {row['metadata']['variable']})",
-    "intermediate_integration": lambda row: f"Integral({row['metadata']['integrand']}, {row['metadata']['variable']})",
-    "countdown": lambda row: f"Integer({row['metadata']['target']})*(1 + 0*sum({row['metadata']['numbers']}))",
+    "simple_integration": lambda row: (
+        f"Integral({row['metadata']['integrand']}, {row['metadata']['variable']})"
+    ),
+    "intermediate_integration": lambda row: (
+        f"Integral({row['metadata']['integrand']}, {row['metadata']['variable']})"
+    ),
+    "countdown": lambda row: (
+        f"Integer({row['metadata']['target']})*(1 + 0*sum({row['metadata']['numbers']}))"
+    ),
     "puzzle24": lambda row: "int(24.0)+0*sum([3,3,3,3])",
 }
 
@@ -91,7 +107,7 @@ async def test_plain_text_that_is_evaluated_earns_nothing(pool, dataset):
 
 @pytest.mark.parametrize("dataset", EVAL)
 async def test_right_answers_are_read_as_before(pool, dataset):
-    """Gold answers of many rows, but for the few that only state the question again."""
+    """Gold answers of many rows, except the few that only repeat the question."""
     scored = [row for row in rows(dataset, 12) if "Integral(" not in row["answer"]]
     assert len(scored) >= 8
     for row in scored:
@@ -103,7 +119,11 @@ async def test_right_answers_are_read_as_before(pool, dataset):
     [
         ("string_insertion", lambda row: repr(list(row["answer"])), 0.1),
         ("spiral_matrix", lambda row: repr(row["answer"].split()), 0.1),
-        ("binary_matrix", lambda row: repr([line.split() for line in row["answer"].split("\n")]), 0.1),
+        (
+            "binary_matrix",
+            lambda row: repr([line.split() for line in row["answer"].split("\n")]),
+            0.1,
+        ),
         ("n_queens", lambda row: repr([line.split() for line in row["answer"].split("\n")]), 0.5),
     ],
 )
@@ -119,8 +139,18 @@ async def test_an_answer_as_a_python_list_still_counts_in_part(pool, dataset, an
         ("simple_integration", lambda row: "9**9**9**9 + C"),
         ("intermediate_integration", lambda row: "((9**99)**99)**99 + C"),
         ("polynomial_multiplication", lambda row: "(x + 1)**100000"),
-        ("countdown", lambda row: f"{row['metadata']['target']} # " + " ".join(map(str, row["metadata"]["numbers"]))),
-        ("puzzle24", lambda row: "6*4*1*1" if sorted(row["metadata"]["numbers"]) != [1, 1, 4, 6] else "8*3*1*1"),
+        (
+            "countdown",
+            lambda row: (
+                f"{row['metadata']['target']} # " + " ".join(map(str, row["metadata"]["numbers"]))
+            ),
+        ),
+        (
+            "puzzle24",
+            lambda row: (
+                "6*4*1*1" if sorted(row["metadata"]["numbers"]) != [1, 1, 4, 6] else "8*3*1*1"
+            ),
+        ),
         ("puzzle24", lambda row: row["answer"] + " + 1 - 1"),
         ("n_queens", lambda row: "(" * 5000),
         ("string_insertion", lambda row: "f'{oracle_answer}'"),
@@ -148,7 +178,13 @@ async def test_a_constant_answer_pays_nothing(pool, dataset, constants):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "answer"), [("prime_factorization", "()"), ("boxnet", "0"), ("coin_flip", "1e999"), ("game_of_life", "{}")]
+    ("dataset", "answer"),
+    [
+        ("prime_factorization", "()"),
+        ("boxnet", "0"),
+        ("coin_flip", "1e999"),
+        ("game_of_life", "{}"),
+    ],
 )
 async def test_an_answer_that_a_scorer_cannot_read_is_wrong_not_unscorable(pool, dataset, answer):
     outcome = (await pool.score(SPEC, answer, rows(dataset)[0])).outcome

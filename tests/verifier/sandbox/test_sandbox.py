@@ -80,13 +80,15 @@ async def test_what_a_scorer_prints_is_logged_up_to_a_length(pool, caplog):
     caplog.set_level("INFO")
     assert await score(pool, "prints_much", "7\nfake line") == Scored(1.0)
     said = [r.getMessage() for r in caplog.records if "printed" in r.getMessage()]
-    assert len(said) == 1 and said[0].startswith("scorer rewards:prints_much printed '7\\nfake line\\nxxx")
+    assert len(said) == 1 and said[0].startswith(
+        "scorer rewards:prints_much printed '7\\nfake line\\nxxx"
+    )
     assert 2_000 < len(said[0]) < 2_100
 
 
 @pytest.mark.parametrize(("text", "times"), [("x", 16_385), ("x", 17 << 20), ("\ud83d", 1)])
 async def test_a_repair_that_cannot_be_sent_costs_no_value(pool, caplog, text, times):
-    """Also one that no frame of the child could hold."""
+    """Also one that is too large for a frame of the child."""
     assert await score(pool, "mends", text="so", times=1) == Scored(0.25, {}, Repair(0, "so", 1, 1))
     assert not caplog.records
     assert await score(pool, "mends", text=text, times=times) == Scored(0.25)
@@ -117,7 +119,7 @@ async def test_a_user_function_may_start_processes_but_not_without_end(pool):
 
 
 async def test_nothing_that_a_scorer_started_outlives_it(pool, eventually):
-    seconds = f"77777.{os.getpid()}{time.time_ns()}"  # of this test alone: other sessions test on this machine, too
+    seconds = f"77777.{os.getpid()}{time.time_ns()}"  # of this test alone
     assert await score(pool, "daemon", seconds) == Scored(1.0)
     await eventually(lambda: not _running(seconds), 5.0, "the daemon's end")
 
@@ -125,7 +127,9 @@ async def test_nothing_that_a_scorer_started_outlives_it(pool, eventually):
 def _running(argument: str) -> bool:
     for folder in Path("/proc").iterdir():
         try:
-            if folder.name.isdigit() and argument.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
+            if folder.name.isdigit() and argument.encode() in (
+                folder / "cmdline"
+            ).read_bytes().split(b"\0"):
                 return True
         except OSError:
             continue
@@ -151,13 +155,13 @@ async def test_the_operator_may_allow_the_network_to_user_functions(monkeypatch)
 
 @pytest.mark.skipif(not ROOT, reason="only root can give a process another user")
 async def test_a_root_verifier_scores_as_users_that_nobody_else_is(pool):
-    """Each warm child's attempts are a user of their own: the kernel counts processes by user."""
+    """Each warm child's attempts have a user of their own: the kernel counts processes by user."""
     users = {(await score(pool, function)).value for function in ("user", "user_group")}
     assert len(users) == 2 and min(users) >= 60_000
 
 
 async def test_a_user_function_cannot_kill_its_verifier(pool):
-    """It may not, or where it has a process namespace of its own, there is no such process."""
+    """It may not, or in a process namespace of its own the process does not exist."""
     said = (await score(pool, "kills", str(os.getpid()))).reason
     assert "PermissionError" in said or "ProcessLookupError" in said
 
@@ -200,13 +204,15 @@ async def test_a_module_that_fails_to_import_is_named(pool, tmp_path, monkeypatc
 
 
 async def test_too_large_a_completion_is_unscorable(pool):
-    outcome = (await Scoring(pool).score(ScorerSpec("rewards:exact", {}), "x" * (17 << 20), {"answer": 1})).outcome
+    outcome = (
+        await Scoring(pool).score(ScorerSpec("rewards:exact", {}), "x" * (17 << 20), {"answer": 1})
+    ).outcome
     assert isinstance(outcome, Unscorable)
     assert "limit" in outcome.reason
 
 
 def warm(child):
-    """Process id of a guard's warm child."""
+    """Return the process id of a guard's warm child."""
     (found,) = processes.below(child._process.pid)
     return found
 
@@ -274,11 +280,15 @@ print(len(os.read(reply, 1000)) > 0, os.waitstatus_to_exitcode(os.waitpid(proces
 def test_an_attempt_whose_parent_is_gone_does_not_begin(tmp_path, parent, said):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-c", ORPHAN, parent]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30
+    )
     assert done.stdout.strip() == said, done.stderr
 
 
-async def test_the_folders_of_scores_may_lie_where_only_their_owner_goes(pool, monkeypatch, tmp_path):
+async def test_the_folders_of_scores_may_lie_where_only_their_owner_goes(
+    pool, monkeypatch, tmp_path
+):
     """TMPDIR in a home that is closed to others, as root's is."""
     tmp_path.chmod(0o700)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

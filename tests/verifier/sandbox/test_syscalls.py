@@ -1,4 +1,4 @@
-"""The numbers of refused calls are those of the kernel's own headers: a wrong one refuses another call, and says nothing."""
+"""The numbers of refused calls against the kernel's own headers: a wrong one passes silently."""
 
 import re
 from pathlib import Path
@@ -12,13 +12,20 @@ HEADERS = {
     "aarch64": "/usr/include/asm-generic/unistd.h",  # the table of all newer architectures
 }
 FAMILIES = (
-    *(syscalls.MODES, syscalls.NEVER, syscalls.OWN, syscalls.NETWORK, syscalls.STARTS, syscalls.SIGNALS),
+    *(
+        syscalls.MODES,
+        syscalls.NEVER,
+        syscalls.OWN,
+        syscalls.NETWORK,
+        syscalls.STARTS,
+        syscalls.SIGNALS,
+    ),
     {"clone": syscalls.CLONE, "clone3": syscalls.CLONE3, "fcntl": syscalls.FCNTL},
 )
 
 
 def known(header: Path) -> dict[str, int]:
-    """Names and numbers of a header."""
+    """Return the names and numbers of a header."""
     found = re.findall(r"^#define __NR(?:3264)?_(\w+)\s+(\d+)$", header.read_text(), re.MULTILINE)
     return {name: int(number) for name, number in found}
 
@@ -32,5 +39,11 @@ def test_each_call_has_the_number_that_the_kernel_gives_it(machine: str) -> None
     assert len(numbers) > 250
     said = {name: pair[column] for family in FAMILIES for name, pair in family.items()}
     wrong = {name: number for name, number in said.items() if number != numbers.get(name, 0)}
-    newer = {name for name, number in wrong.items() if name not in numbers and number > max(numbers.values())}
-    assert {name: (number, numbers.get(name)) for name, number in wrong.items() if name not in newer} == {}
+    newer = {
+        name
+        for name, number in wrong.items()
+        if name not in numbers and number > max(numbers.values())
+    }
+    assert {
+        name: (number, numbers.get(name)) for name, number in wrong.items() if name not in newer
+    } == {}

@@ -1,4 +1,4 @@
-"""Removes folders that a score left behind: of any depth, with any rights, without recursion."""
+"""The removal of folders that a score left behind: of any depth, with any rights, no recursion."""
 
 import os
 import secrets
@@ -8,9 +8,10 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove(folder: str, most: int = 1 << 62) -> bool:
-    """Remove a folder and what is in it, up to `most` entries. Whether nothing is left. Nobody else may write there then.
+    """Remove a folder and its content, up to `most` entries; return True if nothing is left.
 
-    Folders are moved to the top before they are emptied, so that no path grows too long, and no handle is kept by depth.
+    No other process may write there meanwhile. Folders are moved to the top before they are
+    emptied, so that no path is too long and the depth needs no handles.
     """
     try:
         top = os.open(folder, _FLAGS)
@@ -32,22 +33,22 @@ def remove(folder: str, most: int = 1 << 62) -> bool:
 
 def _emptied(top: int, most: int) -> bool:
     try:
-        waiting, seen = [], 0
+        folders, count = [], 0
         for entry in _entries(top):
-            seen += 1
-            if not _dropped(entry, top):
+            count += 1
+            if not _removed(entry, top):
                 os.chmod(entry.name, 0o700, dir_fd=top)
-                waiting.append(entry.name)
-        while waiting:
-            name = waiting.pop()
+                folders.append(entry.name)
+        while folders:
+            name = folders.pop()
             inner = os.open(name, _FLAGS, dir_fd=top)
             try:
                 for entry in _entries(inner):
-                    seen += 1
-                    if seen > most:
+                    count += 1
+                    if count > most:
                         return False
-                    if not _dropped(entry, inner):
-                        waiting.append(_moved(entry.name, inner, top))
+                    if not _removed(entry, inner):
+                        folders.append(_moved(entry.name, inner, top))
             finally:
                 os.close(inner)
             os.rmdir(name, dir_fd=top)
@@ -57,11 +58,12 @@ def _emptied(top: int, most: int) -> bool:
 
 
 def _entries(handle: int) -> Iterator["os.DirEntry[str]"]:
-    with os.scandir(handle) as found:
-        yield from list(found)
+    with os.scandir(handle) as entries:
+        yield from list(entries)
 
 
-def _dropped(entry: "os.DirEntry[str]", folder: int) -> bool:
+def _removed(entry: "os.DirEntry[str]", folder: int) -> bool:
+    """Remove an entry unless it is a folder; return True if it was removed."""
     if entry.is_dir(follow_symlinks=False):
         return False
     os.unlink(entry.name, dir_fd=folder)
@@ -69,8 +71,11 @@ def _dropped(entry: "os.DirEntry[str]", folder: int) -> bool:
 
 
 def _moved(name: str, folder: int, top: int) -> str:
-    """Move a folder to the top under a name of its own, and open it to its owner: moving it changes its entry `..`."""
+    """Move a folder to the top under a new name, which is returned.
+
+    It is opened to its owner first, because the move changes its entry `..`.
+    """
     os.chmod(name, 0o700, dir_fd=folder)
-    fresh = f"{secrets.token_hex(16)}"
+    fresh = secrets.token_hex(16)
     os.rename(name, fresh, src_dir_fd=folder, dst_dir_fd=top)
     return fresh

@@ -1,9 +1,10 @@
-"""Process and IPC namespaces, and users, that a scorer's children have for themselves.
+"""Process and IPC namespaces, and users, of a scorer's children alone.
 
-In a process namespace nothing outlives its first process, nothing outside can be seen or signalled, and all of it ends
-with one call. Root makes one as it is, others inside a user namespace, where the kernel lets them. Where it does not, the
-guard and the warm child kill what a score started one by one, and scores that may start processes take turns: the kernel's
-limit of processes counts all that a user has.
+In a process namespace nothing outlives its first process, nothing outside can be seen or
+signalled, and all of it ends with one call. Root creates one directly, other users inside a user
+namespace if the kernel allows it. Otherwise the guard and the warm child kill the processes of a
+score one by one, and scores that may start processes take turns, because the kernel's limit counts
+all processes of a user.
 """
 
 import os
@@ -13,15 +14,20 @@ from pathlib import Path
 from services.verifier.sandbox.confinement import kernel
 
 NOBODY = 65534
-_ROOMS = ((0x70000000, 1 << 28), (60_000, 5_000))  # unused by distributions; the second in containers that map 65,536
+# Ranges of user ids (first, size) that distributions do not use; the second is for containers that
+# map 65,536 ids.
+_RANGES = ((0x70000000, 1 << 28), (60_000, 5_000))
 
 
 def enter() -> bool:
-    """Put what this process forks from now on into a process namespace of its own. False where the kernel refuses that."""
+    """Put later forks of this process into a process namespace of their own.
+
+    Return False if the kernel refuses that.
+    """
     try:
         if os.geteuid() == 0:
             kernel.unshare(kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC)
-        elif _tried():
+        elif _can_own_users():
             _own_users()
         else:
             return False
@@ -31,7 +37,7 @@ def enter() -> bool:
 
 
 def possible() -> bool:
-    """Whether `enter` succeeds, tried in a process that ends at once."""
+    """Return True if `enter` succeeds, tried in a process that ends at once."""
     process = os.fork()
     if process == 0:
         entered = False
@@ -50,8 +56,11 @@ def _own_users() -> None:
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
 
 
-def _tried() -> bool:
-    """Whether all steps succeed, tried aside: half of them would leave this process without a user."""
+def _can_own_users() -> bool:
+    """Return True if `_own_users` succeeds, tried in another process.
+
+    Half of its steps would leave this process without a user.
+    """
     process = os.fork()
     if process == 0:
         try:
@@ -63,8 +72,11 @@ def _tried() -> bool:
 
 
 def own_user() -> int:
-    """A user id that no other process has, so that its limits and files are those of one child's scores alone."""
-    for first, size in _ROOMS:
+    """Return a user id that no other process has; NOBODY if the namespace maps none.
+
+    Its limits and files are then those of one child's scores alone.
+    """
+    for first, size in _RANGES:
         if _mapped(first, first + size):
             return first + secrets.randbelow(size)
     return NOBODY

@@ -1,4 +1,4 @@
-"""Linux calls that Python has no name for: process control, mounts, and raw system calls by number."""
+"""Linux calls without a Python function: process control, mounts, system calls by number."""
 
 import ctypes
 import os
@@ -9,53 +9,66 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 MACHINE = platform.machine()
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
-CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x00020000, 0x08000000, 0x10000000, 0x20000000
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+CLONE_NEWNS = 0x00020000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
-
-
 _NONE = ctypes.c_ulong(0)
 
 
 def prctl(option: int, first: int, second: object = _NONE) -> None:
-    """prctl(2). Raises OSError."""
-    _check(_libc.prctl(ctypes.c_int(option), ctypes.c_ulong(first), second, _NONE, _NONE), f"prctl {option}")
+    """Call prctl(2). Raise OSError."""
+    _check(
+        _libc.prctl(ctypes.c_int(option), ctypes.c_ulong(first), second, _NONE, _NONE),
+        f"prctl {option}",
+    )
 
 
 def syscall(number: int, *arguments: object) -> int:
-    """A system call by number; its result. Raises OSError."""
+    """Make a system call by number and return its result. Raise OSError."""
     return _check(int(_libc.syscall(ctypes.c_long(number), *arguments)), f"system call {number}")
 
 
 def unshare(flags: int) -> None:
-    """unshare(2). Raises OSError."""
+    """Call unshare(2). Raise OSError."""
     _check(_libc.unshare(ctypes.c_int(flags)), f"unshare {flags:#x}")
 
 
 def drop_capabilities() -> None:
-    """Give up all capabilities of this process. Raises OSError."""
+    """Drop all capabilities of this process. Raise OSError."""
     version_3 = struct.pack("<Ii", 0x20080522, 0)
     _check(_libc.capset(ctypes.c_char_p(version_3), ctypes.c_char_p(bytes(24))), "capset")
 
 
 def own_mounts() -> None:
-    """Gives this process mounts of its own: what it mounts from now on nobody else sees. Raises OSError without rights."""
+    """Give this process mounts of its own, invisible to others. Raise OSError without rights."""
     unshare(CLONE_NEWNS)
     _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None), "mount /")
 
 
 def mount_empty(folder: str) -> None:
-    """Puts an empty folder in memory over a folder."""
-    _check(_libc.mount(b"none", folder.encode(), b"tmpfs", 0, b"mode=755,size=1m"), f"mount {folder}")
+    """Mount an empty folder in memory over a folder."""
+    _check(
+        _libc.mount(b"none", folder.encode(), b"tmpfs", 0, b"mode=755,size=1m"), f"mount {folder}"
+    )
 
 
 def mount_bind(source: str, target: str) -> None:
-    """Shows a file or folder at a second place."""
-    _check(_libc.mount(source.encode(), target.encode(), None, _MS_BIND | _MS_REC, None), f"bind {target}")
+    """Mount a file or folder at a second place."""
+    _check(
+        _libc.mount(source.encode(), target.encode(), None, _MS_BIND | _MS_REC, None),
+        f"bind {target}",
+    )
 
 
-def _check(result: int, what: str) -> int:
+def _check(result: int, call: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{call}: {os.strerror(number)}")
     return result

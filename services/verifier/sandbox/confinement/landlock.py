@@ -1,7 +1,8 @@
-"""Landlock domains: which files may be read, which folder written, no TCP, no signals to outside, as the kernel knows it.
+"""Landlock domains: readable files, one writable folder, no TCP, no signals to the outside.
 
-Two domains are stacked, and what either refuses is refused. That of reading is prepared once for all scores of a child,
-however many files it names; that of writing is made for each score and names its folder.
+Each right depends on the kernel's version of Landlock. Two domains are stacked, and either can
+refuse. The domain of reading is prepared once for all scores of a child, however many files it
+names; the domain of writing is made for each score and names its folder.
 """
 
 import ctypes
@@ -16,12 +17,18 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
-_ALL_BY_VERSION = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
+_ALL_BY_VERSION = {
+    1: (1 << 13) - 1,
+    2: (1 << 14) - 1,
+    3: (1 << 15) - 1,
+    4: (1 << 15) - 1,
+    5: (1 << 16) - 1,
+}
 SIGNALS_SINCE = 6  # version from which a domain keeps signals in
 
 
 def version() -> int:
-    """Version of Landlock in this kernel; 0 without it."""
+    """Return the version of Landlock in this kernel; 0 without it."""
     try:
         return kernel.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(1))
     except OSError:
@@ -29,13 +36,18 @@ def version() -> int:
 
 
 def reading(readable: Iterable[str], listable: Iterable[str], workspace: str) -> int | None:
-    """Prepare a domain in which `readable` and all below may be read, names below `listable` listed, and files of
-    `workspace` read and moved. The handle, to be given to `restrict`; None where the kernel has no Landlock. Raises OSError.
+    """Prepare the domain of reading and return its handle for `restrict`; None without Landlock.
+
+    readable: paths that may be read with all below them.
+    listable: folders below which names may be listed.
+    workspace: folder of which files may be read and moved.
+
+    Raise OSError if a rule fails.
     """
     known = version()
     if known < 1:
         return None
-    refer = _REFER if known >= 2 else 0  # handled here too: a domain that does not name it refuses it
+    refer = _REFER if known >= 2 else 0  # a domain that does not handle this right refuses it
     rules = _ruleset(struct.pack("<Q", _READ | refer))
     for path in readable:
         _allow(rules, path, _READ)
@@ -46,18 +58,26 @@ def reading(readable: Iterable[str], listable: Iterable[str], workspace: str) ->
 
 
 def restrict(rules: int) -> None:
-    """Put this process and its descendants under a prepared domain, for good. Raises OSError."""
+    """Put this process and its descendants under a prepared domain irrevocably. Raise OSError."""
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.syscall(_RESTRICT, ctypes.c_int(rules), ctypes.c_uint(0))
 
 
 def restrict_writing(writable: Iterable[str], *, network: bool) -> None:
-    """Let this process and its descendants write below these paths alone, for good. Raises OSError, or without Landlock."""
+    """Let this process and its descendants write below these paths alone, irrevocably.
+
+    Raise OSError if that fails, also without Landlock.
+    """
     known = version()
     changes = _ALL_BY_VERSION[max(1, min(known, 5))] & ~_READ
     tcp = 0 if network else 3  # bind and connect
     scopes = 3  # abstract sockets and signals to processes outside
-    rules = _ruleset(struct.pack("<QQQ", changes, tcp, scopes)[: 8 if known < 4 else 16 if known < 6 else 24])
+    attributes = struct.pack("<QQQ", changes, tcp, scopes)
+    if known < 4:
+        attributes = attributes[:8]
+    elif known < 6:
+        attributes = attributes[:16]
+    rules = _ruleset(attributes)
     try:
         for path in writable:
             _allow(rules, path, changes)
@@ -67,7 +87,9 @@ def restrict_writing(writable: Iterable[str], *, network: bool) -> None:
 
 
 def _ruleset(attributes: bytes) -> int:
-    return kernel.syscall(_CREATE, ctypes.c_char_p(attributes), ctypes.c_size_t(len(attributes)), ctypes.c_uint(0))
+    return kernel.syscall(
+        _CREATE, ctypes.c_char_p(attributes), ctypes.c_size_t(len(attributes)), ctypes.c_uint(0)
+    )
 
 
 def _allow(rules: int, path: str, access: int) -> None:
@@ -79,6 +101,8 @@ def _allow(rules: int, path: str, access: int) -> None:
         access &= _OF_FILES
     rule = struct.pack("<Qi", access, handle)
     try:
-        kernel.syscall(_ADD, ctypes.c_int(rules), ctypes.c_int(1), ctypes.c_char_p(rule), ctypes.c_uint(0))
+        kernel.syscall(
+            _ADD, ctypes.c_int(rules), ctypes.c_int(1), ctypes.c_char_p(rule), ctypes.c_uint(0)
+        )
     finally:
         os.close(handle)

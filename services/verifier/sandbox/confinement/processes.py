@@ -1,4 +1,4 @@
-"""Ends all that a process started, bombs and daemons too."""
+"""The end of a process with all that it started, fork bombs and daemons included."""
 
 import contextlib
 import os
@@ -9,7 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended (a wait status), how many ended with it, and whether nothing is left."""
+    """The end of a process.
+
+    status: its wait status.
+    count: processes that ended, itself included.
+    clean: nothing is left.
+    """
 
     status: int
     count: int
@@ -17,26 +22,29 @@ class Ended:
 
 
 def end(process: int, *, alone: bool, within_s: float) -> Ended:
-    """Kill `process` and everything below this process, which adopts orphans, until nothing is left or the time is over.
+    """Kill `process` and everything below this process, which adopts orphans.
 
-    alone: this is the first process of a process namespace, so that all others are killed by one call.
+    Repeat until nothing is left or the time is over. alone: this is the first process of a process
+    namespace, so that one call kills all others.
     """
-    status, count, deadline = 0, 0, time.monotonic() + within_s
+    status, count = 0, 0
+    deadline = time.monotonic() + within_s
     while True:
         _kill(alone)
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG if count else 0)) != (0, 0):
+            while (ended := os.waitpid(-1, os.WNOHANG if count else 0)) != (0, 0):
                 count += 1
-                status = found[1] if found[0] == process else status
+                if ended[0] == process:
+                    status = ended[1]
         if not children():
-            return Ended(status, count, True)
+            return Ended(status, count, clean=True)
         if time.monotonic() > deadline:
-            return Ended(status, count, False)
+            return Ended(status, count, clean=False)
         time.sleep(0.001)
 
 
 def children() -> bool:
-    """Whether this process has any."""
+    """Return True if this process has children."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -55,13 +63,15 @@ def _kill(alone: bool) -> None:
 
 
 def below(process: int) -> list[int]:
-    """All descendants of a process, as far as they can be seen."""
-    found, waiting = list[int](), [process]
+    """Return all visible descendants of a process."""
+    descendants: list[int] = []
+    waiting = [process]
     while waiting:
-        above = waiting.pop()
+        parent = waiting.pop()
         with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{above}/task"):
-                with open(f"/proc/{above}/task/{task}/children") as file:
-                    waiting += (new := [int(one) for one in file.read().split()])
-                    found += new
-    return found
+            for task in os.listdir(f"/proc/{parent}/task"):
+                with open(f"/proc/{parent}/task/{task}/children") as file:
+                    children_of_task = [int(child) for child in file.read().split()]
+                waiting += children_of_task
+                descendants += children_of_task
+    return descendants

@@ -1,4 +1,4 @@
-"""Families of system calls that a score may not make, by their numbers on x86_64 and aarch64 (0: there is no such call)."""
+"""Families of system calls that a score may not make, by number on x86_64 and aarch64 (0: none)."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,8 @@ Numbers = tuple[int, int]  # x86_64, aarch64
 MACHINES = ("x86_64", "aarch64")
 LAST_KNOWN = 462  # mseal, Linux 6.10; newer calls answer ENOSYS, as on an older kernel
 
-# Modes and times of every file that the user owns, which Landlock does not cover. Left to a user that owns nothing else.
+# Modes and times of every file that the user owns, which Landlock does not cover. Allowed to a
+# user that owns no other files.
 MODES: dict[str, Numbers] = {
     "chmod": (90, 0),
     "fchmod": (91, 52),
@@ -17,7 +18,8 @@ MODES: dict[str, Numbers] = {
     "futimesat": (261, 0),
     "utimensat": (280, 88),
 }
-# Other attributes, which Landlock does not cover either, nor truncation by path before its version 3.
+# Other attributes, which Landlock does not cover either; truncation by path, which it covers from
+# version 3 on.
 ATTRIBUTES: dict[str, Numbers] = {
     "chown": (92, 0),
     "fchown": (93, 55),
@@ -31,7 +33,8 @@ ATTRIBUTES: dict[str, Numbers] = {
     "fremovexattr": (199, 16),
     "truncate": (76, 45),
 }
-# What outlives a process and belongs to no folder: a word from one score to the next, and memory that nobody counts.
+# Objects that outlive a process outside any folder: a channel from one score to the next, and
+# memory outside its limits.
 SHARED: dict[str, Numbers] = {
     "shmget": (29, 194),
     "shmat": (30, 196),
@@ -55,7 +58,7 @@ SHARED: dict[str, Numbers] = {
     "request_key": (249, 218),
     "keyctl": (250, 219),
 }
-# Other processes of the user, and calls that go round this filter.
+# Other processes of the user, and calls that bypass this filter.
 PROCESSES: dict[str, Numbers] = {
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
@@ -80,7 +83,7 @@ PROCESSES: dict[str, Numbers] = {
     "inotify_init1": (294, 26),
     "fanotify_init": (300, 262),
 }
-# What changes the machine, or opens a way into the kernel.
+# Changes of the machine, and entrances into the kernel.
 MACHINE: dict[str, Numbers] = {
     "unshare": (272, 97),
     "setns": (308, 268),
@@ -122,7 +125,7 @@ MACHINE: dict[str, Numbers] = {
     "setdomainname": (171, 162),
 }
 NEVER = ATTRIBUTES | SHARED | PROCESSES | MACHINE
-# Allowed on the calling process alone, which their first argument names by 0.
+# Allowed on the calling process alone, that is with 0 as first argument.
 OWN: dict[str, Numbers] = {
     "prlimit64": (302, 261),
     "sched_setparam": (142, 118),
@@ -141,12 +144,12 @@ SIGNALS: dict[str, Numbers] = {
 }
 SOCKETPAIR: Numbers = (53, 199)
 CLONE: Numbers = (56, 220)
-CLONE3: Numbers = (435, 435)  # its flags lie in memory, where no filter sees them
+CLONE3: Numbers = (435, 435)  # its flags are in memory, invisible to a filter
 FCNTL: Numbers = (72, 25)
 IOCTL: Numbers = (16, 29)
 
 
 def numbers(calls: Iterable[Numbers], machine: str) -> list[int]:
-    """The numbers that calls have on a machine."""
+    """Return the numbers of calls on a machine."""
     column = MACHINES.index(machine)
     return [pair[column] for pair in calls if pair[column]]

@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     op.create_table(
         "rooms",
         sa.Column("tree_id", sa.LargeBinary(), nullable=False),

@@ -10,5 +10,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     op.add_column("scores", sa.Column("repair", sa.LargeBinary(), nullable=True))

@@ -1,0 +1,154 @@
+"""The loop that both consumers share, against a broker in memory."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from banyan.errors import DeadlineMissed, InvalidInput
+from services.verifier import worker_loop
+from services.verifier.worker_loop import Intake, Job, WorkerLoop
+
+
+@dataclass
+class _Delivery:
+    """A message, and the answers to it."""
+
+    data: bytes
+    run_id: str = "run"
+    attempts: int = 1
+    answers: list[str] = field(default_factory=list)
+
+    async def ack(self) -> None:
+        self.answers.append("ack")
+
+    async def nak(self, delay_s: float) -> None:
+        self.answers.append(f"nak {delay_s:g}")
+
+    async def in_progress(self) -> None:
+        self.answers.append("in progress")
+
+
+class _Bus:
+    """A broker and its consumer: delivers messages as they are put in, keeps dead letters."""
+
+    def __init__(self, *, up: bool = True) -> None:
+        self.messages: asyncio.Queue[_Delivery] = asyncio.Queue()
+        self.dead: list[str] = []
+        self._up = up
+
+    async def consumer(self, *args: Any, **options: Any) -> "_Bus":
+        return self
+
+    async def fetch(self, batch: int, timeout_s: float) -> list[_Delivery]:
+        fetched: list[_Delivery] = []
+        while len(fetched) < batch and not self.messages.empty():
+            fetched.append(self.messages.get_nowait())
+        await asyncio.sleep(0.001)
+        return fetched
+
+    async def close(self) -> None:
+        pass
+
+    async def dead_letter(self, stream: str, delivery: Any, reason: str, service: str) -> None:
+        if not self._up:
+            raise DeadlineMissed("no ack from NATS")
+        self.dead.append(reason)
+
+
+class _Loop(WorkerLoop[bytes]):
+    """Processes messages once `go` is set, and fails on b"mistake"."""
+
+    def __init__(self, bus: Any, **limits: Any) -> None:
+        super().__init__(bus, "test", Intake(durable="test", subjects=["*"], fetch=64, **limits))
+        self.batches: list[list[bytes]] = []
+        self.go = asyncio.Event()
+
+    def decode(self, delivery: Any) -> Job[bytes] | None:
+        if delivery.data == b"malformed":
+            raise InvalidInput("malformed")
+        if delivery.data == b"nothing":
+            return None
+        return Job(delivery=delivery, content=delivery.data, weight=1, label="a message")
+
+    async def process(self, jobs: Sequence[Job[bytes]]) -> None:
+        self.batches.append([job.content for job in jobs])
+        await self.go.wait()
+        for job in jobs:
+            if job.content == b"mistake":
+                raise ValueError(job.content)
+            await job.delivery.ack()
+
+
+async def _run(loop: _Loop, bus: _Bus, *contents: bytes) -> list[_Delivery]:
+    """Deliver messages, stop the loop once they were offered, then let it process them."""
+    deliveries = [_Delivery(content) for content in contents]
+    for delivery in deliveries:
+        bus.messages.put_nowait(delivery)
+    stop = asyncio.Event()
+    running = asyncio.create_task(loop.run(stop))
+    await asyncio.sleep(0.05)
+    stop.set()
+    await asyncio.sleep(0.05)
+    loop.go.set()
+    await asyncio.wait_for(running, 5)
+    return deliveries
+
+
+async def test_messages_that_can_begin_together_are_one_batch_where_the_loop_batches() -> None:
+    bus = _Bus()
+    loop = _Loop(bus, max_under_way=2, batched=True)
+    await _run(loop, bus, b"a", b"b", b"c")
+    assert loop.batches == [[b"a", b"b"]]
+    bus = _Bus()
+    loop = _Loop(bus, max_under_way=2)
+    await _run(loop, bus, b"a", b"b", b"c")
+    assert loop.batches == [[b"a"], [b"b"]]
+
+
+async def test_a_stop_returns_waiting_messages_at_once_and_drains_the_others() -> None:
+    bus = _Bus()
+    first, second = await _run(_Loop(bus, max_under_way=1), bus, b"a", b"b")
+    assert first.answers == ["ack"] and second.answers == ["nak 0"]
+
+
+async def test_messages_beyond_the_share_of_their_run_come_again_later() -> None:
+    bus = _Bus()
+    first, second = await _run(_Loop(bus, max_under_way=1, max_waiting=0), bus, b"a", b"b")
+    assert first.answers == ["ack"] and second.answers == ["nak 2"]
+
+
+async def test_messages_that_wait_or_are_processed_are_reported_in_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_loop, "PROGRESS_S", 0.01)
+    bus = _Bus()
+    for delivery in await _run(_Loop(bus, max_under_way=1), bus, b"a", b"b"):
+        assert delivery.answers[0] == "in progress"
+
+
+async def test_a_message_that_asks_for_nothing_is_acknowledged() -> None:
+    bus = _Bus()
+    (delivery,) = await _run(_Loop(bus, max_under_way=1), bus, b"nothing")
+    assert delivery.answers == ["ack"]
+
+
+async def test_a_malformed_message_is_a_dead_letter_and_comes_again_if_the_broker_is_away() -> None:
+    bus = _Bus()
+    (delivery,) = await _run(_Loop(bus, max_under_way=1), bus, b"malformed")
+    assert bus.dead == ["malformed"] and not delivery.answers
+    bus = _Bus(up=False)
+    (delivery,) = await _run(_Loop(bus, max_under_way=1), bus, b"malformed")
+    assert delivery.answers == ["nak 0.5"]
+
+
+async def test_a_mistake_in_the_program_ends_neither_the_loop_nor_other_messages(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bus = _Bus()
+    loop = _Loop(bus, max_under_way=2)
+    failed, other = await _run(loop, bus, b"mistake", b"b")
+    assert failed.answers == ["nak 0.5"] and other.answers == ["ack"]
+    assert "a message comes again after an unexpected error" in caplog.text
