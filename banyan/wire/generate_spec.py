@@ -50,10 +50,10 @@ class GenerateSpec:
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> "GenerateSpec":
-        given: dict[str, Any] = {
+        fields_read: dict[str, Any] = {
             name: read(values[name]) for name, read in _READ.items() if name in values
         }
-        return cls(**given)
+        return cls(**fields_read)
 
     def to_json(self) -> str:
         """Return the spec as text, without an empty logit bias."""

@@ -60,10 +60,6 @@ def train(
     if dry_run:
         _check_inputs(loaded)
         _print(loaded, as_json)
-        err.print(
-            "dry run: nothing is refused of the recipe, its rows, its reward functions and its "
-            "model's folder"
-        )
         return
     _check_start(loaded, run_id, state, folders)
     lines = logging.StreamHandler()
@@ -112,6 +108,10 @@ def _print(recipe: Recipe | None, as_json: bool) -> None:
         emit(data, True)
     else:
         emit_yaml(data)
+    err.print(
+        "dry run: nothing is refused of the recipe, its rows, its reward functions and its "
+        "model's folder"
+    )
 
 
 def _check_listen(recipe: Recipe, listen: str) -> None:
