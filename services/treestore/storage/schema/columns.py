@@ -17,8 +17,6 @@ from sqlalchemy import (
     TypeDecorator,
 )
 
-from services.treestore.events.text import clean
-
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(column_0_N_label)s",
@@ -36,6 +34,11 @@ class Bytes(LargeBinary):
 
     def result_processor(self, dialect: Dialect, coltype: object) -> None:
         return None
+
+
+def clean(words: str) -> str:
+    """Return text without NUL, which a model may sample and PostgreSQL does not take."""
+    return words.replace("\x00", "\ufffd") if "\x00" in words else words
 
 
 class Words(TypeDecorator[str]):
