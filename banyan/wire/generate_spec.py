@@ -5,7 +5,7 @@ tree policy from it; all do so through GenerateSpec.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,7 +105,7 @@ def _bias(pairs: Any) -> tuple[tuple[int, float], ...]:
     return tuple((int(token), float(added)) for token, added in pairs)
 
 
-_READ = {
+_READ: dict[str, Callable[[Any], Any]] = {
     "name": _text,
     "settings": _object,
     "max_new_tokens": int,

@@ -63,7 +63,7 @@ def facts(
     began_ms: start of the store; time before it does not count as waiting
     """
     blocks = sorted({ordinal // request.block for ordinal in _growing(connection, request.run_id)})
-    trees: list[Row[Any]] = []
+    trees: list[Any] = []
     for block in blocks:
         span = {"first": block * request.block, "stop": (block + 1) * request.block}
         trees += connection.execute(_OF_BLOCK, {"run_id": request.run_id, **span}).all()

@@ -46,7 +46,7 @@ def _has_ended(tree: Row[Any], epoch: int) -> bool:
 
     A newer claim grows the tree and reports its own end.
     """
-    return tree.state != GROWING or tree.claim_epoch > epoch > 0
+    return bool(tree.state != GROWING or tree.claim_epoch > epoch > 0)
 
 
 def is_whole(members: Sequence[Any], size: int) -> bool:

@@ -136,7 +136,7 @@ def _add_answers(
             outcomes[group_id].solved = row.answer
 
 
-def _trees(connection: Connection, run_id: str, groups: Iterable[str]) -> Iterator[Row[Any]]:
+def _trees(connection: Connection, run_id: str, groups: Iterable[str]) -> Iterator[Any]:
     """Yield the consumed trees of groups; those dropped before tell nothing of the example."""
     trees = schema.trees.c
     columns = (trees.tree_id, trees.group_id, trees.tree_index, trees.scorers)

@@ -8,7 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Insert, Row, Select, Table, bindparam, insert, select
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Insert,
+    Row,
+    Select,
+    Table,
+    bindparam,
+    insert,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 T = TypeVar("T")
@@ -80,5 +90,5 @@ def rows_in(
 def _rows_in(table: Table, key: str, names: tuple[str, ...]) -> Select[Any]:
     equal = [table.c[name] == bindparam(name) for name in names]
     order = [table.c.n] if "n" in table.c else []
-    keys = bindparam("keys", expanding=True)
+    keys: BindParameter[Any] = bindparam("keys", expanding=True)
     return select(table).where(table.c[key].in_(keys), *equal).order_by(*order)
