@@ -8,11 +8,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import text
 
 from services.treestore.storage import database, schema, sqlite
 from services.treestore.storage.database import Database
 from tests.treestore.forge import World
+from tests.treestore.loops.locks import limit_statements, release
 
 Release = Callable[[], None]
 
@@ -40,22 +40,7 @@ def busy(
         other = psycopg.connect(address)
         tables = ", ".join(f'"{table.name}"' for table in schema.metadata.sorted_tables)
         other.execute(f"LOCK TABLE {tables} IN EXCLUSIVE MODE".encode())
-        _limit_statements(world, 50)
-    yield world, lambda: _release(world, other)
+        limit_statements(world, 50)
+    yield world, lambda: release(world, other)
     other.close()
     world.database.close()
-
-
-def _release(world: World, other: Any) -> None:
-    """Unlock the database, and give statements time."""
-    other.execute("ROLLBACK")
-    if world.database.url.get_backend_name() == "postgresql":
-        _limit_statements(world, 0)
-
-
-def _limit_statements(world: World, limit_ms: int) -> None:
-    """Bound the statements of the writer: their time is over before that of a lock, as in a
-    database under load.
-    """
-    for name, value in (("lock_timeout", 10_000), ("statement_timeout", limit_ms)):
-        world.database.transact(lambda c, n=name, v=value: c.execute(text(f"SET {n} = {v}")))  # type: ignore[misc]

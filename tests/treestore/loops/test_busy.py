@@ -29,6 +29,7 @@ from services.treestore.storage import schema, sqlite, store_metadata
 from services.treestore.unit_of_work.context import Context
 from tests.treestore.client import served
 from tests.treestore.forge import World
+from tests.treestore.loops.locks import limit_statements, release
 from tests.treestore.loops.test_consumer import Silent, Told
 from tests.treestore.loops.test_log import AnsweringLog
 from tests.treestore.loops.test_outbox import Log
@@ -104,9 +105,9 @@ def _held(world: World) -> Iterator[None]:
             url.set(drivername="postgresql").render_as_string(hide_password=False)
         )
         other.execute("LOCK TABLE outbox IN EXCLUSIVE MODE")
-        _limit_statements(world, 50)
+        limit_statements(world, 50)
     yield
-    _release(world, other)
+    release(world, other)
     other.close()
 
 
