@@ -15,7 +15,9 @@ from services.rollout.engines.thread import Closing
 from tests.engines.rig import RIGS, Rig, model_folder
 
 HAS_VLLM = find_spec("vllm") is not None
-VLLM = pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.skipif(not HAS_VLLM, reason="make vllm")])
+VLLM = pytest.param(
+    "vllm", marks=[pytest.mark.vllm, pytest.mark.skipif(not HAS_VLLM, reason="make vllm")]
+)
 LORA = pytest.param("lora", marks=VLLM.marks)
 TORCH, SCRIPTED = pytest.param("torch"), pytest.param("scripted")
 
@@ -37,25 +39,33 @@ def taken(name: str, rigs: dict[str, Rig], factory: pytest.TempPathFactory) -> R
 
 
 @pytest.fixture(params=[TORCH, VLLM])
-def rig(request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory) -> Rig:
+def rig(
+    request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory
+) -> Rig:
     """Engines with a model."""
     return taken(request.param, rigs, tmp_path_factory)
 
 
 @pytest.fixture(params=[TORCH, VLLM, SCRIPTED])
-def any_rig(request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory) -> Rig:
+def any_rig(
+    request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory
+) -> Rig:
     """All engines."""
     return taken(request.param, rigs, tmp_path_factory)
 
 
 @pytest.fixture(params=[VLLM])
-def vllm(request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory) -> Rig:
+def vllm(
+    request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory
+) -> Rig:
     """The vllm engine alone."""
     return taken(request.param, rigs, tmp_path_factory)
 
 
 @pytest.fixture(params=[LORA])
-def lora(request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory) -> Rig:
+def lora(
+    request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory
+) -> Rig:
     """The vllm engine started for adapters."""
     return taken(request.param, rigs, tmp_path_factory)
 

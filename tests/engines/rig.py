@@ -100,13 +100,21 @@ def torch_rig(folder: Path) -> Rig:
     reference.set_attn_implementation(attention.NAME)
     limits = Limits(kv_tokens=KV_TOKENS, max_branches=BRANCHES, context=512)
     tokenizer = loading.ChatTokenizer(folder, reference)
-    return Rig("torch", TorchEngine(Forward(reference), tokenizer, limits, PolicyVersion(1, 0, b"p0")), folder)
+    return Rig(
+        "torch",
+        TorchEngine(Forward(reference), tokenizer, limits, PolicyVersion(1, 0, b"p0")),
+        folder,
+    )
 
 
 def vllm_rig(folder: Path, lora_rank: int = 0) -> Rig:
     settings = {"lora_rank": lora_rank} if lora_rank else {}
     resources = Resources(
-        engine="vllm", kv_tokens=KV_TOKENS, max_branches=BRANCHES, dtype="float32", engine_settings=settings
+        engine="vllm",
+        kv_tokens=KV_TOKENS,
+        max_branches=BRANCHES,
+        dtype="float32",
+        engine_settings=settings,
     )
     engine = start.build(folder, resources, 1, PolicyVersion(1, 0, b"p0"))
     engine.turn_s = 0.005  # tests go on by hand, in small steps
@@ -139,13 +147,21 @@ def prompt(length: int, seed: int = 0) -> IntTokens:
 
 
 def ask(
-    key: object, prefix: IntTokens, draw_key: int = 1, more: dict[str, object] | None = None, **sampling: object
+    key: object,
+    prefix: IntTokens,
+    draw_key: int = 1,
+    more: dict[str, object] | None = None,
+    **sampling: object,
 ) -> Request:
     """A request; `more`: fields beside its sampling."""
-    return Request(key, prefix, draw_key, Sampling(**{"max_new_tokens": 8, **sampling}), **(more or {}))  # type: ignore[arg-type]
+    return Request(
+        key, prefix, draw_key, Sampling(**{"max_new_tokens": 8, **sampling}), **(more or {})
+    )  # type: ignore[arg-type]
 
 
-def finish(engine: Engine, requests: Iterable[Request] = (), most_steps: int = 200_000) -> dict[object, Sampled]:
+def finish(
+    engine: Engine, requests: Iterable[Request] = (), most_steps: int = 200_000
+) -> dict[object, Sampled]:
     """Submits, steps until all is done, and returns what ended by key."""
     for request in requests:
         engine.submit(request)
@@ -159,7 +175,9 @@ def finish(engine: Engine, requests: Iterable[Request] = (), most_steps: int = 2
     raise AssertionError(f"not done after {most_steps} steps: {engine.stats()}")
 
 
-def taught(reference: PreTrainedModel, prefix: IntTokens, tokens: IntTokens, temperature: float = 1.0) -> np.ndarray:
+def taught(
+    reference: PreTrainedModel, prefix: IntTokens, tokens: IntTokens, temperature: float = 1.0
+) -> np.ndarray:
     """log softmax(logits / T) of all tokens [T, V] after a prefix by one plain pass of transformers."""
     ids = torch.tensor(np.concatenate((prefix, tokens)), dtype=torch.long)[None]
     with torch.no_grad():
@@ -174,16 +192,24 @@ def of(table_T_V: np.ndarray, tokens: IntTokens) -> np.ndarray:
 
 
 def gap(
-    reference: PreTrainedModel, one: Sampled, request: Request, prefix: IntTokens | None = None, **changed: float
+    reference: PreTrainedModel,
+    one: Sampled,
+    request: Request,
+    prefix: IntTokens | None = None,
+    **changed: float,
 ) -> float:
     """Largest difference between a segment's log-probs and a teacher-forced pass; what is `changed` should show."""
     given = request.prefix_P if prefix is None else prefix
     temperature = changed.get("temperature", request.sampling.temperature)
     table = taught(reference, given, one.tokens_T, temperature)
-    return float(np.abs(of(table, one.tokens_T) - one.logprobs_T).max()) if len(one.tokens_T) else 0.0
+    return (
+        float(np.abs(of(table, one.tokens_T) - one.logprobs_T).max()) if len(one.tokens_T) else 0.0
+    )
 
 
-def with_canary(path: Path, folder: Path, reference: PreTrainedModel, tolerance: float = 0.01) -> Path:
+def with_canary(
+    path: Path, folder: Path, reference: PreTrainedModel, tolerance: float = 0.01
+) -> Path:
     """A copy of a weight manifest that names the log-probs of 32 tokens under a model."""
     tokens = prompt(32, 9)
     expected = of(taught(reference, tokens[:1], tokens[1:]), tokens[1:])

@@ -58,16 +58,29 @@ def test_the_learner_is_exact_or_says_why_not(case: str) -> None:
 def test_log_probs_of_longer_trees_are_those_of_eager_passes(case: str) -> None:
     model, tokenizer = loading.with_attention(made(case)), Letters()
     tokenizer.eos = frozenset()
-    engine = TorchEngine(Forward(model), tokenizer, Limits(prefill_tokens=16, share_from=1), PolicyVersion(1, 0, b""))
+    engine = TorchEngine(
+        Forward(model), tokenizer, Limits(prefill_tokens=16, share_from=1), PolicyVersion(1, 0, b"")
+    )
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, VOCABULARY, n).astype(np.int32) for n in (40, 7)]
-    first = [ask((p, b), prompts[p], 10 * p + b, keep=True, max_new_tokens=9 - b) for p in range(2) for b in range(3)]
+    first = [
+        ask((p, b), prompts[p], 10 * p + b, keep=True, max_new_tokens=9 - b)
+        for p in range(2)
+        for b in range(3)
+    ]
     ended = finish(engine, first)
-    trunks = [np.concatenate((request.prefix_P, ended[request.key].tokens_T))[:-2] for request in first[::2]]
+    trunks = [
+        np.concatenate((request.prefix_P, ended[request.key].tokens_T))[:-2]
+        for request in first[::2]
+    ]
     second = [
-        ask((t, b, "on"), trunk, 100 + 10 * t + b, max_new_tokens=5) for t, trunk in enumerate(trunks) for b in range(2)
+        ask((t, b, "on"), trunk, 100 + 10 * t + b, max_new_tokens=5)
+        for t, trunk in enumerate(trunks)
+        for b in range(2)
     ]
     ended |= finish(engine, second)
     for request in (*first, *second):
         own = ended[request.key]
-        assert np.abs(forced(model, request.prefix_P, own.tokens_T) - own.logprobs_T).max() < 1e-3, request.key
+        assert (
+            np.abs(forced(model, request.prefix_P, own.tokens_T) - own.logprobs_T).max() < 1e-3
+        ), request.key

@@ -88,7 +88,9 @@ async def refreshed(rig, drain_s, path=None, length=LENGTH, begun=0):
     thread.submit(running)
     try:
         async with asyncio.timeout(60):
-            while (stats := await thread.stats()).running < len(running) or tokens(stats, cold) < begun:
+            while (stats := await thread.stats()).running < len(running) or tokens(
+                stats, cold
+            ) < begun:
                 await asyncio.sleep(0)
             store.published = announced(new)
             await refresher.look()
@@ -115,7 +117,9 @@ async def test_no_segment_is_of_two_policies(any_rig, drain_s):
         assert one.finish is (Finish.ABORTED if one.key in keys else Finish.BOUNDARY)
         assert (len(one.tokens_T) < LENGTH) == (one.key in keys) and one.policy in (old, new)
         if any_rig.name != "scripted":
-            assert gap(any_rig.model(BASE if one.policy == old else OTHER), one, request) < TOLERANCE
+            assert (
+                gap(any_rig.model(BASE if one.policy == old else OTHER), one, request) < TOLERANCE
+            )
     assert all(ended[r.key].policy == new for r in later) and all(s.policy == old for s in cut)
     if drain_s == 30.0:
         assert not cut and all(ended[r.key].policy == old for r in running)

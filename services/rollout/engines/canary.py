@@ -38,11 +38,19 @@ class Canary:
                 reason="UNPROVEN",
             )
 
-    def stuck(self, found_T: Floats, before: "Canary | None", found_before_T: Floats | None) -> bool:
+    def stuck(
+        self, found_T: Floats, before: "Canary | None", found_before_T: Floats | None
+    ) -> bool:
         """Whether an engine says, bit for bit, what it said before, and the weights' maker does not."""
-        if before is None or found_before_T is None or not np.array_equal(before.tokens_T, self.tokens_T):
+        if (
+            before is None
+            or found_before_T is None
+            or not np.array_equal(before.tokens_T, self.tokens_T)
+        ):
             return False
-        return np.array_equal(found_T, found_before_T) and not np.array_equal(self.logprobs_T, before.logprobs_T)
+        return np.array_equal(found_T, found_before_T) and not np.array_equal(
+            self.logprobs_T, before.logprobs_T
+        )
 
     def tells(self, before: "Canary | None") -> bool:
         """Whether it tells its weights from those before: what proves these disproves those."""
@@ -57,7 +65,10 @@ def read(manifest_path: Path) -> Canary | None:
     if said is None:
         return None
     try:
-        tokens_T, logprobs_T = np.array(said["tokens"], np.int32), np.array(said["logprobs"], np.float32)
+        tokens_T, logprobs_T = (
+            np.array(said["tokens"], np.int32),
+            np.array(said["logprobs"], np.float32),
+        )
         canary = Canary(tokens_T, logprobs_T, float(said.get("tolerance", TOLERANCE)))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInput(f"the canary in {manifest_path} is unusable: {error!r}") from None

@@ -30,8 +30,12 @@ def _vllm(recipe: Recipe, threads: int | None) -> Engine:
     from services.rollout.engines.vllm_engine import start
 
     if recipe.deterministic:
-        raise InvalidInput("deterministic: true needs resources.engine torch; vLLM's bits depend on what runs together")
-    return start.build(models.resolve(recipe.model, tokenizer=True), recipe.resources, threads, UNLOADED)
+        raise InvalidInput(
+            "deterministic: true needs resources.engine torch; vLLM's bits depend on what runs together"
+        )
+    return start.build(
+        models.resolve(recipe.model, tokenizer=True), recipe.resources, threads, UNLOADED
+    )
 
 
 def _torch(recipe: Recipe, threads: int | None) -> Engine:
@@ -52,6 +56,9 @@ def _torch(recipe: Recipe, threads: int | None) -> Engine:
     tokenizer = loading.ChatTokenizer(folder, model)
     resources = recipe.resources
     limits = Limits(
-        resources.kv_tokens, resources.max_branches, deterministic=recipe.deterministic, context=loading.context(model)
+        resources.kv_tokens,
+        resources.max_branches,
+        deterministic=recipe.deterministic,
+        context=loading.context(model),
     )
     return TorchEngine(forward, tokenizer, limits, UNLOADED)

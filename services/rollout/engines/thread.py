@@ -26,7 +26,9 @@ _MOST_BATCHES = 256
 _TICK_S = 0.2  # how late a stop may be noticed while the engine idles or its events are not taken
 _LOOK_S = 5.0
 BUILD_S = 1800.0  # of weights from a slow disk, and kernels that are compiled
-STUCK_S = 300.0  # longer than any step, any load of weights that are here and any proof of them takes
+STUCK_S = (
+    300.0  # longer than any step, any load of weights that are here and any proof of them takes
+)
 SLOWEST_B_S = 50e6  # of weights that are handed over, eight times at once
 
 
@@ -64,13 +66,17 @@ def _submit(engine: Engine, requests: Sequence[Request]) -> list[Refusal]:
             engine.submit(request)
         except InvalidInput as error:
             refused.append(Refusal(request.key, str(error), error.reason))
-        except Exception as error:  # of one request: the others of the batch must not be lost with it
+        except (
+            Exception
+        ) as error:  # of one request: the others of the batch must not be lost with it
             refused.append(Refusal(request.key, with_place(error)))
     return refused
 
 
 def _gone() -> TemporaryError:
-    return TemporaryError("the engine has ended; another node goes on with its trees", reason=Reason.ENGINE_ENDED)
+    return TemporaryError(
+        "the engine has ended; another node goes on with its trees", reason=Reason.ENGINE_ENDED
+    )
 
 
 class EngineThread:
@@ -83,9 +89,16 @@ class EngineThread:
         stuck_s: float = STUCK_S,
         before_step: Callable[[], None] = lambda: None,
     ) -> None:
-        self._make, self._lockstep, self._stuck_s, self._before_step = make, lockstep, stuck_s, before_step
+        self._make, self._lockstep, self._stuck_s, self._before_step = (
+            make,
+            lockstep,
+            stuck_s,
+            before_step,
+        )
         self.pulse = Pulse("engine")
-        self._commands: queue.Queue[tuple[Callable[[Engine], Any], Future[Any]]] = queue.Queue(_MOST_COMMANDS)
+        self._commands: queue.Queue[tuple[Callable[[Engine], Any], Future[Any]]] = queue.Queue(
+            _MOST_COMMANDS
+        )
         self._ended: asyncio.Queue[list[Sampled] | BaseException] = asyncio.Queue(_MOST_BATCHES)
         self._room = threading.BoundedSemaphore(_MOST_BATCHES - 1)
         self._my_turn = True
@@ -151,7 +164,9 @@ class EngineThread:
 
     async def abort(self, keys: Sequence[Key]) -> list[Sampled]:
         """Stops segments and returns what there is of them."""
-        parts = await asyncio.wrap_future(self._command(lambda engine: [engine.abort(k) for k in keys]))
+        parts = await asyncio.wrap_future(
+            self._command(lambda engine: [engine.abort(k) for k in keys])
+        )
         return [part for part in parts if part is not None]
 
     async def drain(self, deadline_s: float) -> bool:
@@ -172,7 +187,9 @@ class EngineThread:
         """Ends a drain without a new policy."""
         await asyncio.wrap_future(self._command(lambda engine: engine.hold(False)))
 
-    async def load(self, policy: PolicyVersion, weights: Path | None, size: int = 0) -> list[Sampled]:
+    async def load(
+        self, policy: PolicyVersion, weights: Path | None, size: int = 0
+    ) -> list[Sampled]:
         """Takes new weights; returns the segments that were cut. size: bytes of them, which may have to come first."""
 
         def take(engine: Engine) -> list[Sampled]:
@@ -183,7 +200,9 @@ class EngineThread:
 
     async def logprobs(self, tokens_T: IntTokens, first: int, temperature: float) -> Floats:
         """A spot check."""
-        return await asyncio.wrap_future(self._command(lambda engine: engine.logprobs(tokens_T, first, temperature)))
+        return await asyncio.wrap_future(
+            self._command(lambda engine: engine.logprobs(tokens_T, first, temperature))
+        )
 
     async def stats(self) -> EngineStats:
         """Counts."""
@@ -191,14 +210,18 @@ class EngineThread:
 
     def _command(self, do: Callable[[Engine], T]) -> "Future[T]":
         future: Future[T] = Future()
-        with self._ending:  # a command comes before the end, and is answered, or after it, and is refused
+        with (
+            self._ending
+        ):  # a command comes before the end, and is answered, or after it, and is refused
             if self._over:
                 future.set_exception(_gone())
                 return future
             try:
                 self._commands.put_nowait((do, future))
             except queue.Full:
-                raise TemporaryError(f"the engine has {_MOST_COMMANDS} commands waiting; it does not keep up") from None
+                raise TemporaryError(
+                    f"the engine has {_MOST_COMMANDS} commands waiting; it does not keep up"
+                ) from None
         self._wake()
         return future
 
@@ -228,7 +251,9 @@ class EngineThread:
                     self._before_step()
                     self._say(engine.step())
                 self._look(engine)
-        except BaseException as error:  # whatever it is, the node must end with it instead of waiting for ever
+        except (
+            BaseException
+        ) as error:  # whatever it is, the node must end with it instead of waiting for ever
             self._deliver(error)
         finally:
             self.pulse.rest()
@@ -250,7 +275,9 @@ class EngineThread:
         idle = not engine.busy or not self._my_turn
         while True:
             try:
-                do, future = self._commands.get(timeout=_TICK_S) if idle else self._commands.get_nowait()
+                do, future = (
+                    self._commands.get(timeout=_TICK_S) if idle else self._commands.get_nowait()
+                )
             except queue.Empty:
                 return
             idle = False

@@ -35,14 +35,19 @@ def folder(tmp_path_factory):
 
 
 def recipe(folder, **resources):
-    return resolve({"name": "x", "model": str(folder), "task": {"name": "arithmetic"}, "resources": resources})
+    return resolve(
+        {"name": "x", "model": str(folder), "task": {"name": "arithmetic"}, "resources": resources}
+    )
 
 
 def test_the_recipes_engine_grows_trees_with_true_logprobs(folder):
     engine = maker(recipe(folder, dtype="float32", max_branches=4, kv_tokens=512), 1)()
     grower, _ = grow(spec(TREEPO, {"segment": 3, "max_depth": 3, "width": 6}, 9), engine)
     model, root = tiny_llama(), grower.tree.root
-    assert engine.tokenizer.decode(root.tokens_T) == "user <unk> answer".replace("<unk> ", "") and 1 in engine.tokenizer.eos
+    assert (
+        engine.tokenizer.decode(root.tokens_T) == "user <unk> answer".replace("<unk> ", "")
+        and 1 in engine.tokenizer.eos
+    )
     assert len(grower.leaves) == 6
     for segment in grower.tree:
         if segment.kind is Kind.POLICY:

@@ -20,7 +20,10 @@ def kv(tokens, seed):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.booleans(), st.integers(1, 30)), min_size=1, max_size=25), st.integers(1, 9))
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(1, 30)), min_size=1, max_size=25),
+    st.integers(1, 9),
+)
 def test_rows_have_what_was_written_whatever_was_taken_and_given(steps, size):
     pool, rows = Pages(SHAPE, size), {}
     for n, (ends, tokens) in enumerate(steps):
@@ -35,7 +38,11 @@ def test_rows_have_what_was_written_whatever_was_taken_and_given(steps, size):
             pool.write(table, keys, values)
             rows[n] = (table, keys, values)
         held = [page for table, _, _ in rows.values() for page in table]
-        assert len(held) == len(set(held)) and 0 not in held and pool.count == 1 + len(held) + pool.free
+        assert (
+            len(held) == len(set(held))
+            and 0 not in held
+            and pool.count == 1 + len(held) + pool.free
+        )
         for table, keys, values in rows.values():
             found = pool.read(table, keys.shape[2])
             assert torch.equal(found[0], keys) and torch.equal(found[1], values)
@@ -74,12 +81,18 @@ def test_a_pass_writes_and_sees_what_is_each_rows_own():
             seen = {}
             for own in cache.own(layer, mask):
                 for r in range(own.rows.start, own.rows.stop):
-                    seen[r] = (own.keys[r - own.rows.start], own.values[r - own.rows.start], own.mask[r - own.rows.start])
+                    seen[r] = (
+                        own.keys[r - own.rows.start],
+                        own.values[r - own.rows.start],
+                        own.mask[r - own.rows.start],
+                    )
             assert sorted(seen) == [0, 1, 2, 3]
             for r, n in enumerate(lengths):
                 assert torch.equal(seen[r][0][:, : n + 1], held[r][0][layer])
                 assert torch.equal(seen[r][1][:, : n + 1], held[r][1][layer])
-                assert int(seen[r][2].sum()) == n + 1 and seen[r][2].shape[-1] == seen[r][0].shape[1]
+                assert (
+                    int(seen[r][2].sum()) == n + 1 and seen[r][2].shape[-1] == seen[r][0].shape[1]
+                )
                 if together:
                     assert torch.equal(whole[0][r][:, : n + 1], held[r][0][layer])
         widths = [own.keys.shape[2] for own in cache.own(0, None)]

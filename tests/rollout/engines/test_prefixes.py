@@ -29,7 +29,13 @@ def test_a_prefix_is_found_as_far_as_it_is_held():
     put(store, [1, 2, 3, 9, 9])
     put(store, [7])
     assert store.tokens == 6 + 2 + 1
-    for asked, length in (([1, 2, 3, 4, 8], 4), ([1, 2, 3, 9, 9, 9], 5), ([7, 7], 1), ([8], 0), ([1, 2, 3, 4, 5, 6], 6)):
+    for asked, length in (
+        ([1, 2, 3, 4, 8], 4),
+        ([1, 2, 3, 9, 9, 9], 5),
+        ([7, 7], 1),
+        ([8], 0),
+        ([1, 2, 3, 4, 5, 6], 6),
+    ):
         match = store.match(np.array(asked, np.int32), len(asked))
         assert match.length == length
         assert read(match) == kv(asked)[0, 0, :length, 0].tolist()
@@ -63,7 +69,9 @@ def test_matches_equal_brute_force(sequences, data):
     assert store.tokens == len(unique)  # every shared token is held once
     asked = data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=10))
     match = store.match(np.array(asked, np.int32), len(asked))
-    longest = max((n for n in range(len(asked) + 1) if n == 0 or tuple(asked[:n]) in unique), default=0)
+    longest = max(
+        (n for n in range(len(asked) + 1) if n == 0 or tuple(asked[:n]) in unique), default=0
+    )
     assert match.length == longest
     assert read(match) == kv(asked)[0, 0, :longest, 0].tolist()
     store.evict(data.draw(st.integers(0, 30)))

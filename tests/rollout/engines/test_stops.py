@@ -42,9 +42,27 @@ def in_bytes(folder: Path) -> Any:
 
 def in_pieces(folder: Path) -> Any:
     """Words with a space before, long runs, and bytes where there is no word, as SentencePiece models have."""
-    words = ["<unk>", "<end>", *(f"<0x{b:02X}>" for b in range(256)), *"abSTOP#\n", "▁", "▁a", "▁ST", "OP", "#" * 60, "▁b##"]
-    inner = Tokenizer(models.BPE({w: i for i, w in enumerate(words)}, [], byte_fallback=True, unk_token="<unk>"))
-    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    words = [
+        "<unk>",
+        "<end>",
+        *(f"<0x{b:02X}>" for b in range(256)),
+        *"abSTOP#\n",
+        "▁",
+        "▁a",
+        "▁ST",
+        "OP",
+        "#" * 60,
+        "▁b##",
+    ]
+    inner = Tokenizer(
+        models.BPE({w: i for i, w in enumerate(words)}, [], byte_fallback=True, unk_token="<unk>")
+    )
+    parts = [
+        decoders.Replace("▁", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ]
     inner.decoder = decoders.Sequence(parts)
     return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<end>")
 
@@ -64,18 +82,32 @@ def whole(stops: tuple[str, ...], tokens: list[int], tokenizer: Counting) -> boo
     return any(stop in text for stop in stops)
 
 
-STOPS = (("STOP",), ("\n\n",), ("é",), ("日本語", "STOP#"), ("\N{BANANA}a",), (" a ST",), ("#" * 70,))
+STOPS = (
+    ("STOP",),
+    ("\n\n",),
+    ("é",),
+    ("日本語", "STOP#"),
+    ("\N{BANANA}a",),
+    (" a ST",),
+    ("#" * 70,),
+)
 
 
 @pytest.mark.parametrize("stops", STOPS)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_a_branch_stops_where_its_whole_text_does(tokenizer: Counting, stops: tuple[str, ...], data: Any) -> None:
+def test_a_branch_stops_where_its_whole_text_does(
+    tokenizer: Counting, stops: tuple[str, ...], data: Any
+) -> None:
     count = len(tokenizer.inner)
     some = st.integers(0, count - 1) | st.integers(count - 15, count - 1)
     before = data.draw(st.lists(some, min_size=0, max_size=150))
     after = tokenizer.encode(stops[-1]).tolist()
-    repeated = data.draw(st.lists(st.sampled_from(after), max_size=150)) if data.draw(st.booleans()) else []
+    repeated = (
+        data.draw(st.lists(st.sampled_from(after), max_size=150))
+        if data.draw(st.booleans())
+        else []
+    )
     tokens = [*before, *repeated, *after, *before[:3]]
     assert first(stops, tokens, tokenizer, completed) == first(stops, tokens, tokenizer, whole)
 

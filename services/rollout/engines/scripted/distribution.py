@@ -30,7 +30,9 @@ class Distribution:
         tempered = tempered - np.logaddexp.reduce(tempered)
         biased = _biased(tempered, sampling)
         if sampling.temperature == 0.0:
-            return cls(raw, tempered, np.where(np.arange(len(p_V)) == biased.argmax(), 0.0, -np.inf))
+            return cls(
+                raw, tempered, np.where(np.arange(len(p_V)) == biased.argmax(), 0.0, -np.inf)
+            )
         return cls(raw, tempered, _truncated(biased, sampling))
 
     def token(self, u: float) -> int:

@@ -73,11 +73,17 @@ class ScriptedEngine:
     def submit(self, request: Request) -> None:
         """Queues a segment."""
         if not len(request.prefix_P) or request.sampling.max_new_tokens < 1:
-            raise InvalidInput("a request needs a prefix of at least one token and room for at least one new one")
+            raise InvalidInput(
+                "a request needs a prefix of at least one token and room for at least one new one"
+            )
         if any(token >= Alphabet.size for token, _ in request.sampling.bias):
-            raise InvalidInput(f"logit bias of tokens that the alphabet of {Alphabet.size} has not: {request.sampling.bias}")
+            raise InvalidInput(
+                f"logit bias of tokens that the alphabet of {Alphabet.size} has not: {request.sampling.bias}"
+            )
         if any(not 0 <= token < Alphabet.size for token in request.forced):
-            raise InvalidInput(f"forced tokens {request.forced} are not all in the alphabet of {Alphabet.size}")
+            raise InvalidInput(
+                f"forced tokens {request.forced} are not all in the alphabet of {Alphabet.size}"
+            )
         self._waiting[request.key] = request
 
     def abort(self, key: Key) -> Sampled | None:
@@ -112,12 +118,23 @@ class ScriptedEngine:
         each = []
         for at in range(first, len(tokens_T)):
             prompt, _, answer = self.tokenizer.decode(tokens_T[:at]).rpartition("\n")
-            each.append(self._distribution(prompt, answer, Sampling(temperature=temperature)).tempered_V[tokens_T[at]])
+            each.append(
+                self._distribution(prompt, answer, Sampling(temperature=temperature)).tempered_V[
+                    tokens_T[at]
+                ]
+            )
         return np.array(each, np.float32).clip(min=LEAST)
 
     def stats(self) -> EngineStats:
         """Counts."""
-        return EngineStats(self._sampled, self._prefilled, self._cached, self._steps, len(self._rows), len(self._waiting))
+        return EngineStats(
+            self._sampled,
+            self._prefilled,
+            self._cached,
+            self._steps,
+            len(self._rows),
+            len(self._waiting),
+        )
 
     @property
     def busy(self) -> bool:
@@ -170,7 +187,10 @@ class ScriptedEngine:
         keys = np.array([row.request.draw_key for row in rows], np.uint64)
         u_R = uniforms(keys, np.array([row.position for row in rows], np.uint64)).tolist()
         each = [self._distribution(row.prompt, row.answer, row.request.sampling) for row in rows]
-        tokens = [d.token(u) if row.forced is None else row.forced for row, d, u in zip(rows, each, u_R, strict=True)]
+        tokens = [
+            d.token(u) if row.forced is None else row.forced
+            for row, d, u in zip(rows, each, u_R, strict=True)
+        ]
         picked = list(zip(each, tokens, strict=True))
         return Samples(
             np.array(tokens, np.int32),
@@ -195,12 +215,20 @@ class ScriptedEngine:
         row.say(self.tokenizer.decode(drawn.tokens_R[r : r + 1]))
 
     def _distribution(self, prompt: str, answer: str, sampling: Sampling) -> Distribution:
-        of = (self._script.state(prompt, answer), sampling.temperature, sampling.top_p, sampling.top_k, sampling.bias)
+        of = (
+            self._script.state(prompt, answer),
+            sampling.temperature,
+            sampling.top_p,
+            sampling.top_k,
+            sampling.bias,
+        )
         found = self._distributions.get(of)
         if found is None:
             if len(self._distributions) >= _DISTRIBUTIONS:
                 self._distributions.clear()
-            found = Distribution.of(self._script.probabilities(prompt, answer, self._policy.step), sampling)
+            found = Distribution.of(
+                self._script.probabilities(prompt, answer, self._policy.step), sampling
+            )
             self._distributions[of] = found
         return found
 
@@ -220,7 +248,12 @@ def _names(path_P: IntTokens) -> list[int]:
 
 
 def _likeliest(rows: Sequence[_Branch], each: Sequence[Distribution]) -> Likeliest | None:
-    most = min(max((max(row.request.signals.top, row.request.signals.semantic) for row in rows), default=0), Alphabet.size)
+    most = min(
+        max(
+            (max(row.request.signals.top, row.request.signals.semantic) for row in rows), default=0
+        ),
+        Alphabet.size,
+    )
     if not most:
         return None
     ids = np.array([d.order_V[:most] for d in each], np.int32)
@@ -229,14 +262,19 @@ def _likeliest(rows: Sequence[_Branch], each: Sequence[Distribution]) -> Likelie
 
 
 def build(
-    settings: Mapping[str, Any], policy: PolicyVersion, max_branches: int, sleep: Callable[[float], None] = time.sleep
+    settings: Mapping[str, Any],
+    policy: PolicyVersion,
+    max_branches: int,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> ScriptedEngine:
     """The engine of a recipe's engine_settings: those of Script and Latency, or `toy` for a chain. Raises InvalidInput."""
     rest = {name: value for name, value in settings.items() if name not in latency.NAMES}
     known = sorted(("toy", *latency.NAMES, *(f.name for f in fields(Script))))
     unknown = sorted(set(rest) - set(known))
     if unknown:
-        raise InvalidInput(f"engine scripted has no setting {unknown[0]!r}; it has {', '.join(known)}")
+        raise InvalidInput(
+            f"engine scripted has no setting {unknown[0]!r}; it has {', '.join(known)}"
+        )
     if (toy := rest.pop("toy", None)) is not None:
         if toy not in TOYS or "chain" in rest:
             raise InvalidInput(

@@ -32,6 +32,12 @@ def read(settings: Mapping[str, Any]) -> Latency:
     """From engine_settings; what is not there is 0. Raises InvalidInput."""
     for name in NAMES:
         value = settings.get(name, 0.0)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < float("inf"):
-            raise InvalidInput(f"engine scripted: {name} must be seconds of at least 0, got {value!r}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not 0.0 <= value < float("inf")
+        ):
+            raise InvalidInput(
+                f"engine scripted: {name} must be seconds of at least 0, got {value!r}"
+            )
     return Latency(**{name: float(settings[name]) for name in NAMES if name in settings})

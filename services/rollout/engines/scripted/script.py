@@ -44,14 +44,22 @@ class Script:
     def __post_init__(self) -> None:
         if not 0.0 <= self.accuracy <= 1.0:
             raise ValueError(f"accuracy must lie in 0..1, got {self.accuracy!r}")
-        if not 0.0 <= self.sharpness <= 1.0 or not all(0.0 <= p <= 1.0 for p in self.scores.values()):
-            raise ValueError(f"sharpness {self.sharpness!r} and scores {dict(self.scores)} must lie in 0..1")
+        if not 0.0 <= self.sharpness <= 1.0 or not all(
+            0.0 <= p <= 1.0 for p in self.scores.values()
+        ):
+            raise ValueError(
+                f"sharpness {self.sharpness!r} and scores {dict(self.scores)} must lie in 0..1"
+            )
         for state, following in self.chain.items():
             if abs(sum(following.values()) - 1.0) > 1e-9 or min(following.values()) < 0.0:
-                raise ValueError(f"chain[{state!r}] must be probabilities that sum to 1, got {dict(following)}")
+                raise ValueError(
+                    f"chain[{state!r}] must be probabilities that sum to 1, got {dict(following)}"
+                )
             unknown = [c for c in following if len(c) > 1 or c not in CHARACTERS]
             if unknown:
-                raise ValueError(f"chain[{state!r}] names {unknown[0]!r}, which is not one character of the alphabet")
+                raise ValueError(
+                    f"chain[{state!r}] names {unknown[0]!r}, which is not one character of the alphabet"
+                )
         if "" not in self.chain:
             raise ValueError('chain needs the key "" for all other states')
 
@@ -71,7 +79,14 @@ class Script:
         """What the head says of an answer so far; None where there is none."""
         question = _question(prompt)
         if question is None:
-            return next((self.scores[answer[at:]] for at in range(len(answer) + 1) if answer[at:] in self.scores), None)
+            return next(
+                (
+                    self.scores[answer[at:]]
+                    for at in range(len(answer) + 1)
+                    if answer[at:] in self.scores
+                ),
+                None,
+            )
         texts = self._answers(*question, step)
         right, *_ = texts
         alive = sum(mass for text, mass in texts.items() if text.startswith(answer))
@@ -92,7 +107,9 @@ class Script:
         if question is None:
             return self.chain[self._ending(answer)]
         texts = self._answers(*question, step)
-        alive = {text: mass for text, mass in texts.items() if text.startswith(answer) and mass > 0.0}
+        alive = {
+            text: mass for text, mass in texts.items() if text.startswith(answer) and mass > 0.0
+        }
         following: dict[str, float] = {}
         for text, mass in alive.items():
             character = text[len(answer) : len(answer) + 1]

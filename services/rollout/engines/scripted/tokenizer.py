@@ -37,7 +37,10 @@ class Alphabet:
 
     def encode(self, text: str) -> IntTokens:
         """Tokens of a text."""
-        return np.array([1 + (CHARACTERS.find(c) if c in CHARACTERS else CHARACTERS.index("?")) for c in text], np.int32)
+        return np.array(
+            [1 + (CHARACTERS.find(c) if c in CHARACTERS else CHARACTERS.index("?")) for c in text],
+            np.int32,
+        )
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> IntTokens:
         """The messages, a line end after each."""

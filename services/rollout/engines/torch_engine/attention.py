@@ -62,9 +62,14 @@ def _decoded(
     grouped = query.reshape(batch, shared, heads // shared, -1)
     over, cache = cascade_attention.current(), paged_attention.current()
     layer = int(module.layer_idx) if over or cache is not None else 0  # type: ignore[arg-type]
-    own: Iterable[Own] = [Own(slice(None), key, value, mask)] if cache is None else cache.own(layer, mask)
+    own: Iterable[Own] = (
+        [Own(slice(None), key, value, mask)] if cache is None else cache.own(layer, mask)
+    )
     if not over and scores.fusible:
-        parts = [_sdpa(grouped[one.rows], one.keys, one.values, attn_mask=one.mask, scale=scores.scale) for one in own]
+        parts = [
+            _sdpa(grouped[one.rows], one.keys, one.values, attn_mask=one.mask, scale=scores.scale)
+            for one in own
+        ]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(batch, 1, heads, -1)
     seen, lse = cascade_attention.attend(grouped, own, scores, over, layer)
     seen = scores.drained(seen.reshape(batch, heads, 1, -1), lse.reshape(batch, heads, 1))
@@ -72,12 +77,24 @@ def _decoded(
 
 
 def _prefilled(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scores: Scores
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scores: Scores,
 ) -> torch.Tensor:
     """[B, heads, Q, dim]."""
     if scores.fusible:
         grouped = query.shape[1] != key.shape[1]
-        return _sdpa(query, key, value, attn_mask=mask, is_causal=mask is None, scale=scores.scale, enable_gqa=grouped)
+        return _sdpa(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=scores.scale,
+            enable_gqa=grouped,
+        )
     if mask is None:
         queries, tokens = query.shape[2], key.shape[2]
         mask = torch.ones(queries, tokens, dtype=torch.bool, device=query.device).tril()[None, None]

@@ -68,13 +68,21 @@ def _check_closely(forward: Forward, deterministic: bool) -> None:
 
 def _check(forward: Forward, deterministic: bool) -> None:
     model = forward.model
-    limits = Limits(_KV_TOKENS, _BRANCHES + 1, _CHUNK, deterministic, share_from=1, page_tokens=_PAGE, waste=0)
+    limits = Limits(
+        _KV_TOKENS, _BRANCHES + 1, _CHUNK, deterministic, share_from=1, page_tokens=_PAGE, waste=0
+    )
     engine = TorchEngine(forward, _Endless(), limits, PolicyVersion(0, 0, b""))
     prompt_P = eager_pass.prompt(model)
     lengths = [prompt_P[:n] for n in (len(prompt_P), len(prompt_P) // 2, _PAGE - 1)]
     prompts = [prompt_P] * (1 + _BRANCHES) + lengths
-    sampled = [s for some in (prompts[:1], prompts[1 : -len(lengths)], lengths) for s in _sampled(engine, some)]
-    paths = [np.concatenate((prompt, one.tokens_T)) for prompt, one in zip(prompts, sampled, strict=True)]
+    sampled = [
+        s
+        for some in (prompts[:1], prompts[1 : -len(lengths)], lengths)
+        for s in _sampled(engine, some)
+    ]
+    paths = [
+        np.concatenate((prompt, one.tokens_T)) for prompt, one in zip(prompts, sampled, strict=True)
+    ]
     again_T = engine.logprobs(paths[0], len(prompt_P), 1.0)
     found = eager_pass.logprobs(model, paths)
     expected = [found_T[len(prompt) - 1 :] for prompt, found_T in zip(prompts, found, strict=True)]
@@ -98,7 +106,11 @@ def _sampled(engine: TorchEngine, prompts: Sequence[IntTokens]) -> list[Sampled]
     """A branch of each prompt, in order."""
     for branch, prompt_P in enumerate(prompts):
         sampling = Sampling(max_new_tokens=eager_pass.ANSWER)
-        engine.submit(Request(branch, prompt_P, 10 * len(prompts) + branch, sampling, keep=True, order=(branch,)))
+        engine.submit(
+            Request(
+                branch, prompt_P, 10 * len(prompts) + branch, sampling, keep=True, order=(branch,)
+            )
+        )
     ended: list[Sampled] = []
     while engine.busy:
         ended += engine.step()

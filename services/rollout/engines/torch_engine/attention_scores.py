@@ -34,7 +34,11 @@ class Scores:
 
 
 def held(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scores: Scores
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scores: Scores,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention with its scores in float32, and their log-sum-exp without sinks.
 
@@ -42,21 +46,36 @@ def held(
     """
     batch, heads, queries, dim = query.shape
     shared = key.shape[1]
-    grouped = query.view(batch, shared, heads // shared, queries, dim) if heads != shared else query[:, :, None]
-    parts = [_held(grouped[..., some, :], key, value, _of(mask, some), scores) for some in _runs(grouped, key)]
+    grouped = (
+        query.view(batch, shared, heads // shared, queries, dim)
+        if heads != shared
+        else query[:, :, None]
+    )
+    parts = [
+        _held(grouped[..., some, :], key, value, _of(mask, some), scores)
+        for some in _runs(grouped, key)
+    ]
     seen, sums = (torch.cat(some, 3) for some in zip(*parts, strict=True))
     return seen.reshape(batch, heads, queries, -1), sums.reshape(batch, heads, queries)
 
 
 def _held(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scores: Scores
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scores: Scores,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """query [B, kv heads, group, Q, dim]."""
-    found = torch.matmul(query.float(), key.float().transpose(-1, -2)[:, :, None]).mul_(scores.scale)
+    found = torch.matmul(query.float(), key.float().transpose(-1, -2)[:, :, None]).mul_(
+        scores.scale
+    )
     if scores.cap is not None:
         found = found.div_(scores.cap).tanh_().mul_(scores.cap)
     if mask is not None:
-        found = found.masked_fill_(~mask[:, :, None], torch.finfo(torch.float32).min)  # finite: a block may be hidden whole
+        found = found.masked_fill_(
+            ~mask[:, :, None], torch.finfo(torch.float32).min
+        )  # finite: a block may be hidden whole
     lse = found.logsumexp(-1)
     return torch.matmul(found.sub_(lse[..., None]).exp_().to(value.dtype), value[:, :, None]), lse
 

@@ -48,9 +48,15 @@ def _level(trunks: Sequence[Match | None], depth: int, device: torch.device) -> 
         if trunk is not None and depth < len(trunk.parts):
             piece, stop = trunk.parts[depth]
             rows.setdefault((id(piece), stop), []).append(r)
-            parts[id(piece), stop] = piece.keys[:, :, : stop - piece.start], piece.values[:, :, : stop - piece.start]
+            parts[id(piece), stop] = (
+                piece.keys[:, :, : stop - piece.start],
+                piece.values[:, :, : stop - piece.start],
+            )
     ends = list(accumulate(len(some) for some in rows.values()))
-    blocks = [Block(*parts[name], end - len(some), end) for (name, some), end in zip(rows.items(), ends, strict=True)]
+    blocks = [
+        Block(*parts[name], end - len(some), end)
+        for (name, some), end in zip(rows.items(), ends, strict=True)
+    ]
     order = [r for some in rows.values() for r in some]
     return Level(tuple(blocks), torch.tensor(order, device=device))
 
@@ -61,7 +67,9 @@ def attend(
     """query [B, kv heads, G, dim] over what is each row's own, in order of rows, and its levels; and the log-sum-exp
     [B, kv heads, G] of all their scores."""
     parts = [_part(query[one.rows], one.keys, one.values, one.mask, scores) for one in own]
-    part, lse_B_H_G = parts[0] if len(parts) == 1 else (torch.cat(some) for some in zip(*parts, strict=True))
+    part, lse_B_H_G = (
+        parts[0] if len(parts) == 1 else (torch.cat(some) for some in zip(*parts, strict=True))
+    )
     out = part.float()
     for level in over:
         part, there = _blocks(query[level.order_N].transpose(0, 1), level, scores, layer)
@@ -73,7 +81,9 @@ def attend(
     return out.to(query.dtype), lse_B_H_G
 
 
-def _blocks(query: torch.Tensor, level: Level, scores: Scores, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _blocks(
+    query: torch.Tensor, level: Level, scores: Scores, layer: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """query [kv heads, N, G, dim] → what its blocks give [N, kv heads, G, dim] and [N, kv heads, G], in float32."""
     heads, _, group, dim = query.shape
     parts, sums = [], []
@@ -86,20 +96,30 @@ def _blocks(query: torch.Tensor, level: Level, scores: Scores, layer: int) -> tu
 
 
 def _part(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scores: Scores
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scores: Scores,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention over one block, and the log-sum-exp of its scores in float32."""
     if scores.cap is not None or not _fused(query, key, value):
         return held(query, key, value, mask, scores)
     mask = None if mask is None else _added(mask, query.dtype)
     given = {"attn_mask": mask, "scale": scores.scale}
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, **given)
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, **given
+    )
     return out, lse
 
 
 def _fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     """Whether there is one kernel that gives both."""
-    return query.device.type == "cpu" and key.shape[-1] == value.shape[-1] and query.shape[1] == key.shape[1]
+    return (
+        query.device.type == "cpu"
+        and key.shape[-1] == value.shape[-1]
+        and query.shape[1] == key.shape[1]
+    )
 
 
 def _added(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -109,7 +129,10 @@ def _added(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return known[1]
     added = torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)
     if _here.over:
-        _here.masks[name] = mask, added  # with the mask itself, so that its place in memory stays its own
+        _here.masks[name] = (
+            mask,
+            added,
+        )  # with the mask itself, so that its place in memory stays its own
     return added
 
 

@@ -27,7 +27,12 @@ from services.rollout.engines.torch_engine.kv.kv_budget import Limits, Memory
 from services.rollout.engines.torch_engine.kv.kv_slots import Slots
 from services.rollout.engines.torch_engine.sampler import draw
 from services.rollout.engines.torch_engine.samples import Samples
-from services.rollout.engines.torch_engine.scheduling.admission import Group, batches, next_wave, sources
+from services.rollout.engines.torch_engine.scheduling.admission import (
+    Group,
+    batches,
+    next_wave,
+    sources,
+)
 from services.rollout.engines.torch_engine.scheduling.branches import RunningBranch, unstarted
 from services.rollout.engines.torch_engine.scheduling.chunked_prefill import Filling
 from services.rollout.engines.torch_engine.scheduling.limits import check
@@ -42,7 +47,9 @@ _FEW = 8  # a prefill pass costs about half a decode step: it waits until an eig
 class TorchEngine:
     """Samples with a Hugging Face causal LM."""
 
-    def __init__(self, forward: Forward, tokenizer: Tokenizer, limits: Limits, policy: PolicyVersion) -> None:
+    def __init__(
+        self, forward: Forward, tokenizer: Tokenizer, limits: Limits, policy: PolicyVersion
+    ) -> None:
         self.tokenizer = tokenizer
         self._forward, self._limits, self._policy = forward, limits, policy
         self._memory = Memory(forward.kv, limits)
@@ -65,7 +72,11 @@ class TorchEngine:
         """Stops a segment, running or waiting."""
         if (request := self._waiting.pop(key, None) or self._unfilled(key)) is not None:
             paused = self._running.paused.pop(key, None)
-            return paused.ended(Finish.ABORTED, self._policy) if paused else unstarted(request, self._policy)
+            return (
+                paused.ended(Finish.ABORTED, self._policy)
+                if paused
+                else unstarted(request, self._policy)
+            )
         row = next((row for row in self._running.rows if row.request.key == key), None)
         if row is None:
             return None
@@ -107,7 +118,9 @@ class TorchEngine:
     def logprobs(self, tokens_T: IntTokens, first: int, temperature: float) -> Floats:
         """Log-probs of tokens[first:]."""
         if not 1 <= first < len(tokens_T):
-            raise InvalidInput(f"first={first} must lie in 1..{len(tokens_T) - 1}: a first token has no log-prob")
+            raise InvalidInput(
+                f"first={first} must lie in 1..{len(tokens_T) - 1}: a first token has no log-prob"
+            )
         return self._forward.logprobs(tokens_T, first, temperature)
 
     def stats(self) -> EngineStats:
@@ -146,7 +159,14 @@ class TorchEngine:
             waiting = self._postponed(waiting)
         self._memory.trim()
         took = 1000 * (time.perf_counter() - begun)
-        log.debug("step %d: %d decoded, %d admitted, %d ended, %.0f ms", self._steps, decoded, admitted, len(ended), took)
+        log.debug(
+            "step %d: %d decoded, %d admitted, %d ended, %.0f ms",
+            self._steps,
+            decoded,
+            admitted,
+            len(ended),
+            took,
+        )
         return ended
 
     # -- admission --
@@ -217,7 +237,9 @@ class TorchEngine:
             spare.load(g, group.match)
             group.match.pin(-1)
         self._prefilled += sum(g.fresh for g in groups)
-        return self._begin(groups, spare, self._forward.prefill(spare, prefixes, [g.match.length for g in groups]))
+        return self._begin(
+            groups, spare, self._forward.prefill(spare, prefixes, [g.match.length for g in groups])
+        )
 
     def _begin(self, groups: list[Group], spare: Slots, logits: torch.Tensor) -> list[Sampled]:
         """Begins the branches of prefixes that are in spare slots: each has a copy in its pages, or all share the one that
@@ -227,8 +249,12 @@ class TorchEngine:
             self._cached += group.match.length + (len(group.requests) - 1) * len(group.prefix_P)
             if group.shared:
                 self._running.share(rows[g], group.prefix_P, spare.keys[:, g], spare.values[:, g])
-        copies = sum(len(g.requests) * self._memory.pages.of(len(g.prefix_P)) for g in groups if not g.shared)
-        self._running.provide(copies, anyway=True)  # there is room, but for what others that begin now still read
+        copies = sum(
+            len(g.requests) * self._memory.pages.of(len(g.prefix_P)) for g in groups if not g.shared
+        )
+        self._running.provide(
+            copies, anyway=True
+        )  # there is room, but for what others that begin now still read
         for g, group in enumerate(groups):
             if not group.shared:
                 self._running.copy(rows[g], group.prefix_P, spare.keys[:, g], spare.values[:, g])
@@ -238,7 +264,9 @@ class TorchEngine:
     def _provide(self, pages: int, fewest: int) -> None:
         """Makes pages free beside those of the next tokens. For want of room, branches beyond the `fewest` are paused, and
         prefixes that are being computed given up."""
-        while not self._running.provide(pages, anyway=len(self._running.rows) <= fewest and not self._filling):
+        while not self._running.provide(
+            pages, anyway=len(self._running.rows) <= fewest and not self._filling
+        ):
             if len(self._running.rows) > fewest:
                 paused = self._running.pause()
                 self._waiting = {paused.key: paused} | self._waiting
@@ -247,12 +275,18 @@ class TorchEngine:
 
     # -- sampling --
 
-    def _sample(self, logits: torch.Tensor, groups: Sequence[Group], rows: list[RunningBranch]) -> list[Sampled]:
+    def _sample(
+        self, logits: torch.Tensor, groups: Sequence[Group], rows: list[RunningBranch]
+    ) -> list[Sampled]:
         """First tokens: branches with the same prefix and temperature share one distribution."""
         of, samplings, which = sources(groups)
         shared = logits if of == list(range(len(groups))) else logits[of]
-        drawn = draw(shared, samplings, which, self._uniforms(rows), extras(rows, self._forward.embeddings))
-        return self._take(scored(drawn, rows, self._head, self._forward.states, [of[d] for d in which]), rows)
+        drawn = draw(
+            shared, samplings, which, self._uniforms(rows), extras(rows, self._forward.embeddings)
+        )
+        return self._take(
+            scored(drawn, rows, self._head, self._forward.states, [of[d] for d in which]), rows
+        )
 
     def _decode(self) -> list[Sampled]:
         self._provide(0, 1)
@@ -261,14 +295,22 @@ class TorchEngine:
         spare = self._limits.rows(len(rows)) - len(rows)  # in front, where the shortest ones are
         tokens = [0] * spare + [row.tokens[-1] for row in rows]
         positions = [0] * spare + [row.written for row in rows]
-        trunks, tables = [None] * spare + [row.trunk for row in rows], [[0]] * spare + self._running.tables
-        logits = self._forward.decode(self._memory.pages, tokens, positions, trunks, tables, self._limits.cuts)
+        trunks, tables = (
+            [None] * spare + [row.trunk for row in rows],
+            [[0]] * spare + self._running.tables,
+        )
+        logits = self._forward.decode(
+            self._memory.pages, tokens, positions, trunks, tables, self._limits.cuts
+        )
         for row in rows:
             row.written += 1
         samplings = [row.request.sampling for row in rows]
         wanted = extras(rows, self._forward.embeddings)
         drawn = draw(logits[spare:], samplings, range(len(rows)), self._uniforms(rows), wanted)
-        return self._take(scored(drawn, rows, self._head, self._forward.states, range(spare, spare + len(rows))), rows)
+        return self._take(
+            scored(drawn, rows, self._head, self._forward.states, range(spare, spare + len(rows))),
+            rows,
+        )
 
     @staticmethod
     def _uniforms(rows: Sequence[RunningBranch]) -> npt.NDArray[np.float64]:
@@ -288,6 +330,10 @@ class TorchEngine:
                 ended.append(row.ended(finish, self._policy))
                 gone.append(row)
                 if finish is Finish.BOUNDARY and row.request.keep:
-                    self._memory.keep(row.path[: row.written], *self._memory.pages.read(row.pages, row.own), row.above)
+                    self._memory.keep(
+                        row.path[: row.written],
+                        *self._memory.pages.read(row.pages, row.own),
+                        row.above,
+                    )
         self._running.remove(gone)
         return ended

@@ -18,7 +18,9 @@ def extras(rows: Sequence[RunningBranch], embeddings_V_H: torch.Tensor) -> Extra
     forced = np.array([-1 if row.forced is None else row.forced for row in rows], np.int32)
     if not any(w.top or w.semantic for w in wanted) and (forced < 0).all():
         return None
-    most = np.array([max(w.top, w.semantic) for w in wanted], np.int64).clip(max=len(embeddings_V_H))
+    most = np.array([max(w.top, w.semantic) for w in wanted], np.int64).clip(
+        max=len(embeddings_V_H)
+    )
     return Extras(forced, most, embeddings_V_H if any(w.semantic for w in wanted) else None)
 
 

@@ -33,8 +33,12 @@ class Forward:
 
     def look(self) -> None:
         """Looks at what the model caches and attends to."""
-        self.kv, self.in_parts = _probe(self.model, self.device)  # whether rows can attend to their KV part by part
-        self.by_level = self.in_parts and self.kinds == {"full_attention"}  # whether they can share a trunk's
+        self.kv, self.in_parts = _probe(
+            self.model, self.device
+        )  # whether rows can attend to their KV part by part
+        self.by_level = self.in_parts and self.kinds == {
+            "full_attention"
+        }  # whether they can share a trunk's
 
     @property
     def window(self) -> int:
@@ -56,7 +60,10 @@ class Forward:
         """
         tokens = torch.tensor(tokens_B, device=self.device)[:, None]
         positions = torch.tensor(positions_B, device=self.device)[:, None]
-        places_B = [at - (0 if trunk is None else trunk.length) for at, trunk in zip(positions_B, trunks_B, strict=True)]
+        places_B = [
+            at - (0 if trunk is None else trunk.length)
+            for at, trunk in zip(positions_B, trunks_B, strict=True)
+        ]
         places = torch.tensor(places_B, device=self.device)[:, None]
         cache = PagedCache(pages, tables_B, places_B, cuts, together=not self.in_parts)
         with (
@@ -66,7 +73,9 @@ class Forward:
             return self._run(cache, tokens, positions, self._masks(places, cache.width))
 
     @torch.inference_mode()
-    def prefill(self, slots: Slots, prefixes: Sequence[IntTokens], cached_B: Sequence[int]) -> torch.Tensor:
+    def prefill(
+        self, slots: Slots, prefixes: Sequence[IntTokens], cached_B: Sequence[int]
+    ) -> torch.Tensor:
         """Logits [B, V] after the last token of each prefix, of which the first cached_B[b] tokens are in the slots.
 
         The new tokens of all rows are aligned at their ends, so that one column holds every last token; what stands
@@ -82,20 +91,34 @@ class Forward:
         written = torch.from_numpy(places).to(self.device)
         positions = torch.where(written == width, 0, written)
         cache = SlotCache(slots, written, width)
-        return self._run(cache, torch.from_numpy(tokens).to(self.device), positions, self._masks(positions, width))
+        return self._run(
+            cache,
+            torch.from_numpy(tokens).to(self.device),
+            positions,
+            self._masks(positions, width),
+        )
 
     @torch.inference_mode()
     def logprobs(self, tokens_T: IntTokens, first: int, temperature: float) -> Floats:
         """Log-probs of tokens[first:] by one plain pass without any cache of ours."""
         ids = torch.from_numpy(tokens_T.astype(np.int64)).to(self.device)[None]
         at = torch.arange(len(tokens_T), device=self.device)[None]
-        out = self.model(input_ids=ids, position_ids=at, attention_mask=self._masks(at, len(tokens_T)), use_cache=False)
+        out = self.model(
+            input_ids=ids,
+            position_ids=at,
+            attention_mask=self._masks(at, len(tokens_T)),
+            use_cache=False,
+        )
         logits = out.logits[0, first - 1 : -1].float() / (temperature or 1.0)
         picked = torch.log_softmax(logits, -1).gather(1, ids[0, first:, None])[:, 0]
         return picked.cpu().numpy().astype(np.float32)
 
     def _run(
-        self, cache: Cache, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | dict[str, torch.Tensor]
+        self,
+        cache: Cache,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        mask: torch.Tensor | dict[str, torch.Tensor],
     ) -> torch.Tensor:
         out = self.model(
             input_ids=tokens,
@@ -113,7 +136,9 @@ class Forward:
         if output is not None:
             output.register_forward_pre_hook(self._note_states)
 
-    def _note_states(self, _: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    def _note_states(
+        self, _: torch.nn.Module, inputs: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...]:
         dense = tuple(x.clone(memory_format=torch.contiguous_format) for x in inputs)
         self.states = dense[0][:, -1]
         return dense
@@ -124,14 +149,20 @@ class Forward:
         if self.kinds == {"full_attention"}:
             return self._given(full)
         near = self._given(full & (at > positions[:, :, None] - self.window)[:, None])
-        return {"full_attention": self._given(full), "sliding_attention": near} if len(self.kinds) > 1 else near
+        return (
+            {"full_attention": self._given(full), "sliding_attention": near}
+            if len(self.kinds) > 1
+            else near
+        )
 
     def _given(self, seen: torch.Tensor) -> torch.Tensor:
         """A mask as the model takes it: attention that is not ours may add it to its scores."""
         if self.model.config._attn_implementation == attention.NAME:
             return seen
         dtype = self.kv.dtype
-        return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
+        return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(
+            ~seen, torch.finfo(dtype).min
+        )
 
 
 def _layer_kinds(model: PreTrainedModel) -> set[str]:
@@ -139,8 +170,14 @@ def _layer_kinds(model: PreTrainedModel) -> set[str]:
     kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
     unknown = sorted(kinds - {"full_attention", "sliding_attention"})
     if unknown:
-        raise NotReady(f"model type {text.model_type} has {unknown[0]} layers, whose state the tree engine cannot share")
-    if kinds == {"full_attention"} and getattr(text, "sliding_window", None) and not getattr(text, "layer_types", None):
+        raise NotReady(
+            f"model type {text.model_type} has {unknown[0]} layers, whose state the tree engine cannot share"
+        )
+    if (
+        kinds == {"full_attention"}
+        and getattr(text, "sliding_window", None)
+        and not getattr(text, "layer_types", None)
+    ):
         kinds = {"sliding_attention"}
     return kinds
 
@@ -154,16 +191,26 @@ def _probe(model: PreTrainedModel, device: torch.device) -> tuple[KVShape, bool]
     cache = DynamicCache()
     with attention.watched() as seen:
         model(
-            input_ids=torch.zeros(1, _PROBE_TOKENS, dtype=torch.long, device=device), past_key_values=cache, use_cache=True
+            input_ids=torch.zeros(1, _PROBE_TOKENS, dtype=torch.long, device=device),
+            past_key_values=cache,
+            use_cache=True,
         )
-    pairs = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers]
-    shapes = {(k.shape[1], k.shape[3], v.shape[3], k.dtype) for k, v in pairs if k is not None and v is not None}
+    pairs = [
+        (getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers
+    ]
+    shapes = {
+        (k.shape[1], k.shape[3], v.shape[3], k.dtype)
+        for k, v in pairs
+        if k is not None and v is not None
+    }
     if len(shapes) != 1:
         raise NotReady(
             f"model type {model.config.model_type} caches layers of {len(shapes)} shapes; the tree engine needs one"
         )
     heads, key_dim, value_dim, dtype = shapes.pop()
-    kept = len(seen) == len(pairs) and all(_same(key, value, pairs, layer) for layer, key, value in seen)
+    kept = len(seen) == len(pairs) and all(
+        _same(key, value, pairs, layer) for layer, key, value in seen
+    )
     return KVShape(len(pairs), heads, key_dim, value_dim, dtype, device), kept
 
 
@@ -175,4 +222,7 @@ def _same(
 ) -> bool:
     """Whether a layer attends to just what it caches."""
     cached = (None, None) if layer is None else pairs[layer]
-    return all(kept is not None and torch.equal(given, kept) for given, kept in zip((key, value), cached, strict=True))
+    return all(
+        kept is not None and torch.equal(given, kept)
+        for given, kept in zip((key, value), cached, strict=True)
+    )

@@ -36,7 +36,9 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTra
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot load a model from {folder}: {str(error).splitlines()[0]}") from None
+        raise InvalidInput(
+            f"cannot load a model from {folder}: {str(error).splitlines()[0]}"
+        ) from None
     finite.refuse(model.named_parameters(), folder)
     with_attention(model)
     moved: PreTrainedModel = torch.nn.Module.to(model, device)
@@ -78,17 +80,25 @@ def take(model: PreTrainedModel, manifest_path: Path) -> ValueHead | None:
     return learned
 
 
-def _check(state: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], source: Path) -> None:
+def _check(
+    state: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], source: Path
+) -> None:
     tied = {state[name].data_ptr() for name in tensors if name in state}
-    missing = sorted(name for name, t in state.items() if name not in tensors and t.data_ptr() not in tied)
+    missing = sorted(
+        name for name, t in state.items() if name not in tensors and t.data_ptr() not in tied
+    )
     extra = sorted(set(tensors) - set(state))
     if missing or extra:
-        what = f"lacks {missing[0]!r}" if missing else f"holds {extra[0]!r}, which the model has not"
+        what = (
+            f"lacks {missing[0]!r}" if missing else f"holds {extra[0]!r}, which the model has not"
+        )
         raise InvalidInput(f"weights {source} {what}; are they of another model?")
     for name, tensor in tensors.items():
         if tensor.shape != state[name].shape:
             shapes = f"{tuple(tensor.shape)} instead of {tuple(state[name].shape)}"
-            raise InvalidInput(f"tensor {name} of {source} has shape {shapes}; are they of another model?")
+            raise InvalidInput(
+                f"tensor {name} of {source} has shape {shapes}; are they of another model?"
+            )
 
 
 class ChatTokenizer:
@@ -104,13 +114,18 @@ class ChatTokenizer:
             text = "\n".join(m["content"] for m in messages) + "\n"
         else:
             turns = [dict(m) for m in messages]
-            text = str(self._inner.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+            text = str(
+                self._inner.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            )
         ids = self._inner(text, add_special_tokens=self._inner.chat_template is None)["input_ids"]
         return np.array(ids, np.int32)
 
     def encode(self, text: str) -> IntTokens:
         """Token ids of a text alone; what looks like a special token is text as well."""
-        return np.array(self._inner(text, add_special_tokens=False, split_special_tokens=True)["input_ids"], np.int32)
+        return np.array(
+            self._inner(text, add_special_tokens=False, split_special_tokens=True)["input_ids"],
+            np.int32,
+        )
 
     def decode(self, tokens: IntTokens) -> str:
         """Text without special tokens."""
@@ -118,6 +133,10 @@ class ChatTokenizer:
 
 
 def _eos(model: Any, of_tokenizer: int | None) -> frozenset[int]:
-    named = [model.config.eos_token_id, getattr(model.generation_config, "eos_token_id", None), of_tokenizer]
+    named = [
+        model.config.eos_token_id,
+        getattr(model.generation_config, "eos_token_id", None),
+        of_tokenizer,
+    ]
     ids = [i for n in named for i in (n if isinstance(n, list) else [n]) if i is not None]
     return frozenset(int(i) for i in ids)

@@ -60,30 +60,55 @@ class PagedCache(Cache):
     """
 
     def __init__(
-        self, pages: Pages, tables_B: Sequence[Sequence[int]], places_B: Sequence[int], cuts: Cuts, together: bool
+        self,
+        pages: Pages,
+        tables_B: Sequence[Sequence[int]],
+        places_B: Sequence[int],
+        cuts: Cuts,
+        together: bool,
     ) -> None:
         super().__init__(layers=[])
         self._pages, self._together = pages, together
-        used_B = [-(-(place // pages.size + 1) // cuts.multiple) * cuts.multiple for place in places_B]
-        found = [(0, len(used_B), max(used_B))] if together else cut(used_B, cuts.waste // pages.size)
+        used_B = [
+            -(-(place // pages.size + 1) // cuts.multiple) * cuts.multiple for place in places_B
+        ]
+        found = (
+            [(0, len(used_B), max(used_B))] if together else cut(used_B, cuts.waste // pages.size)
+        )
         self.width = max(used_B) * pages.size
         heads = torch.arange(pages.shape.heads, device=pages.shape.device)
         size = pages.size
-        written = [table[at // size] * size + at % size for table, at in zip(tables_B, places_B, strict=True)]
-        self._written = (torch.tensor(written, device=heads.device)[:, None] + heads * pages.tokens).reshape(-1)
+        written = [
+            table[at // size] * size + at % size
+            for table, at in zip(tables_B, places_B, strict=True)
+        ]
+        self._written = (
+            torch.tensor(written, device=heads.device)[:, None] + heads * pages.tokens
+        ).reshape(-1)
         self._buckets = [_Bucket(pages, slice(a, b), tables_B[a:b], most) for a, b, most in found]
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *args: Any,
+        **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Writes a layer's new keys and values [B, kv heads, 1, dim]; returns all that its rows see, or something of its
         shape where the attention asks for it itself."""
         keys, values = self._pages.keys[layer_idx], self._pages.values[layer_idx]
-        keys.view(-1, keys.shape[-1]).index_copy_(0, self._written, key_states.reshape(-1, keys.shape[-1]))
-        values.view(-1, values.shape[-1]).index_copy_(0, self._written, value_states.reshape(-1, values.shape[-1]))
+        keys.view(-1, keys.shape[-1]).index_copy_(
+            0, self._written, key_states.reshape(-1, keys.shape[-1])
+        )
+        values.view(-1, values.shape[-1]).index_copy_(
+            0, self._written, value_states.reshape(-1, values.shape[-1])
+        )
         if self._together:
             return self._buckets[0].gathered(keys, values)
-        return key_states.expand(-1, -1, self.width, -1), value_states.expand(-1, -1, self.width, -1)
+        return key_states.expand(-1, -1, self.width, -1), value_states.expand(
+            -1, -1, self.width, -1
+        )
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens seen; positions are always given explicitly, so this only sizes buffers."""
@@ -100,9 +125,13 @@ class PagedCache(Cache):
 class _Bucket:
     """Rows of similar length, and room for what they see in one layer."""
 
-    def __init__(self, pages: Pages, rows: slice, tables: Sequence[Sequence[int]], most: int) -> None:
+    def __init__(
+        self, pages: Pages, rows: slice, tables: Sequence[Sequence[int]], most: int
+    ) -> None:
         self.rows, shape = rows, pages.shape
-        filled = torch.tensor([[*table[:most], *[0] * (most - len(table))] for table in tables], device=shape.device)
+        filled = torch.tensor(
+            [[*table[:most], *[0] * (most - len(table))] for table in tables], device=shape.device
+        )
         heads = torch.arange(shape.heads, device=shape.device) * pages.count
         self._index = (filled[:, None] + heads[:, None]).reshape(-1)
         self._shape, self._size = (len(tables), shape.heads, most * pages.size), pages.size
@@ -111,7 +140,9 @@ class _Bucket:
             for dim in (shape.key_dim, shape.value_dim)
         )
 
-    def gathered(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def gathered(
+        self, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """One layer's keys and values of all its rows."""
         for whole, room in ((keys, self._keys), (values, self._values)):
             torch.index_select(whole.view(-1, room.shape[1]), 0, self._index, out=room)

@@ -49,9 +49,15 @@ def draw(
         a, b = np.searchsorted(which, (first, first + _CHUNK))
         last = min(first + _CHUNK, len(sampling_D))
         part = None if extras is None else extras[a:b]
-        drawn = _draw(logits_D_V[first:last], sampling_D[first:last], which[a:b] - first, u_R[a:b], part)
+        drawn = _draw(
+            logits_D_V[first:last], sampling_D[first:last], which[a:b] - first, u_R[a:b], part
+        )
         out.tokens_R[a:b] = drawn.tokens_R
-        out.logprobs_R[a:b], out.sampled_R[a:b], out.entropies_R[a:b] = drawn.logprobs_R, drawn.sampled_R, drawn.entropies_R
+        out.logprobs_R[a:b], out.sampled_R[a:b], out.entropies_R[a:b] = (
+            drawn.logprobs_R,
+            drawn.sampled_R,
+            drawn.entropies_R,
+        )
         if out.likeliest is not None and drawn.likeliest is not None:
             _put(out.likeliest, drawn.likeliest, slice(a, b))
     return out
@@ -63,7 +69,9 @@ def _room(extras: Extras | None) -> Likeliest | None:
         return None
     shape = (len(extras.most_R), most)
     semantic = shape if extras.embeddings_V_H is not None else (shape[0], 0)
-    return Likeliest(np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(semantic, np.float32))
+    return Likeliest(
+        np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(semantic, np.float32)
+    )
 
 
 def _put(into: Likeliest, part: Likeliest, rows: slice) -> None:
@@ -85,7 +93,9 @@ def _draw(
     entropy_D = -_dot(p_D_V[:, : raw_D_V.shape[1]], raw_D_V)
     lp_D_V = raw_D_V
     if any(s.temperature not in (0.0, 1.0) for s in sampling_D):
-        temperature_D = torch.tensor([s.temperature or 1.0 for s in sampling_D], device=logits_D_V.device)
+        temperature_D = torch.tensor(
+            [s.temperature or 1.0 for s in sampling_D], device=logits_D_V.device
+        )
         lp_D_V = torch.log_softmax(logits_D_V.float() / temperature_D[:, None], -1)
         p_D_V = _padded_exp(lp_D_V)
     drawn_D_V = _biased(lp_D_V, p_D_V, sampling_D)
@@ -108,7 +118,9 @@ def _draw(
     return Samples(tokens.int().cpu().numpy(), floats[0], floats[1], floats[2], told)
 
 
-def _biased(lp_D_V: torch.Tensor, p_D_V: torch.Tensor, sampling_D: Sequence[Sampling]) -> torch.Tensor:
+def _biased(
+    lp_D_V: torch.Tensor, p_D_V: torch.Tensor, sampling_D: Sequence[Sampling]
+) -> torch.Tensor:
     """Log-probs with logit bias, where there is one, and p_D_V with them: log softmax((logits + bias) / T)."""
     if not any(s.bias for s in sampling_D):
         return lp_D_V
@@ -116,7 +128,9 @@ def _biased(lp_D_V: torch.Tensor, p_D_V: torch.Tensor, sampling_D: Sequence[Samp
     for d, s in enumerate(sampling_D):
         if s.bias:
             tokens = torch.tensor([token for token, _ in s.bias], device=lp_D_V.device)
-            added = torch.tensor([added for _, added in s.bias], device=lp_D_V.device) / (s.temperature or 1.0)
+            added = torch.tensor([added for _, added in s.bias], device=lp_D_V.device) / (
+                s.temperature or 1.0
+            )
             biased_D_V[d].index_add_(0, tokens, added)
             biased_D_V[d] = torch.log_softmax(biased_D_V[d], -1)
             p_D_V[d, : lp_D_V.shape[1]] = biased_D_V[d].exp()
@@ -156,7 +170,9 @@ def kept(p_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     return torch.zeros_like(p_V).scatter_(0, index, keep.to(p_V.dtype))
 
 
-def _pick(p_D_V: torch.Tensor, which: torch.Tensor, u_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _pick(
+    p_D_V: torch.Tensor, which: torch.Tensor, u_R: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Token of each row by inverse CDF, and the log of its distribution's mass (0 unless truncated)."""
     blocks = p_D_V.view(p_D_V.shape[0], -1, _BLOCK)
     cum_R_B = blocks.sum(-1).double().cumsum(1)[which]

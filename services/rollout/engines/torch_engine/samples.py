@@ -8,7 +8,9 @@ from banyan.segment import Floats, IntTokens
 from banyan.signals import Signals, Wanted
 
 _NO_IDS, _NO_FLOATS = np.zeros(0, np.int32), np.zeros(0, np.float32)
-LEAST = float(np.finfo(np.float16).min)  # log-prob of what cannot be: segments and signals hold finite numbers
+LEAST = float(
+    np.finfo(np.float16).min
+)  # log-prob of what cannot be: segments and signals hold finite numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,8 +61,14 @@ class Samples:
         told = self.likeliest
         if told is None or not (wanted.top or wanted.semantic):
             return None if head is None else TokenSignals(_NO_IDS, _NO_FLOATS, None, head)
-        semantic = float(told.semantic_R_K[r, min(wanted.semantic, told.width) - 1]) if wanted.semantic else None
-        return TokenSignals(told.ids_R_K[r, : wanted.top], told.logprobs_R_K[r, : wanted.top], semantic, head)
+        semantic = (
+            float(told.semantic_R_K[r, min(wanted.semantic, told.width) - 1])
+            if wanted.semantic
+            else None
+        )
+        return TokenSignals(
+            told.ids_R_K[r, : wanted.top], told.logprobs_R_K[r, : wanted.top], semantic, head
+        )
 
 
 def signals(said: list[TokenSignals]) -> Signals:
@@ -69,7 +77,10 @@ def signals(said: list[TokenSignals]) -> Signals:
         return Signals()
     semantic = np.array([one.semantic for one in said if one.semantic is not None], np.float32)
     head = np.array([one.head for one in said if one.head is not None], np.float32)
-    ids, logprobs = np.stack([one.ids_K for one in said]), np.stack([one.logprobs_K for one in said])
+    ids, logprobs = (
+        np.stack([one.ids_K for one in said]),
+        np.stack([one.logprobs_K for one in said]),
+    )
     if not ids.size:
         return Signals(semantic_T=semantic, head_T=head)
     return Signals(ids, logprobs, semantic, head)

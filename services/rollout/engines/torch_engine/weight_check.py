@@ -21,7 +21,9 @@ def check(manifest_path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
     missing = sorted(set(shapes) - set(held))
     extra = sorted(name for name, all_names in names.items() if not all_names & set(shapes))
     if shapes and (missing or extra):
-        what = f"lacks {missing[0]!r}" if missing else f"holds {extra[0]!r}, which the model has not"
+        what = (
+            f"lacks {missing[0]!r}" if missing else f"holds {extra[0]!r}, which the model has not"
+        )
         raise InvalidInput(f"weights {manifest_path} {what}; are they of another model?")
     for name, shape in shapes.items():
         if held[name] != shape:

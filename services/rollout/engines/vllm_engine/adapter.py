@@ -27,7 +27,9 @@ def read(weights: Path) -> Mapping[str, Any] | None:
     return file.read(weights).adapter
 
 
-def check(adapter: Mapping[str, Any], weights: Path, shapes: Mapping[str, tuple[int, ...]], most_rank: int) -> None:
+def check(
+    adapter: Mapping[str, Any], weights: Path, shapes: Mapping[str, tuple[int, ...]], most_rank: int
+) -> None:
     """Raises InvalidInput unless an adapter is one of the model's that vLLM was started for."""
     rank = adapter.get("r")
     if not isinstance(rank, int) or not 0 < rank <= most_rank:
@@ -39,13 +41,19 @@ def check(adapter: Mapping[str, Any], weights: Path, shapes: Mapping[str, tuple[
         match = _NAME.fullmatch(tensor.name)
         shape = shapes.get(f"{match['module']}.weight", ()) if match else ()
         if match is None or (shapes and len(shape) != 2):
-            raise InvalidInput(f"{weights} holds {tensor.name!r}, which is no adapter of a matrix of the model")
+            raise InvalidInput(
+                f"{weights} holds {tensor.name!r}, which is no adapter of a matrix of the model"
+            )
         wanted = (rank, shape[1]) if match["which"] == "A" else (shape[0], rank)
         if shapes and tensor.shape != wanted:
-            raise InvalidInput(f"tensor {tensor.name} of {weights} has shape {tensor.shape} instead of {wanted}")
+            raise InvalidInput(
+                f"tensor {tensor.name} of {weights} has shape {tensor.shape} instead of {wanted}"
+            )
 
 
-async def take(core: "Core", policy: PolicyVersion, adapter: Mapping[str, Any], weights: Path) -> None:
+async def take(
+    core: "Core", policy: PolicyVersion, adapter: Mapping[str, Any], weights: Path
+) -> None:
     """Lets vLLM sample with an adapter."""
     with tempfile.TemporaryDirectory(prefix="banyan-adapter-") as folder:
         await core.adapt(request(policy, write(adapter, weights, Path(folder))))
@@ -55,7 +63,9 @@ def request(policy: PolicyVersion, folder: Path) -> Any:
     """vLLM's name for a policy's adapter in a folder."""
     from vllm.lora.request import LoRARequest
 
-    return LoRARequest(policy.digest.hex(), 1 + int.from_bytes(policy.digest[:8], "little") % _NUMBERS, str(folder))
+    return LoRARequest(
+        policy.digest.hex(), 1 + int.from_bytes(policy.digest[:8], "little") % _NUMBERS, str(folder)
+    )
 
 
 def write(adapter: Mapping[str, Any], weights: Path, folder: Path) -> Path:
@@ -63,6 +73,9 @@ def write(adapter: Mapping[str, Any], weights: Path, folder: Path) -> Path:
     from safetensors.torch import save_file
 
     tensors = file.read_tensors(file.read(weights))
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "adapter_model.safetensors")
+    save_file(
+        {name: tensor.contiguous() for name, tensor in tensors.items()},
+        folder / "adapter_model.safetensors",
+    )
     (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", **adapter}))
     return folder

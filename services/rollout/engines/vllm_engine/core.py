@@ -86,24 +86,37 @@ class Core:
             llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[vllm_usage.logger(usage)])
             return cls(llm, settings.longest, settings.max_branches, usage)
         except ValueError as error:
-            raise InvalidInput(f"vLLM refuses {settings.folder}: {str(error).splitlines()[0]}") from None
+            raise InvalidInput(
+                f"vLLM refuses {settings.folder}: {str(error).splitlines()[0]}"
+            ) from None
 
     def new_id(self) -> str:
         """A name for a request."""
         self._count += 1
         return str(self._count)
 
-    async def ask(self, tokens: list[int], salt: str, params: Mapping[str, Any], name: str = "", adapter: Any = None) -> Any:
+    async def ask(
+        self,
+        tokens: list[int],
+        salt: str,
+        params: Mapping[str, Any],
+        name: str = "",
+        adapter: Any = None,
+    ) -> Any:
         """Runs one request to its end; its last output. An abort ends it, with what there is."""
         from vllm import SamplingParams
         from vllm.inputs.engine import tokens_input
         from vllm.sampling_params import RequestOutputKind
 
         kind = RequestOutputKind.FINAL_ONLY
-        sampling = SamplingParams(**params, output_kind=kind, flat_logprobs=True, ignore_eos=True, skip_clone=True)
+        sampling = SamplingParams(
+            **params, output_kind=kind, flat_logprobs=True, ignore_eos=True, skip_clone=True
+        )
         last = None
         prompt, lora = tokens_input(tokens, cache_salt=salt), adapter or self.adapter
-        async for output in self._llm.generate(prompt, sampling, name or self.new_id(), lora_request=lora):
+        async for output in self._llm.generate(
+            prompt, sampling, name or self.new_id(), lora_request=lora
+        ):
             last = output
         return last
 
@@ -111,24 +124,37 @@ class Core:
         """Ends requests."""
         await self._llm.abort(names)
 
-    async def read(self, tokens: list[int], first: int, top: int, salt: str) -> tuple[Floats, Signals]:
+    async def read(
+        self, tokens: list[int], first: int, top: int, salt: str
+    ) -> tuple[Floats, Signals]:
         """What the policy says, untempered, of tokens[first:], by one pass over all of them."""
         if len(tokens) < self._longest:
-            return vllm_params.of_prompt(await self.ask(tokens, salt, vllm_params.prompt_params(top)), first, top)
+            return vllm_params.of_prompt(
+                await self.ask(tokens, salt, vllm_params.prompt_params(top)), first, top
+            )
         return await self._full(tokens, first, top, salt)
 
-    async def _full(self, tokens: list[int], first: int, top: int, salt: str) -> tuple[Floats, Signals]:
+    async def _full(
+        self, tokens: list[int], first: int, top: int, salt: str
+    ) -> tuple[Floats, Signals]:
         """Of a path that fills the context: vLLM wants room for a token behind a prompt, so its last one is asked for."""
         last = len(tokens) - 1
         said = [await self.read(tokens[:last], first, top, salt)] if first < last else []
         value, signals = await self._probe(tokens, last, 1.0, salt), None if top else Signals()
         while signals is None:  # a probe that ran in the same step mixed them up
-            signals = vllm_params.said(await self.ask(tokens[:last], salt, vllm_params.likeliest_params(top)), top).signals
+            signals = vllm_params.said(
+                await self.ask(tokens[:last], salt, vllm_params.likeliest_params(top)), top
+            ).signals
         logprobs = [values for values, _ in said] + [np.array([value], np.float32)]
         return np.concatenate(logprobs), joined([signals for _, signals in said] + [signals])
 
     async def score(
-        self, tokens: list[int], first: int, temperature: float, salt: str, enough: asyncio.Event | None = None
+        self,
+        tokens: list[int],
+        first: int,
+        temperature: float,
+        salt: str,
+        enough: asyncio.Event | None = None,
     ) -> Floats:
         """Log-probs of tokens[first:]; only the first ones, perhaps none, that were known when somebody said that it is
         `enough`. At a temperature each is a request, as those of a prompt know none."""
@@ -138,15 +164,22 @@ class Core:
             if vllm_params.untempered(temperature):
                 return await self._read_before(ended, tokens, first, salt)
             places = range(first, len(tokens))
-            probes = [asyncio.ensure_future(self._probe(tokens, at, temperature, salt)) for at in places]
-            await _first(asyncio.ensure_future(asyncio.wait(probes, return_when=asyncio.FIRST_EXCEPTION)), ended)
+            probes = [
+                asyncio.ensure_future(self._probe(tokens, at, temperature, salt)) for at in places
+            ]
+            await _first(
+                asyncio.ensure_future(asyncio.wait(probes, return_when=asyncio.FIRST_EXCEPTION)),
+                ended,
+            )
             answered = list(itertools.takewhile(asyncio.Future.done, probes))
             return np.array([probe.result() for probe in answered], np.float32)
         finally:
             for task in (*probes, ended):
                 task.cancel()
 
-    async def _read_before(self, ended: "asyncio.Future[Any]", tokens: list[int], first: int, salt: str) -> Floats:
+    async def _read_before(
+        self, ended: "asyncio.Future[Any]", tokens: list[int], first: int, salt: str
+    ) -> Floats:
         """Log-probs of tokens[first:] by one pass, or none where it has not ended before something else did."""
         reading = asyncio.ensure_future(self.read(tokens, first, 0, salt))
         try:
@@ -158,7 +191,9 @@ class Core:
     async def _probe(self, tokens: list[int], at: int, temperature: float, salt: str) -> float:
         """The log-prob of tokens[at] after those before it."""
         async with self._probes:
-            output = await self.ask(tokens[:at], salt, vllm_params.probe_params(temperature, tokens[at]))
+            output = await self.ask(
+                tokens[:at], salt, vllm_params.probe_params(temperature, tokens[at])
+            )
             return vllm_params.of_probe(output, tokens[at])
 
     async def update(self, manifest: Path) -> None:
@@ -166,7 +201,9 @@ class Core:
         of no use."""
         said = await self._llm.collective_rpc("take", args=(str(manifest.resolve()),))
         if failed := [why for why in said if why]:
-            raise InvalidInput(f"a worker of vLLM cannot take {manifest.name}: {failed[0].splitlines()[-1]}")
+            raise InvalidInput(
+                f"a worker of vLLM cannot take {manifest.name}: {failed[0].splitlines()[-1]}"
+            )
 
     async def read_back(self, manifest: Path) -> tuple[list[str], list[str]]:
         """Tensors of a file that some worker does not compute with, and those that could not be compared (vllm_proof)."""
@@ -208,8 +245,16 @@ def _arguments(settings: CoreSettings) -> dict[str, Any]:
         "weight_transfer_config": {"backend": worker_plugin.BACKEND},
         "worker_extension_cls": "services.rollout.engines.vllm_engine.worker.Extension",
         "disable_log_stats": True,
-        **({"enable_lora": True, "max_loras": 2, "max_lora_rank": _rank(settings.lora_rank)} if settings.lora_rank else {}),
-        **({"enable_chunked_prefill": False, "max_num_batched_tokens": _batch(settings)} if settings.whole else {}),
+        **(
+            {"enable_lora": True, "max_loras": 2, "max_lora_rank": _rank(settings.lora_rank)}
+            if settings.lora_rank
+            else {}
+        ),
+        **(
+            {"enable_chunked_prefill": False, "max_num_batched_tokens": _batch(settings)}
+            if settings.whole
+            else {}
+        ),
         **(settings.more or {}),
     }
 

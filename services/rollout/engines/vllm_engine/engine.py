@@ -22,7 +22,16 @@ from banyan.errors import InvalidInput, TemporaryError
 from banyan.policy import PolicyVersion
 from banyan.segment import Finish, Floats, IntTokens
 from banyan.signals import Signals, joined
-from services.rollout.engines.port import NO_ROOM, UNPROVEN, EngineStats, Key, Request, Sampled, Tokenizer, no_floats
+from services.rollout.engines.port import (
+    NO_ROOM,
+    UNPROVEN,
+    EngineStats,
+    Key,
+    Request,
+    Sampled,
+    Tokenizer,
+    no_floats,
+)
 from services.rollout.engines.vllm_engine import params as vllm_params
 from services.rollout.engines.vllm_engine.core import Core
 from services.rollout.engines.vllm_engine.update import Updates
@@ -30,7 +39,9 @@ from services.rollout.engines.vllm_engine.update import Updates
 _TURN_S = 0.2  # how long a step may wait, unless something ends or somebody wakes it
 _AHEAD = 2  # as many again as vLLM runs at once lie ready there: where all end in one step, the next is short of none
 _STOP_S = 0.02  # a request that vLLM did not know yet is aborted again
-_PARTIAL_S = 2.0  # what of a cut segment is not scored by then is sampled again, which costs no more
+_PARTIAL_S = (
+    2.0  # what of a cut segment is not scored by then is sampled again, which costs no more
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +98,9 @@ class VllmEngine:
         """Queues a segment. Raises InvalidInput if vLLM could never run it, or not say of it what is asked."""
         prefix, new = len(request.prefix_P) + len(request.forced), request.sampling.max_new_tokens
         if not len(request.prefix_P) or new < 1:
-            raise InvalidInput("a request needs a prefix of at least one token and room for at least one new one")
+            raise InvalidInput(
+                "a request needs a prefix of at least one token and room for at least one new one"
+            )
         if 0 < self._bounds.context < prefix + new:
             raise InvalidInput(
                 f"a path of {prefix + new} tokens ({prefix} of prompt and trunk, {new} new) is longer than the model's"
@@ -148,19 +161,30 @@ class VllmEngine:
     def logprobs(self, tokens_T: IntTokens, first: int, temperature: float) -> Floats:
         """Log-probs of tokens[first:], of a prefix that nothing was kept of."""
         if not 1 <= first < len(tokens_T):
-            raise InvalidInput(f"first={first} must lie in 1..{len(tokens_T) - 1}: a first token has no log-prob")
+            raise InvalidInput(
+                f"first={first} must lie in 1..{len(tokens_T) - 1}: a first token has no log-prob"
+            )
         if not self._proven:
-            raise TemporaryError("vLLM computes with no policy that is proven; ask again", reason=UNPROVEN)
+            raise TemporaryError(
+                "vLLM computes with no policy that is proven; ask again", reason=UNPROVEN
+            )
         self._generation += 1
-        return self._loop.run_until_complete(self._core.score(tokens_T.tolist(), first, temperature, self._salt()))
+        return self._loop.run_until_complete(
+            self._core.score(tokens_T.tolist(), first, temperature, self._salt())
+        )
 
     def stats(self) -> EngineStats:
         """Counts; kv_tokens as vLLM's scheduler said last."""
         c, given = self._counts, len(self._running)
         running = min(given, self._bounds.max_branches)
-        waiting, kv_tokens = len(self._waiting) + given - running, self._core.usage.tokens if given else 0
+        waiting, kv_tokens = (
+            len(self._waiting) + given - running,
+            self._core.usage.tokens if given else 0,
+        )
         steps, unproven = self._core.usage.steps, self._updates.unproven
-        return EngineStats(c.sampled, c.prefilled, c.cached, steps, running, waiting, kv_tokens, unproven)
+        return EngineStats(
+            c.sampled, c.prefilled, c.cached, steps, running, waiting, kv_tokens, unproven
+        )
 
     @property
     def _admits(self) -> bool:
@@ -215,7 +239,9 @@ class VllmEngine:
             one = await self._sample(branch)
             self._ended.append(one)
             del self._running[branch.request.key]
-        except Exception as error:  # whatever vLLM raises, the node must end with it instead of waiting for ever
+        except (
+            Exception
+        ) as error:  # whatever vLLM raises, the node must end with it instead of waiting for ever
             self._failed = error
         finally:
             self._moved.set()
@@ -224,38 +250,59 @@ class VllmEngine:
         request, tempered = branch.request, no_floats()
         prefix, given = request.prefix_P.tolist(), list(request.forced)
         if given and not vllm_params.untempered(request.sampling.temperature):
-            tempered = await self._core.score(prefix + given, len(prefix), request.sampling.temperature, self._salt())
+            tempered = await self._core.score(
+                prefix + given, len(prefix), request.sampling.temperature, self._salt()
+            )
         branch.sampling = True
         params = vllm_params.sampling_params(request, self.tokenizer.eos)
         output = await self._core.ask(prefix + given, self._salt(), params, branch.name)
         said = vllm_params.said(output, request.signals.top)
         if given and not said.tokens:
             return self._unstarted(request)
-        forced = (tempered, Signals()) if len(tempered) or not given else await self._forced(request, output)
+        forced = (
+            (tempered, Signals())
+            if len(tempered) or not given
+            else await self._forced(request, output)
+        )
         return await self._segment(branch, forced, said)
 
     async def _forced(self, request: Request, output: Any) -> tuple[Floats, Signals]:
         first, top = len(request.prefix_P), request.signals.top
         if vllm_params.reached(output, first):
             return vllm_params.of_prompt(output, first, top)
-        return await self._core.read([*request.prefix_P.tolist(), *request.forced], first, top, self._salt())
+        return await self._core.read(
+            [*request.prefix_P.tolist(), *request.forced], first, top, self._salt()
+        )
 
-    async def _segment(self, branch: _Branch, forced: tuple[Floats, Signals], said: vllm_params.RequestOutput) -> Sampled:
+    async def _segment(
+        self, branch: _Branch, forced: tuple[Floats, Signals], said: vllm_params.RequestOutput
+    ) -> Sampled:
         """Puts together what vLLM said, and asks for what it did not say."""
         request = branch.request
-        prefix, sampling, tokens = request.prefix_P.tolist(), request.sampling, [*request.forced, *said.tokens]
+        prefix, sampling, tokens = (
+            request.prefix_P.tolist(),
+            request.sampling,
+            [*request.forced, *said.tokens],
+        )
         logprobs, signals, path = said.logprobs_T, said.signals, prefix + tokens
         first = len(path) - len(said.tokens)
         if sampling.truncated and sampling.temperature and said.tokens:
-            logprobs = await self._core.score(path, first, sampling.temperature, self._salt(), branch.enough)
+            logprobs = await self._core.score(
+                path, first, sampling.temperature, self._salt(), branch.enough
+            )
             if len(logprobs) < len(said.tokens):
                 if not len(logprobs):
                     return self._unstarted(request)
-                said, tokens = said.first(len(logprobs)), tokens[: len(request.forced) + len(logprobs)]
+                said, tokens = (
+                    said.first(len(logprobs)),
+                    tokens[: len(request.forced) + len(logprobs)],
+                )
         if signals is None:
             signals = (await self._core.read(path, first, request.signals.top, self._salt()))[1]
         cached = min(said.cached_tokens, len(prefix))
-        self._count(len(prefix) + len(request.forced) - said.cached_tokens, cached, len(said.tokens))
+        self._count(
+            len(prefix) + len(request.forced) - said.cached_tokens, cached, len(said.tokens)
+        )
         return Sampled(
             key=request.key,
             tokens_T=np.array(tokens, np.int32),
@@ -273,7 +320,9 @@ class VllmEngine:
         self._counts.sampled += sampled
 
     def _unstarted(self, request: Request) -> Sampled:
-        return Sampled(request.key, np.zeros(0, np.int32), no_floats(), Finish.ABORTED, self._policy)
+        return Sampled(
+            request.key, np.zeros(0, np.int32), no_floats(), Finish.ABORTED, self._policy
+        )
 
     async def _stop(self, branches: list[_Branch]) -> None:
         """Ends branches and waits until they have said what there is of them."""
@@ -287,7 +336,9 @@ class VllmEngine:
             await self._core.abort([b.name for b in branches])
             _, tasks = await asyncio.wait(tasks, timeout=_STOP_S)
         for branch in branches:
-            if self._running.pop(branch.request.key, None) is not None:  # its task never came to an end of its own
+            if (
+                self._running.pop(branch.request.key, None) is not None
+            ):  # its task never came to an end of its own
                 self._ended.append(self._unstarted(branch.request))
 
     def _taken(self, key: Key) -> Sampled | None:
@@ -301,7 +352,9 @@ class VllmEngine:
         self._loop.run_until_complete(self._stop(branches))
         empty = {s.key for s in self._ended if not len(s.tokens_T)}
         self._ended = [s for s in self._ended if s.key not in empty]
-        self._waiting = {b.request.key: b.request for b in branches if b.request.key in empty} | self._waiting
+        self._waiting = {
+            b.request.key: b.request for b in branches if b.request.key in empty
+        } | self._waiting
 
     def _salt(self) -> str:
         """Names the KV that a request may share: of this policy, since the last time that all was forgotten."""

@@ -25,7 +25,12 @@ class RequestOutput:
 
     def first(self, count: int) -> "RequestOutput":
         """What a cut left of it; truncated sampling says no likeliest tokens."""
-        return replace(self, tokens=self.tokens[:count], logprobs_T=self.logprobs_T[:count], finish=Finish.ABORTED)
+        return replace(
+            self,
+            tokens=self.tokens[:count],
+            logprobs_T=self.logprobs_T[:count],
+            finish=Finish.ABORTED,
+        )
 
 
 def check(request: Request) -> None:
@@ -36,12 +41,20 @@ def check(request: Request) -> None:
             "logit bias changes the log-probs that vLLM gives, and it has no others; use resources.engine: torch"
         )
     if wanted.semantic:
-        raise InvalidInput("signal `semantic` needs token embeddings, which vLLM hides; use resources.engine: torch")
+        raise InvalidInput(
+            "signal `semantic` needs token embeddings, which vLLM hides; use resources.engine: torch"
+        )
     if wanted.entropy:
-        raise InvalidInput("signal `entropy` runs over all tokens, and vLLM says the likeliest; use resources.engine: torch")
+        raise InvalidInput(
+            "signal `entropy` runs over all tokens, and vLLM says the likeliest; use resources.engine: torch"
+        )
     if wanted.head:
-        raise InvalidInput("signal `head` needs the model's states, which vLLM hides; use resources.engine: torch")
-    if wanted.top and (not untempered(sampling.temperature) or (sampling.temperature and sampling.truncated)):
+        raise InvalidInput(
+            "signal `head` needs the model's states, which vLLM hides; use resources.engine: torch"
+        )
+    if wanted.top and (
+        not untempered(sampling.temperature) or (sampling.temperature and sampling.truncated)
+    ):
         how = f"temperature {sampling.temperature}, top_p {sampling.top_p}, top_k {sampling.top_k}"
         raise InvalidInput(
             f"signal `top` is of the untempered distribution, and vLLM gives only the one drawn from ({how}); "
@@ -81,7 +94,13 @@ def untempered(temperature: float) -> bool:
 
 def probe_params(temperature: float, token: int) -> dict[str, Any]:
     """Arguments that ask for the log-prob of a token, at a temperature, at the end of a prompt."""
-    return {"temperature": temperature, "max_tokens": 1, "seed": 0, "detokenize": False, "logprob_token_ids": [token]}
+    return {
+        "temperature": temperature,
+        "max_tokens": 1,
+        "seed": 0,
+        "detokenize": False,
+        "logprob_token_ids": [token],
+    }
 
 
 def likeliest_params(top: int) -> dict[str, Any]:
@@ -122,7 +141,10 @@ def _entries(flat: Any, first: int, stop: int, top: int) -> tuple[Floats, Signal
         return logprobs, Signals()
     ids = [flat.token_ids[at + 1 : at + 1 + top] for at in starts]
     values = [flat.logprobs[at + 1 : at + 1 + top] for at in starts]
-    if any(end - at != top + 1 for at, end in zip(starts, ends, strict=True)) or not np.isfinite(values).all():
+    if (
+        any(end - at != top + 1 for at, end in zip(starts, ends, strict=True))
+        or not np.isfinite(values).all()
+    ):
         return logprobs, None
     return logprobs, Signals(np.array(ids, np.int32), np.array(values, np.float32))
 
@@ -132,7 +154,9 @@ def drawn_logprobs(request: Request, said: RequestOutput) -> Floats:
     sampling = request.sampling
     if not request.forced and not sampling.truncated:
         return no_floats()
-    certain = sampling.truncated and not sampling.temperature  # a greedy draw is of a distribution with one token
+    certain = (
+        sampling.truncated and not sampling.temperature
+    )  # a greedy draw is of a distribution with one token
     drawn = np.zeros(len(said.tokens), np.float32) if certain else said.logprobs_T
     return np.concatenate((np.zeros(len(request.forced), np.float32), drawn))
 

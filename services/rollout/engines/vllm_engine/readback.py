@@ -38,7 +38,9 @@ def samples(tensors: Mapping[str, torch.Tensor], digest: bytes) -> dict[str, Sam
     """Of the model's own tensors in a weight file."""
     from services.chassis.weights import file
 
-    return {n: Sample.of(tensor, digest) for n, tensor in tensors.items() if not n.startswith(file.HEAD)}
+    return {
+        n: Sample.of(tensor, digest) for n, tensor in tensors.items() if not n.startswith(file.HEAD)
+    }
 
 
 @torch.inference_mode()
@@ -55,7 +57,9 @@ def compare(
     return sorted(wrong), sorted(set(truth) - set(aliases) - equal - wrong)
 
 
-def _pairs(model: Any, truth: Mapping[str, Sample], digest: bytes) -> Iterator[tuple[list[str], torch.Tensor, torch.Tensor]]:
+def _pairs(
+    model: Any, truth: Mapping[str, Sample], digest: bytes
+) -> Iterator[tuple[list[str], torch.Tensor, torch.Tensor]]:
     """Names of tensors, what the model says of them, and what the weights say."""
     packed = getattr(model, "packed_modules_mapping", {})
     for path, layer in model.named_modules():
@@ -69,15 +73,23 @@ def _pairs(model: Any, truth: Mapping[str, Sample], digest: bytes) -> Iterator[t
                 yield (names, *pair)
 
 
-def _read(layer: Any, kind: str, true: list[Sample], digest: bytes) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _read(
+    layer: Any, kind: str, true: list[Sample], digest: bytes
+) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Some columns of a linear layer, some rows of an embedding, or all of what is neither; None of what cannot be read."""
     from vllm.model_executor.layers.linear import LinearBase
-    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+    from vllm.model_executor.layers.vocab_parallel_embedding import (
+        ParallelLMHead,
+        VocabParallelEmbedding,
+    )
 
     whole = [part.whole for part in true if part.whole is not None]
     if len(whole) == len(true):
         return getattr(layer, kind), torch.cat(whole)
-    columns, rows = ([side for part in true if (side := getattr(part, name)) is not None] for name in ("columns", "rows"))
+    columns, rows = (
+        [side for part in true if (side := getattr(part, name)) is not None]
+        for name in ("columns", "rows")
+    )
     height, width = true[0].shape[-2:]
     if kind != "weight" or len(columns) != len(true):
         return None
@@ -97,7 +109,9 @@ def _read(layer: Any, kind: str, true: list[Sample], digest: bytes) -> tuple[tor
 
 def _flushed(values: torch.Tensor) -> torch.Tensor:
     """Numbers that are nearly too small to be written down are 0 to many kernels."""
-    return torch.where(values.abs() < torch.finfo(values.dtype).tiny, torch.zeros_like(values), values)
+    return torch.where(
+        values.abs() < torch.finfo(values.dtype).tiny, torch.zeros_like(values), values
+    )
 
 
 def _some(count: int, digest: bytes) -> torch.Tensor:

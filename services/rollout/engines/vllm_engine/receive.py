@@ -54,4 +54,6 @@ class Received:
         """Raises InvalidInput unless what came is what the manifest says."""
         found, said = self._hasher.digest(), self.digest
         if found != said:
-            raise InvalidInput(f"the weights handed over digest to {found.hex()[:16]} instead of {said.hex()[:16]}")
+            raise InvalidInput(
+                f"the weights handed over digest to {found.hex()[:16]} instead of {said.hex()[:16]}"
+            )

@@ -34,11 +34,15 @@ class EngineOptions:
         """Reads a recipe's engine_settings."""
         known = {f.name for f in fields(cls)}
         if unknown := sorted(set(settings) - known):
-            raise InvalidInput(f"engine vllm has no setting {unknown[0]!r}; it has {', '.join(sorted(known))}")
+            raise InvalidInput(
+                f"engine vllm has no setting {unknown[0]!r}; it has {', '.join(sorted(known))}"
+            )
         return cls(**settings)
 
 
-def build(folder: Path, resources: Resources, threads: int | None, policy: PolicyVersion) -> VllmEngine:
+def build(
+    folder: Path, resources: Resources, threads: int | None, policy: PolicyVersion
+) -> VllmEngine:
     """Starts vLLM with a model."""
     config = AutoConfig.from_pretrained(folder)
     device = loading.choose_device()
@@ -58,11 +62,15 @@ def build(folder: Path, resources: Resources, threads: int | None, policy: Polic
         whole=device.type == "cpu",
         more=chosen.arguments,
     )
-    tokenizer = loading.ChatTokenizer(folder, SimpleNamespace(config=config, generation_config=_generation(folder)))
+    tokenizer = loading.ChatTokenizer(
+        folder, SimpleNamespace(config=config, generation_config=_generation(folder))
+    )
     loop = asyncio.new_event_loop()
     core = loop.run_until_complete(Core.start(settings))
     bounds = Bounds(resources.kv_tokens, resources.max_branches, context)
-    return VllmEngine(core, loop, tokenizer, bounds, policy, Updates(core, shapes(folder), chosen.lora_rank))
+    return VllmEngine(
+        core, loop, tokenizer, bounds, policy, Updates(core, shapes(folder), chosen.lora_rank)
+    )
 
 
 def shapes(folder: Path) -> dict[str, tuple[int, ...]]:

@@ -63,7 +63,9 @@ class Updates:
         self.done += 1
         if not (exact or told):
             self.unproven += 1
-            log.warning("policy step %d is loaded; that vLLM computes with it is not proven", policy.step)
+            log.warning(
+                "policy step %d is loaded; that vLLM computes with it is not proven", policy.step
+            )
 
     async def _update(self, policy: PolicyVersion, weights: Path) -> None:
         """Raises TemporaryError where the weights did not come: half of them may be in use."""
@@ -77,7 +79,10 @@ class Updates:
         """Whether all weights are in use, as far as they can be read."""
         wrong, unknown = await self.core.read_back(weights)
         if wrong:
-            raise _unproven(policy, f"vLLM computes with other values of {len(wrong)} tensors, such as {wrong[0]}")
+            raise _unproven(
+                policy,
+                f"vLLM computes with other values of {len(wrong)} tensors, such as {wrong[0]}",
+            )
         return not unknown
 
     async def _canary(self, policy: PolicyVersion, weights: Path, exact: bool) -> bool:
@@ -85,7 +90,9 @@ class Updates:
         bird = canary.read(weights)
         if bird is None:
             return False
-        found_T = await self.core.score(bird.tokens_T.tolist(), 1, 1.0, f"{policy.digest.hex()}/canary/{self.done}")
+        found_T = await self.core.score(
+            bird.tokens_T.tolist(), 1, 1.0, f"{policy.digest.hex()}/canary/{self.done}"
+        )
         bird.check(found_T, policy.step)
         if not exact and bird.stuck(found_T, self._before, self._found):
             raise _unproven(policy, "vLLM says of its canary, bit for bit, what it said before")

@@ -41,12 +41,17 @@ def register() -> None:
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(BACKEND, _backend())
     if (started_by := multiprocessing.parent_process()) is not None and started_by.pid is not None:
-        parent_death.die_with(started_by.pid, signal.SIGKILL)  # one that waits for another takes no notice of less
+        parent_death.die_with(
+            started_by.pid, signal.SIGKILL
+        )  # one that waits for another takes no notice of less
 
 
 def _backend() -> Any:
     from vllm.distributed.weight_transfer.base import WeightTransferEngine
-    from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload, initialize_layerwise_reload
+    from vllm.model_executor.model_loader.reload.layerwise import (
+        finalize_layerwise_reload,
+        initialize_layerwise_reload,
+    )
 
     from services.chassis.weights import collective, file
     from services.rollout.engines.vllm_engine import receive
@@ -107,4 +112,6 @@ def _copies(held: "Mapping[str, torch.Tensor]") -> "Iterator[tuple[str, torch.Te
     """The model's own tensors: copies, as a loader may write into what it is given."""
     from services.chassis.weights import file
 
-    return ((name, tensor.clone()) for name, tensor in held.items() if not name.startswith(file.HEAD))
+    return (
+        (name, tensor.clone()) for name, tensor in held.items() if not name.startswith(file.HEAD)
+    )

@@ -53,7 +53,9 @@ class Memory:
         self.store = PrefixStore()
         self.pages = Pages(shape, limits.page_tokens)
         self._due = 0  # tokens of prefixes that will be in use when a step is through
-        self._alone: WeakSet[KvBlock] = WeakSet()  # of prefixes in use that the store had no room for
+        self._alone: WeakSet[KvBlock] = (
+            WeakSet()
+        )  # of prefixes in use that the store had no room for
         self._spares: WeakSet[Slots] = WeakSet()  # of prefixes that are computed a chunk a step
 
     @property
@@ -63,7 +65,9 @@ class Memory:
 
     @property
     def _apart(self) -> int:
-        return sum(len(piece) for piece in self._alone) + sum(spare.tokens for spare in self._spares)
+        return sum(len(piece) for piece in self._alone) + sum(
+            spare.tokens for spare in self._spares
+        )
 
     @property
     def pinned(self) -> int:
@@ -103,9 +107,15 @@ class Memory:
         most = (self.limits.kv_tokens - max(self.pinned, self._due)) // self.limits.page_tokens
         if least > most and not anyway:
             return False
-        ample = min(2 * self.pages.count, most, self.limits.kv_tokens // 2 // self.limits.page_tokens)
+        ample = min(
+            2 * self.pages.count, most, self.limits.kv_tokens // 2 // self.limits.page_tokens
+        )
         count = max(least, ample)
-        self.store.evict(self.tokens + (count - self.pages.count) * self.limits.page_tokens - self.limits.kv_tokens)
+        self.store.evict(
+            self.tokens
+            + (count - self.pages.count) * self.limits.page_tokens
+            - self.limits.kv_tokens
+        )
         self.pages = self.pages.resized(count, tables)
         return True
 
@@ -135,7 +145,9 @@ class Memory:
         self._alone.add(alone)
         return Match(((alone, len(prefix_P)),), len(prefix_P))
 
-    def keep(self, prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor, begin: int = 0) -> None:
+    def keep(
+        self, prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor, begin: int = 0
+    ) -> None:
         """Puts a prefix, whose KV is given from token `begin` on, into the store if there is, or can be made, room."""
         short = self.tokens + self.store.missing(prefix_P) - self.limits.kv_tokens
         if short <= 0 or self.store.evict(short) >= short:

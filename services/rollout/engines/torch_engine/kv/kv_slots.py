@@ -37,14 +37,22 @@ class KVShape:
     """What a model keeps per token: layers, kv heads, dimensions, type and device."""
 
     def __init__(
-        self, layers: int, heads: int, key_dim: int, value_dim: int, dtype: torch.dtype, device: torch.device
+        self,
+        layers: int,
+        heads: int,
+        key_dim: int,
+        value_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.layers, self.heads, self.key_dim, self.value_dim = layers, heads, key_dim, value_dim
         self.dtype, self.device = dtype, device
 
     def zeros(self, slots: int, capacity: int, dim: int) -> torch.Tensor:
         """A zeroed tensor for keys or values."""
-        return torch.zeros(self.layers, slots, self.heads, capacity, dim, dtype=self.dtype, device=self.device)
+        return torch.zeros(
+            self.layers, slots, self.heads, capacity, dim, dtype=self.dtype, device=self.device
+        )
 
 
 class SlotCache(Cache):
@@ -59,12 +67,21 @@ class SlotCache(Cache):
         self._index = (flat[:, :, None] + positions_B_Q[:, None, :]).reshape(-1)
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *args: Any,
+        **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Writes a layer's new keys and values; returns all that its rows see."""
         keys, values = self._slots.keys[layer_idx], self._slots.values[layer_idx]
-        keys.view(-1, keys.shape[-1]).index_copy_(0, self._index, key_states.reshape(-1, keys.shape[-1]))
-        values.view(-1, values.shape[-1]).index_copy_(0, self._index, value_states.reshape(-1, values.shape[-1]))
+        keys.view(-1, keys.shape[-1]).index_copy_(
+            0, self._index, key_states.reshape(-1, keys.shape[-1])
+        )
+        values.view(-1, values.shape[-1]).index_copy_(
+            0, self._index, value_states.reshape(-1, values.shape[-1])
+        )
         return keys[: self._rows, :, : self._width], values[: self._rows, :, : self._width]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

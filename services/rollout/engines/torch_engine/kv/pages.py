@@ -58,7 +58,9 @@ class Pages:
 
     def _places(self, table: Sequence[int], tokens: int) -> torch.Tensor:
         firsts = torch.tensor(table, device=self.shape.device, dtype=torch.long) * self.size
-        return (firsts[:, None] + torch.arange(self.size, device=self.shape.device)).reshape(-1)[:tokens]
+        return (firsts[:, None] + torch.arange(self.size, device=self.shape.device)).reshape(-1)[
+            :tokens
+        ]
 
     def resized(self, count: int, tables: Sequence[list[int]]) -> "Pages":
         """A pool of another size with what the rows of these tables have written. Their pages get other numbers."""
@@ -70,7 +72,10 @@ class Pages:
             new.take(table, kept * self.size)
         if old:
             here, there = ([page for table in tables for page in table], old)
-            into, source = new._places(here, len(here) * self.size), self._places(there, len(there) * self.size)
+            into, source = (
+                new._places(here, len(here) * self.size),
+                self._places(there, len(there) * self.size),
+            )
             for layer in range(self.shape.layers):  # one at a time, for what a copy takes besides
                 new.keys[layer].index_copy_(1, into, self.keys[layer].index_select(1, source))
                 new.values[layer].index_copy_(1, into, self.values[layer].index_select(1, source))

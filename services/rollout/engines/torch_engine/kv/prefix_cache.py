@@ -76,7 +76,9 @@ class PrefixStore:
         """Tokens of pinned pieces."""
         return sum(len(piece) for piece in self._pieces if piece.pins)
 
-    def insert(self, prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor, begin: int = 0) -> None:
+    def insert(
+        self, prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor, begin: int = 0
+    ) -> None:
         """Keeps what is new of a prefix; keys and values are those of tokens `begin` and on, [layers, heads, tokens, dim],
         and are copied. Where tokens before `begin` are not there (any more), nothing is kept."""
         match = self.match(prefix_P, len(prefix_P))
@@ -85,7 +87,9 @@ class PrefixStore:
         parent = match.parts[-1][0] if match.parts else None
         fresh = slice(match.length - begin, len(prefix_P) - begin)
         tokens = prefix_P[match.length :].copy()
-        piece = KvBlock(tokens, keys[:, :, fresh].clone(), values[:, :, fresh].clone(), match.length, parent)
+        piece = KvBlock(
+            tokens, keys[:, :, fresh].clone(), values[:, :, fresh].clone(), match.length, parent
+        )
         piece.used = self._clock
         siblings = parent.children if parent else self._roots
         siblings[(piece.start, int(piece.tokens_T[0]))] = piece

@@ -49,7 +49,9 @@ class Group:
     def rows(self) -> Iterator[RunningBranch]:
         """Its branches as rows. The first one pays for the prefill."""
         for i, request in enumerate(self.requests):
-            yield RunningBranch(request, self.match.length if i == 0 else len(self.prefix_P), len(self.prefix_P))
+            yield RunningBranch(
+                request, self.match.length if i == 0 else len(self.prefix_P), len(self.prefix_P)
+            )
 
 
 def next_wave(
@@ -62,7 +64,9 @@ def next_wave(
     later: list[Request] = []
     for request in requests:
         prefix, name = request.prefix_P, request.prefix_P.tobytes()
-        group = found.get(name) or Group(prefix, [], store.match(prefix, len(prefix) - 1), name in shared)
+        group = found.get(name) or Group(
+            prefix, [], store.match(prefix, len(prefix) - 1), name in shared
+        )
         if begun.setdefault(group.begins, group) is not group:
             later.append(request)
             continue

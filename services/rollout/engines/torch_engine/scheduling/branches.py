@@ -62,7 +62,10 @@ class RunningBranch:
         done, forced, sampling = len(self.tokens), self.request.forced, self.request.sampling
         left = sampling.max_new_tokens - max(0, done - len(forced))
         return replace(
-            self.request, prefix_P=self.path, forced=forced[done:], sampling=replace(sampling, max_new_tokens=left)
+            self.request,
+            prefix_P=self.path,
+            forced=forced[done:],
+            sampling=replace(sampling, max_new_tokens=left),
         )
 
     @property
@@ -92,7 +95,9 @@ class RunningBranch:
             return 0.0
         if not self.request.sampling.truncated:
             return logprob
-        return sampled if self.request.sampling.temperature else 0.0  # a greedy draw is of a distribution with one token
+        return (
+            sampled if self.request.sampling.temperature else 0.0
+        )  # a greedy draw is of a distribution with one token
 
     def finish(self, tokenizer: Tokenizer) -> Finish | None:
         """Why it has ended, if it has."""

@@ -37,14 +37,28 @@ class Running:
         self._begun += 1
         return row
 
-    def share(self, rows: Sequence[RunningBranch], prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def share(
+        self,
+        rows: Sequence[RunningBranch],
+        prefix_P: IntTokens,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> None:
         """Keeps a prefix, whose KV is in the first tokens of a slot, and makes rows attend to it where it is kept."""
-        trunk = self._memory.hold(prefix_P, keys[:, :, : len(prefix_P)], values[:, :, : len(prefix_P)])
+        trunk = self._memory.hold(
+            prefix_P, keys[:, :, : len(prefix_P)], values[:, :, : len(prefix_P)]
+        )
         for row in rows:
             row.trunk = trunk
             trunk.pin(1)
 
-    def copy(self, rows: Sequence[RunningBranch], prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def copy(
+        self,
+        rows: Sequence[RunningBranch],
+        prefix_P: IntTokens,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> None:
         """Gives each row a copy of a prefix, whose KV is in the first tokens of a slot, and keeps one if there is room."""
         keys, values = keys[:, :, : len(prefix_P)], values[:, :, : len(prefix_P)]
         for row in rows:

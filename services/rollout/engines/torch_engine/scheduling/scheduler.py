@@ -37,7 +37,12 @@ def claimed(rows: Sequence[RunningBranch], held: Sequence[Group], memory: Memory
 
 
 def choose(
-    queue: Sequence[Request], free: int, taken: int, memory: Memory, by_level: bool, passed: Mapping[Key, int]
+    queue: Sequence[Request],
+    free: int,
+    taken: int,
+    memory: Memory,
+    by_level: bool,
+    passed: Mapping[Key, int],
 ) -> Admitted:
     """Up to `free` requests that fit beside `taken` claimed pages, in the order of the queue. passed: what the choice before
     said of them."""
