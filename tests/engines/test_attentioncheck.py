@@ -33,7 +33,7 @@ from services.rollout.engines.torch_engine import (
     paged_attention,
 )
 from services.rollout.engines.torch_engine import attention_check as of_engine
-from services.rollout.engines.torch_engine.kv.kv_budget import Limits, Memory
+from services.rollout.engines.torch_engine.kv.kv_budget import KvBudget, Limits
 from services.rollout.engines.torch_engine.scheduling.limits import check
 from tests.engines.families import made
 from tests.learner.rig import recipe
@@ -166,7 +166,7 @@ def test_an_engine_that_mixes_up_lengths_is_refused(monkeypatch: Patch) -> None:
         found = list(own(self, layer, mask))
         for one in found:  # the first bucket is right, the others see as little
             width = found[0].keys.shape[2]
-            yield paged_attention.Own(
+            yield paged_attention.OwnKv(
                 one.rows, one.keys[:, :, :width], one.values[:, :, :width], one.mask[..., :width]
             )
 
@@ -325,7 +325,7 @@ def test_of_several_rotations_the_shortest_reach_counts() -> None:
 
 def test_paths_beyond_that_are_refused() -> None:
     model = phi3()
-    memory = Memory(
+    memory = KvBudget(
         of_engine.checked(loading.with_attention(model)).kv, Limits(context=loading.context(model))
     )
     check(Request(0, np.arange(28, dtype=np.int32), 0, Sampling(max_new_tokens=4)), memory, 64)

@@ -71,7 +71,7 @@ def test_a_fresh_head_is_calibrated_by_nothing_and_not_heard(tmp_path):
     assert torch.allclose(head.calibrated(raw), raw, atol=1e-6)
     model = tiny_llama()
     _, path = published(tmp_path, model, head)
-    assert loading.take(model, path) is None
+    assert loading.load_weights(model, path) is None
 
 
 def test_points_at_one_place_are_a_step():
@@ -106,12 +106,12 @@ def test_an_unusable_head_is_refused_by_name(tmp_path):
     with pytest.raises(
         InvalidInput, match=r"learned head in .*broken.json is unusable.*norm\.bias"
     ):
-        loading.take(model, broken.manifest_path)
+        loading.load_weights(model, broken.manifest_path)
     other = ValueHead(SIZE + 1, 4, 4)
     other.heard.fill_(1.0)
     foreign = file.write(tmp_path, "foreign", {**model.state_dict(), **heads.tensors(other)}, 1, 1)
     with pytest.raises(InvalidInput, match="reads states of 33 numbers, the model's have 32"):
-        loading.take(model, foreign.manifest_path)
+        loading.load_weights(model, foreign.manifest_path)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_a_folder_without_a_template_gets_plain_text(folder, tmp_path):
 def test_weights_are_taken_in_place_and_in_the_engines_arithmetic(tmp_path):
     model = tiny_llama(0).to(torch.bfloat16)
     _, path = save_weights(tmp_path, tiny_llama(1), 1)
-    loading.take(model, path)
+    loading.load_weights(model, path)
     for name, value in tiny_llama(1).state_dict().items():
         assert torch.equal(model.state_dict()[name], value.bfloat16())
     assert model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr()

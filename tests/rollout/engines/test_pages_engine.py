@@ -190,9 +190,9 @@ def test_a_long_prefix_that_is_computed_gives_way_to_who_began_first(
 def test_the_pool_shrinks_when_little_is_left_to_run(make_engine):
     engine = make_engine(kv_tokens=4096, max_branches=32)
     finish(engine, [ask(b, prompt(60, b), b, max_new_tokens=8) for b in range(32)])
-    grown = engine._memory.pages.tokens
+    grown = engine._kv_budget.pages.tokens
     finish(engine, [ask("one", prompt(9), max_new_tokens=8)])
-    assert grown >= 32 * 64 and engine._memory.pages.tokens <= grown // 4
+    assert grown >= 32 * 64 and engine._kv_budget.pages.tokens <= grown // 4
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -216,7 +216,8 @@ def test_any_load_ends_within_the_bound_and_leaves_nothing_behind(make_engine, l
     ended, most = run_out(engine)
     assert sorted(ended) == list(range(16)) and most <= engine._limits.kv_tokens
     assert (
-        engine._memory.pinned == 0 and engine._memory.pages.free == engine._memory.pages.count - 1
+        engine._kv_budget.pinned == 0
+        and engine._kv_budget.pages.free == engine._kv_budget.pages.count - 1
     )
     same_as_forced(llama, requests[::3], ended)
 

@@ -105,5 +105,5 @@ def test_truncation_keeps_the_likeliest_and_tells_both_logprobs():
     for token, full, left in ((0, 0.5, 0.5 / 0.8), (1, 0.3, 0.3 / 0.8)):
         at = drawn.tokens_R == token
         assert np.allclose(drawn.logprobs_R[at], np.log(full), atol=1e-6)
-        assert np.allclose(drawn.sampled_R[at], np.log(left), atol=1e-6)
+        assert np.allclose(drawn.sampled_logprobs_R[at], np.log(left), atol=1e-6)
     assert kept(torch.tensor([0.2, 0.8]), Sampling(top_p=0.1)).tolist() == [0.0, 1.0]

@@ -12,11 +12,11 @@ from banyan.policy import PolicyVersion
 from banyan.segment import Finish
 from services.rollout.engines.scripted import script
 from services.rollout.engines.scripted.engine import build
-from services.rollout.engines.scripted.tokenizer import Alphabet
+from services.rollout.engines.scripted.tokenizer import CharacterTokenizer
 from tests.rollout.conftest import ask, finish
 
 P0 = PolicyVersion(1, 0, b"p")
-LETTERS = Alphabet()
+LETTERS = CharacterTokenizer()
 
 
 def prompt(text):

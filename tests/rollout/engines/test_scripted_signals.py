@@ -12,11 +12,11 @@ from banyan.segment import Finish
 from banyan.signals import Wanted
 from services.rollout.engines.scripted import toy_models
 from services.rollout.engines.scripted.engine import build
-from services.rollout.engines.scripted.tokenizer import Alphabet
+from services.rollout.engines.scripted.tokenizer import CharacterTokenizer
 from tests.rollout.conftest import ask, finish
 
 P0 = PolicyVersion(1, 0, b"p")
-LETTERS = Alphabet()
+LETTERS = CharacterTokenizer()
 CHAIN = {"": {"a": 0.5, "b": 0.3, "c": 0.2}}
 
 

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from banyan.v1 import events_pb2, tree_pb2
 from services.chassis.process import telemetry
-from services.rollout.engines.scripted.tokenizer import Alphabet
+from services.rollout.engines.scripted.tokenizer import CharacterTokenizer
 from services.rollout.node.claiming import TreeClaimer
 from services.rollout.ports import Claim
 from tests.rollout.growing import IID
@@ -58,7 +58,7 @@ def spans(monkeypatch):
 
 
 async def test_a_later_claim_is_in_the_trees_trace_and_links_to_the_first(spans) -> None:
-    taker = TreeClaimer(_Queue(), _Store(), Alphabet, "n1")  # type: ignore[arg-type]
+    taker = TreeClaimer(_Queue(), _Store(), CharacterTokenizer, "n1")  # type: ignore[arg-type]
     for _ in range(3):
         for live in await taker.take(1):
             live.span.end()
@@ -71,5 +71,5 @@ async def test_a_later_claim_is_in_the_trees_trace_and_links_to_the_first(spans)
 
 
 async def test_without_telemetry_there_is_nothing_to_link() -> None:
-    (live,) = await TreeClaimer(_Queue(), _Store(), Alphabet, "n1").take(1)  # type: ignore[arg-type]
+    (live,) = await TreeClaimer(_Queue(), _Store(), CharacterTokenizer, "n1").take(1)  # type: ignore[arg-type]
     assert live.traceparent == ROOT

@@ -143,7 +143,7 @@ class Core:
         value, signals = await self._probe(tokens, last, 1.0, salt), None if top else Signals()
         while signals is None:  # a probe that ran in the same step mixed them up
             signals = vllm_params.said(
-                await self.ask(tokens[:last], salt, vllm_params.likeliest_params(top)), top
+                await self.ask(tokens[:last], salt, vllm_params.top_params(top)), top
             ).signals
         logprobs = [values for values, _ in said] + [np.array([value], np.float32)]
         return np.concatenate(logprobs), joined([signals for _, signals in said] + [signals])

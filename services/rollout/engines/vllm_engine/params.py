@@ -103,7 +103,7 @@ def probe_params(temperature: float, token: int) -> dict[str, Any]:
     }
 
 
-def likeliest_params(top: int) -> dict[str, Any]:
+def top_params(top: int) -> dict[str, Any]:
     """Arguments that ask for the likeliest tokens at the end of a prompt."""
     return {"temperature": 1.0, "max_tokens": 1, "logprobs": top, "detokenize": False}
 

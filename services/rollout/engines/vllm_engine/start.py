@@ -84,7 +84,7 @@ def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def kv_bytes(config: Any, tokens: int, block: int, dtype: torch.dtype) -> int:
-    """Memory of keys and values of at least `tokens` tokens in whole blocks; vLLM keeps one block for itself."""
+    """KvBudget of keys and values of at least `tokens` tokens in whole blocks; vLLM keeps one block for itself."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     blocks = -(-tokens // block) + 1
