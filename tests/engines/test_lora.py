@@ -87,7 +87,7 @@ def test_two_adapters_interleave_in_one_batch(lora, tmp_path):
     async def one(at):
         lora_request, salt, _ = named[at % 2]
         params = vllm_params.sampling_params(ask(at, prompt(40), at), frozenset())
-        return vllm_params.said(
+        return vllm_params.read_output(
             await core.ask(prompt(40).tolist(), salt, params, adapter=lora_request)
         )
 

@@ -111,7 +111,7 @@ def test_an_update_of_which_nothing_shows_is_counted(vllm, tmp_path, monkeypatch
     for count, seed in ((2, OTHER), (2, BASE)):  # a first canary has none to be told from
         (tmp_path / str(seed)).mkdir()
         policy, path = vllm.policy(seed)
-        vllm.engine._updates._before = None if seed == OTHER else vllm.engine._updates._before
+        vllm.engine._updates._last_canary = None if seed == OTHER else vllm.engine._updates._last_canary
         vllm.engine.load(policy, with_canary(path, tmp_path / str(seed), vllm.model(seed)))
         assert vllm.engine.stats().unproven == before + count
 
@@ -134,7 +134,7 @@ def test_an_engine_that_says_the_same_bits_is_stuck(vllm):
 
 def test_a_loader_that_writes_into_what_it_is_given_spoils_nothing(vllm):
     from services.chassis.weights import file
-    from services.rollout.engines.vllm_engine import worker_plugin
+    from services.rollout.engines.vllm_engine import weight_transfer
 
     class Greedy:
         def named_parameters(self):
@@ -143,9 +143,9 @@ def test_a_loader_that_writes_into_what_it_is_given_spoils_nothing(vllm):
         def load_weights(self, weights):
             return {name for name, tensor in weights if tensor.zero_() is not None}
 
-    backend = object.__new__(worker_plugin._backend())
+    backend = object.__new__(weight_transfer.backend())
     backend.model, (_, path) = Greedy(), vllm.policy(BASE)
-    backend.receive_weights(worker_plugin.WeightUpdate(str(path)))
+    backend.receive_weights(weight_transfer.WeightUpdate(str(path)))
     read = file.read_tensors(file.read(path))
     assert all(
         torch.equal(tensor, vllm.model(BASE).state_dict()[name]) for name, tensor in read.items()
