@@ -1,4 +1,4 @@
-"""Engines under test: started once, as new for each test."""
+"""Engines under test: started once, reset for each test."""
 
 import os
 
@@ -42,7 +42,7 @@ def taken(name: str, rigs: dict[str, Rig], factory: pytest.TempPathFactory) -> R
 def rig(
     request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory
 ) -> Rig:
-    """Engines with a model."""
+    """Return each engine with a model."""
     return taken(request.param, rigs, tmp_path_factory)
 
 
@@ -50,7 +50,7 @@ def rig(
 def any_rig(
     request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory
 ) -> Rig:
-    """All engines."""
+    """Return each engine."""
     return taken(request.param, rigs, tmp_path_factory)
 
 
@@ -58,7 +58,7 @@ def any_rig(
 def vllm(
     request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory
 ) -> Rig:
-    """The vllm engine alone."""
+    """Return the vllm engine."""
     return taken(request.param, rigs, tmp_path_factory)
 
 
@@ -66,11 +66,11 @@ def vllm(
 def lora(
     request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory
 ) -> Rig:
-    """The vllm engine started for adapters."""
+    """Return the vllm engine, started for adapters."""
     return taken(request.param, rigs, tmp_path_factory)
 
 
 @pytest.fixture
 def model_at(tmp_path: Path) -> Path:
-    """A folder with the first policy's model."""
+    """Return a folder with the first policy's model."""
     return model_folder(tmp_path / "model")

@@ -1,4 +1,4 @@
-"""Tiny random models of the families that transformers makes of a config, peaked enough that what is left out shows."""
+"""Tiny random models of transformers' families, peaked enough that omissions show."""
 
 from typing import Any
 
@@ -8,8 +8,9 @@ from transformers import PreTrainedModel
 
 VOCABULARY = 64
 SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 256, "initializer_range": 0.4, "pad_token_id": 0,
+    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "max_position_embeddings": 256, "initializer_range": 0.4, "pad_token_id": 0,
 }  # fmt: skip
 WIDE = {"head_dim": 16}  # not hidden / heads
 OLD = {
@@ -29,8 +30,9 @@ EXPERTS = {
     "moe_intermediate_size": 16,
 }
 LATENT = {
-    "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12, "n_group": 1,
-    "num_key_value_heads": 4, "head_dim": 8, "n_routed_experts": 4, "first_k_dense_replace": 1, "topk_group": 1, **EXPERTS,
+    "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+    "v_head_dim": 12, "n_group": 1, "num_key_value_heads": 4, "head_dim": 8,
+    "n_routed_experts": 4, "first_k_dense_replace": 1, "topk_group": 1, **EXPERTS,
 }  # fmt: skip
 SCALED = {
     "attention_multiplier": 0.3,
@@ -118,7 +120,7 @@ _CONFIGS = dict.fromkeys(("Gemma3", "Gemma4", "Llama4"), "TextConfig")
 
 
 def made(case: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """The model, with biases and sinks that are not 0."""
+    """Return the model, with non-zero biases and sinks."""
     family, settings = FAMILIES[case]
     sizes = {name: SIZES[name] for name in _NO_SIZES.get(family, SIZES)}
     config = getattr(transformers, family + _CONFIGS.get(family, "Config"))(**{**sizes, **settings})

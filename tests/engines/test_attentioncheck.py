@@ -1,4 +1,7 @@
-"""The comparison with eager attention at load: what it refuses, what it leaves behind, and how often it is made."""
+"""The comparison with eager attention at load.
+
+Tests cover its refusals, its traces, and the number of times that it is made.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -45,7 +48,7 @@ Patch = pytest.MonkeyPatch
 
 @pytest.fixture
 def without(monkeypatch: Patch) -> Callable[[str], None]:
-    """Makes both attention functions swallow a keyword, as they would if they did not know it."""
+    """Make both attention functions swallow a keyword, as if it were unknown."""
 
     def swallow(name: str) -> None:
         for key, inner in (
@@ -78,7 +81,10 @@ def test_an_engine_that_swallows_a_keyword_is_refused(
 ) -> None:
     engine_of(case, dtype)
     without(name)
-    said = r"the torch engine computes another model .*: prefill differs by \d\S* nats a token \(at most 0\.001 in float32"
+    said = (
+        r"the torch engine computes another model .*: prefill differs by \d\S* nats a token"
+        r" \(at most 0\.001 in float32"
+    )
     with pytest.raises(NotReady, match=said):
         engine_of(case, dtype)
 
@@ -325,14 +331,16 @@ def test_of_several_rotations_the_shortest_reach_counts() -> None:
 
 def test_paths_beyond_that_are_refused() -> None:
     model = phi3()
-    memory = KvBudget(
+    kv_budget = KvBudget(
         of_engine.checked(loading.with_attention(model)).kv, Limits(context=loading.context(model))
     )
-    check(Request(0, np.arange(28, dtype=np.int32), 0, Sampling(max_new_tokens=4)), memory, 64)
+    check(Request(0, np.arange(28, dtype=np.int32), 0, Sampling(max_new_tokens=4)), kv_budget, 64)
     with pytest.raises(
         InvalidInput, match=r"a path of 33 tokens .* is longer than the model's context of 32"
     ):
-        check(Request(0, np.arange(29, dtype=np.int32), 0, Sampling(max_new_tokens=4)), memory, 64)
+        check(
+            Request(0, np.arange(29, dtype=np.int32), 0, Sampling(max_new_tokens=4)), kv_budget, 64
+        )
     prepared = models.prepare(phi3())
     pieces = of_learner.trees(np.arange(32 + 3 * 2) % 64)
     row = packing.pack(pieces, 1000)[0]

@@ -1,4 +1,7 @@
-"""One suite for all engines: what the grower and the learner rely on, with controls that must fail (DESIGN 7)."""
+"""One suite for all engines, with controls that must fail.
+
+It tests the assumptions of grower and learner.
+"""
 
 from collections import Counter
 
@@ -26,7 +29,7 @@ LARGE = 0.1  # nats: a fault shows at least so much
 
 
 def some(temperatures=(1.0, 0.6, 1.7, 0.0)):
-    """Requests of several lengths and temperatures, four branches of each prompt."""
+    """Return requests of several lengths and temperatures, four branches of each prompt."""
     return [
         ask(
             (n, b),
@@ -162,7 +165,7 @@ def test_an_abort_returns_what_there_is(rig):
 
 
 def until(engine, branches, tokens=2):
-    """Steps until so many branches run and surely have tokens."""
+    """Step until so many branches run and surely have tokens."""
     for _ in range(tokens + 8):
         assert not engine.step()
     assert engine.stats().running == branches

@@ -1,4 +1,7 @@
-"""Of each family, engine and learner compute what transformers' eager attention does, or refuse it by name."""
+"""Engine and learner on each family.
+
+They compute the same as transformers' eager attention, or refuse the family by name.
+"""
 
 import numpy as np
 import pytest
@@ -17,19 +20,22 @@ from tests.rollout.conftest import Letters, ask, finish, forced
 
 REFUSED_BY_ENGINE = {
     "gemma4": "model type gemma4_text caches layers of 2 shapes",
-    "doge": "model type 'doge': DogeAttention attends with attention_mask = float32 numbers of shape",
+    "doge": "model type 'doge': DogeAttention attends with attention_mask = float32 numbers of"
+    " shape",
     "llama4": "model type llama4_text has chunked_attention layers",
     "mimo2": "model type mimo_v2_flash caches layers of 2 shapes",
     "minimax": "model type minimax has linear_attention layers",
     "falcon-alibi": "model type 'falcon': the torch engine cannot run it",
     "bloom": "model type 'bloom': the torch engine cannot run it",
-    "gpt-neo": r"model type 'gpt_neo': the torch engine computes another model .* one-token decode differs by 0\.\d+ nats",
+    "gpt-neo": r"model type 'gpt_neo': the torch engine computes another model .*"
+    r" one-token decode differs by 0\.\d+ nats",
 }
 REFUSED_BY_LEARNER = {
     "phi": "PhiForCausalLM has a biased or no output layer",
     "minicpm3": "model type 'minicpm3' sets logits_scaling",
     "nemotron": "model type 'nemotron': NemotronAttention does not hand `tree=` to its attention",
-    "doge": "model type 'doge': DogeAttention attends with attention_mask = float32 numbers of shape",
+    "doge": "model type 'doge': DogeAttention attends with attention_mask = float32 numbers of"
+    " shape",
     "llama4": "model type 'llama4_text': the learner cannot run it",
     "gpt-j": "GPTJForCausalLM has a biased or no output layer",
 }

@@ -1,4 +1,4 @@
-"""vLLM takes weights that a learner hands over by collectives, reads them back, and survives a hand-over that breaks."""
+"""Weights that a learner broadcasts to vLLM: loading, reading back, and broken transfers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -85,7 +85,7 @@ HOW = {
 
 
 async def breaks(engine: Any, made: Learner, folder: Path, workers: int, how: str) -> None:
-    """A hand-over that does, and takes the engine out of service."""
+    """Break a hand-over, and check that the engine is out of service."""
     published = made.publish(OTHER, tensors=model(OTHER).state_dict())
     with pytest.MonkeyPatch.context() as patch:
         if how == "a byte changes":
@@ -120,7 +120,10 @@ async def test_a_hand_over_that_breaks_takes_the_engine_out_of_service(
 async def test_two_workers_take_what_is_handed_over_and_survive_what_breaks(
     made: Learner, tmp_path: Path
 ) -> None:
-    """Of several workers vLLM hears the first that fails, and would take the others' answers for those to come."""
+    """Of several workers, vLLM receives the first error only.
+
+    It would take the others' answers for later ones.
+    """
     settings = {"arguments": {"tensor_parallel_size": 2}}
     resources = Resources(
         engine="vllm", kv_tokens=2048, max_branches=4, dtype="float32", engine_settings=settings
@@ -147,7 +150,7 @@ async def test_two_workers_take_what_is_handed_over_and_survive_what_breaks(
 async def test_an_update_that_does_not_take_effect_is_caught(
     vllm: Rig, made: Learner, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """Neither by what was kept of the version before, nor where a version came and was not used."""
+    """It shows against the samples of the version before, and where a version is not used."""
     await takes(vllm, made, tmp_path / "node", vllm.model(BASE).state_dict())
     policy, path = vllm.policy(OTHER)
     core, (base, base_path) = vllm.engine._core, vllm.policy(BASE)

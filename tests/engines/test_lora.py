@@ -1,4 +1,4 @@
-"""Policies that are adapters, in the vllm engine: what they say, that they are told apart, and what is refused."""
+"""Policies that are adapters, in the vllm engine: log-probs, distinction and refusals."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ CLEAR = 10 * TOLERANCE
 
 
 def adapter(rig, seed, rank=RANK):
-    """A policy that is an adapter with a random B, and the model with it merged."""
+    """Return a policy that is an adapter with a random B, and the model with it merged."""
     merged, draws, tensors = model(BASE), torch.Generator().manual_seed(seed), {}
     for name, layer in merged.named_modules():
         if name.rpartition(".")[2] in MATRICES:

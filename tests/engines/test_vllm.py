@@ -1,4 +1,4 @@
-"""What only the vllm engine has: updates that are proven, requests that it refuses by name, processes that may die."""
+"""Properties of the vllm engine alone: proven updates, refusals by name, dying processes."""
 
 import os
 import signal
@@ -111,7 +111,9 @@ def test_an_update_of_which_nothing_shows_is_counted(vllm, tmp_path, monkeypatch
     for count, seed in ((2, OTHER), (2, BASE)):  # a first canary has none to be told from
         (tmp_path / str(seed)).mkdir()
         policy, path = vllm.policy(seed)
-        vllm.engine._updates._last_canary = None if seed == OTHER else vllm.engine._updates._last_canary
+        vllm.engine._updates._last_canary = (
+            None if seed == OTHER else vllm.engine._updates._last_canary
+        )
         vllm.engine.load(policy, with_canary(path, tmp_path / str(seed), vllm.model(seed)))
         assert vllm.engine.stats().unproven == before + count
 
@@ -153,7 +155,7 @@ def test_a_loader_that_writes_into_what_it_is_given_spoils_nothing(vllm):
 
 
 def test_more_prompts_than_a_step_takes_wait_whole(vllm):
-    """vLLM 0.32 prefills the prompt that a step has no more room for in part, and on a CPU dies of it."""
+    """vLLM 0.32 prefills a prompt that exceeds the step in part. On a CPU that ends its worker."""
     requests = [ask(b, prompt(150, seed=b), b) for b in range(40)]
     ended = finish(vllm.engine, requests)
     assert max(gap(vllm.model(), ended[r.key], r) for r in requests[::5]) < TOLERANCE
@@ -202,7 +204,10 @@ def test_weights_of_another_model_change_nothing(vllm, tmp_path):
 
 
 def test_likeliest_tokens_survive_requests_for_given_ones_in_the_same_step(vllm):
-    """vLLM 0.32 answers all requests of a step with given tokens if one of them asks so (forced tokens at T ≠ 1 do)."""
+    """vLLM 0.32 returns given tokens to all requests of a step if one names them.
+
+    Forced tokens at T ≠ 1 do.
+    """
     given = [
         ask(("given", b), prompt(40), b, {"forced": (7, 8, 9)}, temperature=0.7) for b in range(8)
     ]
@@ -244,7 +249,7 @@ def recipe(folder, **more):
 
 
 class Curious:
-    """A tree policy that looks at entropies."""
+    """A tree policy that reads entropies."""
 
     needs_entropy = True
 
@@ -274,7 +279,7 @@ def test_without_vllm_the_remedy_is_named(model_at):
 
 
 def test_an_engine_that_dies_is_an_error_and_not_a_wait(vllm, rigs):
-    """Last: nothing can be had of this engine after it."""
+    """This test is the last: the engine is unusable after it."""
     vllm.engine.submit(ask(0, prompt(9), max_new_tokens=400))
     vllm.engine.step()
     del rigs["vllm"]

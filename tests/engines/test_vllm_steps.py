@@ -1,4 +1,4 @@
-"""What the vllm engine does while segments run: what lies ready, what a step waits for, what a cut waits for."""
+"""The vllm engine while segments run: submission ahead, waits of steps and of aborts."""
 
 import asyncio
 import threading

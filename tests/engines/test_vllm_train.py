@@ -1,4 +1,4 @@
-"""`banyan train` on the vllm engine: its own thread, its own processes, a new policy at each step."""
+"""`banyan train` on the vllm engine: own thread and processes, a new policy at each step."""
 
 import re
 import sqlite3

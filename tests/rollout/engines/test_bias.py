@@ -1,4 +1,4 @@
-"""Logit bias: log softmax((logits + bias) / T) is drawn from; the behaviour log-prob is the model's own."""
+"""Logit bias: draws from log softmax((logits + bias) / T), log-probs without the bias."""
 
 import numpy as np
 import pytest

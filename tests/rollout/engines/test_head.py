@@ -1,4 +1,4 @@
-"""The learned head: its arithmetic, its place in the weight file, and what the torch engine says with it."""
+"""The learned head: its arithmetic, its place in the weight file, its scores in the engine."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ SIZE = 32  # of the tiny model's states
 
 
 def learned(seed: int = 3, heard: bool = True) -> ValueHead:
-    """A head that has something to say, calibrated by a bent line."""
+    """Return a head with non-zero weights, calibrated by a bent line."""
     torch.manual_seed(seed)
     head = ValueHead(SIZE, 16, 4)
     head.raw_B.copy_(torch.tensor([0.1, 0.4, 0.6, 0.8]))
@@ -38,7 +38,7 @@ def published(folder, model, head, dtype="float32", step=1):
 
 
 def states(model, path, places):
-    """Last-layer states by one plain pass with transformers' own attention."""
+    """Return last-layer states by one plain pass with transformers' own attention."""
     own = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:

@@ -1,4 +1,4 @@
-"""Rows that share a trunk's KV: the same numbers as rows with a copy each, for less memory."""
+"""Branches that share a trunk's KV: the same numbers as with a copy each, in less memory."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ TOLERANCE = 1e-4
 
 
 def tree(engine, rng, depth=3, width=3, first=24, keep=9):
-    """Grows a tree of shared trunks, some forked inside a segment; returns requests and what ended."""
+    """Grow a tree of shared trunks, some forked inside a segment; return requests and segments."""
     requests, ended = {}, {}
     heads = [prompt(first)]
     for level in range(depth):

@@ -1,4 +1,4 @@
-"""From a model folder to trees: tokenizer, arithmetic, weights over the wire format, and the recipe's engine."""
+"""From a model folder to trees: tokenizer, arithmetic, weights, and the recipe's engine."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,10 @@ from services.rollout.engines.torch_engine import loading
 from tests.rollout.conftest import forced, save_weights, tiny_llama
 from tests.rollout.growing import TREEPO, grow, spec
 
-TEMPLATE = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}{% if add_generation_prompt %}answer{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}"
+    "{% if add_generation_prompt %}answer{% endif %}"
+)
 
 
 def save_tokenizer(folder, template=TEMPLATE):

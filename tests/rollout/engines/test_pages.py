@@ -1,4 +1,4 @@
-"""Pages of running rows: who has which, what is in them, and which rows attend together."""
+"""Pages of running branches: their owners, their contents, and the buckets that attend together."""
 
 from itertools import pairwise
 

@@ -1,4 +1,7 @@
-"""An engine whose memory goes to whoever needs it: long paths beside short ones, order, pauses, and what stays the same."""
+"""KV memory of the torch engine.
+
+Long paths run beside short ones, in order and with pauses, and samples stay the same.
+"""
 
 from dataclasses import replace
 
@@ -12,8 +15,8 @@ from tests.rollout.conftest import ask, finish, forced, prompt, save_weights, ti
 
 TOLERANCE = 1e-4
 CHOICES = {
-    "ahead": (8, 32, 256), "prefill_tokens": (8, 40, 4096), "share_from": (1, 40, 1024), "page_tokens": (4, 16),
-    "patience": (2, 256), "waste": (0, 512),
+    "ahead": (8, 32, 256), "prefill_tokens": (8, 40, 4096), "share_from": (1, 40, 1024),
+    "page_tokens": (4, 16), "patience": (2, 256), "waste": (0, 512),
 }  # fmt: skip
 
 
@@ -26,7 +29,7 @@ def same_as_forced(model, requests, ended):
 
 
 def run_out(engine, most_steps=3000):
-    """Steps until nothing runs: what ended, in order, and the most KV tokens held after a step."""
+    """Step until no branch runs; return segments in order and the most KV tokens after a step."""
     ended, most = {}, 0
     for _ in range(most_steps):
         if not engine.busy:
@@ -38,7 +41,7 @@ def run_out(engine, most_steps=3000):
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """Keys of branches, whenever one is paused."""
+    """Record the keys of paused branches."""
     found, inner = [], Running.pause
 
     def noted(self):

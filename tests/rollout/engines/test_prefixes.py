@@ -1,4 +1,4 @@
-"""The radix tree of cached prefixes against a list of everything that was put in."""
+"""The radix tree of cached prefixes against a list of all inserted ones."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from services.rollout.engines.torch_engine.kv.prefix_cache import PrefixCache
 
 
 def kv(tokens):
-    """Keys that say which token stands where, so that a wrong piece shows."""
+    """Return keys that encode token and place, so that a wrong block shows."""
     return torch.tensor([[1000.0 * at + int(t) for at, t in enumerate(tokens)]])[None, :, :, None]
 
 

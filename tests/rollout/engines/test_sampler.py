@@ -1,4 +1,4 @@
-"""Draws follow the distribution, and say the right log-probs of it."""
+"""Draws follow the distribution and have the right log-probs."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def logits(rows, vocabulary, scale=2.0, seed=0):
 
 
 def chi_square(counts, p):
-    """Statistic and degrees of freedom, cells with an expectation below 5 put together."""
+    """Return statistic and degrees of freedom, with cells of expectation below 5 merged."""
     n, order = counts.sum(), np.argsort(p)
     expected, seen = p[order] * n, counts[order]
     first = int(np.searchsorted(np.cumsum(expected), 5.0)) + 1
@@ -31,7 +31,7 @@ def chi_square(counts, p):
 
 
 def critical(freedom):
-    """Chi-square that is passed with probability 0.9999 (Wilson and Hilferty)."""
+    """Return the chi-square that is passed with probability 0.9999 (Wilson and Hilferty)."""
     return freedom * (1 - 2 / (9 * freedom) + 3.719 * np.sqrt(2 / (9 * freedom))) ** 3
 
 

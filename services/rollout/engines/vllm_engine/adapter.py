@@ -35,8 +35,8 @@ def check(
     rank = adapter.get("r")
     if not isinstance(rank, int) or not 0 < rank <= max_rank:
         raise InvalidInput(
-            f"{weights} is an adapter of rank {rank!r}, and vLLM was started for at most {max_rank}:"
-            " set resources.engine_settings.lora_rank"
+            f"{weights} is an adapter of rank {rank!r}, and vLLM was started for at most"
+            f" {max_rank}: set resources.engine_settings.lora_rank"
         )
     for tensor in file.read(weights).tensors:
         match = _NAME.fullmatch(tensor.name)
