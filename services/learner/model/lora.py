@@ -77,8 +77,11 @@ def attach(model: PreTrainedModel, lora: Lora, seed: int) -> PreTrainedModel:
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
     _refuse_unknown(model, targets)
     config = LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM"
-    )  # type: ignore[arg-type]
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]
+        target_modules=targets,
+        task_type="CAUSAL_LM",
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:

@@ -63,7 +63,7 @@ class _Store:
 
 
 def claimer(queue: _Queue, fit: bool = True) -> TreeClaimer:
-    thread: Any = SimpleNamespace(tokenizer=Alphabet())
+    thread: Any = SimpleNamespace(tokenizer=CharacterTokenizer())
     refresher: Any = SimpleNamespace(fit=fit)
     return TreeClaimer(queue, _Store(), thread, refresher, "n1")  # type: ignore[arg-type]
 
@@ -77,7 +77,7 @@ def spans(monkeypatch):
 
 
 async def test_a_later_claim_is_in_the_trees_trace_and_links_to_the_first(spans) -> None:
-    taker = TreeClaimer(_Queue(), _Store(), CharacterTokenizer, "n1")  # type: ignore[arg-type]
+    claims = claimer(_Queue())
     for _ in range(3):
         for tree in await claims.claim(1):
             tree.span.end()
