@@ -91,5 +91,5 @@ async def test_a_later_claim_is_in_the_trees_trace_and_links_to_the_first(spans)
 
 
 async def test_without_telemetry_there_is_nothing_to_link() -> None:
-    (live,) = await TreeClaimer(_Queue(), _Store(), CharacterTokenizer, "n1").take(1)  # type: ignore[arg-type]
-    assert live.traceparent == ROOT
+    (tree,) = await claimer(_Queue()).claim(1)
+    assert tree.traceparent == ROOT
